@@ -1,0 +1,42 @@
+"""Who may do what: rights are glob patterns over names."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from metadata.actors import Actor
+from metadata.errors import Forbidden, Invalid
+
+RIGHTS = ("produce", "consume", "browse", "manage", "admin")
+TRUSTED = ("command", "job")
+
+
+def may(actor: Actor, right: str, name: str) -> bool:
+    """Whether the actor has `right` on what is called `name`; `admin` includes every other right."""
+    if actor.kind in TRUSTED:
+        return True
+    patterns = (*actor.rights.get(right, ()), *actor.rights.get("admin", ()))
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def require(actor: Actor, right: str, name: str, *, what: str = "topic") -> None:
+    """Raises Forbidden, naming right and resource; `what` is topic, group, node, key …"""
+    if not may(actor, right, name):
+        raise Forbidden(f"{actor.kind} {actor.name} lacks the right {right} on {what} {name}.")
+
+
+def sees(actor: Actor, name: str) -> bool:
+    """Whether lists show `name` to the actor: any right will do."""
+    return any(may(actor, right, name) for right in RIGHTS)
+
+
+def check_rights(rights: dict[str, list[str]]) -> dict[str, list[str]]:
+    """`rights` if every right exists and has patterns; raises Invalid naming the field."""
+    if not rights:
+        raise Invalid.field("rights", f"give at least one of {', '.join(RIGHTS)}")
+    for right, patterns in rights.items():
+        if right not in RIGHTS:
+            raise Invalid.field(f"rights.{right}", f"is not a right; there are {', '.join(RIGHTS)}")
+        if not patterns or not all(isinstance(one, str) and 0 < len(one) <= 210 for one in patterns):
+            raise Invalid.field(f"rights.{right}", 'needs a list of name patterns such as ["orders*"]')
+    return rights

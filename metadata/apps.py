@@ -1,0 +1,14 @@
+"""The Django application `metadata`."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+
+class MetadataConfig(AppConfig):
+    """Names the app; nothing happens at start."""
+
+    name = "metadata"
+    label = "metadata"
+    verbose_name = "CatMQ metadata"
+    default_auto_field = "django.db.models.BigAutoField"

@@ -1,0 +1,119 @@
+"""Many threads want the same kind of write at once: one of them does it for all.
+
+The first thread that comes leads: it takes what waits, at most `most` items, writes it in one go and
+wakes the others; then one of those that came meanwhile leads on. There is no thread of its own, a
+lone item is written at once, and batches begin at most every `every_s` seconds, or sooner when half
+of the places are taken. Nobody waits longer than `limit_s`; more than `places` are refused.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from metadata.errors import MetadataUnavailable
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class _Entry(Generic[Item, Result]):
+    """One waiting item; `answer` gives its result or raises, None while it waits."""
+
+    __slots__ = ("answer", "item")
+
+    def __init__(self, item: Item) -> None:
+        self.item = item
+        self.answer: Callable[[], Result] | None = None
+
+
+class Combiner(Generic[Item, Result]):
+    """`write` takes a batch and gives a result for each, in order; what it raises, every item raises."""
+
+    def __init__(
+        self,
+        write: Callable[[Sequence[Item]], Sequence[Result]],
+        *,
+        every_s: float,
+        most: int,
+        places: int,
+        limit_s: float,
+    ) -> None:
+        self._write = write
+        self._every_s, self._most, self._places, self._limit_s = every_s, most, places, limit_s
+        self._turn = threading.Condition()
+        self._waiting: list[_Entry[Item, Result]] = []
+        self._inside = 0
+        self._leading = False
+        self._began = float("-inf")
+
+    def submit(self, item: Item) -> Result:
+        """The result of `item`, once the batch that contains it was written. Raises MetadataUnavailable."""
+        entry: _Entry[Item, Result] = _Entry(item)
+        with self._turn:
+            if self._inside >= self._places:
+                raise MetadataUnavailable(
+                    "Too many calls wait for the metadata database.", retry_after_ms=1000
+                )
+            self._inside += 1
+            self._waiting.append(entry)
+            self._turn.notify_all()  # a leader that pauses may want to hurry
+        try:
+            while entry.answer is None and self._leads(entry):
+                self._batch()
+            if entry.answer is None:
+                raise MetadataUnavailable("The metadata database is slow to answer.", retry_after_ms=1000)
+            return entry.answer()
+        finally:
+            with self._turn:
+                self._inside -= 1
+                if entry in self._waiting:
+                    self._waiting.remove(entry)
+
+    def _leads(self, entry: _Entry[Item, Result]) -> bool:
+        """Waits until the entry is answered (False), its time is up (False) or this thread leads (True)."""
+        with self._turn:
+            self._turn.wait_for(lambda: entry.answer is not None or not self._leading, self._limit_s)
+            if entry.answer is not None or self._leading:
+                return False
+            self._leading = True
+            return True
+
+    def _batch(self) -> None:
+        batch = self._gather()
+        try:
+            results = self._write([entry.item for entry in batch])
+            answers = [_giving(result) for result in results]
+        except BaseException as error:
+            answers = [_raising(error)] * len(batch)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            with self._turn:
+                for entry, answer in zip(batch, answers, strict=True):
+                    entry.answer = answer
+                self._leading = False
+                self._turn.notify_all()
+
+    def _gather(self) -> list[_Entry[Item, Result]]:
+        """The next batch, after the pause that is still due since the last one began."""
+        with self._turn:
+            pause_s = self._began + self._every_s - time.monotonic()
+            if pause_s > 0:
+                self._turn.wait_for(lambda: len(self._waiting) * 2 >= self._places, pause_s)
+            self._began = time.monotonic()
+            batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+            return batch
+
+
+def _giving(result: Result) -> Callable[[], Result]:
+    return lambda: result
+
+
+def _raising(error: BaseException) -> Callable[[], Any]:
+    def answer() -> Any:
+        raise error
+
+    return answer

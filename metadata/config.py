@@ -1,0 +1,233 @@
+"""The settings of a CatMQ process: their only home, read from the environment once and checked at start.
+
+A field `max_wait_ms` is set by the variable `CATMQ_MAX_WAIT_MS`. An unknown variable is refused with the
+nearest known name, so that a slip of the pen cannot pass for a setting. What operators change while the
+system runs (retention, session time-outs, node states) is a column in metadata, not a setting.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import secrets
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from cryptography.fernet import Fernet
+
+PREFIX = "CATMQ_"
+# Variables of the client, of jobs and of tests that live in the same environment: not settings of the server.
+FOREIGN = ("CATMQ_URL", "CATMQ_API_KEY", "CATMQ_ADMIN_USER", "CATMQ_ADMIN_PASSWORD")
+FOREIGN_PREFIXES = ("CATMQ_NODE_", "CATMQ_TEST_")
+HOME = Path(__file__).resolve().parent.parent
+PROCESSES = ("command", "broker", "jobs")
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+
+class ConfigError(ValueError):
+    """The environment holds a setting that is unknown or cannot be used; the text says which and why."""
+
+
+def _secret(default: Any) -> Any:
+    """A field that no log or traceback shows."""
+    return field(default=default, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """All settings. The comment behind a field: meaning, unit, special value; the default is the value."""
+
+    # Where things are
+    data_dir: Path = HOME / "var"  # directory of all that this installation keeps outside a database server
+    database_url: str = _secret("")  # metadata, mysql://user:password@host:3306/name; empty: embedded
+    bind: str = "127.0.0.1:8000"  # address and port the broker listens on
+    broker_url: str = ""  # the broker as clients reach it; empty: http://<bind>
+    process: str = "command"  # what this process is: command, broker (gunicorn_conf.py sets it) or jobs
+    # Secrets
+    secret_key: str = _secret("")  # signs consumer ids, one for all brokers; empty: in data_dir/secret.key
+    encryption_keys: tuple[str, ...] = _secret(())  # Fernet, for node passwords, newest first; kept likewise
+    # The web side
+    debug: bool = False  # Django's debug pages; never on a server that others reach
+    allowed_hosts: tuple[str, ...] = ()  # names it answers to; empty: loopback, or all if bound elsewhere
+    workers: int = 2  # broker processes
+    threads: int = 464  # threads of a worker: max_waiters of them may wait, the others work
+    max_waiters: int = 400  # long polls of a worker that wait at once; above it a pull is answered at once
+    # Speaking to databases
+    pool_size: int = 8  # connections of a worker to one node, at most
+    metadata_timeout_ms: int = 2000  # longest wait of a heartbeat, registration or acquire for metadata, ms
+    snapshot_interval_ms: int = 200  # how often a worker looks for changed metadata, ms
+    head_interval_ms: int = 10  # shortest pause between two looks at the heads of awaited queues, ms
+    # Limits of a request, shown by GET /api/v1
+    request_max_bytes: int = 8 << 20  # a request on the wire, bytes
+    request_max_unpacked_bytes: int = 16 << 20  # a request after gunzip, bytes
+    max_messages: int = 1000  # messages in one send
+    max_body_bytes: int = 1 << 20  # one message's body, bytes
+    max_key_chars: int = 200  # one message's key, characters
+    max_tag_chars: int = 100  # one message's tag, characters
+    max_trace_id_chars: int = 100  # one message's trace id, characters
+    max_headers: int = 32  # headers of one message
+    max_headers_bytes: int = 8192  # all headers of one message together, bytes
+    max_pull_queues: int = 1000  # queues named in one pull
+    max_pull_messages: int = 1000  # messages in one answer
+    max_pull_bytes: int = 8 << 20  # bodies in one answer, bytes; one oversize message alone may exceed it
+    max_wait_ms: int = 30_000  # longest wait of a pull, ms
+    max_topic_queues: int = 256  # queues of one topic
+
+    @property
+    def database(self) -> Database | None:
+        """The parts of `database_url`; None on the embedded engine."""
+        return parse_database_url(self.database_url) if self.database_url else None
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """Where a MySQL or MariaDB database is."""
+
+    host: str
+    port: int
+    name: str
+    username: str
+    password: str = field(repr=False)
+
+
+def parse_database_url(url: str) -> Database:
+    """The parts of mysql://user:password@host:port/database; %-escapes in user and password are undone."""
+    parts = urlsplit(url)
+    name = parts.path.lstrip("/")
+    try:
+        port = parts.port or 3306
+    except ValueError:
+        port = 0
+    if parts.scheme not in ("mysql", "mariadb") or not parts.hostname or not name or not port:
+        raise ConfigError("CATMQ_DATABASE_URL must look like mysql://user:password@host:3306/database")
+    return Database(parts.hostname, port, name, unquote(parts.username or ""), unquote(parts.password or ""))
+
+
+def load(environ: Mapping[str, str]) -> Config:
+    """The settings that `environ` gives, checked; secrets that are missing are made and kept in data_dir.
+
+    Raises ConfigError, naming the variable.
+    """
+    kinds = {one.name: str(one.type) for one in fields(Config)}
+    given = _given(environ, known={variable_of(name): name for name in kinds})
+    values = {name: _parse(variable_of(name), kinds[name], text) for name, text in given.items()}
+    config = Config(**values)  # type: ignore[arg-type]  # _parse made each of its field's type
+    _check(config)
+    return _with_secrets(config)
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of field `name`."""
+    return PREFIX + name.upper()
+
+
+def _given(environ: Mapping[str, str], *, known: Mapping[str, str]) -> dict[str, str]:
+    """Field name → text of every setting in the environment; an empty variable counts as not set."""
+    given: dict[str, str] = {}
+    for variable, text in environ.items():
+        if not variable.startswith(PREFIX) or variable in FOREIGN or variable.startswith(FOREIGN_PREFIXES):
+            continue
+        if variable not in known:
+            near = difflib.get_close_matches(variable, known, n=1)
+            hint = f"Did you mean {near[0]}?" if near else "docs/reference/settings.md lists all."
+            raise ConfigError(f"{variable} is not a setting. {hint}")
+        if text:
+            given[known[variable]] = text
+    return given
+
+
+def _truth(text: str) -> bool:
+    return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.lower()]
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+PARSERS: Mapping[str, tuple[Callable[[str], object], str]] = {
+    "Path": (lambda text: Path(text).expanduser().resolve(), "a path"),
+    "str": (str, "a text"),
+    "bool": (_truth, "true or false"),
+    "tuple[str, ...]": (_listed, "texts separated by commas"),
+    "int": (int, "a whole number"),
+}
+
+
+def _parse(variable: str, kind: str, text: str) -> object:
+    """The value that `text` means for a field of type `kind`."""
+    parse, expected = PARSERS[kind]
+    try:
+        return parse(text)
+    except (ValueError, KeyError):
+        raise ConfigError(f"{variable} must be {expected}, not {text!r}.") from None
+
+
+def _check(config: Config) -> None:
+    """Raises ConfigError for values that are of the right type and yet impossible."""
+    for one in fields(config):
+        value = getattr(config, one.name)
+        if type(value) is int and value < 1:
+            raise ConfigError(f"{variable_of(one.name)} must be at least 1, not {value}.")
+    if config.max_waiters >= config.threads:
+        raise ConfigError("CATMQ_MAX_WAITERS must be less than CATMQ_THREADS, or no thread is left to work.")
+    if config.process not in PROCESSES:
+        raise ConfigError(f"CATMQ_PROCESS must be one of {', '.join(PROCESSES)}.")
+    if config.database_url:
+        parse_database_url(config.database_url)
+    for key in config.encryption_keys:
+        _check_fernet(key)
+
+
+def _check_fernet(key: str) -> None:
+    try:
+        Fernet(key)
+    except ValueError:
+        raise ConfigError("CATMQ_ENCRYPTION_KEYS: each must be 32 bytes in URL-safe base64.") from None
+
+
+def _with_secrets(config: Config) -> Config:
+    """`config` with everything filled in that follows from other fields or is kept in the data directory."""
+    directory = config.data_dir
+    hosts = LOOPBACK if config.bind.rpartition(":")[0] in LOOPBACK else ("*",)
+    return replace(
+        config,
+        broker_url=config.broker_url or f"http://{config.bind}",
+        allowed_hosts=config.allowed_hosts or hosts,
+        secret_key=config.secret_key or _kept(directory / "secret.key", make=secrets.token_urlsafe),
+        encryption_keys=config.encryption_keys or _listed(_kept(directory / "encryption.key", make=_new_key)),
+    )
+
+
+def _new_key() -> str:
+    return Fernet.generate_key().decode()
+
+
+def _kept(path: Path, *, make: Callable[[], str]) -> str:
+    """The text of `path`, made at first use; several processes that make it at once all get the same one."""
+    if not path.exists():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(make())
+        try:
+            os.link(draft, path)  # fails if another process was first; a rename would overwrite its secret
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
+    return path.read_text().strip()
+
+
+def _at_start() -> Config:
+    """The process's settings; wrong ones end it with one line instead of a traceback."""
+    try:
+        return load(os.environ)
+    except ConfigError as error:
+        sys.exit(f"CatMQ: {error}")
+
+
+config = _at_start()

@@ -1,0 +1,68 @@
+"""Signed consumer ids: any broker checks one without asking metadata.
+
+`<group>.<key>.<member>-<random>.<hmac>`, numbers in base 36, at most 100 ASCII characters. The HMAC
+proves that a broker of this installation issued it to that key for that group; whether the member
+still exists is for metadata (heartbeat) and the node's reader row (pull, commit) to say.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import hmac
+import re
+import secrets
+from dataclasses import dataclass
+
+from metadata.config import config
+from metadata.errors import Code, NotFound
+
+MAC_BYTES = 16
+SHAPE = re.compile(r"([0-9a-z]{1,13})\.([0-9a-z]{1,13})\.([0-9a-z]{1,13})-[0-9a-f]{16}\.[A-Za-z0-9_-]{22}")
+DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerId:
+    """A checked consumer id. `key_id` is 0 for a consumer without an API key; `text` is the id itself."""
+
+    group_id: int
+    key_id: int
+    member_id: int
+    text: str
+
+
+def issue(*, group_id: int, key_id: int | None, member_id: int) -> str:
+    """A new id; two calls never give the same."""
+    body = f"{_base36(group_id)}.{_base36(key_id or 0)}.{_base36(member_id)}-{secrets.token_hex(8)}"
+    return f"{body}.{_mac(body)}"
+
+
+def check(text: str) -> ConsumerId:
+    """The parts of an id that this installation signed; raises NotFound(consumer_not_found) for any other."""
+    shape = SHAPE.fullmatch(text)
+    body, _, mac = text.rpartition(".")
+    if shape is None or not hmac.compare_digest(mac, _mac(body)):
+        raise NotFound("No such consumer: register first.", code=Code.CONSUMER_NOT_FOUND)
+    group_id, key_id, member_id = (int(part, 36) for part in shape.groups())
+    return ConsumerId(group_id=group_id, key_id=key_id, member_id=member_id, text=text)
+
+
+def _mac(body: str) -> str:
+    digest = hmac.digest(_key(config.secret_key), body.encode(), hashlib.sha256)[:MAC_BYTES]
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+@functools.lru_cache(maxsize=4)
+def _key(secret_key: str) -> bytes:
+    """A key of its own, so that a signature made here is worth nothing anywhere else."""
+    return hmac.digest(secret_key.encode(), b"catmq consumer id", hashlib.sha256)
+
+
+def _base36(number: int) -> str:
+    digits = ""
+    while number:
+        number, digit = divmod(number, 36)
+        digits = DIGITS[digit] + digits
+    return digits or "0"

@@ -1,0 +1,192 @@
+"""Every error that the product tells its users, in one tree.
+
+    CatmqError                      code, detail, retriable, errors, retry_after_ms
+    ├── Invalid                     what was asked is wrong: mend it, do not repeat it
+    │   ├── Malformed  TooLarge  Conflict  NotFound  Unauthenticated  Forbidden  Gone  NotBuilt …
+    └── Unavailable                 what was asked is right, but cannot be done now: repeat it
+        ├── NodeUnavailable  NoWritableQueue  MetadataUnavailable  Draining  OutcomeUnknown
+
+`brokerapi.errors` is the only place that turns one into HTTP, by its class; commands print
+`detail` and the field errors. A class stands for a way of reacting, a code for a cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Code(StrEnum):
+    """The cause of a problem, part of the public API: a code is never renamed or given a second meaning."""
+
+    # Requests that can never succeed as they are
+    MALFORMED = "malformed"  # the bytes are not JSON / MessagePack, or gzip is broken
+    INVALID = "invalid"  # understood, but a field is wrong; `errors` names it
+    TOO_LARGE = "too_large"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
+    NOT_ACCEPTABLE = "not_acceptable"
+    UNAUTHENTICATED = "unauthenticated"
+    FORBIDDEN = "forbidden"
+    URL_NOT_FOUND = "url_not_found"
+    TOPIC_NOT_FOUND = "topic_not_found"
+    QUEUE_NOT_FOUND = "queue_not_found"
+    GROUP_NOT_FOUND = "group_not_found"
+    SUBSCRIPTION_NOT_FOUND = "subscription_not_found"
+    NODE_NOT_FOUND = "node_not_found"
+    KEY_NOT_FOUND = "key_not_found"
+    CONSUMER_NOT_FOUND = "consumer_not_found"
+    MESSAGE_NOT_FOUND = "message_not_found"
+    ALREADY_EXISTS = "already_exists"
+    IN_USE = "in_use"
+    NOT_CONFIRMED = "not_confirmed"
+    GROUP_RUNNING = "group_running"  # offsets move only while the group is stopped
+    BATCH_CONFLICT = "batch_conflict"  # the batch_id was used for other messages
+    QUEUE_NOT_WRITABLE = "queue_not_writable"  # read-only or retired: choose another queue
+    NODE_REFUSED = "node_refused"  # a database that cannot serve as a node; the detail says why
+    EXPIRED = "expired"
+    REPLACED = "replaced"
+    NOT_IMPLEMENTED = "not_implemented"
+    INTERNAL = "internal"
+    STORE_CORRUPT = "store_corrupt"
+
+    # Requests that are worth repeating
+    NO_WRITABLE_QUEUE = "no_writable_queue"
+    NODE_UNAVAILABLE = "node_unavailable"
+    NODE_FULL = "node_full"
+    METADATA_UNAVAILABLE = "metadata_unavailable"
+    OUTCOME_UNKNOWN = "outcome_unknown"  # the node may or may not have stored it: same batch_id, same queue
+    BUSY = "busy"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One wrong field: its path as the caller wrote it (`messages[3].key`) and what to do."""
+
+    field: str
+    message: str
+
+
+class CatmqError(Exception):
+    """Base of all; never raised itself."""
+
+    code: Code = Code.INTERNAL
+    retriable: bool = False
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        code: Code | None = None,
+        errors: Sequence[FieldError] = (),
+        retry_after_ms: int | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.code = code or type(self).code
+        self.errors = tuple(errors)
+        self.retry_after_ms = retry_after_ms
+
+
+class Invalid(CatmqError):
+    """A field is wrong; `errors` names it."""
+
+    code = Code.INVALID
+
+    @classmethod
+    def field(cls, field: str, message: str) -> Invalid:
+        """The error of a single wrong field."""
+        return cls(f"{field}: {message}", errors=[FieldError(field, message)])
+
+
+class Malformed(Invalid):
+    """The bytes cannot be understood."""
+
+    code = Code.MALFORMED
+
+
+class TooLarge(Invalid):
+    """A request, a body or a list is over its limit; the detail names the limit."""
+
+    code = Code.TOO_LARGE
+
+
+class Unauthenticated(Invalid):
+    """No key, or one that is not known."""
+
+    code = Code.UNAUTHENTICATED
+
+
+class Forbidden(Invalid):
+    """The actor lacks the right; the detail names right and resource."""
+
+    code = Code.FORBIDDEN
+
+
+class NotFound(Invalid):
+    """Something named does not exist; `code` says what kind of thing."""
+
+    code = Code.URL_NOT_FOUND
+
+
+class Conflict(Invalid):
+    """What is asked contradicts what is; `code` says how."""
+
+    code = Code.IN_USE
+
+
+class Gone(Invalid):
+    """The consumer id will never be valid again: register anew (`expired`) or stop (`replaced`)."""
+
+    code = Code.EXPIRED
+
+
+class NotBuilt(Invalid):
+    """Part of the published API, but not of this version."""
+
+    code = Code.NOT_IMPLEMENTED
+
+
+class StoreCorrupt(CatmqError):
+    """A node contradicts itself (head too low, a hole nobody declared): a person must look."""
+
+    code = Code.STORE_CORRUPT
+
+
+class Unavailable(CatmqError):
+    """Right, but not now."""
+
+    code = Code.BUSY
+    retriable = True
+
+
+class NodeUnavailable(Unavailable):
+    """A node did not answer, or refused before anything was stored: any queue may be tried next."""
+
+    code = Code.NODE_UNAVAILABLE
+
+
+class OutcomeUnknown(Unavailable):
+    """The connection broke before the commit was confirmed: repeat with the same batch_id and queue only."""
+
+    code = Code.OUTCOME_UNKNOWN
+
+
+class NoWritableQueue(Unavailable):
+    """Every queue of the topic is read-only or on a node that is not."""
+
+    code = Code.NO_WRITABLE_QUEUE
+
+
+class MetadataUnavailable(Unavailable):
+    """The metadata database did not answer in time; sends, pulls and commits go on."""
+
+    code = Code.METADATA_UNAVAILABLE
+
+
+class Draining(Unavailable):
+    """This broker is stopping: go to another."""
+
+    code = Code.DRAINING

@@ -1,0 +1,82 @@
+"""Keeps a slow metadata database from eating a broker's threads.
+
+Heartbeats, registrations and acquires need metadata; sends and pulls do not. So only so many threads
+of a process are inside metadata calls at once, and after several calls in a row found the database
+away, further ones are refused at once; one a second is let through to see whether it is back.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+from metadata.errors import MetadataUnavailable
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PLACES = 16
+FAILURES = 3
+PAUSE_S = 1.0
+
+
+class Gate:
+    """Lets in `places` threads; after `failures` in a row only one probe each `pause_s` seconds."""
+
+    def __init__(self, *, places: int = PLACES, failures: int = FAILURES, pause_s: float = PAUSE_S) -> None:
+        self._places, self._failures, self._pause_s = places, failures, pause_s
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._failed = 0
+        self._next_probe = 0.0
+
+    @contextmanager
+    def passage(self) -> Iterator[None]:
+        """One metadata call; raises MetadataUnavailable without making it when closed or full."""
+        self._enter()
+        failed = False
+        try:
+            yield
+        except MetadataUnavailable:
+            failed = True
+            raise
+        finally:
+            self._leave(failed)
+
+    def _enter(self) -> None:
+        with self._lock:
+            now = time.monotonic()
+            if self._failed >= self._failures:
+                if now < self._next_probe:
+                    raise MetadataUnavailable("The metadata database is away.", retry_after_ms=1000)
+                self._next_probe = now + self._pause_s
+            if self._inside >= self._places:
+                raise MetadataUnavailable(
+                    "Too many calls wait for the metadata database.", retry_after_ms=1000
+                )
+            self._inside += 1
+
+    def _leave(self, failed: bool) -> None:
+        with self._lock:
+            self._inside -= 1
+            self._failed = self._failed + 1 if failed else 0
+            if failed and self._failed == self._failures:
+                self._next_probe = time.monotonic() + self._pause_s
+
+
+gate = Gate()  # of this process
+
+
+def gated(call: Callable[P, T]) -> Callable[P, T]:
+    """`call`, only through the gate of this process."""
+
+    @functools.wraps(call)
+    def through(*args: P.args, **kwargs: P.kwargs) -> T:
+        with gate.passage():
+            return call(*args, **kwargs)
+
+    return through

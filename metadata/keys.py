@@ -1,0 +1,100 @@
+"""API keys: random, kept as a digest, shown once."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from django.db import IntegrityError
+
+from metadata import access, audit, pages
+from metadata.actors import Actor
+from metadata.changes import changed
+from metadata.clock import database_now, ms
+from metadata.errors import Code, Conflict, NotFound
+from metadata.models import ApiKey, Consumer
+from metadata.pages import Page, Window
+from metadata.rules.names import check_confirmed, check_name
+from metadata.transactions import reachable, transactional
+
+PREFIX = "catmq_"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyView:
+    """An API key for people; the key itself cannot be had again."""
+
+    id: int
+    name: str
+    rights: Mapping[str, tuple[str, ...]]
+    created_at_ms: int
+
+
+def digest(plaintext: str) -> str:
+    """SHA-256 in hex: enough for 256 random bits, and quick."""
+    return hashlib.sha256(plaintext.encode()).hexdigest()
+
+
+@transactional
+def create(*, name: str, rights: Mapping[str, Sequence[str]], actor: Actor) -> tuple[KeyView, str]:
+    """A new key and its plain text, which is shown this once. Needs `admin`.
+
+    `rights`: {"produce": ["orders*"], …}. Raises Invalid, Conflict(already_exists).
+    """
+    check_name("key", name)
+    access.require(actor, "admin", name, what="key")
+    values = access.check_rights({right: list(patterns) for right, patterns in rights.items()})
+    plaintext = PREFIX + secrets.token_urlsafe(32)
+    if ApiKey.objects.filter(name=name).exists():
+        raise Conflict(f"Key {name} exists already.", code=Code.ALREADY_EXISTS)
+    try:
+        row = ApiKey.objects.create(
+            name=name, digest=digest(plaintext), rights=values, created_at=database_now()
+        )
+    except IntegrityError:
+        raise Conflict(f"Key {name} exists already.", code=Code.ALREADY_EXISTS) from None
+    audit.record(actor=actor, verb="create", kind="key", name=name, before=None, after={"rights": values})
+    changed("key", row.pk)
+    return _view(row), plaintext
+
+
+@transactional
+def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
+    """Revokes a key: brokers refuse it within a refresh of their snapshot. Needs `admin`."""
+    access.require(actor, "admin", name, what="key")
+    row = ApiKey.objects.select_for_update().filter(name=name).first()
+    if row is None or row.name != name:
+        raise _no_key(name)
+    check_confirmed(name, confirm)
+    key_id, before = row.pk, {"rights": row.rights}
+    Consumer.objects.filter(key=row).update(key=None)  # they expire when their heartbeats are refused
+    row.delete()
+    audit.record(actor=actor, verb="delete", kind="key", name=name, before=before, after=None)
+    changed("key", key_id)
+
+
+def named(*, name: str, actor: Actor) -> KeyView:
+    """The key called `name`. Needs `admin`; raises NotFound(key_not_found)."""
+    access.require(actor, "admin", name, what="key")
+    with reachable():
+        row = ApiKey.objects.filter(name=name).first()
+    if row is None or row.name != name:
+        raise _no_key(name)
+    return _view(row)
+
+
+def page(*, actor: Actor, window: Window) -> Page[KeyView]:
+    """Keys by name. Needs `admin` on something; shows those the actor may see."""
+    rows, following = pages.select(ApiKey.objects.all(), window=window, actor=actor, right="admin")
+    return Page(tuple(_view(row) for row in rows), following)
+
+
+def _no_key(name: str) -> NotFound:
+    return NotFound(f"Key {name} does not exist.", code=Code.KEY_NOT_FOUND)
+
+
+def _view(row: ApiKey) -> KeyView:
+    rights = {right: tuple(patterns) for right, patterns in row.rights.items()}
+    return KeyView(id=row.pk, name=row.name, rights=rights, created_at_ms=ms(row.created_at))

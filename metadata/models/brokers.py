@@ -1,0 +1,31 @@
+"""Broker: one gunicorn master with its URL."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+
+from metadata.models.fields import MAX_NAME, NameField
+
+
+class Broker(models.Model):
+    """A row of the broker registry."""
+
+    class State(models.TextChoices):
+        """Pulled in or out by an operator."""
+
+        IN = "in"
+        OUT = "out"
+
+    name = NameField(max_length=MAX_NAME, unique=True)
+    url = models.CharField(max_length=500)
+    state = models.CharField(max_length=3, choices=State.choices, default=State.IN)
+    started_at = models.DateTimeField()
+    last_seen = models.DateTimeField()
+
+    class Meta:
+        ordering = ("name",)
+        constraints = (models.CheckConstraint(condition=Q(state__in=("in", "out")), name="broker_state"),)
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,95 @@
+"""Consumer, ConsumerGroupConsumer, Heartbeat, QueueOffset: who is there, and who owns which queue."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+
+from metadata.models.fields import MAX_NAME, NameField
+from metadata.models.groups import ConsumerGroup
+from metadata.models.keys import ApiKey
+from metadata.models.queues import Queue
+
+
+class Consumer(models.Model):
+    """A client process, as it was when it registered. `incarnation` is a UUID made at its start."""
+
+    name = NameField(max_length=MAX_NAME)
+    incarnation = models.CharField(max_length=36)
+    address = models.CharField(max_length=100, blank=True)
+    sdk = models.CharField(max_length=100, blank=True)
+    key = models.ForeignKey(ApiKey, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+
+    class Meta:
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ConsumerGroupConsumer(models.Model):
+    """A membership: one identity in one group.
+
+    The row stays when another incarnation takes the identity over: `process` and `consumer_id` change,
+    so an id that does not match its row was replaced and an id without a row has expired.
+    """
+
+    group = models.ForeignKey(ConsumerGroup, on_delete=models.PROTECT, related_name="members")
+    process = models.OneToOneField(Consumer, on_delete=models.PROTECT, related_name="membership")
+    identity = NameField(max_length=MAX_NAME)  # instance_id if given, else the consumer's name
+    instance_id = NameField(max_length=MAX_NAME, blank=True)  # '' unless the member is static
+    consumer_id = NameField(max_length=100, unique=True)  # the signed text
+    replaced_incarnation = models.CharField(max_length=36, blank=True)  # may not take the identity back
+    generation = models.BigIntegerField(default=0)  # the one the member said it had applied
+    joined_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("group_id", "identity")
+        constraints = (models.UniqueConstraint(fields=("group", "identity"), name="member_group_identity"),)
+
+    def __str__(self) -> str:
+        return self.identity
+
+
+class Heartbeat(models.Model):
+    """When a member was last heard, by the database's clock; one narrow row, no further index."""
+
+    membership = models.OneToOneField(
+        ConsumerGroupConsumer, on_delete=models.PROTECT, primary_key=True, related_name="heartbeat"
+    )
+    last_seen = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"heartbeat {self.pk}"
+
+
+class QueueOffset(models.Model):
+    """One queue of one group: who owns it, who shall, and how often it changed hands.
+
+    `owner` differs from `target` only during a hand-over, which was told to members with
+    generation `target_generation`. `committed` is a copy for lists; the node's reader row decides.
+    """
+
+    group = models.ForeignKey(ConsumerGroup, on_delete=models.PROTECT, related_name="offsets")
+    queue = models.ForeignKey(Queue, on_delete=models.PROTECT, related_name="offsets")
+    owner = models.ForeignKey(
+        ConsumerGroupConsumer, on_delete=models.PROTECT, null=True, blank=True, related_name="owned"
+    )
+    target = models.ForeignKey(
+        ConsumerGroupConsumer, on_delete=models.PROTECT, null=True, blank=True, related_name="targeted"
+    )
+    epoch = models.BigIntegerField(default=0)
+    target_generation = models.BigIntegerField(default=0)
+    committed = models.BigIntegerField(default=0)
+
+    class Meta:
+        ordering = ("group_id", "queue_id")
+        constraints = (
+            models.UniqueConstraint(fields=("group", "queue"), name="offset_group_queue"),
+            models.CheckConstraint(
+                condition=Q(epoch__gte=0) & Q(committed__gte=0), name="offset_not_negative"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"group {self.group_id} queue {self.queue_id}"

@@ -1,0 +1,94 @@
+"""ConsumerGroup and ConsumerGroupTopic: who reads, and what."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import F, Q
+
+from metadata.models.fields import MAX_NAME, NameField
+from metadata.models.topics import Topic
+
+MIN_SESSION_TIMEOUT_MS = 2_000
+MAX_SESSION_TIMEOUT_MS = 300_000
+
+
+class ConsumerGroup(models.Model):
+    """A group. Its row is the lock of everything about it: members, subscriptions, owners.
+
+    A rebalance is due while `rebalance_wanted` > `rebalance_done`. `generation` counts changes
+    of the target assignment.
+    """
+
+    class Mode(models.TextChoices):
+        """Clustering shares the queues among the members; broadcasting gives all to each."""
+
+        CLUSTERING = "clustering"
+        BROADCASTING = "broadcasting"
+
+    name = NameField(max_length=MAX_NAME, unique=True)
+    mode = models.CharField(max_length=12, choices=Mode.choices, default=Mode.CLUSTERING)
+    stopped = models.BooleanField(default=False)
+    session_timeout_ms = models.PositiveIntegerField(default=15_000)
+    rebalance_wanted = models.BigIntegerField(default=0)
+    rebalance_done = models.BigIntegerField(default=0)
+    generation = models.BigIntegerField(default=0)
+    owners = models.CharField(max_length=1000, blank=True)
+    department = models.CharField(max_length=200, blank=True)
+    alarm_emails = models.CharField(max_length=1000, blank=True)
+    remark = models.TextField(blank=True)
+    created_at = models.DateTimeField()
+    deleted_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ("name",)
+        constraints = (
+            models.CheckConstraint(condition=Q(mode__in=("clustering", "broadcasting")), name="group_mode"),
+            models.CheckConstraint(
+                condition=Q(
+                    session_timeout_ms__gte=MIN_SESSION_TIMEOUT_MS,
+                    session_timeout_ms__lte=MAX_SESSION_TIMEOUT_MS,
+                ),
+                name="group_session_timeout",
+            ),
+            models.CheckConstraint(condition=Q(rebalance_done__lte=F("rebalance_wanted")), name="group_mark"),
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ConsumerGroupTopic(models.Model):
+    """A subscription: the group reads the topic."""
+
+    class State(models.TextChoices):
+        """Rows first, then reader rows on the nodes, then ready; backwards when it goes."""
+
+        CREATING = "creating"
+        READY = "ready"
+        DELETING = "deleting"
+
+    class Start(models.TextChoices):
+        """Where reading begins."""
+
+        EARLIEST = "earliest"
+        LATEST = "latest"
+
+    group = models.ForeignKey(ConsumerGroup, on_delete=models.PROTECT, related_name="subscriptions")
+    topic = models.ForeignKey(Topic, on_delete=models.PROTECT, related_name="subscriptions")
+    state = models.CharField(max_length=10, choices=State.choices, default=State.CREATING)
+    start = models.CharField(max_length=10, choices=Start.choices)
+    stopped = models.BooleanField(default=False)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("group_id", "topic_id")
+        constraints = (
+            models.UniqueConstraint(fields=("group", "topic"), name="subscription_group_topic"),
+            models.CheckConstraint(
+                condition=Q(state__in=("creating", "ready", "deleting")), name="subscription_state"
+            ),
+            models.CheckConstraint(condition=Q(start__in=("earliest", "latest")), name="subscription_start"),
+        )
+
+    def __str__(self) -> str:
+        return f"subscription {self.pk}"

@@ -1,0 +1,22 @@
+"""ApiKey: who may call the HTTP API, and what for."""
+
+from __future__ import annotations
+
+from django.db import models
+
+from metadata.models.fields import MAX_NAME, NameField
+
+
+class ApiKey(models.Model):
+    """An API key; only its SHA-256 is kept. `rights`: {"produce": ["orders*"], …}."""
+
+    name = NameField(max_length=MAX_NAME, unique=True)
+    digest = models.CharField(max_length=64, unique=True)
+    rights = models.JSONField(default=dict)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,63 @@
+"""DbNode: a registered database that holds message tables."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+
+from metadata.models.fields import MAX_NAME, NameField
+
+
+class DbNode(models.Model):
+    """One database. `database` is the schema on MySQL / MariaDB and the file's path on SQLite."""
+
+    class Kind(models.TextChoices):
+        """Failure nodes hold only failure topics."""
+
+        NORMAL = "normal"
+        FAILURE = "failure"
+
+    class Engine(models.TextChoices):
+        """MySQL stands for MariaDB too."""
+
+        MYSQL = "mysql"
+        SQLITE = "sqlite"
+
+    class State(models.TextChoices):
+        """What brokers may do with it."""
+
+        READ_WRITE = "read_write"
+        READ_ONLY = "read_only"
+        OFFLINE = "offline"
+
+    name = NameField(max_length=MAX_NAME, unique=True)
+    kind = models.CharField(max_length=10, choices=Kind.choices, default=Kind.NORMAL)
+    engine = models.CharField(max_length=10, choices=Engine.choices)
+    host = models.CharField(max_length=255, blank=True)
+    port = models.PositiveIntegerField(null=True, blank=True)
+    database = models.CharField(max_length=1000)
+    username = models.CharField(max_length=200, blank=True)
+    password_encrypted = models.TextField(blank=True)
+    state = models.CharField(max_length=10, choices=State.choices, default=State.READ_WRITE)
+    special = models.BooleanField(default=False)  # never chosen automatically
+    replica_host = models.CharField(max_length=255, blank=True)
+    replica_port = models.PositiveIntegerField(null=True, blank=True)
+    reader_username = models.CharField(max_length=200, blank=True)
+    reader_password_encrypted = models.TextField(blank=True)
+    epoch = models.BigIntegerField(default=1)  # counts promotions and restores
+    capacity_gb = models.PositiveIntegerField(null=True, blank=True)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("name",)
+        constraints = (
+            models.CheckConstraint(condition=Q(kind__in=("normal", "failure")), name="db_node_kind"),
+            models.CheckConstraint(condition=Q(engine__in=("mysql", "sqlite")), name="db_node_engine"),
+            models.CheckConstraint(
+                condition=Q(state__in=("read_write", "read_only", "offline")), name="db_node_state"
+            ),
+            models.CheckConstraint(condition=Q(epoch__gte=1), name="db_node_epoch"),
+        )
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,101 @@
+"""AuditLog, JobRun, Lease, ChangeCounter, ChangeLog: what the system writes about itself."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+
+from metadata.models.fields import MAX_NAME, NameField
+
+
+class AuditLog(models.Model):
+    """One change: who, what, before and after (null = there was nothing)."""
+
+    at = models.DateTimeField(db_index=True)
+    actor_kind = models.CharField(max_length=10)
+    actor_name = NameField(max_length=MAX_NAME)
+    address = models.CharField(max_length=100, blank=True)
+    verb = models.CharField(max_length=30)
+    kind = models.CharField(max_length=20)
+    name = NameField(max_length=2 * MAX_NAME, db_index=True)
+    before = models.JSONField(null=True)
+    after = models.JSONField(null=True)
+
+    class Meta:
+        ordering = ("-id",)
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.kind} {self.name}"
+
+
+class JobRun(models.Model):
+    """One run of a job."""
+
+    class State(models.TextChoices):
+        """A run whose process died stays `running`; its age tells."""
+
+        RUNNING = "running"
+        DONE = "done"
+        FAILED = "failed"
+
+    name = models.CharField(max_length=100)
+    state = models.CharField(max_length=10, choices=State.choices, default=State.RUNNING)
+    started_at = models.DateTimeField()
+    finished_at = models.DateTimeField(null=True, blank=True)
+    count = models.BigIntegerField(null=True, blank=True)
+    detail = models.TextField(blank=True)
+
+    class Meta:
+        ordering = ("-id",)
+        indexes = (models.Index(fields=("name", "id"), name="job_run_name"),)
+        constraints = (
+            models.CheckConstraint(
+                condition=Q(state__in=("running", "done", "failed")), name="job_run_state"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.state}"
+
+
+class Lease(models.Model):
+    """Who does a sweep just now. `term` grows with every new holder."""
+
+    name = NameField(max_length=MAX_NAME, primary_key=True)
+    holder = models.CharField(max_length=200)
+    term = models.BigIntegerField(default=1)
+    expires_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ChangeCounter(models.Model):
+    """The single row (id 1) that every change of the metadata raises; its lock orders the changes."""
+
+    id = models.PositiveSmallIntegerField(primary_key=True)
+    incarnation = models.CharField(max_length=36)  # made once per metadata database
+    n = models.BigIntegerField(default=0)
+
+    class Meta:
+        constraints = (models.CheckConstraint(condition=Q(id=1), name="change_counter_single"),)
+
+    def __str__(self) -> str:
+        return f"change {self.n}"
+
+
+class ChangeLog(models.Model):
+    """What change `n` touched: brokers load the rows named by `n` above their own."""
+
+    n = models.BigIntegerField()
+    kind = models.CharField(max_length=20)
+    row = models.BigIntegerField()
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("n", "kind", "row"), name="change_log_n"),)
+
+    def __str__(self) -> str:
+        return f"{self.n}: {self.kind} {self.row}"

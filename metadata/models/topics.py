@@ -1,0 +1,72 @@
+"""Topic: a name under which messages are sent; its messages lie in its queues."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+
+from metadata.models.fields import MAX_NAME, NameField
+
+
+class Topic(models.Model):
+    """A topic. A deleted one is called `name~id`: the name is free while the tables wait for their drop."""
+
+    class Kind(models.TextChoices):
+        """A failure topic holds the failed messages of one (group, topic)."""
+
+        NORMAL = "normal"
+        FAILURE = "failure"
+
+    class State(models.TextChoices):
+        """Rows first, then tables, then ready."""
+
+        CREATING = "creating"
+        READY = "ready"
+        DELETED = "deleted"
+
+    class Keyed(models.TextChoices):
+        """What becomes of a keyed send whose queue is closed: wait for it, or go elsewhere."""
+
+        STRICT = "strict"
+        AVAILABLE = "available"
+
+    class OnUnknown(models.TextChoices):
+        """What a client does about a send whose fate stays unknown."""
+
+        FAIL = "fail"
+        RESEND = "resend"
+
+    name = NameField(max_length=MAX_NAME, unique=True)
+    kind = models.CharField(max_length=10, choices=Kind.choices, default=Kind.NORMAL)
+    state = models.CharField(max_length=10, choices=State.choices, default=State.CREATING)
+    keyed = models.CharField(max_length=10, choices=Keyed.choices, default=Keyed.STRICT)
+    on_unknown = models.CharField(max_length=10, choices=OnUnknown.choices, default=OnUnknown.FAIL)
+    retention_days = models.PositiveIntegerField(default=7)
+    keep_unread_days = models.PositiveIntegerField(default=30)  # 0 = unread messages get no longer life
+    retention_bytes = models.PositiveBigIntegerField(null=True, blank=True)
+    layout = models.TextField(blank=True)  # JSON list of 1,024 queue ids; '' while creating
+    layout_version = models.BigIntegerField(default=0)
+    owners = models.CharField(max_length=1000, blank=True)
+    department = models.CharField(max_length=200, blank=True)
+    alarm_emails = models.CharField(max_length=1000, blank=True)
+    remark = models.TextField(blank=True)
+    created_at = models.DateTimeField()
+    deleted_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ("name",)
+        constraints = (
+            models.CheckConstraint(condition=Q(kind__in=("normal", "failure")), name="topic_kind"),
+            models.CheckConstraint(
+                condition=Q(state__in=("creating", "ready", "deleted")), name="topic_state"
+            ),
+            models.CheckConstraint(condition=Q(keyed__in=("strict", "available")), name="topic_keyed"),
+            models.CheckConstraint(condition=Q(on_unknown__in=("fail", "resend")), name="topic_on_unknown"),
+            models.CheckConstraint(condition=Q(retention_days__gte=1), name="topic_retention_days"),
+            models.CheckConstraint(
+                condition=~Q(state="deleted") | Q(deleted_at__isnull=False), name="topic_deleted_at"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,187 @@
+"""Nodes: the registry of databases that hold message tables. Passwords go in and never come out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import IntegrityError
+from django.db.models import Count
+
+from metadata import access, audit, pages
+from metadata.actors import Actor
+from metadata.changes import changed
+from metadata.clock import database_now, ms
+from metadata.errors import Code, Conflict, Invalid, NotFound
+from metadata.models import DbNode
+from metadata.pages import Page, Window
+from metadata.rules.names import check_confirmed, check_name
+from metadata.rules.settings import NODE, checked, one_of, text, whole
+from metadata.secrets import encrypt
+from metadata.transactions import reachable, transactional
+
+CREATE = {
+    "kind": one_of("normal", "failure"),
+    "engine": one_of("mysql", "sqlite"),
+    "host": text(255),
+    "port": whole(0, 65_535, or_null=True),
+    "database": text(1000),
+    "username": text(200),
+    "special": NODE["special"],
+    "capacity_gb": NODE["capacity_gb"],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node for people, without passwords; `queues` counts those of deleted topics too."""
+
+    id: int
+    name: str
+    kind: str
+    engine: str
+    host: str
+    port: int | None
+    database: str
+    username: str
+    state: str
+    special: bool
+    epoch: int
+    capacity_gb: int | None
+    created_at_ms: int
+    queues: int
+
+
+def check_new(*, name: str, actor: Actor, **given: object) -> dict[str, Any]:
+    """The checked columns of a node that could be created so. Needs `admin`. Raises Invalid, Conflict."""
+    check_name("node", name)
+    access.require(actor, "admin", name, what="node")
+    values = checked(CREATE, given)
+    if not values["database"] or (values["engine"] == "mysql" and not values["host"]):
+        raise Invalid.field("host" if values["database"] else "database", "must not be empty")
+    with reachable():
+        if DbNode.objects.filter(name=name).exists():
+            raise Conflict(f"Node {name} exists already.", code=Code.ALREADY_EXISTS)
+    return values
+
+
+@transactional
+def create(
+    *,
+    name: str,
+    engine: str,
+    database: str,
+    actor: Actor,
+    kind: str = "normal",
+    host: str = "",
+    port: int | None = None,
+    username: str = "",
+    password: str = "",
+    special: bool = False,
+    capacity_gb: int | None = None,
+) -> NodeView:
+    """A new node, read-write. Needs `admin`. `messagestore.nodes.register` has checked that it can serve.
+
+    Raises Invalid, Conflict(already_exists).
+    """
+    values = check_new(
+        name=name, engine=engine, database=database, actor=actor, kind=kind, host=host, port=port,
+        username=username, special=special, capacity_gb=capacity_gb,
+    )  # fmt: skip
+    sealed = encrypt(password)
+    try:
+        row = DbNode.objects.create(name=name, password_encrypted=sealed, created_at=database_now(), **values)
+    except IntegrityError:
+        raise Conflict(f"Node {name} exists already.", code=Code.ALREADY_EXISTS) from None
+    audit.record(actor=actor, verb="create", kind="node", name=name, before=None, after=values)
+    changed("node", row.pk)
+    return _view(row)
+
+
+@transactional
+def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
+    """The node with state, special or capacity_gb changed. Needs `admin`."""
+    access.require(actor, "admin", name, what="node")
+    values = checked(NODE, settings)
+    row = _locked(name)
+    before = {key: getattr(row, key) for key in values if getattr(row, key) != values[key]}
+    if before:
+        for key in before:
+            setattr(row, key, values[key])
+        row.save(update_fields=tuple(before))
+        after = {key: values[key] for key in before}
+        audit.record(actor=actor, verb="update", kind="node", name=name, before=before, after=after)
+        changed("node", row.pk)
+    return _view(row)
+
+
+@transactional
+def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
+    """Takes a node out of the registry; its database stays as it is. Needs `admin`.
+
+    Raises Conflict(in_use) while queues are on it, those of topics deleted less than three days ago too.
+    """
+    access.require(actor, "admin", name, what="node")
+    row = _locked(name)
+    check_confirmed(name, confirm)
+    held = row.queues.count()
+    if held:
+        raise Conflict(f"Node {name} still holds {held} queues.", code=Code.IN_USE)
+    node_id, before = row.pk, {"engine": row.engine, "host": row.host, "database": row.database}
+    row.delete()
+    audit.record(actor=actor, verb="delete", kind="node", name=name, before=before, after=None)
+    changed("node", node_id)
+
+
+def named(*, name: str, actor: Actor) -> NodeView:
+    """The node called `name`. Needs `admin`; raises NotFound(node_not_found)."""
+    access.require(actor, "admin", name, what="node")
+    with reachable():
+        row = DbNode.objects.filter(name=name).first()
+        if row is None or row.name != name:
+            raise _no_node(name)
+        return _view(row)
+
+
+def page(*, actor: Actor, window: Window) -> Page[NodeView]:
+    """Nodes by name, those the actor has `admin` on."""
+    rows, following = pages.select(DbNode.objects.all(), window=window, actor=actor, right="admin")
+    with reachable():
+        counted = DbNode.objects.filter(pk__in=[row.pk for row in rows]).annotate(held=Count("queues"))
+        held = dict(counted.values_list("pk", "held"))
+    return Page(tuple(_as_view(row, held.get(row.pk, 0)) for row in rows), following)
+
+
+def _locked(name: str) -> DbNode:
+    row = DbNode.objects.select_for_update().filter(name=name).first()
+    if row is None or row.name != name:
+        raise _no_node(name)
+    return row
+
+
+def _no_node(name: str) -> NotFound:
+    return NotFound(f"Node {name} does not exist. List them: catmq nodes", code=Code.NODE_NOT_FOUND)
+
+
+def _view(row: DbNode) -> NodeView:
+    return _as_view(row, row.queues.count())
+
+
+def _as_view(row: DbNode, held: int) -> NodeView:
+    return NodeView(
+        id=row.pk,
+        name=row.name,
+        kind=row.kind,
+        engine=row.engine,
+        host=row.host,
+        port=row.port,
+        database=row.database,
+        username=row.username,
+        state=row.state,
+        special=row.special,
+        epoch=row.epoch,
+        capacity_gb=row.capacity_gb,
+        created_at_ms=ms(row.created_at),
+        queues=held,
+    )

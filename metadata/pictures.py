@@ -1,0 +1,187 @@
+"""What a snapshot consists of: frozen copies of the rows that brokers need, and the maps over them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TypeVar
+
+from metadata.rules.routing import queue_for_key
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """A DbNode; `password` in plain text, left out of its repr."""
+
+    id: int
+    name: str
+    kind: str
+    engine: str
+    host: str
+    port: int
+    database: str
+    username: str
+    password: str = field(repr=False)
+    state: str
+    special: bool
+    epoch: int
+    capacity_gb: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """A Queue."""
+
+    id: int
+    topic_id: int
+    number: int
+    node_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A Topic; `layout` has 1,024 queue ids, or none while creating; `queues` are ids in order of number."""
+
+    id: int
+    name: str
+    kind: str
+    state: str
+    keyed: str
+    on_unknown: str
+    layout: tuple[int, ...] = field(repr=False)
+    layout_version: int
+    queues: tuple[int, ...]
+
+    def queue_for(self, key: str) -> int:
+        """The queue that serves `key`."""
+        return queue_for_key(key, self.layout)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """A ConsumerGroup."""
+
+    id: int
+    name: str
+    mode: str
+    stopped: bool
+    session_timeout_ms: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionInfo:
+    """A ConsumerGroupTopic."""
+
+    id: int
+    group_id: int
+    topic_id: int
+    state: str
+    start: str
+    stopped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeyInfo:
+    """An ApiKey; `rights` maps a right to its name patterns."""
+
+    id: int
+    name: str
+    digest: str = field(repr=False)
+    rights: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """All rows of a snapshot, or the changed ones, by kind and id."""
+
+    nodes: Mapping[int, NodeInfo]
+    topics: Mapping[int, TopicInfo]
+    queues: Mapping[int, QueueInfo]
+    groups: Mapping[int, GroupInfo]
+    subscriptions: Mapping[int, SubscriptionInfo]
+    keys: Mapping[int, KeyInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The metadata at one instant; nothing in it ever changes.
+
+    `version` = (incarnation of the metadata database, number of its last change); `loaded_at` is
+    time.monotonic() of the last look that found this version still current; `full_at` of its last full load.
+    """
+
+    version: tuple[str, int]
+    loaded_at: float
+    full_at: float
+    nodes: Mapping[int, NodeInfo]
+    topics: Mapping[int, TopicInfo]
+    queues: Mapping[int, QueueInfo]
+    groups: Mapping[int, GroupInfo]
+    subscriptions: Mapping[int, SubscriptionInfo]
+    keys: Mapping[int, KeyInfo]
+    nodes_by_name: Mapping[str, NodeInfo] = field(repr=False)
+    topics_by_name: Mapping[str, TopicInfo] = field(repr=False)
+    groups_by_name: Mapping[str, GroupInfo] = field(repr=False)
+    keys_by_digest: Mapping[str, KeyInfo] = field(repr=False)
+    subscriptions_by_group: Mapping[int, tuple[SubscriptionInfo, ...]] = field(repr=False)
+
+    def topic(self, name: str) -> TopicInfo | None:
+        """The topic called `name`, in any state but deleted."""
+        return self.topics_by_name.get(name)
+
+    def group(self, name: str) -> GroupInfo | None:
+        """The group called `name`."""
+        return self.groups_by_name.get(name)
+
+    def node(self, name: str) -> NodeInfo | None:
+        """The node called `name`."""
+        return self.nodes_by_name.get(name)
+
+    def key(self, digest: str) -> KeyInfo | None:
+        """The API key with this digest."""
+        return self.keys_by_digest.get(digest)
+
+    def subscriptions_of(self, group_id: int) -> tuple[SubscriptionInfo, ...]:
+        """The subscriptions of a group, in any state."""
+        return self.subscriptions_by_group.get(group_id, ())
+
+    def stopped(self, group_id: int, topic_id: int) -> bool:
+        """Whether an operator stopped the group, or its subscription to the topic."""
+        group = self.groups.get(group_id)
+        mine = self.subscriptions_of(group_id)
+        return (group is not None and group.stopped) or any(
+            one.stopped for one in mine if one.topic_id == topic_id
+        )
+
+
+def build(*, version: tuple[str, int], at: float, full_at: float, content: Content) -> Snapshot:
+    """A snapshot of `content`, with its lookup maps; `at` and `full_at` are time.monotonic()."""
+    by_group: dict[int, list[SubscriptionInfo]] = {}
+    for one in content.subscriptions.values():
+        by_group.setdefault(one.group_id, []).append(one)
+    return Snapshot(
+        version=version,
+        loaded_at=at,
+        full_at=full_at,
+        nodes=MappingProxyType(content.nodes),
+        topics=MappingProxyType(content.topics),
+        queues=MappingProxyType(content.queues),
+        groups=MappingProxyType(content.groups),
+        subscriptions=MappingProxyType(content.subscriptions),
+        keys=MappingProxyType(content.keys),
+        nodes_by_name=MappingProxyType({one.name: one for one in content.nodes.values()}),
+        topics_by_name=MappingProxyType({one.name: one for one in content.topics.values()}),
+        groups_by_name=MappingProxyType({one.name: one for one in content.groups.values()}),
+        keys_by_digest=MappingProxyType({one.digest: one for one in content.keys.values()}),
+        subscriptions_by_group=MappingProxyType({group: tuple(ones) for group, ones in by_group.items()}),
+    )
+
+
+def merged(old: Mapping[int, V], fresh: Mapping[int, V], *, asked: set[int]) -> dict[int, V]:
+    """`old` with the rows `asked` for replaced by `fresh`; those that are no longer there are left out."""
+    return {**{row: info for row, info in old.items() if row not in asked}, **fresh}

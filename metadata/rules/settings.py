@@ -1,0 +1,88 @@
+"""Checks the settings of topics and groups: a table of fields, each with what it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from metadata.errors import FieldError, Invalid
+
+Check = Callable[[Any], str | None]  # what is wrong with a value, None if nothing
+Fields = Mapping[str, Check]
+
+
+def text(most: int) -> Check:
+    """A text of at most `most` characters."""
+    return lambda value: (
+        None
+        if isinstance(value, str) and len(value) <= most
+        else f"must be a text of at most {most} characters"
+    )
+
+
+def whole(least: int, most: int, *, or_null: bool = False) -> Check:
+    """A whole number between two others."""
+    also = " or null" if or_null else ""
+
+    def check(value: Any) -> str | None:
+        if value is None and or_null:
+            return None
+        good = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+        return None if good else f"must be a whole number from {least} to {most}{also}"
+
+    return check
+
+
+def one_of(*choices: str) -> Check:
+    """One of some words."""
+    return lambda value: None if value in choices else f"must be one of {', '.join(choices)}"
+
+
+def truth(value: Any) -> str | None:
+    """True or false."""
+    return None if isinstance(value, bool) else "must be true or false"
+
+
+PEOPLE: Fields = {
+    "owners": text(1000),
+    "department": text(200),
+    "alarm_emails": text(1000),
+    "remark": text(10_000),
+}
+TOPIC: Fields = {
+    "keyed": one_of("strict", "available"),
+    "on_unknown": one_of("fail", "resend"),
+    "retention_days": whole(1, 3650),
+    "keep_unread_days": whole(0, 3650),
+    "retention_bytes": whole(1 << 20, 1 << 60, or_null=True),
+    **PEOPLE,
+}
+GROUP: Fields = {"session_timeout_ms": whole(2_000, 300_000), "stopped": truth, **PEOPLE}
+SUBSCRIPTION: Fields = {"stopped": truth}
+NODE: Fields = {
+    "state": one_of("read_write", "read_only", "offline"),
+    "special": truth,
+    "capacity_gb": whole(1, 10_000_000, or_null=True),
+}
+
+
+def checked(fields: Fields, given: Mapping[str, Any]) -> dict[str, Any]:
+    """`given` if every field exists and takes its value; raises Invalid naming all that do not.
+
+    >>> checked(SUBSCRIPTION, {"stopped": True})
+    {'stopped': True}
+    """
+    errors = [
+        FieldError(name, problem)
+        for name, value in given.items()
+        if (problem := _problem(fields, name, value))
+    ]
+    if errors:
+        raise Invalid("; ".join(f"{one.field}: {one.message}" for one in errors), errors=errors)
+    return dict(given)
+
+
+def _problem(fields: Fields, name: str, value: Any) -> str | None:
+    if name not in fields:
+        return f"is not a setting here; there are {', '.join(fields)}"
+    return fields[name](value)

@@ -1,0 +1,32 @@
+"""Passwords at rest: Fernet, newest key first, so that keys can be rotated."""
+
+from __future__ import annotations
+
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+
+from metadata.config import config
+
+
+class Undecryptable(ValueError):
+    """None of CATMQ_ENCRYPTION_KEYS made this text."""
+
+
+def _fernet() -> MultiFernet:
+    return MultiFernet([Fernet(key) for key in config.encryption_keys])
+
+
+def encrypt(text: str) -> str:
+    """`text` sealed with the newest key; '' stays ''."""
+    return _fernet().encrypt(text.encode()).decode() if text else ""
+
+
+def decrypt(text: str) -> str:
+    """What was sealed; raises Undecryptable."""
+    if not text:
+        return ""
+    try:
+        return _fernet().decrypt(text.encode()).decode()
+    except InvalidToken:
+        raise Undecryptable(
+            "A password cannot be decrypted: is CATMQ_ENCRYPTION_KEYS the one it was made with?"
+        ) from None

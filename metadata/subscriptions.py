@@ -1,0 +1,238 @@
+"""Subscriptions: which group reads which topic. `messagestore.subscriptions` adds the nodes' reader rows.
+
+plan (rows, creating) → reader rows are made → make_ready; mark_deleting → reader rows go → remove.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from metadata import access, audit, rebalance
+from metadata.actors import Actor, job
+from metadata.changes import changed
+from metadata.clock import before, database_now, ms
+from metadata.errors import Code, Conflict, Invalid, NotFound
+from metadata.locks import group_by_name, topic_by_name
+from metadata.models import ConsumerGroup, ConsumerGroupTopic, Queue, QueueOffset
+from metadata.rules.settings import SUBSCRIPTION, checked
+from metadata.transactions import reachable, transactional
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionView:
+    """A subscription for people and for the store: names and ids. `queues` are the topic's queue ids."""
+
+    id: int
+    group: str
+    group_id: int
+    topic: str
+    topic_id: int
+    state: str
+    start: str
+    stopped: bool
+    created_at_ms: int
+    queues: tuple[int, ...]
+
+
+@transactional
+def plan(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionView:
+    """The rows of a new subscription, in state creating, with a position per queue at epoch 0.
+
+    Needs `manage` on the group and `consume` or `manage` on the topic. Raises NotFound, Invalid,
+    Conflict(already_exists) also while an earlier subscription is still being taken down.
+    """
+    access.require(actor, "manage", group, what="group")
+    if not access.may(actor, "manage", topic):
+        access.require(actor, "consume", topic, what="topic")
+    if start not in ConsumerGroupTopic.Start.values:
+        raise Invalid.field("start", f"must be one of {', '.join(ConsumerGroupTopic.Start.values)}")
+    group_row = group_by_name(group)
+    topic_row = topic_by_name(topic)
+    existing = ConsumerGroupTopic.objects.filter(group=group_row, topic=topic_row).first()
+    if existing is not None:
+        raise Conflict(_existing(group, topic, existing.state), code=Code.ALREADY_EXISTS)
+    row = ConsumerGroupTopic.objects.create(
+        group=group_row, topic=topic_row, start=start, created_at=database_now()
+    )
+    queues = topic_row.queues.exclude(state=Queue.State.RETIRED).order_by("pk").values_list("pk", flat=True)
+    QueueOffset.objects.bulk_create([QueueOffset(group=group_row, queue_id=queue) for queue in queues])
+    after = {"start": start}
+    audit.record(
+        actor=actor, verb="create", kind="subscription", name=f"{group}/{topic}", before=None, after=after
+    )
+    changed("subscription", row.pk)
+    return _view(row)
+
+
+def _existing(group: str, topic: str, state: str) -> str:
+    if state == ConsumerGroupTopic.State.READY:
+        return f"Group {group} subscribes to {topic} already."
+    return f"The subscription of group {group} to {topic} is {state}: try again in a moment."
+
+
+@transactional
+def make_ready(subscription_id: int) -> SubscriptionView:
+    """The subscription, ready once its reader rows exist; marks the group for a rebalance.
+
+    Raises NotFound(subscription_not_found) if it was taken back meanwhile.
+    """
+    row = _locked(subscription_id)
+    if row.state == ConsumerGroupTopic.State.DELETING:
+        raise _gone(row.group.name, row.topic.name)
+    if row.state == ConsumerGroupTopic.State.CREATING:
+        row.state = ConsumerGroupTopic.State.READY
+        row.save(update_fields=("state",))
+        rebalance.request(row.group_id, f"subscribed to {row.topic.name}")
+        changed("subscription", row.pk)
+    return _view(row)
+
+
+@transactional
+def update(*, group: str, topic: str, settings: Mapping[str, Any], actor: Actor) -> SubscriptionView:
+    """The subscription, stopped or started; members hear of it at once. Needs `manage` on the group."""
+    access.require(actor, "manage", group, what="group")
+    values = checked(SUBSCRIPTION, settings)
+    group_row = group_by_name(group)
+    row = _of(group_row, topic)
+    if values.get("stopped", row.stopped) != row.stopped:
+        was, row.stopped = row.stopped, values["stopped"]
+        row.save(update_fields=("stopped",))
+        rebalance.next_generation(group_row.pk)
+        name = f"{group}/{topic}"
+        audit.record(
+            actor=actor, verb="update", kind="subscription", name=name, before={"stopped": was}, after=values
+        )
+        changed("subscription", row.pk)
+        changed("group", group_row.pk)
+    return _view(row)
+
+
+@transactional
+def mark_deleting(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
+    """The subscription, on its way out: members give its queues up. Needs `manage`."""
+    access.require(actor, "manage", group, what="group")
+    group_row = group_by_name(group)
+    row = _of(group_row, topic)
+    before_state, row.state = row.state, ConsumerGroupTopic.State.DELETING
+    row.save(update_fields=("state",))
+    rebalance.request(group_row.pk, f"unsubscribed from {topic}")
+    name = f"{group}/{topic}"
+    audit.record(
+        actor=actor, verb="delete", kind="subscription", name=name, before={"state": before_state}, after=None
+    )
+    changed("subscription", row.pk)
+    return _view(row)
+
+
+@transactional
+def remove(subscription_id: int, actor: Actor | None = None) -> None:
+    """Removes a creating or deleting subscription and its positions, once its reader rows are gone."""
+    try:
+        row = _locked(subscription_id)
+    except NotFound:
+        return
+    if row.state == ConsumerGroupTopic.State.READY:
+        raise Conflict(f"Group {row.group.name} reads {row.topic.name}.", code=Code.IN_USE)
+    name, group_id = f"{row.group.name}/{row.topic.name}", row.group_id
+    QueueOffset.objects.filter(group_id=group_id, queue__topic_id=row.topic_id).delete()
+    row.delete()
+    rebalance.next_generation(group_id)
+    audit.record(
+        actor=actor or job("subscriptions"),
+        verb="remove",
+        kind="subscription",
+        name=name,
+        before={"state": row.state},
+        after=None,
+    )
+    changed("subscription", subscription_id)
+    changed("group", group_id)
+
+
+def named(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
+    """The subscription, also while creating or deleting. Needs any right on the group."""
+    if not access.sees(actor, group):
+        access.require(actor, "consume", group, what="group")
+    with reachable():
+        rows = ConsumerGroupTopic.objects.filter(group__name=group, group__deleted_at__isnull=True)
+        row = rows.filter(topic__name=topic).select_related("group", "topic").first()
+        if row is None or (row.group.name, row.topic.name) != (group, topic):
+            raise _gone(group, topic)
+        return _view(row)
+
+
+def unfinished(older_than_s: float) -> list[SubscriptionView]:
+    """Subscriptions that a crash left creating for longer than that, and all that are to be taken down."""
+    with reachable():
+        limit = before(database_now(), seconds=older_than_s)
+        creating = ConsumerGroupTopic.objects.filter(state="creating", created_at__lt=limit)
+        deleting = ConsumerGroupTopic.objects.filter(state="deleting")
+        rows = (creating | deleting).select_related("group", "topic").order_by("pk")[:100]
+        return [_view(row) for row in rows]
+
+
+def views_of(group_ids: Sequence[int]) -> dict[int, tuple[SubscriptionView, ...]]:
+    """The subscriptions of several groups, by group id."""
+    rows = ConsumerGroupTopic.objects.filter(group_id__in=list(group_ids)).select_related("group", "topic")
+    found: dict[int, list[SubscriptionView]] = {}
+    ordered = list(rows.order_by("topic__name"))
+    queues = _queues_of({row.topic_id for row in ordered})
+    for row in ordered:
+        found.setdefault(row.group_id, []).append(_as_view(row, queues.get(row.topic_id, ())))
+    return {group: tuple(views) for group, views in found.items()}
+
+
+def _locked(subscription_id: int) -> ConsumerGroupTopic:
+    """The subscription, read under its group's lock."""
+    seen = ConsumerGroupTopic.objects.filter(pk=subscription_id).first()
+    if seen is not None:
+        ConsumerGroup.objects.select_for_update().filter(pk=seen.group_id).first()
+    row = ConsumerGroupTopic.objects.select_related("group", "topic").filter(pk=subscription_id).first()
+    if row is None:
+        raise NotFound("The subscription was removed.", code=Code.SUBSCRIPTION_NOT_FOUND)
+    return row
+
+
+def _of(group: ConsumerGroup, topic: str) -> ConsumerGroupTopic:
+    """The subscription of a locked group to the topic called so, unless it is being taken down."""
+    rows = group.subscriptions.filter(topic__name=topic).exclude(state=ConsumerGroupTopic.State.DELETING)
+    row = rows.select_related("group", "topic").first()
+    if row is None or row.topic.name != topic:
+        raise _gone(group.name, topic)
+    return row
+
+
+def _gone(group: str, topic: str) -> NotFound:
+    return NotFound(
+        f"Group {group} does not subscribe to {topic}. Subscribe: catmq subscribe {group} {topic}",
+        code=Code.SUBSCRIPTION_NOT_FOUND,
+    )
+
+
+def _queues_of(topic_ids: set[int]) -> dict[int, tuple[int, ...]]:
+    found: dict[int, tuple[int, ...]] = {}
+    rows = Queue.objects.filter(topic_id__in=topic_ids).exclude(state=Queue.State.RETIRED)
+    for topic_id, queue in rows.order_by("number").values_list("topic_id", "pk"):
+        found[topic_id] = (*found.get(topic_id, ()), queue)
+    return found
+
+
+def _view(row: ConsumerGroupTopic) -> SubscriptionView:
+    return _as_view(row, _queues_of({row.topic_id}).get(row.topic_id, ()))
+
+
+def _as_view(row: ConsumerGroupTopic, queues: tuple[int, ...]) -> SubscriptionView:
+    return SubscriptionView(
+        id=row.pk,
+        group=row.group.name,
+        group_id=row.group_id,
+        topic=row.topic.name,
+        topic_id=row.topic_id,
+        state=row.state,
+        start=row.start,
+        stopped=row.stopped,
+        created_at_ms=ms(row.created_at),
+        queues=queues,
+    )

@@ -1,0 +1,292 @@
+"""Topics: the rows. `messagestore.topics` composes these verbs with the work on tables.
+
+plan (rows, creating) → tables are made → make_ready; or discard. mark_deleted → three days → remove.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db import IntegrityError
+from django.db.models import Count, Q
+
+from metadata import access, audit, pages
+from metadata.actors import Actor, job
+from metadata.changes import changed
+from metadata.clock import before, database_now, ms
+from metadata.config import config
+from metadata.errors import Code, Conflict, Invalid, NotFound, NoWritableQueue
+from metadata.locks import no_topic, topic_by_name
+from metadata.models import ConsumerGroupTopic, DbNode, Queue, QueueOffset, Topic
+from metadata.pages import Page, Window
+from metadata.rules.names import check_confirmed, check_name, is_name
+from metadata.rules.placement import place
+from metadata.rules.settings import TOPIC, checked
+from metadata.rules.slots import initial_layout
+from metadata.transactions import reachable, transactional
+
+DROP_AFTER_DAYS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """A queue for people: its id, its place in the topic, the name of its node."""
+
+    queue: int
+    number: int
+    node: str
+    node_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """A topic for people; `layout` has 1,024 queue ids, or none while creating. Times in ms since 1970."""
+
+    id: int
+    name: str
+    kind: str
+    state: str
+    keyed: str
+    on_unknown: str
+    retention_days: int
+    keep_unread_days: int
+    retention_bytes: int | None
+    layout_version: int
+    layout: tuple[int, ...] = field(repr=False)
+    owners: str
+    department: str
+    alarm_emails: str
+    remark: str
+    created_at_ms: int
+    deleted_at_ms: int | None
+    queues: tuple[QueueView, ...]
+
+
+@transactional
+def plan(
+    *,
+    name: str,
+    queues: int,
+    actor: Actor,
+    node: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> TopicView:
+    """The rows of a new topic and its queues, in state creating. Needs `manage`.
+
+    Spreads the queues over the normal, non-special, read-write nodes, the emptier first, or puts all
+    on `node`. Raises Invalid, Conflict(already_exists), NotFound(node_not_found), NoWritableQueue.
+    """
+    check_name("topic", name)
+    access.require(actor, "manage", name, what="topic")
+    if not 1 <= queues <= config.max_topic_queues:
+        raise Invalid.field("queues", f"must be 1 to {config.max_topic_queues}")
+    values = checked(TOPIC, settings or {})
+    if Topic.objects.filter(name=name).exists():
+        raise Conflict(f"Topic {name} exists already.", code=Code.ALREADY_EXISTS)
+    placed = _nodes_for(queues, node)
+    try:
+        topic = Topic.objects.create(name=name, created_at=database_now(), **values)
+    except IntegrityError:
+        raise Conflict(f"Topic {name} exists already.", code=Code.ALREADY_EXISTS) from None
+    Queue.objects.bulk_create(
+        [Queue(topic=topic, node_id=node_id, number=number) for number, node_id in enumerate(placed)]
+    )
+    after = {"queues": queues, **values}
+    audit.record(actor=actor, verb="create", kind="topic", name=name, before=None, after=after)
+    changed("topic", topic.pk)
+    return _view(topic)
+
+
+def _nodes_for(count: int, node: str | None) -> list[int]:
+    """Node ids for `count` new queues."""
+    if node is not None:
+        return [_named_node(node)] * count
+    rows = DbNode.objects.filter(kind="normal", special=False, state="read_write")
+    load = dict(
+        rows.annotate(held=Count("queues", filter=~Q(queues__state="retired"))).values_list("id", "held")
+    )
+    if not load:
+        raise NoWritableQueue(
+            "There is no normal node in state read_write: manage.py register_node makes one."
+        )
+    return place(count=count, load=load)
+
+
+def _named_node(name: str) -> int:
+    row = DbNode.objects.filter(name=name).first()
+    if row is None or row.name != name:
+        raise NotFound(f"Node {name} does not exist. List them: catmq nodes", code=Code.NODE_NOT_FOUND)
+    if row.state != DbNode.State.READ_WRITE or row.kind != DbNode.Kind.NORMAL:
+        raise Invalid.field(
+            "node", f"{name} is {row.kind} and {row.state}; topics need normal and read_write"
+        )
+    return row.pk
+
+
+@transactional
+def make_ready(topic_id: int) -> TopicView:
+    """The topic, ready with its first layout, once all its tables exist; a ready one stays as it is."""
+    topic = _locked(topic_id)
+    if topic.state == Topic.State.CREATING:
+        ids = list(topic.queues.order_by("number").values_list("id", flat=True))
+        topic.queues.update(state=Queue.State.READ_WRITE)
+        topic.layout, topic.layout_version = json.dumps(initial_layout(ids)), 1
+        topic.state = Topic.State.READY
+        topic.save(update_fields=("layout", "layout_version", "state"))
+        changed("topic", topic_id)
+    return _view(topic)
+
+
+@transactional
+def discard(topic_id: int, actor: Actor | None = None) -> None:
+    """Removes the rows of a topic that never became ready, after its tables are gone."""
+    topic = Topic.objects.select_for_update().filter(pk=topic_id, state=Topic.State.CREATING).first()
+    if topic is not None:
+        _erase(topic, verb="discard", actor=actor or job("topics"))
+
+
+@transactional
+def remove(topic_id: int, actor: Actor | None = None) -> None:
+    """Removes the rows of a deleted topic, after its tables were dropped.
+
+    Raises Conflict(in_use) while a subscription of it still has to be taken down.
+    """
+    topic = Topic.objects.select_for_update().filter(pk=topic_id, state=Topic.State.DELETED).first()
+    if topic is None:
+        return
+    if topic.subscriptions.exists() or QueueOffset.objects.filter(queue__topic=topic).exists():
+        raise Conflict(f"Topic {topic.name} still has subscriptions.", code=Code.IN_USE)
+    _erase(topic, verb="remove", actor=actor or job("topics"))
+
+
+def _erase(topic: Topic, *, verb: str, actor: Actor) -> None:
+    topic_id = topic.pk
+    topic.queues.all().delete()
+    topic.delete()
+    audit.record(
+        actor=actor, verb=verb, kind="topic", name=topic.name, before={"state": topic.state}, after=None
+    )
+    changed("topic", topic_id)
+
+
+@transactional
+def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> TopicView:
+    """The topic with some settings changed (rules.settings.TOPIC). Needs `manage`."""
+    access.require(actor, "manage", name, what="topic")
+    values = checked(TOPIC, settings)
+    topic = topic_by_name(name)
+    before = {key: getattr(topic, key) for key in values if getattr(topic, key) != values[key]}
+    if before:
+        for key in before:
+            setattr(topic, key, values[key])
+        topic.save(update_fields=tuple(before))
+        after = {key: values[key] for key in before}
+        audit.record(actor=actor, verb="update", kind="topic", name=name, before=before, after=after)
+        changed("topic", topic.pk)
+    return _view(topic)
+
+
+@transactional
+def mark_deleted(*, name: str, confirm: str | None, actor: Actor) -> TopicView:
+    """The topic, deleted: its name is free at once, its tables are dropped after three days. Needs `manage`.
+
+    Raises Invalid(not_confirmed), Conflict(in_use) while a group subscribes to it.
+    """
+    access.require(actor, "manage", name, what="topic")
+    topic = topic_by_name(name)
+    check_confirmed(name, confirm)
+    using = topic.subscriptions.exclude(state=ConsumerGroupTopic.State.DELETING)
+    groups = list(using.values_list("group__name", flat=True)[:5])
+    if groups:
+        raise Conflict(f"Topic {name} is read by {', '.join(groups)}: unsubscribe first.", code=Code.IN_USE)
+    topic.name, topic.state, topic.deleted_at = f"{name}~{topic.pk}", Topic.State.DELETED, database_now()
+    topic.save(update_fields=("name", "state", "deleted_at"))
+    audit.record(
+        actor=actor,
+        verb="delete",
+        kind="topic",
+        name=name,
+        before={"id": topic.pk},
+        after={"name": topic.name},
+    )
+    changed("topic", topic.pk)
+    return _view(topic)
+
+
+def named(*, name: str, actor: Actor) -> TopicView:
+    """The topic called `name`, not deleted. Needs any right on it; raises NotFound(topic_not_found)."""
+    if not access.sees(actor, name):
+        access.require(actor, "browse", name, what="topic")
+    with reachable():
+        row = Topic.objects.filter(name=name).exclude(state="deleted").first() if is_name(name) else None
+        if row is None or row.name != name:
+            raise no_topic(name)
+        return _view(row)
+
+
+def page(*, actor: Actor, window: Window) -> Page[TopicView]:
+    """Topics by name, without the deleted, those the actor has any right on."""
+    rows, following = pages.select(Topic.objects.exclude(state="deleted"), window=window, actor=actor)
+    with reachable():
+        return Page(tuple(_views(rows)), following)
+
+
+def unfinished(older_than_s: float) -> list[TopicView]:
+    """Topics that have been creating for longer than that: a crash left them."""
+    with reachable():
+        limit = before(database_now(), seconds=older_than_s)
+        return _views(list(Topic.objects.filter(state="creating", created_at__lt=limit).order_by("pk")[:100]))
+
+
+def due_for_drop(after_days: float = DROP_AFTER_DAYS) -> list[TopicView]:
+    """Deleted topics whose three days are over."""
+    with reachable():
+        limit = before(database_now(), seconds=after_days * 86_400)
+        return _views(list(Topic.objects.filter(state="deleted", deleted_at__lt=limit).order_by("pk")[:100]))
+
+
+def _locked(topic_id: int) -> Topic:
+    row = Topic.objects.select_for_update().filter(pk=topic_id).exclude(state="deleted").first()
+    if row is None:
+        raise NotFound("The topic was removed.", code=Code.TOPIC_NOT_FOUND)
+    return row
+
+
+def _view(row: Topic) -> TopicView:
+    return _views([row])[0]
+
+
+def _views(rows: Sequence[Topic]) -> list[TopicView]:
+    """Views of rows, with all their queues read at once."""
+    queues: dict[int, list[QueueView]] = {row.pk: [] for row in rows}
+    found = Queue.objects.filter(topic_id__in=[*queues]).select_related("node").order_by("topic_id", "number")
+    for one in found:
+        queues[one.topic_id].append(QueueView(one.pk, one.number, one.node.name, one.node_id, one.state))
+    return [_as_view(row, tuple(queues[row.pk])) for row in rows]
+
+
+def _as_view(row: Topic, queues: tuple[QueueView, ...]) -> TopicView:
+    return TopicView(
+        id=row.pk,
+        name=row.name,
+        kind=row.kind,
+        state=row.state,
+        keyed=row.keyed,
+        on_unknown=row.on_unknown,
+        retention_days=row.retention_days,
+        keep_unread_days=row.keep_unread_days,
+        retention_bytes=row.retention_bytes,
+        layout_version=row.layout_version,
+        layout=tuple(json.loads(row.layout)) if row.layout else (),
+        owners=row.owners,
+        department=row.department,
+        alarm_emails=row.alarm_emails,
+        remark=row.remark,
+        created_at_ms=ms(row.created_at),
+        deleted_at_ms=ms(row.deleted_at) if row.deleted_at else None,
+        queues=queues,
+    )

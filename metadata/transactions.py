@@ -1,0 +1,76 @@
+"""One way to change metadata: a transaction that is repeated when the database undid it.
+
+Every transaction that touches a group locks the group's row before anything else (several: rising
+ids) and decides on rows read after that; `changes.changed` comes last, because it locks the one row
+that all changes share. With that order deadlocks are rare, and a transaction that meets one was
+rolled back whole and is simply run again.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+from django.db import InterfaceError, OperationalError, close_old_connections, transaction
+
+from metadata.errors import MetadataUnavailable
+
+P = ParamSpec("P")
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+TRIES = 3
+ROLLED_BACK = {1213, 1205, 1020}  # deadlock, lock wait timeout, record changed since read (MariaDB)
+
+
+def transactional(work: Callable[P, T]) -> Callable[P, T]:
+    """Runs `work` in one transaction on the metadata database, up to three times if it was rolled back.
+
+    Inside another transaction it simply joins. Raises MetadataUnavailable when the database is away.
+    """
+
+    @functools.wraps(work)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        if transaction.get_connection().in_atomic_block:
+            return work(*args, **kwargs)
+        with reachable():
+            return _repeat(functools.partial(work, *args, **kwargs))
+
+    return run
+
+
+def _repeat(work: Callable[[], T]) -> T:
+    for attempt in range(1, TRIES + 1):
+        try:
+            with transaction.atomic():
+                return work()
+        except OperationalError as error:
+            if attempt == TRIES or not was_rolled_back(error):
+                raise
+            log.info("metadata transaction rolled back, try %d follows: %s", attempt + 1, error)
+            time.sleep(random.uniform(0.005, 0.05) * attempt)
+    raise AssertionError("not reached")
+
+
+def was_rolled_back(error: OperationalError) -> bool:
+    """Whether the database undid the transaction and repeating it is safe."""
+    code = error.args[0] if error.args else None
+    return code in ROLLED_BACK
+
+
+@contextmanager
+def reachable() -> Iterator[None]:
+    """Turns "the metadata database is away" into MetadataUnavailable and throws the connection away."""
+    try:
+        yield
+    except (OperationalError, InterfaceError) as error:
+        if not transaction.get_connection().in_atomic_block:
+            close_old_connections()  # a broken connection would fail for ever where no request ends
+        raise MetadataUnavailable(
+            f"The metadata database did not answer: {error}", retry_after_ms=1000
+        ) from error
