@@ -1,0 +1,77 @@
+"""Looking at messages without a group: by queue and offset, or by message id. Moves no position."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from messagestore import connections, tables
+from messagestore.messages import StoredMessage, parse_message_id
+from messagestore.sessions import Session
+from metadata import access, snapshot
+from metadata.actors import Actor
+from metadata.config import config
+from metadata.errors import Code, Invalid, NotFound
+
+CHUNK = 16  # rows read at once while their size is not known
+
+
+@dataclass(frozen=True, slots=True)
+class Browsed:
+    """Messages in order, how many rows were looked at, and the offset to go on from (None at the head)."""
+
+    messages: tuple[StoredMessage, ...]
+    scanned: int
+    next: int | None
+
+
+def by_offset(*, topic: str, queue: int, offset: int, limit: int, actor: Actor) -> Browsed:
+    """At most `limit` messages of a queue from an offset on; fewer when they weigh more than an answer may.
+
+    An offset below what retention kept starts at the first message there is. Needs `browse` on the topic.
+    Raises NotFound (topic_not_found, queue_not_found), Invalid.
+    """
+    _queue_of(topic, queue, actor)
+    if offset < 0:
+        raise Invalid.field("offset", f"{offset} is negative; offsets start at 0")
+    if not 1 <= limit <= config.max_pull_messages:
+        raise Invalid.field("limit", f"{limit} is not within 1 and {config.max_pull_messages}")
+    with connections.node_of(queue).reading() as session:
+        head = tables.read_head(session, queue=queue)
+        if head is None:
+            raise NotFound(f"Queue {queue} has no head row on its node.", code=Code.QUEUE_NOT_FOUND)
+        start = max(offset, head.low)
+        messages = _read(session, queue, start, min(start + limit, head.head))
+    following = messages[-1].offset + 1 if messages else start
+    return Browsed(tuple(messages), len(messages), following if following < head.head else None)
+
+
+def _read(session: Session, queue: int, start: int, end: int) -> list[StoredMessage]:
+    """Messages from `start` up to `end`, until they fill an answer."""
+    messages: list[StoredMessage] = []
+    size, step = 0, CHUNK
+    while start < end and size < config.max_pull_bytes:
+        rows = tables.select_from(session, queue=queue, first=start, end=min(start + step, end))
+        messages += rows
+        size += sum(len(row.body) for row in rows)
+        start, step = start + step, min(4 * step, 256) if size < config.max_pull_bytes // 8 else CHUNK
+    return messages
+
+
+def by_id(*, topic: str, message_id: str, actor: Actor) -> Browsed:
+    """The message with an id. Needs `browse` on the topic. Raises NotFound (message_not_found), Invalid."""
+    queue, offset = parse_message_id(message_id)
+    _queue_of(topic, queue, actor)
+    with connections.node_of(queue).reading() as session:
+        messages = tables.select_from(session, queue=queue, first=offset, end=offset + 1)
+    if not messages:
+        raise NotFound(f"Topic {topic} has no message {message_id}.", code=Code.MESSAGE_NOT_FOUND)
+    return Browsed(tuple(messages), 1, None)
+
+
+def _queue_of(topic: str, queue: int, actor: Actor) -> None:
+    access.require(actor, "browse", topic)
+    info = snapshot.find_topic(topic)
+    if queue not in info.queues:
+        mine = ", ".join(map(str, info.queues))
+        what = f"{queue} is not a queue of topic {topic}; its queues are {mine}."
+        raise NotFound(what, code=Code.QUEUE_NOT_FOUND)

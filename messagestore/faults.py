@@ -1,0 +1,80 @@
+"""What a node's error means for the statement that met it.
+
+    RolledBack     nothing was stored: may be repeated, or go to another queue
+      Refused      the head row said no (missing, read-only, another node epoch)
+      Duplicate    a primary key exists already: never repeated blindly
+    Ambiguous      it may or may not have been stored: only the same batch id to the same queue
+    Final          repeating cannot help: a person must look
+
+They are the product's own errors, so one that nobody handles still answers truthfully. The numbers
+are those of MySQL and MariaDB; anything not listed is Final, because an unknown error is a bug.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from metadata.errors import Code, NodeUnavailable, OutcomeUnknown, StoreCorrupt
+
+REFUSED = 1048  # a NULL for @b: the UPDATE of the head matched no row
+DUPLICATE = 1062
+FULL = frozenset({1114, 1021})
+UNFIT = frozenset({1366, 1406})  # a value does not fit its column: the table was altered
+ROLLED_BACK = (
+    frozenset({1213, 1020, 1205, 1526, 1290, 1836, REFUSED, DUPLICATE}) | FULL | UNFIT
+)  # deadlock, record changed, lock wait, no partition, read-only server
+AMBIGUOUS = frozenset(
+    {2006, 2013, 2014, 2027, 2055, 1317, 1927, 1969, 3024, 4031, 1180, 1053, 1158, 1159, 1160, 1161}
+)  # connection lost, killed or out of step; interrupted; error in COMMIT; server going down; network
+LOST = AMBIGUOUS - {1317, 1969, 3024, 1180}  # the whole connection is gone, and most likely its siblings
+
+
+class RolledBack(NodeUnavailable):
+    """Nothing was stored."""
+
+
+class Refused(RolledBack):
+    """The head row refused the write."""
+
+
+class Duplicate(RolledBack):
+    """A primary key exists already."""
+
+
+class Ambiguous(OutcomeUnknown):
+    """The end of the statement was not seen."""
+
+
+class Final(StoreCorrupt):
+    """The node cannot run this statement at all."""
+
+
+def of_mysql(number: int, text: str, node: str) -> RolledBack | Ambiguous | Final:
+    """The fault of a MySQL error number, before any ROLLBACK was tried."""
+    detail = f"Node {node} answered {number}: {text}"
+    if number == REFUSED:
+        return Refused(detail)
+    if number == DUPLICATE:
+        return Duplicate(detail)
+    if number in FULL:
+        return RolledBack(f"{detail}. Free or add disk space on the node.", code=Code.NODE_FULL)
+    if number in ROLLED_BACK - UNFIT:
+        return RolledBack(detail)
+    if number in AMBIGUOUS:
+        return Ambiguous(detail)
+    return Final(detail)
+
+
+def of_sqlite(error: sqlite3.Error, node: str) -> RolledBack | Ambiguous | Final:
+    """The fault of an SQLite error."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    detail = f"Node {node} answered {getattr(error, 'sqlite_errorname', 'SQLITE_ERROR')}: {error}"
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return RolledBack(detail)
+    if code == sqlite3.SQLITE_FULL:
+        return RolledBack(f"{detail}. Free disk space.", code=Code.NODE_FULL)
+    if code == sqlite3.SQLITE_CONSTRAINT:
+        return Duplicate(detail)
+    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_INTERRUPT):
+        return Ambiguous(detail)
+    return Final(detail)

@@ -1,0 +1,114 @@
+"""Messages: as they come in, as they are stored, and what is wrong with one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from metadata.config import config
+from metadata.errors import FieldError, Invalid, TooLarge
+
+
+class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message to be stored. `queue` is the queue's global id, or None to let key or batch decide."""
+
+    body: bytes
+    key: str | None = None
+    tag: str | None = None
+    headers: dict[str, str] | None = None
+    trace_id: str | None = None
+    queue: int | None = None
+
+
+class StoredMessage(NamedTuple):
+    """A message as a reader gets it; `stored_at_ms` is ms since 1970 UTC by the node's clock."""
+
+    queue: int
+    offset: int
+    key: str | None
+    tag: str | None
+    headers: dict[str, str] | None
+    body: bytes
+    trace_id: str | None
+    stored_at_ms: int
+    attempt: int
+
+    @property
+    def message_id(self) -> str:
+        """The id: computed, never stored."""
+        return message_id(self.queue, self.offset)
+
+
+def message_id(queue: int, offset: int) -> str:
+    """The id of the message at an offset.
+
+    >>> message_id(7, 41)
+    '7-41'
+    """
+    return f"{queue}-{offset}"
+
+
+def parse_message_id(text: str) -> tuple[int, int]:
+    """(queue, offset) of a message id. Raises Invalid.
+
+    >>> parse_message_id("7-41")
+    (7, 41)
+    """
+    queue, dash, offset = text.partition("-")
+    if dash and all(part.isascii() and part.isdigit() and len(part) < 19 for part in (queue, offset)):
+        return int(queue), int(offset)
+    raise Invalid.field("message_id", f"{text!r} is not a message id; one looks like 7-41")
+
+
+def validate(messages: Sequence[NewMessage]) -> None:
+    """Raises Invalid or TooLarge naming every message and field over a limit."""
+    if not messages:
+        raise Invalid.field("messages", "is empty: send at least one message")
+    if len(messages) > config.max_messages:
+        limit = config.max_messages
+        raise TooLarge(f"messages: {len(messages)} in one request; at most {limit} are allowed.")
+    errors = [error for index, message in enumerate(messages) for error in _wrong(index, message)]
+    if errors:
+        over_body = any(error.field.endswith(".body") for error in errors)
+        kind = TooLarge if over_body else Invalid
+        raise kind(f"{errors[0].field}: {errors[0].message}", errors=errors)
+
+
+def _wrong(index: int, message: NewMessage) -> list[FieldError]:
+    limits = (
+        ("body", len(message.body), config.max_body_bytes, "bytes"),
+        ("key", len(message.key or ""), config.max_key_chars, "characters"),
+        ("tag", len(message.tag or ""), config.max_tag_chars, "characters"),
+        ("trace_id", len(message.trace_id or ""), config.max_trace_id_chars, "characters"),
+    )
+    errors = [
+        FieldError(f"messages[{index}].{field}", f"has {size} {unit}; at most {limit} are allowed")
+        for field, size, limit, unit in limits
+        if size > limit
+    ]
+    headers = message.headers
+    if headers:
+        size = sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
+        if len(headers) > config.max_headers or size > config.max_headers_bytes:
+            limit = f"at most {config.max_headers} of {config.max_headers_bytes} bytes together are allowed"
+            errors.append(
+                FieldError(f"messages[{index}].headers", f"{len(headers)} of {size} bytes; {limit}")
+            )
+    return errors
+
+
+def headers_text(headers: dict[str, str] | None) -> str | None:
+    """Headers as they are stored: compact JSON text, or None."""
+    return msgspec.json.encode(headers).decode() if headers else None
+
+
+def digest(messages: Sequence[NewMessage]) -> bytes:
+    """16 bytes that tell two batches apart: sha256 over their canonical MessagePack.
+
+    It is taken from the parsed messages, so a retry in JSON of a batch first sent in MessagePack agrees.
+    """
+    rows = [(m.body, m.key, m.tag, sorted((m.headers or {}).items()), m.trace_id) for m in messages]
+    return hashlib.sha256(msgspec.msgpack.encode(rows)).digest()[:16]

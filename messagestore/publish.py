@@ -1,0 +1,245 @@
+"""Sends: every message stored exactly once, in the order of its queue.
+
+A batch is cut into one part per queue, and each part is one transaction on one node. Its queue is
+fixed before the first try: named by the client, or the slot of the key, or a pure function of the
+batch id. `sent_batch` makes a repeat harmless. A part may go to another queue only while it is
+certain that no earlier try stored it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from typing import NamedTuple, NoReturn
+from uuid import UUID
+
+from messagestore import batch_ids, connections, faults, suspects, tables
+from messagestore.connections import Node
+from messagestore.heads import board
+from messagestore.messages import NewMessage, digest, message_id, validate
+from messagestore.sessions import Session
+from metadata import access, snapshot
+from metadata.actors import Actor
+from metadata.errors import (
+    CatmqError,
+    Code,
+    Conflict,
+    Invalid,
+    NoWritableQueue,
+    OutcomeUnknown,
+    StoreCorrupt,
+    Unavailable,
+)
+from metadata.rules import routing
+from metadata.snapshot import TopicInfo
+
+REPEATS = 3
+DEADLINE_S = 8.0  # inside the client's request timeout of 10 s
+
+
+class Receipt(NamedTuple):
+    """Where a message was stored."""
+
+    queue: int
+    offset: int
+
+    @property
+    def message_id(self) -> str:
+        """The message's id."""
+        return message_id(self.queue, self.offset)
+
+
+class Part(NamedTuple):
+    """The messages of a batch that go to one queue; `queues` are the choices, the first one preferred."""
+
+    queues: tuple[int, ...]
+    indexes: list[int]
+
+    @property
+    def number(self) -> int:
+        """Tells the parts of a batch apart, wherever they are stored in the end."""
+        return 2 * self.queues[0] + (len(self.queues) > 1)
+
+
+def publish(
+    *, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None, actor: Actor
+) -> list[Receipt | CatmqError]:
+    """Stores messages; for each, in order, its receipt or the error of its queue.
+
+    Raises Invalid, TooLarge, NotFound or Forbidden before anything is stored, and the first part's
+    error if nothing could be stored.
+    """
+    access.require(actor, "produce", topic)
+    info = snapshot.find_topic(topic)
+    validate(messages)
+    batch = _Batch(info, messages, batch_id, actor.name)
+    fates: list[Receipt | CatmqError] = [Invalid("not routed")] * len(messages)
+    for part in batch.parts():
+        for index, fate in zip(part.indexes, batch.store(part), strict=True):
+            fates[index] = fate
+    if isinstance(fates[0], CatmqError) and all(isinstance(fate, CatmqError) for fate in fates):
+        raise fates[0]
+    return fates
+
+
+class _Batch:
+    """One request on its way into the tables."""
+
+    def __init__(
+        self, topic: TopicInfo, messages: Sequence[NewMessage], batch_id: UUID | None, producer: str
+    ) -> None:
+        self.topic = topic
+        self.messages = messages
+        self.producer = producer
+        self.deadline = time.monotonic() + DEADLINE_S
+        # An id made here was never sent before, so no earlier try of it can have been stored.
+        self.fresh = batch_id is None
+        self.id = batch_ids.new() if batch_id is None else batch_ids.check(batch_id)
+
+    def parts(self) -> list[Part]:
+        """The batch cut by queue, in the order of each queue's first message."""
+        anywhere = tuple(routing.candidates(self.id, self.topic.queues))
+        parts: dict[tuple[int, ...], Part] = {}
+        for index, message in enumerate(self.messages):
+            queues = self._queues(index, message, anywhere)
+            parts.setdefault(queues, Part(queues, [])).indexes.append(index)
+        return list(parts.values())
+
+    def _queues(self, index: int, message: NewMessage, anywhere: tuple[int, ...]) -> tuple[int, ...]:
+        if message.queue is not None:
+            if message.queue not in self.topic.queues:
+                mine = ", ".join(map(str, self.topic.queues))
+                what = f"{message.queue} is not a queue of topic {self.topic.name}; its queues are {mine}"
+                raise Invalid.field(f"messages[{index}].queue", what)
+            return (message.queue,)
+        if message.key is None:
+            return anywhere
+        home = routing.queue_for_key(message.key, self.topic.layout)
+        if self.topic.keyed == "strict":
+            return (home,)
+        return (home, *(queue for queue in anywhere if queue != home))
+
+    def store(self, part: Part) -> Sequence[Receipt | CatmqError]:
+        """The fate of each message of a part."""
+        error: CatmqError | None = None
+        write = _Write(self, part)
+        for queue in part.queues:
+            try:
+                stored, first = write.into(queue)
+                return [Receipt(stored, first + position) for position in range(len(part.indexes))]
+            except CatmqError as refusal:
+                error = refusal
+                if not self._may_go_elsewhere(queue, write.id, refusal):
+                    break
+        if error is None or (len(part.queues) > 1 and error.code == Code.QUEUE_NOT_WRITABLE):
+            error = NoWritableQueue(
+                f"No queue of topic {self.topic.name} takes messages now.", retry_after_ms=1000
+            )
+        return [error] * len(part.indexes)
+
+    def _may_go_elsewhere(self, queue: int, part_id: bytes, refusal: CatmqError) -> bool:
+        if isinstance(refusal, OutcomeUnknown):
+            return False
+        if refusal.code == Code.QUEUE_NOT_WRITABLE:
+            return True  # said only after `sent_batch` was found not to know the batch
+        return isinstance(refusal, Unavailable) and (self.fresh or _absent(queue, part_id))
+
+
+def _absent(queue: int, part_id: bytes) -> bool:
+    try:
+        with connections.node_of(queue).reading() as session:
+            return tables.find_batch(session, batch_id=part_id) is None
+    except CatmqError:
+        return False  # nobody can say, so the part stays with its queue
+
+
+class _Write:
+    """One part's way into a queue: tried, and repeated where that is safe."""
+
+    def __init__(self, batch: _Batch, part: Part) -> None:
+        self.batch = batch
+        self.messages = [batch.messages[index] for index in part.indexes]
+        self.id = routing.derived_batch_id(batch.id, part.number).bytes
+        self.digest = digest(self.messages)
+
+    def into(self, queue: int) -> tuple[int, int]:
+        """Where the part is stored: (queue, first offset); elsewhere if an earlier request stored it there.
+
+        Raises what stopped it, and OutcomeUnknown if a try ended unseen and no later one could clear it up.
+        """
+        doubt: OutcomeUnknown | None = None
+        error: CatmqError
+        for repeat in range(REPEATS + 1):
+            try:
+                return self._try(queue)
+            except faults.Ambiguous as fault:
+                error = doubt = fault
+            except Unavailable as refusal:
+                error = doubt or refusal
+                if not isinstance(refusal, faults.RolledBack) or refusal.code == Code.NODE_FULL:
+                    break
+            if repeat == REPEATS or time.monotonic() > self.batch.deadline:
+                break
+            time.sleep(random.uniform(0.005, 0.03) * (repeat + 1))
+        raise error
+
+    def _try(self, queue: int) -> tuple[int, int]:
+        node = connections.node_of(queue)
+        if snapshot.find_queue(queue).state != "read_write" or node.info.state != "read_write":
+            with node.reading() as session:
+                return self._known(session) or _closed(queue, node, "not open for sends")
+        with node.writing() as session:
+            try:
+                stored = queue, self._insert(node, session, queue)
+            except faults.Duplicate as fault:
+                stored = self._known(session) or _corrupt(queue, fault)
+            except faults.Refused:
+                stored = self._known(session) or _refused(queue, node, session)
+        board.note(stored[0], stored[1] + len(self.messages))
+        return stored
+
+    def _insert(self, node: Node, session: Session, queue: int) -> int:
+        return tables.insert_messages(
+            session,
+            queue=queue,
+            node_epoch=node.info.epoch,
+            batch_id=self.id,
+            digest=self.digest,
+            messages=self.messages,
+            producer=self.batch.producer,
+        )
+
+    def _known(self, session: Session) -> tuple[int, int] | None:
+        """Where this part is stored already, if it is. Raises Conflict if its id was used for another."""
+        known = tables.find_batch(session, batch_id=self.id)
+        if known is None:
+            return None
+        if known.digest != self.digest:
+            what = (
+                f"batch_id {self.batch.id} was already used for other messages; make a new one for each batch"
+            )
+            raise Conflict(what, code=Code.BATCH_CONFLICT)
+        return known.queue, known.first_offset
+
+
+def _corrupt(queue: int, fault: faults.Duplicate) -> NoReturn:
+    suspects.report(queue, f"its head is below a stored message ({fault.detail})")
+    raise StoreCorrupt(f"Queue {queue}: the head is below a stored message. An operator must look.")
+
+
+def _refused(queue: int, node: Node, session: Session) -> NoReturn:
+    """Says why the head row refused, once it is certain that the batch is not stored."""
+    head = tables.read_head(session, queue=queue)
+    if head is None:
+        _closed(queue, node, "without a head row")
+    if head.state != "rw":
+        _closed(queue, node, {"ro": "read-only"}.get(head.state, head.state))
+    if head.node_epoch != node.info.epoch:
+        snapshot.refresh()
+    raise faults.RolledBack(f"Queue {queue} on node {node.info.name} changed meanwhile.")
+
+
+def _closed(queue: int, node: Node, how: str) -> NoReturn:
+    what = f"Queue {queue} on node {node.info.name} is {how}. Name another queue, or none."
+    raise Conflict(what, code=Code.QUEUE_NOT_WRITABLE)

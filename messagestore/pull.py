@@ -1,0 +1,190 @@
+"""Pulls: messages from the positions a consumer names, fenced by the reader rows of the nodes.
+
+Every queue of the answer has a `state`:
+
+    ok            messages, or none yet
+    fenced        another owner or epoch holds the queue
+    stopped       an operator stopped the group or the subscription
+    cleaned       the position is below `low`: retention took what was there
+    out_of_range  the position is above the head
+    lost_tail     the position is in a declared gap (`gap`); `next_offset` is behind it
+    suspect       a hole that nobody declared: nothing is delivered, a person must look
+    unavailable   the queue's node does not answer now
+
+Metadata is never asked: consumer ids are signed, everything else is on the node.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from messagestore import connections, suspects, tables
+from messagestore.density import dense, explain
+from messagestore.heads import board
+from messagestore.messages import StoredMessage
+from messagestore.sessions import Session
+from messagestore.tables import Position, ReaderKey
+from metadata import snapshot
+from metadata.consumer_ids import ConsumerId
+from metadata.errors import NodeUnavailable
+
+_ROW_BYTES = 100  # what a message costs in an answer beside its body, roughly
+_UNKNOWN_ROW_BYTES = 64 * 1024.0  # assumed of a queue before the first pull: bounds what one SELECT can fetch
+
+_turn = itertools.count()
+_row_bytes: dict[int, float] = {}
+
+
+class PullQueue(NamedTuple):
+    """A queue as the consumer asks for it; `offset` is the next one it wants."""
+
+    queue: int
+    epoch: int
+    offset: int
+
+
+class PulledQueue(NamedTuple):
+    """A queue of the answer; `head` is None where the node did not answer."""
+
+    queue: int
+    state: str
+    messages: list[StoredMessage]
+    next_offset: int
+    head: int | None = None
+    low: int | None = None
+    gap: tuple[int, int] | None = None
+
+
+class _Budget:
+    """What may still be put into the answer."""
+
+    def __init__(self, messages: int, size: int) -> None:
+        self.messages = messages
+        self.size = size
+        self.empty = True
+
+    def rows(self, queue: int, available: int) -> int:
+        """How many rows to read, at least one, from what rows of this queue weighed so far."""
+        guess = int(self.size / _row_bytes.get(queue, _UNKNOWN_ROW_BYTES))
+        return min(available, self.messages, max(1, guess))
+
+    def take(self, queue: int, rows: list[StoredMessage]) -> list[StoredMessage]:
+        """The rows that fit; a first one that is too large is taken alone."""
+        taken: list[StoredMessage] = []
+        for row in rows:
+            weight = len(row.body) + _ROW_BYTES
+            if weight > self.size and not self.empty:
+                self.size = 0
+                break
+            taken.append(row)
+            self.size -= weight
+            self.empty = False
+        if rows:
+            _row_bytes[queue] = sum(len(row.body) + _ROW_BYTES for row in rows) / len(rows)
+        self.messages -= len(taken)
+        return taken
+
+    def spent(self) -> bool:
+        return self.messages <= 0 or self.size <= 0
+
+
+def pull(
+    *, consumer: ConsumerId, queues: Sequence[PullQueue], max_messages: int, max_bytes: int
+) -> list[PulledQueue]:
+    """Messages of the named queues, in the order the queues were named; served in a rotating order.
+
+    At most `max_messages` and about `max_bytes` in all (a larger message comes alone).
+    Raises NodeUnavailable when none of the nodes answers.
+    """
+    pulled: dict[int, PulledQueue] = {}
+    budget = _Budget(max_messages, max_bytes)
+    for node_id, asked in _by_node(queues, pulled, consumer).items():
+        try:
+            _from_node(node_id, asked, consumer=consumer, budget=budget, pulled=pulled)
+        except NodeUnavailable as error:
+            failure = error
+            for ask in asked:
+                pulled.setdefault(ask.queue, PulledQueue(ask.queue, "unavailable", [], ask.offset))
+    if pulled and all(answer.state == "unavailable" for answer in pulled.values()):
+        raise failure
+    return [pulled[ask.queue] for ask in queues]
+
+
+def _by_node(
+    queues: Sequence[PullQueue], pulled: dict[int, PulledQueue], consumer: ConsumerId
+) -> dict[int, list[PullQueue]]:
+    """The queues to ask nodes for, in rotating order; those the snapshot answers are answered."""
+    known = snapshot.current()
+    start = next(_turn) % len(queues) if queues else 0
+    nodes: dict[int, list[PullQueue]] = {}
+    for ask in (*queues[start:], *queues[:start]):
+        info = known.queues.get(ask.queue)
+        if info is None:
+            pulled[ask.queue] = PulledQueue(ask.queue, "fenced", [], ask.offset)
+        elif known.stopped(consumer.group_id, info.topic_id):
+            pulled[ask.queue] = PulledQueue(ask.queue, "stopped", [], ask.offset)
+        else:
+            nodes.setdefault(info.node_id, []).append(ask)
+    return nodes
+
+
+def _from_node(
+    node_id: int,
+    asked: list[PullQueue],
+    *,
+    consumer: ConsumerId,
+    budget: _Budget,
+    pulled: dict[int, PulledQueue],
+) -> None:
+    with connections.node(node_id).reading() as session:
+        positions = tables.read_positions(
+            session, group_id=consumer.group_id, queues=[ask.queue for ask in asked]
+        )
+        for ask in asked:
+            position = positions.get(ask.queue)
+            answer = _without_rows(ask, position, consumer)
+            if answer is None and not budget.spent():
+                answer = _with_rows(session, ask, consumer, budget)
+            pulled[ask.queue] = answer or PulledQueue(ask.queue, "ok", [], ask.offset, position.head)  # type: ignore[union-attr]
+
+
+def _without_rows(ask: PullQueue, position: Position | None, consumer: ConsumerId) -> PulledQueue | None:
+    """The answer that needs no message, or None when there are messages to read."""
+    if position is None or position.epoch != ask.epoch or position.owner != consumer.text:
+        return PulledQueue(ask.queue, "fenced", [], ask.offset)
+    board.note(ask.queue, position.head)
+    if ask.offset < position.low:
+        return PulledQueue(ask.queue, "cleaned", [], ask.offset, position.head, low=position.low)
+    if ask.offset > position.head:
+        return PulledQueue(ask.queue, "out_of_range", [], ask.offset, position.head, low=position.low)
+    if ask.offset == position.head:
+        return PulledQueue(ask.queue, "ok", [], ask.offset, position.head)
+    return None
+
+
+def _with_rows(session: Session, ask: PullQueue, consumer: ConsumerId, budget: _Budget) -> PulledQueue:
+    reader = ReaderKey(consumer.group_id, ask.queue)
+    wanted = budget.rows(ask.queue, max(1, board.known(ask.queue) - ask.offset))
+    position, rows = tables.select_owned(session, reader=reader, first=ask.offset, end=ask.offset + wanted)
+    answer = _without_rows(ask, position, consumer)
+    if answer is not None or position is None:
+        return answer or PulledQueue(ask.queue, "fenced", [], ask.offset)
+    count = dense(ask.offset, [row.offset for row in rows])
+    if count == 0:
+        return _explained(session, ask, position.head)
+    suspects.clear(ask.queue)
+    taken = budget.take(ask.queue, rows[:count])
+    return PulledQueue(ask.queue, "ok", taken, ask.offset + len(taken), position.head)
+
+
+def _explained(session: Session, ask: PullQueue, head: int) -> PulledQueue:
+    """The answer where the first message is missing although the head is above it."""
+    fresh = tables.read_head(session, queue=ask.queue)
+    gaps = tables.read_gaps(session, queue=ask.queue, position=ask.offset)
+    verdict = explain(ask.offset, low=fresh.low if fresh else 0, gaps=gaps)
+    if verdict.state == "suspect":
+        suspects.report(ask.queue, f"no message at offset {ask.offset} although the head is {head}")
+    low = fresh.low if fresh else None
+    return PulledQueue(ask.queue, verdict.state, [], verdict.next_offset, head, low=low, gap=verdict.gap)

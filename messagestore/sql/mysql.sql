@@ -1,0 +1,150 @@
+-- Statements for MySQL 8 and MariaDB 10.6+. The rules behind them: docs/explanation/store.md.
+-- Sections with several statements travel as one string and one round trip.
+
+-- name: create_node_tables
+CREATE TABLE IF NOT EXISTS queue_head (
+    queue_id        BIGINT      NOT NULL PRIMARY KEY,
+    head            BIGINT      NOT NULL,
+    low             BIGINT      NOT NULL,
+    state           VARCHAR(10) NOT NULL,
+    node_epoch      BIGINT      NOT NULL,
+    last_stored_at  DATETIME(3) NOT NULL
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+CREATE TABLE IF NOT EXISTS reader (
+    group_id  BIGINT       NOT NULL,
+    instance  VARCHAR(100) NOT NULL,
+    queue_id  BIGINT       NOT NULL,
+    epoch     BIGINT       NOT NULL,
+    owner     VARCHAR(150) NOT NULL,
+    committed BIGINT       NOT NULL,
+    rewinds   BIGINT       NOT NULL,
+    PRIMARY KEY (group_id, instance, queue_id)
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+CREATE TABLE IF NOT EXISTS sent_batch (
+    batch_id      BINARY(16)  NOT NULL PRIMARY KEY,
+    queue_id      BIGINT      NOT NULL,
+    first_offset  BIGINT      NOT NULL,
+    message_count INT         NOT NULL,
+    digest        BINARY(16)  NOT NULL,
+    stored_at     DATETIME(3) NOT NULL,
+    KEY sent_batch_stored_at (stored_at)
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+CREATE TABLE IF NOT EXISTS queue_gap (
+    queue_id    BIGINT       NOT NULL,
+    from_offset BIGINT       NOT NULL,
+    to_offset   BIGINT       NOT NULL,
+    cause       VARCHAR(100) NOT NULL,
+    PRIMARY KEY (queue_id, from_offset)
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+
+-- name: create_message_table
+CREATE TABLE IF NOT EXISTS {table} (
+    msg_offset BIGINT       NOT NULL PRIMARY KEY,
+    msg_key    VARCHAR(200) NULL,
+    tag        VARCHAR(100) NULL,
+    headers    MEDIUMTEXT   NULL,
+    body       MEDIUMBLOB   NOT NULL,
+    trace_id   VARCHAR(100) NULL,
+    producer   VARCHAR(100) NOT NULL,
+    stored_at  DATETIME(3)  NOT NULL,
+    attempt    SMALLINT     NOT NULL DEFAULT 0,
+    origin     TEXT         NULL
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+
+-- name: drop_message_table
+DROP TABLE IF EXISTS {table}
+
+-- name: insert_head
+INSERT IGNORE INTO queue_head (queue_id, head, low, state, node_epoch, last_stored_at)
+VALUES (:queue, 0, 0, 'rw', :node_epoch, UTC_TIMESTAMP(3))
+
+-- name: delete_head
+DELETE FROM queue_head WHERE queue_id = :queue
+
+-- name: delete_queue_readers
+DELETE FROM reader WHERE queue_id = :queue
+
+-- name: update_queue_state
+UPDATE queue_head SET state = :state WHERE queue_id = :queue
+
+-- A refused or missing head row leaves LAST_INSERT_ID() at 0, so @b is NULL and the next INSERT fails with 1048.
+-- name: publish_open
+DO LAST_INSERT_ID(0);
+START TRANSACTION;
+UPDATE queue_head
+   SET head = LAST_INSERT_ID(head + :message_count),
+       last_stored_at = GREATEST(UTC_TIMESTAMP(3), last_stored_at)
+ WHERE queue_id = :queue AND state = 'rw' AND node_epoch = :node_epoch;
+SET @b = NULLIF(LAST_INSERT_ID(), 0) - :message_count,
+    @t = (SELECT last_stored_at FROM queue_head WHERE queue_id = :queue);
+INSERT INTO sent_batch (batch_id, queue_id, first_offset, message_count, digest, stored_at)
+VALUES (:batch_id, :queue, @b, :message_count, :digest, @t);
+
+-- name: publish_rows
+INSERT INTO {table} (msg_offset, msg_key, tag, headers, body, trace_id, producer, stored_at)
+VALUES {rows}
+
+-- name: publish_close
+COMMIT;
+SELECT @b
+
+-- name: select_sent_batch
+SELECT queue_id, first_offset, message_count, digest FROM sent_batch WHERE batch_id = :batch_id
+
+-- name: select_head
+SELECT head, low, state, node_epoch FROM queue_head WHERE queue_id = :queue
+
+-- name: select_heads
+SELECT queue_id, head FROM queue_head WHERE queue_id IN ({queues})
+
+-- name: select_all_heads
+SELECT queue_id, head FROM queue_head
+
+-- name: select_positions
+SELECT h.queue_id, h.head, h.low, r.epoch, r.owner, r.committed
+  FROM queue_head h
+  LEFT JOIN reader r ON r.queue_id = h.queue_id AND r.group_id = :group_id AND r.instance = :instance
+ WHERE h.queue_id IN ({queues})
+
+-- name: select_messages
+SELECT msg_offset, msg_key, tag, headers, body, trace_id,
+       CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED), attempt
+  FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset ORDER BY msg_offset
+
+-- name: select_gaps
+SELECT from_offset, to_offset FROM queue_gap WHERE queue_id = :queue AND to_offset > :position ORDER BY from_offset
+
+-- name: select_stored_at
+SELECT CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED)
+  FROM {table} WHERE msg_offset >= :first_offset ORDER BY msg_offset LIMIT 1
+
+-- name: select_now
+SELECT CAST(UNIX_TIMESTAMP(UTC_TIMESTAMP(3)) * 1000 AS SIGNED)
+
+-- name: insert_reader
+INSERT IGNORE INTO reader (group_id, instance, queue_id, epoch, owner, committed, rewinds)
+SELECT :group_id, :instance, queue_id, 0, '', IF(:latest, head, low), 0 FROM queue_head WHERE queue_id = :queue
+
+-- name: delete_reader
+DELETE FROM reader WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
+
+-- name: acquire_reader
+UPDATE reader SET epoch = :epoch, owner = :owner
+ WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
+   AND (epoch < :epoch OR (epoch = :epoch AND owner = :owner));
+SELECT epoch, owner, committed FROM reader
+ WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
+
+-- name: update_committed
+UPDATE reader SET committed = GREATEST(committed, :position)
+ WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
+   AND epoch = :epoch AND owner = :owner
+   AND :position <= (SELECT head FROM queue_head WHERE queue_id = :queue)
+
+-- name: reset_reader
+UPDATE reader SET committed = :position, epoch = epoch + 1, owner = '', rewinds = rewinds + 1
+ WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
+
+-- name: select_server
+SELECT VERSION(), @@character_set_database, @@collation_database,
+       @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@binlog_format, @@read_only

@@ -1,0 +1,139 @@
+-- Statements for the embedded engine (SQLite 3.35+). Times are integers, ms since 1970 UTC; `unixepoch('subsec')`
+-- is missing in the SQLite of Debian 12, hence julianday. Writes run between BEGIN IMMEDIATE and COMMIT.
+
+-- name: create_node_tables
+CREATE TABLE IF NOT EXISTS queue_head (
+    queue_id       INTEGER PRIMARY KEY,
+    head           INTEGER NOT NULL,
+    low            INTEGER NOT NULL,
+    state          TEXT    NOT NULL,
+    node_epoch     INTEGER NOT NULL,
+    last_stored_at INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS reader (
+    group_id  INTEGER NOT NULL,
+    instance  TEXT    NOT NULL,
+    queue_id  INTEGER NOT NULL,
+    epoch     INTEGER NOT NULL,
+    owner     TEXT    NOT NULL,
+    committed INTEGER NOT NULL,
+    rewinds   INTEGER NOT NULL,
+    PRIMARY KEY (group_id, instance, queue_id)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS sent_batch (
+    batch_id      BLOB    NOT NULL PRIMARY KEY,
+    queue_id      INTEGER NOT NULL,
+    first_offset  INTEGER NOT NULL,
+    message_count INTEGER NOT NULL,
+    digest        BLOB    NOT NULL,
+    stored_at     INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS sent_batch_stored_at ON sent_batch (stored_at);
+CREATE TABLE IF NOT EXISTS queue_gap (
+    queue_id    INTEGER NOT NULL,
+    from_offset INTEGER NOT NULL,
+    to_offset   INTEGER NOT NULL,
+    cause       TEXT    NOT NULL,
+    PRIMARY KEY (queue_id, from_offset)
+) WITHOUT ROWID
+
+-- name: create_message_table
+CREATE TABLE IF NOT EXISTS {table} (
+    msg_offset INTEGER PRIMARY KEY,
+    msg_key    TEXT    NULL,
+    tag        TEXT    NULL,
+    headers    TEXT    NULL,
+    body       BLOB    NOT NULL,
+    trace_id   TEXT    NULL,
+    producer   TEXT    NOT NULL,
+    stored_at  INTEGER NOT NULL,
+    attempt    INTEGER NOT NULL DEFAULT 0,
+    origin     TEXT    NULL
+)
+
+-- name: drop_message_table
+DROP TABLE IF EXISTS {table}
+
+-- name: insert_head
+INSERT OR IGNORE INTO queue_head (queue_id, head, low, state, node_epoch, last_stored_at)
+VALUES (:queue, 0, 0, 'rw', :node_epoch, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER))
+
+-- name: delete_head
+DELETE FROM queue_head WHERE queue_id = :queue
+
+-- name: delete_queue_readers
+DELETE FROM reader WHERE queue_id = :queue
+
+-- name: update_queue_state
+UPDATE queue_head SET state = :state WHERE queue_id = :queue
+
+-- name: publish_head
+SELECT head, MAX(last_stored_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER))
+  FROM queue_head WHERE queue_id = :queue AND state = 'rw' AND node_epoch = :node_epoch
+
+-- name: publish_raise
+UPDATE queue_head SET head = head + :message_count, last_stored_at = :stored_at WHERE queue_id = :queue
+
+-- name: publish_batch
+INSERT INTO sent_batch (batch_id, queue_id, first_offset, message_count, digest, stored_at)
+VALUES (:batch_id, :queue, :first_offset, :message_count, :digest, :stored_at)
+
+-- name: publish_rows
+INSERT INTO {table} (msg_offset, msg_key, tag, headers, body, trace_id, producer, stored_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: select_sent_batch
+SELECT queue_id, first_offset, message_count, digest FROM sent_batch WHERE batch_id = :batch_id
+
+-- name: select_head
+SELECT head, low, state, node_epoch FROM queue_head WHERE queue_id = :queue
+
+-- name: select_heads
+SELECT queue_id, head FROM queue_head WHERE queue_id IN ({queues})
+
+-- name: select_all_heads
+SELECT queue_id, head FROM queue_head
+
+-- name: select_positions
+SELECT h.queue_id, h.head, h.low, r.epoch, r.owner, r.committed
+  FROM queue_head h
+  LEFT JOIN reader r ON r.queue_id = h.queue_id AND r.group_id = :group_id AND r.instance = :instance
+ WHERE h.queue_id IN ({queues})
+
+-- name: select_messages
+SELECT msg_offset, msg_key, tag, headers, body, trace_id, stored_at, attempt
+  FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset ORDER BY msg_offset
+
+-- name: select_gaps
+SELECT from_offset, to_offset FROM queue_gap WHERE queue_id = :queue AND to_offset > :position ORDER BY from_offset
+
+-- name: select_stored_at
+SELECT stored_at FROM {table} WHERE msg_offset >= :first_offset ORDER BY msg_offset LIMIT 1
+
+-- name: select_now
+SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
+
+-- name: insert_reader
+INSERT OR IGNORE INTO reader (group_id, instance, queue_id, epoch, owner, committed, rewinds)
+SELECT :group_id, :instance, queue_id, 0, '', CASE WHEN :latest THEN head ELSE low END, 0
+  FROM queue_head WHERE queue_id = :queue
+
+-- name: delete_reader
+DELETE FROM reader WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
+
+-- name: acquire_reader
+UPDATE reader SET epoch = :epoch, owner = :owner
+ WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
+   AND (epoch < :epoch OR (epoch = :epoch AND owner = :owner));
+SELECT epoch, owner, committed FROM reader
+ WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
+
+-- name: update_committed
+UPDATE reader SET committed = MAX(committed, :position)
+ WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
+   AND epoch = :epoch AND owner = :owner
+   AND :position <= (SELECT head FROM queue_head WHERE queue_id = :queue)
+
+-- name: reset_reader
+UPDATE reader SET committed = :position, epoch = epoch + 1, owner = '', rewinds = rewinds + 1
+ WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue

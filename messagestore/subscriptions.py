@@ -1,0 +1,72 @@
+"""Subscriptions with their reader rows: where a group starts in each queue is fixed when it subscribes.
+
+Rows in state creating, then reader rows on the nodes, then ready; backwards when a subscription goes.
+`sweep` finishes what a crash left half done.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from messagestore import connections, tables
+from messagestore.tables import ReaderKey
+from metadata import subscriptions
+from metadata.actors import Actor, job
+from metadata.errors import CatmqError
+from metadata.subscriptions import SubscriptionView
+
+log = logging.getLogger(__name__)
+UNFINISHED_AFTER_S = 60.0
+
+
+def create(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionView:
+    """Subscribes a group from `earliest` or `latest`; ready when this returns. Needs `manage` on the group.
+
+    Raises what `metadata.subscriptions.plan` raises, and NodeUnavailable after taking back what was made.
+    """
+    planned = subscriptions.plan(group=group, topic=topic, start=start, actor=actor)
+    try:
+        _insert_readers(planned)
+        return subscriptions.make_ready(planned.id)
+    except CatmqError:
+        _take_back(planned, actor)
+        raise
+
+
+def delete(*, group: str, topic: str, actor: Actor) -> None:
+    """Ends a subscription and forgets its positions. Needs `manage` on the group.
+
+    A node that is away keeps its reader rows until the sweep reaches it; until then the same subscription
+    cannot be made again.
+    """
+    _take_back(subscriptions.mark_deleting(group=group, topic=topic, actor=actor), actor)
+
+
+def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
+    """Takes down subscriptions that are going, and those whose creation a crash left half done; how many."""
+    return sum(_take_back(left, job("subscriptions")) for left in subscriptions.unfinished(older_than_s))
+
+
+def _insert_readers(subscription: SubscriptionView) -> None:
+    for queue in subscription.queues:
+        with connections.node_of(queue).writing() as session:
+            tables.insert_reader(
+                session, reader=_reader(subscription, queue), latest=subscription.start == "latest"
+            )
+
+
+def _take_back(subscription: SubscriptionView, actor: Actor) -> bool:
+    try:
+        for queue in subscription.queues:
+            with connections.node_of(queue).writing() as session:
+                tables.delete_reader(session, reader=_reader(subscription, queue))
+        subscriptions.remove(subscription.id, actor)
+    except CatmqError as error:
+        name = f"{subscription.group}/{subscription.topic}"
+        log.warning("The reader rows of %s are removed later: %s", name, error.detail)
+        return False
+    return True
+
+
+def _reader(subscription: SubscriptionView, queue: int) -> ReaderKey:
+    return ReaderKey(subscription.group_id, queue)

@@ -1,0 +1,268 @@
+"""Every error that can end a publish in its middle, forced on a real server.
+
+After each the same broker process publishes again, and the queue is as if the failed try had never
+been: the head is the number of rows, the offsets are 0 … n-1, nothing acknowledged is lost.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from messagestore import connections, suspects, tables, topics
+from messagestore.messages import NewMessage
+from messagestore.publish import publish
+from metadata import snapshot
+from metadata.actors import command
+from metadata.errors import CatmqError, StoreCorrupt
+from tests.support.mariadb import MariaDB
+from tests.support.waiting import until
+
+ACTOR = command("test")
+SMALL = [NewMessage(body=b"%d" % index, key="k") for index in range(3)]
+
+
+class Bench:
+    """One topic of one queue, and a way into its database beside the product."""
+
+    def __init__(self, server: MariaDB, queue: int) -> None:
+        self.server = server
+        self.queue = queue
+        self.table = f"{connections.node_of(queue).info.database}.message_{queue}"
+        self.schema = connections.node_of(queue).info.database
+
+    def send(self, messages: list[NewMessage] = SMALL) -> list[Any]:
+        return publish(topic="orders", messages=messages, batch_id=None, actor=ACTOR)
+
+    def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        return self.server.execute(statement.format(table=self.table, schema=self.schema))
+
+    def offsets(self) -> list[int]:
+        return [row[0] for row in self.execute("SELECT msg_offset FROM {table} ORDER BY msg_offset")]
+
+    def head(self) -> int:
+        return int(self.execute("SELECT head FROM {schema}.queue_head")[0][0])
+
+    def row(self, offset: int) -> str:
+        """The statement with which somebody else writes a message at an offset."""
+        columns = "(msg_offset, body, producer, stored_at)"
+        return f"INSERT INTO {self.table} {columns} VALUES ({offset}, '', 'x', NOW())"
+
+    def must_be_whole(self, count: int) -> None:
+        """The queue holds exactly `count` messages at 0 … count-1, and so does `sent_batch`."""
+        assert self.offsets() == list(range(count))
+        assert self.head() == count
+        assert (
+            int(self.execute("SELECT COALESCE(SUM(message_count), 0) FROM {schema}.sent_batch")[0][0])
+            == count
+        )
+
+    def publishing(self) -> int | None:
+        """The server's id of the connection that publishes at this moment."""
+        rows = self.execute(
+            "SELECT id FROM information_schema.processlist"
+            " WHERE db = '{schema}' AND command = 'Query' AND id <> CONNECTION_ID()"
+        )
+        return int(rows[0][0]) if rows else None
+
+
+@pytest.fixture
+def bench(mariadb: MariaDB, node: str) -> Bench:
+    """A topic `orders` with one queue and three messages."""
+    state = topics.create(name="orders", queues=1, actor=ACTOR)
+    bench = Bench(mariadb, state.queues[0].queue.queue)
+    bench.send()
+    return bench
+
+
+@pytest.fixture
+def foreign(bench: Bench) -> Iterator[Any]:
+    """A connection of somebody else, in a transaction."""
+    with closing(bench.server.connect(db=bench.schema)) as connection:
+        connection.autocommit(False)
+        yield connection.cursor()
+        connection.rollback()
+
+
+@pytest.fixture
+def background() -> Iterator[Callable[..., Future[Any]]]:
+    """Runs a call beside the test."""
+    with ThreadPoolExecutor() as pool:
+        yield pool.submit
+
+
+def test_a_lock_that_is_held_for_a_moment_only_delays(
+    bench: Bench, foreign: Any, background: Callable[..., Future[Any]]
+) -> None:
+    foreign.execute("SELECT head FROM queue_head FOR UPDATE")
+    sending = background(bench.send)
+    until(lambda: bench.publishing() is not None)
+    foreign.connection.rollback()
+    assert [receipt.offset for receipt in sending.result(10)] == [3, 4, 5]
+    bench.must_be_whole(6)
+
+
+def test_a_lock_that_is_held_too_long_is_an_error_and_leaves_nothing(bench: Bench, foreign: Any) -> None:
+    foreign.execute("SELECT head FROM queue_head FOR UPDATE")
+    with pytest.raises(CatmqError) as caught:
+        bench.send()
+    assert (caught.value.code, caught.value.retriable) == ("node_unavailable", True)
+    foreign.connection.rollback()
+    bench.must_be_whole(3)
+    bench.send()
+    bench.must_be_whole(6)
+
+
+def test_the_victim_of_a_deadlock_is_repeated(
+    bench: Bench, foreign: Any, background: Callable[..., Future[Any]]
+) -> None:
+    bench.execute("CREATE TABLE {schema}.weight (id INT PRIMARY KEY AUTO_INCREMENT, t TEXT)")
+    foreign.execute(bench.row(3))
+    foreign.execute("INSERT INTO weight (t) SELECT 'heavier than a batch' FROM seq_1_to_500")
+    sending = background(bench.send)
+    until(lambda: bench.publishing() is not None)
+    # The batch holds the head and waits for offset 3; now this one wants the head: the lighter dies.
+    foreign.execute("SELECT head FROM queue_head FOR UPDATE")
+    deadlocks = bench.execute("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'")
+    foreign.connection.rollback()
+    assert [receipt.offset for receipt in sending.result(10)] == [3, 4, 5]
+    assert int(deadlocks[0][1]) >= 1
+    bench.must_be_whole(6)
+
+
+def test_a_value_that_does_not_fit_an_altered_table_is_reported_and_leaves_nothing(bench: Bench) -> None:
+    bench.execute("ALTER TABLE {table} MODIFY msg_key VARCHAR(3)")
+    with pytest.raises(StoreCorrupt, match="1406"):
+        bench.send([NewMessage(body=b"", key="fit"), NewMessage(body=b"", key="far too long")])
+    bench.must_be_whole(3)
+    bench.send()
+    bench.must_be_whole(6)
+
+
+def test_a_head_below_a_stored_message_is_corrupt_and_hurts_no_message(bench: Bench) -> None:
+    bench.execute("UPDATE {schema}.queue_head SET head = 1")
+    with pytest.raises(StoreCorrupt, match="head"):
+        bench.send()
+    assert bench.queue in suspects.current()
+    suspects.clear(bench.queue)
+    assert bench.offsets() == [0, 1, 2]
+    bench.execute("UPDATE {schema}.queue_head SET head = 3")
+    bench.send()
+    bench.must_be_whole(6)
+
+
+def test_a_missing_table_is_reported_and_moves_no_head(bench: Bench) -> None:
+    bench.execute("RENAME TABLE {table} TO {schema}.away")
+    with pytest.raises(StoreCorrupt, match="1146"):
+        bench.send()
+    bench.execute("RENAME TABLE {schema}.away TO {table}")
+    bench.must_be_whole(3)
+    bench.send()
+    bench.must_be_whole(6)
+
+
+def test_a_missing_head_row_is_reported_and_writes_nowhere(bench: Bench) -> None:
+    (row,) = bench.execute("SELECT * FROM {schema}.queue_head")
+    bench.execute("DELETE FROM {schema}.queue_head")
+    with pytest.raises(CatmqError) as caught:
+        bench.send()
+    assert caught.value.code in ("queue_not_writable", "no_writable_queue")
+    with closing(bench.server.connect(db=bench.schema)) as connection:
+        connection.cursor().execute("INSERT INTO queue_head VALUES (%s, %s, %s, %s, %s, %s)", row)
+    bench.must_be_whole(3)
+    bench.send()
+    bench.must_be_whole(6)
+
+
+def test_another_node_epoch_fences_a_broker(bench: Bench) -> None:
+    bench.execute("UPDATE {schema}.queue_head SET node_epoch = 2")
+    with pytest.raises(CatmqError) as caught:
+        bench.send()
+    assert caught.value.retriable
+    bench.execute("UPDATE {schema}.queue_head SET node_epoch = 1")
+    bench.send()
+    bench.must_be_whole(6)
+
+
+def test_a_connection_killed_in_commit_is_stored_exactly_once(
+    bench: Bench, background: Callable[..., Future[Any]]
+) -> None:
+    with closing(bench.server.connect()) as connection:
+        blocker = connection.cursor()
+        for stage in ("START", "FLUSH", "BLOCK_DDL", "BLOCK_COMMIT"):
+            blocker.execute(f"BACKUP STAGE {stage}")
+        sending = background(bench.send)
+        victim = until(bench.publishing)
+        state = f"SELECT state FROM information_schema.processlist WHERE id = {victim}"
+        until(lambda: "backup lock" in str(bench.execute(state)))
+        bench.server.execute(f"KILL CONNECTION {victim}")
+        blocker.execute("BACKUP STAGE END")
+    assert len(sending.result(20)) == 3
+    bench.must_be_whole(6)
+
+
+def test_an_idle_connection_that_was_killed_costs_no_send(bench: Bench) -> None:
+    for (connection,) in bench.execute(
+        "SELECT id FROM information_schema.processlist WHERE db = '{schema}' AND command = 'Sleep'"
+    ):
+        bench.server.execute(f"KILL CONNECTION {connection}")
+    bench.send()
+    bench.must_be_whole(6)
+
+
+def test_a_writer_that_is_slow_to_commit_hides_no_later_message(
+    bench: Bench, foreign: Any, background: Callable[..., Future[Any]]
+) -> None:
+    """A foreign writer raises the head and waits; later ones wait behind it: nothing appears after a hole."""
+    foreign.execute("UPDATE queue_head SET head = head + 1")
+    foreign.execute(bench.row(3))
+    sending = background(bench.send)
+    until(lambda: bench.publishing() is not None)
+    assert bench.offsets() == [0, 1, 2]
+    foreign.connection.commit()
+    assert [receipt.offset for receipt in sending.result(10)] == [4, 5, 6]
+    assert bench.offsets() == list(range(7))
+
+
+def test_four_writers_and_a_polling_reader_lose_nothing_in_50_000_messages(bench: Bench) -> None:
+    batches, size, seen, stop = 1250, 10, [0, 1, 2], threading.Event()
+    messages = [NewMessage(body=b"x" * 50, key="k") for _ in range(size)]
+
+    def read() -> None:
+        while not stop.is_set() or len(seen) < bench_head():
+            with connections.node_of(bench.queue).reading() as session:
+                rows = tables.select_from(session, queue=bench.queue, first=seen[-1] + 1, end=seen[-1] + 501)
+            seen.extend(row.offset for row in rows)
+
+    def bench_head() -> int:
+        with connections.node_of(bench.queue).reading() as session:
+            head = tables.read_head(session, queue=bench.queue)
+        return head.head if head else 0
+
+    with ThreadPoolExecutor(5) as pool:
+        reader = pool.submit(read)
+        writers = [pool.submit(lambda: [bench.send(messages) for _ in range(batches)]) for _ in range(4)]
+        for writer in writers:
+            writer.result(120)
+        stop.set()
+        reader.result(60)
+    assert seen == list(range(3 + 4 * batches * size))
+    bench.must_be_whole(3 + 4 * batches * size)
+
+
+def test_a_statement_larger_than_a_packet_is_one_transaction(bench: Bench) -> None:
+    packet = int(bench.execute("SELECT @@global.max_allowed_packet")[0][0])
+    try:
+        bench.server.execute(f"SET GLOBAL max_allowed_packet = {1 << 20}")
+        connections.node_of(bench.queue).forget()
+        bench.send([NewMessage(body=b"\\" * 200_000) for _ in range(10)])
+        bench.must_be_whole(13)
+    finally:
+        bench.server.execute(f"SET GLOBAL max_allowed_packet = {packet}")
+        connections.node_of(bench.queue).forget()
+    assert snapshot.find_topic("orders").queues == (bench.queue,)

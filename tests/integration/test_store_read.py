@@ -1,0 +1,425 @@
+"""Pulls, acquires, commits, resets and lag through the store, fenced; on whichever engine is under test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from messagestore import (
+    browse,
+    connections,
+    lag,
+    membership,
+    positions,
+    pull,
+    resets,
+    subscriptions,
+    suspects,
+    tables,
+    topics,
+)
+from messagestore.messages import NewMessage
+from messagestore.positions import Acquired, Claim, CommitOffset, Committed
+from messagestore.publish import publish
+from messagestore.pull import PulledQueue, PullQueue
+from messagestore.resets import Move, Target
+from metadata import consumer_ids, consumers, groups, nodes, snapshot
+from metadata.actors import Actor, command
+from metadata.consumer_ids import ConsumerId
+from metadata.errors import Conflict, Forbidden, Invalid, NodeUnavailable, NotFound
+from metadata.snapshot import NodeInfo
+
+ACTOR = command("test")
+
+
+@pytest.fixture
+def queues(node: str) -> list[int]:
+    """Topic `orders` with two queues, and group `billing` that reads it from the earliest message."""
+    state = topics.create(name="orders", queues=2, actor=ACTOR)
+    groups.create(name="billing", actor=ACTOR)
+    subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
+    snapshot.refresh()
+    return [queue.queue.queue for queue in state.queues]
+
+
+def join(name: str = "one") -> ConsumerId:
+    joined = membership.join(group="billing", name=name, incarnation=str(uuid4()), actor=ACTOR)
+    return consumer_ids.check(joined.consumer_id)
+
+
+def claims(consumer: ConsumerId) -> dict[int, int]:
+    """{queue: epoch} that metadata assigns to a member."""
+    answer = consumers.heartbeat(consumer=consumer, generation=0, owned=[])
+    return {one.queue: one.epoch for one in answer.assigned}
+
+
+def take_over(consumer: ConsumerId) -> dict[int, int]:
+    """Acquires all that is assigned; {queue: epoch}."""
+    assigned = claims(consumer)
+    acquired = positions.acquire(consumer=consumer, queues=[Claim(*claim) for claim in assigned.items()])
+    assert {one.state for one in acquired} == {"ok"}
+    return assigned
+
+
+def send(queue: int, count: int, body: bytes = b"m") -> None:
+    publish(
+        topic="orders",
+        messages=[NewMessage(body=body + b"%d" % index, queue=queue) for index in range(count)],
+        batch_id=None,
+        actor=ACTOR,
+    )
+
+
+def pull_one(consumer: ConsumerId, queue: int, epoch: int, offset: int = 0, **limits: int) -> PulledQueue:
+    given = {"max_messages": 100, "max_bytes": 1 << 20, **limits}
+    return pull.pull(consumer=consumer, queues=[PullQueue(queue, epoch, offset)], **given)[0]
+
+
+def test_a_lone_member_owns_every_queue_and_reads_it_from_the_start(queues: list[int]) -> None:
+    send(queues[0], 3)
+    member = join()
+    epochs = take_over(member)
+    assert set(epochs) == set(queues)
+    answer = pull_one(member, queues[0], epochs[queues[0]])
+    assert (answer.state, answer.next_offset, answer.head) == ("ok", 3, 3)
+    assert [message.body for message in answer.messages] == [b"m0", b"m1", b"m2"]
+    assert pull_one(member, queues[1], epochs[queues[1]]).messages == []
+
+
+def test_a_commit_is_where_the_next_owner_goes_on(queues: list[int]) -> None:
+    send(queues[0], 5)
+    first = join("first")
+    epochs = take_over(first)
+    queue = queues[0]
+    assert positions.commit(consumer=first, offsets=[CommitOffset(queue, epochs[queue], 3)]) == [
+        Committed(queue, "ok")
+    ]
+    consumers.leave(consumer=first, actor=ACTOR)
+    second = join("second")
+    epoch = claims(second)[queue]
+    assert positions.acquire(consumer=second, queues=[Claim(queue, epoch)]) == [Acquired(queue, "ok", 3)]
+
+
+def test_a_former_owner_is_fenced_from_the_moment_the_next_one_acquired(queues: list[int]) -> None:
+    send(queues[0], 5)
+    queue, first = queues[0], join("first")
+    old = take_over(first)[queue]
+    consumers.leave(consumer=first, actor=ACTOR)
+    second = join("second")
+    new = claims(second)[queue]
+    assert pull_one(first, queue, old).state == "ok", "until then the node knows no other owner"
+    take_over(second)
+    assert pull_one(first, queue, old).state == "fenced"
+    assert pull_one(first, queue, new).state == "fenced", "an epoch alone opens nothing"
+    assert positions.commit(consumer=first, offsets=[CommitOffset(queue, old, 5)]) == [
+        Committed(queue, "fenced")
+    ]
+    assert pull_one(second, queue, new).state == "ok"
+
+
+def test_an_acquire_that_metadata_did_not_grant_is_fenced(queues: list[int]) -> None:
+    member = join()
+    epoch = claims(member)[queues[0]]
+    assert positions.acquire(consumer=member, queues=[Claim(queues[0], epoch + 1)]) == [
+        Acquired(queues[0], "fenced")
+    ]
+    assert positions.acquire(consumer=member, queues=[Claim(10**6, 1)]) == [Acquired(10**6, "fenced")]
+
+
+def test_made_up_queues_and_epochs_are_fenced_and_change_nothing(queues: list[int]) -> None:
+    member = join()
+    epochs = take_over(member)
+    assert pull_one(member, 10**6, 1).state == "fenced"
+    assert pull_one(member, queues[0], epochs[queues[0]] + 1).state == "fenced"
+    assert positions.commit(consumer=member, offsets=[CommitOffset(10**6, 1, 0)]) == [
+        Committed(10**6, "fenced")
+    ]
+    assert pull_one(member, queues[0], epochs[queues[0]]).state == "ok"
+
+
+def test_an_offset_above_the_head_is_out_of_range(queues: list[int]) -> None:
+    send(queues[0], 2)
+    member = join()
+    epoch = take_over(member)[queues[0]]
+    assert pull_one(member, queues[0], epoch, 3).state == "out_of_range"
+    refused = positions.commit(consumer=member, offsets=[CommitOffset(queues[0], epoch, 3)])
+    assert refused == [Committed(queues[0], "out_of_range")]
+
+
+def test_a_pull_keeps_to_its_limits(queues: list[int]) -> None:
+    send(queues[0], 40, body=b"x" * 1000)
+    member = join()
+    epoch = take_over(member)[queues[0]]
+    assert len(pull_one(member, queues[0], epoch, max_messages=7).messages) == 7
+    some = pull_one(member, queues[0], epoch, max_bytes=10_000)
+    assert 5 <= len(some.messages) <= 10 and some.next_offset == len(some.messages)
+    assert len(pull_one(member, queues[0], epoch, max_bytes=10).messages) == 1, "a large one comes alone"
+
+
+def test_the_queues_of_a_pull_take_turns(queues: list[int]) -> None:
+    for queue in queues:
+        send(queue, 10)
+    member = join()
+    epochs = take_over(member)
+    asked = [PullQueue(queue, epochs[queue], 0) for queue in queues]
+    first = set()
+    for _ in range(4):
+        answers = pull.pull(consumer=member, queues=asked, max_messages=5, max_bytes=1 << 20)
+        assert [answer.queue for answer in answers] == queues
+        first |= {answer.queue for answer in answers if answer.messages}
+    assert first == set(queues)
+
+
+def test_a_hole_that_nobody_declared_delivers_nothing_past_it(queues: list[int]) -> None:
+    queue = queues[0]
+    send(queue, 5)
+    member = join()
+    epoch = take_over(member)[queue]
+    remove(queue, 2)
+    answer = pull_one(member, queue, epoch)
+    assert (answer.state, answer.next_offset) == ("ok", 2)
+    answer = pull_one(member, queue, epoch, 2)
+    assert (answer.state, answer.messages, answer.next_offset) == ("suspect", [], 2)
+    assert queue in suspects.current()
+    suspects.clear(queue)
+
+
+def test_a_declared_gap_is_told_with_its_size(queues: list[int]) -> None:
+    queue = queues[0]
+    send(queue, 5)
+    member = join()
+    epoch = take_over(member)[queue]
+    remove(queue, 2, 3)
+    declare_gap(queue, 2, 4)
+    answer = pull_one(member, queue, epoch, 2)
+    assert (answer.state, answer.gap, answer.next_offset) == ("lost_tail", (2, 4), 4)
+    assert [message.offset for message in pull_one(member, queue, epoch, 4).messages] == [4]
+
+
+def test_a_position_below_low_is_told_where_low_is(queues: list[int]) -> None:
+    queue = queues[0]
+    send(queue, 5)
+    member = join()
+    epoch = take_over(member)[queue]
+    raise_low(queue, 3)
+    answer = pull_one(member, queue, epoch, 1)
+    assert (answer.state, answer.low) == ("cleaned", 3)
+
+
+def test_a_stopped_group_gets_nothing_until_it_is_started(queues: list[int]) -> None:
+    send(queues[0], 1)
+    member = join()
+    epoch = take_over(member)[queues[0]]
+    groups.update(name="billing", settings={"stopped": True}, actor=ACTOR)
+    snapshot.refresh()
+    assert pull_one(member, queues[0], epoch).state == "stopped"
+    groups.update(name="billing", settings={"stopped": False}, actor=ACTOR)
+    snapshot.refresh()
+    assert pull_one(member, queues[0], epoch).state == "ok"
+
+
+def test_a_node_that_is_away_makes_only_its_queues_unavailable(
+    make_node: Callable[..., str], queues: list[int]
+) -> None:
+    make_node("other")
+    state = topics.create(name="elsewhere", queues=1, node="other", actor=ACTOR)
+    subscriptions.create(group="billing", topic="elsewhere", start="earliest", actor=ACTOR)
+    member = join()
+    epochs = take_over(member)
+    nodes.update(name="other", settings={"state": "offline"}, actor=ACTOR)
+    snapshot.refresh()
+    away = state.queues[0].queue.queue
+    asked = [PullQueue(queue, epochs[queue], 0) for queue in (queues[0], away)]
+    answers = pull.pull(consumer=member, queues=asked, max_messages=10, max_bytes=1 << 20)
+    assert [answer.state for answer in answers] == ["ok", "unavailable"]
+    with pytest.raises(NodeUnavailable):
+        pull_one(member, away, epochs[away])
+
+
+def test_a_group_that_subscribes_at_the_latest_sees_only_what_comes_after(queues: list[int]) -> None:
+    send(queues[0], 3)
+    groups.create(name="late", actor=ACTOR)
+    subscriptions.create(group="late", topic="orders", start="latest", actor=ACTOR)
+    offsets = {row.queue: row.committed for row in lag.group_offsets(group="late", actor=ACTOR)}
+    assert offsets == {queues[0]: 3, queues[1]: 0}
+
+
+def test_lag_counts_what_was_not_committed(queues: list[int]) -> None:
+    send(queues[0], 5)
+    member = join()
+    epoch = take_over(member)[queues[0]]
+    positions.commit(consumer=member, offsets=[CommitOffset(queues[0], epoch, 2)])
+    one, two = lag.group_offsets(group="billing", actor=ACTOR)
+    assert (one.queue, one.committed, one.head, one.lag, one.owner) == (queues[0], 2, 5, 3, "one")
+    assert one.lag_ms is not None and 0 <= one.lag_ms < 60_000
+    assert (two.lag, two.lag_ms) == (0, 0)
+
+
+def test_unsubscribing_forgets_positions_and_fences_the_readers(queues: list[int]) -> None:
+    send(queues[0], 2)
+    member = join()
+    epoch = take_over(member)[queues[0]]
+    subscriptions.delete(group="billing", topic="orders", actor=ACTOR)
+    snapshot.refresh()
+    assert pull_one(member, queues[0], epoch).state == "fenced"
+    assert lag.group_offsets(group="billing", actor=ACTOR) == []
+    subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
+    assert {row.committed for row in lag.group_offsets(group="billing", actor=ACTOR)} == {0}
+
+
+def test_a_joining_consumer_makes_the_group_and_the_subscription_it_names(queues: list[int]) -> None:
+    def joined(name: str) -> membership.Joined:
+        return membership.join(
+            group="fresh", topics=["orders"], name=name, incarnation=str(uuid4()), actor=ACTOR
+        )
+
+    assert joined("a").created == ("group:fresh", "subscription:fresh/orders")
+    assert joined("b").created == ()
+
+
+def test_joining_needs_consume_and_making_a_group_needs_manage(queues: list[int]) -> None:
+    key = Actor(kind="key", name="k", rights={"consume": ("*",)}, key_id=None)
+    with pytest.raises(Forbidden, match="manage"):
+        membership.join(group="fresh", topics=["orders"], name="a", incarnation=str(uuid4()), actor=key)
+    with pytest.raises(Forbidden, match="consume"):
+        membership.join(
+            group="billing", name="a", incarnation=str(uuid4()), actor=Actor(kind="key", name="k")
+        )
+    with pytest.raises(NotFound):
+        membership.join(group="nobody", name="a", incarnation=str(uuid4()), actor=ACTOR)
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (Target("earliest"), 0),
+        (Target("latest"), 5),
+        (Target("offset", offset=4), 4),
+        (Target("time", at_ms=0), 0),
+        (Target("time", at_ms=1 << 45), 5),
+        (Target("time", ago_ms=3_600_000), 0),
+    ],
+)
+def test_a_stopped_group_is_moved(queues: list[int], target: Target, expected: int) -> None:
+    send(queues[0], 5)
+    member = join()
+    epoch = take_over(member)[queues[0]]
+    positions.commit(consumer=member, offsets=[CommitOffset(queues[0], epoch, 2)])
+    groups.update(name="billing", settings={"stopped": True}, actor=ACTOR)
+    reset = {"group": "billing", "topic": "orders", "queues": [queues[0]], "target": target, "actor": ACTOR}
+    planned = [Move(queues[0], 0, 2, expected)]
+    assert resets.reset(**reset, dry_run=True) == planned
+    assert lag.group_offsets(group="billing", actor=ACTOR)[0].committed == 2
+    assert resets.reset(**reset) == planned
+    assert lag.group_offsets(group="billing", actor=ACTOR)[0].committed == expected
+
+
+def test_after_a_reset_the_owner_goes_on_at_the_new_place_under_a_new_epoch(queues: list[int]) -> None:
+    send(queues[0], 5)
+    member = join()
+    epoch = take_over(member)[queues[0]]
+    groups.update(name="billing", settings={"stopped": True}, actor=ACTOR)
+    resets.reset(
+        group="billing", topic="orders", target=Target("offset", offset=0), queues=[queues[0]], actor=ACTOR
+    )
+    groups.update(name="billing", settings={"stopped": False}, actor=ACTOR)
+    snapshot.refresh()
+    assert pull_one(member, queues[0], epoch).state == "fenced"
+    again = take_over(member)[queues[0]]
+    assert again > epoch
+    assert pull_one(member, queues[0], again).state == "ok"
+
+
+def test_a_reset_that_died_before_metadata_heard_of_it_heals_at_the_next_acquire(queues: list[int]) -> None:
+    member = join()
+    epoch = take_over(member)[queues[0]]
+    with connections.node_of(queues[0]).writing() as session:
+        tables.reset_reader(session, reader=tables.ReaderKey(member.group_id, queues[0]), offset=0)
+    assert pull_one(member, queues[0], epoch).state == "fenced"
+    assert positions.acquire(consumer=member, queues=[Claim(queues[0], epoch)])[0].state == "fenced"
+    assert take_over(member)[queues[0]] > epoch + 1
+
+
+def test_a_reset_of_a_running_group_or_to_nowhere_is_refused(queues: list[int]) -> None:
+    send(queues[0], 5)
+    join()
+    with pytest.raises(Conflict) as caught:
+        resets.reset(group="billing", topic="orders", target=Target("earliest"), actor=ACTOR)
+    assert caught.value.code == "group_running"
+    groups.update(name="billing", settings={"stopped": True}, actor=ACTOR)
+    wrong = [
+        Target("offset", offset=6),
+        Target("offset"),
+        Target("offset", offset=-1),
+        Target("sometime"),
+        Target("latest", offset=1),
+        Target("time", at_ms=1, ago_ms=1),
+    ]
+    for target in wrong:
+        with pytest.raises(Invalid):
+            resets.reset(group="billing", topic="orders", target=target, actor=ACTOR)
+    with pytest.raises(NotFound):
+        resets.reset(group="billing", topic="nowhere", target=Target("earliest"), actor=ACTOR)
+    assert lag.group_offsets(group="billing", actor=ACTOR)[0].committed == 0
+
+
+def test_messages_are_browsed_by_offset_and_found_by_id(queues: list[int]) -> None:
+    send(queues[0], 30)
+    page = browse.by_offset(topic="orders", queue=queues[0], offset=10, limit=5, actor=ACTOR)
+    assert ([message.offset for message in page.messages], page.next) == ([10, 11, 12, 13, 14], 15)
+    last = browse.by_offset(topic="orders", queue=queues[0], offset=10, limit=100, actor=ACTOR)
+    assert (len(last.messages), last.next) == (20, None)
+    found = browse.by_id(topic="orders", message_id=f"{queues[0]}-7", actor=ACTOR)
+    assert [message.body for message in found.messages] == [b"m7"]
+
+
+def test_what_cannot_be_browsed_is_told(queues: list[int]) -> None:
+    with pytest.raises(NotFound) as caught:
+        browse.by_id(topic="orders", message_id=f"{queues[0]}-7", actor=ACTOR)
+    assert caught.value.code == "message_not_found"
+    with pytest.raises(NotFound) as caught:
+        browse.by_offset(topic="orders", queue=10**6, offset=0, limit=1, actor=ACTOR)
+    assert caught.value.code == "queue_not_found"
+    with pytest.raises(Invalid):
+        browse.by_offset(topic="orders", queue=queues[0], offset=-1, limit=1, actor=ACTOR)
+    with pytest.raises(Forbidden):
+        browse.by_offset(
+            topic="orders", queue=queues[0], offset=0, limit=1, actor=Actor(kind="key", name="k")
+        )
+
+
+def remove(queue: int, *offsets: int) -> None:
+    """Takes messages out of a table behind the product's back."""
+    _behind_the_back(
+        queue, f"DELETE FROM message_{queue} WHERE msg_offset IN ({','.join(map(str, offsets))})"
+    )
+
+
+def declare_gap(queue: int, first: int, end: int) -> None:
+    """What a promotion writes."""
+    _behind_the_back(queue, f"INSERT INTO queue_gap VALUES ({queue}, {first}, {end}, 'test')")
+
+
+def raise_low(queue: int, low: int) -> None:
+    """What retention does first."""
+    _behind_the_back(queue, f"UPDATE queue_head SET low = {low} WHERE queue_id = {queue}")
+
+
+def _behind_the_back(queue: int, statement: str) -> None:
+    info: NodeInfo = connections.node_of(queue).info
+    connection: Any
+    if info.engine == "sqlite":
+        import sqlite3
+
+        connection = sqlite3.connect(info.database, isolation_level=None)
+        connection.execute(statement)
+    else:
+        import MySQLdb
+
+        account = {"host": info.host, "port": info.port, "user": info.username, "password": info.password}
+        connection = MySQLdb.connect(**account, database=info.database, autocommit=True)
+        connection.cursor().execute(statement)
+    connection.close()

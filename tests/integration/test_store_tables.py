@@ -1,0 +1,285 @@
+"""The conformance suite of the storage verbs: every engine passes it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from messagestore import batch_ids, connections, faults, tables
+from messagestore.messages import NewMessage, digest
+from messagestore.sessions import Session
+from messagestore.tables import ReaderKey
+from metadata.snapshot import NodeInfo
+
+_queues = count(1)
+Connect = Callable[[], Session]
+
+
+@pytest.fixture
+def connect(node_database: Callable[..., dict[str, Any]]) -> Iterator[Connect]:
+    """A function that makes one more session on the test's node."""
+    given = node_database()
+    info = NodeInfo(
+        id=1, name="n", kind="normal", state="read_write", special=False, epoch=1, capacity_gb=None, **given
+    )
+    made: list[Session] = []
+
+    def make() -> Session:
+        made.append(connections.connect(info))
+        return made[-1]
+
+    yield make
+    for session in made:
+        session.close()
+
+
+@pytest.fixture
+def session(connect: Connect) -> Session:
+    """A session on a node that has its tables."""
+    session = connect()
+    tables.create_node_tables(session)
+    return session
+
+
+@pytest.fixture
+def queue(session: Session) -> int:
+    """A queue of node epoch 1."""
+    queue = next(_queues)
+    tables.create_queue(session, queue=queue, node_epoch=1)
+    return queue
+
+
+def batch(size: int, body: bytes = b"m") -> list[NewMessage]:
+    return [NewMessage(body=body + b"%d" % index) for index in range(size)]
+
+
+def insert(
+    session: Session, queue: int, messages: list[NewMessage], *, batch_id: bytes = b"", node_epoch: int = 1
+) -> int:
+    return tables.insert_messages(
+        session, queue=queue, node_epoch=node_epoch, batch_id=batch_id or batch_ids.new().bytes,
+        digest=digest(messages), messages=messages, producer="test",
+    )  # fmt: skip
+
+
+def offsets(session: Session, queue: int) -> list[int]:
+    return [message.offset for message in tables.select_from(session, queue=queue, first=0, end=10**9)]
+
+
+def test_offsets_are_dense_from_zero(session: Session, queue: int) -> None:
+    assert [insert(session, queue, batch(size)) for size in (1, 3, 2)] == [0, 1, 4]
+    assert offsets(session, queue) == list(range(6))
+    assert tables.read_head(session, queue=queue) == tables.Head(6, 0, "rw", 1)
+
+
+def test_queues_of_a_node_count_by_themselves(session: Session, queue: int) -> None:
+    other = next(_queues)
+    tables.create_queue(session, queue=other, node_epoch=1)
+    insert(session, queue, batch(5))
+    assert insert(session, other, batch(1)) == 0
+    assert tables.read_heads(session, queues=[queue, other]) == {queue: 5, other: 1}
+    assert tables.read_heads(session, queues=None) == {queue: 5, other: 1}
+    assert tables.read_heads(session, queues=[]) == {}
+
+
+def test_a_message_comes_back_as_it_went_in(session: Session, queue: int) -> None:
+    sent = NewMessage(
+        body=bytes(range(256)), key="é'\\\"%s\x00", tag="new", headers={"h": "ö:'"}, trace_id="t-1"
+    )
+    insert(session, queue, [sent])
+    (got,) = tables.select_from(session, queue=queue, first=0, end=1)
+    assert (got.body, got.key, got.tag, got.headers, got.trace_id) == (
+        sent.body,
+        sent.key,
+        sent.tag,
+        sent.headers,
+        "t-1",
+    )
+    assert (got.queue, got.offset, got.message_id, got.attempt) == (queue, 0, f"{queue}-0", 0)
+
+
+def test_absent_fields_are_none_and_an_empty_body_is_empty(session: Session, queue: int) -> None:
+    insert(session, queue, [NewMessage(body=b"")])
+    (got,) = tables.select_from(session, queue=queue, first=0, end=1)
+    assert (got.body, got.key, got.tag, got.headers, got.trace_id) == (b"", None, None, None, None)
+
+
+def test_keys_that_a_collation_would_merge_stay_apart(session: Session, queue: int) -> None:
+    keys = ["Orders", "orders", "orders ", "ördérs"]
+    insert(session, queue, [NewMessage(body=b"", key=key) for key in keys])
+    assert [message.key for message in tables.select_from(session, queue=queue, first=0, end=9)] == keys
+
+
+def test_a_write_to_a_dropped_queue_stores_nothing(session: Session, queue: int) -> None:
+    insert(session, queue, batch(2))
+    tables.drop_queue(session, queue=queue)
+    with pytest.raises(faults.RolledBack):
+        insert(session, queue, batch(3))
+    tables.create_queue(session, queue=queue, node_epoch=1)
+    assert insert(session, queue, batch(1)) == 0
+
+
+def test_a_known_batch_id_is_a_duplicate_and_leaves_no_hole(session: Session, queue: int) -> None:
+    batch_id = batch_ids.new().bytes
+    insert(session, queue, batch(3), batch_id=batch_id)
+    with pytest.raises(faults.Duplicate):
+        insert(session, queue, batch(3), batch_id=batch_id)
+    assert session.clean
+    known = tables.find_batch(session, batch_id=batch_id)
+    assert known == tables.SentBatch(queue, 0, 3, digest(batch(3)))
+    assert insert(session, queue, batch(1)) == 3
+
+
+def test_an_unknown_batch_id_is_not_found(session: Session, queue: int) -> None:
+    assert tables.find_batch(session, batch_id=batch_ids.new().bytes) is None
+
+
+@pytest.mark.parametrize("state", ["ro", "retired"])
+def test_a_closed_queue_refuses_and_an_opened_one_takes(session: Session, queue: int, state: str) -> None:
+    tables.set_queue_state(session, queue=queue, state=state)
+    with pytest.raises(faults.Refused):
+        insert(session, queue, batch(1))
+    tables.set_queue_state(session, queue=queue, state="rw")
+    assert insert(session, queue, batch(1)) == 0
+
+
+def test_a_missing_head_row_and_another_node_epoch_refuse(session: Session, queue: int) -> None:
+    with pytest.raises(faults.Refused):
+        insert(session, queue, batch(1), node_epoch=2)
+    with pytest.raises(faults.RolledBack):
+        insert(session, next(_queues), batch(1))
+    assert insert(session, queue, batch(1)) == 0
+
+
+def test_a_refused_write_does_not_use_the_offsets_of_an_earlier_one(session: Session, queue: int) -> None:
+    insert(session, queue, batch(7))
+    closed = next(_queues)
+    tables.create_queue(session, queue=closed, node_epoch=1)
+    tables.set_queue_state(session, queue=closed, state="ro")
+    with pytest.raises(faults.Refused):
+        insert(session, closed, batch(1))
+    assert offsets(session, closed) == []
+
+
+def test_stored_at_never_falls_within_a_queue(session: Session, queue: int) -> None:
+    for _ in range(20):
+        insert(session, queue, batch(2))
+    times = [message.stored_at_ms for message in tables.select_from(session, queue=queue, first=0, end=100)]
+    assert times == sorted(times)
+    assert abs(times[-1] - tables.now_ms(session)) < 60_000
+    assert tables.stored_at_ms(session, queue=queue, offset=39) == times[39]
+    assert tables.stored_at_ms(session, queue=queue, offset=40) is None
+
+
+def test_creating_a_queue_again_changes_nothing(session: Session, queue: int) -> None:
+    insert(session, queue, batch(2))
+    tables.create_queue(session, queue=queue, node_epoch=9)
+    tables.create_node_tables(session)
+    assert tables.read_head(session, queue=queue) == tables.Head(2, 0, "rw", 1)
+
+
+def test_a_dropped_queue_leaves_nothing(session: Session, queue: int) -> None:
+    reader = ReaderKey(1, queue)
+    tables.insert_reader(session, reader=reader, latest=False)
+    tables.drop_queue(session, queue=queue)
+    tables.drop_queue(session, queue=queue)
+    assert tables.read_head(session, queue=queue) is None
+    tables.create_queue(session, queue=queue, node_epoch=1)
+    assert tables.read_positions(session, group_id=1, queues=[queue])[queue].committed is None
+
+
+def test_a_reader_starts_at_the_low_or_at_the_head(session: Session, queue: int) -> None:
+    insert(session, queue, batch(4))
+    tables.insert_reader(session, reader=ReaderKey(1, queue), latest=False)
+    tables.insert_reader(session, reader=ReaderKey(2, queue), latest=True)
+    tables.insert_reader(session, reader=ReaderKey(2, queue), latest=False)
+    assert tables.read_positions(session, group_id=1, queues=[queue])[queue].committed == 0
+    assert tables.read_positions(session, group_id=2, queues=[queue])[queue].committed == 4
+
+
+def test_of_two_owners_the_later_epoch_holds(session: Session, queue: int) -> None:
+    reader = ReaderKey(1, queue)
+    assert tables.acquire_reader(session, reader=reader, epoch=1, owner="a") is None
+    tables.insert_reader(session, reader=reader, latest=False)
+    assert tables.acquire_reader(session, reader=reader, epoch=1, owner="a") == (1, "a", 0)
+    assert tables.acquire_reader(session, reader=reader, epoch=1, owner="a") == (1, "a", 0)
+    assert tables.acquire_reader(session, reader=reader, epoch=1, owner="b") == (1, "a", 0)
+    assert tables.acquire_reader(session, reader=reader, epoch=2, owner="b") == (2, "b", 0)
+    assert tables.acquire_reader(session, reader=reader, epoch=1, owner="a") == (2, "b", 0)
+
+
+def test_a_commit_needs_epoch_and_owner_and_an_offset_up_to_the_head(session: Session, queue: int) -> None:
+    insert(session, queue, batch(5))
+    reader = ReaderKey(1, queue)
+    tables.insert_reader(session, reader=reader, latest=False)
+    tables.acquire_reader(session, reader=reader, epoch=3, owner="me")
+
+    def commit(owner: str, epoch: int, offset: int) -> bool:
+        return tables.update_committed(session, group_id=1, owner=owner, offsets=[(queue, epoch, offset)])[0]
+
+    assert commit("me", 3, 5) and commit("me", 3, 5), "a repeated commit is not fenced"
+    assert (
+        not commit("me", 3, 6)
+        and not commit("me", 2, 1)
+        and not commit("me", 4, 1)
+        and not commit("you", 3, 1)
+    )
+    assert commit("me", 3, 2), "a lower one is allowed and changes nothing"
+    assert tables.read_positions(session, group_id=1, queues=[queue])[queue].committed == 5
+
+
+def test_each_queue_of_a_commit_has_its_own_fate(session: Session, queue: int) -> None:
+    other = next(_queues)
+    tables.create_queue(session, queue=other, node_epoch=1)
+    for one in (queue, other):
+        insert(session, one, batch(2))
+        tables.insert_reader(session, reader=ReaderKey(1, one), latest=False)
+        tables.acquire_reader(session, reader=ReaderKey(1, one), epoch=1, owner="me")
+    done = tables.update_committed(session, group_id=1, owner="me", offsets=[(queue, 9, 1), (other, 1, 2)])
+    assert done == [False, True]
+
+
+def test_a_reset_fences_the_owner_and_may_go_back(session: Session, queue: int) -> None:
+    insert(session, queue, batch(5))
+    reader = ReaderKey(1, queue)
+    tables.insert_reader(session, reader=reader, latest=True)
+    tables.acquire_reader(session, reader=reader, epoch=4, owner="me")
+    assert tables.reset_reader(session, reader=reader, offset=1) == (5, "", 1)
+    assert tables.update_committed(session, group_id=1, owner="me", offsets=[(queue, 4, 5)]) == [False]
+    assert tables.acquire_reader(session, reader=reader, epoch=6, owner="me") == (6, "me", 1)
+
+
+def test_an_owned_read_shows_position_and_messages(session: Session, queue: int) -> None:
+    insert(session, queue, batch(5))
+    reader = ReaderKey(1, queue)
+    tables.insert_reader(session, reader=reader, latest=False)
+    tables.acquire_reader(session, reader=reader, epoch=1, owner="me")
+    position, messages = tables.select_owned(session, reader=reader, first=1, end=4)
+    assert position == tables.Position(queue, 5, 0, 1, "me", 0)
+    assert [message.offset for message in messages] == [1, 2, 3]
+
+
+def test_batches_of_many_writers_never_interleave(
+    connect: Connect, session: Session, queue: int, in_threads: Callable[..., list[Any]]
+) -> None:
+    def writer(name: int) -> Callable[[], list[int]]:
+        mine = connect()
+        return lambda: [insert(mine, queue, batch(5, b"%d-" % name)) for _ in range(20)]
+
+    firsts = in_threads([writer(name) for name in range(4)])
+    assert sorted(first for written in firsts for first in written) == list(range(0, 400, 5))
+    bodies = [
+        message.body.split(b"-")[0] for message in tables.select_from(session, queue=queue, first=0, end=400)
+    ]
+    assert all(len(set(bodies[first : first + 5])) == 1 for first in range(0, 400, 5))
+
+
+def test_large_messages_of_random_bytes_come_back(session: Session, queue: int) -> None:
+    block = b"".join(hashlib.sha256(b"%d" % index).digest() for index in range(32_768))
+    insert(session, queue, [NewMessage(body=block) for _ in range(12)])
+    got = tables.select_from(session, queue=queue, first=0, end=12)
+    assert [message.body == block for message in got] == [True] * 12

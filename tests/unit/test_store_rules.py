@@ -1,0 +1,123 @@
+"""The store's pure parts: statements, density, ids, limits."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+
+from messagestore import batch_ids, density, faults, messages
+from messagestore.messages import NewMessage
+from messagestore.statements import load, parse
+from metadata.config import config
+from metadata.errors import Invalid, OutcomeUnknown, StoreCorrupt, TooLarge
+
+
+def test_both_engines_know_the_same_verbs() -> None:
+    mysql, sqlite = set(load("mysql")), set(load("sqlite"))
+    assert mysql - sqlite == {"publish_open", "publish_close", "select_server"}
+    assert sqlite - mysql == {"publish_head", "publish_raise", "publish_batch"}
+
+
+def test_a_statement_is_rendered_with_escaped_values_and_plain_holes() -> None:
+    statement = parse("-- name: s\nSELECT a FROM {table} WHERE b = :b AND c = ':not'")["s"]
+    rendered = statement.render(
+        {"table": "t", "b": "x", "not": "y"}, lambda given: b"<%b>" % str(given).encode()
+    )
+    assert rendered == b"SELECT a FROM t WHERE b = <x> AND c = '<y>'"
+
+
+def test_a_statement_with_a_missing_value_is_refused() -> None:
+    with pytest.raises(KeyError):
+        parse("-- name: s\nSELECT :b")["s"].render({}, lambda given: b"")
+
+
+def test_every_hole_in_the_rows_is_found() -> None:
+    for missing in range(20):
+        offsets = [offset for offset in range(20) if offset != missing]
+        assert density.dense(0, offsets) == missing
+
+
+def test_a_position_below_low_is_cleaned_even_inside_a_gap() -> None:
+    assert density.explain(5, low=9, gaps=[(0, 20)]).state == "cleaned"
+
+
+def test_a_gap_ends_where_it_says() -> None:
+    verdict = density.explain(5, low=0, gaps=[(5, 6)])
+    assert (verdict.state, verdict.next_offset, verdict.gap) == ("lost_tail", 6, (5, 6))
+    assert density.explain(6, low=0, gaps=[(5, 6)]).state == "suspect"
+
+
+def test_batch_ids_are_uuids_of_version_7_and_others_are_refused() -> None:
+    made = batch_ids.new()
+    assert (made.version, made.variant) == (7, uuid4().variant)
+    assert batch_ids.check(made) == made
+    with pytest.raises(Invalid, match="version 7"):
+        batch_ids.check(uuid4())
+
+
+def test_later_batch_ids_sort_behind_earlier_ones() -> None:
+    first, second = batch_ids.new(), batch_ids.new()
+    assert first.int >> 80 <= second.int >> 80
+
+
+@pytest.mark.parametrize("text", ["", "7", "7-", "-1", "7-x", "7-1-2", "-7-1", "٧-1", "1" * 30 + "-1"])
+def test_what_is_not_a_message_id_is_refused(text: str) -> None:
+    with pytest.raises(Invalid, match="message_id"):
+        messages.parse_message_id(text)
+
+
+def test_a_digest_tells_batches_apart_whatever_the_order_of_their_headers() -> None:
+    one = NewMessage(body=b"a", headers={"x": "1", "y": "2"})
+    same = NewMessage(body=b"a", headers={"y": "2", "x": "1"})
+    assert messages.digest([one]) == messages.digest([same])
+    different = [NewMessage(body=b"b"), NewMessage(body=b"a", key="k"), NewMessage(body=b"a", tag="k")]
+    assert len({messages.digest([message]) for message in different}) == 3
+    assert messages.digest([one]) != messages.digest([one, one])
+
+
+def test_every_wrong_field_of_every_message_is_named() -> None:
+    wrong = [
+        NewMessage(body=b""),
+        NewMessage(body=b"", key="k" * 201, tag="t" * 101),
+        NewMessage(body=b"", trace_id="x" * 101),
+    ]
+    with pytest.raises(Invalid) as caught:
+        messages.validate(wrong)
+    assert [error.field for error in caught.value.errors] == [
+        "messages[1].key",
+        "messages[1].tag",
+        "messages[2].trace_id",
+    ]
+
+
+def test_a_body_over_the_limit_is_too_large_and_one_at_the_limit_is_not() -> None:
+    messages.validate([NewMessage(body=b"x" * config.max_body_bytes)])
+    with pytest.raises(TooLarge, match=str(config.max_body_bytes)):
+        messages.validate([NewMessage(body=b"x" * (config.max_body_bytes + 1))])
+
+
+def test_empty_and_overfull_batches_are_refused() -> None:
+    with pytest.raises(Invalid, match="at least one"):
+        messages.validate([])
+    with pytest.raises(TooLarge, match=str(config.max_messages)):
+        messages.validate([NewMessage(body=b"")] * (config.max_messages + 1))
+
+
+def test_too_many_headers_are_refused() -> None:
+    with pytest.raises(Invalid, match=r"messages\[0\].headers"):
+        messages.validate([NewMessage(body=b"", headers={str(index): "" for index in range(33)})])
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(1048, faults.Refused), (1062, faults.Duplicate), (1213, faults.RolledBack), (1205, faults.RolledBack),
+     (2013, faults.Ambiguous), (1180, faults.Ambiguous), (1146, faults.Final), (1406, faults.Final), (9999, faults.Final)],
+)  # fmt: skip
+def test_an_error_number_decides_what_may_be_done(number: int, kind: type[Exception]) -> None:
+    assert type(faults.of_mysql(number, "", "n")) is kind
+
+
+def test_faults_that_nobody_handles_still_tell_the_truth() -> None:
+    assert issubclass(faults.Ambiguous, OutcomeUnknown) and issubclass(faults.Final, StoreCorrupt)
+    assert faults.of_mysql(1114, "full", "n").code == "node_full"
