@@ -1,0 +1,36 @@
+"""The Python client of CatMQ: Producer and Consumer.
+
+from catmq_client import Producer, Consumer
+
+with Producer("http://127.0.0.1:8000") as producer:
+    receipt = producer.send("orders", b"...", key="42")
+
+with Consumer("http://127.0.0.1:8000", group="billing", topics=["orders"]) as consumer:
+    for message in consumer:
+        print(message.offset, message.text)
+"""
+
+from __future__ import annotations
+
+from catmq_client.consumer import Consumer
+from catmq_client.errors import CatmqError
+from catmq_client.message import Message
+from catmq_client.owned import AssignedQueue
+from catmq_client.producer import NewMessage, Producer
+from catmq_client.receipts import Receipt, SendFuture
+from catmq_client.transport import HttpTransport, Transport
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AssignedQueue",
+    "CatmqError",
+    "Consumer",
+    "HttpTransport",
+    "Message",
+    "NewMessage",
+    "Producer",
+    "Receipt",
+    "SendFuture",
+    "Transport",
+]

@@ -1,0 +1,9 @@
+"""`python -m catmq_client`: the command `catmq` where scripts are not on the PATH."""
+
+from __future__ import annotations
+
+import sys
+
+from catmq_client.cli import main
+
+sys.exit(main())

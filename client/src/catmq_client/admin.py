@@ -1,0 +1,293 @@
+"""The management endpoints as typed calls: topics, groups, positions, nodes, reading without a group.
+
+    admin = Admin(HttpTransport("http://127.0.0.1:8000", api_key=...))
+    admin.create_topic("orders", queues=4)
+
+Answers are the API's own objects, as dicts; the TypedDicts below name what is in them. An answer may hold
+more than its type says: newer brokers add fields. Every call raises what `Transport.request` raises.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Literal, TypedDict, cast
+
+from catmq_client import wire
+from catmq_client.errors import OptionError
+from catmq_client.transport import Transport, api_path
+
+PAGE = 1000  # rows a request; the API's limit
+# Up to 210 characters: failure topics have longer names than users may give.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,209}", re.ASCII)
+NAME_RULE = "use letters, digits, '.', '_', '-', the first a letter or digit"
+
+Start = Literal["earliest", "latest"]
+
+
+class QueueRow(TypedDict):
+    """A queue of a topic. `low`: first offset still stored, `head`: the next to be given; None: node down."""
+
+    queue: int
+    number: int
+    node: str
+    state: str
+    low: int | None
+    head: int | None
+
+
+class TopicRow(TypedDict):
+    """A topic in a list."""
+
+    name: str
+    kind: str
+    state: str
+    queues: int
+    keyed: str
+    retention_days: int
+    created_at_ms: int
+
+
+class Layout(TypedDict):
+    """Which queue each of the 1,024 key slots goes to."""
+
+    version: int
+    slots: list[int]
+
+
+class Topic(TypedDict):
+    """A topic with its queues."""
+
+    name: str
+    kind: str
+    state: str
+    queues: list[QueueRow]
+    layout: Layout
+    keyed: str
+    on_unknown: str
+    retention_days: int
+    keep_unread_days: int
+    retention_bytes: int | None
+    owners: str
+    department: str
+    alarm_emails: str
+    remark: str
+    created_at_ms: int
+
+
+class Subscription(TypedDict):
+    """A group's subscription to a topic."""
+
+    group: str
+    topic: str
+    state: str
+    start: Start
+    stopped: bool
+
+
+class Member(TypedDict):
+    """A consumer in a group, and the queues that it owns."""
+
+    name: str
+    instance_id: str | None
+    address: str
+    sdk: str
+    joined_at_ms: int
+    heartbeat_age_ms: int | None
+    queues: list[int]
+
+
+class Group(TypedDict):
+    """A consumer group; lists leave out `subscriptions` and `members`."""
+
+    name: str
+    mode: str
+    stopped: bool
+    session_timeout_ms: int
+    generation: int
+    subscriptions: list[Subscription]
+    members: list[Member]
+    created_at_ms: int
+
+
+class QueueLag(TypedDict):
+    """How far a group is in a queue. `lag_ms`: age of the first unread message; None: node down."""
+
+    topic: str
+    queue: int
+    number: int
+    committed: int
+    head: int | None
+    low: int | None
+    lag: int | None
+    lag_ms: int | None
+    owner: str | None
+    epoch: int
+
+
+class GroupLag(TypedDict):
+    """How far a group is."""
+
+    group: str
+    lag: int | None
+    lag_ms: int | None
+    queues: list[QueueLag]
+
+
+Move = TypedDict("Move", {"queue": int, "number": int, "from": int, "to": int})
+
+
+class Moves(TypedDict):
+    """What a reset of positions moved, or with `dry_run` would move."""
+
+    dry_run: bool
+    moves: list[Move]
+
+
+class Node(TypedDict):
+    """A database that holds message tables. Passwords are never answered."""
+
+    name: str
+    kind: str
+    engine: str
+    host: str | None
+    port: int | None
+    database: str
+    state: str
+    special: bool
+    epoch: int
+    queues: int
+
+
+class Admin:
+    """Calls of the management API over a transport. None is repeated: a failure goes to who asked."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def topics(self, *, search: str | None = None) -> Iterator[TopicRow]:
+        """All topics by name, or those whose name contains `search`."""
+        for row in self._pages("topics", search):
+            yield cast(TopicRow, row)
+
+    def topic(self, name: str) -> Topic:
+        """One topic with its queues."""
+        return cast(Topic, self._call("GET", path_of("topics", topic=name)))
+
+    def create_topic(self, name: str, *, queues: int = 4, **settings: object) -> Topic:
+        """Creates a topic. Settings: node, retention_days, keep_unread_days, keyed, on_unknown, …"""
+        body = {"name": name, "queues": queues, **given(settings)}
+        return cast(Topic, self._call("POST", "/api/v1/topics", body=body))
+
+    def expand_topic(self, name: str, *, queues: int, node: str | None = None) -> Topic:
+        """Gives a topic more queues, `queues` in all."""
+        path = path_of("topics", topic=name) + "/expand"
+        return cast(Topic, self._call("POST", path, body={"queues": queues, **given({"node": node})}))
+
+    def delete_topic(self, name: str) -> None:
+        """Deletes a topic; refused while groups subscribe to it. Its tables are dropped after 3 days."""
+        self._call("DELETE", path_of("topics", topic=name), params={"confirm": name})
+
+    def messages(self, topic: str, *, queue: int, offset: int, limit: int) -> list[dict[str, Any]]:
+        """Up to `limit` (≤ 1,000) messages of one queue from an offset on; each with `body_bytes`."""
+        params = {"queue": queue, "offset": offset, "limit": limit}
+        answer = self._call("GET", path_of("topics", topic=topic) + "/messages", params=params)
+        return [{**message, "body_bytes": wire.body_of(message)} for message in answer["messages"]]
+
+    def groups(self, *, search: str | None = None) -> Iterator[Group]:
+        """All groups by name, or those whose name contains `search`."""
+        for row in self._pages("groups", search):
+            yield cast(Group, row)
+
+    def group(self, name: str) -> Group:
+        """One group with its subscriptions and members."""
+        return cast(Group, self._call("GET", path_of("groups", group=name)))
+
+    def create_group(self, name: str, **settings: object) -> Group:
+        """Creates a group. Settings: mode (clustering or broadcasting), session_timeout_ms, owners, …"""
+        return cast(Group, self._call("POST", "/api/v1/groups", body={"name": name, **given(settings)}))
+
+    def change_group(self, name: str, **settings: object) -> Group:
+        """Changes stopped, session_timeout_ms, owners, …"""
+        return cast(Group, self._call("PATCH", path_of("groups", group=name), body=given(settings)))
+
+    def delete_group(self, name: str) -> None:
+        """Deletes a group with its positions; refused while it has members."""
+        self._call("DELETE", path_of("groups", group=name), params={"confirm": name})
+
+    def subscribe(self, group: str, topic: str, *, start: Start = "earliest") -> Subscription:
+        """Subscribes a group to a topic; its position in every queue is made now, where `start` says."""
+        path = path_of("groups", group=group) + "/subscriptions"
+        return cast(Subscription, self._call("POST", path, body={"topic": topic, "start": start}))
+
+    def subscription(self, group: str, topic: str) -> Subscription:
+        """One subscription."""
+        return cast(Subscription, self._call("GET", path_of("groups", group=group, subscriptions=topic)))
+
+    def unsubscribe(self, group: str, topic: str) -> None:
+        """Ends a subscription and forgets its positions."""
+        self._call("DELETE", path_of("groups", group=group, subscriptions=topic))
+
+    def lag(self, group: str) -> GroupLag:
+        """How far a group is in each of its queues."""
+        return cast(GroupLag, self._call("GET", path_of("groups", group=group) + "/offsets"))
+
+    def reset_offsets(
+        self,
+        group: str,
+        topic: str,
+        *,
+        to: Literal["earliest", "latest", "offset", "time"],
+        dry_run: bool = False,
+        **where: object,
+    ) -> Moves:
+        """Moves a stopped group's positions in a topic.
+
+        `where`: queues (list of ids, default all), `offset` with to="offset", `at_ms` (since 1970 UTC) or
+        `ago_ms` (back from the server's now) with to="time".
+        """
+        body = {"topic": topic, "to": to, "dry_run": dry_run, **given(where)}
+        return cast(Moves, self._call("PATCH", path_of("groups", group=group) + "/offsets", body=body))
+
+    def nodes(self) -> Iterator[Node]:
+        """All nodes by name."""
+        for row in self._pages("nodes", None):
+            yield cast(Node, row)
+
+    def _pages(self, plural: str, search: str | None) -> Iterator[dict[str, Any]]:
+        params: dict[str, object] = {"limit": PAGE, **given({"search": search})}
+        while True:
+            answer = self._call("GET", f"/api/v1/{plural}", params=params)
+            yield from answer[plural]
+            if answer.get("next") is None:
+                return
+            params["after"] = answer["next"]
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: dict[str, Any] | None = None,
+        params: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        return self._transport.request(method, path, body=body, params=params)
+
+
+def given(settings: dict[str, object]) -> dict[str, Any]:
+    """The settings that have a value: the others keep the broker's default."""
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def path_of(collection: str, **names: str) -> str:
+    """`path_of("groups", group="g", subscriptions="t")` is `/api/v1/groups/g/subscriptions/t`.
+
+    Raises OptionError for what can be no name: `.` and `..` would change the path on its way.
+    """
+    parts: list[str] = []
+    for field, name in names.items():
+        if not NAME.fullmatch(name):
+            what = field.removesuffix("s") if field != "subscriptions" else "topic"
+            raise OptionError(f"{what}: {name!r} is no name: {NAME_RULE}")
+        parts += [field, name] if parts else [collection, name]
+    return api_path(*parts)

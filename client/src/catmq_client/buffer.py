@@ -1,0 +1,260 @@
+"""Messages that wait to be sent, in lanes: one for each queue, and kind of belonging to it.
+
+A lane has at most one batch under way, so the messages of a key are stored in the order of their
+sends, retries included; lanes go in parallel. A batch is ready when it is full, when its linger
+time is over, when somebody waits for it, or when the lane was busy in between. Nothing here knows
+of the network: senders `take` a batch and say with `finished` or `put_back` how it went.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from catmq_client.backoff import Backoff
+from catmq_client.errors import BufferFull, Closed
+from catmq_client.options import ProducerOptions
+from catmq_client.receipts import Batch, SendFuture, size_of
+from catmq_client.routing import Kind, Layout, Routes
+
+
+class Lane:
+    """The batches of one queue and kind, oldest first."""
+
+    __slots__ = ("backoff", "batches", "current", "kind", "not_before", "queue", "routes", "topic")
+
+    def __init__(self, routes: Routes, queue: int | None, kind: Kind, backoff: Backoff) -> None:
+        self.routes = routes
+        self.topic = routes.layout.topic
+        self.queue = queue
+        self.kind = kind
+        self.batches: deque[Batch] = deque()
+        self.current: Batch | None = None
+        self.not_before = 0.0
+        self.backoff = backoff
+
+
+class SendBuffer:
+    """The bounded buffer of a producer."""
+
+    def __init__(self, options: ProducerOptions) -> None:
+        self._options = options
+        self._linger_s = options.linger_ms / 1000
+        self._timeout_s = options.delivery_timeout_ms / 1000
+        self._lanes: dict[tuple[str, int | None, Kind], Lane] = {}
+        # One lock; two conditions on it, so that a sender's end does not wake other senders.
+        self.lock = threading.RLock()
+        self._work = threading.Condition(self.lock)
+        self._room = threading.Condition(self.lock)
+        self._messages = 0
+        self._bytes = 0
+        self._closed = False
+        # Senders that wait for work, and what to call when somebody waits for room.
+        self.idle = 0
+        self.on_full: Callable[[], object] = lambda: None
+
+    def append(
+        self,
+        routes: Routes,
+        message: dict[str, Any],
+        *,
+        strict_queue: bool = True,
+        urgent: bool = False,
+        quiet: bool = False,
+        block_s: float = 0.0,
+    ) -> tuple[SendFuture, Lane]:
+        """Takes a message in, `queue` in it being the one its sender named.
+
+        urgent: ready at once, and its sender will try to deliver it itself. quiet: more follow, and
+        then a call of `hurry`, so no sender is woken now.
+        Waits up to `block_s` for room; raises BufferFull, Closed, or OptionError for a foreign queue.
+        """
+        size = size_of(message)
+        with self.lock:
+            if self._closed:
+                raise Closed("the producer is closed")
+            if self._is_full(size):
+                self._wait_for_room(size, block_s)
+            key = message.get("key")
+            route = routes.choose(key=key, queue=message.get("queue"), strict_queue=strict_queue)
+            if route.queue is not None:
+                message["queue"] = route.queue
+            lane = self._lane(routes, route.queue, route.kind)
+            batch = self._open_batch(lane, size)
+            future = batch.add(message, size)
+            self._messages += 1
+            self._bytes += size
+            self._after_append(lane, batch, urgent=urgent, quiet=quiet)
+        return future, lane
+
+    def take(self, *, wait_s: float = 0.0, only: Lane | None = None) -> tuple[Lane, Batch] | None:
+        """The oldest batch that is ready, and its lane; waits up to `wait_s`. `only` looks at one lane."""
+        give_up_at = time.monotonic() + wait_s
+        with self.lock:
+            while True:
+                now = time.monotonic()
+                lane, ready_at = self._first_ready((only,) if only else self._lanes.values())
+                if lane is not None and ready_at <= now:
+                    return self._start(lane)
+                if now >= give_up_at or (self._closed and not self._messages):
+                    return None
+                self.idle += 1
+                self._work.wait(min(ready_at, give_up_at) - now)
+                self.idle -= 1
+
+    def finished(self, lane: Lane, batch: Batch) -> None:
+        """Ends a batch: its lane is free for the next one."""
+        with self.lock:
+            lane.current = None
+            lane.backoff.reset()
+            lane.not_before = 0.0
+            self._free(batch)
+            if lane.batches:
+                self._work.notify()
+
+    def put_back(
+        self, lane: Lane, batches: Iterable[Batch], *, delay_s: float, ended: Batch | None = None
+    ) -> None:
+        """Puts batches in front of the lane again, to be tried in `delay_s`; those of `ended` are over."""
+        with self.lock:
+            lane.current = None
+            lane.batches.extendleft(reversed(list(batches)))
+            lane.not_before = time.monotonic() + delay_s
+            if ended is not None:
+                self._free(ended)
+            self._work.notify()
+
+    def relayout(self, routes: Routes, layout: Layout, *, refused: tuple[Lane, Batch] | None = None) -> None:
+        """Follows a newer layout: keyed messages not tried yet go to their slot's new queue, in their order.
+
+        `refused` is a batch under way whose queue refused it definitely; it goes first.
+        """
+        with self.lock:
+            routes.replace(layout)
+            moving: list[Batch] = []
+            if refused is not None:
+                refused[0].current = None
+                moving.append(refused[1])
+            for lane in [*self._lanes.values()]:
+                if lane.topic == layout.topic and lane.kind == Kind.KEYED:
+                    moving += [batch for batch in lane.batches if not batch.tries]
+                    lane.batches = deque(batch for batch in lane.batches if batch.tries)
+            for batch in moving:
+                self._append_again(routes, batch)
+            self._work.notify_all()
+
+    def hurry(self, futures: Iterable[SendFuture]) -> None:
+        """Makes the batches of these messages ready at once."""
+        with self.lock:
+            for future in futures:
+                future.batch.urgent = True
+            self._work.notify_all()
+
+    def hurry_all(self) -> list[SendFuture]:
+        """Makes everything ready at once; the futures of all that is waiting or under way."""
+        with self.lock:
+            batches = [b for lane in self._lanes.values() for b in (lane.current, *lane.batches) if b]
+            for batch in batches:
+                batch.urgent = True
+            self._work.notify_all()
+            return [future for batch in batches for future in batch.futures]
+
+    def close(self) -> None:
+        """Refuses further messages and lets senders go when nothing is left."""
+        with self.lock:
+            self._closed = True
+            self._work.notify_all()
+            self._room.notify_all()
+
+    def needs_sender(self) -> bool:
+        """Whether a batch is waiting or lingering and no sender is idle."""
+        with self.lock:
+            return self.idle == 0 and self._first_ready(self._lanes.values())[0] is not None
+
+    def _lane(self, routes: Routes, queue: int | None, kind: Kind) -> Lane:
+        key = (routes.layout.topic, queue, kind)
+        lane = self._lanes.get(key)
+        if lane is None:
+            options = self._options
+            backoff = Backoff(base_ms=options.retry_backoff_ms, max_ms=options.retry_backoff_max_ms)
+            lane = self._lanes[key] = Lane(routes, queue, kind, backoff)
+        return lane
+
+    def _open_batch(self, lane: Lane, size: int) -> Batch:
+        options = self._options
+        if lane.batches:
+            last = lane.batches[-1]
+            fits = (
+                len(last.messages) < options.batch_messages and last.size_bytes + size <= options.batch_bytes
+            )
+            if fits and not last.tries:
+                return last
+        batch = Batch(topic=lane.topic, queue=lane.queue, linger_s=self._linger_s, timeout_s=self._timeout_s)
+        lane.batches.append(batch)
+        return batch
+
+    def _after_append(self, lane: Lane, batch: Batch, *, urgent: bool, quiet: bool) -> None:
+        full = len(batch.messages) >= self._options.batch_messages
+        if full and lane.kind == Kind.FREE:
+            lane.routes.next_queue(after=lane.queue)
+        if urgent:
+            batch.urgent = True
+        elif not quiet and lane.current is None and (full or len(batch.messages) == 1):
+            self._work.notify()
+
+    def _append_again(self, routes: Routes, batch: Batch) -> None:
+        for message, future in zip(batch.messages, batch.futures, strict=True):
+            queue, kind = routes.choose(key=message.get("key"), queue=None, strict_queue=True)
+            message["queue"] = queue
+            lane = self._lane(routes, queue, kind)
+            target = self._open_batch(lane, len(message["body_bytes"]))
+            target.adopt(message, future, batch.expires_at)
+            target.urgent = target.urgent or batch.urgent
+        batch.let_go()
+
+    def _first_ready(self, lanes: Iterable[Lane]) -> tuple[Lane | None, float]:
+        """The lane that is ready first, and when, on the monotonic clock."""
+        first, first_at = None, time.monotonic() + 3600.0
+        for lane in lanes:
+            if lane.current is None and lane.batches:
+                at = max(lane.not_before, self._ready_at(lane))
+                if at < first_at:
+                    first, first_at = lane, at
+        return first, first_at
+
+    def _ready_at(self, lane: Lane) -> float:
+        head = lane.batches[0]
+        full = (
+            len(head.messages) >= self._options.batch_messages or head.size_bytes >= self._options.batch_bytes
+        )
+        ready_now = full or head.urgent or head.tries or self._closed or len(lane.batches) > 1
+        # The time it was made, so that of the ready ones the oldest goes first.
+        return head.created_at if ready_now else head.lingers_until
+
+    def _start(self, lane: Lane) -> tuple[Lane, Batch]:
+        batch = lane.current = lane.batches.popleft()
+        if lane.kind == Kind.FREE:
+            lane.routes.next_queue(after=lane.queue)
+        return lane, batch
+
+    def _is_full(self, size: int) -> bool:
+        over = self._bytes + size > self._options.buffer_bytes and self._messages > 0
+        return over or self._messages >= self._options.buffer_messages
+
+    def _wait_for_room(self, size: int, block_s: float) -> None:
+        self._work.notify_all()
+        self.on_full()
+        if not self._room.wait_for(lambda: self._closed or not self._is_full(size), block_s):
+            raise BufferFull(f"no room for {block_s:g} s: {self._messages} messages wait to be confirmed")
+        if self._closed:
+            raise Closed("the producer was closed while a send waited for room")
+
+    def _free(self, batch: Batch) -> None:
+        self._messages -= len(batch.futures)
+        self._bytes -= batch.size_bytes
+        self._room.notify_all()
+        if self._closed and not self._messages:
+            self._work.notify_all()

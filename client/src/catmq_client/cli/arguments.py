@@ -1,0 +1,114 @@
+"""Kinds of argument: each turns text into a value, or says which text would do."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+from urllib.parse import urlsplit
+
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+AGO = re.compile(r"-(\d+)([smhd])")
+POSITIONS = "earliest, latest, an OFFSET, a TIME like 2026-03-01T12:00, or how long ago: -15m (s, m, h, d)"
+
+
+def wrong(text: str) -> argparse.ArgumentTypeError:
+    """The error that argparse prints with the argument's name before it; exit code 2."""
+    return argparse.ArgumentTypeError(text)
+
+
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """A whole number in a range."""
+    wanted = f"a whole number from {least}" + (f" to {most}" if most is not None else "")
+
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"\d{1,19}", text, re.ASCII) or int(text) < least:
+            raise wrong(f"{text!r}: give {wanted}")
+        if most is not None and int(text) > most:
+            raise wrong(f"{text!r}: give {wanted}")
+        return int(text)
+
+    return parse
+
+
+def seconds(text: str) -> float:
+    """A span in seconds, above 0."""
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,6})?", text, re.ASCII) or float(text) == 0:
+        raise wrong(f"{text!r}: give seconds above 0, for example 5 or 0.5")
+    return float(text)
+
+
+def url(text: str) -> str:
+    """One or several broker URLs, with commas."""
+    for part in urls(text):
+        split = urlsplit(part)
+        if split.scheme not in ("http", "https") or not split.hostname:
+            raise wrong(f"{part!r} is no broker URL: give http://HOST:PORT, several with commas")
+    if not urls(text):
+        raise wrong("no broker URL in it: give http://HOST:PORT, several with commas")
+    return text
+
+
+def urls(text: str) -> list[str]:
+    """The broker URLs in a list with commas."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def header(text: str) -> tuple[str, str]:
+    """`name=value`."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise wrong(f"{text!r}: give NAME=VALUE")
+    return name, value
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a group's position is to go; `to` says which of the others is given."""
+
+    to: Literal["earliest", "latest", "offset", "time"]
+    offset: int | None = None
+    at_ms: int | None = None  # since 1970 UTC
+    ago_ms: int | None = None  # counted back by the server's clock
+
+
+def target(text: str) -> Target:
+    """A position as `--to` writes it.
+
+    >>> target("-15m").ago_ms, target("1970-01-01T00:01Z").at_ms, target("42").offset
+    (900000, 60000, 42)
+    """
+    words = {"earliest": Target("earliest"), "latest": Target("latest")}
+    if text in words:
+        return words[text]
+    if re.fullmatch(r"\d{1,18}", text, re.ASCII):
+        return Target("offset", offset=int(text))
+    ago = AGO.fullmatch(text)
+    if ago:
+        return Target("time", ago_ms=ago_ms(text, int(ago[1]), ago[2]))
+    try:
+        return Target("time", at_ms=int(datetime.fromisoformat(text).timestamp() * 1000))
+    except (ValueError, OverflowError, OSError):
+        raise wrong(f"{text!r}: give {POSITIONS}") from None
+
+
+def ago_ms(text: str, number: int, unit: str) -> int:
+    """A span in ms."""
+    try:
+        return int(timedelta(**{UNITS[unit]: number}).total_seconds() * 1000)
+    except OverflowError:
+        raise wrong(f"{text!r} is too long ago: give {POSITIONS}") from None
+
+
+def joined(argv: Sequence[str]) -> list[str]:
+    """The arguments with `--to -15m` as `--to=-15m`: argparse would take -15m for an option."""
+    kept: list[str] = []
+    for text in argv:
+        if kept and kept[-1] == "--to" and AGO.fullmatch(text):
+            kept[-1] = f"--to={text}"
+        else:
+            kept.append(text)
+    return kept

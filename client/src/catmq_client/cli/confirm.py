@@ -1,0 +1,19 @@
+"""Asking before something is deleted."""
+
+from __future__ import annotations
+
+import sys
+
+from catmq_client.cli.output import note
+
+
+def confirmed(what: str, name: str, *, yes: bool) -> bool:
+    """Whether to delete: a person at a terminal types the name again; a script meant what it wrote."""
+    if yes or not sys.stdin.isatty():
+        return True
+    sys.stderr.write(f"Delete {what} {name}? Type its name: ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip() == name:
+        return True
+    note("catmq: nothing deleted: the name differs")
+    return False

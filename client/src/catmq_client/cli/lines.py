@@ -1,0 +1,95 @@
+"""What `catmq send` reads: one message a line, from a file or standard input, in bounded memory."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from catmq_client.cli.stop import Stop
+
+Source = IO[bytes] | gzip.GzipFile
+
+MAX_LINE_BYTES = 16 * 1024 * 1024  # far above any broker's limit of a body; keeps memory bounded
+
+
+class BadLine(Exception):
+    """A line that cannot be sent: the text names it and says what to mend."""
+
+    def __init__(self, number: int, text: str) -> None:
+        super().__init__(f"line {number}: {text}")
+        self.number = number
+
+
+class Line(NamedTuple):
+    """One message to send: its line in the input, from 1."""
+
+    number: int
+    body: bytes
+    key: str | None
+
+
+def opened(name: str) -> AbstractContextManager[Source]:
+    """The input called `name`: `-` is standard input, `….gz` is unpacked. Raises OSError."""
+    if name == "-":
+        return nullcontext(sys.stdin.buffer)
+    path = Path(name)
+    if path.suffix == ".gz":
+        return gzip.open(path, "rb")
+    return path.open("rb")
+
+
+def lines(source: Source, *, stop: Stop, key_field: str | None, text: bool) -> Iterator[Line]:
+    """The lines of the input without empty ones. Raises BadLine, or Stopped by a signal while it waits."""
+    number = 0
+    while True:
+        number += 1
+        with stop.waiting():
+            read = read_line(source, number)
+        if not read:
+            return
+        body = read.rstrip(b"\r\n")
+        if body.strip():
+            yield Line(number, body, None if text else checked(number, body, key_field))
+
+
+def read_line(source: Source, number: int) -> bytes:
+    """The next line with its end, b"" at the end of the input."""
+    try:
+        read = source.readline(MAX_LINE_BYTES + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise BadLine(number, f"the gzip file is damaged here ({error}): get it anew") from error
+    if len(read) > MAX_LINE_BYTES:
+        raise BadLine(number, f"longer than {MAX_LINE_BYTES} bytes: one message is one line")
+    return read
+
+
+def checked(number: int, body: bytes, key_field: str | None) -> str | None:
+    """The key of a JSON line, None without `key_field`. Raises BadLine."""
+    try:
+        value = json.loads(body.decode())
+    except UnicodeDecodeError as error:
+        raise BadLine(number, f"not UTF-8 (byte {error.start + 1}): write the file in UTF-8") from error
+    except (ValueError, RecursionError) as error:
+        raise BadLine(
+            number, f"not JSON ({error}): mend it, or send lines as they are with --text"
+        ) from error
+    return None if key_field is None else key_of(number, value, key_field)
+
+
+def key_of(number: int, value: Any, field: str) -> str:
+    """The key in a JSON object: text as it is, whole numbers as text. Raises BadLine."""
+    if not isinstance(value, dict):
+        raise BadLine(number, f"not a JSON object, so it has no field {field!r} for the key (--key-field)")
+    key = value.get(field)
+    if isinstance(key, str):
+        return key
+    if isinstance(key, int) and not isinstance(key, bool):
+        return str(key)
+    what = f"no field {field!r}" if field not in value else f"field {field!r} is {json.dumps(key)[:40]}"
+    raise BadLine(number, f"{what}: --key-field needs text or a whole number there")

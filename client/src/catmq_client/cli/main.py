@@ -1,0 +1,104 @@
+"""The command line as a whole: all arguments, and how a command ends.
+
+Exit codes: 0 done (also: the reader of the output went away, or `consume` was told to stop), 1 failed,
+2 the call is wrong, 3 `consume` waited --idle-timeout without a single message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from catmq_client.cli import consume, groups, nodes, offsets, peek, send, topics
+from catmq_client.cli.arguments import joined, url
+from catmq_client.cli.brokers import Brokers, Command, chosen
+from catmq_client.cli.output import note
+from catmq_client.errors import CatmqError, OptionError
+from catmq_client.transport import Transport
+
+DONE, FAILED, WRONG = 0, 1, 2
+
+ENVIRONMENT = (
+    "CATMQ_URL names the brokers (several with commas), CATMQ_API_KEY the key. "
+    "Results go to standard output, everything else to standard error."
+)
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands and their arguments."""
+    # Before or after the command alike: SUPPRESS keeps a later default from hiding an earlier value.
+    common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    brokers = {"type": url, "metavar": "URL", "help": "broker URLs, several with commas (default: CATMQ_URL)"}
+    key = {
+        "metavar": "KEY",
+        "help": "API key (default: CATMQ_API_KEY, which other users of the machine do not see)",
+    }
+    common.add_argument("--url", **brokers)  # type: ignore[arg-type]
+    common.add_argument("--api-key", **key)  # type: ignore[arg-type]
+    whole = argparse.ArgumentParser(
+        prog="catmq", description="Send, consume and manage CatMQ.", epilog=ENVIRONMENT
+    )
+    whole.add_argument("--url", default=None, **brokers)  # type: ignore[arg-type]
+    whole.add_argument("--api-key", default=None, **key)  # type: ignore[arg-type]
+    commands = whole.add_subparsers(metavar="COMMAND", required=True)
+    for noun in (topics, groups, send, consume, peek, offsets, nodes):
+        noun.add(commands, common)
+    return whole
+
+
+def parsed(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments; a wrong call ends the program with exit code 2."""
+    whole = parser()
+    args, left = whole.parse_known_args(joined(argv))
+    # argparse fills an optional positional only right behind the first: `send TOPIC --key K -` misses the -.
+    if len(left) == 1 and getattr(args, "message", "") is None and (left[0] == "-" or left[0][:1] != "-"):
+        args.message = left.pop()
+    if left:
+        whole.error(f"unrecognized arguments: {' '.join(left)}")
+    return args
+
+
+def main(argv: Sequence[str] | None = None, *, transport: Transport | None = None) -> int:
+    """Runs one command and returns its exit code. `transport`: what to use instead of the network."""
+    args = parsed(sys.argv[1:] if argv is None else argv)
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="catmq: %(message)s")
+    try:
+        brokers = chosen(args, transport)
+    except OptionError as error:
+        note(f"catmq: {error}")
+        return WRONG
+    return ended(args, brokers)
+
+
+def ended(args: argparse.Namespace, brokers: Brokers) -> int:
+    """Runs the command and turns how it ended into an exit code."""
+    command: Command = args.command
+    try:
+        return command(args, brokers)
+    except OptionError as error:
+        note(f"catmq: {error}")
+        return WRONG
+    except CatmqError as error:
+        note(f"catmq: {brokers.explained(error)}")
+    except BrokenPipeError:
+        nobody_reads()
+        return DONE
+    except KeyboardInterrupt:
+        note("catmq: interrupted")
+    except OSError as error:
+        note(f"catmq: {error}")
+    return FAILED
+
+
+def nobody_reads() -> None:
+    """Keeps Python from complaining at its exit that the last bytes could not be written."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except OSError:  # not a file, so nothing is written at exit
+        return
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, descriptor)
+    os.close(null)

@@ -1,0 +1,349 @@
+"""Reads messages as a member of a group; see Consumer."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from catmq_client.committer import Committer
+from catmq_client.errors import CatmqError, Closed, CommitFailed, OptionError
+from catmq_client.fetcher import Fetcher
+from catmq_client.lanes import Handler, Lanes
+from catmq_client.membership import Membership
+from catmq_client.message import Message
+from catmq_client.options import ConsumerOptions, checked
+from catmq_client.owned import AssignedQueue, OwnedQueue
+from catmq_client.state import GroupState
+from catmq_client.transport import HttpTransport, Transport, api_path, request_until
+
+log = logging.getLogger("catmq.consumer")
+
+COMMIT_WITHIN_S = 30.0
+
+
+class Consumer:
+    """Reads the queues that its group assigns to it: iterate, `poll`, or `run` a handler in threads.
+
+    Done is what the application came back from: in iteration the message before the one yielded, in
+    poll() the batch before, in run() each message whose handler returned. What is done is committed
+    every auto_commit_interval_ms, before a queue is given up, and on close; the committed offset is
+    never above the lowest unfinished one. A message in hand when the loop is left is not done: call
+    commit() first if it is. Options and defaults: ConsumerOptions.
+
+    Use it from one thread; stop() and close() may come from any. Nothing is opened before the first
+    message is asked for. It belongs to the process that made it.
+    """
+
+    def __init__(
+        self,
+        urls: str | Sequence[str] | None = None,
+        *,
+        group: str | None = None,
+        topics: Sequence[str] = (),
+        name: str | None = None,
+        api_key: str | None = None,
+        transport: Transport | None = None,
+        verify: bool | str = True,
+        proxies: Mapping[str, str] | None = None,
+        compression: str | None = None,
+        **options: Any,
+    ) -> None:
+        """Subscribes to `topics`, and makes the group, if the API key may; `name` tells members apart."""
+        self.options = checked(ConsumerOptions, options)
+        if group is None:
+            raise OptionError("group is missing: name the consumer group")
+        if isinstance(topics, str):
+            raise OptionError(f"topics={topics!r}: give a list, [{topics!r}]")
+        self.group = group
+        self.topics = list(topics)
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
+        self._own_transport: HttpTransport | None = None
+        if transport is None:
+            transport = self._own_transport = HttpTransport(
+                urls, api_key=api_key, verify=verify, proxies=proxies, compression=compression
+            )
+        self._transport = transport
+        self._pid = os.getpid()
+        self._started = False
+        self._state = state = GroupState(self.options)
+        self._membership = Membership(
+            transport=transport, state=state, group=group, topics=self.topics, name=self.name, sdk=_sdk()
+        )
+        self._fetcher = Fetcher(transport=transport, state=state, on_gone=self._membership.lost)
+        self._committer = Committer(transport=transport, state=state)
+        # The queues of what the application has taken and not come back from.
+        self._hand: list[OwnedQueue] = []
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        """The next message; what was yielded before is done. Ends at stop(), or after consumer_timeout_ms."""
+        limit_ms = self.options.consumer_timeout_ms
+        messages = (
+            self._take(1, None if limit_ms is None else limit_ms / 1000) if not self._state.closed else []
+        )
+        if not messages:
+            raise StopIteration
+        return messages[0]
+
+    def poll(self, max_messages: int | None = None, timeout_s: float = 1.0) -> list[Message]:
+        """At most `max_messages` (default max_poll_records); [] after `timeout_s` seconds without one."""
+        if self._state.closed:
+            raise Closed("the consumer is closed")
+        return self._take(max_messages or self.options.max_poll_records, timeout_s)
+
+    def run(self, handler: Handler, *, threads: int = 8, order: str = "key") -> None:
+        """Calls `handler(message)` in threads until stop() or a signal ends it; then drains, commits, leaves.
+
+        order: "key" (one at a time for each key, in order), "queue" or "none". Raises HandlerFailed
+        when all queues stand still behind a message whose handler keeps failing, or at the end if
+        one does.
+        """
+        state = self._state
+        self._enter()
+        state.in_run = True
+        lanes = Lanes(state=state, handler=handler, threads=threads, order=order)
+        try:
+            while not state.stopping and not self._all_stand_still():
+                lanes.dispatch(self._wait_for_messages(state.share(), 1.0))
+        finally:
+            state.stopping = True
+            lanes.drain(self.options.rebalance_timeout_ms / 1000)
+            self.close()
+        if lanes.broken is not None:
+            raise lanes.broken
+        if lanes.failure is not None:
+            raise lanes.failure
+
+    def commit(self, offsets: Mapping[int, int] | None = None) -> None:
+        """Commits all yielded so far (in run(): all whose handlers returned), or `offsets` by queue.
+
+        Raises CommitFailed when a queue had gone to another member.
+        """
+        self._check_process()
+        with self._state.changed:
+            gone = [owned for owned in self._hand if owned.lost]
+            if not self._state.in_run:
+                self._finish_hand()
+        commits = self._committer.due() if offsets is None else self._committer.explicit(offsets)
+        gone += self._committer.commit_until(commits, within_s=COMMIT_WITHIN_S)
+        if gone:
+            names = ", ".join(f"{owned.topic} queue {owned.queue}" for owned in gone)
+            raise CommitFailed(f"{names} had gone to another member; its messages will be repeated there")
+
+    def assignment(self) -> list[AssignedQueue]:
+        """The queues owned now."""
+        with self._state.changed:
+            return [o.name for o in self._state.queues.values() if o.acquired and o.revoked_until is None]
+
+    def position(self, queue: int) -> int:
+        """The offset of the next message that will be given out."""
+        with self._state.changed:
+            return self._owned(queue).next_offset
+
+    def committed(self, queue: int) -> int:
+        """The committed offset of an owned queue: where another member would go on."""
+        with self._state.changed:
+            return self._owned(queue).committed
+
+    def seek(self, queue: int, offset: int) -> None:
+        """Goes on at `offset`. Commits follow, but never fall: going back repeats without uncommitting."""
+        if offset < 0:
+            raise OptionError(f"offset={offset}: offsets begin at 0")
+        with self._state.changed:
+            self._state.seek(self._owned(queue), offset)
+        self._fetcher.interrupt()
+
+    def seek_to_beginning(self, *queues: int) -> None:
+        """Goes on at the first message of these (default: all owned) queues that still exists."""
+        self._seek_to("low", queues)
+
+    def seek_to_end(self, *queues: int) -> None:
+        """Goes on behind the last message of these (default: all owned) queues."""
+        self._seek_to("head", queues)
+
+    def pause(self, *queues: int) -> None:
+        """Gives out nothing more of these queues (default: all owned) until resume(); they stay ours."""
+        self._set_paused(queues, True)
+
+    def resume(self, *queues: int) -> None:
+        """Ends pause()."""
+        self._set_paused(queues, False)
+        self._fetcher.interrupt()
+
+    def paused(self) -> list[AssignedQueue]:
+        """The owned queues that are paused."""
+        with self._state.changed:
+            return [owned.name for owned in self._state.queues.values() if owned.paused]
+
+    def stop(self) -> None:
+        """Ends iteration and run() soon; safe in signal handlers and from other threads."""
+        with self._state.changed:
+            self._state.stopping = True
+            self._state.changed.notify_all()
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Commits what is done, for at most `timeout_s` (default rebalance_timeout_ms), and leaves."""
+        state = self._state
+        if state.closed or self._pid != os.getpid():
+            return
+        self.stop()
+        within_s = self.options.rebalance_timeout_ms / 1000 if timeout_s is None else timeout_s
+        try:
+            if self._started:
+                self._give_up_all(within_s)
+        finally:
+            with state.changed:
+                state.closed = True
+                state.changed.notify_all()
+            self._membership.leave()
+            if self._own_transport is not None:
+                self._own_transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _take(self, limit: int, timeout_s: float | None) -> list[Message]:
+        self._enter()
+        with self._state.changed:
+            self._finish_hand()
+        taken = self._wait_for_messages(limit, timeout_s)
+        with self._state.changed:
+            self._hand = [taken[0][0]] if len(taken) == 1 else list({id(o): o for o, _ in taken}.values())
+            self._state.away_since = time.monotonic() if taken else None
+        return [message for _, message in taken]
+
+    def _wait_for_messages(self, limit: int, timeout_s: float | None) -> list[tuple[OwnedQueue, Message]]:
+        """What may be given out; [] after `timeout_s`, at stop(), or when all queues stand still."""
+        state = self._state
+        give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            self._call_back()
+            with state.changed:
+                self._raise_what_ended_us()
+                taken = [] if state.stopping else state.hand_out(limit)
+                left_s = 3600.0 if give_up_at is None else give_up_at - time.monotonic()
+                if taken or state.stopping or left_s <= 0 or self._all_stand_still():
+                    return taken
+                if not self._next_event():
+                    state.changed.wait(left_s)
+
+    def _enter(self) -> None:
+        self._check_process()
+        state = self._state
+        state.away_since = None
+        if not self._started:
+            self._started = True
+            for target in (self._membership.run, self._committer.run):
+                threading.Thread(target=target, name="catmq-consumer", daemon=True).start()
+            self._fetcher.start()
+
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise Closed("this Consumer belongs to the process that forked this one: make one after the fork")
+
+    def _raise_what_ended_us(self) -> None:
+        state = self._state
+        if state.fatal is not None:
+            raise state.fatal
+        silence, state.silence = state.silence, None
+        if silence is not None:
+            state.want_heartbeat()
+            raise silence
+
+    def _finish_hand(self) -> None:
+        for owned in self._hand:
+            owned.finish_all()
+            if owned.revoked_until is not None:
+                self._state.changed.notify_all()
+        self._hand = []
+
+    def _all_stand_still(self) -> bool:
+        with self._state.changed:
+            queues = self._state.queues.values()
+            return bool(queues) and all(owned.halted for owned in queues)
+
+    def _next_event(self) -> bool:
+        """Whether a callback is due: a revoke only when no handler of its queue is at work any more."""
+        for assigned, owned in self._state.events:
+            late = (owned.revoked_until or 0.0) < time.monotonic()
+            if assigned or not owned.running or late:
+                return True
+        return False
+
+    def _call_back(self) -> None:
+        """Tells the application which queues came and went, in its own thread."""
+        state = self._state
+        while True:
+            with state.changed:
+                if not self._next_event():
+                    return
+                assigned, owned = state.events.popleft()
+            callback = self.options.on_assigned if assigned else self.options.on_revoked
+            try:
+                if callback is not None:
+                    callback([owned.name])
+            finally:
+                with state.changed:
+                    owned.tell_revoked = False
+                    state.changed.notify_all()
+
+    def _give_up_all(self, within_s: float) -> None:
+        """The end in order: no more messages, callbacks, the last commit."""
+        state = self._state
+        with state.changed:
+            if self.options.on_revoked:
+                owned_now = [o for o in state.queues.values() if o.acquired and not o.tell_revoked]
+                state.events.extend((False, owned) for owned in owned_now)
+        self._call_back()
+        if not self.options.enable_auto_commit:
+            return
+        try:
+            self._committer.commit_until(self._committer.due(), within_s=within_s)
+        except CatmqError as error:
+            log.warning("group %s: the last commit failed, messages will be repeated: %s", self.group, error)
+
+    def _owned(self, queue: int) -> OwnedQueue:
+        owned = self._state.queues.get(queue)
+        if owned is None or not owned.acquired:
+            raise OptionError(f"queue {queue} is not owned by this consumer now")
+        return owned
+
+    def _choice(self, queues: tuple[int, ...]) -> list[OwnedQueue]:
+        everything = [owned for owned in self._state.queues.values() if owned.acquired]
+        return [self._owned(queue) for queue in queues] if queues else everything
+
+    def _set_paused(self, queues: tuple[int, ...], paused: bool) -> None:
+        with self._state.changed:
+            for owned in self._choice(queues):
+                owned.paused = paused
+
+    def _seek_to(self, end: str, queues: tuple[int, ...]) -> None:
+        with self._state.changed:
+            chosen = self._choice(queues)
+        for topic in sorted({owned.topic for owned in chosen}):
+            answer = request_until(
+                self._transport, "GET", api_path("topics", topic), within_s=COMMIT_WITHIN_S
+            )
+            ends = {queue["queue"]: queue[end] for queue in answer["queues"]}
+            for owned in chosen:
+                if owned.topic == topic and ends.get(owned.queue) is not None:
+                    self.seek(owned.queue, ends[owned.queue])
+
+
+def _sdk() -> str:
+    return f"catmq-client/0.1.0 python/{platform.python_version()}"

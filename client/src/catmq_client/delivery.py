@@ -1,0 +1,219 @@
+"""One try to store one batch, and what follows from how it ended.
+
+answer                          the receipts
+unknown (time-out, cut off,     same batch_id, same queue, until delivery_timeout_ms, then
+  outcome_unknown, 502, 504)      SendOutcomeUnknown; the batch never moves again (unless the
+                                  topic says on_unknown: resend)
+this queue refused              a free batch moves to another queue, a keyed one waits, or follows
+                                  its slot if the layout changed
+this message refused            it fails alone; the others of its batch go again
+broker or node away             again after a delay
+anything else                   fails
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from enum import Enum
+from typing import Any
+
+from catmq_client.buffer import Lane, SendBuffer
+from catmq_client.errors import (
+    CatmqError,
+    DeliveryTimeout,
+    InvalidRequest,
+    SendOutcomeUnknown,
+    ServerFailed,
+)
+from catmq_client.options import ProducerOptions
+from catmq_client.receipts import Batch
+from catmq_client.routing import Kind, Layouts
+from catmq_client.transport import Transport, api_path
+
+log = logging.getLogger("catmq.producer")
+
+# Refusals of a queue, before anything was stored.
+QUEUE_REFUSED = {"queue_not_writable", "node_unavailable", "queue_not_found", "node_full"}
+# A bug at the broker may be met by every try: only so many.
+TRIES_OF_A_BUG = 3
+_INDEX = re.compile(r"messages\[(\d+)\]")
+
+
+class Next(Enum):
+    """What to do with a batch after a failed try."""
+
+    REPEAT = "repeat"
+    MOVE = "move"
+    SPLIT = "split"
+    FAIL = "fail"
+
+
+def after_failure(batch: Batch, error: CatmqError, *, kind: Kind, resend_unknown: bool) -> Next:
+    """What follows from `error`; `batch.unknown` already counts this try. Pure."""
+    stored_for_sure_not = not batch.unknown
+    if isinstance(error, InvalidRequest) and len(batch.messages) > 1 and stored_for_sure_not:
+        return Next.SPLIT
+    if isinstance(error, ServerFailed):
+        return Next.REPEAT if batch.tries < TRIES_OF_A_BUG else Next.FAIL
+    if error.code in QUEUE_REFUSED:
+        if stored_for_sure_not or resend_unknown:
+            return _after_queue_refused(error, kind)
+        return Next.REPEAT
+    return Next.REPEAT if error.retriable or error.outcome_unknown else Next.FAIL
+
+
+def _after_queue_refused(error: CatmqError, kind: Kind) -> Next:
+    if kind == Kind.NAMED:
+        return Next.REPEAT if error.retriable else Next.FAIL
+    return Next.MOVE
+
+
+class Delivery:
+    """Delivers the batches of one producer."""
+
+    def __init__(
+        self, *, transport: Transport, buffer: SendBuffer, layouts: Layouts, options: ProducerOptions
+    ) -> None:
+        self._transport = transport
+        self._buffer = buffer
+        self._layouts = layouts
+        self._timeout_s = options.request_timeout_ms / 1000
+
+    def step(self, lane: Lane, batch: Batch) -> None:
+        """One try; afterwards the batch has ended or is back in the buffer, and its lane is free."""
+        self._leave_avoided_queue(lane, batch)
+        left_s = batch.expires_at - time.monotonic()
+        if left_s <= 0:
+            self._end(
+                lane, batch, _final(batch, DeliveryTimeout("no try was left within delivery_timeout_ms"))
+            )
+            return
+        batch.tries += 1
+        try:
+            results = self._post(batch, min(self._timeout_s, left_s))
+        except CatmqError as error:
+            self._after_failure(lane, batch, error)
+        except BaseException as error:
+            # A bug of ours must not leave callers waiting for ever.
+            self._end(lane, batch, SendOutcomeUnknown(f"the client failed: {error!r}"))
+            raise
+        else:
+            self._after_answer(lane, batch, results)
+
+    def _post(self, batch: Batch, timeout_s: float) -> list[dict[str, Any]]:
+        answer = self._transport.request(
+            "POST",
+            api_path("topics", batch.topic, "messages"),
+            body={"messages": batch.messages, "batch_id": batch.batch_id},
+            timeout_s=timeout_s,
+        )
+        results: list[dict[str, Any]] = answer["results"]
+        return results
+
+    def _after_answer(self, lane: Lane, batch: Batch, results: list[dict[str, Any]]) -> None:
+        refusals = [result["error"] for result in results if "error" in result]
+        if any(refusal.get("retriable") for refusal in refusals):
+            # What was stored stays stored: the same batch_id again only adds what is missing.
+            delay_s = lane.backoff.next_s()
+            if time.monotonic() + delay_s < batch.expires_at:
+                batch.unknown = True
+                self._buffer.put_back(lane, [batch], delay_s=delay_s)
+                return
+        batch.finish(results)
+        self._buffer.finished(lane, batch)
+        self._freshen(batch.topic)
+
+    def _after_failure(self, lane: Lane, batch: Batch, error: CatmqError) -> None:
+        batch.unknown = batch.unknown or error.outcome_unknown
+        layout = self._layouts.known(batch.topic).layout
+        follows = after_failure(batch, error, kind=lane.kind, resend_unknown=layout.resend_unknown)
+        if follows is Next.SPLIT:
+            self._split(lane, batch, error)
+        elif follows is Next.FAIL:
+            self._end(lane, batch, _final(batch, error) if batch.unknown else error)
+        elif follows is Next.MOVE:
+            self._move(lane, batch, error)
+        else:
+            self._repeat(lane, batch, error)
+
+    def _repeat(self, lane: Lane, batch: Batch, error: CatmqError) -> None:
+        delay_s = lane.backoff.next_s(error)
+        if time.monotonic() + delay_s >= batch.expires_at:
+            self._end(lane, batch, _final(batch, error))
+            return
+        log.debug("%s queue %s: try %d: %s", batch.topic, batch.queue, batch.tries, error)
+        self._buffer.put_back(lane, [batch], delay_s=delay_s)
+
+    def _move(self, lane: Lane, batch: Batch, error: CatmqError) -> None:
+        """To another queue: a free batch to any, a keyed one only where its slot now is."""
+        routes = self._layouts.known(batch.topic)
+        layout = self._layouts.freshen(batch.topic, suspicious=True)
+        with self._buffer.lock:
+            routes.avoid(batch.queue, whole_node=error.code in ("node_unavailable", "node_full"))
+            if lane.kind == Kind.KEYED:
+                changed = layout is not None and layout.slots != routes.layout.slots
+                if changed and layout is not None:
+                    self._buffer.relayout(routes, layout, refused=(lane, batch))
+                    return
+            if layout is not None:
+                self._buffer.relayout(routes, layout)
+            target = routes.elsewhere(batch.moved_from | {batch.queue}) if lane.kind == Kind.FREE else None
+            if target is not None:
+                batch.move(target)
+                batch.unknown = False
+                self._buffer.put_back(lane, [batch], delay_s=0.0)
+                return
+            batch.moved_from.clear()
+        if error.code == "queue_not_found":
+            self._end(lane, batch, error)
+        else:
+            self._repeat(lane, batch, error)
+
+    def _split(self, lane: Lane, batch: Batch, error: CatmqError) -> None:
+        """One wrong message must not fail its neighbours: they go again, under a new batch_id."""
+        count = len(batch.messages)
+        wrong = {int(found[1]) for e in error.errors if (found := _INDEX.match(e.field))}
+        wrong = {i for i in wrong if i < count}
+        ended = None
+        if wrong:
+            good = [i for i in range(count) if i not in wrong]
+            parts = [batch.part(good)] if good else []
+            ended = batch.part(sorted(wrong))
+            ended.fail(error)
+        else:
+            parts = [batch.part([*range(count // 2)]), batch.part([*range(count // 2, count)])]
+        batch.let_go()
+        self._buffer.put_back(lane, parts, delay_s=0.0, ended=ended)
+
+    def _end(self, lane: Lane, batch: Batch, error: CatmqError) -> None:
+        batch.fail(error)
+        self._buffer.finished(lane, batch)
+
+    def _leave_avoided_queue(self, lane: Lane, batch: Batch) -> None:
+        """A free batch does not go to a queue that has just refused another one."""
+        if lane.kind != Kind.FREE or batch.tries:
+            return
+        with self._buffer.lock:
+            routes = self._layouts.known(batch.topic)
+            if routes.layout.slots and not routes.usable(batch.queue):
+                target = routes.elsewhere({batch.queue})
+                if target is not None:
+                    batch.move(target)
+
+    def _freshen(self, topic: str) -> None:
+        layout = self._layouts.freshen(topic, suspicious=False)
+        if layout is not None:
+            self._buffer.relayout(self._layouts.known(topic), layout)
+
+
+def _final(batch: Batch, error: CatmqError) -> CatmqError:
+    """The end of a batch that ran out of time or tries, told apart by whether it may be stored."""
+    what = f"{batch.topic}, queue {batch.queue}, after {batch.tries} tries: {error}"
+    if batch.unknown:
+        final: CatmqError = SendOutcomeUnknown(f"may or may not be stored: {what}", status=error.status)
+    else:
+        final = DeliveryTimeout(f"not stored: {what}", status=error.status)
+    final.__cause__ = error
+    return final

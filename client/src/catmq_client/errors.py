@@ -1,0 +1,259 @@
+"""Every error that the client raises, in one tree.
+
+CatmqError                          code, detail, retriable, outcome_unknown, errors, retry_after_ms, status
+├── OptionError                     an option or argument is wrong (also a ValueError)
+├── Closed                          used after close(), or a Consumer used after fork
+├── ConnectFailed                   no broker could be reached; nothing was sent
+├── AnswerLost                      sent, but no answer came: it may or may not have been done
+├── Refused                         a broker answered with a problem
+│   ├── InvalidRequest              400, 405, 406, 413, 415, 422: mend it, do not repeat it
+│   ├── Unauthenticated  Forbidden  NotFound  Conflict  Gone  NotBuilt
+│   ├── ServerFailed                500: a bug; the detail carries the id that is in the broker's log
+│   └── Unavailable                 right, but not now: repeat it
+├── SendError                       what a send ends with
+│   ├── MessageRefused              the broker took the request but refused this message
+│   ├── BufferFull                  no room for max_block_ms
+│   ├── DeliveryTimeout             delivery_timeout_ms passed; not stored
+│   └── SendOutcomeUnknown          delivery_timeout_ms passed; it may be stored
+└── ConsumerError
+    ├── CommitFailed                a queue had gone to another member: its messages will be repeated there
+    ├── ConsumerReplaced            another process registered under this consumer's name
+    ├── MaxPollIntervalExceeded     the application was silent for max_poll_interval_ms and lost its queues
+    ├── OffsetReset                 a position is gone and auto_offset_reset is "none"
+    └── HandlerFailed               run(): a handler raised handler_attempts times; its queue stands still
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One wrong field of a request: its path (`messages[3].key`) and what to do."""
+
+    field: str
+    message: str
+
+
+class CatmqError(Exception):
+    """Base of all. `code` is stable and for programs, `detail` is for people."""
+
+    code: str = "error"
+    retriable: bool = False
+    outcome_unknown: bool = False
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        code: str | None = None,
+        retriable: bool | None = None,
+        errors: Sequence[FieldError] = (),
+        retry_after_ms: int | None = None,
+        status: int | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.code = code or type(self).code
+        self.retriable = type(self).retriable if retriable is None else retriable
+        self.errors = tuple(errors)
+        self.retry_after_ms = retry_after_ms
+        self.status = status
+
+    def __str__(self) -> str:
+        """The detail, then the wrong fields one a line."""
+        return "\n".join([self.detail, *(f"  {e.field}: {e.message}" for e in self.errors)])
+
+
+class OptionError(CatmqError, ValueError):
+    """An option or argument is wrong; the detail says what to write instead."""
+
+    code = "option"
+
+
+class Closed(CatmqError):
+    """The object was closed, or belongs to the process that forked this one."""
+
+    code = "closed"
+
+
+class ConnectFailed(CatmqError):
+    """No broker could be reached: nothing was sent, so repeating is safe."""
+
+    code = "connect_failed"
+    retriable = True
+
+
+class AnswerLost(CatmqError):
+    """The request was sent but its answer never came: only repeat what is harmless when done twice."""
+
+    code = "answer_lost"
+    retriable = True
+    outcome_unknown = True
+
+
+class Refused(CatmqError):
+    """A broker answered with a problem."""
+
+    code = "refused"
+
+
+class InvalidRequest(Refused):
+    """A field is wrong; `errors` names it."""
+
+    code = "invalid"
+
+
+class Unauthenticated(Refused):
+    """No API key, or one that the brokers do not know."""
+
+    code = "unauthenticated"
+
+
+class Forbidden(Refused):
+    """The API key lacks the right; the detail names right and resource."""
+
+    code = "forbidden"
+
+
+class NotFound(Refused):
+    """Something named does not exist; `code` says what kind of thing."""
+
+    code = "url_not_found"
+
+
+class Conflict(Refused):
+    """What is asked contradicts what is; `code` says how."""
+
+    code = "conflict"
+
+
+class Gone(Refused):
+    """The consumer id is no longer valid: `expired` (register anew) or `replaced` (stop)."""
+
+    code = "expired"
+
+
+class NotBuilt(Refused):
+    """Part of the published API, but not of the broker's version."""
+
+    code = "not_implemented"
+
+
+class ServerFailed(Refused):
+    """The broker met a bug half way: what was asked may or may not have been done."""
+
+    code = "internal"
+    outcome_unknown = True
+
+
+class Unavailable(Refused):
+    """Right, but not now. `outcome_unknown` when the broker cannot say whether it was done."""
+
+    code = "busy"
+    retriable = True
+
+
+class SendError(CatmqError):
+    """A message could not be sent."""
+
+    code = "send_failed"
+
+
+class MessageRefused(SendError):
+    """The broker refused this message of a batch; `code` says why."""
+
+    code = "message_refused"
+
+
+class BufferFull(SendError):
+    """The producer's buffer had no room for max_block_ms; nothing was sent."""
+
+    code = "buffer_full"
+
+
+class DeliveryTimeout(SendError):
+    """Not stored within delivery_timeout_ms; every try ended with a definite refusal."""
+
+    code = "delivery_timeout"
+
+
+class SendOutcomeUnknown(SendError):
+    """Not confirmed within delivery_timeout_ms: the message may or may not be stored."""
+
+    code = "outcome_unknown"
+    outcome_unknown = True
+
+
+class ConsumerError(CatmqError):
+    """A consumer cannot go on as it is."""
+
+    code = "consumer_failed"
+
+
+class CommitFailed(ConsumerError):
+    """A queue had gone to another member before the commit: its messages will be repeated there."""
+
+    code = "fenced"
+
+
+class ConsumerReplaced(ConsumerError):
+    """Another process registered under this consumer's name; this one must stop."""
+
+    code = "replaced"
+
+
+class MaxPollIntervalExceeded(ConsumerError):
+    """The application was silent for max_poll_interval_ms and lost its queues; poll again to rejoin."""
+
+    code = "max_poll_interval"
+
+
+class OffsetReset(ConsumerError):
+    """The position no longer exists and auto_offset_reset is "none"."""
+
+    code = "offset_out_of_range"
+
+
+class HandlerFailed(ConsumerError):
+    """A handler raised handler_attempts times; its queue stands still at that message."""
+
+    code = "handler_failed"
+
+
+_BY_STATUS: dict[int, type[Refused]] = {
+    401: Unauthenticated,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Gone,
+    501: NotBuilt,
+    500: ServerFailed,
+}
+
+
+def from_problem(status: int, problem: Mapping[str, Any]) -> CatmqError:
+    """The error for an `application/problem+json` answer.
+
+    `problem` is `{detail, code, retriable, retry_after_ms?, errors?: [{field, message}]}`; what is
+    missing (a proxy's own page) is filled from the status. 502, 504 and an unexplained 503 come
+    from something between us and the broker, so nobody knows whether the broker did it.
+    """
+    code = problem.get("code")
+    if code is None and status >= 500 and status not in (500, 501):
+        return AnswerLost(f"HTTP {status} from a proxy or a dying broker", status=status)
+    kind = _BY_STATUS.get(status) or (Unavailable if status >= 500 or status == 429 else InvalidRequest)
+    error = kind(
+        str(problem.get("detail") or problem.get("title") or f"HTTP {status}"),
+        code=code,
+        retriable=problem.get("retriable"),
+        errors=[FieldError(str(e.get("field")), str(e.get("message"))) for e in problem.get("errors") or ()],
+        retry_after_ms=problem.get("retry_after_ms"),
+        status=status,
+    )
+    if code == "outcome_unknown" or status in (502, 504):
+        error.outcome_unknown = True
+    return error

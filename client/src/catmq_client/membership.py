@@ -1,0 +1,258 @@
+"""Being a member of a group: register, heartbeat, follow the assignment, leave.
+
+The lease counts from when the last recorded heartbeat was *sent*; without it no message is handed
+out and no handler starts, so a member always stops before the broker gives its queues away. A
+heartbeat goes out at once after registering, when a pull says that the assignment changed, and to
+confirm that revoked queues were released.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from catmq_client.backoff import Backoff
+from catmq_client.errors import (
+    CatmqError,
+    Conflict,
+    ConsumerReplaced,
+    Forbidden,
+    Gone,
+    InvalidRequest,
+    MaxPollIntervalExceeded,
+    NotFound,
+    Unauthenticated,
+)
+from catmq_client.ids import uuid7
+from catmq_client.owned import OwnedQueue
+from catmq_client.state import GroupState, lease_clock
+from catmq_client.transport import Transport, api_path, request_until
+
+log = logging.getLogger("catmq.consumer")
+
+# Answers that no repeating will change: the application has to know.
+HOPELESS = (Unauthenticated, Forbidden, InvalidRequest, NotFound, Conflict)
+LEAVE_WITHIN_S = 3.0
+
+
+class Membership:
+    """Keeps one consumer registered; `run` is its thread."""
+
+    def __init__(
+        self, *, transport: Transport, state: GroupState, group: str, topics: list[str], name: str, sdk: str
+    ) -> None:
+        self._transport = transport
+        self._state = state
+        self._group = group
+        self._topics = topics
+        self._name = name
+        self._sdk = sdk
+        # Tells this process from an earlier one of the same name.
+        self._incarnation = uuid7()
+        self._backoff = Backoff(
+            base_ms=state.options.retry_backoff_ms, max_ms=min(3_000, state.options.retry_backoff_max_ms)
+        )
+        # Since when answers contradict what we know, lease clock.
+        self._doubt_since: float | None = None
+
+    def run(self) -> None:
+        """Registers and sends heartbeats until the consumer closes."""
+        state = self._state
+        delay_s = 0.0
+        while state.wait(delay_s, lambda: state.heartbeat_wanted) and state.fatal is None:
+            try:
+                delay_s = self._step()
+            except CatmqError as error:
+                delay_s = self._after_failure(error)
+            except Exception:
+                log.exception("the membership of group %s met a bug; it goes on", self._group)
+                delay_s = self._backoff.next_s()
+
+    def leave(self) -> None:
+        """Tells the broker that this member is gone; its queues move at once."""
+        with self._state.changed:
+            consumer_id, self._state.consumer_id = self._state.consumer_id, None
+        if consumer_id is None:
+            return
+        try:
+            path = api_path("consumers", consumer_id)
+            request_until(self._transport, "DELETE", path, within_s=LEAVE_WITHIN_S, timeout_s=LEAVE_WITHIN_S)
+        except CatmqError as error:
+            log.info(
+                "group %s: could not leave (%s); the queues move when the session ends", self._group, error
+            )
+
+    def lost(self, error: CatmqError, consumer_id: str | None) -> None:
+        """The broker no longer knows this member: `expired` registers again, `replaced` ends it."""
+        state = self._state
+        with state.changed:
+            if consumer_id != state.consumer_id:
+                return
+            if error.code == "replaced":
+                detail = f"another process registered as {self._name} in group {self._group}; this one stops"
+                state.fatal = ConsumerReplaced(detail, status=error.status)
+            else:
+                log.warning(
+                    "group %s: the session of %s has ended; it registers again", self._group, self._name
+                )
+            state.lose_all()
+            state.heartbeat_wanted = True
+
+    def _step(self) -> float:
+        """One heartbeat, or registration; the seconds until the next."""
+        state = self._state
+        self._check_silence()
+        with state.changed:
+            state.heartbeat_wanted = False
+            if state.silence is not None:
+                return state.heartbeat_interval_s
+            consumer_id = state.consumer_id
+        if consumer_id is None:
+            self._register()
+            return 0.0
+        self._heartbeat(consumer_id)
+        self._backoff.reset()
+        return state.heartbeat_interval_s
+
+    def _register(self) -> None:
+        state = self._state
+        if state.options.auto_offset_reset == "latest":
+            self._subscribe_at_the_end()
+        body: dict[str, Any] = {"name": self._name, "incarnation": self._incarnation, "sdk": self._sdk}
+        if self._topics:
+            body["topics"] = self._topics
+        if state.options.instance_id:
+            body["instance_id"] = state.options.instance_id
+        answer = self._post(
+            "groups", self._group, "consumers", body=body, timeout_s=self._request_timeout_s()
+        )
+        with state.changed:
+            state.session_timeout_s = answer["session_timeout_ms"] / 1000
+            state.heartbeat_interval_s = answer["heartbeat_interval_ms"] / 1000
+            state.consumer_id = answer["consumer_id"]
+            state.changed.notify_all()
+        log.info("group %s: registered as %s", self._group, self._name)
+        if state.closed:
+            self.leave()
+
+    def _subscribe_at_the_end(self) -> None:
+        """Makes missing subscriptions begin at the end; registering alone begins at the earliest message."""
+        for topic in self._topics:
+            body = {"topic": topic, "start": "latest"}
+            try:
+                self._post("groups", self._group, "subscriptions", body=body)
+            except (Conflict, Forbidden):
+                continue
+            except NotFound as error:
+                if error.code != "group_not_found":
+                    raise
+                self._post("groups", body={"name": self._group})
+                self._post("groups", self._group, "subscriptions", body=body)
+
+    def _heartbeat(self, consumer_id: str) -> None:
+        state = self._state
+        with state.changed:
+            owned = [{"queue": o.queue, "epoch": o.epoch} for o in state.queues.values()]
+            body = {"generation": state.generation, "owned": owned}
+        sent_at = lease_clock()
+        # Short enough to try another broker before the session ends.
+        timeout_s = max(1.0, min(self._request_timeout_s(), state.session_timeout_s / 3))
+        answer = self._post("consumers", consumer_id, "heartbeat", body=body, timeout_s=timeout_s)
+        with state.changed:
+            if state.consumer_id != consumer_id:
+                return
+            state.lease_until = sent_at + state.session_timeout_s
+            state.coordinator_lost = False
+            self._weigh(self._follow(answer))
+            state.changed.notify_all()
+
+    def _follow(self, answer: dict[str, Any]) -> bool:
+        """Takes over the assignment; False when the answer contradicts what we know."""
+        state = self._state
+        if answer["generation"] < state.generation:
+            # A broker that has not heard the news yet; the heartbeat counts all the same.
+            return False
+        state.generation = answer["generation"]
+        assigned = {item["queue"]: item for item in answer["assigned"]}
+        for owned in [*state.queues.values()]:
+            if owned.queue not in assigned:
+                state.revoke(owned)
+        known = [self._own(item) for item in assigned.values()]
+        return all(known)
+
+    def _own(self, item: dict[str, Any]) -> bool:
+        """Owns one assigned queue, if that is news; False when it is one we gave up."""
+        state = self._state
+        queue, epoch = item["queue"], item["epoch"]
+        owned = state.queues.get(queue)
+        if owned is not None and owned.epoch == epoch:
+            owned.stopped = item.get("stopped", False)
+            if owned.revoked_until is not None:
+                state.keep(owned)
+            return True
+        if owned is not None:
+            state.lose(owned)
+        if (queue, epoch) in state.released:
+            return False
+        stopped = item.get("stopped", False)
+        state.add(OwnedQueue(topic=item["topic"], queue=queue, epoch=epoch, stopped=stopped))
+        return True
+
+    def _weigh(self, consistent: bool) -> None:
+        """Contradictions pass within moments; one that stays for a session means that we must begin anew.
+
+        Without this a queue could stay assigned to a member that may never take it up again.
+        """
+        now = lease_clock()
+        if consistent:
+            self._doubt_since = None
+        elif self._doubt_since is None:
+            self._doubt_since = now
+        elif now - self._doubt_since > self._state.session_timeout_s:
+            log.warning("group %s: the broker's answers stay older than ours: registering anew", self._group)
+            self._doubt_since = None
+            self._incarnation = uuid7()
+            self._state.lose_all()
+            self._state.heartbeat_wanted = True
+
+    def _after_failure(self, error: CatmqError) -> float:
+        """What follows from a failed registration or heartbeat; the seconds until the next try."""
+        state = self._state
+        consumer_id = state.consumer_id
+        registered = consumer_id is not None
+        if isinstance(error, Gone) or (registered and error.code == "consumer_not_found"):
+            self.lost(error, consumer_id)
+            return 0.0
+        if isinstance(error, HOPELESS) and not error.retriable:
+            state.die(error)
+            return 0.0
+        with state.changed:
+            state.heartbeat_wanted = False
+            state.coordinator_lost = error.code == "metadata_unavailable"
+        log.warning(
+            "group %s: %s failed: %s", self._group, "heartbeat" if registered else "registering", error
+        )
+        return min(self._backoff.next_s(error), state.heartbeat_interval_s)
+
+    def _check_silence(self) -> None:
+        """An application that does not come back loses its queues to members that work."""
+        state = self._state
+        with state.changed:
+            since = min(state.handlers_since.values(), default=None) if state.in_run else state.away_since
+            limit_s = state.options.max_poll_interval_ms / 1000
+            if since is None or state.silence or time.monotonic() - since < limit_s or not state.consumer_id:
+                return
+            detail = f"nothing came back from the application for max_poll_interval_ms={limit_s * 1000:.0f}"
+            state.silence = MaxPollIntervalExceeded(f"{detail}; its queues went to other members")
+        log.error("group %s: %s", self._group, state.silence)
+        self.leave()
+        with state.changed:
+            state.lose_all()
+
+    def _post(self, *parts: str, body: dict[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
+        limit_s = self._request_timeout_s() if timeout_s is None else timeout_s
+        return self._transport.request("POST", api_path(*parts), body=body, timeout_s=limit_s)
+
+    def _request_timeout_s(self) -> float:
+        return self._state.options.request_timeout_ms / 1000

@@ -1,0 +1,156 @@
+"""The options of Producer and Consumer: one frozen value each, checked when the object is made.
+
+Names follow kafka-python where it has them; units stand in the names. An unknown name is refused
+with a proposal, because an option that is silently ignored is found in production.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from catmq_client.errors import OptionError
+
+# What users of kafka-python will write, and what it is called here.
+_KAFKA_NAMES = {
+    "bootstrap_servers": "write the broker URLs as the first argument: 'http://host:port' or a list",
+    "group_id": "did you mean group?",
+    "client_id": "did you mean name? (the consumer's name within its group)",
+    "group_instance_id": "did you mean instance_id?",
+    "batch_size": "did you mean batch_bytes or batch_messages?",
+    "buffer_memory": "did you mean buffer_bytes or buffer_messages?",
+    "compression_type": "did you mean compression='gzip'?",
+    "retries": "tries are bounded by time: did you mean delivery_timeout_ms?",
+    "acks": "a send is always answered after it is durable; use send_oneway to not wait",
+    "max_partition_fetch_bytes": "did you mean fetch_max_bytes?",
+    "session_timeout_ms": "it belongs to the group: `catmq group create` or PATCH /api/v1/groups/{group}",
+    "heartbeat_interval_ms": "it is told by the server: a third of the group's session timeout, at most 3 s",
+    "value_serializer": "pass bytes, text, or json=…",
+    "value_deserializer": "read message.body, .text or .json()",
+    "key_serializer": "keys are text",
+    "key_deserializer": "keys are text",
+    "reconnect_backoff_ms": "did you mean retry_backoff_ms?",
+    "reconnect_backoff_max_ms": "did you mean retry_backoff_max_ms?",
+    "sasl_plain_password": "did you mean api_key?",
+    "ssl_cafile": "did you mean verify='/path/of/ca.pem'?",
+    "partitioner": "the key chooses the queue; name one with send(…, queue=…)",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOptions:
+    """How a Producer batches, waits and retries."""
+
+    # How long send_async waits for more messages for the same queue, ms; 0 = not at all.
+    linger_ms: int = 5
+    # A batch is sent as soon as it holds this many messages (brokers take at most 1,000) …
+    batch_messages: int = 500
+    # … or this many bytes of bodies, keys and headers.
+    batch_bytes: int = 1024 * 1024
+    # Messages accepted but not yet confirmed; a full buffer makes send_async wait.
+    buffer_messages: int = 10_000
+    # The same in bytes.
+    buffer_bytes: int = 64 * 1024 * 1024
+    # How long a send may wait for room in the buffer, or for a topic's layout at its first use, ms.
+    max_block_ms: int = 60_000
+    # Limit of one HTTP request, ms.
+    request_timeout_ms: int = 10_000
+    # Limit from send() to the receipt, all tries included, ms.
+    delivery_timeout_ms: int = 120_000
+    # First delay between tries, ms; it doubles, with jitter, up to retry_backoff_max_ms.
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 10_000
+    # How long a topic's layout is believed before it is fetched again, ms.
+    metadata_max_age_ms: int = 60_000
+    # Batches under way at once, each for another queue; threads are started as they are needed.
+    max_in_flight: int = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerOptions:
+    """How a Consumer fetches, commits and shares a group."""
+
+    # Static identity: a restarted process with the same one gets its queues back. None = the name.
+    instance_id: str | None = None
+    # Where to go when there is no position, or it is gone: "earliest", "latest", "none" (raise).
+    auto_offset_reset: str = "earliest"
+    # Commit what the application came back from, without being told.
+    enable_auto_commit: bool = True
+    auto_commit_interval_ms: int = 1_000
+    # Messages one poll() returns at most; also the size of a pull and the bound of what is held ahead.
+    max_poll_records: int = 500
+    # Bytes of one pull, and bound of what is held ahead.
+    fetch_max_bytes: int = 4 * 1024 * 1024
+    # How long a pull waits at the broker for messages, ms (brokers allow 30,000).
+    fetch_max_wait_ms: int = 30_000
+    # An application that does not come back for so long loses its queues, ms.
+    max_poll_interval_ms: int = 300_000
+    # How long revoked work may take to finish, ms; also the limit of the drain in close().
+    rebalance_timeout_ms: int = 30_000
+    # Limit of one HTTP request, the wait of a pull not counted, ms.
+    request_timeout_ms: int = 10_000
+    # First delay between tries, ms; it doubles, with jitter, up to retry_backoff_max_ms.
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 10_000
+    # Tries of a raising handler in run() before its queue stands still.
+    handler_attempts: int = 3
+    # Iteration ends after so long without a message, ms; None = never.
+    consumer_timeout_ms: int | None = None
+    # When the metadata database is down for longer than the session timeout: "continue" (the nodes
+    # still fence a former owner) or "stop" (no handler starts until heartbeats are recorded again).
+    on_coordinator_loss: str = "continue"
+    # Called with the queues gained, before their first message, in the application's thread.
+    on_assigned: Callable[[list[Any]], object] | None = None
+    # Called with the queues to give up, before they are committed and released.
+    on_revoked: Callable[[list[Any]], object] | None = None
+
+
+O = TypeVar("O", ProducerOptions, ConsumerOptions)  # noqa: E741
+
+_CHOICES = {
+    "auto_offset_reset": ("earliest", "latest", "none"),
+    "on_coordinator_loss": ("continue", "stop"),
+}
+_MAY_BE_ZERO = {"linger_ms", "max_block_ms", "fetch_max_wait_ms", "consumer_timeout_ms"}
+
+
+def checked(kind: type[O], given: Mapping[str, Any]) -> O:
+    """The options, or OptionError naming the wrong one and the remedy."""
+    known = {field.name for field in fields(kind)}
+    for name in given:
+        if name not in known:
+            raise OptionError(f"{name} is no option of a {kind.__name__[:-7]}: {_proposal(name, known)}")
+    types_of = typing.get_type_hints(kind)
+    for name, value in given.items():
+        _check_value(name, value, types_of[name])
+    return kind(**given)
+
+
+def _proposal(name: str, known: set[str]) -> str:
+    if name in _KAFKA_NAMES:
+        return _KAFKA_NAMES[name]
+    close = difflib.get_close_matches(name, sorted(known | {"group", "topics", "api_key", "name"}), n=1)
+    return f"did you mean {close[0]}?" if close else "the options are " + ", ".join(sorted(known))
+
+
+def _check_value(name: str, value: Any, hint: Any) -> None:
+    allowed = _CHOICES.get(name)
+    if allowed and value not in allowed:
+        raise OptionError(f"{name}={value!r}: write one of {', '.join(allowed)}")
+    if value is None and type(None) in typing.get_args(hint):
+        return
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if int in kinds:
+        least = 0 if name in _MAY_BE_ZERO else 1
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise OptionError(f"{name}={value!r}: write a whole number, at least {least}")
+    elif bool in kinds and not isinstance(value, bool):
+        raise OptionError(f"{name}={value!r}: write True or False")
+    elif str in kinds and not isinstance(value, str):
+        raise OptionError(f"{name}={value!r}: write text")
+    elif name.startswith("on_") and allowed is None and not callable(value):
+        raise OptionError(f"{name}={value!r}: give a function")

@@ -1,0 +1,355 @@
+"""Sends messages; see Producer."""
+
+from __future__ import annotations
+
+import atexit
+import json as json_text
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from catmq_client.buffer import Lane, SendBuffer
+from catmq_client.delivery import Delivery
+from catmq_client.errors import BufferFull, CatmqError, Closed, OptionError
+from catmq_client.options import ProducerOptions, checked
+from catmq_client.receipts import Receipt, SendFuture
+from catmq_client.routing import Layouts
+from catmq_client.transport import HttpTransport, Transport
+
+log = logging.getLogger("catmq.producer")
+
+# A sender with nothing to do ends after so long; the next send starts one again.
+SENDER_IDLE_S = 30.0
+
+
+class NewMessage(NamedTuple):
+    """A message for send_batch."""
+
+    body: bytes | str
+    key: str | None = None
+    tag: str | None = None
+    headers: Mapping[str, str] | None = None
+    trace_id: str | None = None
+    queue: int | None = None
+
+
+class _Sending:
+    """The moving parts of a producer in one process: made at the first send, and anew after a fork."""
+
+    def __init__(self, transport: Transport, options: ProducerOptions) -> None:
+        self.pid = os.getpid()
+        self.buffer = SendBuffer(options)
+        self.layouts = Layouts(
+            transport,
+            max_age_s=options.metadata_max_age_ms / 1000,
+            timeout_s=options.request_timeout_ms / 1000,
+        )
+        self.delivery = Delivery(
+            transport=transport, buffer=self.buffer, layouts=self.layouts, options=options
+        )
+        self.buffer.on_full = self.start_sender_if_needed
+        self._most = options.max_in_flight
+        self._senders = 0
+        self._lock = threading.Lock()
+
+    def start_sender_if_needed(self) -> None:
+        """Starts one more thread when a batch waits, no sender is idle and there may be more."""
+        if self.buffer.idle or self._senders >= self._most or not self.buffer.needs_sender():
+            return
+        with self._lock:
+            if self._senders >= self._most:
+                return
+            self._senders += 1
+        threading.Thread(target=self._work, name="catmq-sender", daemon=True).start()
+
+    def deliver_here(self, future: SendFuture, lane: Lane) -> None:
+        """Sends in the caller's thread while its lane is free: a send alone needs no other thread."""
+        while not future.done():
+            taken = self.buffer.take(only=lane)
+            if taken is None:
+                break
+            self.delivery.step(*taken)
+        # Others may have come while the lane was ours, or a try failed and waits for its time.
+        self.start_sender_if_needed()
+
+    def _work(self) -> None:
+        try:
+            while (taken := self.buffer.take(wait_s=SENDER_IDLE_S)) is not None:
+                self.start_sender_if_needed()
+                self.delivery.step(*taken)
+        finally:
+            with self._lock:
+                self._senders -= 1
+            # A message that came between our last look and now must not wait for the next send.
+            self.start_sender_if_needed()
+
+
+class Producer:
+    """Sends messages to topics. Safe to share between threads, and to use after a fork.
+
+    Every send has a batch_id and a queue before its first try and keeps both in its retries, so it
+    is stored once whatever breaks on the way. Options and their defaults: ProducerOptions.
+    """
+
+    def __init__(
+        self,
+        urls: str | Sequence[str] | None = None,
+        *,
+        api_key: str | None = None,
+        transport: Transport | None = None,
+        verify: bool | str = True,
+        proxies: Mapping[str, str] | None = None,
+        compression: str | None = None,
+        **options: Any,
+    ) -> None:
+        """Opens nothing yet. `urls`: a broker's URL or several; see HttpTransport and ProducerOptions."""
+        self.options = checked(ProducerOptions, options)
+        self._own_transport: HttpTransport | None = None
+        if transport is None:
+            transport = self._own_transport = HttpTransport(
+                urls, api_key=api_key, verify=verify, proxies=proxies, compression=compression
+            )
+        self._transport = transport
+        self._state: _Sending | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+        self._block_s = self.options.max_block_ms / 1000
+        # Messages of send_oneway that found no room or could not be stored.
+        self.lost = 0
+        _open_producers.add(self)
+
+    def send(
+        self,
+        topic: str,
+        body: bytes | str | None = None,
+        *,
+        json: Any = None,
+        key: str | None = None,
+        tag: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        trace_id: str | None = None,
+        queue: int | None = None,
+        queue_strict: bool = True,
+    ) -> Receipt:
+        """The receipt, when the message is stored durably.
+
+        `body` is bytes or text, or `json` any value. `queue` names the queue; with
+        queue_strict=False another one is taken when that one is closed. Raises NotFound,
+        InvalidRequest, …, DeliveryTimeout (not stored) or SendOutcomeUnknown.
+        """
+        message = _message(body, json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue)
+        sending = self._sending()
+        future, lane = self._append(sending, topic, message, strict_queue=queue_strict, urgent=True)
+        sending.deliver_here(future, lane)
+        return future.result()
+
+    def send_async(
+        self,
+        topic: str,
+        body: bytes | str | None = None,
+        *,
+        json: Any = None,
+        key: str | None = None,
+        tag: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        trace_id: str | None = None,
+        queue: int | None = None,
+        queue_strict: bool = True,
+    ) -> SendFuture:
+        """A future of the receipt; the message goes with others of its queue, linger_ms later at most.
+
+        Waits up to max_block_ms while the buffer is full, then raises BufferFull.
+        """
+        message = _message(body, json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue)
+        sending = self._sending()
+        future, _ = self._append(sending, topic, message, strict_queue=queue_strict)
+        sending.start_sender_if_needed()
+        return future
+
+    def send_oneway(
+        self,
+        topic: str,
+        body: bytes | str | None = None,
+        *,
+        json: Any = None,
+        key: str | None = None,
+        tag: str | None = None,
+    ) -> None:
+        """Sends without waiting or telling: what cannot be stored is logged, and counted in `lost`."""
+        message = _message(body, json, key=key, tag=tag)
+        sending = self._sending()
+        try:
+            future, _ = self._append(sending, topic, message, block_s=0.0)
+        except BufferFull as error:
+            self._count_lost(error)
+            return
+        future.add_done_callback(self._after_oneway)
+        sending.start_sender_if_needed()
+
+    def send_batch(
+        self, topic: str, messages: Iterable[NewMessage | bytes | str | Mapping[str, Any]]
+    ) -> list[Receipt | CatmqError]:
+        """Sends all and waits: for each message, in order, its receipt or the error it ended with."""
+        sending = self._sending()
+        routes = sending.layouts.routes(topic, within_s=self._block_s)
+        sent = [
+            sending.buffer.append(routes, _from_item(item), quiet=True, block_s=self._block_s)
+            for item in messages
+        ]
+        futures = [future for future, _ in sent]
+        if sent:
+            sending.buffer.hurry(futures)
+            sending.start_sender_if_needed()
+            sending.deliver_here(*sent[-1])
+        return [future.outcome_or_error() for future in futures]
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Returns when everything accepted so far has ended; TimeoutError after `timeout_s` seconds."""
+        state = self._state
+        if state is None or state.pid != os.getpid():
+            return
+        give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
+        futures = state.buffer.hurry_all()
+        state.start_sender_if_needed()
+        for future in futures:
+            future.exception(None if give_up_at is None else max(0.0, give_up_at - time.monotonic()))
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Flushes, for at most `timeout_s` (default: delivery_timeout_ms), and closes connections."""
+        if self._closed:
+            return
+        self._closed = True
+        _open_producers.discard(self)
+        state = self._state
+        if state is not None and state.pid == os.getpid():
+            try:
+                self.flush(self.options.delivery_timeout_ms / 1000 if timeout_s is None else timeout_s)
+            finally:
+                state.buffer.close()
+        if self._own_transport is not None:
+            self._own_transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _sending(self) -> _Sending:
+        if self._closed:
+            raise Closed("the producer is closed")
+        state = self._state
+        if state is None or state.pid != os.getpid():
+            if state is not None and state.pid != os.getpid():
+                # Forked: the parent's threads do not exist here, and its lock may be held for ever.
+                self._lock = threading.Lock()
+                self._state = None
+            with self._lock:
+                state = self._state = self._state or _Sending(self._transport, self.options)
+        return state
+
+    def _append(
+        self,
+        sending: _Sending,
+        topic: str,
+        message: dict[str, Any],
+        *,
+        strict_queue: bool = True,
+        urgent: bool = False,
+        block_s: float | None = None,
+    ) -> tuple[SendFuture, Lane]:
+        routes = sending.layouts.routes(topic, within_s=self._block_s)
+        block_s = self._block_s if block_s is None else block_s
+        return sending.buffer.append(
+            routes, message, strict_queue=strict_queue, urgent=urgent, block_s=block_s
+        )
+
+    def _after_oneway(self, future: SendFuture) -> None:
+        error = future.exception()
+        if error is not None:
+            self._count_lost(error)
+
+    def _count_lost(self, error: CatmqError) -> None:
+        self.lost += 1
+        # The first, then ever more rarely: a broken topic must not fill the disk with its own log.
+        if self.lost & (self.lost - 1) == 0:
+            log.error("send_oneway: %d messages lost so far; the last: %s", self.lost, error)
+
+
+def _message(
+    body: Any,
+    json: Any,
+    *,
+    key: str | None = None,
+    tag: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    trace_id: str | None = None,
+    queue: int | None = None,
+) -> dict[str, Any]:
+    """A message as it goes on the wire, without what is None."""
+    message: dict[str, Any] = {"body_bytes": body if type(body) is bytes else _body(body, json)}
+    if key is not None:
+        if not isinstance(key, str):
+            raise OptionError(f"key={key!r}: keys are text, so write str(…)")
+        message["key"] = key
+    if tag is not None:
+        message["tag"] = tag
+    if headers:
+        message["headers"] = dict(headers)
+    if trace_id is not None:
+        message["trace_id"] = trace_id
+    if queue is not None:
+        message["queue"] = queue
+    return message
+
+
+def _body(body: Any, json: Any) -> bytes:
+    if body is None:
+        return json_text.dumps(json, separators=(",", ":"), ensure_ascii=False).encode()
+    if isinstance(body, str):
+        return body.encode()
+    if isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body)
+    raise OptionError(f"body is a {type(body).__name__}: give bytes or text, or json=…")
+
+
+def _from_item(item: NewMessage | bytes | str | Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(item, bytes | str):
+        return _message(item, None)
+    if isinstance(item, NewMessage):
+        return _message(item.body, None, **_named_fields(item))
+    unknown = set(item) - {*NewMessage._fields, "json"}
+    if unknown:
+        raise OptionError(
+            f"{sorted(unknown)[0]} is no field of a message: {', '.join(NewMessage._fields)}, json"
+        )
+    rest = {name: value for name, value in item.items() if name not in ("body", "json")}
+    return _message(item.get("body"), item.get("json"), **rest)
+
+
+def _named_fields(item: NewMessage) -> dict[str, Any]:
+    fields = item._asdict()
+    del fields["body"]
+    return fields
+
+
+_open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+def _close_forgotten() -> None:
+    """At the end of the program sends what an application forgot to flush."""
+    for producer in list(_open_producers):
+        try:
+            producer.close()
+        except (CatmqError, TimeoutError) as error:
+            log.error("messages were lost at exit: %s", error)
+
+
+atexit.register(_close_forgotten)

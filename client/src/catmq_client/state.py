@@ -1,0 +1,213 @@
+"""What the threads of a consumer share, under one lock.
+
+The application's thread takes messages, the fetcher brings them, the membership keeps the lease and
+changes what is owned, the committer stores progress and releases revoked queues. Each waits on
+`changed` for what the others do; none holds the lock while it speaks to a broker.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from catmq_client.errors import CatmqError
+from catmq_client.message import Message
+from catmq_client.options import ConsumerOptions
+from catmq_client.owned import OwnedQueue
+
+# CLOCK_BOOTTIME goes on while a laptop sleeps or a machine is suspended; a lease must too.
+_LEASE_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def lease_clock() -> float:
+    """Seconds on the clock that leases are counted by."""
+    return time.clock_gettime(_LEASE_CLOCK)
+
+
+class GroupState:
+    """A consumer's part in its group."""
+
+    def __init__(self, options: ConsumerOptions) -> None:
+        self.options = options
+        # Reentrant: stop() may be called by a signal handler that interrupts us in here.
+        self.changed = threading.Condition(threading.RLock())
+        self.consumer_id: str | None = None
+        self.generation = 0
+        self.session_timeout_s = 15.0
+        self.heartbeat_interval_s = 3.0
+        self.queues: dict[int, OwnedQueue] = {}
+        self._rotation: deque[OwnedQueue] = deque()
+        # (queue, epoch) that we gave up: whatever an answer says, they never come back.
+        self.released: set[tuple[int, int]] = set()
+        # on_assigned and on_revoked calls that the application's thread has still to make.
+        self.events: deque[tuple[bool, OwnedQueue]] = deque()
+        self.buffered = 0
+        self.buffered_bytes = 0
+        self.lease_until = 0.0
+        # Heartbeats fail because the metadata database is away, not because we are.
+        self.coordinator_lost = False
+        # When the application took messages and did not come back; None while it waits in here.
+        self.away_since: float | None = None
+        # run(): when each handler at work began, by thread.
+        self.handlers_since: dict[int, float] = {}
+        self.in_run = False
+        # Ends the consumer: raised in the application's thread, each time it comes.
+        self.fatal: CatmqError | None = None
+        # Raised once; the consumer rejoins at the next poll.
+        self.silence: CatmqError | None = None
+        # No more messages are given out; heartbeats and commits go on until `closed`.
+        self.stopping = False
+        self.closed = False
+        self.heartbeat_wanted = False
+
+    def want_heartbeat(self) -> None:
+        """Makes the membership send a heartbeat at once."""
+        with self.changed:
+            self.heartbeat_wanted = True
+            self.changed.notify_all()
+
+    def die(self, error: CatmqError) -> None:
+        """Ends the consumer with an error that its application will see."""
+        with self.changed:
+            self.fatal = self.fatal or error
+            self.changed.notify_all()
+
+    def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
+        """Waits for `until()`, a stop or the time; whether the consumer goes on."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.closed or (until is not None and until()), seconds)
+            return not self.closed
+
+    def has_lease(self) -> bool:
+        """Whether a handler may start now."""
+        if lease_clock() < self.lease_until:
+            return True
+        return self.coordinator_lost and self.options.on_coordinator_loss == "continue"
+
+    def add(self, owned: OwnedQueue) -> None:
+        """Owns one more queue."""
+        self.queues[owned.queue] = owned
+        self._rotation.append(owned)
+
+    def lose(self, owned: OwnedQueue, *, tell: bool = True) -> None:
+        """Owns a queue no longer; what is handed out of it may not be committed any more."""
+        if self.queues.get(owned.queue) is owned:
+            del self.queues[owned.queue]
+            self._rotation.remove(owned)
+        self.drop(owned)
+        owned.lost = True
+        if tell and owned.acquired and owned.revoked_until is None and self.options.on_revoked:
+            self.events.append((False, owned))
+        self.changed.notify_all()
+
+    def lose_all(self) -> None:
+        """The membership is gone, and all queues with it."""
+        for owned in [*self.queues.values()]:
+            self.lose(owned)
+        self.consumer_id = None
+        self.generation = 0
+        self.released.clear()
+        self.changed.notify_all()
+
+    def revoke(self, owned: OwnedQueue) -> None:
+        """Begins to give a queue up: nothing more of it is handed out."""
+        if owned.revoked_until is not None:
+            return
+        owned.revoked_until = time.monotonic() + self.options.rebalance_timeout_ms / 1000
+        self.drop(owned)
+        if owned.acquired and self.options.on_revoked:
+            owned.tell_revoked = True
+            self.events.append((False, owned))
+        self.changed.notify_all()
+
+    def keep(self, owned: OwnedQueue) -> None:
+        """A revoked queue not released yet is ours again: goes on at its lowest unfinished offset."""
+        told = owned.revoked_until is not None and self.options.on_revoked and not owned.tell_revoked
+        owned.revoked_until = None
+        owned.tell_revoked = False
+        self.seek(owned, owned.committable())
+        if told and self.options.on_assigned:
+            self.events.append((True, owned))
+        self.changed.notify_all()
+
+    def is_idle(self, owned: OwnedQueue) -> bool:
+        """Whether nothing of a revoked queue is at work any more."""
+        at_work = owned.running if self.in_run else owned.unfinished
+        return not at_work and not owned.tell_revoked
+
+    def release(self, owned: OwnedQueue) -> None:
+        """Gives a queue up for good: the next heartbeat tells the broker."""
+        self.released.add((owned.queue, owned.epoch))
+        self.lose(owned, tell=False)
+        self.heartbeat_wanted = True
+
+    def seek(self, owned: OwnedQueue, offset: int) -> None:
+        """Goes on at `offset`."""
+        self.drop(owned)
+        owned.seek(offset)
+        self.changed.notify_all()
+
+    def drop(self, owned: OwnedQueue) -> None:
+        """Forgets what was fetched of a queue and not handed out."""
+        self.buffered -= len(owned.buffer)
+        self.buffered_bytes -= sum(len(message.body) for message in owned.buffer)
+        owned.drop()
+
+    def fill(self, owned: OwnedQueue, messages: list[Message], next_offset: int) -> None:
+        """Adds what a pull brought."""
+        owned.buffer.extend(messages)
+        owned.position = next_offset
+        self.buffered += len(messages)
+        self.buffered_bytes += sum(len(message.body) for message in messages)
+        if messages:
+            self.changed.notify_all()
+
+    def share(self) -> int:
+        """How much of one queue is held, or at work, while others have a claim too."""
+        return max(16, self.options.max_poll_records // max(1, len(self._rotation)))
+
+    def hand_out(self, limit: int) -> list[tuple[OwnedQueue, Message]]:
+        """At most `limit` messages, the queues in turn; nothing without a lease."""
+        taken: list[tuple[OwnedQueue, Message]] = []
+        if not self.buffered or not self.has_lease():
+            return taken
+        most = self.share() if self.in_run else 1 << 30
+        for _ in range(len(self._rotation)):
+            owned = self._rotation[0]
+            if owned.gives():
+                self._take_turn(owned, limit, most, taken)
+            if len(taken) >= limit and owned.turn_left:
+                break
+            owned.turn_left = owned.TURN
+            self._rotation.rotate(-1)
+            if len(taken) >= limit:
+                break
+        self._taken(len(taken))
+        return taken
+
+    def finish(self, owned: OwnedQueue, offset: int, version: int) -> None:
+        """run(): the handler of a message returned."""
+        half = self.share() // 2
+        before = owned.unfinished
+        owned.finish(offset, version)
+        if before > half >= owned.unfinished:
+            self.changed.notify_all()
+
+    def _take_turn(
+        self, owned: OwnedQueue, limit: int, most: int, taken: list[tuple[OwnedQueue, Message]]
+    ) -> None:
+        count = min(limit - len(taken), len(owned.buffer), owned.turn_left, most - owned.unfinished)
+        for _ in range(count):
+            message = owned.hand_out()
+            self.buffered_bytes -= len(message.body)
+            taken.append((owned, message))
+        owned.turn_left -= max(count, 0)
+
+    def _taken(self, count: int) -> None:
+        """The fetcher waits for room in steps of half the bound, not for every message."""
+        half = self.options.max_poll_records // 2
+        before, self.buffered = self.buffered, self.buffered - count
+        if before > half >= self.buffered or (before and not self.buffered):
+            self.changed.notify_all()

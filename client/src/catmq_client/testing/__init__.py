@@ -1,0 +1,14 @@
+"""For tests of applications: a broker in memory that Producer and Consumer talk to without a network.
+
+broker = FakeBroker()
+broker.create_topic("orders", queues=2)
+producer = Producer(transport=broker)
+consumer = Consumer(transport=broker, group="billing", topics=["orders"])
+"""
+
+from __future__ import annotations
+
+from catmq_client.testing.broker import FakeBroker
+from catmq_client.testing.topics import StoredMessage
+
+__all__ = ["FakeBroker", "StoredMessage"]

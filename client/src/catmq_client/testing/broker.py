@@ -1,0 +1,262 @@
+"""A broker in memory; see FakeBroker."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from catmq_client import wire
+from catmq_client.errors import CatmqError, NotFound
+from catmq_client.testing.groups import FakeGroup, FakeGroups
+from catmq_client.testing.topics import FakeTopic, FakeTopics, StoredMessage, message_view
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A request that the broker got."""
+
+    method: str
+    path: str
+    body: dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Fault:
+    pattern: re.Pattern[str]
+    error: CatmqError
+    after: bool
+    left: int
+
+
+class FakeBroker:
+    """A Transport that answers from memory as a broker would, through real JSON or MessagePack.
+
+    Topics are made with `create_topic`; groups when a consumer names topics. `fail` plants errors,
+    before or after the request was carried out. Safe to share between threads; a pull waits.
+    """
+
+    def __init__(self, *, codec: wire.Codec | None = None, session_timeout_ms: int = 15_000) -> None:
+        """`codec` carries requests and answers there and back, as HTTP would (default: JSON)."""
+        self.topics = FakeTopics()
+        self.groups = FakeGroups(self.topics)
+        self.requests: list[Seen] = []
+        self.session_timeout_ms = session_timeout_ms
+        self._codec = codec or wire.JsonCodec()
+        self._faults: list[_Fault] = []
+        # A pull waits on it; everything that changes what a pull would answer notifies.
+        self._changed = threading.Condition()
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        queues: int = 4,
+        nodes: list[str] | None = None,
+        keyed: str = "strict",
+        on_unknown: str = "fail",
+    ) -> FakeTopic:
+        """A new topic, its queues spread over `nodes`."""
+        with self._changed:
+            return self.topics.create(
+                name, queues=queues, nodes=nodes or ["main"], keyed=keyed, on_unknown=on_unknown
+            )
+
+    def subscribe(self, group: str, topic: str, *, start: str = "earliest") -> FakeGroup:
+        """The group, reading the topic from its start or end."""
+        with self._changed:
+            found = self.groups.subscribe(group, topic, start=start)
+            found.session_timeout_ms = self.session_timeout_ms
+            self._changed.notify_all()
+            return found
+
+    def messages(self, topic: str) -> list[StoredMessage]:
+        """All messages of a topic, queue by queue."""
+        with self._changed:
+            return [message for queue in self.topics.find(topic).queues for message in queue.messages]
+
+    def committed(self, group: str) -> dict[int, int]:
+        """The committed offset of each queue of a group."""
+        with self._changed:
+            return {queue: p.committed for queue, p in self.groups.find(group).positions.items()}
+
+    def expire(self, group: str, name: str) -> None:
+        """Takes the member of that name out of its group, as if its session had run out."""
+        with self._changed:
+            found = self.groups.find(group)
+            for member in [m for m in found.members.values() if m.name == name]:
+                found.remove(member.consumer_id, "expired")
+            self._changed.notify_all()
+
+    def clean(self, queue: int, *, before: int) -> None:
+        """Drops the messages of a queue below an offset, as retention does."""
+        with self._changed:
+            found = self.topics.queues[queue]
+            found.messages = found.messages[before - found.low :]
+            found.low = before
+
+    def fail(self, request: str, error: CatmqError, *, after: bool = False, times: int = 1) -> None:
+        """Makes the next `times` requests that match the pattern `METHOD path` raise `error`.
+
+        after=True: only after they were carried out, as when the answer gets lost.
+        """
+        with self._changed:
+            self._faults.append(_Fault(re.compile(request), error, after, times))
+
+    def heal(self) -> None:
+        """Forgets all planted errors."""
+        with self._changed:
+            self._faults.clear()
+
+    def change(self, what: Callable[[], object]) -> None:
+        """Carries out a change of the broker's insides and wakes the waiting pulls."""
+        with self._changed:
+            what()
+            self._changed.notify_all()
+
+    def seen(self, request: str) -> list[Seen]:
+        """The requests so far that match the pattern `METHOD path`."""
+        pattern = re.compile(request)
+        with self._changed:
+            return [seen for seen in self.requests if pattern.search(f"{seen.method} {seen.path}")]
+
+    def wait_until(self, true: Callable[[], bool], *, timeout_s: float = 10.0) -> bool:
+        """Whether `true()` became true in time; looked at after every request."""
+        with self._changed:
+            return self._changed.wait_for(true, timeout_s)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+        timeout_s: float = 10.0,
+    ) -> dict[str, Any]:
+        """See Transport."""
+        decoded: dict[str, Any] = {} if body is None else self._codec.decode(self._codec.encode(body))
+        query = {name: str(value) for name, value in (params or {}).items()}
+        with self._changed:
+            self.requests.append(Seen(method, path, decoded))
+            self._raise_fault(method, path, after=False)
+            try:
+                answer = self._answer(method, path, decoded, query)
+            finally:
+                self._changed.notify_all()
+            self._raise_fault(method, path, after=True)
+        return self._through_the_codec(answer)
+
+    def _answer(self, method: str, path: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
+        for verb, pattern, view in _ROUTES:
+            found = re.fullmatch("/api/v1/" + pattern, path)
+            if verb == method and found:
+                return view(self, unquote(found[1]), body, query)
+        raise NotFound(f"{method} {path}: nothing here", code="url_not_found", status=404)
+
+    def _raise_fault(self, method: str, path: str, *, after: bool) -> None:
+        # In the order planted: a later fault has its turn when the earlier ones are used up.
+        live = (f for f in self._faults if f.left > 0 and f.pattern.search(f"{method} {path}"))
+        fault = next(live, None)
+        if fault is not None and fault.after == after:
+            fault.left -= 1
+            raise fault.error
+
+    def _through_the_codec(self, answer: dict[str, Any]) -> dict[str, Any]:
+        parts = [answer, *answer.get("queues", ())] if answer.get("queues") else [answer]
+        for part in parts:
+            if isinstance(part, dict) and part.get("messages"):
+                part["messages"] = self._codec.decode(self._codec.encode({"messages": part["messages"]}))[
+                    "messages"
+                ]
+        return answer
+
+    def _publish(self, topic: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
+        return {"results": self.topics.publish(topic, body)}
+
+    def _topic(self, topic: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
+        return self.topics.find(topic).view()
+
+    def _browse(self, topic: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
+        queue = self.topics.queues[int(query["queue"])]
+        found = queue.between(max(int(query.get("offset", 0)), queue.low), int(query.get("limit", 100)))
+        views = [{"queue": queue.id, **message_view(message)} for message in found]
+        next_offset = found[-1].offset + 1 if found and found[-1].offset + 1 < queue.head else None
+        return {"messages": views, "scanned": len(found), "next": next_offset}
+
+    def _subscribe(self, group: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
+        self.groups.find(group)
+        self.groups.subscribe(group, body["topic"], start=body["start"])
+        return {
+            "group": group,
+            "topic": body["topic"],
+            "state": "ready",
+            "start": body["start"],
+            "stopped": False,
+        }
+
+    def _create_group(self, _: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
+        self.groups.by_name.setdefault(body["name"], FakeGroup(body["name"], self.session_timeout_ms))
+        return {"name": body["name"]}
+
+    def _register(self, group: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
+        for topic in body.get("topics") or ():
+            self.groups.subscribe(group, topic, start="earliest").session_timeout_ms = self.session_timeout_ms
+        found = self.groups.find(group)
+        member = found.join(body.get("instance_id") or body["name"], body["incarnation"])
+        return {
+            "consumer_id": member.consumer_id,
+            "session_timeout_ms": found.session_timeout_ms,
+            "heartbeat_interval_ms": min(found.heartbeat_interval_ms, found.session_timeout_ms // 3),
+        }
+
+    def _heartbeat(self, consumer: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
+        return self.groups.of_consumer(consumer).heartbeat(consumer, body["generation"], body["owned"])
+
+    def _acquire(self, consumer: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
+        group = self.groups.of_consumer(consumer)
+        return {"queues": [group.acquire(consumer, q["queue"], q["epoch"]) for q in body["queues"]]}
+
+    def _commit(self, consumer: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
+        group = self.groups.of_consumer(consumer)
+        asked = [(o["queue"], o["epoch"], o["offset"]) for o in body["offsets"]]
+        return {"results": [group.commit(consumer, *one) for one in asked]}
+
+    def _pull(self, consumer: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
+        group = self.groups.of_consumer(consumer)
+        give_up_at = time.monotonic() + body["wait_ms"] / 1000
+        while True:
+            left, queues = body["max_messages"], []
+            for asked in body["queues"]:
+                queues.append(group.read(consumer, asked, limit=left))
+                left -= len(queues[-1]["messages"])
+            news = [q for q in queues if q["messages"] or q["state"] != "ok"]
+            changed = group.generation != body["generation"]
+            wait_s = give_up_at - time.monotonic()
+            if news or changed or wait_s <= 0:
+                return {"generation": group.generation, "queues": queues, "assignment_changed": changed}
+            self._changed.wait(wait_s)
+
+    def _leave(self, consumer: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
+        self.groups.of_consumer(consumer).remove(consumer, "left")
+        return {}
+
+
+_View = Callable[[FakeBroker, str, dict[str, Any], dict[str, str]], dict[str, Any]]
+_ROUTES: list[tuple[str, str, _View]] = [
+    ("GET", r"topics/([^/]+)", FakeBroker._topic),
+    ("POST", r"topics/([^/]+)/messages", FakeBroker._publish),
+    ("GET", r"topics/([^/]+)/messages", FakeBroker._browse),
+    ("POST", r"(groups)", FakeBroker._create_group),
+    ("POST", r"groups/([^/]+)/subscriptions", FakeBroker._subscribe),
+    ("POST", r"groups/([^/]+)/consumers", FakeBroker._register),
+    ("POST", r"consumers/([^/]+)/heartbeat", FakeBroker._heartbeat),
+    ("POST", r"consumers/([^/]+)/acquire", FakeBroker._acquire),
+    ("POST", r"consumers/([^/]+)/commit", FakeBroker._commit),
+    ("POST", r"consumers/([^/]+)/pull", FakeBroker._pull),
+    ("DELETE", r"consumers/([^/]+)", FakeBroker._leave),
+]

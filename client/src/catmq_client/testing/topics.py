@@ -1,0 +1,200 @@
+"""Topics, queues and messages of the FakeBroker."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from catmq_client.errors import FieldError, InvalidRequest, NotFound, Unavailable, from_problem
+from catmq_client.routing import SLOTS, slot_of
+from catmq_client.wire import body_of
+
+_FIELDS = {"body_bytes", "body", "body_base64", "key", "tag", "headers", "trace_id", "queue"}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message in a queue, as tests look at it."""
+
+    topic: str
+    queue: int
+    offset: int
+    body: bytes
+    key: str | None
+    tag: str | None
+    headers: dict[str, str] | None
+    trace_id: str | None
+    stored_at_ms: int
+
+    @property
+    def message_id(self) -> str:
+        """The opaque id."""
+        return f"{self.queue}-{self.offset}"
+
+
+@dataclass(slots=True)
+class FakeQueue:
+    """One queue: its messages from offset `low` on."""
+
+    id: int
+    number: int
+    topic: str
+    node: str
+    state: str = "read_write"
+    low: int = 0
+    messages: list[StoredMessage] = field(default_factory=list)
+
+    @property
+    def head(self) -> int:
+        """The offset of the next message."""
+        return self.low + len(self.messages)
+
+    def between(self, offset: int, limit: int) -> list[StoredMessage]:
+        """At most `limit` messages from `offset` on."""
+        start = offset - self.low
+        return self.messages[start : start + limit]
+
+
+@dataclass(slots=True)
+class FakeTopic:
+    """A topic and its layout."""
+
+    name: str
+    queues: list[FakeQueue]
+    slots: list[int]
+    keyed: str = "strict"
+    on_unknown: str = "fail"
+    version: int = 1
+
+    def view(self) -> dict[str, Any]:
+        """The topic as GET /api/v1/topics/{topic} answers it."""
+        return {
+            "name": self.name,
+            "kind": "normal",
+            "state": "ready",
+            "queues": [
+                {
+                    "queue": q.id,
+                    "number": q.number,
+                    "node": q.node,
+                    "state": q.state,
+                    "low": q.low,
+                    "head": q.head,
+                }
+                for q in self.queues
+            ],
+            "layout": {"version": self.version, "slots": self.slots},
+            "keyed": self.keyed,
+            "on_unknown": self.on_unknown,
+        }
+
+
+class FakeTopics:
+    """All topics; every call is made under the broker's lock."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, FakeTopic] = {}
+        self.queues: dict[int, FakeQueue] = {}
+        self.down_nodes: set[str] = set()
+        self._batches: dict[str, tuple[bytes, list[dict[str, Any]]]] = {}
+
+    def create(self, name: str, *, queues: int, nodes: list[str], keyed: str, on_unknown: str) -> FakeTopic:
+        """A new topic, its queues spread over the nodes."""
+        first = max(self.queues, default=0) + 1
+        made = [FakeQueue(first + n, n, name, nodes[n % len(nodes)]) for n in range(queues)]
+        slots = [made[slot % queues].id for slot in range(SLOTS)]
+        topic = self.by_name[name] = FakeTopic(name, made, slots, keyed, on_unknown)
+        self.queues.update({queue.id: queue for queue in made})
+        return topic
+
+    def find(self, name: str) -> FakeTopic:
+        """The topic, or NotFound naming the command that makes it."""
+        topic = self.by_name.get(name)
+        if topic is None:
+            detail = f"there is no topic {name}; make it with: catmq topic create {name} --queues 4"
+            raise NotFound(detail, code="topic_not_found", status=404)
+        return topic
+
+    def publish(self, name: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """Receipts; a repeated batch_id gives the first receipts again."""
+        topic = self.find(name)
+        _check_messages(body.get("messages"))
+        batch_id = body.get("batch_id") or f"none-{time.monotonic_ns()}"
+        digest = hashlib.sha256(repr((name, body["messages"])).encode()).digest()
+        known = self._batches.get(batch_id)
+        if known is not None:
+            if known[0] != digest:
+                raise from_problem(
+                    409, {"code": "batch_conflict", "detail": "that batch_id held other messages"}
+                )
+            return known[1]
+        targets = [self._target(topic, message, i) for i, message in enumerate(body["messages"])]
+        pairs = zip(targets, body["messages"], strict=True)
+        results = [self._store(topic, queue, message) for queue, message in pairs]
+        self._batches[batch_id] = (digest, results)
+        return results
+
+    def _target(self, topic: FakeTopic, message: dict[str, Any], index: int) -> FakeQueue:
+        queue_id = message.get("queue")
+        if queue_id is None:
+            key = message.get("key")
+            queue_id = topic.slots[slot_of(key) if key is not None else index % len(topic.slots)]
+        queue = self.queues.get(queue_id)
+        if queue is None or queue.topic != topic.name:
+            raise NotFound(f"{topic.name} has no queue {queue_id}", code="queue_not_found", status=404)
+        if queue.state != "read_write":
+            raise InvalidRequest(f"queue {queue_id} is {queue.state}", code="queue_not_writable", status=409)
+        if queue.node in self.down_nodes:
+            raise Unavailable(f"node {queue.node} is down", code="node_unavailable", status=503)
+        return queue
+
+    def _store(self, topic: FakeTopic, queue: FakeQueue, message: dict[str, Any]) -> dict[str, Any]:
+        stored = StoredMessage(
+            topic=topic.name,
+            queue=queue.id,
+            offset=queue.head,
+            body=body_of(message),
+            key=message.get("key"),
+            tag=message.get("tag"),
+            headers=message.get("headers"),
+            trace_id=message.get("trace_id"),
+            stored_at_ms=time.time_ns() // 1_000_000,
+        )
+        queue.messages.append(stored)
+        return {"queue": queue.id, "offset": stored.offset, "message_id": stored.message_id}
+
+
+def message_view(message: StoredMessage) -> dict[str, Any]:
+    """A message as pull and browse answer it."""
+    return {
+        "offset": message.offset,
+        "message_id": message.message_id,
+        "key": message.key,
+        "tag": message.tag,
+        "headers": message.headers,
+        "body_bytes": message.body,
+        "trace_id": message.trace_id,
+        "stored_at_ms": message.stored_at_ms,
+        "attempt": 0,
+    }
+
+
+def _check_messages(messages: Any) -> None:
+    if not isinstance(messages, list) or not messages:
+        raise _invalid("messages", "give a list of at least one message")
+    for i, message in enumerate(messages):
+        for name in set(message) - _FIELDS:
+            raise _invalid(f"messages[{i}].{name}", "unknown field")
+        if len({"body_bytes", "body", "body_base64"} & set(message)) != 1:
+            raise _invalid(f"messages[{i}].body", "give exactly one of body and body_base64")
+        if len(body_of(message)) > 1024 * 1024:
+            raise _invalid(f"messages[{i}].body", "over 1 MiB", status=413)
+        if len(message.get("key") or "") > 200:
+            raise _invalid(f"messages[{i}].key", "over 200 characters")
+
+
+def _invalid(name: str, message: str, *, status: int = 400) -> InvalidRequest:
+    code = "too_large" if status == 413 else "invalid"
+    return InvalidRequest(f"{name}: {message}", code=code, errors=[FieldError(name, message)], status=status)

@@ -1,0 +1,276 @@
+"""The only seam to the network: `Transport` has one method, and tests plug in there.
+
+`HttpTransport` speaks HTTP to a list of brokers. It tries the next one at once when a broker cannot
+be reached or is draining, because then nothing was done; any other failure is raised, and its class
+says whether the request may have been done (errors.py). Waiting and repeating are the caller's
+decision: `request_until` does it for calls that are harmless when done twice.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+from urllib.parse import quote, urlsplit
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+
+from catmq_client import wire
+from catmq_client.backoff import Backoff
+from catmq_client.errors import AnswerLost, CatmqError, ConnectFailed, OptionError, from_problem
+
+CONNECT_TIMEOUT_S = 3.0
+GZIP_FROM_BYTES = 1024
+
+
+class Transport(Protocol):
+    """One request to the brokers, whichever answers."""
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+        timeout_s: float = 10.0,
+    ) -> dict[str, Any]:
+        """The decoded answer, {} when it has no content.
+
+        `path` begins with `/` (see `api_path`). Messages in `body` carry `body_bytes`; those in the
+        answer are read with `wire.body_of`. Raises ConnectFailed (nothing was done), AnswerLost
+        (unknown) or a Refused.
+        """
+        ...
+
+
+def api_path(*parts: str | int) -> str:
+    """`api_path("topics", "a b")` is `/api/v1/topics/a%20b`."""
+    return "/api/v1/" + "/".join(quote(str(part), safe="") for part in parts)
+
+
+def request_until(
+    transport: Transport,
+    method: str,
+    path: str,
+    *,
+    within_s: float,
+    body: Mapping[str, Any] | None = None,
+    params: Mapping[str, Any] | None = None,
+    timeout_s: float = 10.0,
+    wait: Callable[[float], object] = time.sleep,
+) -> dict[str, Any]:
+    """The answer of a request that is repeated, with back-off, while its error is retriable.
+
+    Only for requests that are harmless when done twice. After `within_s` seconds the last error is
+    raised. `wait` is called with the seconds to wait.
+    """
+    give_up_at = time.monotonic() + within_s
+    backoff = Backoff()
+    while True:
+        try:
+            return transport.request(method, path, body=body, params=params, timeout_s=timeout_s)
+        except CatmqError as error:
+            delay_s = backoff.next_s(error)
+            if not error.retriable or time.monotonic() + delay_s > give_up_at:
+                raise
+            wait(delay_s)
+
+
+class HttpTransport:
+    """Speaks HTTP to the first of several brokers that answers, over kept-alive connections.
+
+    Safe to share between threads, and after a fork: sockets are made lazily per process.
+    """
+
+    def __init__(
+        self,
+        urls: str | Sequence[str] | None = None,
+        *,
+        api_key: str | None = None,
+        verify: bool | str = True,
+        proxies: Mapping[str, str] | None = None,
+        compression: str | None = None,
+        max_connections: int = 64,
+        codec: wire.Codec | None = None,
+    ) -> None:
+        """Takes `urls` (default: CATMQ_URL, separated by commas) and `api_key` (default: CATMQ_API_KEY).
+
+        verify: False or the path of a CA bundle, as in requests. proxies: {"https": url}; the
+        environment's proxies are not looked at. compression: "gzip" or None, both ways.
+        """
+        self.urls = _checked_urls(urls if urls is not None else os.environ.get("CATMQ_URL", ""))
+        if compression not in (None, "gzip"):
+            raise OptionError(f"compression={compression!r}: write 'gzip' or None")
+        self._gzip = compression == "gzip"
+        self._codec = codec or wire.best_codec()
+        self._api_key = api_key if api_key is not None else os.environ.get("CATMQ_API_KEY")
+        self._verify = verify
+        self._proxies = dict(proxies or {})
+        self._max_connections = max_connections
+        self._session: requests.Session | None = None
+        self._pid = 0
+        # Many clients with the same list should not all go to its first broker.
+        self._current = random.randrange(len(self.urls))
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+        timeout_s: float = 10.0,
+    ) -> dict[str, Any]:
+        """See Transport."""
+        headers, data = self._encoded(body)
+        tries = len(self.urls)
+        while True:
+            broker = self._current
+            try:
+                answer = self._once(broker, method, path, (headers, data, params, timeout_s))
+                return self._decoded(answer)
+            except CatmqError as error:
+                tries -= 1
+                if _is_the_brokers_fault(error):
+                    self._leave(broker)
+                if tries <= 0 or not _nothing_done(error):
+                    raise
+
+    def close(self) -> None:
+        """Closes the idle connections of this process; a later request opens new ones."""
+        session, self._session = self._session, None
+        if session is not None and self._pid == os.getpid():
+            session.close()
+
+    def _once(self, broker: int, method: str, path: str, parts: tuple[Any, ...]) -> requests.Response:
+        headers, data, params, timeout_s = parts
+        url = self.urls[broker]
+        try:
+            return self._sessions().request(
+                method,
+                url + path,
+                headers=headers,
+                data=data,
+                params=params,
+                timeout=(min(CONNECT_TIMEOUT_S, timeout_s), timeout_s),
+                allow_redirects=False,
+            )
+        except requests.exceptions.RequestException as error:
+            raise _network_error(error, url) from error
+
+    def _encoded(self, body: Mapping[str, Any] | None) -> tuple[dict[str, str], bytes | None]:
+        if body is None:
+            return {}, None
+        data = self._codec.encode(body)
+        headers = {"Content-Type": self._codec.content_type}
+        if self._gzip and len(data) >= GZIP_FROM_BYTES:
+            return {**headers, "Content-Encoding": "gzip"}, gzip.compress(data, 1)
+        return headers, data
+
+    def _decoded(self, response: requests.Response) -> dict[str, Any]:
+        if response.status_code >= 400:
+            raise from_problem(response.status_code, _problem(response))
+        if response.status_code >= 300:
+            raise ConnectFailed(
+                f"{response.url} is no CatMQ broker: HTTP {response.status_code}", retriable=False
+            )
+        if not response.content:
+            return {}
+        packed = response.headers.get("Content-Type", "").startswith(wire.MSGPACK)
+        codec = self._codec if packed else _JSON
+        try:
+            answer = codec.decode(response.content)
+        except ValueError as error:
+            raise AnswerLost(f"{response.url} answered what cannot be read: {error}") from error
+        return answer if isinstance(answer, dict) else {"value": answer}
+
+    def _sessions(self) -> requests.Session:
+        pid = os.getpid()
+        session = self._session
+        if session is None or self._pid != pid:
+            session = self._new_session()
+            self._session, self._pid = session, pid
+        return session
+
+    def _new_session(self) -> requests.Session:
+        session = requests.Session()
+        session.trust_env = False
+        session.verify = self._verify
+        session.proxies = dict(self._proxies)
+        # Answers are compressed only on request: on a fast network it costs more than it saves.
+        session.headers.update(
+            {
+                "Accept": f"{self._codec.content_type}, application/problem+json",
+                "Accept-Encoding": "gzip" if self._gzip else "identity",
+                "User-Agent": "catmq-client",
+            }
+        )
+        if self._api_key:
+            session.headers["Authorization"] = f"Bearer {self._api_key}"
+        for scheme in ("http://", "https://"):
+            session.mount(
+                scheme, HTTPAdapter(pool_connections=len(self.urls), pool_maxsize=self._max_connections)
+            )
+        return session
+
+    def _leave(self, broker: int) -> None:
+        """Makes the next request start at another broker, unless another thread already did that."""
+        if self._current == broker:
+            self._current = (broker + 1) % len(self.urls)
+
+
+_JSON = wire.JsonCodec()
+
+
+def _checked_urls(urls: str | Sequence[str]) -> tuple[str, ...]:
+    listed = urls.split(",") if isinstance(urls, str) else list(urls)
+    stripped = tuple(url.strip().rstrip("/") for url in listed if url.strip())
+    if not stripped:
+        raise OptionError("no broker URL: pass one ('http://127.0.0.1:8000') or set CATMQ_URL")
+    for url in stripped:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise OptionError(f"{url!r} is no broker URL: write 'http://host:port'")
+    return stripped
+
+
+def _network_error(error: requests.exceptions.RequestException, url: str) -> CatmqError:
+    """ConnectFailed when nothing can have been sent, else AnswerLost."""
+    if isinstance(error, requests.exceptions.SSLError):
+        return ConnectFailed(f"TLS with {url} failed: {error}", retriable=False)
+    if isinstance(error, requests.exceptions.ConnectTimeout | requests.exceptions.ProxyError):
+        return ConnectFailed(f"{url} cannot be reached: {error}")
+    if isinstance(error, requests.exceptions.ConnectionError):
+        cause = error.args[0] if error.args else None
+        reason = getattr(cause, "reason", cause)
+        if isinstance(reason, NewConnectionError | ConnectTimeoutError):
+            return ConnectFailed(f"{url} cannot be reached: {reason}")
+    if isinstance(error, requests.exceptions.InvalidURL | requests.exceptions.InvalidHeader):
+        return OptionError(str(error))
+    return AnswerLost(f"no answer from {url}: {error}")
+
+
+def _problem(response: requests.Response) -> dict[str, Any]:
+    kind = response.headers.get("Content-Type", "")
+    if "json" not in kind:
+        return {}
+    try:
+        problem = _JSON.decode(response.content)
+    except ValueError:
+        return {}
+    return problem if isinstance(problem, dict) else {}
+
+
+def _nothing_done(error: CatmqError) -> bool:
+    return isinstance(error, ConnectFailed) or error.code == "draining"
+
+
+def _is_the_brokers_fault(error: CatmqError) -> bool:
+    """Errors after which another broker is the better choice, also for the next request."""
+    return isinstance(error, ConnectFailed | AnswerLost) or error.code == "draining"
