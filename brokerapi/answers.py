@@ -1,0 +1,103 @@
+"""Management answers: the layers' views as the objects that the API promises (see serializers)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from messagestore.lag import QueueLag
+from messagestore.resets import Move
+from messagestore.topics import TopicState
+from metadata.groups import GroupView, MemberView
+from metadata.keys import KeyView
+from metadata.nodes import NodeView
+from metadata.pages import Page
+from metadata.subscriptions import SubscriptionView
+from metadata.topics import TopicView
+
+V = TypeVar("V")
+PEOPLE = ("owners", "department", "alarm_emails", "remark")
+SETTINGS = ("keyed", "on_unknown", "retention_days", "keep_unread_days", "retention_bytes", *PEOPLE)
+
+
+def page(plural: str, found: Page[V], shape: Callable[[V], dict[str, Any]]) -> dict[str, Any]:
+    """A page of a list: {"topics": [...], "next": the name to ask after, or null}."""
+    return {plural: [shape(item) for item in found.items], "next": found.next}
+
+
+def topic(state: TopicState) -> dict[str, Any]:
+    """A topic with its layout and its queues."""
+    queues = [
+        {**_some(one.queue, ("queue", "number", "node", "state")), "low": one.low, "head": one.head}
+        for one in state.queues
+    ]
+    layout = {"version": state.topic.layout_version, "slots": state.topic.layout}
+    return {**topic_summary(state.topic), "queues": queues, "layout": layout}
+
+
+def topic_summary(view: TopicView) -> dict[str, Any]:
+    """A topic in a list, or after a change: its queues counted."""
+    return {**_some(view, ("name", "kind", "state", *SETTINGS, "created_at_ms")), "queues": len(view.queues)}
+
+
+def group(view: GroupView) -> dict[str, Any]:
+    """A group with its subscriptions and members."""
+    members = [member(one) for one in view.members]
+    return {**group_summary(view), "subscriptions": subscriptions(view.subscriptions), "members": members}
+
+
+def group_summary(view: GroupView) -> dict[str, Any]:
+    """A group in a list."""
+    names = ("name", "mode", "stopped", "session_timeout_ms", "generation", "rebalancing")
+    return _some(view, (*names, *PEOPLE, "created_at_ms"))
+
+
+def member(view: MemberView) -> dict[str, Any]:
+    """A consumer that is in a group."""
+    names = ("name", "instance_id", "consumer_id_prefix", "address", "sdk", "generation")
+    return _some(view, (*names, "joined_at_ms", "heartbeat_age_ms", "queues"))
+
+
+def subscriptions(views: Iterable[SubscriptionView]) -> list[dict[str, Any]]:
+    """Subscriptions in a list."""
+    return [subscription(view) for view in views]
+
+
+def subscription(view: SubscriptionView) -> dict[str, Any]:
+    """A topic that a group reads."""
+    return _some(view, ("group", "topic", "state", "start", "stopped", "created_at_ms"))
+
+
+def offsets(group: str, lags: Sequence[QueueLag]) -> dict[str, Any]:
+    """How far a group is: the sum of the lags and the worst age, null while one of them is not known."""
+    names = ("topic", "queue", "number", "committed", "head", "low", "lag", "lag_ms", "owner", "epoch")
+    behind = [one.lag for one in lags if one.lag is not None]
+    ages = [one.lag_ms for one in lags if one.lag_ms is not None]
+    return {
+        "group": group,
+        "lag": sum(behind) if len(behind) == len(lags) else None,
+        "lag_ms": max(ages, default=0) if len(ages) == len(lags) else None,
+        "queues": [_some(one, names) for one in lags],
+    }
+
+
+def moves(planned: Iterable[Move]) -> list[dict[str, Any]]:
+    """Positions that move."""
+    return [
+        {**_some(one, ("queue", "number")), "from": one.from_offset, "to": one.to_offset} for one in planned
+    ]
+
+
+def node(view: NodeView) -> dict[str, Any]:
+    """A node, without passwords."""
+    names = ("name", "kind", "engine", "host", "port", "database", "username", "state", "special", "epoch")
+    return _some(view, (*names, "capacity_gb", "queues", "created_at_ms"))
+
+
+def key(view: KeyView) -> dict[str, Any]:
+    """An API key, without its secret."""
+    return _some(view, ("name", "rights", "created_at_ms"))
+
+
+def _some(view: object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(view, name) for name in names}

@@ -1,0 +1,59 @@
+"""The docs page: operations and error codes, made from the schema, one HTML page without any script."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from drf_spectacular.generators import SchemaGenerator
+
+from brokerapi import errors
+from metadata.errors import Code
+
+METHODS = ("get", "post", "patch", "delete")
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+table { border-collapse: collapse; width: 100%; }
+td { vertical-align: top; padding: .3rem .6rem; border-bottom: 1px solid #8886; }
+td:first-child { white-space: nowrap; }
+code { font: 14px ui-monospace, monospace; }
+:root { color-scheme: light dark; }
+"""
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>CatMQ: HTTP API v1</title><style>{}</style></head><body>
+<h1>CatMQ: HTTP API v1</h1>
+<p>JSON, or <code>application/msgpack</code>. Send <code>Authorization: Bearer &lt;api key&gt;</code>.
+The shapes are in the <a href="/api/v1/schema">OpenAPI schema</a>,
+the limits in <a href="/api/v1">/api/v1</a>.</p>
+<h2>Operations</h2>{}
+<h2>Error codes</h2>
+<p>Every error is <code>application/problem+json</code>: type, title, status, detail, code, retriable, and
+where it applies retry_after_ms, errors (field, message) and id (also in the broker's log).</p>{}
+</body></html>"""
+
+
+@cache
+def page() -> SafeString:
+    """The page; it cannot change while the process runs."""
+    return format_html(PAGE, SafeString(STYLE), _operations(), _codes())
+
+
+def _operations() -> SafeString:
+    schema: dict[str, Any] = SchemaGenerator().get_schema(request=None, public=True)  # type: ignore[no-untyped-call]
+    rows = [
+        (method.upper(), path, item[method].get("description", ""))
+        for path, item in schema["paths"].items()
+        for method in METHODS
+        if method in item
+    ]
+    row = "<tr><td><code>{} {}</code></td><td>{}</td></tr>"
+    return format_html("<table>{}</table>", format_html_join("", row, rows))
+
+
+def _codes() -> SafeString:
+    row = '<tr id="{}"><td><code>{}</code></td><td>{}</td></tr>'
+    rows = [(code.value, code.value, errors.title(code)) for code in Code]
+    return format_html("<table>{}</table>", format_html_join("", row, rows))

@@ -1,0 +1,128 @@
+"""What every endpoint has in common: who asks, which formats, what became of it.
+
+An `Endpoint` is a DRF APIView for its URL, its schema and its freedom from CSRF; the rest of DRF's
+way through a request (its Request, negotiation, throttles) costs more than a send and is left out.
+A method gets a `Call` and the words of the URL, makes one call below and returns `call.answer(…)`.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from django.http import HttpRequest, HttpResponse
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.request import Request
+from rest_framework.serializers import Serializer
+from rest_framework.views import APIView
+
+from brokerapi import auth, errors, formats, metrics, renderers
+from brokerapi.parsers import ANY, Body, read_query
+from brokerapi.wire.queries import ConfirmQuery, ListQuery
+from metadata.actors import Actor
+from metadata.consumer_ids import ConsumerId
+from metadata.errors import Code, Invalid
+from metadata.pages import Window
+
+T = TypeVar("T")
+METHODS = ("get", "post", "patch", "delete")
+NOBODY = Actor(kind="key", name="")  # has no rights; for endpoints that need none
+
+
+class Call:
+    """One request on its way through a view."""
+
+    __slots__ = ("actor", "kind", "request")
+
+    def __init__(self, request: HttpRequest, actor: Actor) -> None:
+        self.request = request
+        self.actor = actor
+        self.kind = formats.of_answer(request)
+
+    def read(self, body: Body[T]) -> T:
+        """The body as a typed struct. Raises Malformed, TooLarge or Invalid."""
+        return body.read(self.request)
+
+    def fields(self, serializer: type[Serializer[Any]]) -> dict[str, Any]:
+        """The body's fields, checked by a serializer. Raises Malformed, TooLarge or ValidationError."""
+        checked = serializer(data=ANY.read(self.request))
+        checked.is_valid(raise_exception=True)
+        return dict(checked.validated_data)
+
+    def query(self, struct: type[T]) -> T:
+        """The query parameters. Raises Invalid."""
+        return read_query(self.request, struct)
+
+    def window(self) -> Window:
+        """The part of a list that the query asks for. Raises Invalid."""
+        asked = self.query(ListQuery)
+        return Window(search=asked.search, limit=asked.limit, after=asked.after)
+
+    def confirm(self) -> str:
+        """The name given in `?confirm=`, '' if none. Raises Invalid."""
+        return self.query(ConfirmQuery).confirm
+
+    def consumer(self, text: str) -> ConsumerId:
+        """The consumer id of the URL. Raises NotFound or Forbidden."""
+        return auth.consumer_of(text, self.actor)
+
+    def answer(self, value: Any) -> HttpResponse:
+        """200 with a value."""
+        return renderers.render(self.request, value, self.kind)
+
+    def created(self, value: Any, *path: str) -> HttpResponse:
+        """201 with the new resource; `path` are the words of its URL behind /api/v1."""
+        response = renderers.render(self.request, value, self.kind, HTTPStatus.CREATED)
+        response["Location"] = "/api/v1/" + "/".join(quote(part, safe="") for part in path)
+        return response
+
+    def done(self) -> HttpResponse:
+        """204: nothing to say."""
+        return HttpResponse(status=HTTPStatus.NO_CONTENT)
+
+
+class ApiKey(BaseAuthentication):
+    """Names the API key in the schema; `auth.actor_of` does the work."""
+
+    def authenticate(self, request: Request) -> None:
+        """Never asked: endpoints do not pass DRF's authentication."""
+
+
+class Endpoint(APIView):
+    """Base of all endpoints; the methods `get`, `post`, `patch`, `delete` take (call, *words of the URL)."""
+
+    authentication_classes = (ApiKey,)
+    permission_classes = ()
+    public = False  # True: answers without an API key
+
+    def get_authenticators(self) -> list[BaseAuthentication]:
+        """What the schema says about authentication."""
+        return [] if self.public else super().get_authenticators()
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """The answer to a request, a problem if anything is raised; counted."""
+        try:
+            response = self._answer(request, kwargs)
+        except Exception as error:  # noqa: BLE001 - the edge of the product: respond() logs what is a bug
+            response = errors.respond(error)
+        if request.method == "HEAD":
+            response.content = b""
+        metrics.count_request(request, response)
+        return response
+
+    def _answer(self, request: HttpRequest, words: dict[str, Any]) -> HttpResponse:
+        method = (request.method or "").lower().replace("head", "get")
+        handler = getattr(self, method, None) if method in METHODS else None
+        if handler is None:
+            return self._not_allowed(request)
+        actor = NOBODY if self.public else auth.actor_of(request)
+        answer: HttpResponse = handler(Call(request, actor), **words)
+        return answer
+
+    def _not_allowed(self, request: HttpRequest) -> HttpResponse:
+        allowed = ", ".join(method.upper() for method in METHODS if hasattr(self, method))
+        detail = f"{request.method} is not possible here; this URL takes {allowed}."
+        response = errors.respond(Invalid(detail, code=Code.METHOD_NOT_ALLOWED))
+        response["Allow"] = allowed
+        return response

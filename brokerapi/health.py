@@ -1,0 +1,39 @@
+"""Whether this process can serve sends or pulls, and what is missing."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from brokerapi import draining
+from messagestore import nodes
+from metadata import snapshot
+from metadata.errors import MetadataUnavailable
+
+STALE_S = 5.0  # a snapshot is renewed every 0.2 s; older than this, metadata does not answer
+
+
+class Health(msgspec.Struct, kw_only=True):
+    """`because` says in words what is missing."""
+
+    status: Literal["ok", "degraded", "unready"]
+    because: list[str]
+
+
+def readiness() -> Health:
+    """ok, degraded (some sends or pulls work) or unready (none do)."""
+    if draining.draining():
+        return Health(status="unready", because=["this broker is stopping"])
+    try:
+        snapshot.current()
+    except MetadataUnavailable as error:
+        return Health(status="unready", because=[f"there is no picture of the metadata: {error.detail}"])
+    latencies = nodes.latencies()
+    silent = sorted(name for name, seconds in latencies.items() if seconds is None)
+    because = [f"node {name} does not answer" for name in silent]
+    if snapshot.age_s() > STALE_S:
+        because.append(f"the metadata database has not answered for {snapshot.age_s():.0f} s")
+    if silent and len(silent) == len(latencies):
+        return Health(status="unready", because=because)
+    return Health(status="degraded" if because else "ok", because=because)

@@ -1,0 +1,114 @@
+"""A pull that may wait.
+
+It reads once. If there is nothing, and nothing to tell, the thread waits behind the positions it
+read from, without a database connection, until a head passes one of them, the group's generation
+moves, the broker drains or the time is over; then it reads once more and answers. It never reads a
+third time, so whatever wakes it for nothing cannot make it spin here.
+
+Waiting threads are capped (`max_waiters`) below the number of threads of the worker: above the cap
+a pull is answered at once, empty, so that sends and commits always find a thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from django.db import close_old_connections
+
+from brokerapi import draining
+from messagestore import pull
+from messagestore.heads import board
+from messagestore.pull import PulledQueue, PullQueue
+from metadata import snapshot
+from metadata.config import config
+from metadata.consumer_ids import ConsumerId
+
+# States that a client can do nothing about: worth waiting for their end like for a message.
+WAITING_STATES = ("ok", "stopped", "unavailable")
+# Nothing tells when a node is back, so a pull that it did not answer is tried again after so long.
+UNAVAILABLE_WAIT_S = 1.0
+
+_places = threading.BoundedSemaphore(config.max_waiters)
+
+
+class Asked(NamedTuple):
+    """What a pull asks for; `generation` is the one of the group that the member has applied."""
+
+    generation: int
+    queues: Sequence[PullQueue]
+    max_messages: int
+    max_bytes: int
+    wait_ms: int
+
+
+class Pulled(NamedTuple):
+    """What it is answered; `generation` is the group's now."""
+
+    generation: int
+    queues: list[PulledQueue]
+    assignment_changed: bool
+
+
+def pull_or_wait(*, consumer: ConsumerId, asked: Asked) -> Pulled:
+    """Messages of the asked queues, waiting up to `wait_ms` for the first. Raises NodeUnavailable."""
+    answer = _pull(consumer, asked)
+    if asked.wait_ms == 0 or _worth_telling(answer) or not _places.acquire(blocking=False):
+        return answer
+    try:
+        _Wait(consumer, asked, answer).run()
+    finally:
+        _places.release()
+    return _pull(consumer, asked)
+
+
+def _pull(consumer: ConsumerId, asked: Asked) -> Pulled:
+    queues = pull.pull(
+        consumer=consumer, queues=asked.queues, max_messages=asked.max_messages, max_bytes=asked.max_bytes
+    )
+    generation = _generation(consumer.group_id, asked.generation)
+    return Pulled(generation, queues, generation != asked.generation)
+
+
+def _generation(group_id: int, otherwise: int) -> int:
+    """The group's generation as this broker knows it; a group it does not know (yet) has not changed."""
+    group = snapshot.current().groups.get(group_id)
+    # A snapshot may be older than the heartbeat that told the member its generation.
+    return otherwise if group is None else max(group.generation, otherwise)
+
+
+def _worth_telling(answer: Pulled) -> bool:
+    if answer.assignment_changed:
+        return True
+    return any(queue.messages or queue.state not in WAITING_STATES for queue in answer.queues)
+
+
+class _Wait:
+    """The wait between the two reads of a pull."""
+
+    def __init__(self, consumer: ConsumerId, asked: Asked, answer: Pulled) -> None:
+        self.group_id = consumer.group_id
+        self.generation = asked.generation
+        # A stopped queue may hold messages already: what ends its wait is the group's next generation.
+        self.offsets = {queue.queue: queue.next_offset for queue in answer.queues if queue.state == "ok"}
+        self.limit_s = asked.wait_ms / 1000
+        if any(queue.state == "unavailable" for queue in answer.queues):
+            self.limit_s = min(self.limit_s, UNAVAILABLE_WAIT_S)
+
+    def run(self) -> None:
+        """Returns when there is news or the time is over; a wake-up without news is slept over."""
+        close_old_connections()
+        end = time.monotonic() + self.limit_s
+        while (left_s := end - time.monotonic()) > 0:
+            with board.watch(self.group_id, self.offsets) as waiter:
+                # What happened before the waiter was registered would wake nobody.
+                if self._news():
+                    return
+                waiter.wait(left_s)
+
+    def _news(self) -> bool:
+        if draining.draining() or _generation(self.group_id, self.generation) != self.generation:
+            return True
+        return any(board.known(queue) > offset for queue, offset in self.offsets.items())

@@ -1,0 +1,81 @@
+"""What `/metrics` shows, right across worker processes.
+
+With PROMETHEUS_MULTIPROC_DIR set (gunicorn's configuration does) every process writes its values
+to files there and whichever answers adds them up; its `child_exit` drops the gauges of a dead one.
+No label may take values that clients choose: routes are patterns, topics are not labels.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+
+from django.http import HttpRequest, HttpResponse
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    REGISTRY,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    disable_created_metrics,
+    generate_latest,
+    multiprocess,
+)
+
+from messagestore import nodes
+from messagestore.heads import board
+from metadata import snapshot
+from metadata.errors import Code
+
+disable_created_metrics()  # a second line per counter that nobody reads
+
+REQUESTS = Counter("catmq_requests", "Requests answered.", ["method", "route", "status"])
+ERRORS = Counter("catmq_errors", "Errors answered, those of single messages included.", ["code"])
+SENT = Counter("catmq_messages_sent", "Messages stored by sends.")
+PULLED = Counter("catmq_messages_pulled", "Messages answered to pulls.")
+PULLS = Counter("catmq_pulls", "Pulls answered.")
+COMMITTED = Counter("catmq_commits", "Queue positions committed.")
+WAITERS = Gauge("catmq_waiters", "Pulls that wait now.", multiprocess_mode="livesum")
+SNAPSHOT_AGE = Gauge(
+    "catmq_snapshot_age_seconds",
+    "Age of a worker's picture of metadata, the oldest.",
+    multiprocess_mode="livemax",
+)
+NODE_SECONDS = Gauge(
+    "catmq_node_seconds",
+    "Time of the last probe of a node; +Inf when it did not answer.",
+    ["node"],
+    multiprocess_mode="livemax",
+)
+
+
+def count_request(request: HttpRequest, response: HttpResponse) -> None:
+    """Counts an answered request, and its error if it is one."""
+    match = request.resolver_match
+    REQUESTS.labels(request.method, match.route if match else "", response.status_code).inc()
+    code = getattr(response, "catmq_code", None)
+    if code is not None:
+        count_error(code)
+
+
+def count_error(code: Code) -> None:
+    """Counts an error that a client was told."""
+    ERRORS.labels(code.value).inc()
+
+
+def sample() -> None:
+    """Takes the values that are states and not events; a loop of every worker, once a second or so."""
+    WAITERS.set(board.waiters())
+    SNAPSHOT_AGE.set(snapshot.age_s())
+    for name, seconds in nodes.latencies().items():
+        NODE_SECONDS.labels(name).set(math.inf if seconds is None else seconds)
+
+
+def exposition() -> tuple[bytes, str]:
+    """(text, content type) of all processes' values."""
+    sample()
+    registry = REGISTRY
+    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+        registry = CollectorRegistry()
+        multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return generate_latest(registry), CONTENT_TYPE_LATEST

@@ -1,0 +1,172 @@
+"""A request's body: bytes read under a limit, unpacked under a limit, decoded into a typed struct.
+
+The stream is read here and nowhere else (`request.body` would read first and count later). A
+Content-Length over the limit is refused before a byte is read; a chunked body is counted as it comes.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+from django.http import HttpRequest
+
+from brokerapi import formats
+from metadata.config import config
+from metadata.errors import Code, FieldError, Invalid, Malformed, TooLarge
+
+T = TypeVar("T")
+CHUNK_BYTES = 64 << 10
+GZIP_WBITS = 31  # zlib's number for "a gzip header and nothing else"
+
+_AT = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
+_UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
+_MISSING = re.compile(r"^Object missing required field `(.*)`$")
+
+
+class Body(Generic[T]):
+    """What an endpoint reads: the struct of its JSON and, if it differs, of its MessagePack."""
+
+    def __init__(self, json: type[T], msgpack: type[T] | None = None) -> None:
+        self.json = json
+        self._decode: dict[str, Callable[[bytes], T]] = {
+            formats.JSON.name: msgspec.json.Decoder(json).decode,
+            formats.MSGPACK.name: msgspec.msgpack.Decoder(msgpack or json).decode,
+        }
+
+    def read(self, request: HttpRequest) -> T:
+        """The request's body. Raises Malformed, TooLarge, or Invalid naming the field."""
+        kind = formats.of_request(request)
+        data = read_bytes(request)
+        if not data:
+            raise Malformed(f"The request has no body: send {kind.media_type}.")
+        return _decoded(self._decode[kind.name], data, kind)
+
+
+ANY: Body[Any] = Body(Any)
+
+
+def read_query(request: HttpRequest, struct: type[T]) -> T:
+    """The query parameters as `struct`. Raises Invalid naming one that is wrong, double or unknown."""
+    parameters = request.GET
+    for name in parameters:
+        if len(parameters.getlist(name)) > 1:
+            raise Invalid.field(name, "is given more than once")
+    try:
+        return msgspec.convert(parameters.dict(), struct, strict=False)
+    except msgspec.ValidationError as error:
+        raise invalid(error) from error
+
+
+def read_bytes(request: HttpRequest) -> bytes:
+    """The body, unpacked. Raises TooLarge or Malformed."""
+    encoding = request.META.get("HTTP_CONTENT_ENCODING", "").strip().lower()
+    if encoding not in ("", "identity", "gzip"):
+        detail = f"Content-Encoding {encoding[:50]!r} is not understood: use gzip or none."
+        raise Invalid(detail, code=Code.UNSUPPORTED_MEDIA_TYPE)
+    data = _read_wire(request)
+    return _unpacked(data) if encoding == "gzip" else data
+
+
+class _Stream(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+def _read_wire(request: HttpRequest) -> bytes:
+    stream: _Stream = request.META["wsgi.input"]
+    length = request.META.get("CONTENT_LENGTH") or ""
+    if length:
+        return _read_counted(stream, int(length)) if length.isdigit() else _bad_length(length)
+    # Only a server that ends the stream where the body ends may be read without a length (gunicorn).
+    if "HTTP_TRANSFER_ENCODING" in request.META and request.META.get("wsgi.input_terminated"):
+        return _read_chunked(stream)
+    return b""
+
+
+def _bad_length(length: str) -> bytes:
+    raise Malformed(f"Content-Length {length[:30]!r} is not a number.")
+
+
+def _read_counted(stream: _Stream, length: int) -> bytes:
+    if length > config.request_max_bytes:
+        raise _request_too_large(f"has {length} bytes")
+    pieces, left = [], length
+    while left and (piece := stream.read(min(left, CHUNK_BYTES))):
+        pieces.append(piece)
+        left -= len(piece)
+    if left:
+        raise Malformed(f"The request ended {left} bytes before its Content-Length.")
+    return b"".join(pieces)
+
+
+def _read_chunked(stream: _Stream) -> bytes:
+    pieces, size = [], 0
+    while piece := stream.read(CHUNK_BYTES):
+        pieces.append(piece)
+        size += len(piece)
+        if size > config.request_max_bytes:
+            raise _request_too_large("goes on")
+    return b"".join(pieces)
+
+
+def _request_too_large(how: str) -> TooLarge:
+    limit = config.request_max_bytes
+    return TooLarge(f"The request {how}; at most {limit} bytes are allowed: send fewer messages at once.")
+
+
+def _unpacked(data: bytes) -> bytes:
+    """The gunzipped bytes, never more than one chunk over the limit in memory."""
+    limit = config.request_max_unpacked_bytes
+    pieces, size = [], 0
+    while data:
+        member = zlib.decompressobj(GZIP_WBITS)
+        piece, data = _member(member, data, limit - size + 1)
+        pieces.append(piece)
+        size += len(piece)
+        if size > limit:
+            raise TooLarge(f"The request unpacks to more than the {limit} bytes that are allowed.")
+    return b"".join(pieces)
+
+
+def _member(member: zlib._Decompress, data: bytes, most: int) -> tuple[bytes, bytes]:
+    """(unpacked bytes, what follows) of the gzip member that `data` begins with."""
+    try:
+        piece = member.decompress(data, most)
+    except zlib.error as error:
+        raise Malformed(f"The body is not gzip: {error}.") from error
+    if not member.eof and len(piece) < most:
+        raise Malformed("The gzip body ends early.")
+    return piece, member.unused_data
+
+
+def _decoded(decode: Callable[[bytes], T], data: bytes, kind: formats.Format) -> T:
+    try:
+        return decode(data)
+    except msgspec.ValidationError as error:
+        raise invalid(error) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(f"The body is not {kind.media_type}: {error}.") from error
+
+
+def invalid(error: msgspec.ValidationError) -> Invalid:
+    """msgspec's words as an Invalid that names the field as the caller wrote it.
+
+    >>> invalid(msgspec.ValidationError("Object contains unknown field `x` - at `$.messages[2]`")).errors
+    (FieldError(field='messages[2].x', message='is not a field of this request'),)
+    """
+    text = str(error)
+    at = _AT.search(text)
+    path, text = (at[1], text[: at.start()]) if at else ("", text)
+    if unknown := _UNKNOWN.match(text):
+        return _field(path, unknown[1][:100], "is not a field of this request")
+    if missing := _MISSING.match(text):
+        return _field(path, missing[1], "is missing")
+    return _field(path, "", text[:1].lower() + text[1:].replace("`", ""))
+
+
+def _field(path: str, name: str, message: str) -> Invalid:
+    field = ".".join(part for part in (path, name) if part) or "(body)"
+    return Invalid(f"{field}: {message}", errors=[FieldError(field, message)])

@@ -1,0 +1,122 @@
+"""The OpenAPI schema: how endpoints describe themselves, and how msgspec structs become components."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+from drf_spectacular.extensions import OpenApiAuthenticationExtension, OpenApiSerializerExtension
+from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.plumbing import ResolvedComponent
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema, inline_serializer
+from rest_framework import serializers
+
+from brokerapi.errors import Problem
+
+F = TypeVar("F", bound=Callable[..., Any])
+MEDIA_TYPES = ["application/json", "application/msgpack"]
+REFERENCE = "#/components/schemas/{name}"
+
+
+class StructExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
+    """Documents a msgspec struct; the structs it contains become components of their own."""
+
+    target_class = "msgspec.Struct"
+    match_subclasses = True
+
+    def get_name(self, auto_schema: AutoSchema, direction: str) -> str:
+        """The component's name: the class's."""
+        return str(self.target.__name__)
+
+    def map_serializer(self, auto_schema: AutoSchema, direction: str) -> dict[str, Any]:
+        """The struct's schema."""
+        (own,), parts = msgspec.json.schema_components([self.target], ref_template=REFERENCE)
+        for name, schema in parts.items():
+            if name != self.target.__name__:
+                auto_schema.registry.register_on_missing(_component(name, _typed(schema)))
+        return dict(_typed(parts.get(self.target.__name__, own)))
+
+
+def _typed(schema: Any) -> Any:
+    """The schema with a type beside every list of words; the framework's hook for enums wants one."""
+    if isinstance(schema, list):
+        return [_typed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    typed = {name: _typed(part) for name, part in schema.items()}
+    return {"type": "string", **typed} if isinstance(schema.get("enum"), list) else typed
+
+
+def _component(name: str, schema: dict[str, Any]) -> ResolvedComponent:
+    component: ResolvedComponent = ResolvedComponent(  # type: ignore[no-untyped-call]
+        name=name, type=ResolvedComponent.SCHEMA, object=name, schema=schema
+    )
+    return component
+
+
+class ApiKeyExtension(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+    """Documents the header that carries the API key."""
+
+    target_class = "brokerapi.endpoint.ApiKey"
+    name = "apiKey"
+
+    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, Any]:
+        """Bearer authentication."""
+        return {"type": "http", "scheme": "bearer", "description": "An API key: `catmq_…`"}
+
+
+def operation(
+    name: str,
+    *,
+    tag: str,
+    request: Any = None,
+    answer: Any = None,
+    status: int = 200,
+    query: type[msgspec.Struct] | None = None,
+) -> Callable[[F], F]:
+    """Describes a view's method: its name in the schema, its shapes; every error is a Problem.
+
+    `request` is a struct or a serializer; `answer` too, or a dict of one field for `{"topics": [...]}`.
+    """
+    described: Any = extend_schema(
+        operation_id=name,
+        tags=[tag],
+        request=dict.fromkeys(MEDIA_TYPES, request) if request is not None else None,
+        responses={
+            **_success(status, answer),
+            (501 if status == 501 else "default", "application/problem+json"): OpenApiResponse(
+                Problem, description="Not built yet" if status == 501 else "What went wrong"
+            ),
+        },
+        parameters=_parameters(query) if query else None,
+    )
+    return described  # type: ignore[no-any-return]
+
+
+def _success(status: int, answer: Any) -> dict[Any, Any]:
+    if status == 501:
+        return {}
+    if answer is None:
+        return {status: OpenApiResponse(description="Done")}
+    return {(status, media_type): answer for media_type in MEDIA_TYPES}
+
+
+def page_of(plural: str, item: type[serializers.Serializer[Any]]) -> serializers.Serializer[Any]:
+    """The shape of a page of a list: {"topics": [...], "next": name or null}."""
+    fields: dict[str, serializers.Field[Any, Any, Any, Any]] = {
+        plural: item(many=True),
+        "next": serializers.CharField(allow_null=True),
+    }
+    return inline_serializer(f"{plural.capitalize()}Page", fields)
+
+
+def list_of(plural: str, item: type[serializers.Serializer[Any]]) -> serializers.Serializer[Any]:
+    """The shape of a whole list: {"moves": [...]}."""
+    return inline_serializer(f"{plural.capitalize()}List", {plural: item(many=True)})
+
+
+def _parameters(query: type[msgspec.Struct]) -> list[OpenApiParameter]:
+    (_,), parts = msgspec.json.schema_components([query])
+    properties: dict[str, Any] = parts[query.__name__]["properties"]
+    return [OpenApiParameter(name, schema, OpenApiParameter.QUERY) for name, schema in properties.items()]

@@ -1,0 +1,340 @@
+"""The shapes of management requests and answers, checked and documented by DRF serializers.
+
+A request refuses fields it does not know and values of another type: DRF alone would ignore the
+first, turn "4" into 4 and cut the blanks off a name. Answers are plain dicts of the layer below;
+their serializers only document them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rest_framework import serializers
+
+MAX_BIGINT = 2**63 - 1
+
+
+class Text(serializers.CharField):
+    """A string, kept as it was sent; how long it may be the layer below knows."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"trim_whitespace": False, "allow_blank": True, **options})
+
+    def to_internal_value(self, data: Any) -> str:
+        """The string itself."""
+        if not isinstance(data, str):
+            raise serializers.ValidationError(f"must be a string, not {type(data).__name__}")
+        return super().to_internal_value(data)
+
+
+class Number(serializers.IntegerField):
+    """An integer; neither text nor a fraction."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"min_value": 0, "max_value": MAX_BIGINT, **options})
+
+    def to_internal_value(self, data: Any) -> int:
+        """The integer itself."""
+        if not isinstance(data, int) or isinstance(data, bool):
+            raise serializers.ValidationError(f"must be an integer, not {type(data).__name__}")
+        return super().to_internal_value(data)
+
+
+class Flag(serializers.BooleanField):
+    """true or false; not "yes"."""
+
+    def to_internal_value(self, data: Any) -> bool:
+        """The flag itself."""
+        if not isinstance(data, bool):
+            raise serializers.ValidationError(f"must be true or false, not {type(data).__name__}")
+        return data
+
+
+class Request(serializers.Serializer[Any]):
+    """Base of requests: an object without unknown fields."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        """The checked fields."""
+        if not isinstance(data, Mapping):
+            raise serializers.ValidationError(f"must be an object, not {type(data).__name__}")
+        unknown = {str(name): ["is not a field of this request"] for name in data if name not in self.fields}
+        if unknown:
+            raise serializers.ValidationError(unknown)
+        return super().to_internal_value(data)
+
+
+class Change(Request):
+    """Base of PATCH requests: at least one field."""
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """The fields to change."""
+        if not attrs:
+            raise serializers.ValidationError("names nothing to change")
+        return attrs
+
+
+class _People(serializers.Serializer[Any]):
+    """Who is responsible."""
+
+    owners = Text(required=False)
+    department = Text(required=False)
+    alarm_emails = Text(required=False)
+    remark = Text(required=False)
+
+
+class _TopicSettings(_People):
+    retention_days = Number(required=False)
+    keep_unread_days = Number(required=False, help_text="0: what is unread is dropped like the rest")
+    retention_bytes = Number(required=False, allow_null=True, help_text="null: no limit by size")
+    keyed = serializers.ChoiceField(choices=["strict", "available"], required=False)
+    on_unknown = serializers.ChoiceField(choices=["fail", "resend"], required=False)
+
+
+class TopicCreate(Request, _TopicSettings):
+    """A new topic."""
+
+    name = Text()
+    queues = Number(default=4, min_value=1)
+    node = Text(required=False, allow_null=True, help_text="place all queues there; else they are spread")
+
+
+class TopicChange(Change, _TopicSettings):
+    """What to change of a topic."""
+
+
+class GroupCreate(Request, _People):
+    """A new consumer group."""
+
+    name = Text()
+    mode = serializers.ChoiceField(choices=["clustering", "broadcasting"], default="clustering")
+    session_timeout_ms = Number(required=False)
+
+
+class GroupChange(Change, _People):
+    """What to change of a group."""
+
+    stopped = Flag(required=False)
+    session_timeout_ms = Number(required=False)
+
+
+class SubscriptionCreate(Request):
+    """A topic for a group to read."""
+
+    topic = Text()
+    start = serializers.ChoiceField(choices=["earliest", "latest"], default="earliest")
+
+
+class SubscriptionChange(Change):
+    """What to change of a subscription."""
+
+    stopped = Flag()
+
+
+class OffsetsReset(Request):
+    """Where to move a stopped group's positions in a topic; times are those of the node's clock."""
+
+    topic = Text()
+    queues = serializers.ListField(child=Number(), required=False, allow_empty=False, help_text="else all")
+    to = serializers.ChoiceField(choices=["earliest", "latest", "offset", "time"])
+    offset = Number(required=False)
+    at_ms = Number(required=False)
+    ago_ms = Number(required=False)
+    dry_run = Flag(default=False)
+
+
+class NodeCreate(Request):
+    """A database to hold message tables. The password is never shown again."""
+
+    name = Text()
+    kind = serializers.ChoiceField(choices=["normal", "failure"], default="normal")
+    engine = serializers.ChoiceField(choices=["mysql", "sqlite"])
+    host = Text(required=False)
+    port = Number(required=False)
+    database = Text(allow_blank=False, help_text="the schema on mysql, the file's path on sqlite")
+    username = Text(required=False)
+    password = Text(required=False, write_only=True)
+    special = Flag(required=False, help_text="true: used only when named")
+    capacity_gb = Number(required=False, allow_null=True)
+    unsafe = Flag(required=False, help_text="true: accept settings that lose messages in a crash")
+
+
+class NodeChange(Change):
+    """What to change of a node."""
+
+    state = serializers.ChoiceField(choices=["read_write", "read_only", "offline"], required=False)
+    special = Flag(required=False)
+    capacity_gb = Number(required=False, allow_null=True)
+
+
+class KeyCreate(Request):
+    """A new API key: right → name patterns."""
+
+    name = Text()
+    rights = serializers.DictField(child=serializers.ListField(child=Text()))
+
+
+# Answers -----------------------------------------------------------------------------------------
+
+
+class QueueAnswer(serializers.Serializer[Any]):
+    """A queue of a topic; low and head are null while its node does not answer."""
+
+    queue = Number(help_text="the global id")
+    number = Number(help_text="its place in the topic")
+    node = Text()
+    state = Text()
+    low = Number(allow_null=True)
+    head = Number(allow_null=True)
+
+
+class LayoutAnswer(serializers.Serializer[Any]):
+    """Slot → queue id; slot = crc32(UTF-8 key) mod 1024."""
+
+    version = Number()
+    slots = serializers.ListField(child=Number())
+
+
+class TopicSummary(_TopicSettings):
+    """A topic in a list; `queues` counts."""
+
+    name = Text()
+    kind = Text()
+    state = Text()
+    queues: Any = Number()
+    created_at_ms = Number()
+
+
+class TopicAnswer(TopicSummary):
+    """A topic."""
+
+    queues: Any = QueueAnswer(many=True)
+    layout = LayoutAnswer()
+
+
+class SubscriptionAnswer(serializers.Serializer[Any]):
+    """A topic that a group reads."""
+
+    group = Text()
+    topic = Text()
+    state = Text()
+    start = Text()
+    stopped = Flag()
+    created_at_ms = Number()
+
+
+class MemberAnswer(serializers.Serializer[Any]):
+    """A consumer that is in a group now."""
+
+    name = Text()
+    instance_id = Text(allow_null=True)
+    consumer_id_prefix = Text(help_text="names the consumer in logs, opens nothing")
+    generation = Number(help_text="the one it has applied")
+    address = Text()
+    sdk = Text()
+    joined_at_ms = Number()
+    heartbeat_age_ms = Number(allow_null=True)
+    queues = serializers.ListField(child=Number())
+
+
+class GroupSummary(_People):
+    """A group in a list."""
+
+    name = Text()
+    mode = Text()
+    stopped = Flag()
+    session_timeout_ms = Number()
+    generation = Number()
+    rebalancing = Flag(help_text="a new assignment is due")
+    created_at_ms = Number()
+
+
+class GroupAnswer(GroupSummary):
+    """A group."""
+
+    subscriptions = SubscriptionAnswer(many=True)
+    members = MemberAnswer(many=True)
+
+
+class LagAnswer(serializers.Serializer[Any]):
+    """How far a group is in a queue; lag = head - committed."""
+
+    topic = Text()
+    queue = Number()
+    number = Number()
+    committed = Number(allow_null=True)
+    head = Number(allow_null=True)
+    low = Number(allow_null=True)
+    lag = Number(allow_null=True)
+    lag_ms = Number(allow_null=True, help_text="age of the first unread message")
+    owner = Text(allow_null=True)
+    epoch = Number()
+
+
+class OffsetsAnswer(serializers.Serializer[Any]):
+    """How far a group is; `lag` is the sum, `lag_ms` the worst."""
+
+    group = Text()
+    lag = Number(allow_null=True)
+    lag_ms = Number(allow_null=True)
+    queues = LagAnswer(many=True)
+
+
+class MoveAnswer(serializers.Serializer[Any]):
+    """A position that moves."""
+
+    queue = Number()
+    number = Number()
+    to = Number()
+
+    def get_fields(self) -> dict[str, Any]:
+        """The fields; `from` is a word of Python and cannot stand among the others."""
+        return {**super().get_fields(), "from": Number()}
+
+
+class OffsetsMoved(serializers.Serializer[Any]):
+    """What a reset moved, or with `dry_run` would move."""
+
+    dry_run = Flag()
+    moves = MoveAnswer(many=True)
+
+
+class NodeAnswer(serializers.Serializer[Any]):
+    """A node, without its password."""
+
+    name = Text()
+    kind = Text()
+    engine = Text()
+    host = Text()
+    port = Number(allow_null=True)
+    database = Text()
+    username = Text()
+    state = Text()
+    special = Flag()
+    epoch = Number()
+    capacity_gb = Number(allow_null=True)
+    queues = Number()
+    created_at_ms = Number()
+
+
+class KeyAnswer(serializers.Serializer[Any]):
+    """An API key, without its secret."""
+
+    name = Text()
+    rights = serializers.DictField(child=serializers.ListField(child=Text()))
+    created_at_ms = Number()
+
+
+class NewKeyAnswer(KeyAnswer):
+    """A new API key; `api_key` is shown this once."""
+
+    api_key = Text()
+
+
+class AboutAnswer(serializers.Serializer[Any]):
+    """Version and limits."""
+
+    name = Text()
+    version = Text()
+    api_version = Number()
+    limits = serializers.DictField(child=Number())

@@ -1,0 +1,46 @@
+"""The index of the HTTP API: every URL, and the endpoint behind it."""
+
+from __future__ import annotations
+
+from django.urls import path, re_path
+
+from brokerapi.views import about, consumers, groups, health, keys, messages, nodes, subscriptions, topics
+
+urlpatterns = [
+    # About
+    path("api/v1", about.About.as_view()),
+    path("api/v1/schema", about.Schema.as_view()),
+    path("api/v1/docs", about.Docs.as_view()),
+    # Producing and looking
+    path("api/v1/topics/<str:topic>/messages", messages.Messages.as_view()),
+    path("api/v1/messages/<str:message_id>", messages.Message.as_view()),
+    # Consuming
+    path("api/v1/groups/<str:group>/consumers", consumers.Consumers.as_view()),
+    path("api/v1/consumers/<str:consumer>", consumers.Consumer.as_view()),
+    path("api/v1/consumers/<str:consumer>/heartbeat", consumers.Heartbeat.as_view()),
+    path("api/v1/consumers/<str:consumer>/acquire", consumers.Acquire.as_view()),
+    path("api/v1/consumers/<str:consumer>/pull", consumers.Pull.as_view()),
+    path("api/v1/consumers/<str:consumer>/commit", consumers.Commit.as_view()),
+    path("api/v1/consumers/<str:consumer>/failures", consumers.Failures.as_view()),
+    # Managing
+    path("api/v1/topics", topics.Topics.as_view()),
+    path("api/v1/topics/<str:topic>", topics.Topic.as_view()),
+    path("api/v1/topics/<str:topic>/expand", topics.Expand.as_view()),
+    path("api/v1/topics/<str:topic>/read-plan", topics.ReadPlan.as_view()),
+    path("api/v1/groups", groups.Groups.as_view()),
+    path("api/v1/groups/<str:group>", groups.Group.as_view()),
+    path("api/v1/groups/<str:group>/offsets", groups.Offsets.as_view()),
+    path("api/v1/groups/<str:group>/subscriptions", subscriptions.Subscriptions.as_view()),
+    path("api/v1/groups/<str:group>/subscriptions/<str:topic>", subscriptions.Subscription.as_view()),
+    path("api/v1/nodes", nodes.Nodes.as_view()),
+    path("api/v1/nodes/<str:node>", nodes.Node.as_view()),
+    path("api/v1/brokers", nodes.Brokers.as_view()),
+    path("api/v1/keys", keys.Keys.as_view()),
+    path("api/v1/keys/<str:key>", keys.Key.as_view()),
+    # Health
+    path("livez", health.Live.as_view()),
+    path("readyz", health.Ready.as_view()),
+    path("metrics", health.Metrics.as_view()),
+    # Everything else under /api: a problem, also in debug mode
+    re_path(r"^api(/.*)?$", about.Unknown.as_view()),
+]

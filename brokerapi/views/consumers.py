@@ -1,0 +1,112 @@
+"""Consumers: join a group, stay in it, read, commit, leave."""
+
+from __future__ import annotations
+
+from django.http import HttpResponse
+
+from brokerapi import longpoll, metrics
+from brokerapi.endpoint import Call, Endpoint
+from brokerapi.schema import operation
+from brokerapi.wire import consumers as wire
+from messagestore import membership, positions
+from metadata import consumers
+from metadata.errors import NotBuilt
+
+
+class Consumers(Endpoint):
+    """/groups/{group}/consumers"""
+
+    @operation(
+        "registerConsumer",
+        tag="consumers",
+        request=wire.RegisterRequest,
+        answer=wire.RegisterAnswer,
+        status=201,
+    )
+    def post(self, call: Call, group: str) -> HttpResponse:
+        """Joins a group; the answer's consumer id stands in all further calls. Harmless when repeated."""
+        asked = call.read(wire.REGISTER)
+        joined = membership.join(
+            group=group,
+            topics=asked.topics,
+            name=asked.name,
+            incarnation=asked.incarnation,
+            instance_id=asked.instance_id,
+            sdk=asked.sdk,
+            address=call.actor.address,
+            actor=call.actor,
+        )
+        answer = wire.RegisterAnswer(
+            consumer_id=joined.consumer_id,
+            session_timeout_ms=joined.session_timeout_ms,
+            heartbeat_interval_ms=joined.heartbeat_interval_ms,
+            created=joined.created,
+        )
+        return call.created(answer, "consumers", joined.consumer_id)
+
+
+class Consumer(Endpoint):
+    """/consumers/{consumer}"""
+
+    @operation("leave", tag="consumers", status=204)
+    def delete(self, call: Call, consumer: str) -> HttpResponse:
+        """Leaves the group; its queues go to others at once."""
+        consumers.leave(consumer=call.consumer(consumer), actor=call.actor)
+        return call.done()
+
+
+class Heartbeat(Endpoint):
+    """/consumers/{consumer}/heartbeat"""
+
+    @operation("heartbeat", tag="consumers", request=wire.HeartbeatRequest, answer=wire.HeartbeatAnswer)
+    def post(self, call: Call, consumer: str) -> HttpResponse:
+        """Says what is held, learns what to own and what to give up; answered once it is recorded."""
+        member, asked = call.consumer(consumer), call.read(wire.HEARTBEAT)
+        owned = [(queue.queue, queue.epoch) for queue in asked.owned]
+        told = consumers.heartbeat(consumer=member, generation=asked.generation, owned=owned)
+        return call.answer(wire.heartbeat_answer(told))
+
+
+class Acquire(Endpoint):
+    """/consumers/{consumer}/acquire"""
+
+    @operation("acquire", tag="consumers", request=wire.AcquireRequest, answer=wire.AcquireAnswer)
+    def post(self, call: Call, consumer: str) -> HttpResponse:
+        """Takes hold of assigned queues on their nodes, and learns where to go on in each."""
+        member, asked = call.consumer(consumer), call.read(wire.ACQUIRE)
+        acquired = positions.acquire(consumer=member, queues=asked.claims())
+        return call.answer(wire.acquire_answer(acquired))
+
+
+class Pull(Endpoint):
+    """/consumers/{consumer}/pull"""
+
+    @operation("pull", tag="consumers", request=wire.PullRequest, answer=wire.PullAnswer)
+    def post(self, call: Call, consumer: str) -> HttpResponse:
+        """Reads messages from positions on, waiting up to `wait_ms` for the first."""
+        member, asked = call.consumer(consumer), call.read(wire.PULL)
+        pulled = longpoll.pull_or_wait(consumer=member, asked=asked.asked())
+        metrics.PULLS.inc()
+        metrics.PULLED.inc(sum(len(queue.messages) for queue in pulled.queues))
+        return call.answer(wire.pull_answer(pulled, call.kind))
+
+
+class Commit(Endpoint):
+    """/consumers/{consumer}/commit"""
+
+    @operation("commit", tag="consumers", request=wire.CommitRequest, answer=wire.CommitAnswer)
+    def post(self, call: Call, consumer: str) -> HttpResponse:
+        """Records the next offset to read, per queue. Harmless when repeated; never goes backwards."""
+        member, asked = call.consumer(consumer), call.read(wire.COMMIT)
+        committed = positions.commit(consumer=member, offsets=asked.positions())
+        metrics.COMMITTED.inc(sum(result.state == "ok" for result in committed))
+        return call.answer(wire.commit_answer(committed))
+
+
+class Failures(Endpoint):
+    """/consumers/{consumer}/failures"""
+
+    @operation("reportFailures", tag="consumers", status=501)
+    def post(self, call: Call, consumer: str) -> HttpResponse:
+        """Hands messages over for a later retry."""
+        raise NotBuilt("Retry topics are not built yet: a handler that fails stops its queue.")

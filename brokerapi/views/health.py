@@ -1,0 +1,46 @@
+"""How this process is: for load balancers and for monitoring. None of it needs an API key."""
+
+from __future__ import annotations
+
+from django.http import HttpResponse
+
+from brokerapi import health, metrics
+from brokerapi.endpoint import Call, Endpoint
+from brokerapi.schema import operation
+
+
+class Live(Endpoint):
+    """/livez"""
+
+    public = True
+
+    @operation("live", tag="health", answer=health.Health)
+    def get(self, call: Call) -> HttpResponse:
+        """The process answers; no database is touched."""
+        return call.answer(health.Health(status="ok", because=[]))
+
+
+class Ready(Endpoint):
+    """/readyz"""
+
+    public = True
+
+    @operation("ready", tag="health", answer=health.Health)
+    def get(self, call: Call) -> HttpResponse:
+        """Whether sends or pulls can be served: 200 ok or degraded, 503 if not."""
+        state = health.readiness()
+        response = call.answer(state)
+        response.status_code = 503 if state.status == "unready" else 200
+        return response
+
+
+class Metrics(Endpoint):
+    """/metrics"""
+
+    public = True
+
+    @operation("metrics", tag="health")
+    def get(self, call: Call) -> HttpResponse:
+        """Counters and gauges of all worker processes, for Prometheus."""
+        text, content_type = metrics.exposition()
+        return HttpResponse(text, content_type)

@@ -1,0 +1,69 @@
+"""Messages of a topic: send and look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from django.http import HttpResponse
+from msgspec import UNSET
+
+from brokerapi import metrics
+from brokerapi.endpoint import Call, Endpoint
+from brokerapi.schema import operation
+from brokerapi.wire import messages as wire
+from messagestore import browse, publish
+from metadata.errors import CatmqError, Invalid, NotBuilt
+
+NOT_YET = ("key", "trace_id", "tag", "from_ms", "to_ms", "contains")
+
+
+class Messages(Endpoint):
+    """/topics/{topic}/messages"""
+
+    @operation("sendMessages", tag="messages", request=wire.SendRequest, answer=wire.SendAnswer)
+    def post(self, call: Call, topic: str) -> HttpResponse:
+        """Stores messages, each exactly once per `batch_id`; answered when they are durable."""
+        asked = call.read(wire.SEND)
+        fates = publish.publish(
+            topic=topic, messages=wire.new_messages(asked), batch_id=asked.batch_id, actor=call.actor
+        )
+        _count(fates)
+        return call.answer(wire.send_answer(fates))
+
+    @operation("browseMessages", tag="messages", query=wire.BrowseQuery, answer=wire.MessagesAnswer)
+    def get(self, call: Call, topic: str) -> HttpResponse:
+        """Shows stored messages without a group: from an offset of a queue on, or one by its id."""
+        asked = call.query(wire.BrowseQuery)
+        _refuse_filters(asked)
+        if isinstance(asked.message_id, str):
+            found = browse.by_id(topic=topic, message_id=asked.message_id, actor=call.actor)
+        elif isinstance(asked.queue, int):
+            found = browse.by_offset(
+                topic=topic, queue=asked.queue, offset=asked.offset, limit=asked.limit, actor=call.actor
+            )
+        else:
+            raise Invalid.field("queue", "is missing: give queue (and offset), or message_id")
+        return call.answer(wire.browsed(found, call.kind))
+
+
+class Message(Endpoint):
+    """/messages/{message_id}"""
+
+    @operation("recallMessage", tag="messages", status=501)
+    def delete(self, call: Call, message_id: str) -> HttpResponse:
+        """Recalls a delayed message."""
+        raise NotBuilt("Delayed messages and their recall are not built yet.")
+
+
+def _count(fates: Sequence[publish.Receipt | CatmqError]) -> None:
+    refused = [fate.code for fate in fates if isinstance(fate, CatmqError)]
+    metrics.SENT.inc(len(fates) - len(refused))
+    for code in refused:
+        metrics.count_error(code)
+
+
+def _refuse_filters(asked: wire.BrowseQuery) -> None:
+    for name in NOT_YET:
+        if getattr(asked, name) is not UNSET:
+            remedy = "use queue and offset, or message_id"
+            raise NotBuilt(f"Looking for messages by {name} is not built yet: {remedy}.")

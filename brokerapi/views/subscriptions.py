@@ -1,0 +1,65 @@
+"""Subscriptions: which topics a group reads."""
+
+from __future__ import annotations
+
+from django.http import HttpResponse
+
+from brokerapi import answers, serializers
+from brokerapi.endpoint import Call, Endpoint
+from brokerapi.schema import list_of, operation
+from messagestore import subscriptions
+from metadata import groups
+from metadata import subscriptions as subscription_rows
+
+
+class Subscriptions(Endpoint):
+    """/groups/{group}/subscriptions"""
+
+    @operation(
+        "listSubscriptions", tag="groups", answer=list_of("subscriptions", serializers.SubscriptionAnswer)
+    )
+    def get(self, call: Call, group: str) -> HttpResponse:
+        """The topics a group reads."""
+        view = groups.describe(name=group, actor=call.actor)
+        return call.answer({"subscriptions": answers.subscriptions(view.subscriptions)})
+
+    @operation(
+        "subscribe",
+        tag="groups",
+        request=serializers.SubscriptionCreate,
+        answer=serializers.SubscriptionAnswer,
+        status=201,
+    )
+    def post(self, call: Call, group: str) -> HttpResponse:
+        """Lets a group read a topic, from its earliest or its latest message on."""
+        asked = call.fields(serializers.SubscriptionCreate)
+        made = subscriptions.create(group=group, topic=asked["topic"], start=asked["start"], actor=call.actor)
+        return call.created(answers.subscription(made), "groups", group, "subscriptions", asked["topic"])
+
+
+class Subscription(Endpoint):
+    """/groups/{group}/subscriptions/{topic}"""
+
+    @operation("showSubscription", tag="groups", answer=serializers.SubscriptionAnswer)
+    def get(self, call: Call, group: str, topic: str) -> HttpResponse:
+        """One subscription."""
+        view = subscription_rows.named(group=group, topic=topic, actor=call.actor)
+        return call.answer(answers.subscription(view))
+
+    @operation(
+        "changeSubscription",
+        tag="groups",
+        request=serializers.SubscriptionChange,
+        answer=serializers.SubscriptionAnswer,
+    )
+    def patch(self, call: Call, group: str, topic: str) -> HttpResponse:
+        """Stops or starts reading of one topic."""
+        settings = call.fields(serializers.SubscriptionChange)
+        changed = subscription_rows.update(group=group, topic=topic, settings=settings, actor=call.actor)
+        return call.answer(answers.subscription(changed))
+
+    @operation("unsubscribe", tag="groups", status=204)
+    def delete(self, call: Call, group: str, topic: str) -> HttpResponse:
+        """Ends a subscription; its positions are forgotten."""
+        subscriptions.delete(group=group, topic=topic, actor=call.actor)
+        return call.done()

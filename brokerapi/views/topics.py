@@ -1,0 +1,79 @@
+"""Topics: create, list, show, change, delete."""
+
+from __future__ import annotations
+
+from django.http import HttpResponse
+
+from brokerapi import answers, serializers
+from brokerapi.endpoint import Call, Endpoint
+from brokerapi.schema import operation, page_of
+from brokerapi.wire.queries import ConfirmQuery, ListQuery
+from messagestore import topics
+from metadata import topics as topic_rows
+from metadata.errors import NotBuilt
+
+
+class Topics(Endpoint):
+    """/topics"""
+
+    @operation(
+        "listTopics", tag="topics", query=ListQuery, answer=page_of("topics", serializers.TopicSummary)
+    )
+    def get(self, call: Call) -> HttpResponse:
+        """The topics the key may do anything with, by name."""
+        page = topic_rows.page(window=call.window(), actor=call.actor)
+        return call.answer(answers.page("topics", page, answers.topic_summary))
+
+    @operation(
+        "createTopic",
+        tag="topics",
+        request=serializers.TopicCreate,
+        answer=serializers.TopicAnswer,
+        status=201,
+    )
+    def post(self, call: Call) -> HttpResponse:
+        """Creates a topic with its queues."""
+        asked = call.fields(serializers.TopicCreate)
+        name, queues, node = asked.pop("name"), asked.pop("queues"), asked.pop("node", None)
+        topic = topics.create(name=name, queues=queues, node=node, settings=asked, actor=call.actor)
+        return call.created(answers.topic(topic), "topics", name)
+
+
+class Topic(Endpoint):
+    """/topics/{topic}"""
+
+    @operation("showTopic", tag="topics", answer=serializers.TopicAnswer)
+    def get(self, call: Call, topic: str) -> HttpResponse:
+        """A topic with its queues and their heads."""
+        return call.answer(answers.topic(topics.describe(name=topic, actor=call.actor)))
+
+    @operation("changeTopic", tag="topics", request=serializers.TopicChange, answer=serializers.TopicSummary)
+    def patch(self, call: Call, topic: str) -> HttpResponse:
+        """Changes settings of a topic."""
+        settings = call.fields(serializers.TopicChange)
+        changed = topic_rows.update(name=topic, settings=settings, actor=call.actor)
+        return call.answer(answers.topic_summary(changed))
+
+    @operation("deleteTopic", tag="topics", query=ConfirmQuery, status=204)
+    def delete(self, call: Call, topic: str) -> HttpResponse:
+        """Deletes a topic nobody subscribes to; its tables stay for three more days."""
+        topics.delete(name=topic, confirm=call.confirm(), actor=call.actor)
+        return call.done()
+
+
+class Expand(Endpoint):
+    """/topics/{topic}/expand"""
+
+    @operation("expandTopic", tag="topics", status=501)
+    def post(self, call: Call, topic: str) -> HttpResponse:
+        """Adds queues to a topic."""
+        raise NotBuilt("Expanding a topic is not built yet: create it with enough queues.")
+
+
+class ReadPlan(Endpoint):
+    """/topics/{topic}/read-plan"""
+
+    @operation("readPlan", tag="topics", status=501)
+    def get(self, call: Call, topic: str) -> HttpResponse:
+        """Tables and ranges for jobs that read straight from the nodes."""
+        raise NotBuilt("Read plans are not built yet.")

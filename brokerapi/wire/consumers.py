@@ -1,0 +1,237 @@
+"""Joining a group, staying in it, reading and committing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+from uuid import UUID
+
+from msgspec import UNSET, Meta, UnsetType
+
+from brokerapi import formats
+from brokerapi.longpoll import Asked, Pulled
+from brokerapi.parsers import Body
+from brokerapi.wire.base import Answer, Id, Request, ShortText
+from brokerapi.wire.messages import StoredAnswer, stored
+from messagestore import positions
+from messagestore.positions import Claim, CommitOffset
+from messagestore.pull import PulledQueue, PullQueue
+from metadata import consumers
+from metadata.config import config
+from metadata.errors import Invalid
+
+
+class RegisterRequest(Request, kw_only=True):
+    """A process that joins a group. `topics` are subscribed to, if the key may manage the group."""
+
+    name: ShortText
+    incarnation: UUID
+    instance_id: ShortText | None = None
+    topics: Annotated[tuple[ShortText, ...], Meta(max_length=1000)] = ()
+    sdk: ShortText = ""
+
+
+class RegisterAnswer(Answer, kw_only=True):
+    """`created` names what was made for it: "group:billing", "subscription:orders"."""
+
+    consumer_id: str
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    created: Sequence[str]
+
+
+class Owned(Request, kw_only=True):
+    """A queue a member holds, and the epoch it got it with."""
+
+    queue: Id
+    epoch: Id
+
+
+class HeartbeatRequest(Request, kw_only=True):
+    """A member's sign of life; `generation` is the one it has applied, 0 before the first answer."""
+
+    generation: Id
+    owned: Annotated[list[Owned], Meta(max_length=config.max_pull_queues)]
+
+
+class Assigned(Answer, kw_only=True):
+    """A queue to own."""
+
+    topic: str
+    queue: int
+    epoch: int
+    stopped: bool
+
+
+class HeartbeatAnswer(Answer, kw_only=True):
+    """What to own and what to give up, in `generation`."""
+
+    generation: int
+    assigned: list[Assigned]
+    revoked: list[int]
+
+
+class AcquireRequest(Request, kw_only=True):
+    """Queues that a heartbeat assigned."""
+
+    queues: Annotated[list[Owned], Meta(max_length=config.max_pull_queues)]
+
+    def claims(self) -> list[Claim]:
+        """The queues for the layer below. Raises Invalid if one is named twice."""
+        _check_once([owned.queue for owned in self.queues], "queues")
+        return [Claim(owned.queue, owned.epoch) for owned in self.queues]
+
+
+class AcquiredQueue(Answer, kw_only=True):
+    """`state` is ok, fenced or unavailable; `offset` is the position to go on from."""
+
+    queue: int
+    state: str
+    offset: int | None
+
+
+class AcquireAnswer(Answer, kw_only=True):
+    """One state per queue, in order."""
+
+    queues: list[AcquiredQueue]
+
+
+class PullPosition(Request, kw_only=True):
+    """The next offset wanted of an owned queue."""
+
+    queue: Id
+    epoch: Id
+    offset: Id
+
+
+class PullRequest(Request, kw_only=True):
+    """Queues to read, and how long to wait when they have nothing new."""
+
+    generation: Id
+    queues: Annotated[list[PullPosition], Meta(max_length=config.max_pull_queues)]
+    max_messages: Annotated[int, Meta(ge=1, le=config.max_pull_messages)] = min(500, config.max_pull_messages)
+    max_bytes: Annotated[int, Meta(ge=1, le=config.max_pull_bytes)] = min(4 << 20, config.max_pull_bytes)
+    wait_ms: Annotated[int, Meta(ge=0, le=config.max_wait_ms)] = 0
+
+    def asked(self) -> Asked:
+        """The request for the layer below. Raises Invalid if a queue is named twice."""
+        _check_once([position.queue for position in self.queues], "queues")
+        queues = [PullQueue(position.queue, position.epoch, position.offset) for position in self.queues]
+        return Asked(self.generation, queues, self.max_messages, self.max_bytes, self.wait_ms)
+
+
+class Gap(Answer, kw_only=True):
+    """Offsets that are lost for good, from `from_offset` up to, not including, `to_offset`."""
+
+    from_offset: int
+    to_offset: int
+
+
+class PulledAnswer(Answer, kw_only=True, omit_defaults=True):
+    """One queue of a pull; `state` is ok, or what keeps it from being read (messagestore.pull lists them)."""
+
+    queue: int
+    state: str
+    messages: list[StoredAnswer]
+    next_offset: int
+    head: int | None
+    low: int | UnsetType = UNSET
+    gap: Gap | UnsetType = UNSET
+
+
+class PullAnswer(Answer, kw_only=True):
+    """`assignment_changed`: the group's generation moved, heartbeat at once."""
+
+    generation: int
+    queues: list[PulledAnswer]
+    assignment_changed: bool
+
+
+def pull_answer(pulled: Pulled, kind: formats.Format) -> PullAnswer:
+    """The answer to a pull."""
+    return PullAnswer(
+        generation=pulled.generation,
+        queues=[_pulled(queue, kind) for queue in pulled.queues],
+        assignment_changed=pulled.assignment_changed,
+    )
+
+
+def _pulled(queue: PulledQueue, kind: formats.Format) -> PulledAnswer:
+    return PulledAnswer(
+        queue=queue.queue,
+        state=queue.state,
+        messages=[stored(message, kind) for message in queue.messages],
+        next_offset=queue.next_offset,
+        head=queue.head,
+        low=UNSET if queue.low is None else queue.low,
+        gap=UNSET if queue.gap is None else Gap(from_offset=queue.gap[0], to_offset=queue.gap[1]),
+    )
+
+
+class CommitPosition(Request, kw_only=True):
+    """The next offset that the owner will read."""
+
+    queue: Id
+    epoch: Id
+    offset: Id
+
+
+class CommitRequest(Request, kw_only=True):
+    """Positions to record."""
+
+    offsets: Annotated[list[CommitPosition], Meta(max_length=config.max_pull_queues)]
+
+    def positions(self) -> list[CommitOffset]:
+        """The positions for the layer below. Raises Invalid if a queue is named twice."""
+        _check_once([position.queue for position in self.offsets], "offsets")
+        return [CommitOffset(position.queue, position.epoch, position.offset) for position in self.offsets]
+
+
+class CommitResult(Answer, kw_only=True):
+    """`state` is ok, fenced, out_of_range or unavailable."""
+
+    queue: int
+    state: str
+
+
+class CommitAnswer(Answer, kw_only=True):
+    """One state per position, in order."""
+
+    results: list[CommitResult]
+
+
+def _check_once(queues: list[int], field: str) -> None:
+    if len(set(queues)) == len(queues):
+        return
+    seen: set[int] = set()
+    for index, queue in enumerate(queues):
+        if queue in seen:
+            raise Invalid.field(f"{field}[{index}].queue", f"queue {queue} is named twice")
+        seen.add(queue)
+
+
+REGISTER = Body(RegisterRequest)
+HEARTBEAT = Body(HeartbeatRequest)
+ACQUIRE = Body(AcquireRequest)
+PULL = Body(PullRequest)
+COMMIT = Body(CommitRequest)
+
+
+def heartbeat_answer(told: consumers.HeartbeatAnswer) -> HeartbeatAnswer:
+    """The answer to a heartbeat."""
+    assigned = [
+        Assigned(topic=one.topic, queue=one.queue, epoch=one.epoch, stopped=one.stopped)
+        for one in told.assigned
+    ]
+    return HeartbeatAnswer(generation=told.generation, assigned=assigned, revoked=list(told.revoked))
+
+
+def acquire_answer(acquired: Sequence[positions.Acquired]) -> AcquireAnswer:
+    """The answer to an acquire."""
+    queues = [AcquiredQueue(queue=one.queue, state=one.state, offset=one.offset) for one in acquired]
+    return AcquireAnswer(queues=queues)
+
+
+def commit_answer(committed: Sequence[positions.Committed]) -> CommitAnswer:
+    """The answer to a commit."""
+    return CommitAnswer(results=[CommitResult(queue=one.queue, state=one.state) for one in committed])

@@ -1,0 +1,211 @@
+"""Sending and looking at messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+from uuid import UUID
+
+from msgspec import UNSET, Meta, UnsetType
+
+from brokerapi import formats
+from brokerapi.parsers import Body
+from brokerapi.wire.base import Answer, Id, Request
+from messagestore.browse import Browsed
+from messagestore.messages import NewMessage, StoredMessage
+from messagestore.publish import Receipt
+from metadata.config import config
+from metadata.errors import CatmqError, Code, Invalid, NotBuilt
+
+
+class Message(Request, kw_only=True):
+    """What both formats of a message to send have in common. Only the queue may be left to the broker."""
+
+    body: str | UnsetType = UNSET
+    key: str | None = None
+    tag: str | None = None
+    headers: dict[str, str] | None = None
+    trace_id: str | None = None
+    queue: Id | None = None
+    delay_ms: Id | UnsetType = UNSET
+    deliver_at_ms: Id | UnsetType = UNSET
+
+    def raw(self) -> bytes | UnsetType:
+        """The body given as bytes."""
+        return UNSET
+
+    def new(self, index: int) -> NewMessage:
+        """The message to store. Raises Invalid, naming the message by its index."""
+        if self.delay_ms is not UNSET or self.deliver_at_ms is not UNSET:
+            what = "delayed messages are not built yet: leave out delay_ms and deliver_at_ms"
+            raise NotBuilt(f"messages[{index}]: {what}.")
+        return NewMessage(
+            body=self._body(index),
+            key=self.key,
+            tag=self.tag,
+            headers=self.headers,
+            trace_id=self.trace_id,
+            queue=self.queue,
+        )
+
+    def _body(self, index: int) -> bytes:
+        text, raw = self.body, self.raw()
+        if isinstance(text, str) and raw is UNSET:
+            return text.encode()
+        if isinstance(raw, bytes) and text is UNSET:
+            return raw
+        both = "give only one of them" if raw is not UNSET else "one of them is needed"
+        raise Invalid.field(f"messages[{index}].body", f"body or {self.raw_name()}: {both}")
+
+    def raw_name(self) -> str:
+        """The name of the field for bytes."""
+        return "body_base64"
+
+
+class JsonMessage(Message):
+    """A message to send, in JSON."""
+
+    body_base64: bytes | UnsetType = UNSET
+
+    def raw(self) -> bytes | UnsetType:
+        """The body given as bytes."""
+        return self.body_base64
+
+
+class PackedMessage(Message):
+    """A message to send, in MessagePack."""
+
+    body_bytes: bytes | UnsetType = UNSET
+
+    def raw(self) -> bytes | UnsetType:
+        """The body given as bytes."""
+        return self.body_bytes
+
+    def raw_name(self) -> str:
+        """The name of the field for bytes."""
+        return "body_bytes"
+
+
+class SendRequest(Request, kw_only=True):
+    """Messages for one topic. `batch_id` (UUIDv7) makes a repeat harmless."""
+
+    messages: list[JsonMessage]
+    batch_id: UUID | None = None
+
+
+class PackedSendRequest(Request, kw_only=True):
+    """The same in MessagePack."""
+
+    messages: list[PackedMessage]
+    batch_id: UUID | None = None
+
+
+SEND: Body[SendRequest | PackedSendRequest] = Body(SendRequest, PackedSendRequest)
+
+
+def new_messages(asked: SendRequest | PackedSendRequest) -> list[NewMessage]:
+    """The messages to store. Raises Invalid naming the first that is wrong."""
+    return [message.new(index) for index, message in enumerate(asked.messages)]
+
+
+class SendError(Answer, kw_only=True):
+    """Why one message was not stored."""
+
+    code: Code
+    detail: str
+    retriable: bool
+
+
+class SendResult(Answer, kw_only=True, omit_defaults=True):
+    """What became of one message: stored (queue, offset, message_id) or refused (error)."""
+
+    queue: int | UnsetType = UNSET
+    offset: int | UnsetType = UNSET
+    message_id: str | UnsetType = UNSET
+    error: SendError | UnsetType = UNSET
+
+
+class SendAnswer(Answer, kw_only=True):
+    """One result per message, in order."""
+
+    results: list[SendResult]
+
+
+def send_answer(fates: Sequence[Receipt | CatmqError]) -> SendAnswer:
+    """The answer to a send."""
+    return SendAnswer(results=[_send_result(fate) for fate in fates])
+
+
+def _send_result(fate: Receipt | CatmqError) -> SendResult:
+    if isinstance(fate, CatmqError):
+        return SendResult(error=SendError(code=fate.code, detail=fate.detail, retriable=fate.retriable))
+    return SendResult(queue=fate.queue, offset=fate.offset, message_id=fate.message_id)
+
+
+class StoredAnswer(Answer, kw_only=True, omit_defaults=True):
+    """A stored message: `body` (text) or `body_base64` in JSON, `body_bytes` in MessagePack."""
+
+    queue: int | UnsetType = UNSET
+    offset: int
+    message_id: str
+    key: str | None
+    tag: str | None
+    headers: dict[str, str] | None
+    body: str | UnsetType = UNSET
+    body_base64: bytes | UnsetType = UNSET
+    body_bytes: bytes | UnsetType = UNSET
+    trace_id: str | None
+    stored_at_ms: int
+    attempt: int
+
+
+def stored(message: StoredMessage, kind: formats.Format, queue: int | UnsetType = UNSET) -> StoredAnswer:
+    """A message as it is answered in a format; `queue` only where the answer does not name it already."""
+    answer = StoredAnswer(
+        queue=queue,
+        offset=message.offset,
+        message_id=message.message_id,
+        key=message.key,
+        tag=message.tag,
+        headers=message.headers,
+        trace_id=message.trace_id,
+        stored_at_ms=message.stored_at_ms,
+        attempt=message.attempt,
+    )
+    if kind is formats.MSGPACK:
+        answer.body_bytes = message.body
+        return answer
+    try:
+        answer.body = message.body.decode()
+    except UnicodeDecodeError:
+        answer.body_base64 = message.body
+    return answer
+
+
+class MessagesAnswer(Answer, kw_only=True):
+    """Messages that were looked at, how many were scanned for them, and the offset to go on from."""
+
+    messages: list[StoredAnswer]
+    scanned: int
+    next: int | None
+
+
+def browsed(found: Browsed, kind: formats.Format) -> MessagesAnswer:
+    """The answer to a look at messages."""
+    messages = [stored(message, kind, message.queue) for message in found.messages]
+    return MessagesAnswer(messages=messages, scanned=found.scanned, next=found.next)
+
+
+class BrowseQuery(Request, kw_only=True):
+    """Which messages to look at: a queue from an offset on, or one message by its id."""
+
+    queue: Id | UnsetType = UNSET
+    offset: Id = 0
+    limit: Annotated[int, Meta(ge=1, le=config.max_pull_messages)] = 100
+    message_id: str | UnsetType = UNSET
+    key: str | UnsetType = UNSET
+    trace_id: str | UnsetType = UNSET
+    tag: str | UnsetType = UNSET
+    from_ms: Id | UnsetType = UNSET
+    to_ms: Id | UnsetType = UNSET
+    contains: str | UnsetType = UNSET

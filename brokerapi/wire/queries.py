@@ -1,0 +1,23 @@
+"""Query parameters that several endpoints share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from brokerapi.wire.base import Request
+
+
+class ListQuery(Request, kw_only=True):
+    """A page of a list by name: those after `after` whose name contains `search`."""
+
+    search: str = ""
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    after: str = ""
+
+
+class ConfirmQuery(Request, kw_only=True):
+    """Deleting wants the name once more."""
+
+    confirm: str = ""

@@ -1,0 +1,1 @@
+"""Where everything is put together: settings, routes, processes, loops, schedules, commands."""

@@ -1,0 +1,98 @@
+"""How gunicorn runs the broker: `gunicorn --config catmq_site/gunicorn_conf.py catmq_site.wsgi`.
+
+Threads are plenty because most of them wait: a long poll occupies one. Nothing is preloaded: connections,
+threads and locks are made after the fork.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+os.environ["CATMQ_PROCESS"] = "broker"  # before the settings are read
+
+from metadata.config import config as ours  # `config` would be a setting of gunicorn's
+
+if TYPE_CHECKING:
+    from catmq_site.maintenance import Loops
+
+METRICS_DIR = Path(os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", str(ours.data_dir / "metrics")))
+PR_SET_PDEATHSIG = 1
+
+wsgi_app = "catmq_site.wsgi:application"
+bind = ours.bind
+worker_class = "gthread"
+workers = ours.workers
+threads = ours.threads
+worker_connections = 4 * ours.threads  # a client keeps a few connections; only busy ones need a thread
+backlog = 1024
+keepalive = 75  # s; longer than what proxies in front usually keep, so they close first
+graceful_timeout = 40  # s; more than the longest wait of a pull
+timeout = 60  # s without a sign of life of a worker's main thread
+preload_app = False
+control_socket_disable = True
+accesslog = None
+errorlog = "-"
+loglevel = "warning"
+proc_name = "catmq-broker"
+
+_loops: Loops | None = None
+
+
+def on_starting(server: Any) -> None:
+    """In the master, first: room for files and sockets, and a clean place for the workers' metrics."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
+    METRICS_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for leftover in METRICS_DIR.glob("*.db"):
+        leftover.unlink(missing_ok=True)
+
+
+def post_fork(server: Any, worker: Any) -> None:
+    """In the worker, first: it dies with its master, so that a restarted broker finds the port free."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != worker.ppid:
+        os._exit(0)  # the master died before the line above
+
+
+def post_worker_init(worker: Any) -> None:
+    """In the worker, with the application loaded: starts the loops and hears of the end first."""
+    global _loops
+    from catmq_site import maintenance
+
+    _loops = maintenance.Loops(maintenance.loops())
+    _loops.start()
+    signal.signal(signal.SIGTERM, lambda number, frame: leave(worker, number, frame))
+    signal.siginterrupt(signal.SIGTERM, False)
+
+
+def leave(worker: Any, number: int, frame: FrameType | None) -> None:
+    """On SIGTERM: no pull waits any longer, requests under way are finished, then the worker ends."""
+    from brokerapi import draining
+
+    draining.drain()
+    worker.handle_exit(number, frame)
+
+
+def worker_exit(server: Any, worker: Any) -> None:
+    """In the worker, last: wakes whoever still waits, then stops the loops, which hold connections."""
+    if _loops is None:
+        return
+    from messagestore import connections
+    from messagestore.heads import board
+
+    board.wake_all()
+    _loops.stop()
+    connections.forget_all()
+
+
+def child_exit(server: Any, worker: Any) -> None:
+    """In the master, for every worker that ended: its gauges no longer count."""
+    from prometheus_client import multiprocess
+
+    multiprocess.mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]

@@ -1,0 +1,57 @@
+"""Every schedule of the system, written to django-q by `manage.py syncjobs`; a minute is the finest grain.
+
+A job makes bounded passes, answers how many things it did, and is correct when it runs twice at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from django.contrib.sessions.models import Session
+from django.utils import timezone
+
+from messagestore import topics
+from metadata import job_runs
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One schedule: what it does, in words for the portal, and how often."""
+
+    text: str
+    every_minutes: int
+    run: Callable[[], int]
+
+
+def drop_tables() -> int:
+    """Drops the tables of topics whose days of grace are over."""
+    return topics.drop_deleted()
+
+
+def clear_sessions() -> int:
+    """Deletes the web sessions that have expired."""
+    return Session.objects.filter(expire_date__lt=timezone.now()).delete()[0]
+
+
+def trim_job_runs() -> int:
+    """Deletes old records of job runs."""
+    return job_runs.trim()
+
+
+JOBS = {
+    "drop_tables": Job("Drop the tables of deleted topics", 60, drop_tables),
+    "clear_sessions": Job("Delete expired web sessions", 24 * 60, clear_sessions),
+    "trim_job_runs": Job("Delete old records of job runs", 24 * 60, trim_job_runs),
+}
+
+
+def sync() -> tuple[int, int]:
+    """Makes django-q's schedules equal to JOBS; (how many there are, how many others were removed)."""
+    from django_q.models import Schedule
+
+    for name, job in JOBS.items():
+        wanted = {"func": "catmq_site.tasks.run_job", "args": repr((name,)), "minutes": job.every_minutes}
+        Schedule.objects.update_or_create(name=name, defaults={**wanted, "schedule_type": Schedule.MINUTES})
+    removed, _ = Schedule.objects.exclude(name__in=JOBS).delete()
+    return len(JOBS), removed

@@ -1,0 +1,172 @@
+"""Every loop that runs inside a broker process, and the only place where the server starts threads.
+
+gunicorn starts the loops of a worker after the fork and stops them when the worker leaves. A loop is
+(name, every, run_once): one bounded pass, then a pause. A pass that fails is logged and counted, and the
+pause doubles up to MAX_PAUSE_S, so a database that is down is neither flooded with calls nor the log with
+tracebacks. What runs every minute or more rarely is a schedule of django-q instead (jobs.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from django.db import close_old_connections
+
+from brokerapi import metrics
+from messagestore import nodes, subscriptions, topics
+from messagestore.heads import board
+from metadata import consumers, leases, rebalance, snapshot
+from metadata.config import config
+from metadata.errors import CatmqError
+
+log = logging.getLogger(__name__)
+MAX_PAUSE_S = 5.0
+LEASE_PASSES = 3  # a lease lasts so many pauses; when its holder dies another process goes on after that
+PATIENCE_S = 3.0  # how long a wanted rebalance waits for whom it was given to
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One repeated act: `run_once` makes one bounded pass, about every `every_s` seconds; `finish` ends it."""
+
+    name: str
+    every_s: float
+    run_once: Callable[[], object]
+    finish: Callable[[], object] | None = None
+
+
+def loops() -> list[Loop]:
+    """All loops of a worker, in the order in which they start."""
+    return [
+        Loop("snapshot", config.snapshot_interval_ms / 1000, SnapshotLoop().run_once),
+        Loop("heads", config.head_interval_ms / 1000, board.run_once),
+        Loop("metrics", 1.0, metrics.sample),
+        Loop("nodes", 5.0, nodes.probe),
+        leased("expiry", 1.0, consumers.expire, otherwise=consumers.look),
+        leased("rebalances", 1.0, OverdueRebalances().run_once),
+        leased("unfinished", 30.0, finish_creations),
+    ]
+
+
+def leased(
+    name: str,
+    every_s: float,
+    run_once: Callable[[], object],
+    *,
+    otherwise: Callable[[], object] | None = None,
+) -> Loop:
+    """A loop whose passes are made by one process of all brokers; the others run `otherwise`.
+
+    Two at once would be harmless but wasteful. A process that stops gives its lease up, so the next one need
+    not wait for its end.
+    """
+    holder = f"{socket.gethostname()}:{os.getpid()}"
+
+    def pass_if_leader() -> object:
+        if leases.acquire(name=name, holder=holder, ttl_s=LEASE_PASSES * every_s):
+            return run_once()
+        return otherwise() if otherwise is not None else None
+
+    return Loop(name, every_s, pass_if_leader, lambda: leases.release(name=name, holder=holder))
+
+
+@dataclass(slots=True)
+class SnapshotLoop:
+    """Keeps the snapshot fresh and wakes the pulls of groups that changed."""
+
+    seen: snapshot.Snapshot | None = None
+
+    def run_once(self) -> None:
+        """Loads what changed; a group whose generation, state or subscriptions moved is woken."""
+        snapshot.refresh()
+        before, self.seen = self.seen, snapshot.current()
+        if before is None or before.version == self.seen.version:
+            return
+        for group_id in changed_groups(before, self.seen):
+            board.wake_group(group_id)
+
+
+def changed_groups(before: snapshot.Snapshot, after: snapshot.Snapshot) -> set[int]:
+    """The groups that a waiting pull must hear of: themselves or a subscription of theirs changed."""
+    groups = {one for one in before.groups if before.groups[one] != after.groups.get(one)}
+    old, new = before.subscriptions, after.subscriptions
+    moved = [old.get(one) or new[one] for one in {*old, *new} if old.get(one) != new.get(one)]
+    return groups | {subscription.group_id for subscription in moved}
+
+
+@dataclass(slots=True)
+class OverdueRebalances:
+    """Runs the rebalances that nobody ran within PATIENCE_S: it works without a django-q worker."""
+
+    since: dict[int, float] = field(default_factory=dict)
+
+    def run_once(self) -> int:
+        """The number of groups rebalanced in this pass."""
+        now = time.monotonic()
+        self.since = {group: self.since.get(group, now) for group in rebalance.pending()}
+        overdue = [group for group, first_seen in self.since.items() if now - first_seen >= PATIENCE_S]
+        for group in overdue:
+            rebalance.rebalance(group)
+        return len(overdue)
+
+
+def finish_creations() -> None:
+    """Finishes or removes what a crash left between metadata and tables."""
+    topics.sweep()
+    subscriptions.sweep()
+
+
+class Loops:
+    """The running threads of one worker."""
+
+    def __init__(self, listed: Sequence[Loop]) -> None:
+        self._listed = listed
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Starts a thread per loop."""
+        for loop in self._listed:
+            thread = threading.Thread(target=self._run, args=(loop,), name=f"loop-{loop.name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self, *, limit_s: float = 5.0) -> None:
+        """Asks all loops to end and waits for their last pass, together no longer than the limit."""
+        self._stopping.set()
+        end = time.monotonic() + limit_s
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+            if thread.is_alive():
+                log.warning("%s is still in its last pass; it ends with the process", thread.name)
+        self._threads.clear()
+
+    def _run(self, loop: Loop) -> None:
+        pause, failures = 0.0, 0
+        # Jitter from the first pause on: workers that start together must not ask together.
+        while not self._stopping.wait(pause * random.uniform(0.8, 1.2)):
+            try:
+                loop.run_once()
+            except Exception:  # a loop must live on; what it could not do now it tries again
+                failures += 1
+                log.exception("Loop %s failed, time %d in a row", loop.name, failures)
+                close_old_connections()  # one that broke would fail for ever
+            else:
+                failures = 0
+            pause = min(max(loop.every_s, MAX_PAUSE_S), loop.every_s * 2 ** min(failures, 10))
+        self._finish(loop)
+
+    def _finish(self, loop: Loop) -> None:
+        try:
+            if loop.finish is not None:
+                loop.finish()
+        except CatmqError as error:
+            log.info("Loop %s could not finish: %s", loop.name, error.detail)
+        close_old_connections()

@@ -1,0 +1,51 @@
+"""What all commands of CatMQ share: one clear line per error, and exit codes.
+
+0  done        1  refused: mend the call or the state it meets
+2  wrong usage (argparse)        3  not possible now: repeat later
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
+
+from catmq_site import tasks
+from metadata import actors
+from metadata.actors import Actor
+from metadata.errors import CatmqError
+
+REFUSED, LATER = 1, 3
+
+
+class CatmqCommand(BaseCommand):
+    """A command that calls one verb; subclasses have `add_arguments` and `run`."""
+
+    requires_system_checks: list[str] = []  # noqa: RUF012  Django's own declaration
+
+    @property
+    def actor(self) -> Actor:
+        """Whoever may run a command on the server."""
+        return actors.command(type(self).__module__.rpartition(".")[2])
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Runs the command; an error that users can mend is one line on stderr."""
+        tasks.connect()
+        try:
+            self.run(**options)
+        except CatmqError as error:
+            raise CommandError(one_line(error), returncode=LATER if error.retriable else REFUSED) from None
+        except DatabaseError as error:
+            text = f"The metadata database cannot be used: {error}. Is it up? Did `manage.py prepare` run?"
+            raise CommandError(text, returncode=LATER) from None
+
+    def run(self, **options: Any) -> None:
+        """The command itself. May raise any CatmqError."""
+        raise NotImplementedError
+
+
+def one_line(error: CatmqError) -> str:
+    """The error with all its field errors, as one line."""
+    fields = [f"{one.field}: {one.message}" for one in error.errors]
+    return "; ".join([error.detail, *(text for text in fields if text not in error.detail)])

@@ -1,0 +1,46 @@
+"""manage.py create_api_key: makes a key for a program that speaks to the broker."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from catmq_site.management.base import CatmqCommand
+from metadata import keys
+from metadata.errors import Invalid
+
+
+class Command(CatmqCommand):
+    """Creates an API key and prints it, this once."""
+
+    help = (
+        "Creates an API key and prints it on stdout; stored as a digest, it cannot be shown again. "
+        "Example: create_api_key shop --right 'produce=orders*' --right 'consume=orders*,billing'"
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """The command line."""
+        parser.add_argument("name")
+        parser.add_argument(
+            "--right",
+            action="append",
+            required=True,
+            metavar="RIGHT=PATTERN[,PATTERN]",
+            help="produce, consume, browse, manage or admin, on names that match (admin=* may do everything)",
+        )
+
+    def run(self, **options: Any) -> None:
+        """Calls metadata.keys.create."""
+        _, plaintext = keys.create(name=options["name"], rights=parsed(options["right"]), actor=self.actor)
+        self.stdout.write(plaintext)
+
+
+def parsed(rights: list[str]) -> dict[str, list[str]]:
+    """{right: patterns} of texts such as produce=a*,b. Raises Invalid."""
+    found: dict[str, list[str]] = {}
+    for text in rights:
+        right, equals, patterns = text.partition("=")
+        if not equals:
+            raise Invalid.field("right", f"{text!r} must look like produce=orders*")
+        found.setdefault(right.strip(), []).extend(one.strip() for one in patterns.split(",") if one.strip())
+    return found

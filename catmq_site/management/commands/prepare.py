@@ -1,0 +1,47 @@
+"""manage.py prepare: everything a server needs before it starts; harmless to repeat."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management import call_command
+
+from catmq_site import credentials, jobs
+from catmq_site.management.base import CatmqCommand
+from messagestore import nodes
+from metadata import snapshot
+from metadata.config import config
+
+EMBEDDED_NODES = {"main": "normal", "failure": "failure"}
+
+
+class Command(CatmqCommand):
+    """Migrates, registers the embedded nodes, makes first credentials, writes the schedules."""
+
+    help = (
+        "Brings the metadata database up to date and makes what is missing: on the embedded engine the nodes "
+        "main and failure; an administrator and an API key, written to credentials.env in CATMQ_DATA_DIR; "
+        "django-q's schedules. Harmless to repeat."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """The command line."""
+        parser.add_argument("--url", default=config.broker_url, help="where the broker will be")
+
+    def run(self, **options: Any) -> None:
+        """Every step asks first whether it was done."""
+        config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        call_command("migrate", interactive=False, verbosity=1)
+        if config.database is None:
+            call_command("migrate", database="jobs", interactive=False, verbosity=0)
+            self._register_embedded()
+        credentials.ensure(url=options["url"], actor=self.actor)
+        jobs.sync()
+
+    def _register_embedded(self) -> None:
+        for name, kind in EMBEDDED_NODES.items():
+            if snapshot.current().node(name) is None:
+                nodes.register(
+                    name=name, kind=kind, engine="sqlite", database=f"node-{name}.sqlite3", actor=self.actor
+                )

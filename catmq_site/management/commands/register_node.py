@@ -1,0 +1,75 @@
+"""manage.py register_node: makes a database known as a place for messages."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from catmq_site.management.base import CatmqCommand
+from messagestore import nodes
+from metadata.config import ConfigError, parse_database_url
+from metadata.errors import Invalid
+
+
+class Command(CatmqCommand):
+    """Registers a node after trying that it can serve."""
+
+    help = (
+        "Registers a database that shall hold message tables. It must exist, and its account must have all "
+        "rights on it. To keep the password out of the process list, leave URL out and put it into the "
+        "environment as CATMQ_NODE_<NAME>_URL."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """The command line."""
+        parser.add_argument("name")
+        parser.add_argument(
+            "url",
+            nargs="?",
+            help="mysql://user:password@host:3306/database or sqlite:FILE",
+        )
+        parser.add_argument(
+            "--kind",
+            choices=("normal", "failure"),
+            default="normal",
+            help="failure: for failed messages",
+        )
+        parser.add_argument("--special", action="store_true", help="only for topics that name it")
+        parser.add_argument("--capacity-gb", type=int, help="size of its disk; guards its free space")
+        parser.add_argument(
+            "--unsafe",
+            action="store_true",
+            help="accept a server that loses messages in a crash",
+        )
+
+    def run(self, **options: Any) -> None:
+        """Calls messagestore.nodes.register."""
+        nodes.register(
+            name=options["name"],
+            kind=options["kind"],
+            special=options["special"],
+            capacity_gb=options["capacity_gb"],
+            unsafe=options["unsafe"],
+            actor=self.actor,
+            **where(options["name"], options["url"]),
+        )
+        self.stdout.write(f"Node {options['name']} is registered.")
+
+
+def where(name: str, url: str | None) -> dict[str, Any]:
+    """The arguments of `register` that a node's URL stands for. Raises Invalid."""
+    variable = f"CATMQ_NODE_{name.upper().replace('-', '_').replace('.', '_')}_URL"
+    url = url or os.environ.get(variable)
+    if not url:
+        raise Invalid.field("url", f"give it, or set {variable}")
+    if url.startswith("sqlite:"):
+        path = Path(url.removeprefix("sqlite:"))
+        return {"engine": "sqlite", "database": str(path)}
+    try:
+        parts = parse_database_url(url)
+    except ConfigError:
+        raise Invalid.field("url", "must look like mysql://user:password@host:3306/database ") from None
+    account = {"username": parts.username, "password": parts.password}
+    return {"engine": "mysql", "host": parts.host, "port": parts.port, "database": parts.name, **account}

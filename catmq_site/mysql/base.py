@@ -1,0 +1,47 @@
+"""The backend itself; Django finds it by this module's name."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from django.db.backends.mysql import base
+
+from catmq_site.mysql.idle import idle
+
+MAX_AGE_S = 300  # no connection is kept longer, so that a moved server is found
+
+
+class DatabaseWrapper(base.DatabaseWrapper):
+    """One thread's connection, taken from the idle ones and given back by close()."""
+
+    def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
+        """An idle connection made with the same parameters, else a new one."""
+        self._kind = repr(sorted(conn_params.items(), key=lambda item: item[0]))
+        self._seasoned = (raw := idle.take(self._kind)) is not None
+        if raw is None:
+            raw = super().get_new_connection(conn_params)
+            raw.born = time.monotonic()
+        return raw
+
+    def init_connection_state(self) -> None:
+        """Sets up the session; one from the pool is already."""
+        if not self._seasoned:
+            super().init_connection_state()
+
+    def set_autocommit(self, autocommit: bool, *more: bool, **named: bool) -> None:
+        """As Django's, but a pooled connection is known to be in autocommit mode: no round trip for that."""
+        if self._seasoned and autocommit and self.run_on_commit == [] and self.connection.get_autocommit():
+            self.autocommit = True
+            return
+        super().set_autocommit(autocommit, *more, **named)
+
+    def _close(self) -> None:
+        if self.connection is None:
+            return
+        young = time.monotonic() - self.connection.born < MAX_AGE_S
+        clean = not self.in_atomic_block and not self.errors_occurred and self.autocommit
+        if self.errors_occurred:
+            idle.drop(self._kind)
+        if not (young and clean and idle.give(self._kind, self.connection)):
+            super()._close()  # type: ignore[misc]  # the stubs lack it

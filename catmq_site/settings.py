@@ -1,0 +1,120 @@
+"""Django's settings, all derived from metadata/config.py; set the environment, not this file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from catmq_site.databases import databases
+from metadata.config import HOME, config
+
+BASE_DIR = HOME
+SECRET_KEY = config.secret_key
+DEBUG = config.debug
+ALLOWED_HOSTS = list(config.allowed_hosts)
+ROOT_URLCONF = "catmq_site.urls"
+WSGI_APPLICATION = "catmq_site.wsgi.application"
+
+INSTALLED_APPS = [
+    "catmq_site",
+    "brokerapi",
+    "messagestore",
+    "metadata",
+    "rest_framework",
+    "drf_spectacular",
+    "django_q",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "portal",  # last: it takes back what other apps show in the admin
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    }
+]
+
+DATABASES = databases(config)
+DATABASE_ROUTERS = ["catmq_site.routers.Router"]
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+USE_TZ = True
+TIME_ZONE = "UTC"
+LANGUAGE_CODE = "en"
+USE_I18N = False
+STATIC_URL = "/static/"
+APPEND_SLASH = False
+# The API counts a body while it reads it and has its own limits (brokerapi); this one is for forms.
+DATA_UPLOAD_MAX_MEMORY_SIZE = config.request_max_unpacked_bytes
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
+]
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SESSION_COOKIE_HTTPONLY = True
+X_FRAME_OPTIONS = "DENY"
+
+REST_FRAMEWORK: dict[str, Any] = {
+    # Endpoints check API keys and write their answers themselves (brokerapi); this is for the schema's views.
+    "DEFAULT_AUTHENTICATION_CLASSES": [],
+    "DEFAULT_PERMISSION_CLASSES": [],
+    "UNAUTHENTICATED_USER": None,
+    "EXCEPTION_HANDLER": "brokerapi.errors.exception_handler",
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "CatMQ",
+    "DESCRIPTION": "Send, store, pull, commit: the HTTP API of a CatMQ broker.",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "OAS_VERSION": "3.1.0",  # msgspec's schemas are of that kind
+}
+
+Q_CLUSTER = {
+    "name": "catmq",
+    "orm": "jobs",
+    "workers": 2,
+    "timeout": 600,  # s; a task is cut off after it
+    "retry": 900,  # s; must exceed timeout, or a task that still runs is started again
+    "max_attempts": 3,
+    "ack_failures": True,
+    "save_limit": 1000,  # finished tasks kept
+    "catch_up": False,  # after a pause each schedule runs once, not once for every time missed
+    "poll": 0.5,  # s between looks into the table of waiting tasks
+    "label": "Jobs",
+}
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {
+        "line": {"format": "%(asctime)s %(levelname)s %(process)d %(threadName)s %(name)s: %(message)s"}
+    },
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    # A command speaks to its user; servers keep a log.
+    "root": {"handlers": ["stderr"], "level": "WARNING" if config.process == "command" else "INFO"},
+    "loggers": {"django.request": {"level": "ERROR"}},
+}

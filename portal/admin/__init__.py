@@ -1,0 +1,7 @@
+"""The admin's pages, one file per noun; Django imports this package and with it all of them."""
+
+from __future__ import annotations
+
+from portal.admin import brokers, consumers, groups, keys, nodes, operations, queues, schedules, topics
+
+__all__ = ["brokers", "consumers", "groups", "keys", "nodes", "operations", "queues", "schedules", "topics"]

@@ -1,0 +1,17 @@
+"""Nodes: the databases that hold message tables; without their passwords."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+
+from metadata.models import DbNode
+from portal.admin.readonly import ReadOnlyAdmin
+
+
+@admin.register(DbNode)
+class DbNodeAdmin(ReadOnlyAdmin):
+    """Where each node is and what may be done with it."""
+
+    list_display = ("name", "kind", "engine", "host", "port", "database", "state", "special", "epoch")
+    list_filter = ("kind", "engine", "state")
+    search_fields = ("name", "host", "database")

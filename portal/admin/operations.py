@@ -1,0 +1,51 @@
+"""What the system writes about itself: audit, job runs, leases, changes."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+
+from metadata.models import AuditLog, ChangeCounter, ChangeLog, JobRun, Lease
+from portal.admin.readonly import ReadOnlyAdmin
+
+
+@admin.register(AuditLog)
+class AuditLogAdmin(ReadOnlyAdmin):
+    """Who changed what, before and after."""
+
+    list_display = ("at", "actor_kind", "actor_name", "verb", "kind", "name")
+    list_filter = ("kind", "verb", "actor_kind")
+    search_fields = ("name", "actor_name")
+
+
+@admin.register(JobRun)
+class JobRunAdmin(ReadOnlyAdmin):
+    """Runs of scheduled jobs."""
+
+    list_display = ("name", "state", "started_at", "finished_at", "count")
+    list_filter = ("name", "state")
+    search_fields = ("name", "detail")
+
+
+@admin.register(Lease)
+class LeaseAdmin(ReadOnlyAdmin):
+    """Which process does a sweep at the moment."""
+
+    list_display = ("name", "holder", "term", "expires_at")
+    search_fields = ("name", "holder")
+
+
+@admin.register(ChangeCounter)
+class ChangeCounterAdmin(ReadOnlyAdmin):
+    """The number of the last change."""
+
+    list_display = ("n", "incarnation")
+    search_fields = ("incarnation",)
+
+
+@admin.register(ChangeLog)
+class ChangeLogAdmin(ReadOnlyAdmin):
+    """What each change touched."""
+
+    list_display = ("n", "kind", "row")
+    list_filter = ("kind",)
+    search_fields = ("=n", "=row")

@@ -1,0 +1,41 @@
+"""What every page of the admin shares: it shows, and changes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.db.models import Model
+from django.http import HttpRequest
+
+if TYPE_CHECKING:
+    _ModelAdmin = admin.ModelAdmin[Any]
+else:
+    _ModelAdmin = admin.ModelAdmin  # Django's own class takes no type arguments
+
+# Columns that no page shows: what is encrypted, hashed or opens a door.
+SECRET = frozenset({"password_encrypted", "reader_password_encrypted", "digest", "consumer_id"})
+
+
+class ReadOnlyAdmin(_ModelAdmin):
+    """A list with search and a page per row, nothing to change: changes are verbs, which write audit rows."""
+
+    show_full_result_count = False  # counting a large table for a footer is not worth its price
+    list_per_page = 50
+    actions = None
+
+    def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        """All columns but the secret ones."""
+        return [field.name for field in self.opts.fields if field.name not in SECRET]
+
+    def has_add_permission(self, request: HttpRequest, *objects: Any) -> bool:
+        """Nobody adds."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Nobody changes."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Nobody deletes."""
+        return False
