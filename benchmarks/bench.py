@@ -1,0 +1,190 @@
+"""`script/bench [--quick]`: the product beside the limits of its database, in one run.
+
+Starts a private MariaDB and a whole server on it in a temporary directory, runs the loops of
+`measures` one after the other, interleaved and repeated, and prints medians with their spread and the
+ratios. Absolute figures belong to the machine; the ratios inside one run are what counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from benchmarks import measures
+from benchmarks.measures import Setting, Work
+
+HOME = Path(__file__).resolve().parent.parent
+PROCESSES = 4
+PORT = 8391
+
+
+@dataclass(frozen=True)
+class Line:
+    """One measured line of the table; `limit` names the line it is a ratio of, `target` the least ratio."""
+
+    name: str
+    work: Work
+    batch: int
+    limit: str = ""
+    target: float = 0.0
+
+
+LINES = (
+    Line("raw INSERT, 100 rows", measures.raw_insert, 100),
+    Line("store publish, 100", measures.store_publish, 100, "raw INSERT, 100 rows", 0.65),
+    Line("HTTP publish, 100", measures.http_publish, 100, "raw INSERT, 100 rows", 0.35),
+    Line("raw INSERT, 500 rows", measures.raw_insert, 500),
+    Line("store publish, 500", measures.store_publish, 500, "raw INSERT, 500 rows"),
+    Line("HTTP publish, 500", measures.http_publish, 500, "raw INSERT, 500 rows"),
+    Line("raw SELECT, 500 rows", measures.raw_select, 500),
+    Line("HTTP pull, 500", measures.http_pull, 500, "raw SELECT, 500 rows"),
+)
+
+
+@contextmanager
+def mariadb(directory: Path) -> Iterator[str]:
+    """The URL of a private MariaDB with durable settings."""
+    script = HOME / "script" / "mariadb"
+    started = subprocess.run([script, "start", directory], stdout=subprocess.PIPE, text=True, check=True)
+    try:
+        yield started.stdout.strip()
+    finally:
+        subprocess.run([script, "stop", directory], check=True)
+
+
+@contextmanager
+def server(directory: Path, database_url: str) -> Iterator[dict[str, str]]:
+    """A running server with its metadata on that database; its credentials."""
+    os.environ["CATMQ_DATABASE_URL"] = database_url
+    os.environ["CATMQ_DATA_DIR"] = str(directory)
+    command = [HOME / "script" / "server", "--port", str(PORT), "--data", directory]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        if not process.stdout.readline().startswith("CatMQ is ready"):
+            raise SystemExit("The server did not start; see above.")
+        lines = (directory / "credentials.env").read_text().splitlines()
+        pairs = [line.partition("=") for line in lines if "=" in line and not line.startswith("#")]
+        yield {name: value.strip("'\"") for name, _, value in pairs}
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def prepare(database_url: str, credentials: dict[str, str]) -> Setting:
+    """A node of its own, and a topic of four queues on it."""
+    import django
+
+    os.environ["DJANGO_SETTINGS_MODULE"] = "catmq_site.settings"
+    django.setup()
+    from messagestore import nodes, topics
+    from metadata.actors import command
+
+    parts = urlsplit(database_url)
+    node = {"host": "127.0.0.1", "port": parts.port, "password": parts.password}
+    _execute({**node, "user": parts.username}, "CREATE DATABASE bench CHARACTER SET utf8mb4")
+    nodes.register(
+        name="bench", engine="mysql", database="bench", username=str(parts.username), actor=command("bench"), **node  # type: ignore[arg-type]
+    )  # fmt: skip
+    state = topics.create(name="bench", queues=PROCESSES, actor=command("bench"))
+    return Setting(
+        url=credentials["CATMQ_URL"],
+        api_key=credentials["CATMQ_API_KEY"],
+        database={**node, "user": parts.username, "database": "bench"},
+        topic="bench",
+        queues=tuple(queue.queue.queue for queue in state.queues),
+        batch=100,
+    )
+
+
+def _execute(account: dict[str, Any], statement: str) -> None:
+    import MySQLdb
+
+    connection = MySQLdb.connect(**account, autocommit=True)
+    connection.cursor().execute(statement)
+    connection.close()
+
+
+def measure(setting: Setting, *, rounds: int, seconds: float) -> dict[str, list[float]]:
+    """The rates of every line, messages a second; the lines alternate, so that noise hits all of them."""
+    rates: dict[str, list[float]] = {line.name: [] for line in LINES}
+    for number in range(rounds):
+        for line in LINES:
+            given = Setting(**{**vars(setting), "batch": line.batch})
+            rate = measures.run(line.work, given, processes=PROCESSES, seconds=seconds)
+            rates[line.name].append(rate)
+            print(f"  round {number + 1}/{rounds}  {line.name:22} {rate:10,.0f} msg/s", file=sys.stderr)
+    return rates
+
+
+def table(rates: dict[str, list[float]], memory: list[float]) -> list[dict[str, Any]]:
+    """Prints the result for people; returns it for machines."""
+    rows = []
+    print(f"{'':24}{'median/s':>12}{'min':>12}{'max':>12}{'ratio':>8}{'target':>8}")
+    for line in LINES:
+        values = rates[line.name]
+        median = statistics.median(values)
+        pairs = zip(values, rates.get(line.limit, ()), strict=False)
+        ratio = statistics.median(mine / limit for mine, limit in pairs) if line.limit else None
+        shown = f"{ratio:8.2f}" if ratio is not None else " " * 8
+        target = f"{line.target:8.2f}" if line.target else ""
+        print(f"{line.name:24}{median:12,.0f}{min(values):12,.0f}{max(values):12,.0f}{shown}{target}")
+        rows.append({"name": line.name, "rates": values, "ratio": ratio, "target": line.target or None})
+    resident = ", ".join(f"{size:.0f}" for size in memory)
+    print(f"resident memory of the broker's workers: {resident} MB (target below 150)")
+    return rows
+
+
+def workers_resident_mb(data: Path) -> list[float]:
+    """Resident memory of every worker of the broker, in MB."""
+    master = (data / "broker.pid").read_text().strip()
+    children = Path(f"/proc/{master}/task/{master}/children").read_text().split()
+    statuses = [Path(f"/proc/{child}/status").read_text() for child in children]
+    return [
+        int(line.split()[1]) / 1024
+        for status in statuses
+        for line in status.splitlines()
+        if line.startswith("VmRSS")
+    ]
+
+
+def main() -> int:
+    """Runs the benchmark; 1 if a ratio is below its target."""
+    parser = argparse.ArgumentParser(prog="script/bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one short round: shows that everything runs")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds; medians are printed (default 5)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of one measure (default 4)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="writes the figures there too")
+    chosen = parser.parse_args()
+    rounds, seconds = (1, 0.5) if chosen.quick else (chosen.rounds, chosen.seconds)
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="catmq-bench-")))
+        database_url = stack.enter_context(mariadb(home / "mariadb"))
+        credentials = stack.enter_context(server(home / "var", database_url))
+        rates = measure(prepare(database_url, credentials), rounds=rounds, seconds=seconds)
+        memory = workers_resident_mb(home / "var")
+    rows = table(rates, memory)
+    machine = {"python": platform.python_version(), "cores": os.cpu_count(), "system": platform.platform()}
+    if chosen.json:
+        chosen.json.write_text(json.dumps({"machine": machine, "rows": rows, "workers_mb": memory}, indent=1))
+    missed = [row["name"] for row in rows if row["target"] and row["ratio"] < row["target"]]
+    if missed and not chosen.quick:
+        print(f"below target: {', '.join(missed)}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""The measured loops. Each runs in processes of its own, which start together and run for a fixed time.
+
+    raw_insert     multi-row INSERT into AUTO_INCREMENT tables with the product's columns: the limit of sending
+    store_publish  `messagestore.publish` without HTTP
+    http_publish   the client's Producer against a running broker
+    raw_select     SELECT by primary key over a stored queue: the limit of reading
+    http_pull      the client's Transport pulling a stored queue, 500 messages a request
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+BODY = bytes(range(200))
+RAW_TABLE = """CREATE TABLE IF NOT EXISTS raw_{0} (
+    msg_offset BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, msg_key VARCHAR(200), tag VARCHAR(100),
+    headers MEDIUMTEXT, body MEDIUMBLOB NOT NULL, trace_id VARCHAR(100), producer VARCHAR(100) NOT NULL,
+    stored_at DATETIME(3) NOT NULL, attempt SMALLINT NOT NULL DEFAULT 0, origin TEXT
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"""
+RAW_INSERT = "INSERT INTO raw_{0} (msg_key, tag, headers, body, trace_id, producer, stored_at) VALUES (%s, %s, %s, %s, %s, %s, %s)"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where things are and how large a batch is; handed to every process."""
+
+    url: str
+    api_key: str
+    database: dict[str, Any]  # arguments of MySQLdb.connect for the node's schema
+    topic: str
+    queues: tuple[int, ...]
+    batch: int
+
+
+Work = Callable[[Setting, int], Callable[[], int]]
+
+
+def raw_insert(setting: Setting, worker: int) -> Callable[[], int]:
+    """One multi-row INSERT per call, on a table of the worker's own."""
+    connection = _connect(setting)
+    cursor = connection.cursor()
+    cursor.execute(RAW_TABLE.format(worker))
+    statement = RAW_INSERT.format(worker)
+    keys = [f"key-{number}" for number in range(setting.batch)]
+
+    def once() -> int:
+        rows = [(key, None, None, BODY, None, "bench", "2026-01-01 00:00:00.000") for key in keys]
+        cursor.executemany(statement, rows)
+        return len(rows)
+
+    return once
+
+
+def store_publish(setting: Setting, worker: int) -> Callable[[], int]:
+    """One batch per call through `messagestore.publish`, into a queue of the worker's own."""
+    import django
+
+    django.setup()
+    from messagestore.messages import NewMessage
+    from messagestore.publish import publish
+    from metadata.actors import command
+
+    queue, actor = setting.queues[worker % len(setting.queues)], command("bench")
+    keys = [f"key-{number}" for number in range(setting.batch)]
+
+    def once() -> int:
+        messages = [NewMessage(body=BODY, key=key, queue=queue) for key in keys]
+        return len(publish(topic=setting.topic, messages=messages, batch_id=None, actor=actor))
+
+    return once
+
+
+def http_publish(setting: Setting, worker: int) -> Callable[[], int]:
+    """One batch per call through Producer.send_batch, into a queue of the worker's own."""
+    from catmq_client import NewMessage, Producer
+
+    producer = Producer(setting.url, api_key=setting.api_key)
+    queue = setting.queues[worker % len(setting.queues)]
+    keys = [f"key-{number}" for number in range(setting.batch)]
+
+    def once() -> int:
+        messages = [NewMessage(BODY, key=key, queue=queue) for key in keys]
+        return len(producer.send_batch(setting.topic, messages))
+
+    return once
+
+
+def raw_select(setting: Setting, worker: int) -> Callable[[], int]:
+    """One SELECT of 500 rows per call, by primary key, over and over a stored queue."""
+    cursor = _connect(setting).cursor()
+    queue = setting.queues[worker % len(setting.queues)]
+    columns = "msg_offset, msg_key, tag, headers, body, trace_id, UNIX_TIMESTAMP(stored_at), attempt"
+    statement = (
+        f"SELECT {columns} FROM message_{queue} WHERE msg_offset >= %s AND msg_offset < %s ORDER BY msg_offset"
+    )
+    position = 0
+
+    def once() -> int:
+        nonlocal position
+        cursor.execute(statement, (position, position + 500))
+        rows = cursor.fetchall()
+        position = position + len(rows) if len(rows) == 500 else 0
+        return len(rows)
+
+    return once
+
+
+def http_pull(setting: Setting, worker: int) -> Callable[[], int]:
+    """One pull of 500 messages per call, over and over a stored queue, as member of a group of its own."""
+    from catmq_client import HttpTransport
+    from catmq_client.transport import api_path
+
+    transport = HttpTransport(setting.url, api_key=setting.api_key)
+    queue = setting.queues[worker % len(setting.queues)]
+    member = {"name": "bench", "incarnation": str(uuid.uuid4()), "topics": [setting.topic], "sdk": "bench"}
+    joined = transport.request("POST", api_path("groups", f"bench-{uuid.uuid4()}", "consumers"), body=member)
+    path = ("consumers", joined["consumer_id"])
+    beat = {"generation": 0, "owned": []}
+    given = transport.request("POST", api_path(*path, "heartbeat"), body=beat)
+    (claim,) = [{"queue": a["queue"], "epoch": a["epoch"]} for a in given["assigned"] if a["queue"] == queue]
+    transport.request("POST", api_path(*path, "acquire"), body={"queues": [claim]})
+    wanted = {"generation": given["generation"], "max_messages": 500, "max_bytes": 8 << 20, "wait_ms": 0}
+    position = 0
+
+    def once() -> int:
+        nonlocal position
+        body = {**wanted, "queues": [{**claim, "offset": position}]}
+        (pulled,) = transport.request("POST", api_path(*path, "pull"), body=body)["queues"]
+        got = len(pulled["messages"])
+        position = position + got if got == 500 else 0
+        return got
+
+    return once
+
+
+def run(work: Work, setting: Setting, *, processes: int, seconds: float) -> float:
+    """Messages per second of all processes together."""
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(processes)
+    pipes: list[Connection] = []
+    started = []
+    for worker in range(processes):
+        here, there = context.Pipe(duplex=False)
+        process = context.Process(target=_loop, args=(work, setting, worker, barrier, seconds, there))
+        process.start()
+        started.append(process)
+        pipes.append(here)
+    rates: Sequence[float] = [pipe.recv() for pipe in pipes]
+    for process in started:
+        process.join()
+    return sum(rates)
+
+
+def _loop(work: Work, setting: Setting, worker: int, barrier: Any, seconds: float, answer: Connection) -> None:
+    once = work(setting, worker)
+    once()  # connections, caches and pages are warm before the clock runs
+    barrier.wait(60)
+    begun = time.monotonic()
+    done = 0
+    while (now := time.monotonic()) < begun + seconds:
+        done += once()
+    answer.send(done / (now - begun))
+    answer.close()
+    os._exit(0)  # nothing to tidy up, and threads of the client must not delay the next measure
+
+
+def _connect(setting: Setting) -> Any:
+    import MySQLdb
+
+    return MySQLdb.connect(**setting.database, charset="utf8mb4", autocommit=True)

@@ -1,0 +1,1 @@
+"""Jobs and a data source for Apache Spark; no Django here."""

@@ -1,0 +1,53 @@
+"""Pages that repeat what the code says stay equal to it, and no page is lost."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from catmq_site.management.commands.settings_reference import page
+from metadata.errors import Code
+from tests.support.environment import ROOT
+
+DOCS = ROOT / "docs"
+ROOMS = ("tutorial", "how-to", "reference", "explanation", "decisions")
+
+
+def test_the_settings_page_is_what_the_command_prints() -> None:
+    assert (DOCS / "reference/settings.md").read_text() == page()
+
+
+def test_every_dependency_has_its_reason() -> None:
+    pinned = [
+        line.split("==")[0].strip()
+        for file in sorted(ROOT.glob("requirements*.txt"))
+        for line in file.read_text().splitlines()
+        if "==" in line and not line.startswith("#")
+    ]
+    explained = re.findall(r"^\| `([\w.-]+)` \| \S", (DOCS / "reference/dependencies.md").read_text(), re.MULTILINE)
+    assert sorted(pinned) == sorted(explained)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_page_is_in_the_index_of_its_room(room: str) -> None:
+    index = (DOCS / room / "README.md").read_text()
+    pages = {path.name for path in (DOCS / room).glob("*.md")} - {"README.md"}
+    assert {name for name in pages if f"]({name})" not in index} == set()
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    broken = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in sorted([*DOCS.rglob("*.md"), ROOT / "README.md"])
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text())
+        if not (page.parent / target).exists()
+    ]
+    assert broken == []
+
+
+def test_every_error_code_is_explained() -> None:
+    explained = set(re.findall(r"^\| `([a-z_]+)` \| \S", (DOCS / "reference/errors.md").read_text(), re.MULTILINE))
+    assert explained == {code.value for code in Code}
+
+

@@ -1,0 +1,120 @@
+"""Fixtures of all tests: real databases, committed rows, and metadata that is empty when a test starts."""
+
+from __future__ import annotations
+
+from tests.support import environment
+
+environment.prepare()
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import django
+import pytest
+
+from tests.support import databases
+from tests.support import mariadb as servers
+
+django.setup()
+
+
+@pytest.fixture(scope="session")
+def engine() -> str:
+    """The engine under test, sqlite or mysql: that of metadata and of the nodes that fixtures make."""
+    return environment.ENGINE
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[servers.MariaDB]:
+    """The session's MariaDB server, started when the first test asks for it, on either engine."""
+    port, password = environment.MARIADB_PORT, environment.MARIADB_PASSWORD
+    server = servers.start(environment.HOME / "mariadb", port=port, password=password)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(
+    request: pytest.FixtureRequest, django_test_environment: None, django_db_blocker: Any
+) -> Iterator[None]:
+    """The session's metadata database with all aliases; pytest-django's own makes only those marks name."""
+    from django.test.utils import setup_databases, teardown_databases
+
+    if environment.ENGINE == "mysql":
+        request.getfixturevalue("mariadb")
+    with django_db_blocker.unblock():
+        made = setup_databases(verbosity=0, interactive=False, serialized_aliases=[])
+    yield
+    with django_db_blocker.unblock():
+        teardown_databases(made, verbosity=0)
+
+
+@pytest.fixture
+def metadata_db(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """An empty metadata database, to be used from any thread; what a test commits is there for all."""
+    with django_db_blocker.unblock():
+        databases.empty_metadata()
+        from metadata import snapshot
+
+        snapshot.refresh()
+        yield
+        from django.db import connections as of_django
+
+        from messagestore import connections as of_the_store
+
+        of_the_store.forget_all()
+        of_django.close_all()
+
+
+@pytest.fixture
+def node_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., dict[str, Any]]]:
+    """A function that makes an empty database for a node, on the engine under test or the one it is given.
+
+    It returns the arguments of `messagestore.nodes.register` that say where the database is.
+    """
+    with ExitStack() as stack:
+
+        def make(engine: str = environment.ENGINE) -> dict[str, Any]:
+            if engine == "sqlite":
+                return stack.enter_context(databases.sqlite_node(tmp_path))
+            return stack.enter_context(databases.mysql_node(request.getfixturevalue("mariadb")))
+
+        yield make
+
+
+@pytest.fixture
+def make_node(metadata_db: None, node_database: Callable[..., dict[str, Any]]) -> Callable[..., str]:
+    """A function that registers a node on an empty database, `make_node("n1", kind=…, engine=…)` → name."""
+
+    def make(
+        name: str = "main", *, kind: str = "normal", engine: str = environment.ENGINE, **more: Any
+    ) -> str:
+        from messagestore import nodes
+        from metadata import actors, snapshot
+
+        given = {"special": False, "capacity_gb": None, "unsafe": False, **node_database(engine), **more}
+        nodes.register(name=name, kind=kind, actor=actors.command("test"), **given)
+        snapshot.refresh()  # as the loop of a worker would
+        return name
+
+    return make
+
+
+@pytest.fixture
+def node(make_node: Callable[..., str]) -> str:
+    """The name of a registered normal node."""
+    return make_node("main")
+
+
+@pytest.fixture
+def failure_node(make_node: Callable[..., str]) -> str:
+    """The name of a registered failure node."""
+    return make_node("failure", kind="failure")
+
+
+@pytest.fixture
+def in_threads() -> Callable[..., list[Any]]:
+    """Runs calls at the same time: `in_threads([call, …])` → their results in order."""
+    return databases.in_threads

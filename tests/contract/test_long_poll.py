@@ -1,0 +1,142 @@
+"""Pulls that wait: what ends the wait, and what a wait must not cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from brokerapi import draining, longpoll
+from messagestore.heads import board
+from metadata import snapshot
+from tests.support.broker import Broker
+from tests.support.members import Member, reader
+from tests.support.waiting import until
+
+LONG_MS = 20_000
+
+
+def waiting(pull: Callable[[], Any]) -> Future[Any]:
+    """A pull that runs in a thread of its own and is known to wait."""
+    before = board.waiters()
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(pull)
+    pool.shutdown(wait=False)
+    until(lambda: board.waiters() > before or future.done())
+    assert not future.done(), future.result()
+    return future
+
+
+def quick(future: Future[Any]) -> Any:
+    """The answer, which must come long before the wait is over."""
+    return future.result(timeout=LONG_MS / 4000)
+
+
+def test_a_send_ends_the_wait(broker: Broker, queue: int) -> None:
+    member = reader(broker)
+    future = waiting(lambda: member.pull(member.position(queue, 0), wait_ms=LONG_MS))
+    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "a"}]})
+    assert quick(future)["queues"][0]["messages"][0]["body"] == "a"
+
+
+def test_a_send_through_another_broker_ends_the_wait(
+    broker: Broker, queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = reader(broker)
+    future = waiting(lambda: member.pull(member.position(queue, 0), wait_ms=LONG_MS))
+    # Another process' send notes its head there, not here: only the watcher can see it.
+    monkeypatch.setattr("messagestore.publish.board", type(board)())
+    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "a"}]})
+    assert quick(future)["queues"][0]["messages"][0]["body"] == "a"
+
+
+def test_the_time_ends_the_wait_with_an_empty_answer(broker: Broker, queue: int) -> None:
+    member = reader(broker)
+    begun = time.monotonic()
+    answer = member.pull(member.position(queue, 0), wait_ms=300)
+    assert time.monotonic() - begun >= 0.3
+    assert answer["queues"][0]["messages"] == []
+    assert answer["assignment_changed"] is False
+
+
+def test_a_change_of_the_group_ends_the_wait(broker: Broker, queue: int, topic: str) -> None:
+    member = reader(broker)
+    future = waiting(lambda: member.pull(member.position(queue, 0), wait_ms=LONG_MS))
+    broker.ok("POST", "/groups/readers/subscriptions", {"topic": topic})
+    answer = quick(future)
+    assert answer["assignment_changed"] is True
+    assert answer["generation"] > member.generation
+
+
+def test_a_member_without_queues_waits_with_an_empty_list(broker: Broker, queue: int) -> None:
+    first = reader(broker)
+    idle = Member.join(broker, name="c2")
+    until(lambda: idle.heartbeat()["assigned"] == [] and idle.generation >= first.heartbeat()["generation"])
+    future = waiting(lambda: idle.pull(wait_ms=LONG_MS))
+    broker.ok("DELETE", first.path)
+    assert quick(future)["assignment_changed"] is True
+
+
+def test_draining_ends_every_wait_and_nobody_waits_again(broker: Broker, queue: int) -> None:
+    member = reader(broker)
+    future = waiting(lambda: member.pull(member.position(queue, 0), wait_ms=LONG_MS))
+    draining.drain()
+    assert quick(future)["queues"][0]["state"] == "ok"
+    begun = time.monotonic()
+    member.pull(member.position(queue, 0), wait_ms=LONG_MS)
+    assert time.monotonic() - begun < LONG_MS / 4000
+
+
+def test_above_the_cap_a_pull_is_answered_at_once(
+    broker: Broker, queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(longpoll, "_places", type(longpoll._places)(1))
+    member = reader(broker)
+    future = waiting(lambda: member.pull(member.position(queue, 0), wait_ms=LONG_MS))
+    begun = time.monotonic()
+    answer = member.pull(member.position(queue, 0), wait_ms=LONG_MS)
+    assert time.monotonic() - begun < LONG_MS / 4000
+    assert answer["queues"][0]["messages"] == []
+    assert board.waiters() == 1
+    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "a"}]})
+    quick(future)
+
+
+def test_a_fenced_queue_is_told_at_once(broker: Broker, queue: int) -> None:
+    old = reader(broker)
+    reader(broker)
+    begun = time.monotonic()
+    assert old.pull(old.position(queue, 0), wait_ms=LONG_MS)["queues"][0]["state"] == "fenced"
+    assert time.monotonic() - begun < LONG_MS / 4000
+
+
+def test_a_stopped_group_waits_and_hears_of_its_start(broker: Broker, queue: int) -> None:
+    member = reader(broker)
+    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "a"}]})
+    broker.ok("PATCH", "/groups/readers", {"stopped": True})
+    until(lambda: member.heartbeat() and snapshot.current().group("readers").stopped)  # type: ignore[union-attr]
+    future = waiting(lambda: member.pull(member.position(queue, 0), wait_ms=LONG_MS))
+    broker.ok("PATCH", "/groups/readers", {"stopped": False})
+    answer = quick(future)
+    assert answer["assignment_changed"] is True
+
+
+def test_a_waiting_pull_holds_no_connection_of_metadata(
+    broker: Broker, queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django.db import connections
+
+    held: list[bool] = []
+    real = board.watch
+
+    def watch(*args: Any) -> Any:
+        held.append(any(connections[alias].connection is not None for alias in connections))
+        return real(*args)
+
+    monkeypatch.setattr(board, "watch", watch)
+    member = reader(broker)
+    member.pull(member.position(queue, 0), wait_ms=50)
+    assert held == [False]

@@ -1,0 +1,101 @@
+"""A broker inside the test's process: the real views behind a threading HTTP server, with the worker's loops."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from wsgiref.simple_server import WSGIServer
+
+import msgspec
+import requests
+from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
+from django.core.wsgi import get_wsgi_application
+
+from brokerapi import draining
+from catmq_site import maintenance
+from metadata import actors, keys
+
+MSGPACK = "application/msgpack"
+
+
+class Broker:
+    """Where it listens, and requests to it with an API key."""
+
+    def __init__(self, url: str, api_key: str) -> None:
+        self.url = url
+        self.api_key = api_key
+
+    def call(self, method: str, path: str, body: Any = None, **options: Any) -> requests.Response:
+        """The answer to a request whose body, if not bytes, is sent as JSON; `path` is behind /api/v1."""
+        headers = {"Authorization": f"Bearer {self.api_key}", **options.pop("headers", {})}
+        if body is not None:
+            headers.setdefault("Content-Type", "application/json")
+        data = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
+        url = path if path.startswith("http") else f"{self.url}/api/v1{path}"
+        return requests.request(method, url, data=data, headers=headers, timeout=40, **options)
+
+    def packed(self, method: str, path: str, body: Any) -> Any:
+        """The answer to a request in MessagePack, decoded."""
+        answer = self.call(method, path, msgspec.msgpack.encode(body), headers={"Content-Type": MSGPACK})
+        assert answer.headers["Content-Type"] == MSGPACK, answer.text
+        return msgspec.msgpack.decode(answer.content)
+
+    def ok(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
+        """The decoded answer of a request that must succeed."""
+        answer = self.call(method, path, body, **options)
+        assert answer.status_code < 300, answer.text
+        return answer.json() if answer.content else None
+
+    def as_key(self, rights: Mapping[str, list[str]]) -> Broker:
+        """The same broker asked with a new key of these rights."""
+        name = "key" + str(threading.get_ident()) + "-".join(sorted(rights))
+        _, plaintext = keys.create(name=name, rights=rights, actor=actors.command("test"))
+        return Broker(self.url, plaintext)
+
+
+def problem(answer: requests.Response, status: int, code: str, field: str | None = None) -> dict[str, Any]:
+    """The problem an answer holds, after checking that it is one, and which."""
+    assert answer.headers["Content-Type"] == "application/problem+json", answer.text
+    found: dict[str, Any] = answer.json()
+    assert (answer.status_code, found["code"]) == (status, code), found
+    assert found["status"] == status
+    assert found["type"] == f"/api/v1/docs#{code}"
+    assert found["title"] and found["detail"]
+    assert isinstance(found["retriable"], bool)
+    if field is not None:
+        assert field in [error["field"] for error in found["errors"]], found
+    return found
+
+
+class _Server(ThreadedWSGIServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that go away are no news."""
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing."""
+
+
+@contextmanager
+def running() -> Iterator[Broker]:
+    """A broker with an empty metadata database and a key that may do everything."""
+    _, plaintext = keys.create(name="test", rights={"admin": ["*"]}, actor=actors.command("test"))
+    server: WSGIServer = _Server(("127.0.0.1", 0), _Handler)
+    server.set_app(get_wsgi_application())
+    serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    serving.start()
+    loops = maintenance.Loops(maintenance.loops())
+    loops.start()
+    try:
+        yield Broker(f"http://127.0.0.1:{server.server_address[1]}", plaintext)
+    finally:
+        draining.drain()
+        server.shutdown()
+        server.server_close()
+        loops.stop()
+        draining.resume()

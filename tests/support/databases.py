@@ -1,0 +1,62 @@
+"""Fresh databases: an empty metadata database before a test, empty node databases on demand."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from django.apps import apps
+from django.db import connection, connections
+
+from tests.support.mariadb import MariaDB
+
+T = TypeVar("T")
+
+
+def empty_metadata() -> None:
+    """Deletes every row of metadata and accounts, but keeps the change counter under a new incarnation.
+
+    A new incarnation makes every process that cached a snapshot load it afresh.
+    """
+    from metadata.models import ChangeCounter
+
+    models = [*apps.get_app_config("metadata").get_models(), *apps.get_app_config("auth").get_models()]
+    tables = {model._meta.db_table for model in models} - {ChangeCounter._meta.db_table, "auth_permission"}
+    with connection.constraint_checks_disabled(), connection.cursor() as cursor:
+        for table in tables:
+            cursor.execute(f"DELETE FROM {connection.ops.quote_name(table)}")
+    ChangeCounter.objects.update(incarnation=str(uuid.uuid4()))
+
+
+@contextmanager
+def mysql_node(server: MariaDB) -> Iterator[dict[str, Any]]:
+    """What `messagestore.nodes.register` needs to reach a new schema on `server`."""
+    with server.schema() as name:
+        account = {"username": "catmq", "password": server.password}
+        yield {"engine": "mysql", "host": "127.0.0.1", "port": server.port, "database": name, **account}
+
+
+@contextmanager
+def sqlite_node(directory: Path) -> Iterator[dict[str, Any]]:
+    """What `messagestore.nodes.register` needs to reach a new file in `directory`."""
+    path = str(directory / f"node-{uuid.uuid4().hex[:12]}.sqlite3")
+    yield {"engine": "sqlite", "host": "", "port": 0, "database": path, "username": "", "password": ""}
+
+
+def in_threads(calls: Iterable[Callable[[], T]], *, limit_s: float = 60) -> list[T]:
+    """The results of calls that run at the same time, each in a thread that closes its connections."""
+    listed = list(calls)
+    with ThreadPoolExecutor(max_workers=len(listed) or 1) as pool:
+        futures: list[Future[T]] = [pool.submit(_closing, call) for call in listed]
+        return [future.result(timeout=limit_s) for future in futures]
+
+
+def _closing(call: Callable[[], T]) -> T:
+    try:
+        return call()
+    finally:
+        connections.close_all()

@@ -1,0 +1,44 @@
+"""The environment of a test session, set before Django reads its settings.
+
+`CATMQ_TEST_ENGINE=sqlite|mysql` (default sqlite) chooses the engine of metadata and of the nodes that
+fixtures make. Everything lives in a temporary directory, removed at the end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+
+ENGINE = os.environ.get("CATMQ_TEST_ENGINE", "sqlite")
+ROOT = Path(__file__).resolve().parent.parent.parent
+HOME = Path(tempfile.mkdtemp(prefix="catmq-test-"))
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+MARIADB_PORT = free_port()
+MARIADB_PASSWORD = secrets.token_hex(8)
+MARIADB_URL = f"mysql://catmq:{MARIADB_PASSWORD}@127.0.0.1:{MARIADB_PORT}/catmq"
+
+
+def prepare() -> None:
+    """Replaces every CATMQ_ setting of the caller's environment by the session's own."""
+    if ENGINE not in ("sqlite", "mysql"):
+        raise SystemExit(f"CATMQ_TEST_ENGINE must be sqlite or mysql, not {ENGINE!r}")
+    atexit.register(shutil.rmtree, HOME, ignore_errors=True)
+    for name in [name for name in os.environ if name.startswith("CATMQ_") and name != "CATMQ_TEST_ENGINE"]:
+        del os.environ[name]
+    os.environ["CATMQ_DATA_DIR"] = str(HOME / "var")
+    if ENGINE == "mysql":
+        os.environ["CATMQ_DATABASE_URL"] = MARIADB_URL
+    os.environ["DJANGO_SETTINGS_MODULE"] = "catmq_site.settings"

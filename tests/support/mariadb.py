@@ -1,0 +1,86 @@
+"""A private MariaDB server for tests, run by script/mariadb like everybody else's."""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tests.support.environment import ROOT
+
+SCRIPT = ROOT / "script" / "mariadb"
+
+
+@dataclass(frozen=True)
+class MariaDB:
+    """A server: its URL's parts, SQL as its all-powerful user, fresh schemas, stop and kill."""
+
+    directory: Path
+    url: str
+    options: tuple[str, ...] = ()
+
+    @property
+    def port(self) -> int:
+        """The port on 127.0.0.1."""
+        return int(urlsplit(self.url).port or 0)
+
+    @property
+    def password(self) -> str:
+        """The password of user catmq."""
+        return str(urlsplit(self.url).password)
+
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        return int((self.directory / "server.pid").read_text())
+
+    def connect(self, **options: Any) -> Any:
+        """A new raw connection (mysqlclient), autocommit on."""
+        import MySQLdb
+
+        given = {"host": "127.0.0.1", "port": self.port, "user": "catmq", "password": self.password}
+        return MySQLdb.connect(**given, autocommit=True, charset="utf8mb4", **options)
+
+    def execute(self, statement: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Runs one statement on a connection of its own; its rows."""
+        connection = self.connect()
+        try:
+            cursor = connection.cursor()
+            cursor.execute(statement, arguments or None)
+            return list(cursor.fetchall())
+        finally:
+            connection.close()
+
+    @contextmanager
+    def schema(self) -> Iterator[str]:
+        """The name of a new empty schema, dropped at the end."""
+        name = f"test_{uuid.uuid4().hex[:12]}"
+        self.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+        try:
+            yield name
+        finally:
+            self.execute(f"DROP DATABASE IF EXISTS {name}")
+
+    def start(self) -> None:
+        """Starts the server again after stop() or a kill."""
+        start(self.directory, port=self.port, options=self.options)
+
+    def stop(self) -> None:
+        """Ends the server cleanly."""
+        subprocess.run([SCRIPT, "stop", self.directory], check=True)
+
+
+def start(directory: Path, *, port: int, password: str = "", options: Sequence[str] = ()) -> MariaDB:
+    """Starts a server; `options` are further ones of mariadbd, e.g. --log-bin."""
+    if password:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "password").write_text(password)
+    command = [str(SCRIPT), "start", str(directory), "--port", str(port), "--", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return MariaDB(directory, done.stdout.strip(), tuple(options))

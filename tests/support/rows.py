@@ -1,0 +1,107 @@
+"""Makes metadata for tests: rows only, no tables on any node."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+
+from metadata import actors, consumer_ids, consumers, groups, nodes, subscriptions, topics
+from metadata.consumers import HeartbeatAnswer
+from metadata.rules.liveness import Look, Watch
+
+ME = actors.command("test")
+
+
+def node(name: str = "n1", **given: object) -> None:
+    """A node without a database behind it."""
+    nodes.create(name=name, engine="sqlite", database=f"/nowhere/{name}", actor=ME, **given)  # type: ignore[arg-type]
+
+
+def topic(name: str = "orders", *, queues: int = 4) -> tuple[int, ...]:
+    """A ready topic; its queue ids."""
+    made = topics.make_ready(topics.plan(name=name, queues=queues, actor=ME).id)
+    return tuple(one.queue for one in made.queues)
+
+
+def group(name: str = "billing", *, topics: tuple[str, ...] = ("orders",), **settings: object) -> None:
+    """A group with ready subscriptions."""
+    groups.create(name=name, settings=settings, actor=ME)
+    for one in topics:
+        subscribe(name, one)
+
+
+def subscribe(group: str, topic: str) -> int:
+    """A ready subscription; its id."""
+    made = subscriptions.plan(group=group, topic=topic, start="earliest", actor=ME)
+    return subscriptions.make_ready(made.id).id
+
+
+def world(*, queues: int = 4, **settings: object) -> tuple[int, ...]:
+    """Node n1, topic orders, group billing that reads it; the queue ids."""
+    node()
+    ids = topic(queues=queues)
+    group(**settings)
+    return ids
+
+
+@dataclass
+class Member:
+    """A client process as the server sees it: registers, heartbeats, does what it is told at once."""
+
+    name: str
+    group: str = "billing"
+    instance_id: str | None = None
+    incarnation: str = field(default_factory=lambda: str(uuid.uuid4()))
+    generation: int = 0
+    owned: dict[int, int] = field(default_factory=dict)
+    id: consumer_ids.ConsumerId | None = None
+
+    def register(self) -> Member:
+        """Joins, or comes back."""
+        registered = consumers.register(
+            group=self.group,
+            name=self.name,
+            incarnation=self.incarnation,
+            instance_id=self.instance_id,
+            sdk="test",
+            address="127.0.0.1",
+            actor=ME,
+        )
+        self.id = consumer_ids.check(registered.consumer_id)
+        return self
+
+    def beat(self) -> HeartbeatAnswer:
+        """One heartbeat; takes what is assigned and lets go of the rest."""
+        assert self.id is not None
+        answer = consumers.heartbeat(
+            consumer=self.id, generation=self.generation, owned=[*self.owned.items()]
+        )
+        self.generation = answer.generation
+        self.owned = {one.queue: one.epoch for one in answer.assigned}
+        return answer
+
+    def leave(self) -> None:
+        """Ends the membership."""
+        assert self.id is not None
+        consumers.leave(consumer=self.id, actor=ME)
+
+
+def steady_guard() -> consumers.OutageGuard:
+    """A guard that has watched a healthy database for ages."""
+    from metadata.clock import server_and_now
+
+    class Steady(consumers.OutageGuard):
+        def look(self) -> Watch:
+            server, now = server_and_now()
+            return Watch(Look(server, now, 1e9), 0.0)
+
+    return Steady()
+
+
+def silence(member: Member, *, seconds: float) -> None:
+    """Makes the member's last heartbeat that old."""
+    from metadata.clock import before, database_now
+    from metadata.models import Heartbeat
+
+    assert member.id is not None
+    Heartbeat.objects.filter(pk=member.id.member_id).update(last_seen=before(database_now(), seconds=seconds))

@@ -1,0 +1,141 @@
+"""Kinds of argument, and calls that are wrong: exit code 2, with the argument and the remedy."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from catmq_client.cli import main
+from catmq_client.cli.arguments import header, joined, seconds, target, url, whole
+from tests.support.canned import Canned
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CATMQ_URL", raising=False)
+    monkeypatch.delenv("CATMQ_API_KEY", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (whole(1, 1000), "0"),
+        (whole(1, 1000), "1001"),
+        (whole(1), "-3"),
+        (whole(1), "1.5"),
+        (whole(1), "٣"),
+        (seconds, "0"),
+        (seconds, "nan"),
+        (seconds, "-1"),
+        (url, "localhost:8000"),
+        (url, "ftp://host"),
+        (url, ","),
+        (url, "http://a:8000,b:8000"),
+        (header, "noequals"),
+        (header, "=value"),
+        (target, "yesterday"),
+        (target, "-15"),
+        (target, "-99999999999999d"),
+        (target, "2026-13-01"),
+        (target, ""),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_to_give_instead(kind: Callable[[str], Any], text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="give"):
+        kind(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "value"),
+    [
+        ("earliest", "to", "earliest"),
+        ("latest", "to", "latest"),
+        ("0", "offset", 0),
+        ("-90s", "ago_ms", 90_000),
+        ("-2h", "ago_ms", 7_200_000),
+        ("-1d", "ago_ms", 86_400_000),
+        ("2026-03-01T12:00Z", "at_ms", 1_772_366_400_000),
+        ("2026-03-01T13:00+01:00", "at_ms", 1_772_366_400_000),
+    ],
+)
+def test_a_position_is_a_word_an_offset_a_time_or_how_long_ago(text: str, field: str, value: object) -> None:
+    assert getattr(target(text), field) == value
+
+
+def test_a_relative_position_is_not_taken_for_an_option() -> None:
+    assert joined(["offsets", "reset", "g", "t", "--to", "-15m", "--dry-run"])[4:] == [
+        "--to=-15m",
+        "--dry-run",
+    ]
+
+
+def test_a_header_keeps_what_follows_its_first_equals_sign() -> None:
+    assert header("query=a=b") == ("query", "a=b")
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["topic"],
+        ["topic", "create"],
+        ["topic", "create", "t", "--queues", "0"],
+        ["topic", "create", "t", "--queues", "257"],
+        ["send", "t", "--batch", "1001"],
+        ["send", "t", "hello", "--file", "x.jsonl"],
+        ["send", "t", "hello", "--key-field", "f"],
+        ["consume", "t"],
+        ["consume", "t", "--group", "g", "--max", "0"],
+        ["consume", "t", "--group", "g", "--output", "xml"],
+        ["subscribe", "g", "t", "--from", "noon"],
+        ["offsets", "reset", "g", "t"],
+        ["peek", "t", "--from", "-15m"],
+        ["orders"],
+    ],
+)
+def test_a_wrong_call_ends_with_exit_code_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--url", "http://127.0.0.1:9", *argv])
+    assert ended.value.code == 2
+    assert "usage: catmq" in capsys.readouterr().err
+
+
+def test_without_a_url_the_error_says_how_to_give_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nodes"]) == 2
+    assert "CATMQ_URL" in capsys.readouterr().err
+
+
+def test_a_wrong_url_in_the_environment_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CATMQ_URL", "localhost:8000")
+    assert main(["nodes"]) == 2
+    assert "CATMQ_URL: 'localhost:8000'" in capsys.readouterr().err
+
+
+def test_a_broker_that_is_not_there_is_a_failure_that_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nodes", "--url", "http://127.0.0.1:9"]) == 1
+    error = capsys.readouterr().err
+    assert "http://127.0.0.1:9" in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("name", [".", "..", "a b", "", "ä", "x" * 211, "-x/../y"])
+def test_what_can_be_no_name_is_refused_before_it_becomes_a_path(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    canned = Canned({})
+    assert main(["topic", "show", "--", name], transport=canned) == 2
+    assert "no name" in capsys.readouterr().err
+    assert canned.requests == []
+
+
+def test_url_and_key_may_stand_before_or_after_the_command() -> None:
+    from catmq_client.cli.main import parser
+
+    before = parser().parse_args(["--url", "http://a:1", "--api-key", "k", "topic", "list"])
+    after = parser().parse_args(["topic", "list", "--url", "http://a:1", "--api-key", "k"])
+    assert (before.url, before.api_key) == (after.url, after.api_key) == ("http://a:1", "k")

@@ -1,0 +1,410 @@
+"""Topics, groups, subscriptions, positions and nodes: what the commands ask, print and end with."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from catmq_client.cli import main
+from catmq_client.errors import (
+    Conflict,
+    ConnectFailed,
+    FieldError,
+    InvalidRequest,
+    NotBuilt,
+    NotFound,
+    Unauthenticated,
+)
+from tests.support.canned import Canned
+
+TOPIC: dict[str, Any] = {
+    "name": "orders",
+    "kind": "normal",
+    "state": "ready",
+    "queues": [
+        {"queue": 7, "number": 0, "node": "main", "state": "read_write", "low": 2, "head": 12},
+        {"queue": 8, "number": 1, "node": "far", "state": "read_write", "low": None, "head": None},
+    ],
+    "layout": {"version": 1, "slots": [7, 8] * 512},
+    "keyed": "strict",
+    "on_unknown": "fail",
+    "retention_days": 7,
+    "keep_unread_days": 30,
+    "retention_bytes": None,
+    "owners": "",
+    "department": "",
+    "alarm_emails": "",
+    "remark": "",
+    "created_at_ms": 1_772_366_400_000,
+}
+MEMBER = {
+    "name": "c1",
+    "instance_id": None,
+    "address": "10.0.0.1",
+    "sdk": "py",
+    "joined_at_ms": 1_772_366_400_000,
+    "heartbeat_age_ms": 900,
+    "queues": [7, 8],
+}
+GROUP: dict[str, Any] = {
+    "name": "billing",
+    "mode": "clustering",
+    "stopped": False,
+    "session_timeout_ms": 15_000,
+    "generation": 3,
+    "subscriptions": [
+        {"group": "billing", "topic": "orders", "state": "ready", "start": "earliest", "stopped": False}
+    ],
+    "members": [],
+    "created_at_ms": 1_772_366_400_000,
+}
+MOVES = {"dry_run": False, "moves": [{"queue": 7, "number": 0, "from": 12, "to": 2}]}
+
+
+def test_topic_create_sends_only_what_was_given() -> None:
+    canned = Canned({"POST topics": TOPIC})
+    assert main(["topic", "create", "orders", "--queues", "2"], transport=canned) == 0
+    assert canned.requests[0].body == {"name": "orders", "queues": 2}
+
+
+def test_topic_create_passes_every_setting() -> None:
+    canned = Canned({"POST topics": TOPIC})
+    main(
+        ["topic", "create", "orders", "--node", "main", "--retention-days", "3", "--keyed", "available"],
+        transport=canned,
+    )
+    assert canned.requests[0].body == {
+        "name": "orders",
+        "queues": 4,
+        "node": "main",
+        "retention_days": 3,
+        "keyed": "available",
+    }
+
+
+def test_lists_follow_all_pages(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = ({**TOPIC, "name": name, "queues": 2} for name in ("a", "b"))
+    canned = Canned({"GET topics": [{"topics": [first], "next": "a"}, {"topics": [second], "next": None}]})
+    assert main(["topic", "list", "--output", "json"], transport=canned) == 0
+    assert [json.loads(line)["name"] for line in capsys.readouterr().out.splitlines()] == ["a", "b"]
+    assert canned.requests[1].params == {"limit": 1000, "after": "a"}
+
+
+def test_topic_list_is_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    canned = Canned({"GET topics": {"topics": [{**TOPIC, "queues": 2}], "next": None}})
+    assert main(["topic", "list", "--search", "ord"], transport=canned) == 0
+    heading, row = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["NAME", "KIND", "STATE", "QUEUES", "KEYED", "DAYS", "CREATED"]
+    assert row.split() == ["orders", "normal", "ready", "2", "strict", "7", "2026-03-01", "12:00:00Z"]
+    assert canned.requests[0].params == {"limit": 1000, "search": "ord"}
+
+
+def test_topic_show_has_a_line_for_a_queue_whose_node_is_down(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topic", "show", "orders"], transport=Canned({"GET topics/orders": TOPIC})) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].split() == ["7", "0", "main", "read_write", "2", "12", "10"]
+    assert lines[-1].split() == ["8", "1", "far", "read_write", "-", "-", "-"]
+
+
+def test_topic_show_as_json_is_the_answer_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["topic", "show", "orders", "--output", "json"], transport=Canned({"GET topics/orders": TOPIC}))
+    assert json.loads(capsys.readouterr().out) == TOPIC
+
+
+def test_topic_delete_confirms_with_the_name() -> None:
+    canned = Canned({"DELETE topics/orders": {}})
+    assert main(["topic", "delete", "orders", "--yes"], transport=canned) == 0
+    assert canned.requests[0].params == {"confirm": "orders"}
+
+
+@pytest.mark.parametrize(("typed", "code", "asked"), [("orders\n", 0, 1), ("order\n", 1, 0), ("", 1, 0)])
+def test_at_a_terminal_the_name_is_typed_before_a_delete(
+    monkeypatch: pytest.MonkeyPatch, typed: str, code: int, asked: int
+) -> None:
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+        def readline(self) -> str:
+            return typed
+
+    monkeypatch.setattr("sys.stdin", Terminal())
+    canned = Canned({"DELETE topics/orders": {}})
+    assert main(["topic", "delete", "orders"], transport=canned) == code
+    assert len(canned.requests) == asked
+
+
+def test_what_is_not_built_yet_fails_with_the_brokers_words(capsys: pytest.CaptureFixture[str]) -> None:
+    canned = Canned({"POST topics/orders/expand": NotBuilt("expanding comes later", status=501)})
+    assert main(["topic", "expand", "orders", "--queues", "8"], transport=canned) == 1
+    assert "expanding comes later" in capsys.readouterr().err
+    assert canned.requests[0].body == {"queues": 8}
+
+
+def test_wrong_fields_are_printed_one_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    refusal = InvalidRequest(
+        "the topic cannot be made", errors=[FieldError("name", "x_fail: choose another")], status=400
+    )
+    assert main(["topic", "create", "x_fail"], transport=Canned({"POST topics": refusal})) == 1
+    assert "  name: x_fail: choose another" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (Unauthenticated("no API key", status=401), "CATMQ_API_KEY"),
+        (ConnectFailed("http://test cannot be reached"), "Is a broker running there?"),
+        (NotFound("HTTP 404", status=404), "is http://test a CatMQ broker?"),
+    ],
+)
+def test_errors_that_the_caller_can_mend_say_how(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, remedy: str
+) -> None:
+    monkeypatch.delenv("CATMQ_URL", raising=False)
+    assert main(["nodes"], transport=Canned({"GET nodes": error})) == 1
+    assert remedy in capsys.readouterr().err
+
+
+def test_group_create_sends_only_what_was_given() -> None:
+    canned = Canned({"POST groups": GROUP})
+    assert main(["group", "create", "billing", "--session-timeout-ms", "5000"], transport=canned) == 0
+    assert canned.requests[0].body == {"name": "billing", "session_timeout_ms": 5000}
+
+
+def test_group_show_lists_subscriptions_and_members(capsys: pytest.CaptureFixture[str]) -> None:
+    canned = Canned({"GET groups/billing": {**GROUP, "members": [MEMBER]}})
+    assert main(["group", "show", "billing"], transport=canned) == 0
+    out = capsys.readouterr().out
+    assert "orders ready earliest no" in " ".join(out.split())
+    assert out.endswith("7 8\n")
+
+
+def test_group_list_delete_stop_and_start() -> None:
+    canned = Canned(
+        {
+            "GET groups": {"groups": [GROUP], "next": None},
+            "DELETE groups/billing": {},
+            "PATCH groups/billing": GROUP,
+        }
+    )
+    for verb in (["list"], ["list", "--output", "json"], ["stop", "billing"], ["start", "billing"]):
+        assert main(["group", *verb], transport=canned) == 0
+    assert main(["group", "delete", "billing", "--yes"], transport=canned) == 0
+    assert [request.body for request in canned.requests[2:4]] == [{"stopped": True}, {"stopped": False}]
+    assert canned.requests[4].params == {"confirm": "billing"}
+
+
+def test_subscribe_begins_at_earliest_unless_told_otherwise() -> None:
+    canned = Canned({"POST groups/billing/subscriptions": GROUP["subscriptions"][0]})
+    assert main(["subscribe", "billing", "orders"], transport=canned) == 0
+    assert main(["subscribe", "billing", "orders", "--from", "latest"], transport=canned) == 0
+    assert [request.body for request in canned.requests] == [
+        {"topic": "orders", "start": "earliest"},
+        {"topic": "orders", "start": "latest"},
+    ]
+
+
+def test_unsubscribe_deletes_the_subscription() -> None:
+    assert main(["unsubscribe", "g", "t"], transport=Canned({"DELETE groups/g/subscriptions/t": {}})) == 0
+
+
+LAG = {
+    "group": "billing",
+    "lag": 10,
+    "lag_ms": 61_000,
+    "queues": [
+        {
+            "topic": "orders",
+            "queue": 7,
+            "number": 0,
+            "committed": 2,
+            "head": 12,
+            "low": 0,
+            "lag": 10,
+            "lag_ms": 61_000,
+            "owner": "c1",
+            "epoch": 1,
+        }
+    ],
+}
+
+
+def test_lag_has_a_line_for_each_queue_and_a_sum(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lag", "billing"], transport=Canned({"GET groups/billing/offsets": LAG})) == 0
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[1].split() == ["orders", "7", "2", "12", "10", "1m01s", "c1"]
+    assert printed.err == "billing: 10 messages unread, the oldest 1m01s old\n"
+
+
+def test_lag_as_json_is_one_object_for_each_queue(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["lag", "billing", "--output", "json"], transport=Canned({"GET groups/billing/offsets": LAG}))
+    assert json.loads(capsys.readouterr().out) == {"group": "billing", **LAG["queues"][0]}  # type: ignore[dict-item]
+
+
+def test_a_reset_stops_a_group_without_members_meanwhile(capsys: pytest.CaptureFixture[str]) -> None:
+    canned = Canned(
+        {"GET groups/billing": GROUP, "PATCH groups/billing": GROUP, "PATCH groups/billing/offsets": MOVES}
+    )
+    assert main(["offsets", "reset", "billing", "orders", "--to", "-15m"], transport=canned) == 0
+    assert [(request.line, request.body) for request in canned.requests[1:]] == [
+        ("PATCH groups/billing", {"stopped": True}),
+        (
+            "PATCH groups/billing/offsets",
+            {"topic": "orders", "to": "time", "dry_run": False, "ago_ms": 900_000},
+        ),
+        ("PATCH groups/billing", {"stopped": False}),
+    ]
+    assert capsys.readouterr().out.splitlines()[1].split() == ["7", "12", "2", "-10"]
+
+
+def test_a_failed_reset_starts_the_group_again() -> None:
+    refusal = NotFound("no subscription", code="subscription_not_found", status=404)
+    canned = Canned(
+        {"GET groups/billing": GROUP, "PATCH groups/billing": GROUP, "PATCH groups/billing/offsets": refusal}
+    )
+    assert main(["offsets", "reset", "billing", "orders", "--to", "earliest"], transport=canned) == 1
+    assert canned.requests[-1].body == {"stopped": False}
+
+
+def test_a_reset_leaves_a_stopped_group_stopped() -> None:
+    canned = Canned({"GET groups/billing": {**GROUP, "stopped": True}, "PATCH groups/billing/offsets": MOVES})
+    assert main(["offsets", "reset", "billing", "orders", "--to", "3", "--queue", "7"], transport=canned) == 0
+    assert canned.requests[-1].body == {
+        "topic": "orders",
+        "to": "offset",
+        "dry_run": False,
+        "queues": [7],
+        "offset": 3,
+    }
+
+
+def test_a_reset_refuses_a_group_with_running_members(capsys: pytest.CaptureFixture[str]) -> None:
+    canned = Canned({"GET groups/billing": {**GROUP, "members": [MEMBER]}})
+    assert main(["offsets", "reset", "billing", "orders", "--to", "latest"], transport=canned) == 1
+    assert (
+        "running members (c1): end them, or stop it meanwhile with --stop" in capsys.readouterr().err
+    )
+
+
+def test_a_reset_goes_ahead_beside_running_members_when_told_to() -> None:
+    canned = Canned(
+        {
+            "GET groups/billing": {**GROUP, "members": [MEMBER]},
+            "PATCH groups/billing": GROUP,
+            "PATCH groups/billing/offsets": MOVES,
+        }
+    )
+    assert main(["offsets", "reset", "billing", "orders", "--to", "latest", "--stop"], transport=canned) == 0
+
+
+def test_a_dry_run_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    canned = Canned({"GET groups/billing": GROUP, "PATCH groups/billing/offsets": {**MOVES, "dry_run": True}})
+    argv = ["offsets", "reset", "billing", "orders", "--to", "earliest", "--dry-run", "--output", "json"]
+    assert main(argv, transport=canned) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "group": "billing",
+        "topic": "orders",
+        "dry_run": True,
+        "queue": 7,
+        "number": 0,
+        "from": 12,
+        "to": 2,
+    }
+    assert canned.requests[-1].body == {"topic": "orders", "to": "earliest", "dry_run": True}
+
+
+def test_nodes_show_where_each_database_is(capsys: pytest.CaptureFixture[str]) -> None:
+    node = {
+        "kind": "normal",
+        "state": "read_write",
+        "special": False,
+        "epoch": 1,
+        "queues": 4,
+        "database": "catmq",
+    }
+    here = {**node, "name": "main", "engine": "sqlite", "host": None, "port": None}
+    there = {**node, "name": "n1", "engine": "mysql", "host": "db", "port": 3306}
+    answer = {"nodes": [here, there], "next": None}
+    canned = Canned({"GET nodes": answer})
+    assert main(["nodes"], transport=canned) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split()[-1] == "catmq"
+    assert lines[2].split()[-1] == "db:3306/catmq"
+
+
+def message(offset: int, stored_at_ms: int, **more: Any) -> dict[str, Any]:
+    return {
+        "offset": offset,
+        "message_id": f"7-{offset}",
+        "key": "k",
+        "tag": None,
+        "headers": None,
+        "body": "text",
+        "trace_id": None,
+        "stored_at_ms": stored_at_ms,
+        "attempt": 0,
+        **more,
+    }
+
+
+def test_peek_prints_the_shape_of_consume_in_stored_order(capsys: pytest.CaptureFixture[str]) -> None:
+    far = {**TOPIC["queues"][1], "low": 0, "head": 1}
+    canned = Canned(
+        {
+            "GET topics/orders": {**TOPIC, "queues": [TOPIC["queues"][0], far]},
+            "GET topics/orders/messages": [
+                {"messages": [message(2, 100), message(3, 300)], "scanned": 2, "next": None},
+                {"messages": [message(0, 200, body_base64="/w==", body=None)], "scanned": 1, "next": None},
+            ],
+        }
+    )
+    assert main(["peek", "orders", "--max", "2"], transport=canned) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["queue"], row["offset"]) for row in rows] == [(7, 2), (8, 0)]
+    assert list(rows[0]) == [
+        "topic",
+        "queue",
+        "offset",
+        "message_id",
+        "key",
+        "tag",
+        "headers",
+        "body",
+        "stored_at_ms",
+        "attempt",
+    ]
+    assert rows[1]["body_base64"] == "/w=="
+    assert "body" not in rows[1]
+
+
+def test_peek_at_the_latest_reads_the_end_of_each_queue_and_leaves_out_a_node_that_is_down(
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    page = {"messages": [message(9, 1), message(10, 2), message(11, 3)], "scanned": 3, "next": None}
+    canned = Canned({"GET topics/orders": TOPIC, "GET topics/orders/messages": page})
+    assert (
+        main(["peek", "orders", "--from", "latest", "--max", "3", "--output", "body"], transport=canned) == 0
+    )
+    assert canned.requests[1].params == {"queue": 7, "offset": 9, "limit": 3}
+    printed = capsysbinary.readouterr()
+    assert printed.out == b"text\ntext\ntext\n"
+    assert b"queue 8 left out: node far does not answer" in printed.err
+
+
+def test_peek_at_a_foreign_queue_names_those_of_the_topic(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["peek", "orders", "--queue", "9"], transport=Canned({"GET topics/orders": TOPIC})) == 1
+    assert "give one of 7, 8" in capsys.readouterr().err
+
+
+def test_peek_beyond_the_head_says_that_there_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    canned = Canned({"GET topics/orders": TOPIC})
+    assert main(["peek", "orders", "--from", "12"], transport=canned) == 0
+    assert "no messages there" in capsys.readouterr().err
+
+
+def test_a_conflict_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    conflict = Conflict("topic orders exists already", code="already_exists", status=409)
+    assert main(["topic", "create", "orders"], transport=Canned({"POST topics": conflict})) == 1
+    assert "topic orders exists already" in capsys.readouterr().err

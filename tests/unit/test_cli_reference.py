@@ -1,0 +1,94 @@
+"""docs/reference/command-line.md is what argparse knows. To write it anew: python tests/unit/test_cli_reference.py"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from catmq_client.cli.main import parser
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "command-line.md"
+MARK = "<!-- from here on written by tests/unit/test_cli_reference.py -->\n"
+COMMON = ("--help", "--url", "--api-key")
+
+
+def subcommands(command: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The commands below one, by name."""
+    for action in command._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
+
+
+def help_of(command: argparse.ArgumentParser) -> dict[str, str]:
+    """What the list of commands says about each, by name."""
+    for action in command._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return {choice.dest: choice.help or "" for choice in action._choices_actions}
+    return {}
+
+
+def leaves(command: argparse.ArgumentParser, text: str = "") -> Iterator[tuple[argparse.ArgumentParser, str]]:
+    """Every command that does something, with its help."""
+    below = subcommands(command)
+    if not below:
+        yield command, text
+    for name, child in below.items():
+        yield from leaves(child, help_of(command)[name])
+
+
+def own(command: argparse.ArgumentParser) -> list[argparse.Action]:
+    """A command's arguments without those that all have."""
+    return [action for action in command._actions if not set(action.option_strings) & set(COMMON)]
+
+
+def value(action: argparse.Action) -> str:
+    """How an argument's value is written."""
+    if action.choices:
+        return "|".join(map(str, action.choices))
+    return str(action.metavar or action.dest.upper())
+
+
+def usage(command: argparse.ArgumentParser) -> str:
+    """The call on one line."""
+    words = [command.prog]
+    for action in own(command):
+        word = value(action)
+        if action.option_strings:
+            word = action.option_strings[0] + ("" if action.nargs == 0 else f" {word}")
+        optional = action.nargs == "?" if not action.option_strings else not action.required
+        words.append(f"[{word}]" if optional else word)
+    return " ".join(words)
+
+
+def section(command: argparse.ArgumentParser, text: str) -> str:
+    """One command of the page."""
+    lines = [f"## {command.prog}\n", text[:1].upper() + text[1:] + ".\n", f"```\n{usage(command)}\n```\n"]
+    told = [
+        f"* `{' '.join([*action.option_strings[:1], *([value(action)] if action.nargs != 0 else [])])}`: {action.help}"
+        for action in own(command)
+        if action.help
+    ]
+    return "\n".join([*lines, *([*told, ""] if told else [])])
+
+
+def written() -> str:
+    """The part of the page that follows from argparse."""
+    return "\n".join(section(command, text) for command, text in leaves(parser()))
+
+
+def test_the_page_says_what_the_commands_accept() -> None:
+    assert PAGE.read_text().partition(MARK)[2] == "\n" + written(), __doc__
+
+
+def test_every_command_and_argument_says_what_it_is_for() -> None:
+    for command, text in leaves(parser()):
+        assert text, command.prog
+        for action in own(command):
+            assert action.help or re.fullmatch("NAME|GROUP|TOPIC", value(action)), (command.prog, action.dest)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(PAGE.read_text().partition(MARK)[0] + MARK + "\n" + written())

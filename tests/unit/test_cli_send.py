@@ -1,0 +1,186 @@
+"""catmq send: lines, keys, batches, receipts, and what is told when something is wrong."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from catmq_client.cli import main
+from catmq_client.errors import MessageRefused
+from catmq_client.testing import FakeBroker
+
+
+@pytest.fixture
+def broker() -> FakeBroker:
+    made = FakeBroker()
+    made.create_topic("orders", queues=4)
+    return made
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Path:
+    path = tmp_path / "events.jsonl"
+    path.write_text("".join(f'{{"n":{n},"path":"p{n % 7}"}}\n' for n in range(1000)))
+    return path
+
+
+class Input:
+    """Standard input that is not a terminal."""
+
+    def __init__(self, data: bytes) -> None:
+        self.buffer = io.BytesIO(data)
+
+    def isatty(self) -> bool:
+        return False
+
+
+def bodies(broker: FakeBroker) -> list[bytes]:
+    return [message.body for message in broker.messages("orders")]
+
+
+def test_one_message_with_key_tag_and_headers(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["send", "orders", "hello", "--key", "k", "--tag", "new", "--header", "a=1", "--header", "b=2"]
+    assert main([*argv, "--output", "json"], transport=broker) == 0
+    (message,) = broker.messages("orders")
+    assert (message.body, message.key, message.tag, message.headers) == (
+        b"hello",
+        "k",
+        "new",
+        {"a": "1", "b": "2"},
+    )
+    receipt = json.loads(capsys.readouterr().out)
+    assert list(receipt) == ["line", "topic", "queue", "offset", "message_id"]
+
+
+@pytest.mark.parametrize("batch", [1, 10, 500])
+def test_each_key_keeps_the_order_of_its_lines(broker: FakeBroker, events: Path, batch: int) -> None:
+    argv = ["send", "orders", "--key-field", "path", "--file", str(events), "--batch", str(batch)]
+    assert main(argv, transport=broker) == 0
+    stored = [(message.key, json.loads(message.body)["n"]) for message in broker.messages("orders")]
+    assert sorted(n for _, n in stored) == list(range(1000))
+    for key in {key for key, _ in stored}:
+        numbers = [n for k, n in stored if k == key]
+        assert numbers == sorted(numbers)
+
+
+def test_no_request_holds_more_messages_than_the_batch(broker: FakeBroker, events: Path) -> None:
+    main(["send", "orders", "--key-field", "path", "--file", str(events), "--batch", "3"], transport=broker)
+    sizes = [len(seen.body["messages"]) for seen in broker.seen("POST .*/messages")]
+    assert sum(sizes) == 1000
+    assert max(sizes) <= 3
+
+
+def test_a_body_is_the_line_itself_without_its_end(broker: FakeBroker, tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{ "a" : "\xc3\xa4" }\r\n\n  \n{"b":1}')
+    assert main(["send", "orders", "--file", str(path), "--key", "k"], transport=broker) == 0
+    assert bodies(broker) == [b'{ "a" : "\xc3\xa4" }', b'{"b":1}']
+
+
+def test_a_gzip_file_is_unpacked(broker: FakeBroker, events: Path) -> None:
+    packed = events.with_suffix(".jsonl.gz")
+    packed.write_bytes(gzip.compress(events.read_bytes()))
+    assert main(["send", "orders", "--file", str(packed)], transport=broker) == 0
+    assert len(bodies(broker)) == 1000
+
+
+@pytest.mark.parametrize("argv", [["-"], ["--file", "-"], []])
+def test_standard_input_is_read(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, argv: list[str]) -> None:
+    monkeypatch.setattr("sys.stdin", Input(b'{"a":1}\n{"a":2}\n'))
+    assert main(["send", "orders", "--key", "k", *argv], transport=broker) == 0
+    assert bodies(broker) == [b'{"a":1}', b'{"a":2}']
+
+
+def test_text_lines_need_not_be_json(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", Input(b"plain\n\xff\xfe\n"))
+    assert main(["send", "orders", "-", "--text", "--key", "k"], transport=broker) == 0
+    assert bodies(broker) == [b"plain", b"\xff\xfe"]
+
+
+def test_receipts_come_in_the_order_of_the_lines(
+    broker: FakeBroker, events: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["send", "orders", "--file", str(events), "--key-field", "path", "--output", "json"]
+    assert main(argv, transport=broker) == 0
+    receipts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [receipt["line"] for receipt in receipts] == list(range(1, 1001))
+    stored = {(message.queue, message.offset): message.body for message in broker.messages("orders")}
+    sent = events.read_bytes().splitlines()
+    assert all(stored[r["queue"], r["offset"]] == sent[r["line"] - 1] for r in receipts)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (b"{oops", "not JSON"),
+        (b"\xff{}", "not UTF-8"),
+        (b"[1]", "not a JSON object"),
+        (b'{"other":1}', "no field 'path'"),
+        (b'{"path":null}', "field 'path' is null"),
+        (b'{"path":true}', "field 'path' is true"),
+        (b'{"path":1.5}', "field 'path' is 1.5"),
+        (b"[" * 100_000, "not JSON"),
+    ],
+)
+def test_a_bad_line_is_named_and_all_before_it_are_sent(
+    broker: FakeBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str], *, line: bytes, told: str
+) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(b'{"path":"a"}\n{"path":7}\n\n' + line + b'\n{"path":"never"}\n')
+    assert main(["send", "orders", "--file", str(path), "--key-field", "path"], transport=broker) == 1
+    assert sorted(bodies(broker)) == [b'{"path":"a"}', b'{"path":7}']
+    error = capsys.readouterr().err
+    assert f"line 4: {told}" in error
+    assert "sent 2 messages" in error
+    assert "tail -n +4" in error
+
+
+def test_a_damaged_gzip_file_is_told_with_how_much_was_sent(
+    broker: FakeBroker, events: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    packed = events.with_suffix(".jsonl.gz")
+    packed.write_bytes(gzip.compress(events.read_bytes())[:-200])
+    assert main(["send", "orders", "--file", str(packed)], transport=broker) == 1
+    error = capsys.readouterr().err
+    assert "the gzip file is damaged here" in error
+    assert f"sent {len(bodies(broker))} messages" in error
+
+
+def test_a_file_that_is_not_there_is_named(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["send", "orders", "--file", "nowhere.jsonl"], transport=broker) == 1
+    assert "nowhere.jsonl" in capsys.readouterr().err
+
+
+def test_an_unknown_topic_is_named(
+    broker: FakeBroker, events: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["send", "nothing", "--file", str(events)], transport=broker) == 1
+    assert "nothing" in capsys.readouterr().err
+
+
+def test_a_refused_line_is_named_and_the_counts_say_what_was_sent(
+    broker: FakeBroker, events: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker.fail("POST .*/messages", MessageRefused("too large for this topic", code="too_large"))
+    assert (
+        main(
+            ["send", "orders", "--file", str(events), "--key-field", "path", "--batch", "1"], transport=broker
+        )
+        == 1
+    )
+    error = capsys.readouterr().err
+    assert "too large for this topic" in error
+    assert "1 lines were not confirmed" in error
+    assert f"sent {len(bodies(broker))} messages" in error
+
+
+def test_an_empty_input_sends_nothing_and_is_fine(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", Input(b""))
+    assert main(["send", "orders", "-"], transport=broker) == 0
+    assert bodies(broker) == []

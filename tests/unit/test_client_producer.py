@@ -1,0 +1,428 @@
+"""Sending: batches, order, retries, and what is said when it cannot be done."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from catmq_client import CatmqError, NewMessage, Producer, Receipt, wire
+from catmq_client.delivery import Next, after_failure
+from catmq_client.errors import (
+    AnswerLost,
+    BufferFull,
+    Closed,
+    ConnectFailed,
+    DeliveryTimeout,
+    Forbidden,
+    InvalidRequest,
+    MessageRefused,
+    NotFound,
+    OptionError,
+    SendOutcomeUnknown,
+    ServerFailed,
+    Unavailable,
+    from_problem,
+)
+from catmq_client.receipts import Batch
+from catmq_client.routing import Kind, slot_of
+from catmq_client.testing import FakeBroker
+
+PUBLISH = r"POST .*/messages"
+LIMIT_S = 10.0
+Make = Callable[..., Producer]
+
+
+@pytest.fixture(params=["json", "msgpack"])
+def broker(request: pytest.FixtureRequest) -> FakeBroker:
+    made = FakeBroker(codec=wire.JsonCodec() if request.param == "json" else wire.MsgpackCodec())
+    made.create_topic("t", queues=4, nodes=["a", "b"])
+    return made
+
+
+@pytest.fixture
+def make(broker: FakeBroker) -> Iterator[Make]:
+    made: list[Producer] = []
+
+    def producer(**options: Any) -> Producer:
+        options = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 20, **options}
+        made.append(Producer(transport=broker, **options))
+        return made[-1]
+
+    yield producer
+    broker.heal()
+    for one in made:
+        one.close(LIMIT_S)
+
+
+def bodies(broker: FakeBroker) -> list[bytes]:
+    return [message.body for message in broker.messages("t")]
+
+
+def batch_ids(broker: FakeBroker) -> list[str]:
+    return [seen.body["batch_id"] for seen in broker.seen(PUBLISH)]
+
+
+def queues_asked(broker: FakeBroker) -> list[set[int]]:
+    return [{message["queue"] for message in seen.body["messages"]} for seen in broker.seen(PUBLISH)]
+
+
+def test_send_returns_where_the_message_is_stored(broker: FakeBroker, make: Make) -> None:
+    receipt = make().send("t", b"\xff\x00", key="k", tag="new", headers={"h": "v"}, trace_id="x")
+    stored = broker.messages("t")[0]
+    assert receipt == Receipt("t", stored.queue, 0, stored.message_id)
+    assert (stored.body, stored.key, stored.tag) == (b"\xff\x00", "k", "new")
+    assert (stored.headers, stored.trace_id) == ({"h": "v"}, "x")
+
+
+def test_text_and_json_become_bytes(broker: FakeBroker, make: Make) -> None:
+    producer = make()
+    producer.send("t", "ö", queue=1)
+    producer.send("t", json={"ö": [1, None]}, queue=1)
+    assert bodies(broker) == ["ö".encode(), '{"ö":[1,null]}'.encode()]
+
+
+def test_wrong_bodies_and_keys_are_refused_before_sending(broker: FakeBroker, make: Make) -> None:
+    wrong: Any = 5
+    with pytest.raises(OptionError, match="give bytes or text"):
+        make().send("t", wrong)
+    with pytest.raises(OptionError, match="keys are text"):
+        make().send("t", b"", key=wrong)
+    assert not broker.seen(PUBLISH)
+
+
+def test_an_unknown_topic_is_said_at_once_with_its_remedy(make: Make) -> None:
+    with pytest.raises(NotFound, match="catmq topic create nope"):
+        make().send_async("nope", b"x")
+
+
+def test_send_async_gathers_messages_of_a_queue_in_one_request(broker: FakeBroker, make: Make) -> None:
+    producer = make(linger_ms=60_000, batch_messages=50)
+    futures = [producer.send_async("t", b"%d" % n, queue=1) for n in range(100)]
+    receipts = [future.get(timeout=LIMIT_S) for future in futures]
+    assert [receipt.offset for receipt in receipts] == list(range(100))
+    assert [len(seen.body["messages"]) for seen in broker.seen(PUBLISH)] == [50, 50]
+
+
+def test_a_batch_also_goes_when_its_bytes_are_enough(broker: FakeBroker, make: Make) -> None:
+    producer = make(linger_ms=60_000, batch_bytes=1_000)
+    futures = [producer.send_async("t", b"x" * 400, queue=1) for _ in range(4)]
+    assert [future.result(LIMIT_S).offset for future in futures[:2]] == [0, 1]
+
+
+def test_linger_sends_a_lone_message(make: Make) -> None:
+    assert make(linger_ms=1).send_async("t", b"x").result(LIMIT_S).offset == 0
+
+
+def test_flush_does_not_wait_for_linger(broker: FakeBroker, make: Make) -> None:
+    producer = make(linger_ms=60_000)
+    future = producer.send_async("t", b"x")
+    producer.flush(LIMIT_S)
+    assert future.done()
+
+
+def test_close_sends_what_is_left_and_refuses_more(broker: FakeBroker, make: Make) -> None:
+    producer = make(linger_ms=60_000)
+    with producer:
+        producer.send_async("t", b"x")
+    assert bodies(broker) == [b"x"]
+    with pytest.raises(Closed):
+        producer.send("t", b"y")
+
+
+def test_keyed_messages_keep_their_order_from_many_threads(broker: FakeBroker, make: Make) -> None:
+    producer = make(linger_ms=0, batch_messages=7)
+
+    def send_all(key: str) -> None:
+        for n in range(200):
+            (producer.send if n % 50 == 0 else producer.send_async)("t", b"%d" % n, key=key)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(send_all, [f"key-{n}" for n in range(8)]))
+    producer.flush(LIMIT_S)
+    for n in range(8):
+        key = f"key-{n}"
+        mine = [message for message in broker.messages("t") if message.key == key]
+        assert [message.body for message in mine] == [b"%d" % i for i in range(200)]
+        assert {message.queue for message in mine} == {broker.topics.by_name["t"].slots[slot_of(key)]}
+
+
+def test_messages_without_key_spread_over_all_queues(broker: FakeBroker, make: Make) -> None:
+    producer = make()
+    assert {producer.send("t", b"x").queue for _ in range(8)} == {1, 2, 3, 4}
+
+
+def test_a_lost_answer_is_repeated_with_the_same_batch_id_and_stored_once(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.fail(PUBLISH, AnswerLost("cut off"), after=True, times=2)
+    receipt = make().send("t", b"x")
+    assert receipt.offset == 0
+    assert bodies(broker) == [b"x"]
+    assert len(set(batch_ids(broker))) == 1
+    assert len(batch_ids(broker)) == 3
+
+
+def test_order_of_a_key_is_kept_across_retries(broker: FakeBroker, make: Make) -> None:
+    producer = make(batch_messages=3, linger_ms=0)
+    broker.fail(PUBLISH, ConnectFailed("restarting"), times=4)
+    broker.fail(PUBLISH, AnswerLost("cut off"), after=True, times=2)
+    futures = [producer.send_async("t", b"%d" % n, key="k") for n in range(30)]
+    for future in futures:
+        future.result(LIMIT_S)
+    assert bodies(broker) == [b"%d" % n for n in range(30)]
+
+
+def test_an_unknown_outcome_stays_with_its_queue_until_the_time_is_over(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.fail(PUBLISH, from_problem(503, {"code": "outcome_unknown", "detail": "?", "retriable": True}))
+    broker.fail(PUBLISH, Unavailable("down", code="node_unavailable"), times=10_000)
+    with pytest.raises(SendOutcomeUnknown):
+        make(delivery_timeout_ms=200).send("t", b"x")
+    assert len(set(map(frozenset, queues_asked(broker)))) == 1
+    assert len(set(batch_ids(broker))) == 1
+
+
+def test_on_unknown_resend_may_move_after_an_unknown_outcome(broker: FakeBroker, make: Make) -> None:
+    broker.create_topic("r", queues=2, nodes=["a", "b"], on_unknown="resend")
+    broker.fail(PUBLISH, AnswerLost("cut off"), after=True)
+    broker.fail(PUBLISH, Unavailable("down", code="node_unavailable"))
+    make().send("r", b"x")
+    assert len(broker.messages("r")) == 2
+
+
+def test_a_message_without_key_moves_to_another_node_after_a_definite_refusal(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.topics.down_nodes.add("a")
+    producer = make()
+    receipts = [producer.send("t", b"x") for _ in range(8)]
+    assert {receipt.queue for receipt in receipts} == {2, 4}
+    # At most two refusals: afterwards the whole node is avoided.
+    assert len(broker.seen(PUBLISH)) <= 9
+
+
+def test_a_batch_that_moves_gets_a_new_batch_id(broker: FakeBroker, make: Make) -> None:
+    broker.fail(PUBLISH, Unavailable("down", code="node_unavailable"))
+    make().send("t", b"x")
+    assert len(set(batch_ids(broker))) == 2
+    assert len(set(map(frozenset, queues_asked(broker)))) == 2
+
+
+def test_a_strict_key_waits_for_its_node(broker: FakeBroker, make: Make) -> None:
+    key = next(str(n) for n in range(99) if slot_of(str(n)) % 4 == 0)
+    broker.topics.down_nodes.add("a")
+    future = make().send_async("t", b"x", key=key)
+    assert broker.wait_until(lambda: len(broker.seen(PUBLISH)) > 2)
+    assert not future.done()
+    broker.change(broker.topics.down_nodes.clear)
+    assert future.result(LIMIT_S).queue == 1
+
+
+def test_an_available_key_moves_to_another_node(broker: FakeBroker, make: Make) -> None:
+    broker.create_topic("v", queues=2, nodes=["a", "b"], keyed="available")
+    broker.topics.down_nodes.add("a")
+    producer = make()
+    assert {producer.send("v", b"x", key=str(n)).queue for n in range(20)} == {6}
+
+
+def test_a_keyed_batch_follows_its_slot_when_its_queue_is_retired(broker: FakeBroker, make: Make) -> None:
+    producer = make()
+    key = next(str(n) for n in range(99) if slot_of(str(n)) % 4 == 0)
+    producer.send("t", b"1", key=key)
+    topic = broker.topics.by_name["t"]
+    topic.queues[0].state = "retired"
+    topic.slots = [2 if queue == 1 else queue for queue in topic.slots]
+    producer._state.layouts.known("t").loaded_at -= 1.0  # type: ignore[union-attr]
+    futures = [producer.send_async("t", b"%d" % n, key=key) for n in (2, 3)]
+    assert [future.result(LIMIT_S).queue for future in futures] == [2, 2]
+    assert [message.body for message in broker.messages("t") if message.queue == 2] == [b"2", b"3"]
+
+
+def test_a_named_queue_that_is_closed_fails_unless_lenient(broker: FakeBroker, make: Make) -> None:
+    broker.topics.queues[3].state = "read_only"
+    with pytest.raises(InvalidRequest, match="queue 3 is read_only"):
+        make().send("t", b"x", queue=3)
+    assert make().send("t", b"x", queue=3, queue_strict=False).queue != 3
+
+
+def test_one_wrong_message_does_not_fail_its_neighbours(broker: FakeBroker, make: Make) -> None:
+    producer = make(linger_ms=60_000)
+    big = b"x" * (1024 * 1024 + 1)
+    results = producer.send_batch(
+        "t", [NewMessage(b"1", queue=1), NewMessage(big, queue=1), NewMessage(b"3", queue=1)]
+    )
+    assert [isinstance(result, Receipt) for result in results] == [True, False, True]
+    assert isinstance(results[1], InvalidRequest)
+    assert bodies(broker) == [b"1", b"3"]
+
+
+def test_a_refusal_that_names_no_message_is_narrowed_down(broker: FakeBroker, make: Make) -> None:
+    broker.fail(PUBLISH, InvalidRequest("request over 8 MiB", code="too_large", status=413), times=3)
+    producer = make()
+    results = producer.send_batch("t", [NewMessage(b"%d" % n, queue=1) for n in range(4)])
+    assert sum(isinstance(result, Receipt) for result in results) == 3
+    assert len(bodies(broker)) == 3
+
+
+def test_send_batch_takes_bytes_text_dicts_and_messages(broker: FakeBroker, make: Make) -> None:
+    items: list[Any] = [b"1", "2", {"json": 3, "queue": 1}, NewMessage("4", key="k")]
+    results = make().send_batch("t", items)
+    assert all(isinstance(result, Receipt) for result in results)
+    assert sorted(bodies(broker)) == [b"1", b"2", b"3", b"4"]
+    assert make().send_batch("t", []) == []
+    with pytest.raises(OptionError, match="keey is no field"):
+        make().send_batch("t", [{"body": b"", "keey": "x"}])
+
+
+def test_send_batch_may_be_larger_than_the_buffer(broker: FakeBroker, make: Make) -> None:
+    producer = make(buffer_messages=100, batch_messages=10, linger_ms=60_000)
+    results = producer.send_batch("t", [b"%d" % n for n in range(1_000)])
+    assert len(results) == 1_000
+    assert len(bodies(broker)) == 1_000
+
+
+def test_a_full_buffer_makes_a_send_wait_and_then_fail(broker: FakeBroker, make: Make) -> None:
+    broker.fail(PUBLISH, ConnectFailed("down"), times=100_000)
+    producer = make(buffer_messages=2, max_block_ms=50, delivery_timeout_ms=60_000)
+    for _ in range(2):
+        producer.send_async("t", b"x")
+    with pytest.raises(BufferFull):
+        producer.send_async("t", b"y")
+    producer.send_oneway("t", b"z")
+    assert producer.lost == 1
+    broker.heal()
+    producer.flush(LIMIT_S)
+    assert bodies(broker) == [b"x", b"x"]
+
+
+def test_what_was_never_stored_ends_as_delivery_timeout(broker: FakeBroker, make: Make) -> None:
+    broker.fail(PUBLISH, ConnectFailed("down"), times=100_000)
+    with pytest.raises(DeliveryTimeout, match="not stored"):
+        make(delivery_timeout_ms=50).send("t", b"x")
+
+
+def test_a_final_refusal_is_not_repeated(broker: FakeBroker, make: Make) -> None:
+    broker.fail(PUBLISH, Forbidden("key may not produce on t", code="forbidden", status=403))
+    with pytest.raises(Forbidden):
+        make().send("t", b"x")
+    assert len(broker.seen(PUBLISH)) == 1
+
+
+def test_a_partly_refused_answer_repeats_the_same_batch(broker: FakeBroker, make: Make) -> None:
+    producer = make()
+    once: list[int] = []
+    publish = broker.topics.publish
+
+    def partly(name: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+        results = publish(name, body)
+        if once:
+            return results
+        once.append(1)
+        return [{"error": {"code": "node_unavailable", "detail": "down", "retriable": True}}, *results[1:]]
+
+    broker.topics.publish = partly  # type: ignore[method-assign]
+    assert len(producer.send_batch("t", [NewMessage(b"1", queue=1), NewMessage(b"2", queue=1)])) == 2
+    assert len(set(batch_ids(broker))) == 1
+    assert len(bodies(broker)) == 2
+
+
+def test_a_message_refused_for_good_is_its_own_error(broker: FakeBroker, make: Make) -> None:
+    refusal = {"error": {"code": "invalid", "detail": "no", "retriable": False}}
+    broker.topics.publish = lambda name, body: [refusal]  # type: ignore[method-assign]
+    with pytest.raises(MessageRefused, match="no"):
+        make().send("t", b"x")
+
+
+def test_oneway_counts_what_was_lost(broker: FakeBroker, make: Make) -> None:
+    producer = make()
+    producer.send_oneway("t", b"1")
+    producer.flush(LIMIT_S)
+    broker.fail(PUBLISH, Forbidden("no"))
+    producer.send_oneway("t", b"2")
+    producer.flush(LIMIT_S)
+    assert (bodies(broker), producer.lost) == ([b"1"], 1)
+
+
+def test_a_done_callback_is_called_once_even_when_added_late(make: Make) -> None:
+    called: list[bool] = []
+    future = make(linger_ms=1).send_async("t", b"x")
+    future.add_done_callback(lambda f: called.append(f.done()))
+    future.result(LIMIT_S)
+    late = threading.Event()
+    future.add_done_callback(lambda f: late.set())
+    assert late.wait(LIMIT_S)
+    assert called == [True]
+
+
+def test_waiting_for_a_receipt_may_time_out_without_ending_the_send(broker: FakeBroker, make: Make) -> None:
+    broker.fail(PUBLISH, ConnectFailed("down"), times=100_000)
+    future = make().send_async("t", b"x")
+    with pytest.raises(TimeoutError):
+        future.result(0.05)
+    broker.heal()
+    assert future.result(LIMIT_S).offset == 0
+
+
+def test_a_key_without_the_right_to_see_the_topic_lets_the_broker_choose(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.fail(r"GET .*/topics/t$", Forbidden("no browse"), times=100)
+    producer = make()
+    producer.send("t", b"x", key="k")
+    assert "queue" not in broker.seen(PUBLISH)[0].body["messages"][0]
+
+
+def test_a_producer_goes_on_in_a_forked_process(
+    broker: FakeBroker, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = make()
+    producer.send("t", b"parent")
+    parent = producer._state
+    pid = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: pid + 1)
+    assert producer.send("t", b"child").offset == 0
+    assert producer._state is not parent
+    monkeypatch.undo()
+
+
+def _batch(count: int = 1, *, unknown: bool = False, tries: int = 1) -> Batch:
+    batch = Batch(topic="t", queue=1, linger_s=0, timeout_s=1)
+    for _ in range(count):
+        batch.add({"body_bytes": b""}, 0)
+    batch.unknown, batch.tries = unknown, tries
+    return batch
+
+
+NODE_DOWN = Unavailable("", code="node_unavailable")
+READ_ONLY = InvalidRequest("", code="queue_not_writable", status=409)
+
+
+@pytest.mark.parametrize(
+    ("batch", "error", "kind", "resend", "expected"),
+    [
+        (_batch(), NODE_DOWN, Kind.FREE, False, Next.MOVE),
+        (_batch(unknown=True), NODE_DOWN, Kind.FREE, False, Next.REPEAT),
+        (_batch(unknown=True), NODE_DOWN, Kind.FREE, True, Next.MOVE),
+        (_batch(), NODE_DOWN, Kind.NAMED, False, Next.REPEAT),
+        (_batch(), READ_ONLY, Kind.NAMED, False, Next.FAIL),
+        (_batch(), Unavailable("", code="no_writable_queue"), Kind.FREE, False, Next.REPEAT),
+        (_batch(), ConnectFailed(""), Kind.FREE, False, Next.REPEAT),
+        (_batch(), AnswerLost(""), Kind.KEYED, False, Next.REPEAT),
+        (_batch(2), InvalidRequest(""), Kind.KEYED, False, Next.SPLIT),
+        (_batch(1), InvalidRequest(""), Kind.KEYED, False, Next.FAIL),
+        (_batch(2, unknown=True), InvalidRequest(""), Kind.KEYED, False, Next.FAIL),
+        (_batch(tries=1), ServerFailed(""), Kind.FREE, False, Next.REPEAT),
+        (_batch(tries=3), ServerFailed(""), Kind.FREE, False, Next.FAIL),
+        (_batch(), NotFound("", code="topic_not_found"), Kind.FREE, False, Next.FAIL),
+    ],
+)
+def test_what_follows_from_a_failed_try(
+    batch: Batch, error: CatmqError, kind: Kind, resend: bool, expected: Next
+) -> None:
+    assert after_failure(batch, error, kind=kind, resend_unknown=resend) is expected

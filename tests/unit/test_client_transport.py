@@ -1,0 +1,251 @@
+"""HttpTransport against small HTTP servers that break in chosen ways."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from catmq_client import wire
+from catmq_client.errors import AnswerLost, ConnectFailed, InvalidRequest, Unavailable
+from catmq_client.transport import HttpTransport, api_path, request_until
+
+Answer = tuple[int, str, bytes] | None
+
+
+class Server:
+    """An HTTP server that answers with `answer(request)`, and cuts the connection when that is None."""
+
+    def __init__(self) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self.peers: set[tuple[str, int]] = set()
+        self.answer: Callable[[dict[str, Any]], Answer] = lambda request: (
+            200,
+            "application/json",
+            b'{"ok":1}',
+        )
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def _serve(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                request = {"path": self.path, "headers": dict(self.headers), "body": body}
+                server.requests.append(request)
+                server.peers.add(self.client_address)
+                answer = server.answer(request)
+                if answer is None:
+                    self.close_connection = True
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                    return
+                self.send_response(answer[0])
+                self.send_header("Content-Type", answer[1])
+                self.send_header("Content-Length", str(len(answer[2])))
+                self.end_headers()
+                self.wfile.write(answer[2])
+
+            do_GET = do_POST = do_DELETE = _serve
+
+            def log_message(self, *args: object) -> None:
+                """Quiet."""
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join(5)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def dead_url() -> str:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{unused.getsockname()[1]}"
+
+
+@pytest.fixture
+def connect(request: pytest.FixtureRequest) -> Callable[..., HttpTransport]:
+    def make(*args: Any, **options: Any) -> HttpTransport:
+        transport = HttpTransport(*args, **options)
+        request.addfinalizer(transport.close)
+        return transport
+
+    return make
+
+
+Connect = Callable[..., HttpTransport]
+
+
+def problem(status: int, code: str, **more: Any) -> Answer:
+    return status, "application/problem+json", json.dumps({"code": code, "detail": code, **more}).encode()
+
+
+def test_a_request_carries_key_body_and_parameters(server: Server, connect: Connect) -> None:
+    transport = connect(server.url + "/", api_key="secret", codec=wire.JsonCodec())
+    answer = transport.request("POST", api_path("topics", "a b"), body={"x": 1}, params={"confirm": "a b"})
+    seen = server.requests[0]
+    assert answer == {"ok": 1}
+    assert seen["path"] == "/api/v1/topics/a%20b?confirm=a+b"
+    assert seen["headers"]["Authorization"] == "Bearer secret"
+    assert json.loads(seen["body"]) == {"x": 1}
+
+
+def test_messagepack_is_spoken_when_msgspec_is_there(server: Server, connect: Connect) -> None:
+    codec = wire.MsgpackCodec()
+    server.answer = lambda request: (200, wire.MSGPACK, codec.encode(codec.decode(request["body"])))
+    answer = connect(server.url).request("POST", "/x", body={"messages": [{"body_bytes": b"\xff"}]})
+    assert server.requests[0]["headers"]["Content-Type"] == "application/msgpack"
+    assert answer == {"messages": [{"body_bytes": b"\xff"}]}
+
+
+def test_connections_are_kept_alive(server: Server, connect: Connect) -> None:
+    transport = connect(server.url)
+    for _ in range(5):
+        transport.request("GET", "/x")
+    assert len(server.peers) == 1
+
+
+def test_large_bodies_are_compressed_on_request(server: Server, connect: Connect) -> None:
+    transport = connect(server.url, compression="gzip", codec=wire.JsonCodec())
+    transport.request("POST", "/x", body={"x": "y" * 5000})
+    assert server.requests[0]["headers"]["Content-Encoding"] == "gzip"
+    assert json.loads(gzip.decompress(server.requests[0]["body"])) == {"x": "y" * 5000}
+
+
+def test_a_dead_broker_is_passed_over(server: Server, dead_url: str, connect: Connect) -> None:
+    for _ in range(8):
+        assert connect([dead_url, server.url]).request("GET", "/x") == {"ok": 1}
+
+
+def test_no_living_broker_means_connect_failed(dead_url: str, connect: Connect) -> None:
+    with pytest.raises(ConnectFailed) as caught:
+        connect([dead_url, dead_url]).request("POST", "/x", body={})
+    assert caught.value.retriable
+    assert not caught.value.outcome_unknown
+
+
+def test_a_cut_connection_leaves_the_outcome_unknown_and_is_not_repeated(
+    server: Server, connect: Connect
+) -> None:
+    server.answer = lambda request: None
+    with pytest.raises(AnswerLost) as caught:
+        connect([server.url, server.url]).request("POST", "/x", body={})
+    assert caught.value.outcome_unknown
+    assert len(server.requests) == 1
+
+
+def test_after_a_lost_answer_the_next_request_goes_to_another_broker(
+    server: Server, connect: Connect
+) -> None:
+    other = Server()
+    server.answer = lambda request: None
+    transport = connect([server.url, other.url])
+    outcomes = []
+    for _ in range(3):
+        try:
+            outcomes.append(transport.request("GET", "/x"))
+        except AnswerLost:
+            outcomes.append({})
+    other.close()
+    assert outcomes[1:] == [{"ok": 1}] * 2 or outcomes == [{"ok": 1}] * 3
+
+
+def test_a_silent_broker_is_given_up_after_the_time_limit(server: Server, connect: Connect) -> None:
+    answered = threading.Event()
+
+    def silent(request: dict[str, Any]) -> Answer:
+        answered.wait(5)
+        return None
+
+    server.answer = silent
+    with pytest.raises(AnswerLost):
+        connect(server.url).request("GET", "/x", timeout_s=0.1)
+    answered.set()
+
+
+def test_a_draining_broker_is_left_at_once(server: Server, connect: Connect) -> None:
+    draining = Server()
+    draining.answer = lambda request: problem(503, "draining", retriable=True)
+    for _ in range(8):
+        assert connect([draining.url, server.url]).request("GET", "/x") == {"ok": 1}
+    draining.close()
+
+
+def test_a_problem_is_raised_with_its_code_and_fields(server: Server, connect: Connect) -> None:
+    server.answer = lambda request: problem(400, "invalid", errors=[{"field": "a", "message": "b"}])
+    with pytest.raises(InvalidRequest) as caught:
+        connect(server.url).request("POST", "/x", body={})
+    assert caught.value.errors[0].field == "a"
+
+
+def test_a_gateways_page_is_an_unknown_outcome(server: Server, connect: Connect) -> None:
+    server.answer = lambda request: (502, "text/html", b"<h1>Bad Gateway</h1>")
+    with pytest.raises(AnswerLost):
+        connect(server.url).request("POST", "/x", body={})
+
+
+def test_a_redirect_is_not_followed(server: Server, connect: Connect) -> None:
+    server.answer = lambda request: (302, "text/html", b"")
+    with pytest.raises(ConnectFailed) as caught:
+        connect(server.url).request("GET", "/x")
+    assert not caught.value.retriable
+
+
+def test_an_answer_that_cannot_be_read_is_an_unknown_outcome(server: Server, connect: Connect) -> None:
+    server.answer = lambda request: (200, "application/json", b"{")
+    with pytest.raises(AnswerLost):
+        connect(server.url).request("GET", "/x")
+
+
+def test_no_content_is_an_empty_answer(server: Server, connect: Connect) -> None:
+    server.answer = lambda request: (204, "text/plain", b"")
+    assert connect(server.url).request("DELETE", "/x") == {}
+
+
+def test_a_forked_process_opens_connections_of_its_own(
+    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = connect(server.url)
+    transport.request("GET", "/x")
+    parent = transport._session
+    pid = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: pid + 1)
+    transport.request("GET", "/x")
+    assert len(server.peers) == 2
+    assert parent is not None
+    parent.close()
+
+
+def test_request_until_repeats_what_is_worth_repeating(server: Server, connect: Connect) -> None:
+    answers = [problem(503, "busy", retriable=True), None, (200, "application/json", b"{}")]
+    server.answer = lambda request: answers.pop(0)
+    waits: list[float] = []
+    assert request_until(connect(server.url), "GET", "/x", within_s=10, wait=waits.append) == {}
+    assert len(waits) == 2
+
+
+def test_request_until_gives_up_in_time(server: Server, connect: Connect) -> None:
+    server.answer = lambda request: problem(503, "busy", retriable=True)
+    with pytest.raises(Unavailable):
+        request_until(connect(server.url), "GET", "/x", within_s=0.0)
+    assert len(server.requests) == 1

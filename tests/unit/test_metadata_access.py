@@ -1,0 +1,57 @@
+"""Rights of actors, and what audit rows may hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from metadata import access, audit, secrets
+from metadata.actors import Actor, command, job
+from metadata.errors import Forbidden, Invalid
+
+
+def key(**rights: tuple[str, ...]) -> Actor:
+    return Actor(kind="key", name="k", rights=rights, key_id=1)
+
+
+def test_a_right_reaches_as_far_as_its_patterns() -> None:
+    actor = key(produce=("orders*", "logs"))
+
+    assert access.may(actor, "produce", "orders.v2")
+    assert not access.may(actor, "produce", "logs2")
+    assert not access.may(actor, "produce", "Orders")
+    assert not access.may(actor, "consume", "logs")
+
+
+def test_admin_includes_every_right_and_manage_no_other() -> None:
+    assert all(access.may(key(admin=("*",)), right, "x") for right in access.RIGHTS)
+    assert [right for right in access.RIGHTS if access.may(key(manage=("*",)), right, "x")] == ["manage"]
+
+
+def test_commands_and_jobs_need_no_rights() -> None:
+    assert access.may(command("c"), "admin", "x")
+    assert access.may(job("j"), "admin", "x")
+
+
+def test_a_refusal_names_right_and_resource() -> None:
+    with pytest.raises(Forbidden, match="lacks the right manage on group billing"):
+        access.require(key(), "manage", "billing", what="group")
+
+
+@pytest.mark.parametrize("rights", [{}, {"write": ["*"]}, {"produce": []}, {"produce": [""]}])
+def test_rights_that_do_not_exist_or_say_nothing_are_refused(rights: dict[str, list[str]]) -> None:
+    with pytest.raises(Invalid):
+        access.check_rights(rights)
+
+
+def test_secrets_never_reach_the_audit_log() -> None:
+    values = {"host": "h", "password": "p", "password_encrypted": "e", "reader_password": "r", "digest": "d"}
+
+    assert audit._clean(values) == {"host": "h"}
+
+
+def test_a_sealed_password_opens_again_and_a_foreign_one_does_not() -> None:
+    assert secrets.decrypt(secrets.encrypt("geheim")) == "geheim"
+    assert "geheim" not in secrets.encrypt("geheim")
+    assert secrets.encrypt("") == ""
+    with pytest.raises(secrets.Undecryptable):
+        secrets.decrypt("gAAAAABnotours")

@@ -1,0 +1,178 @@
+"""The gate and the combiner: many threads, a slow database."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from metadata.combining import Combiner
+from metadata.errors import MetadataUnavailable
+from metadata.gate import Gate
+
+LIMIT_S = 10.0
+
+
+def fail(gate: Gate) -> None:
+    with pytest.raises(MetadataUnavailable), gate.passage():
+        raise MetadataUnavailable("away")
+
+
+def combiner(
+    write: Callable[[Sequence[int]], Sequence[int]],
+    *,
+    places: int = 100,
+    most: int = 500,
+    limit_s: float = LIMIT_S,
+) -> Combiner[int, int]:
+    return Combiner(write, every_s=0.0, most=most, places=places, limit_s=limit_s)
+
+
+def test_a_full_gate_refuses_at_once() -> None:
+    gate = Gate(places=1)
+
+    with gate.passage(), pytest.raises(MetadataUnavailable), gate.passage():
+        pass
+    with gate.passage():
+        pass
+
+
+def test_a_gate_closes_after_failures_in_a_row_and_lets_one_probe_through() -> None:
+    gate = Gate(failures=2, pause_s=60)
+    fail(gate)
+    fail(gate)
+    entered = []
+
+    with pytest.raises(MetadataUnavailable), gate.passage():
+        entered.append(1)
+    gate._next_probe = 0.0  # the pause is over
+    with gate.passage():
+        entered.append(2)
+    with gate.passage():
+        entered.append(3)
+
+    assert entered == [2, 3]
+
+
+def test_other_errors_do_not_close_the_gate() -> None:
+    gate = Gate(failures=1)
+    with pytest.raises(ValueError), gate.passage():
+        raise ValueError
+
+    with gate.passage():
+        pass
+
+
+def test_a_lone_item_is_written_at_once_even_right_after_another() -> None:
+    batches: list[list[int]] = []
+
+    def write(items: Sequence[int]) -> list[int]:
+        batches.append(list(items))
+        return list(items)
+
+    one = combiner(write)
+
+    assert [one.submit(1), one.submit(2)] == [1, 2]
+    assert batches == [[1], [2]]
+
+
+def test_what_comes_while_a_batch_is_written_goes_together_into_the_next() -> None:
+    writing, go_on, batches = threading.Event(), threading.Event(), []
+
+    def write(items: Sequence[int]) -> list[int]:
+        batches.append(sorted(items))
+        writing.set()
+        assert go_on.wait(LIMIT_S)
+        return [item * 10 for item in items]
+
+    one = combiner(write)
+    with ThreadPoolExecutor(max_workers=6) as pool:
+        first = pool.submit(one.submit, 0)
+        assert writing.wait(LIMIT_S)
+        others = [pool.submit(one.submit, item) for item in range(1, 6)]
+        wait_until(lambda: len(one._waiting) == 5)
+        go_on.set()
+        results = [first.result(LIMIT_S), *(other.result(LIMIT_S) for other in others)]
+
+    assert results == [0, 10, 20, 30, 40, 50]
+    assert batches == [[0], [1, 2, 3, 4, 5]]
+
+
+def test_a_batch_that_fails_fails_for_each_and_the_next_goes_on() -> None:
+    def write(items: Sequence[int]) -> list[int]:
+        if 13 in items:
+            raise MetadataUnavailable("away")
+        return list(items)
+
+    one = combiner(write)
+
+    with pytest.raises(MetadataUnavailable):
+        one.submit(13)
+    assert one.submit(14) == 14
+
+
+def test_a_follower_does_not_wait_longer_than_its_limit_for_a_stuck_leader() -> None:
+    writing, go_on = threading.Event(), threading.Event()
+
+    def write(items: Sequence[int]) -> list[int]:
+        writing.set()
+        assert go_on.wait(LIMIT_S)
+        return list(items)
+
+    one = combiner(write, limit_s=0.05)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        leader = pool.submit(one.submit, 1)
+        assert writing.wait(LIMIT_S)
+        began = time.monotonic()
+        with pytest.raises(MetadataUnavailable):
+            one.submit(2)
+        waited_s = time.monotonic() - began
+        go_on.set()
+        assert leader.result(LIMIT_S) == 1
+
+    assert waited_s < LIMIT_S / 2
+    assert one._waiting == []
+
+
+def test_more_than_the_places_are_refused_at_once() -> None:
+    writing, go_on = threading.Event(), threading.Event()
+
+    def write(items: Sequence[int]) -> list[int]:
+        writing.set()
+        assert go_on.wait(LIMIT_S)
+        return list(items)
+
+    one = combiner(write, places=1)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        leader = pool.submit(one.submit, 1)
+        assert writing.wait(LIMIT_S)
+        with pytest.raises(MetadataUnavailable):
+            one.submit(2)
+        go_on.set()
+        assert leader.result(LIMIT_S) == 1
+
+
+def test_no_item_is_lost_or_answered_twice_under_many_threads() -> None:
+    written: list[int] = []
+
+    def write(items: Sequence[int]) -> list[int]:
+        written.extend(items)
+        return [-item for item in items]
+
+    one = combiner(write, most=7, places=1000)
+    with ThreadPoolExecutor(max_workers=40) as pool:
+        results = list(pool.map(one.submit, range(2_000)))
+
+    assert results == [-item for item in range(2_000)]
+    assert sorted(written) == list(range(2_000))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Polls a condition that another thread brings about."""
+    end, pause = time.monotonic() + LIMIT_S, threading.Event()
+    while not condition():
+        assert time.monotonic() < end
+        pause.wait(0.001)
