@@ -116,6 +116,7 @@ class Endpoint(APIView):
         handler = getattr(self, method, None) if method in METHODS else None
         if handler is None:
             return self._not_allowed(request)
+        request.get_host()  # raises for a host that is not allowed
         actor = NOBODY if self.public else auth.actor_of(request)
         answer: HttpResponse = handler(Call(request, actor), **words)
         return answer

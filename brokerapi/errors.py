@@ -179,7 +179,9 @@ def _flat(detail: Any, path: str) -> list[FieldError]:
     return [error for index, item in enumerate(detail) for error in _flat(item, f"{path}[{index}]")]
 
 
-def _joined(path: str, name: str) -> str:
+def _joined(path: str, name: str | int) -> str:
+    if isinstance(name, int):
+        return f"{path}[{name}]"
     return path if name == "non_field_errors" else f"{path}.{name}".strip(".")
 
 

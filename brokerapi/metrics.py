@@ -27,7 +27,8 @@ from messagestore.heads import board
 from metadata import snapshot
 from metadata.errors import Code
 
-disable_created_metrics()  # a second line per counter that nobody reads
+# They would be a second line per counter that nobody reads.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 REQUESTS = Counter("catmq_requests", "Requests answered.", ["method", "route", "status"])
 ERRORS = Counter("catmq_errors", "Errors answered, those of single messages included.", ["code"])
@@ -67,6 +68,8 @@ def sample() -> None:
     """Takes the values that are states and not events; a loop of every worker, once a second or so."""
     WAITERS.set(board.waiters())
     SNAPSHOT_AGE.set(snapshot.age_s())
+    if math.isinf(snapshot.age_s()):
+        return  # no snapshot yet, so no node is known
     for name, seconds in nodes.latencies().items():
         NODE_SECONDS.labels(name).set(math.inf if seconds is None else seconds)
 

@@ -94,7 +94,7 @@ def _read_counted(stream: _Stream, length: int) -> bytes:
     if length > config.request_max_bytes:
         raise _request_too_large(f"has {length} bytes")
     pieces, left = [], length
-    while left and (piece := stream.read(min(left, CHUNK_BYTES))):
+    while left and (piece := _read(stream, min(left, CHUNK_BYTES))):
         pieces.append(piece)
         left -= len(piece)
     if left:
@@ -104,12 +104,19 @@ def _read_counted(stream: _Stream, length: int) -> bytes:
 
 def _read_chunked(stream: _Stream) -> bytes:
     pieces, size = [], 0
-    while piece := stream.read(CHUNK_BYTES):
+    while piece := _read(stream, CHUNK_BYTES):
         pieces.append(piece)
         size += len(piece)
         if size > config.request_max_bytes:
             raise _request_too_large("goes on")
     return b"".join(pieces)
+
+
+def _read(stream: _Stream, size: int) -> bytes:
+    try:
+        return stream.read(size)
+    except Exception as error:  # every HTTP server has its own for broken chunks and lost clients
+        raise Malformed(f"The body could not be read to its end: {error}.") from error
 
 
 def _request_too_large(how: str) -> TooLarge:

@@ -13,6 +13,7 @@ from typing import Any
 from rest_framework import serializers
 
 MAX_BIGINT = 2**63 - 1
+WHOLE = "non_field_errors"  # the framework's name for the object itself
 
 
 class Text(serializers.CharField):
@@ -57,7 +58,7 @@ class Request(serializers.Serializer[Any]):
     def to_internal_value(self, data: Any) -> Any:
         """The checked fields."""
         if not isinstance(data, Mapping):
-            raise serializers.ValidationError(f"must be an object, not {type(data).__name__}")
+            raise serializers.ValidationError({WHOLE: [f"must be an object, not {type(data).__name__}"]})
         unknown = {str(name): ["is not a field of this request"] for name in data if name not in self.fields}
         if unknown:
             raise serializers.ValidationError(unknown)
@@ -70,7 +71,7 @@ class Change(Request):
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """The fields to change."""
         if not attrs:
-            raise serializers.ValidationError("names nothing to change")
+            raise serializers.ValidationError({WHOLE: ["names nothing to change"]})
         return attrs
 
 

@@ -7,10 +7,6 @@ from django.urls import path, re_path
 from brokerapi.views import about, consumers, groups, health, keys, messages, nodes, subscriptions, topics
 
 urlpatterns = [
-    # About
-    path("api/v1", about.About.as_view()),
-    path("api/v1/schema", about.Schema.as_view()),
-    path("api/v1/docs", about.Docs.as_view()),
     # Producing and looking
     path("api/v1/topics/<str:topic>/messages", messages.Messages.as_view()),
     path("api/v1/messages/<str:message_id>", messages.Message.as_view()),
@@ -37,6 +33,10 @@ urlpatterns = [
     path("api/v1/brokers", nodes.Brokers.as_view()),
     path("api/v1/keys", keys.Keys.as_view()),
     path("api/v1/keys/<str:key>", keys.Key.as_view()),
+    # About
+    path("api/v1", about.About.as_view()),
+    path("api/v1/schema", about.Schema.as_view()),
+    path("api/v1/docs", about.Docs.as_view()),
     # Health
     path("livez", health.Live.as_view()),
     path("readyz", health.Ready.as_view()),

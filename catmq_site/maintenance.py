@@ -27,6 +27,7 @@ from metadata.config import config
 from metadata.errors import CatmqError
 
 log = logging.getLogger(__name__)
+Act = Callable[[], object]
 MAX_PAUSE_S = 5.0
 LEASE_PASSES = 3  # a lease lasts so many pauses; when its holder dies another process goes on after that
 PATIENCE_S = 3.0  # how long a wanted rebalance waits for whom it was given to
@@ -34,12 +35,12 @@ PATIENCE_S = 3.0  # how long a wanted rebalance waits for whom it was given to
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """One repeated act: `run_once` makes one bounded pass, about every `every_s` seconds; `finish` ends it."""
+    """One repeated act: `run_once` makes a bounded pass about every `every_s` seconds, `finish` ends it."""
 
     name: str
     every_s: float
-    run_once: Callable[[], object]
-    finish: Callable[[], object] | None = None
+    run_once: Act
+    finish: Act | None = None
 
 
 def loops() -> list[Loop]:

@@ -1,10 +1,24 @@
-"""The WSGI application that gunicorn serves."""
+"""The WSGI application that gunicorn serves: the lean handler for programs, all of Django for people."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from django.core.wsgi import get_wsgi_application
 
+from brokerapi.handler import PATHS, ApiHandler
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "catmq_site.settings")
-application = get_wsgi_application()
+people = get_wsgi_application()
+programs = ApiHandler()
+
+
+def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    """The answer to a request."""
+    handler = programs if environ["PATH_INFO"].startswith(PATHS) else people
+    return handler(environ, start_response)

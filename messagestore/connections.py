@@ -17,7 +17,7 @@ from messagestore import faults
 from messagestore.sessions import MySqlSession, Session, SqliteSession
 from metadata import snapshot
 from metadata.config import config
-from metadata.errors import Code, NodeUnavailable, NotFound
+from metadata.errors import Code, NodeUnavailable
 from metadata.snapshot import NodeInfo
 
 MAX_AGE_S = 300.0
@@ -134,9 +134,7 @@ _nodes_guard = threading.Lock()
 
 def node(node_id: int) -> Node:
     """The node as the snapshot describes it now. Raises NotFound (node_not_found)."""
-    info = snapshot.current().nodes.get(node_id)
-    if info is None:
-        raise NotFound(f"No node has the id {node_id}.", code=Code.NODE_NOT_FOUND)
+    info = snapshot.node_by_id(node_id)
     known = _nodes.get(node_id)
     if known is not None and known.info == info:
         return known

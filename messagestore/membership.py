@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -40,9 +40,10 @@ def join(
     Raises NotFound, Forbidden, Invalid, NodeUnavailable, MetadataUnavailable.
     """
     access.require(actor, "consume", group, what="group")
-    created = (
-        [*_ensure_group(group, actor), *_ensure_subscriptions(group, topics, start, actor)] if topics else []
-    )
+    created: list[str] = []
+    if topics:
+        wanted = {topic: snapshot.find_topic(topic).id for topic in topics}  # before anything is made
+        created = [*_ensure_group(group, actor), *_ensure_subscriptions(group, wanted, start, actor)]
     registered = consumers.register(
         group=group,
         name=name,
@@ -69,13 +70,12 @@ def _ensure_group(group: str, actor: Actor) -> list[str]:
     return [f"group:{group}"] if _made(partial(groups.create, name=group, actor=actor)) else []
 
 
-def _ensure_subscriptions(group: str, topics: Sequence[str], start: str, actor: Actor) -> list[str]:
+def _ensure_subscriptions(group: str, wanted: Mapping[str, int], start: str, actor: Actor) -> list[str]:
     info = snapshot.find_group(group)
-    wanted = [(topic, snapshot.find_topic(topic).id) for topic in dict.fromkeys(topics)]
     ready = {one.topic_id for one in snapshot.current().subscriptions_of(info.id) if one.state == "ready"}
     return [
         f"subscription:{group}/{topic}"
-        for topic, topic_id in wanted
+        for topic, topic_id in wanted.items()
         if topic_id not in ready
         and _made(partial(subscriptions.create, group=group, topic=topic, start=start, actor=actor))
     ]

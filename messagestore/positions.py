@@ -15,7 +15,7 @@ from messagestore.connections import Node
 from messagestore.tables import Position, ReaderKey
 from metadata import consumers, snapshot
 from metadata.consumer_ids import ConsumerId
-from metadata.errors import NodeUnavailable
+from metadata.errors import NodeUnavailable, NotFound
 
 log = logging.getLogger(__name__)
 
@@ -102,12 +102,11 @@ def commit(*, consumer: ConsumerId, offsets: Sequence[CommitOffset]) -> list[Com
 
 def by_node(offsets: Iterable[CommitOffset], states: dict[int, str]) -> list[tuple[Node, list[CommitOffset]]]:
     """The offsets of each node; a queue that exists nowhere is `fenced`."""
-    queues = snapshot.current().queues
     nodes: dict[int, list[CommitOffset]] = {}
     for offset in offsets:
-        if offset.queue in queues:
-            nodes.setdefault(queues[offset.queue].node_id, []).append(offset)
-        else:
+        try:
+            nodes.setdefault(snapshot.find_queue(offset.queue).node_id, []).append(offset)
+        except NotFound:
             states[offset.queue] = "fenced"
     return [(connections.node(node_id), mine) for node_id, mine in nodes.items()]
 

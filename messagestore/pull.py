@@ -11,7 +11,8 @@ Every queue of the answer has a `state`:
     suspect       a hole that nobody declared: nothing is delivered, a person must look
     unavailable   the queue's node does not answer now
 
-Metadata is never asked: consumer ids are signed, everything else is on the node.
+Consumer ids are signed and everything else is on the node, so metadata is asked only about a queue that
+the snapshot does not know yet.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from messagestore.sessions import Session
 from messagestore.tables import Position, ReaderKey
 from metadata import snapshot
 from metadata.consumer_ids import ConsumerId
-from metadata.errors import NodeUnavailable
+from metadata.errors import MetadataUnavailable, NodeUnavailable, NotFound, Unavailable
 
 _ROW_BYTES = 100  # what a message costs in an answer beside its body, roughly
 _UNKNOWN_ROW_BYTES = 64 * 1024.0  # assumed of a queue before the first pull: bounds what one SELECT can fetch
@@ -99,6 +100,7 @@ def pull(
     Raises NodeUnavailable when none of the nodes answers.
     """
     pulled: dict[int, PulledQueue] = {}
+    failure: Unavailable = MetadataUnavailable("None of these queues is known yet.", retry_after_ms=1000)
     budget = _Budget(max_messages, max_bytes)
     for node_id, asked in _by_node(queues, pulled, consumer).items():
         try:
@@ -120,10 +122,13 @@ def _by_node(
     start = next(_turn) % len(queues) if queues else 0
     nodes: dict[int, list[PullQueue]] = {}
     for ask in (*queues[start:], *queues[:start]):
-        info = known.queues.get(ask.queue)
-        if info is None:
-            pulled[ask.queue] = PulledQueue(ask.queue, "fenced", [], ask.offset)
-        elif known.stopped(consumer.group_id, info.topic_id):
+        try:
+            info = snapshot.find_queue(ask.queue)
+        except (NotFound, MetadataUnavailable) as error:
+            state = "fenced" if isinstance(error, NotFound) else "unavailable"
+            pulled[ask.queue] = PulledQueue(ask.queue, state, [], ask.offset)
+            continue
+        if known.stopped(consumer.group_id, info.topic_id):
             pulled[ask.queue] = PulledQueue(ask.queue, "stopped", [], ask.offset)
         else:
             nodes.setdefault(info.node_id, []).append(ask)

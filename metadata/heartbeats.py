@@ -27,6 +27,20 @@ EVERY_S = 0.1  # at most ten UPDATEs a second and process; a lone heartbeat is n
 MOST = 500  # ids in one UPDATE
 
 
+_COLUMNS = (  # no more: a topic's layout alone is 6 KB
+    "queue_id",
+    "epoch",
+    "owner_id",
+    "target_id",
+    "target_generation",
+    "owner__consumer_id",
+    "queue__topic_id",
+    "queue__topic__name",
+    "group_id",
+    "group__stopped",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Assigned:
     """A queue to own: acquire it under this epoch. `stopped`: own it, but read nothing for now."""
@@ -145,23 +159,18 @@ def _held(ids: list[int], groups: list[int]) -> dict[str, list[_Held]]:
             "group_id", "topic_id"
         )
     )
-    rows = QueueOffset.objects.filter(owner_id__in=ids).select_related("queue__topic", "owner", "group")
+    rows = QueueOffset.objects.filter(owner_id__in=ids).order_by("queue_id").values_list(*_COLUMNS)
     found: dict[str, list[_Held]] = {}
-    for row in rows.order_by("queue_id"):
-        text = row.owner.consumer_id if row.owner is not None else None
-        if text is None:
-            continue
-        topic = row.queue.topic
-        found.setdefault(text, []).append(
-            _Held(
-                topic=topic.name,
-                queue=row.queue_id,
-                epoch=row.epoch,
-                stopped=row.group.stopped or (row.group_id, topic.pk) in stopped,
-                leaving=row.target_id != row.owner_id,
-                target_generation=row.target_generation,
-            )
+    for queue, epoch, owner, target, ordered, text, topic_id, topic, group_id, group_stopped in rows:
+        held = _Held(
+            topic=topic,
+            queue=queue,
+            epoch=epoch,
+            stopped=group_stopped or (group_id, topic_id) in stopped,
+            leaving=target != owner,
+            target_generation=ordered,
         )
+        found.setdefault(text, []).append(held)
     return found
 
 
@@ -214,13 +223,14 @@ def _release(*, consumer: ConsumerId, generation: int, holds: set[int]) -> _Seen
 
 
 def _new_combiner() -> Combiner[_Beat, _Seen]:
-    working = config.threads - config.max_waiters
+    """Half of a worker's threads may wait for their heartbeat to be recorded: after a rebalance all members
+    of a group send one at once, and yet a database that is frozen must leave threads for sends and pulls."""
     return Combiner(
         _record,
         every_s=EVERY_S,
         most=MOST,
-        places=max(8, working * 3 // 4),
-        limit_s=2 * config.metadata_timeout_ms / 1000,
+        places=max(8, config.threads // 2),
+        limit_s=config.metadata_timeout_ms / 1000 + 0.5,
     )
 
 

@@ -20,7 +20,7 @@ owner, that is a new grant with epoch + 1, because the owner may have let go of 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from django.db import transaction
@@ -34,6 +34,8 @@ from metadata.transactions import reachable, transactional
 
 log = logging.getLogger(__name__)
 Background = Callable[[int], None]  # group id
+Grants = dict[tuple[int | None, int], list[int]]  # (owner now, member) → queues
+Retargets = dict[tuple[int | None, int | None], list[int]]  # (owner now, target) → queues
 
 LIVE_QUEUES = ("read_write", "read_only")
 _background: Background | None = None
@@ -116,23 +118,29 @@ def _moved(group: ConsumerGroup) -> Moves:
         current={row.queue_id: row.target_id or row.owner_id for row in rows},
     )
     generation = group.generation + 1
-    granted: list[int] = []
-    revoked: list[int] = []
-    for row in rows:
-        target = targets.get(row.queue_id)
-        if row.owner_id is None and target is not None:
-            _grant(row, target, generation)
-            granted.append(row.queue_id)
-        elif row.target_id != target:
-            if target == row.owner_id and target is not None:
-                _grant(row, target, generation)
-                granted.append(row.queue_id)
-            else:
-                _retarget(row, target, generation)
-                revoked.append(row.queue_id)
+    grants, retargets = _steps(rows, targets)
+    for (owner, target), queues in grants.items():
+        _grant(group, queues, owner=owner, member=target, generation=generation)
+    for (owner, heir), queues in retargets.items():
+        _retarget(group, queues, owner=owner, target=heir, generation=generation)
+    granted = sorted(queue for queues in grants.values() for queue in queues)
+    revoked = sorted(queue for queues in retargets.values() for queue in queues)
     revoked += _abandon(group, [row.pk for row in rows], generation)
     moved = bool(granted or revoked)
     return Moves(group.pk, generation if moved else group.generation, tuple(granted), tuple(revoked))
+
+
+def _steps(rows: Iterable[QueueOffset], targets: Mapping[int, int]) -> tuple[Grants, Retargets]:
+    """What to grant and what to announce, as (owner now, member) → queues; each becomes one UPDATE."""
+    grants: Grants = {}
+    retargets: Retargets = {}
+    for row in rows:
+        target = targets.get(row.queue_id)
+        if target is not None and (row.owner_id is None or (row.owner_id == target != row.target_id)):
+            grants.setdefault((row.owner_id, target), []).append(row.queue_id)
+        elif row.target_id != target:
+            retargets.setdefault((row.owner_id, target), []).append(row.queue_id)
+    return grants, retargets
 
 
 def _readable(group: ConsumerGroup) -> list[QueueOffset]:
@@ -159,16 +167,20 @@ def _abandon(group: ConsumerGroup, readable: list[int], generation: int) -> list
     return left
 
 
-def _grant(row: QueueOffset, member: int, generation: int) -> None:
-    """Makes `member` the owner now, under a new epoch."""
-    QueueOffset.objects.filter(pk=row.pk, owner=row.owner_id, epoch=row.epoch).update(
+def _grant(
+    group: ConsumerGroup, queues: list[int], *, owner: int | None, member: int, generation: int
+) -> None:
+    """Makes `member` the owner now, under a new epoch; guarded by the owner that was read."""
+    QueueOffset.objects.filter(group=group, queue__in=queues, owner=owner).update(
         owner=member, target=member, epoch=F("epoch") + 1, target_generation=generation
     )
 
 
-def _retarget(row: QueueOffset, target: int | None, generation: int) -> None:
-    """Tells the owner, from `generation` on, to give the queue up."""
-    QueueOffset.objects.filter(pk=row.pk, owner=row.owner_id, epoch=row.epoch).update(
+def _retarget(
+    group: ConsumerGroup, queues: list[int], *, owner: int | None, target: int | None, generation: int
+) -> None:
+    """Tells the owner, from `generation` on, to give the queues up; guarded by the owner that was read."""
+    QueueOffset.objects.filter(group=group, queue__in=queues, owner=owner).update(
         target=target, target_generation=generation
     )
 

@@ -52,6 +52,7 @@ __all__ = [
     "find_queue",
     "find_topic",
     "forget",
+    "node_by_id",
     "refresh",
 ]
 
@@ -110,7 +111,9 @@ class _Holder:
                 self.turn.notify_all()
         if failure is not None:
             connections[ALIAS].close()  # broken connections are not mended by waiting
-            raise MetadataUnavailable(f"The metadata database did not answer: {failure}") from failure
+            raise MetadataUnavailable(
+                "The metadata database did not answer.", retry_after_ms=1000
+            ) from failure
         return _changed(before, self.snapshot)
 
     def _raise_if_failed(self) -> None:
@@ -156,7 +159,7 @@ def refresh() -> bool:
         return _holder.renew()
     except MetadataUnavailable as error:
         if not was_failed:
-            log.warning("the snapshot stays as it is: %s", error.detail)
+            log.warning("the snapshot stays as it is: %s", error.__cause__ or error.detail)
         return False
 
 
@@ -235,6 +238,14 @@ def find_node(name: str) -> NodeInfo:
     if node is None:
         raise NotFound(f"Node {name} does not exist. List them: catmq nodes", code=Code.NODE_NOT_FOUND)
     return node
+
+
+def node_by_id(node_id: int) -> NodeInfo:
+    """The node with this id; raises NotFound(node_not_found)."""
+    found = _find(lambda snapshot: snapshot.nodes.get(node_id))
+    if found is None:
+        raise NotFound(f"No node has the id {node_id}.", code=Code.NODE_NOT_FOUND)
+    return found
 
 
 def find_queue(queue: int) -> QueueInfo:

@@ -71,6 +71,5 @@ def reachable() -> Iterator[None]:
     except (OperationalError, InterfaceError) as error:
         if not transaction.get_connection().in_atomic_block:
             close_old_connections()  # a broken connection would fail for ever where no request ends
-        raise MetadataUnavailable(
-            f"The metadata database did not answer: {error}", retry_after_ms=1000
-        ) from error
+        log.warning("the metadata database is away: %s", error)  # its address is not for clients
+        raise MetadataUnavailable("The metadata database did not answer.", retry_after_ms=1000) from error

@@ -30,7 +30,7 @@ class Consumers(Endpoint):
             group=group,
             topics=asked.topics,
             name=asked.name,
-            incarnation=asked.incarnation,
+            incarnation=str(asked.incarnation),
             instance_id=asked.instance_id,
             sdk=asked.sdk,
             address=call.actor.address,

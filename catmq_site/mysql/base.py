@@ -17,7 +17,9 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         """An idle connection made with the same parameters, else a new one."""
-        self._kind = repr(sorted(conn_params.items(), key=lambda item: item[0]))
+        # The isolation level is part of the session but not of conn_params: without it the aliases `default`
+        # and `snapshot` would exchange their connections, and snapshots would be torn.
+        self._kind = repr((self.isolation_level, sorted(conn_params.items(), key=lambda item: item[0])))
         self._seasoned = (raw := idle.take(self._kind)) is not None
         if raw is None:
             raw = super().get_new_connection(conn_params)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,13 @@ from metadata.errors import Code
 from tests.support.environment import ROOT
 
 DOCS = ROOT / "docs"
+
+
+def first_column(page: Path) -> list[str]:
+    """The names in backquotes that open the rows of a page's tables and have something behind them."""
+    return re.findall(r"^\| `([\w.-]+)` \| \S", page.read_text(), re.MULTILINE)
+
+
 ROOMS = ("tutorial", "how-to", "reference", "explanation", "decisions")
 
 
@@ -25,7 +33,7 @@ def test_every_dependency_has_its_reason() -> None:
         for line in file.read_text().splitlines()
         if "==" in line and not line.startswith("#")
     ]
-    explained = re.findall(r"^\| `([\w.-]+)` \| \S", (DOCS / "reference/dependencies.md").read_text(), re.MULTILINE)
+    explained = first_column(DOCS / "reference/dependencies.md")
     assert sorted(pinned) == sorted(explained)
 
 
@@ -47,7 +55,4 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 
 def test_every_error_code_is_explained() -> None:
-    explained = set(re.findall(r"^\| `([a-z_]+)` \| \S", (DOCS / "reference/errors.md").read_text(), re.MULTILINE))
-    assert explained == {code.value for code in Code}
-
-
+    assert first_column(DOCS / "reference/errors.md") == [code.value for code in Code]

@@ -12,9 +12,17 @@ MESSAGES = {"messages": [{"body": "a"}]}
 
 
 @pytest.mark.parametrize(
-    "header", [{"Authorization": ""}, {"Authorization": "Basic eDp5"}, {"Authorization": "Bearer "}, {"Authorization": "Bearer é"}]
+    "header",
+    [
+        {"Authorization": ""},
+        {"Authorization": "Basic eDp5"},
+        {"Authorization": "Bearer "},
+        {"Authorization": "Bearer é"},
+    ],
 )
-def test_a_missing_key_is_unauthenticated_and_told_the_header(broker: Broker, topic: str, header: Any) -> None:
+def test_a_missing_key_is_unauthenticated_and_told_the_header(
+    broker: Broker, topic: str, header: Any
+) -> None:
     encoded = {name: value.encode() for name, value in header.items()}
     answer = broker.call("POST", f"/topics/{topic}/messages", MESSAGES, headers=encoded)
     problem(answer, 401, "unauthenticated")
@@ -24,7 +32,11 @@ def test_a_missing_key_is_unauthenticated_and_told_the_header(broker: Broker, to
 @pytest.mark.parametrize("path", ["/topics", "/groups", "/nodes", "/keys", "/brokers", "/consumers/x/pull"])
 def test_every_endpoint_wants_a_key(broker: Broker, path: str) -> None:
     method = "POST" if path.endswith("pull") else "GET"
-    problem(Broker(broker.url, "catmq_wrong").call(method, path, {} if method == "POST" else None), 401, "unauthenticated")
+    problem(
+        Broker(broker.url, "catmq_wrong").call(method, path, {} if method == "POST" else None),
+        401,
+        "unauthenticated",
+    )
 
 
 def test_a_deleted_key_is_refused(broker: Broker) -> None:
@@ -54,7 +66,7 @@ def test_a_deleted_key_is_refused(broker: Broker) -> None:
     ],
 )
 def test_an_insufficient_key_is_told_the_right_it_lacks(
-    broker: Broker, topic: str, method: str, path: str, body: Any, words: str
+    *, broker: Broker, topic: str, method: str, path: str, body: Any, words: str
 ) -> None:
     weak = broker.as_key({"consume": ["billing"], "produce": ["other*"]})
     assert f"lacks the right {words}" in problem(weak.call(method, path, body), 403, "forbidden")["detail"]

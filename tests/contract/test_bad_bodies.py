@@ -30,7 +30,9 @@ def heads(broker: Broker) -> int:
     return sum(queue["head"] for queue in broker.ok("GET", "/topics/orders")["queues"])
 
 
-@pytest.mark.parametrize("body", [b'{"messages":[', b"", b"nonsense", b'{"messages":[{"body":"\xff"}]}', b"[" * 5000])
+@pytest.mark.parametrize(
+    "body", [b'{"messages":[', b"", b"nonsense", b'{"messages":[{"body":"\xff"}]}', b"[" * 5000]
+)
 def test_a_body_that_is_no_json_is_malformed_or_of_the_wrong_type(broker: Broker, body: bytes) -> None:
     answer = broker.call("POST", SEND, body)
     problem(answer, 400, answer.json()["code"])
@@ -168,6 +170,15 @@ def test_a_body_that_ends_before_its_content_length_is_malformed() -> None:
         parsers.read_bytes(request)
 
 
+def test_a_body_that_cannot_be_read_is_malformed() -> None:
+    class Broken(io.RawIOBase):
+        def read(self, size: int = -1) -> bytes:
+            raise OSError("Invalid chunk size")
+
+    with pytest.raises(Malformed, match="Invalid chunk size"):
+        parsers.read_bytes(chunked(Broken()))
+
+
 def gzipped(broker: Broker, body: bytes) -> Any:
     """The answer to a send whose body is sent as gzip."""
     return broker.call("POST", SEND, body, headers={"Content-Encoding": "gzip"})
@@ -193,7 +204,8 @@ def test_broken_gzip_is_malformed(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize(
-    "content_type", ["text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin-1", "x"]
+    "content_type",
+    ["text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin-1", "x"],
 )
 def test_another_content_type_is_unsupported(broker: Broker, content_type: str) -> None:
     body = b'{"messages":[{"body":"a"}]}'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -55,7 +56,9 @@ def test_a_topic_that_does_not_exist_is_said_to(broker: Broker, topic: str, name
 
 
 def test_sending_creates_nothing_and_names_the_command(broker: Broker) -> None:
-    found = problem(broker.call("POST", "/topics/nope/messages", {"messages": [{"body": ""}]}), 404, "topic_not_found")
+    found = problem(
+        broker.call("POST", "/topics/nope/messages", {"messages": [{"body": ""}]}), 404, "topic_not_found"
+    )
     assert "catmq topic create nope --queues 4" in found["detail"]
 
 
@@ -84,6 +87,11 @@ def test_an_unknown_url_is_a_problem_that_names_the_docs(broker: Broker, path: s
 def test_an_unknown_url_outside_the_api_is_a_problem_too(broker: Broker) -> None:
     problem(broker.call("GET", f"{broker.url}/nope"), 404, "url_not_found")
     problem(broker.call("GET", f"{broker.url}/api"), 404, "url_not_found")
+
+
+def test_a_host_that_is_not_ours_is_refused(broker: Broker, settings: Any) -> None:
+    settings.ALLOWED_HOSTS = ["127.0.0.1"]
+    problem(broker.call("GET", "/topics", headers={"Host": "evil.example"}), 400, "malformed")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Join, own, read, commit, leave – and what a consumer may not do."""
+"""Join, own, read, commit, leave - and what a consumer may not do."""
 
 from __future__ import annotations
 
@@ -135,7 +135,11 @@ def test_a_replaced_consumer_is_gone_at_heartbeat_and_fenced_at_pull(broker: Bro
         ("pull", {"queues": []}, "generation"),
         ("pull", {"generation": 0, "queues": [{"queue": 1, "epoch": 1}]}, "queues[0].offset"),
         ("pull", {"generation": 0, "queues": [{"queue": 1, "epoch": 1, "offset": -1}]}, "queues[0].offset"),
-        ("pull", {"generation": 0, "queues": [{"queue": 1, "epoch": 1, "offset": 2**63}]}, "queues[0].offset"),
+        (
+            "pull",
+            {"generation": 0, "queues": [{"queue": 1, "epoch": 1, "offset": 2**63}]},
+            "queues[0].offset",
+        ),
         ("pull", {"generation": 0, "queues": [{"queue": 1, "epoch": 1, "offset": 0}] * 2}, "queues[1].queue"),
         ("pull", {"generation": 0, "queues": [], "wait_ms": config.max_wait_ms + 1}, "wait_ms"),
         ("pull", {"generation": 0, "queues": [], "wait_ms": -1}, "wait_ms"),
@@ -153,7 +157,7 @@ def test_a_replaced_consumer_is_gone_at_heartbeat_and_fenced_at_pull(broker: Bro
         ("commit", {"offsets": [{"queue": 1, "epoch": 1, "offset": 0}] * 2}, "offsets[1].queue"),
     ],
 )
-def test_a_wrong_field_is_named(broker: Broker, queue: int, call: str, body: Any, field: str) -> None:
+def test_a_wrong_field_is_named(*, broker: Broker, queue: int, call: str, body: Any, field: str) -> None:
     member = reader(broker)
     problem(broker.call("POST", f"{member.path}/{call}", body), 400, "invalid", field)
 

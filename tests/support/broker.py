@@ -1,4 +1,4 @@
-"""A broker inside the test's process: the real views behind a threading HTTP server, with the worker's loops."""
+"""A broker inside the test's process: the real views behind a threading server, and the worker's loops."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from wsgiref.simple_server import WSGIServer
 import msgspec
 import requests
 from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
-from django.core.wsgi import get_wsgi_application
 
 from brokerapi import draining
 from catmq_site import maintenance
+from catmq_site.wsgi import application
 from metadata import actors, keys
 
 MSGPACK = "application/msgpack"
@@ -86,7 +86,7 @@ def running() -> Iterator[Broker]:
     """A broker with an empty metadata database and a key that may do everything."""
     _, plaintext = keys.create(name="test", rights={"admin": ["*"]}, actor=actors.command("test"))
     server: WSGIServer = _Server(("127.0.0.1", 0), _Handler)
-    server.set_app(get_wsgi_application())
+    server.set_app(application)
     serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     serving.start()
     loops = maintenance.Loops(maintenance.loops())

@@ -22,7 +22,9 @@ class Member:
     def join(cls, broker: Broker, group: str = "readers", *, name: str = "c1", **more: Any) -> Member:
         """Registers; `topics` are subscribed to."""
         body = {"name": name, "incarnation": str(uuid.uuid4()), "sdk": "test", **more}
-        return cls(broker, "/consumers/" + broker.ok("POST", f"/groups/{group}/consumers", body)["consumer_id"])
+        return cls(
+            broker, "/consumers/" + broker.ok("POST", f"/groups/{group}/consumers", body)["consumer_id"]
+        )
 
     def heartbeat(self) -> Any:
         """Says what it holds and takes over what it is told."""

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
+
 from catmq_client.errors import CatmqError
 from catmq_client.testing import FakeBroker
 

@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 import pytest
+
 from catmq_client import Producer
 from catmq_client.cli import main
 from catmq_client.cli.consume import Watch
 from catmq_client.errors import ConnectFailed, Forbidden
 from catmq_client.testing import FakeBroker
-
 from tests.support.canned import Canned
 
 
@@ -109,6 +109,23 @@ def test_the_group_is_left_at_the_end(broker: FakeBroker) -> None:
     fill(broker, 1)
     main([*CONSUME, "--max", "1"], transport=broker)
     assert broker.seen("DELETE .*/consumers/")
+
+
+def test_other_topics_of_the_group_are_left_alone(
+    broker: FakeBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = broker.create_topic("other", queues=2)
+    broker.subscribe("g", "other")
+    with Producer(transport=broker) as producer:
+        for number in range(2000):
+            producer.send_async("other", "x", key=str(number))
+    fill(broker, 1000)
+    assert main([*CONSUME, "--max", "1000", "--idle-timeout", "5"], transport=broker) == 0
+    printed = capsys.readouterr()
+    assert {json.loads(line)["topic"] for line in printed.out.splitlines()} == {"orders"}
+    assert "group g reads other, too" in printed.err
+    assert [broker.committed("g")[queue.id] for queue in other.queues] == [0, 0]
+    assert done(broker) == 1000
 
 
 def test_an_unknown_topic_is_a_failure_that_names_it(

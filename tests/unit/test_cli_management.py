@@ -151,6 +151,12 @@ def test_wrong_fields_are_printed_one_a_line(capsys: pytest.CaptureFixture[str])
     assert "  name: x_fail: choose another" in capsys.readouterr().err
 
 
+def test_a_wrong_field_that_the_detail_tells_already_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    refusal = InvalidRequest("name: taken", errors=[FieldError("name", "taken")], status=400)
+    assert main(["topic", "create", "x"], transport=Canned({"POST topics": refusal})) == 1
+    assert capsys.readouterr().err == "catmq: name: taken\n"
+
+
 @pytest.mark.parametrize(
     ("error", "remedy"),
     [
@@ -210,7 +216,7 @@ def test_unsubscribe_deletes_the_subscription() -> None:
     assert main(["unsubscribe", "g", "t"], transport=Canned({"DELETE groups/g/subscriptions/t": {}})) == 0
 
 
-LAG = {
+LAG: dict[str, Any] = {
     "group": "billing",
     "lag": 10,
     "lag_ms": 61_000,
@@ -240,7 +246,7 @@ def test_lag_has_a_line_for_each_queue_and_a_sum(capsys: pytest.CaptureFixture[s
 
 def test_lag_as_json_is_one_object_for_each_queue(capsys: pytest.CaptureFixture[str]) -> None:
     main(["lag", "billing", "--output", "json"], transport=Canned({"GET groups/billing/offsets": LAG}))
-    assert json.loads(capsys.readouterr().out) == {"group": "billing", **LAG["queues"][0]}  # type: ignore[dict-item]
+    assert json.loads(capsys.readouterr().out) == {"group": "billing", **LAG["queues"][0]}
 
 
 def test_a_reset_stops_a_group_without_members_meanwhile(capsys: pytest.CaptureFixture[str]) -> None:
@@ -283,9 +289,7 @@ def test_a_reset_leaves_a_stopped_group_stopped() -> None:
 def test_a_reset_refuses_a_group_with_running_members(capsys: pytest.CaptureFixture[str]) -> None:
     canned = Canned({"GET groups/billing": {**GROUP, "members": [MEMBER]}})
     assert main(["offsets", "reset", "billing", "orders", "--to", "latest"], transport=canned) == 1
-    assert (
-        "running members (c1): end them, or stop it meanwhile with --stop" in capsys.readouterr().err
-    )
+    assert "running members (c1): end them, or stop it meanwhile with --stop" in capsys.readouterr().err
 
 
 def test_a_reset_goes_ahead_beside_running_members_when_told_to() -> None:
@@ -332,76 +336,6 @@ def test_nodes_show_where_each_database_is(capsys: pytest.CaptureFixture[str]) -
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split()[-1] == "catmq"
     assert lines[2].split()[-1] == "db:3306/catmq"
-
-
-def message(offset: int, stored_at_ms: int, **more: Any) -> dict[str, Any]:
-    return {
-        "offset": offset,
-        "message_id": f"7-{offset}",
-        "key": "k",
-        "tag": None,
-        "headers": None,
-        "body": "text",
-        "trace_id": None,
-        "stored_at_ms": stored_at_ms,
-        "attempt": 0,
-        **more,
-    }
-
-
-def test_peek_prints_the_shape_of_consume_in_stored_order(capsys: pytest.CaptureFixture[str]) -> None:
-    far = {**TOPIC["queues"][1], "low": 0, "head": 1}
-    canned = Canned(
-        {
-            "GET topics/orders": {**TOPIC, "queues": [TOPIC["queues"][0], far]},
-            "GET topics/orders/messages": [
-                {"messages": [message(2, 100), message(3, 300)], "scanned": 2, "next": None},
-                {"messages": [message(0, 200, body_base64="/w==", body=None)], "scanned": 1, "next": None},
-            ],
-        }
-    )
-    assert main(["peek", "orders", "--max", "2"], transport=canned) == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(row["queue"], row["offset"]) for row in rows] == [(7, 2), (8, 0)]
-    assert list(rows[0]) == [
-        "topic",
-        "queue",
-        "offset",
-        "message_id",
-        "key",
-        "tag",
-        "headers",
-        "body",
-        "stored_at_ms",
-        "attempt",
-    ]
-    assert rows[1]["body_base64"] == "/w=="
-    assert "body" not in rows[1]
-
-
-def test_peek_at_the_latest_reads_the_end_of_each_queue_and_leaves_out_a_node_that_is_down(
-    capsysbinary: pytest.CaptureFixture[bytes],
-) -> None:
-    page = {"messages": [message(9, 1), message(10, 2), message(11, 3)], "scanned": 3, "next": None}
-    canned = Canned({"GET topics/orders": TOPIC, "GET topics/orders/messages": page})
-    assert (
-        main(["peek", "orders", "--from", "latest", "--max", "3", "--output", "body"], transport=canned) == 0
-    )
-    assert canned.requests[1].params == {"queue": 7, "offset": 9, "limit": 3}
-    printed = capsysbinary.readouterr()
-    assert printed.out == b"text\ntext\ntext\n"
-    assert b"queue 8 left out: node far does not answer" in printed.err
-
-
-def test_peek_at_a_foreign_queue_names_those_of_the_topic(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["peek", "orders", "--queue", "9"], transport=Canned({"GET topics/orders": TOPIC})) == 1
-    assert "give one of 7, 8" in capsys.readouterr().err
-
-
-def test_peek_beyond_the_head_says_that_there_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    canned = Canned({"GET topics/orders": TOPIC})
-    assert main(["peek", "orders", "--from", "12"], transport=canned) == 0
-    assert "no messages there" in capsys.readouterr().err
 
 
 def test_a_conflict_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:

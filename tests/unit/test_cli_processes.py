@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from catmq_client import Producer
 from catmq_client.testing import FakeBroker
-
 from tests.support.served import served
 
 ROOT = Path(__file__).parents[2]
@@ -174,9 +174,9 @@ def test_a_long_stream_is_sent_in_bounded_memory(broker: FakeBroker, start: Star
     with path.open("wb") as out:
         out.writelines(line for _ in range(1000))
     process = start("-c", limited, "send", "orders", "--file", str(path))
-    out, err = process.communicate(timeout=LIMIT_S)
+    printed, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, err
-    assert int(out) < 130, f"{int(out)} MiB"
+    assert int(printed) < 130, f"{int(printed)} MiB"
     assert len(broker.messages("orders")) == 1000
 
 

@@ -1,4 +1,7 @@
-"""docs/reference/command-line.md is what argparse knows. To write it anew: python tests/unit/test_cli_reference.py"""
+"""docs/reference/command-line.md is what argparse knows.
+
+To write it anew: PYTHONPATH=client/src python tests/unit/test_cli_reference.py
+"""
 
 from __future__ import annotations
 
@@ -51,6 +54,11 @@ def value(action: argparse.Action) -> str:
     return str(action.metavar or action.dest.upper())
 
 
+def value_words(action: argparse.Action) -> list[str]:
+    """The value behind an option; none behind a flag."""
+    return [] if action.nargs == 0 else [value(action)]
+
+
 def usage(command: argparse.ArgumentParser) -> str:
     """The call on one line."""
     words = [command.prog]
@@ -67,7 +75,7 @@ def section(command: argparse.ArgumentParser, text: str) -> str:
     """One command of the page."""
     lines = [f"## {command.prog}\n", text[:1].upper() + text[1:] + ".\n", f"```\n{usage(command)}\n```\n"]
     told = [
-        f"* `{' '.join([*action.option_strings[:1], *([value(action)] if action.nargs != 0 else [])])}`: {action.help}"
+        f"* `{' '.join([*action.option_strings[:1], *value_words(action)])}`: {action.help}"
         for action in own(command)
         if action.help
     ]

@@ -95,9 +95,11 @@ def test_standard_input_is_read(broker: FakeBroker, monkeypatch: pytest.MonkeyPa
     assert bodies(broker) == [b'{"a":1}', b'{"a":2}']
 
 
-def test_text_lines_need_not_be_json(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_of_standard_input_need_not_be_json(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin", Input(b"plain\n\xff\xfe\n"))
-    assert main(["send", "orders", "-", "--text", "--key", "k"], transport=broker) == 0
+    assert main(["send", "orders", "-", "--key", "k"], transport=broker) == 0
     assert bodies(broker) == [b"plain", b"\xff\xfe"]
 
 
@@ -184,3 +186,13 @@ def test_an_empty_input_sends_nothing_and_is_fine(
     monkeypatch.setattr("sys.stdin", Input(b""))
     assert main(["send", "orders", "-"], transport=broker) == 0
     assert bodies(broker) == []
+
+
+def test_a_file_named_jsonl_is_checked_also_without_a_key_field(
+    broker: FakeBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"a":1}\noops\n')
+    assert main(["send", "orders", "--file", str(path)], transport=broker) == 1
+    assert "line 2: not JSON" in capsys.readouterr().err
+    assert bodies(broker) == [b'{"a":1}']

@@ -78,6 +78,7 @@ class Consumer:
             transport=transport, state=state, group=group, topics=self.topics, name=self.name, sdk=_sdk()
         )
         self._fetcher = Fetcher(transport=transport, state=state, on_gone=self._membership.lost)
+        state.on_gain = self._fetcher.interrupt
         self._committer = Committer(transport=transport, state=state)
         # The queues of what the application has taken and not come back from.
         self._hand: list[OwnedQueue] = []

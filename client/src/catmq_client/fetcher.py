@@ -216,8 +216,8 @@ class Fetcher:
         if state == "fenced":
             log.warning("%s: fenced in epoch %d", where, owned.epoch)
             self._fenced(owned)
-        elif state == "cleaned":
-            self._cleaned(owned, item, where)
+        elif state in ("cleaned", "out_of_range"):
+            self._reset(owned, item, where)
         elif state == "lost_tail":
             target = _after_gap(owned.position, item)
             log.error("%s: messages %d to %d were lost with a node", where, owned.position, target - 1)
@@ -232,14 +232,15 @@ class Fetcher:
         state.lose(owned)
         state.want_heartbeat()
 
-    def _cleaned(self, owned: OwnedQueue, item: dict[str, Any], where: str) -> None:
+    def _reset(self, owned: OwnedQueue, item: dict[str, Any], where: str) -> None:
+        """The position is below what retention kept, or above the head."""
         choice = self._options.auto_offset_reset
+        what = f"{where}: offset {owned.position} is not among {item['low']} to {item['head']}"
         if choice == "none":
-            detail = f"{where}: offset {owned.position} was deleted by retention, the first is {item['low']}"
-            self._state.die(OffsetReset(detail))
+            self._state.die(OffsetReset(what))
             return
         target = item["low"] if choice == "earliest" else item["head"]
-        log.warning("%s: offset %d was deleted by retention; going on at %d", where, owned.position, target)
+        log.warning("%s; going on at %d", what, target)
         owned.position = target
 
     def _after_pull(self, plan: Plan, answer: dict[str, Any], brought: bool) -> None:

@@ -173,12 +173,16 @@ class Membership:
         if answer["generation"] < state.generation:
             # A broker that has not heard the news yet; the heartbeat counts all the same.
             return False
+        unmoved = answer["generation"] == state.generation
         state.generation = answer["generation"]
         assigned = {item["queue"]: item for item in answer["assigned"]}
         for owned in [*state.queues.values()]:
             if owned.queue not in assigned:
                 state.revoke(owned)
         known = [self._own(item) for item in assigned.values()]
+        if unmoved and any(not owned.acquired for owned in state.queues.values()):
+            # A new generation ends a waiting pull by itself; a queue that comes back within one does not.
+            state.on_gain()
         return all(known)
 
     def _own(self, item: dict[str, Any]) -> bool:
@@ -230,6 +234,7 @@ class Membership:
         with state.changed:
             state.heartbeat_wanted = False
             state.coordinator_lost = error.code == "metadata_unavailable"
+            state.changed.notify_all()
         log.warning(
             "group %s: %s failed: %s", self._group, "heartbeat" if registered else "registering", error
         )

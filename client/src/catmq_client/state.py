@@ -61,6 +61,8 @@ class GroupState:
         self.stopping = False
         self.closed = False
         self.heartbeat_wanted = False
+        # Called under the lock when a queue came that a waiting pull knows nothing of.
+        self.on_gain: Callable[[], object] = lambda: None
 
     def want_heartbeat(self) -> None:
         """Makes the membership send a heartbeat at once."""
@@ -174,16 +176,16 @@ class GroupState:
         if not self.buffered or not self.has_lease():
             return taken
         most = self.share() if self.in_run else 1 << 30
-        for _ in range(len(self._rotation)):
+        empty = 0
+        while empty < len(self._rotation) and len(taken) < limit:
             owned = self._rotation[0]
+            before = len(taken)
             if owned.gives():
                 self._take_turn(owned, limit, most, taken)
-            if len(taken) >= limit and owned.turn_left:
-                break
-            owned.turn_left = owned.TURN
-            self._rotation.rotate(-1)
-            if len(taken) >= limit:
-                break
+            empty = 0 if len(taken) > before else empty + 1
+            if len(taken) < limit or not owned.turn_left:
+                owned.turn_left = owned.TURN
+                self._rotation.rotate(-1)
         self._taken(len(taken))
         return taken
 

@@ -52,7 +52,8 @@ class Brokers:
             )
         if isinstance(error, Refused) and error.detail == f"HTTP {error.status}":
             return f"{error.detail} without an explanation: is {', '.join(self.listed)} a CatMQ broker?"
-        return str(error)
+        wrong = [f"  {one.field}: {one.message}" for one in error.errors if one.message not in error.detail]
+        return "\n".join([error.detail, *wrong])
 
 
 def chosen(args: argparse.Namespace, transport: Transport | None) -> Brokers:

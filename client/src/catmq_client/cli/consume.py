@@ -18,6 +18,7 @@ from catmq_client.cli.output import add_output, line_of, message_row, note, writ
 from catmq_client.cli.stop import Stop, Stopped
 from catmq_client.errors import CatmqError, CommitFailed, ConnectFailed
 from catmq_client.message import Message
+from catmq_client.owned import AssignedQueue
 from catmq_client.transport import Transport
 
 IDLE = 3  # exit code: --idle-timeout passed without a single message
@@ -57,12 +58,13 @@ def consume(args: argparse.Namespace, brokers: Brokers) -> int:
     watch = Watch(brokers.network())
     printer = Printer(args, watch)
     with Stop() as stop:
-        consumer = Consumer(
+        consumer: Consumer = Consumer(
             transport=watch,
             group=args.group,
             topics=[args.topic],
             auto_offset_reset=args.start,
             fetch_max_wait_ms=wait_ms(args.idle_timeout),
+            on_assigned=lambda queues: leave_alone(consumer, args, queues),
         )
         try:
             printer.run(consumer, stop)
@@ -71,6 +73,15 @@ def consume(args: argparse.Namespace, brokers: Brokers) -> int:
             consumer.close(timeout_s=CLOSE_S)
     note(f"{printer.printed} messages of {args.topic} for group {args.group}")
     return IDLE if printer.idle and not printer.printed else 0
+
+
+def leave_alone(consumer: Consumer, args: argparse.Namespace, queues: list[AssignedQueue]) -> None:
+    """Takes nothing from topics that the group reads beside this one: whoever wants those would miss it."""
+    for other in queues:
+        if other.topic != args.topic:
+            consumer.pause(other.queue)
+            consumer.seek(other.queue, consumer.position(other.queue))  # lets go of what was fetched already
+            note(f"group {args.group} reads {other.topic}, too: queue {other.queue} waits meanwhile")
 
 
 def wait_ms(idle_timeout_s: float | None) -> int:

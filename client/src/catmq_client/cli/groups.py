@@ -61,7 +61,11 @@ def add_subscriptions(commands: Any, common: argparse.ArgumentParser) -> None:
     """The arguments of `catmq subscribe` and `unsubscribe`."""
     for verb, text, command in (
         ("subscribe", "let a group read a topic", subscribe),
-        ("unsubscribe", "let a group read a topic no more, and forget the group's positions in the topic", unsubscribe),
+        (
+            "unsubscribe",
+            "let a group read a topic no more, and forget the group's positions in the topic",
+            unsubscribe,
+        ),
     ):
         made = commands.add_parser(verb, parents=[common], help=text)
         made.add_argument("group", metavar="GROUP")

@@ -44,7 +44,12 @@ def opened(name: str) -> AbstractContextManager[Source]:
     return path.open("rb")
 
 
-def lines(source: Source, *, stop: Stop, key_field: str | None, text: bool) -> Iterator[Line]:
+def is_json(name: str, key_field: str | None) -> bool:
+    """Whether every line must be JSON: the file's name or the key says so. Otherwise it may be any bytes."""
+    return key_field is not None or name.removesuffix(".gz").endswith(".jsonl")
+
+
+def lines(source: Source, *, stop: Stop, json_lines: bool, key_field: str | None) -> Iterator[Line]:
     """The lines of the input without empty ones. Raises BadLine, or Stopped by a signal while it waits."""
     number = 0
     while True:
@@ -55,7 +60,7 @@ def lines(source: Source, *, stop: Stop, key_field: str | None, text: bool) -> I
             return
         body = read.rstrip(b"\r\n")
         if body.strip():
-            yield Line(number, body, None if text else checked(number, body, key_field))
+            yield Line(number, body, checked(number, body, key_field) if json_lines else None)
 
 
 def read_line(source: Source, number: int) -> bytes:
@@ -77,7 +82,8 @@ def checked(number: int, body: bytes, key_field: str | None) -> str | None:
         raise BadLine(number, f"not UTF-8 (byte {error.start + 1}): write the file in UTF-8") from error
     except (ValueError, RecursionError) as error:
         raise BadLine(
-            number, f"not JSON ({error}): mend it, or send lines as they are with --text"
+            number,
+            f"not JSON ({error}): mend it; without --key-field a file not named .jsonl may hold any text",
         ) from error
     return None if key_field is None else key_of(number, value, key_field)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from catmq_client import Producer
 from catmq_client.cli.arguments import header, whole
 from catmq_client.cli.brokers import Brokers
-from catmq_client.cli.lines import BadLine, Source, lines, opened
+from catmq_client.cli.lines import BadLine, Source, is_json, lines, opened
 from catmq_client.cli.output import json_line, note, write
 from catmq_client.cli.stop import GRACE_S, Stop, Stopped
 from catmq_client.errors import CatmqError
@@ -28,17 +28,20 @@ SHOWN = 10  # failed lines that are told one by one
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """The arguments of `catmq send`."""
     made = commands.add_parser(
-        "send", parents=[common], help="send one message, or one for each line of JSON"
+        "send", parents=[common], help="send one message, or one for each line of the input"
     )
     made.add_argument("topic", metavar="TOPIC")
     made.add_argument(
         "message", metavar="MESSAGE", nargs="?", help="one message's body; - reads standard input"
     )
     made.add_argument(
-        "--file", metavar="FILE", help="JSON lines: X.jsonl, X.jsonl.gz, or - for standard input"
+        "--file",
+        metavar="FILE",
+        help="a message a line: X.jsonl[.gz] (lines must be JSON), any other file, - for standard input",
     )
-    made.add_argument("--key-field", metavar="FIELD", help="the field of each JSON line that is its key")
-    made.add_argument("--text", action="store_true", help="lines are any text, not JSON")
+    made.add_argument(
+        "--key-field", metavar="FIELD", help="the field of each line, a JSON object, that is its key"
+    )
     made.add_argument(
         "--batch", type=whole(1, MAX_BATCH), default=500, metavar="N", help="messages a request (default 500)"
     )
@@ -57,8 +60,8 @@ def send(args: argparse.Namespace, brokers: Brokers) -> int:
     """Sends; exit code 0 when everything is stored."""
     if args.message not in (None, "-") and args.file:
         args.usage("give a MESSAGE or --file, not both")
-    if args.key_field and (args.text or args.key is not None or args.message not in (None, "-")):
-        args.usage("--key-field takes the key from JSON lines: not with --text, --key or a MESSAGE")
+    if args.key_field and (args.key is not None or args.message not in (None, "-")):
+        args.usage("--key-field takes the key from JSON lines: not with --key or a MESSAGE")
     if args.message not in (None, "-"):
         return send_one(args, brokers)
     return send_lines(args, brokers)
@@ -121,12 +124,13 @@ class Sending:
         self._producer = producer
         self._receipts = receipts
         self._stop = stop
+        self._json = is_json(args.file or "-", args.key_field)
 
     def run(self, source: Source) -> str | None:
         """Sends until the input ends, a send has failed, or a signal comes; what was wrong with the input."""
         last = 0
         try:
-            for line in lines(source, stop=self._stop, key_field=self._args.key_field, text=self._args.text):
+            for line in lines(source, stop=self._stop, key_field=self._args.key_field, json_lines=self._json):
                 last = line.number
                 if self._stop.asked or self._receipts.over:
                     break

@@ -125,7 +125,7 @@ class FakeBroker:
             return [seen for seen in self.requests if pattern.search(f"{seen.method} {seen.path}")]
 
     def wait_until(self, true: Callable[[], bool], *, timeout_s: float = 10.0) -> bool:
-        """Whether `true()` became true in time; looked at after every request."""
+        """Whether `true()` became true in time; looked at whenever a request comes or ends."""
         with self._changed:
             return self._changed.wait_for(true, timeout_s)
 
@@ -143,6 +143,7 @@ class FakeBroker:
         query = {name: str(value) for name, value in (params or {}).items()}
         with self._changed:
             self.requests.append(Seen(method, path, decoded))
+            self._changed.notify_all()
             self._raise_fault(method, path, after=False)
             try:
                 answer = self._answer(method, path, decoded, query)

@@ -1,0 +1,43 @@
+"""The main job on real processes: all events arrive, in order, shared by two consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.acceptance.scenarios import main_job
+from tests.acceptance.scenarios.stage import Stage
+from tests.support.servers import Server
+
+
+def test_two_consumers_share_the_whole_stream_and_get_every_event_in_order(
+    stage: Stage, stream: Path
+) -> None:
+    main_job.run(stage, source=stream, batch=500)
+
+
+def test_the_stream_arrives_as_well_when_every_message_is_sent_by_itself(
+    stage: Stage, part: Callable[[int], Path]
+) -> None:
+    main_job.run(stage, source=part(1_000), batch=1)
+
+
+def test_two_consumers_that_start_on_a_backlog_leave_nothing_out(
+    stage: Stage, part: Callable[[int], Path]
+) -> None:
+    main_job.backlog(stage, source=part(5_000))
+
+
+def test_the_main_job_works_on_mariadb_with_two_nodes(
+    mariadb_server: Server, on_stage: Callable[[Server], Stage], stream: Path
+) -> None:
+    stage = on_stage(mariadb_server)
+    main_job.run(stage, source=stream, batch=500)
+    nodes = {node["name"]: node["queues"] for node in stage.terminal.admin.nodes()}
+    assert nodes == {"n1": 2, "n2": 2}
+
+
+def test_single_messages_arrive_on_mariadb_with_two_nodes(
+    mariadb_server: Server, on_stage: Callable[[Server], Stage], part: Callable[[int], Path]
+) -> None:
+    main_job.run(on_stage(mariadb_server), source=part(1_000), batch=1)

@@ -1,0 +1,143 @@
+"""script/server as its users meet it: start, refuse, restart, stop, come back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.mariadb import MariaDB
+from tests.support.server import Server
+from tests.support.waiting import until
+
+SEND = "/api/v1/topics/orders/messages"
+NewServer = Callable[..., Server]
+INCARNATION = "0190b6f0-0000-7000-8000-000000000001"
+
+
+def test_credentials_are_private_and_work(server: Server) -> None:
+    file = server.data / "credentials.env"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    names = ["CATMQ_URL", "CATMQ_API_KEY", "CATMQ_ADMIN_USER", "CATMQ_ADMIN_PASSWORD"]
+    assert list(server.credentials) == names
+    assert server.credentials["CATMQ_URL"] == server.url
+    assert server.call("GET", "/api/v1/nodes")[1]["nodes"][0]["name"] == "failure"
+
+
+def test_a_second_server_on_the_same_directory_is_refused(server: Server) -> None:
+    code, text = Server(server.data).refused()
+    assert code == 1
+    assert f"runs on {server.data} already" in text
+
+
+def test_a_port_in_use_is_refused(server: Server, tmp_path: Path) -> None:
+    code, text = Server(tmp_path / "other", port=server.port).refused()
+    assert code == 1
+    assert f"Port {server.port} of 127.0.0.1 is in use" in text
+
+
+def test_a_setting_that_does_not_exist_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    code, text = Server(tmp_path / "other", environ={"CATMQ_WORKER": "3"}).refused()
+    assert code == 1
+    assert (
+        text.strip().splitlines()[-1] == "CatMQ: CATMQ_WORKER is not a setting. Did you mean CATMQ_WORKERS?"
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_broker_that_ends_is_started_again(server: Server, number: int) -> None:
+    before = server.call("GET", "/api/v1/topics")
+    server.restart_broker(number)
+    assert server.call("GET", "/api/v1/topics") == before
+
+
+def test_jobs_that_end_are_started_again(server: Server) -> None:
+    def clusters() -> set[int]:
+        return {pid for pid in server.processes() if b"qcluster" in cmdline(pid)}
+
+    before = until(clusters)
+    for pid in before:
+        kill(pid, signal.SIGKILL)
+    until(lambda: clusters() and not clusters() & before, limit_s=30)
+
+
+def test_a_waiting_pull_does_not_delay_the_end(new_server: NewServer) -> None:
+    server = new_server()
+    server.call("POST", "/api/v1/topics", {"name": "orders", "queues": 1})
+    asked = {
+        "name": "c",
+        "incarnation": "0190b6f0-0000-7000-8000-000000000001",
+        "topics": ["orders"],
+        "sdk": "test",
+    }
+    consumer = server.call("POST", "/api/v1/groups/g/consumers", asked)[1]["consumer_id"]
+    pull = {"generation": 99, "queues": [], "max_messages": 1, "max_bytes": 1000, "wait_ms": 30_000}
+    answers: list[tuple[int, Any]] = []
+    waiting = threading.Thread(
+        target=lambda: answers.append(server.call("POST", f"/api/v1/consumers/{consumer}/pull", pull))
+    )
+    waiting.start()
+    until(lambda: "catmq_waiters 1.0" in server.call("GET", "/metrics")[1])
+
+    assert server.end(signal.SIGINT) == 0
+
+    waiting.join(5)
+    assert answers[0][0] == 200
+    assert server.processes() == []
+
+
+def test_a_killed_server_leaves_nothing_and_comes_back_with_everything(new_server: NewServer) -> None:
+    server = new_server()
+    server.call("POST", "/api/v1/topics", {"name": "orders", "queues": 2})
+    sent = server.call("POST", SEND, {"messages": [{"body": "kept", "key": "k"}]})[1]["results"][0]
+    key = server.api_key
+
+    server.end(signal.SIGKILL)
+    until(lambda: not server.processes(), limit_s=60)
+    server.start()
+
+    assert server.api_key == key
+    found = server.call("GET", f"{SEND}?message_id={sent['message_id']}")[1]["messages"]
+    assert [message["body"] for message in found] == ["kept"]
+
+
+def test_metadata_may_lie_on_mariadb(new_server: NewServer, database_url: str, mariadb: MariaDB) -> None:
+    server = new_server(environ={"CATMQ_DATABASE_URL": database_url})
+    with mariadb.schema() as schema:
+        where = {"host": "127.0.0.1", "port": mariadb.port, "database": schema}
+        node = {"name": "n1", "engine": "mysql", **where}
+        account = {"username": "catmq", "password": mariadb.password}
+        assert server.call("POST", "/api/v1/nodes", node | account)[0] == 201
+        assert server.call("POST", "/api/v1/topics", {"name": "orders", "queues": 2})[0] == 201
+        results = server.call("POST", SEND, {"messages": [{"body": "hello"}]})[1]["results"]
+        assert results[0]["offset"] == 0
+        assert server.end() == 0
+    assert server.processes() == []
+
+
+def test_people_log_in_to_the_admin(server: Server) -> None:
+    status, page = server.call("GET", "/admin/login/")
+    assert (status, "csrfmiddlewaretoken" in page) == (200, True)
+    assert server.call("GET", "/static/admin/css/base.css")[0] == 200
+
+
+def cmdline(pid: int) -> bytes:
+    """A process's command, b'' when it is gone."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def kill(pid: int, number: int) -> None:
+    """Signals a process that may be gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)

@@ -1,0 +1,70 @@
+"""The admin: behind login, everything listed, nothing to change, no secret shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from django.apps import apps
+from django.contrib.auth import get_user_model
+from django.test import Client
+from django.urls import reverse
+
+from messagestore import subscriptions, topics
+from metadata import actors, groups, keys
+from metadata.models import ApiKey, DbNode
+
+ACTOR = actors.command("test")
+MODELS = [model._meta.model_name for model in apps.get_app_config("metadata").get_models()]
+
+
+@pytest.fixture
+def browser(make_node: Callable[..., str]) -> Client:
+    """An administrator's browser, with one of everything to see."""
+    make_node("main")
+    topics.create(name="orders", queues=1, actor=ACTOR)
+    groups.create(name="billing", actor=ACTOR)
+    subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
+    keys.create(name="shop", rights={"produce": ["*"]}, actor=ACTOR)
+    user = get_user_model().objects.create_superuser("ada", password="enough characters")
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def test_a_stranger_is_sent_to_the_login(metadata_db: None) -> None:
+    answer = Client().get(reverse("admin:index"))
+    assert (answer.status_code, "/admin/login/" in answer["Location"]) == (302, True)
+
+
+def test_every_list_is_shown_and_searched(browser: Client) -> None:
+    for model in MODELS:
+        page = browser.get(reverse(f"admin:metadata_{model}_changelist"), {"q": "1"})
+        assert page.status_code == 200, model
+
+
+def test_every_row_is_shown_and_cannot_be_changed(browser: Client) -> None:
+    for model in apps.get_app_config("metadata").get_models():
+        for row in model._default_manager.all():
+            page = reverse(f"admin:metadata_{model._meta.model_name}_change", args=[row.pk])
+            assert browser.get(page).status_code == 200
+            assert browser.post(page, {}).status_code == 403
+        assert browser.get(reverse(f"admin:metadata_{model._meta.model_name}_add")).status_code == 403
+
+
+def test_no_secret_reaches_the_browser(browser: Client) -> None:
+    key, node = ApiKey.objects.get(), DbNode.objects.get()
+    pages = [
+        browser.get(reverse("admin:metadata_apikey_change", args=[key.pk])),
+        browser.get(reverse("admin:metadata_dbnode_change", args=[node.pk])),
+        browser.get(reverse("admin:metadata_apikey_changelist")),
+    ]
+    text = "".join(page.content.decode() for page in pages)
+    assert key.name in text
+    assert key.digest not in text
+    assert not node.password_encrypted or node.password_encrypted not in text
+
+
+def test_schedules_can_be_seen_but_not_made(browser: Client) -> None:
+    assert browser.get(reverse("admin:django_q_schedule_changelist")).status_code == 200
+    assert browser.get(reverse("admin:django_q_schedule_add")).status_code == 403

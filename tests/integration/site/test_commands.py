@@ -1,0 +1,112 @@
+"""Commands: what they print, and one clear line with an exit code when they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command, get_commands, load_command_class
+
+from metadata import snapshot
+from metadata.models import ApiKey, ConsumerGroup, DbNode, Topic
+
+NewDatabase = Callable[..., dict[str, Any]]
+OURS = sorted(name for name, app in get_commands().items() if app == "catmq_site")
+
+
+def run(*arguments: str) -> str:
+    """What a command prints on stdout."""
+    out = StringIO()
+    call_command(*arguments, stdout=out)
+    return out.getvalue()
+
+
+def url(database: dict[str, Any]) -> str:
+    """A node's database as `register_node` wants it."""
+    if database["engine"] == "sqlite":
+        return f"sqlite:{database['database']}"
+    where = f"{database['host']}:{database['port']}/{database['database']}"
+    return f"mysql://{database['username']}:{database['password']}@{where}"
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_command_explains_itself(name: str) -> None:
+    command = load_command_class("catmq_site", name)
+    assert command.help
+    assert name in command.create_parser("manage.py", name).format_help()
+
+
+def test_from_a_node_to_a_subscription(metadata_db: None, node_database: NewDatabase) -> None:
+    assert run("register_node", "main", url(node_database())) == "Node main is registered.\n"
+    assert run("create_topic", "orders", "--queues", "2") == "Topic orders is ready with 2 queues.\n"
+    assert run("create_group", "billing", "--session-timeout-ms", "5000") == "Group billing exists.\n"
+    said = run("subscribe", "billing", "orders", "--from", "latest")
+    assert said == "Group billing reads topic orders from latest.\n"
+    assert Topic.objects.get().queues.count() == 2
+    assert ConsumerGroup.objects.get().session_timeout_ms == 5000
+    assert "billing: balanced" in run("rebalance", "billing", "--dry-run")
+
+
+def test_a_nodes_password_may_come_from_the_environment(
+    metadata_db: None, node_database: NewDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CATMQ_NODE_EU_WEST_URL", url(node_database()))
+    run("register_node", "eu-west", "--special", "--capacity-gb", "10")
+    node = DbNode.objects.get()
+    assert (node.special, node.capacity_gb) == (True, 10)
+
+
+def test_an_api_key_is_printed_once_and_found_by_its_digest(metadata_db: None) -> None:
+    from metadata import keys
+
+    plaintext = run("create_api_key", "shop", "--right", "produce=a*,b", "--right", "produce=c").strip()
+    found = snapshot.find_key(keys.digest(plaintext))
+    assert found is not None
+    assert found.rights == {"produce": ("a*", "b", "c")}
+    assert plaintext not in str(ApiKey.objects.values().get())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "code"),
+    [
+        (("create_topic", "a b"), "a topic name has", 1),
+        (("create_topic", "orders"), "node", 3),
+        (("subscribe", "billing", "orders"), "billing does not exist", 1),
+        (("register_node", "n1"), "CATMQ_NODE_N1_URL", 1),
+        (("register_node", "n1", "postgres://x"), "must look like mysql://", 1),
+        (("register_node", "n1", "mysql://u:p@127.0.0.1:1/d"), "127.0.0.1:1", 1),
+        (("create_api_key", "k", "--right", "produce"), "must look like produce=orders*", 1),
+        (("create_api_key", "k", "--right", "produc=*"), "produc", 1),
+        (("rebalance",), "Name groups, or say --all.", 1),
+        (("rebalance", "nobody"), "nobody does not exist", 1),
+    ],
+)
+def test_a_refusal_is_one_line(metadata_db: None, arguments: tuple[str, ...], said: str, code: int) -> None:
+    with pytest.raises(CommandError) as refusal:
+        run(*arguments)
+    assert said in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert refusal.value.returncode == code
+
+
+def test_schedules_are_made_equal_to_the_list(metadata_db: None) -> None:
+    from django_q.models import Schedule
+
+    from catmq_site.jobs import JOBS
+
+    Schedule.objects.create(name="of yesterday", func="os.getpid")
+    run("syncjobs")
+    run("syncjobs")
+    assert sorted(Schedule.objects.values_list("name", flat=True)) == sorted(JOBS)
+
+
+def test_every_job_runs_and_is_recorded(metadata_db: None) -> None:
+    from catmq_site import tasks
+    from catmq_site.jobs import JOBS
+    from metadata.models import JobRun
+
+    for name in JOBS:
+        tasks.run_job(name)
+    assert sorted(JobRun.objects.values_list("name", "state")) == [(name, "done") for name in sorted(JOBS)]

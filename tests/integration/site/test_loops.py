@@ -1,0 +1,103 @@
+"""The loops of a worker: they repeat, survive failures, end when asked, and one process leads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from catmq_site import maintenance, tasks
+from catmq_site.maintenance import Loop, Loops, SnapshotLoop
+from messagestore import subscriptions, topics
+from messagestore.heads import board
+from metadata import actors, groups, leases, rebalance
+from tests.support.waiting import until
+
+ACTOR = actors.command("test")
+
+
+def test_a_loop_repeats_until_it_is_stopped_and_then_finishes() -> None:
+    passes, finished = [], threading.Event()
+    loops = Loops([Loop("count", 0.001, lambda: passes.append(1), finished.set)])
+    loops.start()
+    until(lambda: len(passes) > 3)
+    loops.stop()
+    assert finished.is_set()
+    assert not [thread for thread in threading.enumerate() if thread.name == "loop-count"]
+
+
+def test_a_failing_loop_goes_on_and_says_so_with_a_count(caplog: pytest.LogCaptureFixture) -> None:
+    passes = []
+
+    def fail_twice() -> None:
+        passes.append(1)
+        if len(passes) <= 2:
+            raise RuntimeError("on purpose")
+
+    loops = Loops([Loop("flaky", 0.001, fail_twice)])
+    loops.start()
+    until(lambda: len(passes) > 4)
+    loops.stop()
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["Loop flaky failed, time 1 in a row", "Loop flaky failed, time 2 in a row"]
+    assert all(record.exc_info for record in caplog.records)
+
+
+def test_the_loops_of_a_worker_have_names_of_their_own() -> None:
+    names = [loop.name for loop in maintenance.loops()]
+    assert len(names) == len(set(names))
+
+
+def test_a_leased_loop_is_run_by_its_holder_only_and_given_up_at_the_end(metadata_db: None) -> None:
+    done: list[str] = []
+    loop = maintenance.leased("work", 10, lambda: done.append("led"), otherwise=lambda: done.append("looked"))
+    assert leases.acquire(name="work", holder="another", ttl_s=60)
+    loop.run_once()
+    leases.release(name="work", holder="another")
+    loop.run_once()
+    assert loop.finish is not None
+    loop.finish()
+    assert done == ["looked", "led"]
+    assert leases.acquire(name="work", holder="another", ttl_s=60)
+
+
+def test_a_change_of_a_group_wakes_its_waiting_pulls(metadata_db: None) -> None:
+    group, other = (groups.create(name=name, actor=ACTOR) for name in ("billing", "other"))
+    loop = SnapshotLoop()
+    loop.run_once()
+    with board.watch(group.id, {}) as waiter, board.watch(other.id, {}) as asleep:
+        groups.update(name="billing", settings={"stopped": True}, actor=ACTOR)
+        loop.run_once()
+        assert waiter.wait(0)
+        assert not asleep.wait(0)
+
+
+def test_a_rebalance_that_nobody_ran_is_run_by_the_loop(
+    make_node: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_node("main")
+    topics.create(name="orders", queues=2, actor=ACTOR)
+    groups.create(name="billing", actor=ACTOR)
+    subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
+    monkeypatch.setattr(maintenance, "PATIENCE_S", 0.0)
+    assert rebalance.pending()
+    assert maintenance.OverdueRebalances().run_once() == 1
+    assert rebalance.pending() == []
+
+
+def test_a_rebalance_is_given_three_seconds_before_the_loop_takes_it(metadata_db: None) -> None:
+    loop = maintenance.OverdueRebalances()
+    assert maintenance.PATIENCE_S == 3.0
+    assert loop.run_once() == 0
+
+
+def test_background_work_is_asked_of_django_q(metadata_db: None) -> None:
+    from django_q.models import OrmQ
+
+    OrmQ.objects.all().delete()
+    group = groups.create(name="billing", actor=ACTOR)
+    tasks.ask_for_rebalance(group.id)
+    task = OrmQ.objects.get().task
+    assert (task["func"], task["args"]) == ("catmq_site.tasks.run_rebalance", (group.id,))
+    tasks.run_rebalance(group.id)

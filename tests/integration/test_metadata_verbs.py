@@ -1,0 +1,393 @@
+"""Topics, nodes, keys, groups, subscriptions, leases, job runs: the verbs and what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from metadata import audit, groups, job_runs, keys, leases, nodes, rebalance, snapshot, subscriptions, topics
+from metadata.actors import Actor
+from metadata.clock import database_now
+from metadata.errors import Code, Conflict, Forbidden, Invalid, NotBuilt, NotFound, NoWritableQueue
+from metadata.models import (
+    ApiKey,
+    AuditLog,
+    ConsumerGroup,
+    ConsumerGroupTopic,
+    JobRun,
+    Lease,
+    Queue,
+    QueueOffset,
+    Topic,
+)
+from metadata.pages import Window
+from tests.support import rows
+from tests.support.rows import ME, Member
+
+pytestmark = pytest.mark.usefixtures("metadata_db")
+NOBODY = Actor(kind="key", name="nobody", rights={"produce": ("x",)}, key_id=1)
+
+
+def raised(code: Code, kind: type[Exception], call: Callable[[], object]) -> None:
+    with pytest.raises(kind) as caught:
+        call()
+    assert getattr(caught.value, "code", None) == code
+
+
+def test_a_new_topic_spreads_its_queues_over_normal_nodes_that_are_open() -> None:
+    rows.node("n1")
+    rows.node("n2")
+    rows.node("bad", kind="failure")
+    rows.node("apart", special=True)
+    rows.node("shut")
+    nodes.update(name="shut", settings={"state": "read_only"}, actor=ME)
+
+    made = topics.plan(name="orders", queues=4, actor=ME)
+
+    assert [one.node for one in made.queues] == ["n1", "n2", "n1", "n2"]
+    assert (made.state, made.layout) == ("creating", ())
+
+
+def test_a_topic_can_be_put_on_one_node_even_a_special_one() -> None:
+    rows.node("n1")
+    rows.node("apart", special=True)
+
+    made = topics.plan(name="orders", queues=2, node="apart", actor=ME)
+
+    assert [one.node for one in made.queues] == ["apart", "apart"]
+    raised(Code.NODE_NOT_FOUND, NotFound, lambda: topics.plan(name="t", queues=1, node="none", actor=ME))
+
+
+def test_without_an_open_node_no_topic_can_be_made() -> None:
+    raised(Code.NO_WRITABLE_QUEUE, NoWritableQueue, lambda: topics.plan(name="orders", queues=1, actor=ME))
+    assert not Topic.objects.exists()
+
+
+@pytest.mark.parametrize("queues", [0, 257])
+def test_too_few_or_too_many_queues_are_refused(queues: int) -> None:
+    rows.node()
+
+    raised(Code.INVALID, Invalid, lambda: topics.plan(name="orders", queues=queues, actor=ME))
+
+
+def test_a_topic_name_can_be_taken_once_and_in_four_spellings(in_threads: Callable[..., list[Any]]) -> None:
+    rows.node()
+
+    def make() -> str:
+        try:
+            return topics.plan(name="orders", queues=1, actor=ME).name
+        except Conflict as error:
+            return error.code
+
+    made = in_threads([make] * 4)
+
+    assert sorted(made) == ["already_exists"] * 3 + ["orders"]
+    for spelling in ("Orders", "ORDERS", "orders."):
+        topics.plan(name=spelling, queues=1, actor=ME)
+
+
+def test_a_deleted_topic_frees_its_name_and_keeps_its_queues_until_removed() -> None:
+    rows.node()
+    queues = rows.topic("orders", queues=2)
+
+    raised(Code.NOT_CONFIRMED, Invalid, lambda: topics.mark_deleted(name="orders", confirm=None, actor=ME))
+    gone = topics.mark_deleted(name="orders", confirm="orders", actor=ME)
+    again = rows.topic("orders", queues=2)
+
+    assert set(queues).isdisjoint(again)
+    assert gone.name == f"orders~{gone.id}"
+    assert topics.due_for_drop() == []
+    Topic.objects.filter(pk=gone.id).update(deleted_at=database_now() - timedelta(days=3, seconds=1))
+    assert [one.id for one in topics.due_for_drop()] == [gone.id]
+    topics.remove(gone.id)
+    topics.remove(gone.id)
+    assert set(Queue.objects.values_list("pk", flat=True)) == set(again)
+
+
+def test_a_topic_in_use_is_not_deleted() -> None:
+    rows.world()
+
+    raised(Code.IN_USE, Conflict, lambda: topics.mark_deleted(name="orders", confirm="orders", actor=ME))
+
+
+def test_what_a_crash_left_creating_is_listed_and_can_be_discarded() -> None:
+    rows.node()
+    planned = topics.plan(name="orders", queues=2, actor=ME)
+    ready = rows.topic("ready")
+
+    assert topics.unfinished(60) == []
+    assert [one.id for one in topics.unfinished(-1)] == [planned.id]
+    topics.discard(planned.id)
+
+    assert set(Queue.objects.values_list("pk", flat=True)) == set(ready)
+    topics.discard(topics.named(name="ready", actor=ME).id)  # not creating: left alone
+    assert Topic.objects.filter(name="ready").exists()
+
+
+def test_making_a_topic_ready_twice_changes_nothing() -> None:
+    rows.node()
+    rows.topic("orders")
+    topic = topics.named(name="orders", actor=ME)
+
+    assert topics.make_ready(topic.id) == topic
+
+
+def test_changing_a_topic_audits_only_what_changed() -> None:
+    rows.node()
+    rows.topic("orders")
+
+    topics.update(name="orders", settings={"retention_days": 3, "owners": ""}, actor=ME)
+
+    row = AuditLog.objects.order_by("id").last()
+    assert row is not None
+    assert (row.verb, row.name, row.before, row.after) == (
+        "update",
+        "orders",
+        {"retention_days": 7},
+        {"retention_days": 3},
+    )
+    assert (row.actor_kind, row.actor_name) == ("command", "test")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: topics.plan(name="orders2", queues=1, actor=NOBODY),
+        lambda: topics.update(name="orders", settings={}, actor=NOBODY),
+        lambda: topics.mark_deleted(name="orders", confirm="orders", actor=NOBODY),
+        lambda: topics.named(name="orders", actor=NOBODY),
+        lambda: groups.create(name="g", actor=NOBODY),
+        lambda: groups.update(name="billing", settings={}, actor=NOBODY),
+        lambda: groups.delete(name="billing", confirm="billing", actor=NOBODY),
+        lambda: groups.describe(name="billing", actor=NOBODY),
+        lambda: subscriptions.plan(group="billing", topic="orders", start="latest", actor=NOBODY),
+        lambda: subscriptions.mark_deleting(group="billing", topic="orders", actor=NOBODY),
+        lambda: subscriptions.update(group="billing", topic="orders", settings={}, actor=NOBODY),
+        lambda: nodes.create(name="n2", engine="sqlite", database="x", actor=NOBODY),
+        lambda: nodes.update(name="n1", settings={}, actor=NOBODY),
+        lambda: nodes.delete(name="n1", confirm="n1", actor=NOBODY),
+        lambda: keys.create(name="k", rights={"produce": ["*"]}, actor=NOBODY),
+        lambda: keys.delete(name="k", confirm="k", actor=NOBODY),
+    ],
+)
+def test_every_verb_refuses_an_actor_without_the_right_and_writes_nothing(call: Callable[[], object]) -> None:
+    rows.world()
+    audited = AuditLog.objects.count()
+
+    raised(Code.FORBIDDEN, Forbidden, call)
+
+    assert AuditLog.objects.count() == audited
+
+
+def test_a_key_is_shown_once_and_kept_as_a_digest() -> None:
+    view, plaintext = keys.create(name="app", rights={"produce": ["orders*"]}, actor=ME)
+
+    assert plaintext.startswith("catmq_")
+    assert plaintext not in str(list(ApiKey.objects.values()) + list(AuditLog.objects.values()))
+    found = snapshot.find_key(keys.digest(plaintext))
+    assert found is not None
+    assert (found.name, dict(found.rights)) == ("app", {"produce": ("orders*",)})
+    assert keys.named(name="app", actor=ME) == view
+    assert snapshot.find_key("0" * 64) is None
+
+
+def test_a_node_with_queues_is_not_deleted_and_its_password_is_never_shown() -> None:
+    rows.node("n1", password="hunter2")
+    rows.topic()
+    rows.node("n2")
+
+    raised(Code.IN_USE, Conflict, lambda: nodes.delete(name="n1", confirm="n1", actor=ME))
+    nodes.delete(name="n2", confirm="n2", actor=ME)
+
+    assert "hunter2" not in str(nodes.named(name="n1", actor=ME)) + str(list(AuditLog.objects.values()))
+    raised(Code.NODE_NOT_FOUND, NotFound, lambda: nodes.named(name="n2", actor=ME))
+
+
+def test_lists_are_paged_by_name_and_show_only_what_the_actor_may_see() -> None:
+    rows.node()
+    for number in range(5):
+        rows.topic(f"a{number}", queues=1)
+        rows.topic(f"b{number}", queues=1)
+    actor = Actor(kind="key", name="k", rights={"produce": ("b*",)})
+
+    first = topics.page(actor=actor, window=Window(limit=2))
+    second = topics.page(actor=actor, window=Window(limit=2, after=first.next or ""))
+    last = topics.page(actor=actor, window=Window(limit=2, after=second.next or ""))
+
+    assert [one.name for one in (*first.items, *second.items, *last.items)] == ["b0", "b1", "b2", "b3", "b4"]
+    assert last.next is None
+    assert [one.name for one in topics.page(actor=ME, window=Window(search="3")).items] == ["a3", "b3"]
+    raised(Code.INVALID, Invalid, lambda: topics.page(actor=ME, window=Window(limit=1001)))
+
+
+def test_a_broadcasting_group_is_not_built_yet_and_an_unknown_mode_is_refused() -> None:
+    raised(Code.NOT_IMPLEMENTED, NotBuilt, lambda: groups.create(name="g", mode="broadcasting", actor=ME))
+    raised(Code.INVALID, Invalid, lambda: groups.create(name="g", mode="both", actor=ME))
+    assert not ConsumerGroup.objects.exists()
+
+
+def test_a_group_shows_members_with_heartbeat_age_and_queues() -> None:
+    queues = rows.world()
+    member = Member("a", instance_id="one").register()
+    member.beat()
+
+    [shown] = groups.describe(name="billing", actor=ME).members
+
+    assert (shown.name, shown.instance_id, shown.queues) == ("a", "one", queues)
+    assert shown.heartbeat_age_ms is not None
+    assert 0 <= shown.heartbeat_age_ms < 10_000
+    assert member.id is not None
+    assert member.id.text.startswith(shown.consumer_id_prefix)
+    assert member.id.text != shown.consumer_id_prefix
+
+
+def test_a_group_with_members_is_not_deleted_and_a_deleted_one_frees_its_name() -> None:
+    rows.world()
+    member = Member("a").register()
+    raised(Code.IN_USE, Conflict, lambda: groups.delete(name="billing", confirm="billing", actor=ME))
+    member.leave()
+
+    groups.delete(name="billing", confirm="billing", actor=ME)
+    groups.create(name="billing", actor=ME)
+
+    [left] = subscriptions.unfinished(60)
+    assert left.state == "deleting"
+    subscriptions.remove(left.id)
+    assert not QueueOffset.objects.exists()
+
+
+def test_a_subscription_is_planned_made_ready_and_taken_down() -> None:
+    rows.node()
+    queues = rows.topic()
+    rows.group(topics=())
+    planned = subscriptions.plan(group="billing", topic="orders", start="latest", actor=ME)
+    assert (planned.state, planned.start, planned.queues) == ("creating", "latest", queues)
+    assert set(QueueOffset.objects.values_list("queue_id", "epoch")) == {(queue, 0) for queue in queues}
+    raised(
+        Code.ALREADY_EXISTS,
+        Conflict,
+        lambda: subscriptions.plan(group="billing", topic="orders", start="latest", actor=ME),
+    )
+    member = Member("a").register()
+    assert member.beat().assigned == ()
+
+    subscriptions.make_ready(planned.id)
+    assert rebalance.pending() == [planned.group_id]
+    rebalance.rebalance(planned.group_id)
+    assert len(member.beat().assigned) == 4
+
+    going = subscriptions.mark_deleting(group="billing", topic="orders", actor=ME)
+    rebalance.rebalance(planned.group_id)
+    assert set(member.beat().revoked) == set(queues)
+    member.beat()
+    assert set(QueueOffset.objects.values_list("owner", flat=True)) == {None}
+    subscriptions.remove(going.id)
+    assert not ConsumerGroupTopic.objects.exists()
+    assert not QueueOffset.objects.exists()
+
+
+def test_subscribing_to_what_is_not_there_is_refused() -> None:
+    rows.world()
+
+    def plan(group: str, topic: str, start: str = "earliest") -> Callable[[], object]:
+        return lambda: subscriptions.plan(group=group, topic=topic, start=start, actor=ME)
+
+    raised(Code.GROUP_NOT_FOUND, NotFound, plan("none", "orders"))
+    raised(Code.TOPIC_NOT_FOUND, NotFound, plan("billing", "none"))
+    raised(Code.INVALID, Invalid, plan("billing", "orders", "middle"))
+
+
+def test_background_work_is_asked_for_only_when_the_mark_goes_from_clear_to_set_and_after_the_commit() -> (
+    None
+):
+    from django.db import transaction
+
+    rows.node()
+    rows.topic("t1")
+    rows.topic("t2")
+    rows.group(topics=())
+    group_id = ConsumerGroup.objects.get().pk
+    asked: list[int] = []
+    rebalance.set_background(asked.append)
+    try:
+        with transaction.atomic():
+            rebalance.request(group_id, "a test")
+            rebalance.request(group_id, "a test")
+            assert asked == []
+        rows.subscribe("billing", "t1")
+        assert asked == [group_id]
+        rebalance.rebalance(group_id)
+        rows.subscribe("billing", "t2")
+        assert asked == [group_id, group_id]
+    finally:
+        rebalance.set_background(None)
+
+
+def test_a_rebalance_that_moves_nothing_keeps_the_generation_and_clears_the_mark() -> None:
+    rows.world()
+    Member("a").register()
+    group = ConsumerGroup.objects.get()
+
+    moves = rebalance.rebalance(group.pk)
+
+    assert (moves.granted, moves.revoked, moves.generation) == ((), (), group.generation)
+    assert rebalance.pending() == []
+
+
+def test_two_topics_are_shared_evenly_and_a_second_topic_moves_nothing_of_the_first() -> None:
+    rows.world(queues=3)
+    first, second = Member("a").register(), Member("b").register()
+    for _ in range(2):
+        first.beat(), second.beat()
+    held = [dict(first.owned), dict(second.owned)]
+
+    rows.topic("more", queues=3)
+    rows.subscribe("billing", "more")
+    rebalance.rebalance(ConsumerGroup.objects.get().pk)
+    first.beat(), second.beat()
+
+    assert len(first.owned) == len(second.owned) == 3
+    assert held[0].items() <= first.owned.items()
+    assert held[1].items() <= second.owned.items()
+
+
+def test_a_lease_has_one_holder_and_a_new_holder_a_new_term(in_threads: Callable[..., list[Any]]) -> None:
+    taken = in_threads(
+        [lambda who=who: leases.acquire(name="x", holder=f"h{who}", ttl_s=60) for who in range(5)]
+    )
+    assert taken.count(True) == 1
+    holder = f"h{taken.index(True)}"
+    assert leases.acquire(name="x", holder=holder, ttl_s=60)
+    assert leases.term(name="x", holder="other", ttl_s=60) is None
+
+    Lease.objects.update(expires_at=database_now() - timedelta(seconds=1))
+    term = leases.term(name="x", holder="other", ttl_s=60)
+
+    assert term is not None
+    assert term.term == 2
+    assert not leases.acquire(name="x", holder=holder, ttl_s=60)
+    leases.release(name="x", holder="other")
+    assert leases.acquire(name="x", holder=holder, ttl_s=60)
+
+
+def test_job_runs_are_recorded_as_done_or_failed_and_trimmed() -> None:
+    with job_runs.record("sweep") as run:
+        run.count = 3
+    with pytest.raises(ZeroDivisionError), job_runs.record("sweep"):
+        raise ZeroDivisionError("no")
+
+    failed, done = JobRun.objects.order_by("-id")
+    assert (done.state, done.count) == ("done", 3)
+    assert (failed.state, failed.detail) == ("failed", "ZeroDivisionError: no")
+    assert done.finished_at is not None
+    assert job_runs.trim(days=-1) == 2
+
+
+def test_the_audit_log_is_trimmed() -> None:
+    rows.node()
+
+    assert audit.trim() == 0
+    assert audit.trim(days=-1) == 1

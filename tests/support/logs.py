@@ -1,0 +1,86 @@
+"""What consumers have printed so far: the only thing that tests of delivery believe."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.support.waiting import until
+
+
+class Place(NamedTuple):
+    """Where a message is stored."""
+
+    queue: int
+    offset: int
+
+
+class Log:
+    """The lines of a file that another process still writes; a last one without an end does not count yet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lines: list[dict[str, Any]] = []
+        self.known: set[Place] = set()
+        self._read = 0
+
+    def follow(self) -> list[dict[str, Any]]:
+        """All lines so far."""
+        if self.path.exists() and self.path.stat().st_size > self._read:
+            with self.path.open("rb") as file:
+                file.seek(self._read)
+                whole = file.read().rpartition(b"\n")
+            self._read += len(whole[0]) + len(whole[1])
+            new = [json.loads(line) for line in whole[0].splitlines() if whole[1]]
+            self.lines += new
+            self.known.update(Place(line["queue"], line["offset"]) for line in new)
+        return self.lines
+
+    def places(self) -> list[Place]:
+        """The messages in the order they were printed."""
+        return [Place(line["queue"], line["offset"]) for line in self.follow()]
+
+    def first_offsets(self) -> dict[int, int]:
+        """Queue → the offset that came first."""
+        return {place.queue: place.offset for place in reversed(self.places())}
+
+    def next_offsets(self) -> dict[int, int]:
+        """Queue → the offset behind the last one printed."""
+        return {place.queue: place.offset + 1 for place in self.places()}
+
+    def wait_for(self, count: int, *, stall_s: float = 60.0) -> None:
+        """Waits until there are so many lines."""
+        await_count(lambda: len(self.follow()), count, stall_s=stall_s)
+
+
+def distinct(logs: Iterable[Log]) -> int:
+    """How many different messages the logs hold."""
+    known: set[Place] = set()
+    for log in logs:
+        log.follow()
+        known |= log.known
+    return len(known)
+
+
+def await_count(counted: Callable[[], int], count: int, *, stall_s: float = 60.0) -> None:
+    """Waits until `counted()` is at least `count`; fails when it stands still for `stall_s` seconds."""
+    state = [-1.0, time.monotonic()]
+
+    def reached() -> bool:
+        now = counted()
+        if now != state[0]:
+            state[:] = now, time.monotonic()
+        standing_s = time.monotonic() - state[1]
+        assert standing_s < stall_s, f"stands still at {now} of {count} for {standing_s:.0f} s"
+        return bool(now >= count)
+
+    until(reached, limit_s=3600, every_s=0.05)
+
+
+def await_messages(logs: Iterable[Log], count: int, *, stall_s: float = 60.0) -> None:
+    """Waits until the logs together hold so many different messages."""
+    listed = list(logs)
+    await_count(lambda: distinct(listed), count, stall_s=stall_s)

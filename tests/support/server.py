@@ -1,0 +1,140 @@
+"""A whole server, started by script/server like everybody's, in a directory of its own."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import queue
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.support.environment import ROOT, free_port
+from tests.support.waiting import until
+
+READY_S = 120
+
+
+@dataclass
+class Server:
+    """A server of `data`; `environ` adds settings, e.g. CATMQ_DATABASE_URL."""
+
+    data: Path
+    port: int = field(default_factory=free_port)
+    environ: Mapping[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[str] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the broker answers."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def credentials(self) -> dict[str, str]:
+        """What credentials.env holds."""
+        lines = (self.data / "credentials.env").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines)
+
+    @property
+    def api_key(self) -> str:
+        """The key that may do everything."""
+        return self.credentials["CATMQ_API_KEY"]
+
+    @property
+    def broker_pid(self) -> int:
+        """gunicorn's master."""
+        return int((self.data / "broker.pid").read_text())
+
+    def command(self) -> list[str]:
+        """How the server is started."""
+        return [str(ROOT / "script/server"), "--port", str(self.port), "--data", str(self.data)]
+
+    def environment(self) -> dict[str, str]:
+        """The environment without the test session's own settings."""
+        ours = ("CATMQ_", "DJANGO_")
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        return clean | dict(self.environ)
+
+    def start(self) -> Server:
+        """Starts and waits for the line on stdout."""
+        self.data.mkdir(parents=True, exist_ok=True)
+        with (self.data / "stderr").open("ab") as stderr:
+            self.process = subprocess.Popen(
+                self.command(), env=self.environment(), stdout=subprocess.PIPE, stderr=stderr, text=True
+            )
+        line = first_line(self.process)
+        assert line == f"CatMQ is ready: {self.url}\n", (line, (self.data / "stderr").read_text())
+        return self
+
+    def refused(self) -> tuple[int, str]:
+        """(exit code, stderr) of a start that is expected to fail."""
+        done = subprocess.run(
+            self.command(), env=self.environment(), capture_output=True, text=True, check=False, timeout=60
+        )
+        return done.returncode, done.stderr
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Signals the server and waits for its end; its exit code."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        code = self.process.wait(timeout=90)
+        if self.process.stdout:
+            self.process.stdout.close()
+        return code
+
+    def restart_broker(self, number: int = signal.SIGTERM) -> None:
+        """Ends the broker alone and waits until the next one answers."""
+        before = self.broker_pid
+        os.kill(before, number)
+        until(lambda: self.live() and self.broker_pid != before, limit_s=60)
+
+    def live(self) -> bool:
+        """Whether /livez answers."""
+        try:
+            return self.call("GET", "/livez")[0] == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        """(status, decoded body) of one request with the server's own key."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            headers = {"Authorization": f"Bearer {self.api_key}", "Content-Type": "application/json"}
+            connection.request(method, path, json.dumps(body) if body is not None else None, headers)
+            response = connection.getresponse()
+            text = response.read()
+        finally:
+            connection.close()
+        is_json = "json" in (response.getheader("Content-Type") or "")
+        return response.status, json.loads(text) if is_json and text else text.decode()
+
+    def processes(self) -> list[int]:
+        """Every process that works on this server's directory, the supervisor included."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and self._is_ours(entry):
+                found.append(int(entry.name))
+        return found
+
+    def _is_ours(self, entry: Path) -> bool:
+        try:
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            environ = (entry / "environ").read_bytes()
+        except OSError:
+            return False
+        return state != "Z" and f"CATMQ_DATA_DIR={self.data}\0".encode() in environ
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    """The first line of a process's stdout, '' when it ends without one."""
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    assert process.stdout is not None
+    output = process.stdout
+    threading.Thread(target=lambda: lines.put(output.readline()), daemon=True).start()
+    return lines.get(timeout=READY_S)

@@ -1,0 +1,150 @@
+"""The committed offset is never above the lowest unfinished message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from catmq_client.message import Message
+from catmq_client.options import ConsumerOptions
+from catmq_client.owned import OwnedQueue
+from catmq_client.state import GroupState, lease_clock
+
+
+def message(offset: int, queue: int = 1) -> Message:
+    view: dict[str, Any] = {
+        "offset": offset,
+        "message_id": f"{queue}-{offset}",
+        "stored_at_ms": 0,
+        "body": "x",
+    }
+    return Message(topic="t", queue=queue, epoch=1, view=view)
+
+
+def owned(queue: int = 1, *, start: int = 0) -> OwnedQueue:
+    made = OwnedQueue(topic="t", queue=queue, epoch=1, stopped=False)
+    made.start_at(start)
+    return made
+
+
+def state_with(*queues: OwnedQueue, **options: Any) -> GroupState:
+    state = GroupState(ConsumerOptions(**options))
+    state.lease_until = lease_clock() + 60
+    for queue in queues:
+        state.add(queue)
+    # One thread plays all parts here; the state's methods expect their caller to hold its lock.
+    state.changed.acquire()
+    return state
+
+
+@given(data=st.data(), count=st.integers(1, 30))
+def test_whatever_order_handlers_end_in_commits_rise_and_stay_below_the_unfinished(
+    data: Any, count: int
+) -> None:
+    queue = owned(start=5)
+    # Offsets with holes, as tag filters leave them.
+    gaps = data.draw(st.lists(st.integers(1, 3), min_size=count, max_size=count))
+    offsets = [5 + sum(gaps[:n]) for n in range(count)]
+    queue.buffer.extend(message(offset) for offset in offsets)
+    queue.position = offsets[-1] + 1
+    unfinished = set(offsets)
+    waiting: list[int] = []
+    last = queue.committable()
+    while unfinished:
+        if queue.buffer and (not waiting or data.draw(st.booleans())):
+            waiting.append(queue.hand_out().offset)
+        else:
+            done = waiting.pop(data.draw(st.integers(0, len(waiting) - 1)))
+            queue.finish(done, 0)
+            unfinished.discard(done)
+        now = queue.committable()
+        assert last <= now <= min(unfinished, default=queue.position)
+        last = now
+    assert last == queue.position
+
+
+def test_what_was_handed_out_before_a_seek_no_longer_counts() -> None:
+    queue = owned()
+    queue.buffer.extend([message(0), message(1)])
+    queue.position = 2
+    first = queue.hand_out()
+    version = queue.version
+    queue.seek(50)
+    queue.finish(first.offset, version)
+    assert (queue.committable(), queue.next_offset, queue.unfinished) == (50, 50, 0)
+
+
+def test_a_dropped_buffer_is_fetched_again_from_the_first_message_not_handed_out() -> None:
+    queue = owned()
+    queue.buffer.extend(message(n) for n in range(5))
+    queue.position = 5
+    queue.hand_out()
+    queue.drop()
+    assert queue.position == 1
+    assert queue.committable() == 0
+
+
+def test_queues_have_their_turn() -> None:
+    busy, quiet = owned(1), owned(2)
+    state = state_with(busy, quiet)
+    state.fill(busy, [message(n) for n in range(500)], 500)
+    state.fill(quiet, [message(0, 2)], 1)
+    taken = [queue.queue for queue, _ in state.hand_out(150)]
+    assert taken.count(2) == 1
+    assert len(taken) == 150
+    assert state.buffered == 351
+
+
+def test_nothing_is_handed_out_without_a_lease() -> None:
+    queue = owned()
+    state = state_with(queue)
+    state.fill(queue, [message(0)], 1)
+    state.lease_until = lease_clock() - 1
+    assert state.hand_out(1) == []
+    state.coordinator_lost = True
+    assert len(state.hand_out(1)) == 1
+
+
+def test_when_told_so_a_lost_coordinator_stops_the_member() -> None:
+    queue = owned()
+    state = state_with(queue, on_coordinator_loss="stop")
+    state.fill(queue, [message(0)], 1)
+    state.lease_until = lease_clock() - 1
+    state.coordinator_lost = True
+    assert state.hand_out(1) == []
+
+
+def test_paused_halted_and_revoked_queues_give_nothing() -> None:
+    queue = owned()
+    state = state_with(queue)
+    state.fill(queue, [message(0)], 1)
+    for name in ("paused", "halted"):
+        setattr(queue, name, True)
+        assert state.hand_out(1) == []
+        setattr(queue, name, False)
+    state.revoke(queue)
+    assert state.hand_out(1) == []
+
+
+def test_a_revoked_queue_that_comes_back_repeats_its_unfinished_messages() -> None:
+    queue = owned()
+    state = state_with(queue)
+    state.in_run = True
+    state.fill(queue, [message(n) for n in range(3)], 3)
+    for _, taken in state.hand_out(3):
+        if taken.offset != 1:
+            queue.finish(taken.offset, 0)
+    state.revoke(queue)
+    state.keep(queue)
+    assert queue.position == 1
+    assert queue.revoked_until is None
+
+
+def test_message_gives_text_json_and_time() -> None:
+    view = {"offset": 1, "message_id": "1-1", "stored_at_ms": 1_000, "body_base64": "eyJhIjoxfQ=="}
+    made = Message(topic="t", queue=1, epoch=2, view=view)
+    assert (made.text, made.json(), made.headers) == ('{"a":1}', {"a": 1}, {})
+    assert made.stored_at.isoformat() == "1970-01-01T00:00:01+00:00"
+    assert repr(made) == "Message(t 1-1, key=None, 7 bytes)"

@@ -1,0 +1,91 @@
+"""metadata/config.py: what the environment may say."""
+
+from __future__ import annotations
+
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from catmq_site.databases import databases
+from metadata.config import Config, ConfigError, load, parse_database_url
+
+
+def loaded(directory: Path, **variables: str) -> Config:
+    """The settings of an environment that holds these variables."""
+    return load({"CATMQ_DATA_DIR": str(directory), **variables})
+
+
+def test_an_empty_environment_gives_the_defaults(tmp_path: Path) -> None:
+    config = loaded(tmp_path, CATMQ_THREADS="")
+    assert (config.bind, config.broker_url, config.threads) == (
+        "127.0.0.1:8000",
+        "http://127.0.0.1:8000",
+        464,
+    )
+    assert config.database is None
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "said"),
+    [
+        ("CATMQ_WORKER", "2", "CATMQ_WORKER is not a setting. Did you mean CATMQ_WORKERS?"),
+        ("CATMQ_XYZZY", "2", "CATMQ_XYZZY is not a setting. docs/reference/settings.md lists all."),
+        ("CATMQ_WORKERS", "two", "CATMQ_WORKERS must be a whole number, not 'two'."),
+        ("CATMQ_WORKERS", "0", "CATMQ_WORKERS must be at least 1, not 0."),
+        ("CATMQ_DEBUG", "perhaps", "CATMQ_DEBUG must be true or false, not 'perhaps'."),
+        ("CATMQ_MAX_WAITERS", "500", "CATMQ_MAX_WAITERS must be less than CATMQ_THREADS"),
+        ("CATMQ_DATABASE_URL", "postgres://x/y", "CATMQ_DATABASE_URL must look like mysql://"),
+        ("CATMQ_DATABASE_URL", "mysql://u:p@h:x/d", "CATMQ_DATABASE_URL must look like mysql://"),
+        ("CATMQ_ENCRYPTION_KEYS", "short", "CATMQ_ENCRYPTION_KEYS: each must be 32 bytes"),
+    ],
+)  # fmt: skip
+def test_a_wrong_setting_is_refused_by_name(tmp_path: Path, variable: str, text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        loaded(tmp_path, **{variable: text})
+    assert str(refusal.value).startswith(said)
+
+
+def test_what_belongs_to_the_client_and_to_jobs_is_left_alone(tmp_path: Path) -> None:
+    loaded(tmp_path, CATMQ_URL="http://x", CATMQ_API_KEY="k", CATMQ_NODE_MAIN_URL="mysql://x")
+
+
+def test_secrets_are_made_once_and_private(tmp_path: Path) -> None:
+    first, second = loaded(tmp_path), loaded(tmp_path)
+    assert first.secret_key == second.secret_key
+    assert first.encryption_keys == second.encryption_keys
+    assert stat.S_IMODE((tmp_path / "secret.key").stat().st_mode) == 0o600
+
+
+def test_processes_that_start_at_once_agree_on_the_secret(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        found = {config.secret_key for config in pool.map(lambda _: loaded(tmp_path), range(32))}
+    assert len(found) == 1
+
+
+def test_no_secret_is_in_the_text_of_the_settings(tmp_path: Path) -> None:
+    config = loaded(tmp_path, CATMQ_DATABASE_URL="mysql://u:hidden@h/d")
+    assert not [
+        word for word in ("hidden", config.secret_key, *config.encryption_keys) if word in repr(config)
+    ]
+
+
+def test_a_database_url_may_hold_escapes() -> None:
+    parts = parse_database_url("mysql://us%40er:p%2Fw@[::1]:3307/db")
+    assert (parts.username, parts.password, parts.host, parts.port, parts.name) == (
+        "us@er",
+        "p/w",
+        "::1",
+        3307,
+        "db",
+    )
+
+
+def test_a_broker_waits_less_for_metadata_than_a_command(tmp_path: Path) -> None:
+    url = "mysql://u:p@h/d"
+    limits = []
+    for process in ("broker", "command"):
+        config = loaded(tmp_path, CATMQ_DATABASE_URL=url, CATMQ_PROCESS=process)
+        limits.append(databases(config)["default"]["OPTIONS"]["read_timeout"])
+    assert limits == [2, 60]
