@@ -96,7 +96,8 @@ def prepare(database_url: str, credentials: dict[str, str]) -> Setting:
     node = {"host": "127.0.0.1", "port": parts.port, "password": parts.password}
     _execute({**node, "user": parts.username}, "CREATE DATABASE bench CHARACTER SET utf8mb4")
     nodes.register(
-        name="bench", engine="mysql", database="bench", username=str(parts.username), actor=command("bench"), **node  # type: ignore[arg-type]
+        name="bench", engine="mysql", database="bench", username=str(parts.username),
+        host="127.0.0.1", port=parts.port, password=str(parts.password), actor=command("bench"),
     )  # fmt: skip
     state = topics.create(name="bench", queues=PROCESSES, actor=command("bench"))
     return Setting(

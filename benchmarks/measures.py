@@ -1,10 +1,10 @@
 """The measured loops. Each runs in processes of its own, which start together and run for a fixed time.
 
-    raw_insert     multi-row INSERT into AUTO_INCREMENT tables with the product's columns: the limit of sending
-    store_publish  `messagestore.publish` without HTTP
-    http_publish   the client's Producer against a running broker
-    raw_select     SELECT by primary key over a stored queue: the limit of reading
-    http_pull      the client's Transport pulling a stored queue, 500 messages a request
+raw_insert     multi-row INSERT into AUTO_INCREMENT tables with our columns: the limit of sending
+store_publish  `messagestore.publish` without HTTP
+http_publish   the client's Producer against a running broker
+raw_select     SELECT by primary key over a stored queue: the limit of reading
+http_pull      the client's Transport pulling a stored queue, 500 messages a request
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ RAW_TABLE = """CREATE TABLE IF NOT EXISTS raw_{0} (
     headers MEDIUMTEXT, body MEDIUMBLOB NOT NULL, trace_id VARCHAR(100), producer VARCHAR(100) NOT NULL,
     stored_at DATETIME(3) NOT NULL, attempt SMALLINT NOT NULL DEFAULT 0, origin TEXT
 ) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"""
-RAW_INSERT = "INSERT INTO raw_{0} (msg_key, tag, headers, body, trace_id, producer, stored_at) VALUES (%s, %s, %s, %s, %s, %s, %s)"
+RAW_INSERT = """INSERT INTO raw_{0} (msg_key, tag, headers, body, trace_id, producer, stored_at)
+    VALUES (%s, %s, %s, %s, %s, %s, %s)"""
 
 
 @dataclass(frozen=True)
@@ -97,9 +98,8 @@ def raw_select(setting: Setting, worker: int) -> Callable[[], int]:
     cursor = _connect(setting).cursor()
     queue = setting.queues[worker % len(setting.queues)]
     columns = "msg_offset, msg_key, tag, headers, body, trace_id, UNIX_TIMESTAMP(stored_at), attempt"
-    statement = (
-        f"SELECT {columns} FROM message_{queue} WHERE msg_offset >= %s AND msg_offset < %s ORDER BY msg_offset"
-    )
+    wanted = "msg_offset >= %s AND msg_offset < %s ORDER BY msg_offset"
+    statement = f"SELECT {columns} FROM message_{queue} WHERE {wanted}"
     position = 0
 
     def once() -> int:
@@ -148,7 +148,7 @@ def run(work: Work, setting: Setting, *, processes: int, seconds: float) -> floa
     started = []
     for worker in range(processes):
         here, there = context.Pipe(duplex=False)
-        process = context.Process(target=_loop, args=(work, setting, worker, barrier, seconds, there))
+        process = context.Process(target=_loop, args=((work, setting, worker), barrier, seconds, there))
         process.start()
         started.append(process)
         pipes.append(here)
@@ -158,7 +158,8 @@ def run(work: Work, setting: Setting, *, processes: int, seconds: float) -> floa
     return sum(rates)
 
 
-def _loop(work: Work, setting: Setting, worker: int, barrier: Any, seconds: float, answer: Connection) -> None:
+def _loop(job: tuple[Work, Setting, int], barrier: Any, seconds: float, answer: Connection) -> None:
+    work, setting, worker = job
     once = work(setting, worker)
     once()  # connections, caches and pages are warm before the clock runs
     barrier.wait(60)

@@ -43,7 +43,7 @@ def check(target: Target) -> Target:
     """The target itself. Raises Invalid when a value is missing, wrong or too much."""
     values = {"offset": target.offset, "at_ms": target.at_ms, "ago_ms": target.ago_ms}
     given = {name for name, value in values.items() if value is not None}
-    allowed = {
+    allowed: dict[str, list[set[str]]] = {
         "earliest": [set()],
         "latest": [set()],
         "offset": [{"offset"}],

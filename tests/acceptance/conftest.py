@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.acceptance.scenarios.stage import Stage
 from tests.support import changes
 from tests.support.mariadb import MariaDB
-from tests.support.servers import Server
+from tests.support.server import Server
 
 
 @pytest.fixture(scope="session")
@@ -20,42 +22,54 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def new_server(home: Path) -> Iterator[Callable[[str], Server]]:
-    """A function that makes a server of its own, not yet started; all are stopped at the end."""
-    made: list[Server] = []
-
-    def make(name: str) -> Server:
-        made.append(Server(home / name))
-        return made[-1]
-
-    yield make
-    for server in made:
-        server.stop()
-
-
-@pytest.fixture(scope="session")
-def server(new_server: Callable[[str], Server]) -> Server:
-    """The session's server on the embedded engine; tests neither stop it nor kill its broker."""
-    return new_server("embedded").start()
+def server(home: Path) -> Iterator[Server]:
+    """The session's server on the embedded engine; a test that ends its broker waits for the next one."""
+    made = Server(home / "embedded")
+    try:
+        yield made.start()
+    finally:
+        made.clear_away()
 
 
 @pytest.fixture(scope="session")
 def mariadb_server(home: Path, mariadb: MariaDB) -> Iterator[Server]:
-    """The session's server with metadata and two nodes on MariaDB."""
-    made = Server(home / "mariadb", environ={"CATMQ_DATABASE_URL": schema(mariadb, "acceptance")})
-    try:
-        made.start()
-        for name in ("n1", "n2"):
-            made.manage("register_node", name, schema(mariadb, f"acceptance_{name}"))
-        yield made
-    finally:
-        made.stop()
+    """The session's server with metadata and two nodes on MariaDB, registered by command."""
+    with ExitStack() as schemas:
+        urls = [url_of(mariadb, schemas.enter_context(mariadb.schema())) for _ in range(3)]
+        made = Server(home / "mariadb", environ={"CATMQ_DATABASE_URL": urls[0]})
+        try:
+            made.start()
+            for name, url in zip(("n1", "n2"), urls[1:], strict=True):
+                made.manage("register_node", name, url)
+            yield made
+        finally:
+            made.clear_away()
 
 
-def schema(mariadb: MariaDB, name: str) -> str:
-    """The URL of a new schema."""
-    mariadb.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
-    return f"mysql://catmq:{mariadb.password}@127.0.0.1:{mariadb.port}/{name}"
+@pytest.fixture
+def new_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """A function that starts a server of the test's own, which the test may kill."""
+    made: list[Server] = []
+
+    def make(**options: Any) -> Server:
+        made.append(Server(tmp_path / f"server-{len(made)}", **options))
+        return made[-1].start()
+
+    yield make
+    for server in made:
+        server.clear_away()
+
+
+@pytest.fixture
+def database_url(mariadb: MariaDB) -> Iterator[str]:
+    """The URL of an empty schema on MariaDB."""
+    with mariadb.schema() as schema:
+        yield url_of(mariadb, schema)
+
+
+def url_of(mariadb: MariaDB, schema: str) -> str:
+    """The URL of a schema, as CATMQ_DATABASE_URL and register_node take it."""
+    return f"mysql://catmq:{mariadb.password}@127.0.0.1:{mariadb.port}/{schema}"
 
 
 @pytest.fixture
@@ -64,7 +78,7 @@ def on_stage(tmp_path: Path) -> Iterator[Callable[[Server], Stage]]:
     made: list[Stage] = []
 
     def make(server: Server) -> Stage:
-        made.append(Stage(server, tmp_path, say=print))
+        made.append(Stage(server, tmp_path / "stage", say=print))
         return made[-1]
 
     yield make

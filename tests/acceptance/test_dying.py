@@ -7,16 +7,14 @@ from pathlib import Path
 
 from tests.acceptance.scenarios import restarts, takeover, workers
 from tests.acceptance.scenarios.stage import Stage
-from tests.support.servers import Server
+from tests.support.server import Server
 
 
 def test_a_broker_restarted_by_sigterm_and_kill_9_loses_nothing_and_stores_nothing_twice(
-    new_server: Callable[[str], Server], on_stage: Callable[[Server], Stage], part: Callable[[int], Path]
+    new_server: Callable[..., Server], on_stage: Callable[[Server], Stage], part: Callable[[int], Path]
 ) -> None:
-    server = new_server("restarted").start()
-    kinds = ("SIGTERM", "kill -9")
-    restarts.run(on_stage(server), source=part(4_000), kinds=kinds)
-    server.stop()
+    kinds = (restarts.TERM, restarts.KILL)
+    restarts.run(on_stage(new_server()), source=part(4_000), kinds=kinds)
 
 
 def test_a_killed_consumers_queues_go_on_at_the_committed_offset_in_time(stage: Stage, stream: Path) -> None:

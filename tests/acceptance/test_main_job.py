@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.acceptance.scenarios import main_job
 from tests.acceptance.scenarios.stage import Stage
-from tests.support.servers import Server
+from tests.support.server import Server
 
 
 def test_two_consumers_share_the_whole_stream_and_get_every_event_in_order(

@@ -9,6 +9,7 @@ import pytest
 
 from metadata.rules.slots import slot_of
 from tests.support.broker import Broker, problem
+from tests.support.mariadb import MariaDB
 from tests.support.members import reader
 
 
@@ -201,6 +202,39 @@ def test_a_node_that_cannot_be_reached_is_refused_with_the_remedy(broker: Broker
     assert "Check host" in found["detail"]
     assert "the secret" not in str(found)
     problem(broker.call("GET", "/nodes/far"), 404, "node_not_found")
+
+
+def test_a_node_of_another_character_set_is_refused_with_the_remedy(broker: Broker, mariadb: MariaDB) -> None:
+    with mariadb.schema() as schema:
+        mariadb.execute(f"ALTER DATABASE {schema} CHARACTER SET latin1")
+        found = problem(broker.call("POST", "/nodes", on(mariadb, schema)), 400, "node_refused")
+    assert "latin1" in found["detail"]
+    assert "utf8mb4" in found["detail"]
+
+
+def test_a_node_whose_account_lacks_rights_is_refused_with_the_remedy(
+    broker: Broker, mariadb: MariaDB
+) -> None:
+    with mariadb.schema() as schema:
+        mariadb.execute("CREATE OR REPLACE USER weak@'%' IDENTIFIED BY 'weak'")
+        mariadb.execute(f"GRANT SELECT ON {schema}.* TO weak@'%'")
+        body = on(mariadb, schema, username="weak", password="weak")
+        found = problem(broker.call("POST", "/nodes", body), 400, "node_refused")
+    assert "rights" in found["detail"]
+    problem(broker.call("GET", "/nodes/second"), 404, "node_not_found")
+
+
+def on(server: MariaDB, schema: str, **more: str) -> dict[str, Any]:
+    """A registration of a schema as node `second`."""
+    account = {"username": "catmq", "password": server.password, **more}
+    return {
+        "name": "second",
+        "engine": "mysql",
+        "host": "127.0.0.1",
+        "port": server.port,
+        "database": schema,
+        **account,
+    }
 
 
 def test_a_node_is_registered_and_never_shows_its_password(

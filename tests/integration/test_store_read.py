@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -30,7 +29,7 @@ from metadata import consumer_ids, consumers, groups, nodes, snapshot
 from metadata.actors import Actor, command
 from metadata.consumer_ids import ConsumerId
 from metadata.errors import Conflict, Forbidden, Invalid, NodeUnavailable, NotFound
-from metadata.snapshot import NodeInfo
+from tests.support.tampering import declare_gap, raise_low, remove
 
 ACTOR = command("test")
 
@@ -389,37 +388,3 @@ def test_what_cannot_be_browsed_is_told(queues: list[int]) -> None:
         browse.by_offset(
             topic="orders", queue=queues[0], offset=0, limit=1, actor=Actor(kind="key", name="k")
         )
-
-
-def remove(queue: int, *offsets: int) -> None:
-    """Takes messages out of a table behind the product's back."""
-    _behind_the_back(
-        queue, f"DELETE FROM message_{queue} WHERE msg_offset IN ({','.join(map(str, offsets))})"
-    )
-
-
-def declare_gap(queue: int, first: int, end: int) -> None:
-    """What a promotion writes."""
-    _behind_the_back(queue, f"INSERT INTO queue_gap VALUES ({queue}, {first}, {end}, 'test')")
-
-
-def raise_low(queue: int, low: int) -> None:
-    """What retention does first."""
-    _behind_the_back(queue, f"UPDATE queue_head SET low = {low} WHERE queue_id = {queue}")
-
-
-def _behind_the_back(queue: int, statement: str) -> None:
-    info: NodeInfo = connections.node_of(queue).info
-    connection: Any
-    if info.engine == "sqlite":
-        import sqlite3
-
-        connection = sqlite3.connect(info.database, isolation_level=None)
-        connection.execute(statement)
-    else:
-        import MySQLdb
-
-        account = {"host": info.host, "port": info.port, "user": info.username, "password": info.password}
-        connection = MySQLdb.connect(**account, database=info.database, autocommit=True)
-        connection.cursor().execute(statement)
-    connection.close()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
 import queue
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +19,8 @@ from typing import Any
 from tests.support.environment import ROOT, free_port
 from tests.support.waiting import until
 
-READY_S = 120
+READY_S = 180  # of a start, on a machine that does other things too
+STOP_S = 90
 
 
 @dataclass
@@ -55,10 +58,8 @@ class Server:
         return [str(ROOT / "script/server"), "--port", str(self.port), "--data", str(self.data)]
 
     def environment(self) -> dict[str, str]:
-        """The environment without the test session's own settings."""
-        ours = ("CATMQ_", "DJANGO_")
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        return clean | dict(self.environ)
+        """The environment without the test session's own settings; the directory marks our processes."""
+        return clean_environment() | {"CATMQ_DATA_DIR": str(self.data)} | dict(self.environ)
 
     def start(self) -> Server:
         """Starts and waits for the line on stdout."""
@@ -83,7 +84,7 @@ class Server:
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(number)
-        code = self.process.wait(timeout=90)
+        code = self.process.wait(timeout=STOP_S)
         if self.process.stdout:
             self.process.stdout.close()
         return code
@@ -92,14 +93,45 @@ class Server:
         """Ends the broker alone and waits until the next one answers."""
         before = self.broker_pid
         os.kill(before, number)
-        until(lambda: self.live() and self.broker_pid != before, limit_s=60)
+        until(lambda: self.serves() and self.broker_pid != before, limit_s=READY_S)
 
-    def live(self) -> bool:
-        """Whether /livez answers."""
+    def kill_worker(self, index: int = 0) -> None:
+        """kill -9 of one worker of the broker; returns when another has taken its place."""
+        before = until(self.workers, limit_s=READY_S)
+        os.kill(before[index % len(before)], signal.SIGKILL)
+        until(
+            lambda: len(set(self.workers()) & set(before)) < len(before) == len(self.workers()),
+            limit_s=READY_S,
+        )
+        until(self.serves, limit_s=READY_S)
+
+    def workers(self) -> list[int]:
+        """The broker's worker processes."""
+        return [pid for pid in self.processes() if parent_of(pid) == self.broker_pid]
+
+    def serves(self) -> bool:
+        """Whether sends and pulls are served."""
         try:
-            return self.call("GET", "/livez")[0] == 200
+            return self.call("GET", "/readyz")[0] == 200
         except (OSError, http.client.HTTPException):
             return False
+
+    def manage(self, *arguments: str) -> str:
+        """What a management command prints, run beside the server."""
+        command = [sys.executable, str(ROOT / "manage.py"), *arguments]
+        done = subprocess.run(
+            command, env=self.environment(), capture_output=True, text=True, check=False, timeout=READY_S
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def clear_away(self) -> None:
+        """Ends it, and kills whatever of it is left."""
+        if self.process is not None:
+            self.end()
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         """(status, decoded body) of one request with the server's own key."""
@@ -129,6 +161,20 @@ class Server:
         except OSError:
             return False
         return state != "Z" and f"CATMQ_DATA_DIR={self.data}\0".encode() in environ
+
+
+def clean_environment() -> dict[str, str]:
+    """The caller's environment without any setting of CatMQ."""
+    ours = ("CATMQ_", "DJANGO_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+
+
+def parent_of(pid: int) -> int | None:
+    """The parent of a process; None when it is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
 
 
 def first_line(process: subprocess.Popen[str]) -> str:

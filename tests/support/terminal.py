@@ -13,7 +13,7 @@ from typing import Any
 from catmq_client.admin import Admin
 from catmq_client.transport import HttpTransport
 from tests.support.environment import ROOT
-from tests.support.servers import Server, clean_environment
+from tests.support.server import Server, clean_environment
 
 LIMIT_S = 180.0
 CATMQ = (sys.executable, "-m", "catmq_client")
@@ -63,16 +63,15 @@ class Terminal:
     """Runs commands against one server; all that still run are killed by close()."""
 
     def __init__(self, server: Server, directory: Path) -> None:
-        credentials = server.credentials()
         self.environ = {
             **clean_environment(),
             "CATMQ_URL": server.url,
-            "CATMQ_API_KEY": credentials["CATMQ_API_KEY"],
+            "CATMQ_API_KEY": server.api_key,
             "PYTHONPATH": f"{ROOT}:{ROOT / 'client/src'}",
         }
         self.directory = directory
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._transport = HttpTransport(server.url, api_key=credentials["CATMQ_API_KEY"])
+        self._transport = HttpTransport(server.url, api_key=server.api_key)
         self.admin = Admin(self._transport)
         self._running: list[Process] = []
         self._numbers = itertools.count(1)

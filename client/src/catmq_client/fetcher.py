@@ -219,7 +219,7 @@ class Fetcher:
         elif state in ("cleaned", "out_of_range"):
             self._reset(owned, item, where)
         elif state == "lost_tail":
-            target = _after_gap(owned.position, item)
+            target = int(item["next_offset"])
             log.error("%s: messages %d to %d were lost with a node", where, owned.position, target - 1)
             owned.position = target
         else:
@@ -269,9 +269,3 @@ class Fetcher:
             return
         log.warning("fetching failed: %s", error)
         state.wait(backoff.next_s(error), lambda: state.stopping)
-
-
-def _after_gap(position: int, item: dict[str, Any]) -> int:
-    """The first offset after a declared gap."""
-    gap = item.get("gap") or {}
-    return max(position, int(item["next_offset"]), int(gap.get("to_offset", -1)) + 1)

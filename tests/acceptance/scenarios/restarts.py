@@ -7,6 +7,7 @@ place where it was read; the topic holds nothing else.
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,14 +78,17 @@ class Restarts:
             share = (index + self.stage.rng.uniform(0.1, 0.9)) / (len(order) + 0.5)
             await_count(reached, int(self.count * share), stall_s=STALL_S)
             self.stage.say(f"{kind} at {reached()} of {self.count} {what}")
-            took_s = self.restart(kind)
+            begun = time.monotonic()
+            self.restart(kind)
+            took_s = time.monotonic() - begun
             self.stage.say(f"  serves again after {took_s:.1f} s, at {reached()} {what}")
 
-    def restart(self, kind: str) -> float:
-        """Does it; how long until the broker served again, in s."""
+    def restart(self, kind: str) -> None:
+        """Does it, and returns when the broker serves again."""
         if kind == WORKER:
-            return self.stage.server.kill_worker(self.stage.rng.randrange(2))
-        return self.stage.server.restart_broker({TERM: signal.SIGTERM, KILL: signal.SIGKILL}[kind])
+            self.stage.server.kill_worker(self.stage.rng.randrange(2))
+        else:
+            self.stage.server.restart_broker({TERM: signal.SIGTERM, KILL: signal.SIGKILL}[kind])
 
     def finish(self) -> None:
         """Waits for the rest and judges; both consumers must have lived through everything."""

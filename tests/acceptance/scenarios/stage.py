@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.support.environment import ROOT
 from tests.support.logs import Log, Place
-from tests.support.servers import Server
+from tests.support.server import Server
 from tests.support.terminal import Process, Terminal
 from tests.support.waiting import until
 
