@@ -31,7 +31,7 @@ def databases(config: Config) -> dict[str, dict[str, Any]]:
     return {
         "default": _mysql(where, isolation="read committed", limit_s=limit_s),
         "snapshot": _mysql(where, isolation="repeatable read", limit_s=limit_s),
-        "jobs": _mysql(where, isolation="read committed", limit_s=LONG_S),
+        "jobs": _mysql(where, isolation="read committed", limit_s=limit_s),
     }
 
 

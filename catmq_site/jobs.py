@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from django.contrib.sessions.models import Session
 from django.utils import timezone
 
-from messagestore import topics
-from metadata import job_runs
+from messagestore import batches, topics
+from metadata import audit, job_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,16 @@ def drop_tables() -> int:
     return topics.drop_deleted()
 
 
+def trim_batches() -> int:
+    """Forgets sent batches that no client repeats any more."""
+    return batches.trim()
+
+
+def trim_audit() -> int:
+    """Deletes the audit rows of long ago."""
+    return audit.trim()
+
+
 def clear_sessions() -> int:
     """Deletes the web sessions that have expired."""
     return Session.objects.filter(expire_date__lt=timezone.now()).delete()[0]
@@ -41,6 +51,8 @@ def trim_job_runs() -> int:
 
 JOBS = {
     "drop_tables": Job("Drop the tables of deleted topics", 60, drop_tables),
+    "trim_batches": Job("Forget sent batches that no client repeats any more", 60, trim_batches),
+    "trim_audit": Job("Delete audit rows older than 400 days", 24 * 60, trim_audit),
     "clear_sessions": Job("Delete expired web sessions", 24 * 60, clear_sessions),
     "trim_job_runs": Job("Delete old records of job runs", 24 * 60, trim_job_runs),
 }

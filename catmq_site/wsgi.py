@@ -17,6 +17,10 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "catmq_site.settings")
 people = get_wsgi_application()
 programs = ApiHandler()
 
+from catmq_site import tasks  # noqa: E402  its models need the application that was loaded above
+
+tasks.connect()
+
 
 def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
     """The answer to a request."""

@@ -6,7 +6,7 @@ docs/explanation/store.md.
 
     node       create_node_tables  server_facts  now_ms
     queue      create_queue  drop_queue  set_queue_state  read_head  read_heads  read_gaps
-    messages   insert_messages  find_batch  select_from  stored_at_ms
+    messages   insert_messages  find_batch  delete_old_batches  select_from  stored_at_ms
     readers    insert_reader  delete_reader  read_positions  acquire_reader  update_committed  reset_reader
 """
 
@@ -281,6 +281,11 @@ def find_batch(session: Session, *, batch_id: bytes) -> SentBatch | None:
     """What is remembered of a batch id, or None."""
     rows = _rows(session, "select_sent_batch", batch_id=batch_id)
     return SentBatch(*rows[0]) if rows else None
+
+
+def delete_old_batches(session: Session, *, hours: int, most: int) -> int:
+    """Forgets batches stored more than some hours ago, the oldest first, at most so many; how many."""
+    return session.transact(_step(session, "delete_old_batches", hours=hours, most=most))[0].matched
 
 
 def select_from(session: Session, *, queue: int, first: int, end: int) -> list[StoredMessage]:

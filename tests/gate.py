@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / ".test"  # reports and the checks' own data directory
 BIN = Path(sys.executable).parent
 NOTHING_COLLECTED = 5
+HARD_LIMIT = 5  # times the budget; a step that takes longer hangs, and is killed
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,12 @@ def run(step: Step) -> Outcome:
     }
     command = [*step.command, f"--junitxml={step.report}"] if step.report else step.command
     begun = time.monotonic()
-    code = subprocess.run(command, cwd=ROOT, env=environ, check=False).returncode
+    limit_s = max(60, HARD_LIMIT * step.budget_s)
+    code = 1
+    try:
+        code = subprocess.run(command, cwd=ROOT, env=environ, check=False, timeout=limit_s).returncode
+    except subprocess.TimeoutExpired:
+        print(f"killed after {limit_s} s")
     passed, failed = counts(step, code)
     return Outcome(step, passed, failed, time.monotonic() - begun)
 

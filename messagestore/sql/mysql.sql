@@ -91,6 +91,9 @@ SELECT @b
 -- name: select_sent_batch
 SELECT queue_id, first_offset, message_count, digest FROM sent_batch WHERE batch_id = :batch_id
 
+-- name: delete_old_batches
+DELETE FROM sent_batch WHERE stored_at < UTC_TIMESTAMP(3) - INTERVAL :hours HOUR ORDER BY stored_at LIMIT :most
+
 -- name: select_head
 SELECT head, low, state, node_epoch FROM queue_head WHERE queue_id = :queue
 

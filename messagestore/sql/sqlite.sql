@@ -85,6 +85,12 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 -- name: select_sent_batch
 SELECT queue_id, first_offset, message_count, digest FROM sent_batch WHERE batch_id = :batch_id
 
+-- name: delete_old_batches
+DELETE FROM sent_batch WHERE batch_id IN (
+    SELECT batch_id FROM sent_batch
+     WHERE stored_at < CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) - :hours * 3600000
+     ORDER BY stored_at LIMIT :most)
+
 -- name: select_head
 SELECT head, low, state, node_epoch FROM queue_head WHERE queue_id = :queue
 

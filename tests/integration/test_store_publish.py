@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from messagestore import batch_ids, connections, tables, topics
+from messagestore import batch_ids, batches, connections, tables, topics
 from messagestore.messages import NewMessage
 from messagestore.publish import Receipt, publish
 from metadata import nodes, snapshot
@@ -174,3 +174,15 @@ def test_sending_needs_the_right_and_an_existing_topic(node: str) -> None:
         publish(topic="orders", messages=[NewMessage(body=b"")], batch_id=None, actor=stranger)
     with pytest.raises(NotFound, match="catmq topic create"):
         send("nowhere", NewMessage(body=b""))
+
+
+def test_only_old_batches_are_forgotten_in_chunks(node: str) -> None:
+    (queue,) = make_topic("orders", 1)
+    batch_id = batch_ids.new()
+    first = send("orders", NewMessage(body=b"a"), batch_id=batch_id)
+    assert batches.trim() == 0
+    assert send("orders", NewMessage(body=b"a"), batch_id=batch_id) == first
+    for _ in range(6):
+        send("orders", NewMessage(body=b"b"))
+    assert batches.trim(hours=-1, chunk=3) == 7
+    assert len(stored(queue)) == 7, "messages are not touched"

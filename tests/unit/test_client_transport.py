@@ -107,6 +107,7 @@ def test_a_request_carries_key_body_and_parameters(server: Server, connect: Conn
     assert answer == {"ok": 1}
     assert seen["path"] == "/api/v1/topics/a%20b?confirm=a+b"
     assert seen["headers"]["Authorization"] == "Bearer secret"
+    assert "Transfer-Encoding" not in seen["headers"]
     assert json.loads(seen["body"]) == {"x": 1}
 
 

@@ -1,0 +1,87 @@
+"""README and tutorial do what they say: their blocks are run, in order, in a fresh copy of the project."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import documents
+from tests.support.environment import ROOT, free_port
+from tests.support.server import Server, clean_environment
+
+README = (ROOT / "README.md").read_text()
+TUTORIAL = (ROOT / "docs/tutorial/first-steps.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh copy of the project."""
+    return documents.checkout(tmp_path_factory.mktemp("fresh"))
+
+
+@pytest.fixture
+def server(copy: Path) -> Iterator[Server]:
+    """The copy's own script/server, as the pages start it but for the port, on a `var` that is new."""
+    made = CopiedServer(copy / "var", port=free_port())
+    made.root = copy
+    try:
+        yield made.start()
+    finally:
+        made.clear_away()
+        shutil.rmtree(copy / "var")
+
+
+class CopiedServer(Server):
+    """A server started without --data, from a copy of the project."""
+
+    root: Path
+
+    def command(self) -> list[str]:
+        """How the pages start it."""
+        return [str(self.root / "script/server"), "--port", str(self.port)]
+
+    def environment(self) -> dict[str, str]:
+        """No setting at all: the data lies where it lies by default."""
+        return clean_environment()
+
+
+def test_the_readme_starts_a_server_and_its_blocks_run(copy: Path, server: Server) -> None:
+    assert [block.strip() for block in documents.blocks(README) if documents.starts_a_server(block)]
+    said = documents.run(copy, documents.script(README, port=server.port))
+    for example in re.findall(r"examples/\w+\.py", README):
+        assert (ROOT / example).exists()
+    assert said.count("== line") == len(documents.blocks(README)) - 1
+
+
+def test_the_blocks_of_the_tutorial_run(copy: Path, server: Server) -> None:
+    few = TUTORIAL.replace("seq 1 10000", "seq 1 500")
+    said = documents.run(copy, documents.script(few, port=server.port))
+    assert "\n500\n" in said, "the count of what was read after the restart"
+
+
+def test_the_blocks_of_a_page_are_found_and_given_an_end() -> None:
+    page = (
+        "```sh\nscript/server\n```\n\n1. then\n\n   ```sh\n   . .venv/bin/activate\n   script/test\n   ```\n"
+        "```\nno\n```\n```sh\ncatmq consume t --group g > f\npython examples/worker.py\n"
+        "curl http://127.0.0.1:8000/livez\n```\n```python\nprint(1)\n```\n"
+    )
+    found = documents.blocks(page)
+    assert [(block.kind, block.line) for block in found] == [("sh", 2), ("sh", 8), ("sh", 15), ("python", 20)]
+    assert [documents.starts_a_server(block) for block in found] == [True, False, False, False]
+    assert documents.script(page, port=1234).splitlines() == [
+        "set -eo pipefail",
+        "echo '== line 8' >&2",
+        ". .venv/bin/activate",
+        "echo '== line 15' >&2",
+        "catmq consume t --group g --max 50 --idle-timeout 3 > f",
+        "timeout --preserve-status 5 python examples/worker.py",
+        "curl http://127.0.0.1:1234/livez",
+        "echo '== line 20' >&2",
+        "python - <<'END OF BLOCK'",
+        "print(1)",
+        "END OF BLOCK",
+    ]

@@ -1,0 +1,107 @@
+"""Documents that are run: the blocks of a page for shell and Python, in a fresh copy of the project."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.environment import ROOT
+from tests.support.server import clean_environment
+
+BLOCK = re.compile(r"^(?P<indent> *)```(?P<kind>sh|python)\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
+SERVER = re.compile(r"^script/server\b(?!.*--help)")
+# What a test cannot run: the gate itself (it runs this test), and what takes minutes.
+LEFT_OUT = re.compile(r"^(script/(test|bench|chaos|mariadb)|git clone|cd )\b")
+# What runs until it is stopped gets an end.
+ENDLESS = re.compile(r"^(catmq consume (?!.*(--max|--idle-timeout)).*?)(?= [|>]|$)", re.MULTILINE)
+WORKER = re.compile(r"^(?=python examples/worker\.py)", re.MULTILINE)
+NOT_COPIED = (".git", ".venv", "var", ".test", "*cache*", "__pycache__", "*.egg-info", "build", ".setup.lock")
+LIMIT_S = 240
+
+
+class Block(str):
+    """The text of one block; `kind` is sh or python, `line` where it begins in the page."""
+
+    kind: str
+    line: int
+
+
+def blocks(page: str) -> list[Block]:
+    """The shell and Python blocks of a page, in order, without the indentation of a list."""
+    found = []
+    for match in BLOCK.finditer(page):
+        block = Block(re.sub(f"^{match['indent']}", "", match["text"], flags=re.MULTILINE))
+        block.kind, block.line = match["kind"], page.count("\n", 0, match.start()) + 2
+        found.append(block)
+    return found
+
+
+def starts_a_server(block: Block) -> bool:
+    """Whether a block is the one command that runs on in a terminal of its own."""
+    return block.kind == "sh" and bool(SERVER.match(block.strip())) and "\n" not in block.strip()
+
+
+def script(page: str, *, port: int) -> str:
+    """All blocks but those that start the server, as one shell script.
+
+    Port 8000 becomes `port`; what would run for ever ends by itself; each block tells its line first.
+    """
+    parts = ["set -eo pipefail"]
+    for block in blocks(page):
+        if starts_a_server(block):
+            continue
+        parts.append(f"echo '== line {block.line}' >&2")
+        parts.append(runnable(block, port=port) if block.kind == "sh" else python(block))
+    return "\n".join(parts) + "\n"
+
+
+def runnable(block: str, *, port: int) -> str:
+    """A shell block as a test can run it."""
+    kept = "\n".join(line for line in block.splitlines() if not LEFT_OUT.match(line.strip()))
+    ended = ENDLESS.sub(r"\1 --max 50 --idle-timeout 3", WORKER.sub("timeout --preserve-status 5 ", kept))
+    return ended.replace("127.0.0.1:8000", f"127.0.0.1:{port}")
+
+
+def python(block: str) -> str:
+    """A Python block as a command that the virtualenv's python runs."""
+    return f"python - <<'END OF BLOCK'\n{block}END OF BLOCK"
+
+
+def checkout(directory: Path) -> Path:
+    """A copy of the project with a virtualenv of its own, which sees what the gate's has installed."""
+    copy = directory / "catmq"
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*NOT_COPIED))
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", copy / ".venv"], check=True)
+    (library,) = (copy / ".venv/lib").glob("python*/site-packages")
+    ours = next(path for path in sys.path if path.endswith("site-packages"))
+    # A plain line adds a directory to sys.path, but not the editable client that is installed in it.
+    (library / "outer.pth").write_text(f"{ours}\n")
+    pip = copy / ".venv/bin/pip"
+    pip.write_text('#!/bin/sh\nexec "$(dirname "$0")/python" -m pip --disable-pip-version-check "$@"\n')
+    pip.chmod(0o755)
+    return copy
+
+
+def run(copy: Path, text: str) -> str:
+    """Runs a script in a checkout; its whole output. Fails with it when the script fails."""
+    environ = {name: value for name, value in clean_environment().items() if name != "PYTHONPATH"}
+    environ["PATH"] = os.pathsep.join(
+        part for part in environ["PATH"].split(os.pathsep) if ".venv" not in part
+    )
+    done = subprocess.run(
+        ["bash", "-c", text],
+        cwd=copy,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout[-4000:]}"
+    return done.stdout
