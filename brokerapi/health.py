@@ -7,10 +7,11 @@ from typing import Literal
 import msgspec
 
 from brokerapi import draining
-from messagestore import nodes
+from messagestore import nodes, suspects
 from metadata import snapshot
 from metadata.errors import MetadataUnavailable
 
+MOST_SUSPECTS = 10  # named one by one; the metrics count all
 STALE_S = 5.0  # a snapshot is renewed every 0.2 s; older than this, metadata does not answer
 
 
@@ -26,12 +27,15 @@ def readiness() -> Health:
     if draining.draining():
         return Health(status="unready", because=["this broker is stopping"])
     try:
-        snapshot.current()
+        known = snapshot.current()
     except MetadataUnavailable as error:
         return Health(status="unready", because=[f"there is no picture of the metadata: {error.detail}"])
+    if all(node.state == "offline" for node in known.nodes.values()):
+        return Health(status="unready", because=["no node is registered, or all are offline"])
     latencies = nodes.latencies()
     silent = sorted(name for name, seconds in latencies.items() if seconds is None)
     because = [f"node {name} does not answer" for name in silent]
+    because += [f"queue {queue} is suspect" for queue in suspects.current()[:MOST_SUSPECTS]]
     if snapshot.age_s() > STALE_S:
         because.append(f"the metadata database has not answered for {snapshot.age_s():.0f} s")
     if silent and len(silent) == len(latencies):

@@ -2,7 +2,8 @@
 
 With PROMETHEUS_MULTIPROC_DIR set (gunicorn's configuration does) every process writes its values
 to files there and whichever answers adds them up; its `child_exit` drops the gauges of a dead one.
-No label may take values that clients choose: routes are patterns, topics are not labels.
+No label may take values that clients choose: routes are patterns, topics are not labels, a made-up
+method is "other".
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ from prometheus_client import (
     multiprocess,
 )
 
-from messagestore import nodes
+from messagestore import nodes, suspects
 from messagestore.heads import board
 from metadata import snapshot
 from metadata.errors import Code
 
 # They would be a second line per counter that nobody reads.
 disable_created_metrics()  # type: ignore[no-untyped-call]
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})  # others count as "other"
 
 REQUESTS = Counter("catmq_requests", "Requests answered.", ["method", "route", "status"])
 ERRORS = Counter("catmq_errors", "Errors answered, those of single messages included.", ["code"])
@@ -42,6 +45,11 @@ SNAPSHOT_AGE = Gauge(
     "Age of a worker's picture of metadata, the oldest.",
     multiprocess_mode="livemax",
 )
+SUSPECT_QUEUES = Gauge(
+    "catmq_suspect_queues",
+    "Queues that contradict themselves, as one worker knows, the most; its log and /readyz name them.",
+    multiprocess_mode="livemax",
+)
 NODE_SECONDS = Gauge(
     "catmq_node_seconds",
     "Time of the last probe of a node; +Inf when it did not answer.",
@@ -53,7 +61,8 @@ NODE_SECONDS = Gauge(
 def count_request(request: HttpRequest, response: HttpResponse) -> None:
     """Counts an answered request, and its error if it is one."""
     match = request.resolver_match
-    REQUESTS.labels(request.method, match.route if match else "", response.status_code).inc()
+    method = request.method if request.method in METHODS else "other"
+    REQUESTS.labels(method, match.route if match else "", response.status_code).inc()
     code = getattr(response, "catmq_code", None)
     if code is not None:
         count_error(code)
@@ -67,6 +76,7 @@ def count_error(code: Code) -> None:
 def sample() -> None:
     """Takes the values that are states and not events; a loop of every worker, once a second or so."""
     WAITERS.set(board.waiters())
+    SUSPECT_QUEUES.set(len(suspects.current()))
     SNAPSHOT_AGE.set(snapshot.age_s())
     if math.isinf(snapshot.age_s()):
         return  # no snapshot yet, so no node is known

@@ -21,6 +21,7 @@ from metadata.errors import Code, FieldError, Invalid, Malformed, TooLarge
 T = TypeVar("T")
 CHUNK_BYTES = 64 << 10
 GZIP_WBITS = 31  # zlib's number for "a gzip header and nothing else"
+MAX_GZIP_MEMBERS = 16  # every one costs a copy of what follows it, also when it is empty
 
 _AT = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
@@ -127,8 +128,11 @@ def _request_too_large(how: str) -> TooLarge:
 def _unpacked(data: bytes) -> bytes:
     """The gunzipped bytes, never more than one chunk over the limit in memory."""
     limit = config.request_max_unpacked_bytes
-    pieces, size = [], 0
+    pieces: list[bytes] = []
+    size = 0
     while data:
+        if len(pieces) == MAX_GZIP_MEMBERS:
+            raise Malformed(f"The gzip body has more than {MAX_GZIP_MEMBERS} members: use one.")
         member = zlib.decompressobj(GZIP_WBITS)
         piece, data = _member(member, data, limit - size + 1)
         pieces.append(piece)

@@ -26,7 +26,7 @@ PR_SET_PDEATHSIG = 1
 
 wsgi_app = "catmq_site.wsgi:application"
 bind = ours.bind
-worker_class = "gthread"
+worker_class = "catmq_site.worker.Worker"  # gthread, with a limit for clients that stop in mid-request
 workers = ours.workers
 threads = ours.threads
 worker_connections = 4 * ours.threads  # a client keeps a few connections; only busy ones need a thread
@@ -72,7 +72,11 @@ def post_worker_init(worker: Any) -> None:
 
 
 def leave(worker: Any, number: int, frame: FrameType | None) -> None:
-    """On SIGTERM: no pull waits any longer, requests under way are finished, then the worker ends."""
+    """On SIGTERM: no pull waits any longer, requests under way are finished, then the worker ends.
+
+    What follows takes locks, so a second SIGTERM must not interrupt it: its handler would wait for ever.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     from brokerapi import draining
 
     draining.drain()
@@ -81,6 +85,7 @@ def leave(worker: Any, number: int, frame: FrameType | None) -> None:
 
 def worker_exit(server: Any, worker: Any) -> None:
     """In the worker, last: wakes whoever still waits, then stops the loops, which hold connections."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # see leave(); the worker may also end without one
     if _loops is None:
         return
     from messagestore import connections

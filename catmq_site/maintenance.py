@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 Act = Callable[[], object]
 MAX_PAUSE_S = 5.0
 LEASE_PASSES = 3  # a lease lasts so many pauses; when its holder dies another process goes on after that
+EXPIRY_EVERY_S = 0.5  # with LEASE_PASSES: a dead sweeper is followed within about 2 s
 PATIENCE_S = 3.0  # how long a wanted rebalance waits for whom it was given to
 
 
@@ -50,7 +51,7 @@ def loops() -> list[Loop]:
         Loop("heads", config.head_interval_ms / 1000, board.run_once),
         Loop("metrics", 1.0, metrics.sample),
         Loop("nodes", 5.0, nodes.probe),
-        leased("expiry", 1.0, consumers.expire, otherwise=consumers.look),
+        leased("expiry", EXPIRY_EVERY_S, consumers.expire, first=consumers.look),
         leased("rebalances", 1.0, OverdueRebalances().run_once),
         leased("unfinished", 30.0, finish_creations),
     ]
@@ -61,19 +62,22 @@ def leased(
     every_s: float,
     run_once: Callable[[], object],
     *,
-    otherwise: Callable[[], object] | None = None,
+    first: Callable[[], object] | None = None,
 ) -> Loop:
-    """A loop whose passes are made by one process of all brokers; the others run `otherwise`.
+    """A loop whose passes are made by one process of all brokers; all of them run `first` in every pass.
 
+    `first` runs before the lease is asked for, so it is what meets a metadata database that is away.
     Two at once would be harmless but wasteful. A process that stops gives its lease up, so the next one need
     not wait for its end.
     """
     holder = f"{socket.gethostname()}:{os.getpid()}"
 
     def pass_if_leader() -> object:
+        if first is not None:
+            first()
         if leases.acquire(name=name, holder=holder, ttl_s=LEASE_PASSES * every_s):
             return run_once()
-        return otherwise() if otherwise is not None else None
+        return None
 
     return Loop(name, every_s, pass_if_leader, lambda: leases.release(name=name, holder=holder))
 

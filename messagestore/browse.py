@@ -6,13 +6,10 @@ from dataclasses import dataclass
 
 from messagestore import connections, tables
 from messagestore.messages import StoredMessage, parse_message_id
-from messagestore.sessions import Session
 from metadata import access, snapshot
 from metadata.actors import Actor
 from metadata.config import config
 from metadata.errors import Code, Invalid, NotFound
-
-CHUNK = 16  # rows read at once while their size is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +37,15 @@ def by_offset(*, topic: str, queue: int, offset: int, limit: int, actor: Actor) 
         if head is None:
             raise NotFound(f"Queue {queue} has no head row on its node.", code=Code.QUEUE_NOT_FOUND)
         start = max(offset, head.low)
-        messages = _read(session, queue, start, min(start + limit, head.head))
+        messages = tables.select_from(
+            session,
+            queue=queue,
+            first=start,
+            end=min(start + limit, head.head),
+            most_bytes=config.max_pull_bytes,
+        )
     following = messages[-1].offset + 1 if messages else start
     return Browsed(tuple(messages), len(messages), following if following < head.head else None)
-
-
-def _read(session: Session, queue: int, start: int, end: int) -> list[StoredMessage]:
-    """Messages from `start` up to `end`, until they fill an answer."""
-    messages: list[StoredMessage] = []
-    size, step = 0, CHUNK
-    while start < end and size < config.max_pull_bytes:
-        rows = tables.select_from(session, queue=queue, first=start, end=min(start + step, end))
-        messages += rows
-        size += sum(len(row.body) for row in rows)
-        start, step = start + step, min(4 * step, 256) if size < config.max_pull_bytes // 8 else CHUNK
-    return messages
 
 
 def by_id(*, topic: str, message_id: str, actor: Actor) -> Browsed:
@@ -62,7 +53,7 @@ def by_id(*, topic: str, message_id: str, actor: Actor) -> Browsed:
     queue, offset = parse_message_id(message_id)
     _queue_of(topic, queue, actor)
     with connections.node_of(queue).reading() as session:
-        messages = tables.select_from(session, queue=queue, first=offset, end=offset + 1)
+        messages = tables.select_from(session, queue=queue, first=offset, end=offset + 1, most_bytes=1)
     if not messages:
         raise NotFound(f"Topic {topic} has no message {message_id}.", code=Code.MESSAGE_NOT_FOUND)
     return Browsed(tuple(messages), 1, None)

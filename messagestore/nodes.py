@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from messagestore import connections, faults, tables
@@ -14,6 +17,7 @@ from metadata.errors import CatmqError, Code, Invalid, NodeUnavailable
 from metadata.nodes import NodeView
 from metadata.snapshot import NodeInfo
 
+log = logging.getLogger(__name__)
 _PROBE_QUEUE = 0  # no queue has this id
 _latencies: dict[int, float | None] = {}
 
@@ -61,7 +65,13 @@ def _prove(info: NodeInfo, unsafe: bool) -> None:
             session.close()
     except (NodeUnavailable, faults.Ambiguous, faults.Final) as error:
         remedy = "Check host, port, database and credentials, and that the account has all rights there."
-        raise Invalid(f"{error.detail}. {remedy}", code=Code.NODE_REFUSED) from error
+        raise Invalid(f"{_reason(error)}. {remedy}", code=Code.NODE_REFUSED) from error
+
+
+def _reason(error: CatmqError) -> str:
+    """What a database said, for who registers it; other people are told only that it cannot be reached."""
+    said = error.__cause__.args[-1:] if isinstance(error, NodeUnavailable) and error.__cause__ else ()
+    return ": ".join([error.detail.rstrip("."), *map(str, said)])
 
 
 def _check_server(facts: ServerFacts, info: NodeInfo, unsafe: bool) -> None:
@@ -93,6 +103,56 @@ def _try_rights(session: Session) -> None:
     tables.set_queue_state(session, queue=_PROBE_QUEUE, state="ro")
     tables.read_head(session, queue=_PROBE_QUEUE)
     tables.drop_queue(session, queue=_PROBE_QUEUE)
+
+
+def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
+    """The node with state, special or capacity_gb changed. Needs `admin`.
+
+    A node that closes is closed where its messages are before metadata says so: brokers may hold an older
+    picture. One that goes offline need not answer; one that opens must, or repeat this. Raises Invalid,
+    NotFound(node_not_found), NodeUnavailable.
+    """
+    node = nodes.check_update(name=name, settings=settings, actor=actor)
+    state = settings.get("state")
+    if state is None:
+        return nodes.update(name=name, settings=settings, actor=actor)
+    if state != "read_write":
+        _apply(node.id, state)
+    view = nodes.update(name=name, settings=settings, actor=actor)
+    _settle(view, actor)
+    return view
+
+
+def _settle(view: NodeView, actor: Actor) -> None:
+    """Makes the node's heads agree with metadata in the end, also when several change its state at once."""
+    applied = None
+    while view.state != applied:
+        applied = view.state
+        _apply(view.id, applied)
+        view = nodes.named(name=view.name, actor=actor)
+
+
+def _apply(node_id: int, state: str) -> None:
+    try:
+        with _direct(node_id) as session:
+            if state == "read_write":
+                tables.open_queues(session, queues=nodes.open_queues(node_id))
+            else:
+                tables.close_queues(session)
+    except (NodeUnavailable, faults.Ambiguous, faults.Final) as error:
+        if state != "offline":
+            raise
+        log.warning("Node %d goes offline, but its queues could not be closed: %s", node_id, error.detail)
+
+
+@contextmanager
+def _direct(node_id: int) -> Iterator[Session]:
+    """A session of its own: the pool lends none of a node that is offline."""
+    session = connections.connect(snapshot.node_by_id(node_id))
+    try:
+        yield session
+    finally:
+        session.close()
 
 
 def ping(node_id: int) -> float:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from messagestore import connections, tables
 from messagestore.connections import Node
 from messagestore.tables import Position, ReaderKey
 from metadata import consumers, snapshot
 from metadata.consumer_ids import ConsumerId
-from metadata.errors import NodeUnavailable, NotFound
+from metadata.errors import MetadataUnavailable, NodeUnavailable, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -50,65 +50,79 @@ class CommitOffset(NamedTuple):
     offset: int
 
 
+Row = TypeVar("Row", Claim, CommitOffset)
+
+
 def acquire(*, consumer: ConsumerId, queues: Sequence[Claim]) -> list[Acquired]:
     """Claims queues that metadata granted; for each, in order, what came of it.
 
     Raises MetadataUnavailable when the grants cannot be looked up, Gone when the member is.
     """
     granted = consumers.check_owned(consumer=consumer, queues=[claim.queue for claim in queues])
-    return [
-        _acquire(consumer, claim)
-        if granted.get(claim.queue) == claim.epoch
-        else Acquired(claim.queue, "fenced")
-        for claim in queues
-    ]
+    states = {claim.queue: Acquired(claim.queue, "fenced") for claim in queues}
+    nodes = _by_node([claim for claim in queues if granted.get(claim.queue) == claim.epoch])
+    for node_id, claims in nodes.items():
+        states |= {claim.queue: Acquired(claim.queue, "unavailable") for claim in claims}
+        try:
+            _acquire(node_id, consumer, claims, states)
+        except (NodeUnavailable, MetadataUnavailable) as error:
+            log.warning("Queues on node %d cannot be acquired: %s", node_id, error.detail)
+    return [states[claim.queue] for claim in queues]
 
 
-def _acquire(consumer: ConsumerId, claim: Claim) -> Acquired:
-    reader = ReaderKey(consumer.group_id, claim.queue)
-    try:
-        with connections.node_of(claim.queue).writing() as session:
+def _acquire(
+    node_id: int, consumer: ConsumerId, claims: Sequence[Claim], states: dict[int, Acquired]
+) -> None:
+    """Acquires the queues of one node into `states`; ends at the first that the node does not answer."""
+    outdated = []
+    with connections.node(node_id).reading() as session:  # harmless to repeat, so nothing is in doubt
+        for claim in claims:
+            reader = ReaderKey(consumer.group_id, claim.queue)
             standing = tables.acquire_reader(session, reader=reader, epoch=claim.epoch, owner=consumer.text)
-    except NodeUnavailable as error:
-        log.warning("Queue %d cannot be acquired: %s", claim.queue, error.detail)
-        return Acquired(claim.queue, "unavailable")
-    if standing is None:
-        log.error("Group %d has no reader row for queue %d", consumer.group_id, claim.queue)
-        return Acquired(claim.queue, "unavailable")
-    epoch, owner, committed = standing
-    if epoch == claim.epoch and owner == consumer.text:
-        return Acquired(claim.queue, "ok", committed)
+            if standing is None:
+                log.error("Group %d has no reader row for queue %d", consumer.group_id, claim.queue)
+                continue
+            epoch, owner, committed = standing
+            if epoch == claim.epoch and owner == consumer.text:
+                states[claim.queue] = Acquired(claim.queue, "ok", committed)
+            else:
+                states[claim.queue] = Acquired(claim.queue, "fenced")
+                outdated.append((claim, epoch))
+    for claim, epoch in outdated:
+        _adopt(consumer, claim, epoch)
+
+
+def _adopt(consumer: ConsumerId, claim: Claim, epoch: int) -> None:
+    """Tells metadata of a later epoch on the node, if metadata still says that the claim is good.
+
+    Then a reset died half way, or metadata lost its tail.
+    """
     if consumers.check_owned(consumer=consumer, queues=[claim.queue]).get(claim.queue) == claim.epoch:
-        # Metadata still says so, but the node has seen a later epoch: a reset died half way, or metadata
-        # lost its tail.
         consumers.adopt_node_epoch(group_id=consumer.group_id, queue=claim.queue, epoch=epoch)
-    return Acquired(claim.queue, "fenced")
 
 
 def commit(*, consumer: ConsumerId, offsets: Sequence[CommitOffset]) -> list[Committed]:
-    """Records positions; for each, in order, what came of it. Raises NodeUnavailable when no node answers."""
-    states: dict[int, str] = {}
-    failure: NodeUnavailable | None = None
-    for node, mine in by_node(offsets, states):
+    """Records positions; for each, in order, what came of it. Raises Unavailable when no node answers."""
+    found, certain = snapshot.find_queues([offset.queue for offset in offsets])
+    states = {offset.queue: "fenced" if certain else "unavailable" for offset in offsets}
+    failure: Unavailable = MetadataUnavailable("None of these queues is known yet.", retry_after_ms=1000)
+    for node_id, mine in _by_node([offset for offset in offsets if offset.queue in found]).items():
         try:
-            states |= _commit(node, consumer, sorted(mine))
+            states |= _commit(connections.node(node_id), consumer, sorted(mine))
         except NodeUnavailable as error:
             failure = error
             states |= dict.fromkeys((offset.queue for offset in mine), "unavailable")
-    if failure is not None and set(states.values()) == {"unavailable"}:
+    if states and set(states.values()) == {"unavailable"}:
         raise failure
     return [Committed(offset.queue, states[offset.queue]) for offset in offsets]
 
 
-def by_node(offsets: Iterable[CommitOffset], states: dict[int, str]) -> list[tuple[Node, list[CommitOffset]]]:
-    """The offsets of each node; a queue that exists nowhere is `fenced`."""
-    nodes: dict[int, list[CommitOffset]] = {}
-    for offset in offsets:
-        try:
-            nodes.setdefault(snapshot.find_queue(offset.queue).node_id, []).append(offset)
-        except NotFound:
-            states[offset.queue] = "fenced"
-    return [(connections.node(node_id), mine) for node_id, mine in nodes.items()]
+def _by_node(rows: Iterable[Row]) -> dict[int, list[Row]]:
+    """Claims or offsets of known queues, by node id."""
+    nodes: dict[int, list[Row]] = {}
+    for row in rows:
+        nodes.setdefault(snapshot.find_queue(row.queue).node_id, []).append(row)
+    return nodes
 
 
 def _commit(node: Node, consumer: ConsumerId, offsets: list[CommitOffset]) -> dict[int, str]:

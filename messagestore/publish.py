@@ -25,7 +25,9 @@ from metadata.errors import (
     CatmqError,
     Code,
     Conflict,
+    FieldError,
     Invalid,
+    NotFound,
     NoWritableQueue,
     OutcomeUnknown,
     StoreCorrupt,
@@ -54,12 +56,13 @@ class Part(NamedTuple):
     """The messages of a batch that go to one queue; `queues` are the choices, the first one preferred."""
 
     queues: tuple[int, ...]
+    movable: bool
     indexes: list[int]
 
     @property
     def number(self) -> int:
         """Tells the parts of a batch apart, wherever they are stored in the end."""
-        return 2 * self.queues[0] + (len(self.queues) > 1)
+        return 2 * self.queues[0] + self.movable
 
 
 def publish(
@@ -99,29 +102,46 @@ class _Batch:
 
     def parts(self) -> list[Part]:
         """The batch cut by queue, in the order of each queue's first message."""
-        anywhere = tuple(routing.candidates(self.id, self.topic.queues))
-        parts: dict[tuple[int, ...], Part] = {}
+        anywhere = routing.candidates(self.id, self.topic.queues)
+        parts: dict[tuple[int, bool], Part] = {}
         for index, message in enumerate(self.messages):
-            queues = self._queues(index, message, anywhere)
-            parts.setdefault(queues, Part(queues, [])).indexes.append(index)
+            home, movable = self._home(index, message, anywhere[0])
+            if (home, movable) not in parts:
+                queues = self._choices(home, anywhere) if movable else (home,)
+                parts[home, movable] = Part(queues, movable, [])
+            parts[home, movable].indexes.append(index)
         return list(parts.values())
 
-    def _queues(self, index: int, message: NewMessage, anywhere: tuple[int, ...]) -> tuple[int, ...]:
+    def _choices(self, home: int, anywhere: Sequence[int]) -> tuple[int, ...]:
+        """The queues a part may go to, its home first.
+
+        `sent_batch` is per node, so a part that may have been sent before stays on its home's node: there a
+        repeat finds it, whichever queue it is in.
+        """
+        choices = (home, *(queue for queue in anywhere if queue != home))
+        if self.fresh:
+            return choices
+        node_id = snapshot.find_queue(home).node_id
+        return tuple(queue for queue in choices if snapshot.find_queue(queue).node_id == node_id)
+
+    def _home(self, index: int, message: NewMessage, free: int) -> tuple[int, bool]:
+        """(preferred queue, whether another will do) of a message."""
         if message.queue is not None:
             if message.queue not in self.topic.queues:
                 mine = ", ".join(map(str, self.topic.queues))
                 what = f"{message.queue} is not a queue of topic {self.topic.name}; its queues are {mine}"
-                raise Invalid.field(f"messages[{index}].queue", what)
-            return (message.queue,)
+                error = FieldError(f"messages[{index}].queue", what)
+                raise NotFound(f"{error.field}: {what}", code=Code.QUEUE_NOT_FOUND, errors=[error])
+            return message.queue, False
         if message.key is None:
-            return anywhere
-        home = routing.queue_for_key(message.key, self.topic.layout)
-        if self.topic.keyed == "strict":
-            return (home,)
-        return (home, *(queue for queue in anywhere if queue != home))
+            return free, True
+        return routing.queue_for_key(message.key, self.topic.layout), self.topic.keyed != "strict"
 
     def store(self, part: Part) -> Sequence[Receipt | CatmqError]:
         """The fate of each message of a part."""
+        if time.monotonic() > self.deadline:
+            what = "Not tried: the other queues of this request took all its time."
+            return [faults.RolledBack(what)] * len(part.indexes)
         error: CatmqError | None = None
         write = _Write(self, part)
         for queue in part.queues:
@@ -132,7 +152,7 @@ class _Batch:
                 error = refusal
                 if not self._may_go_elsewhere(queue, write.id, refusal):
                     break
-        if error is None or (len(part.queues) > 1 and error.code == Code.QUEUE_NOT_WRITABLE):
+        if error is None or (part.movable and error.code == Code.QUEUE_NOT_WRITABLE):
             error = NoWritableQueue(
                 f"No queue of topic {self.topic.name} takes messages now.", retry_after_ms=1000
             )
@@ -224,7 +244,7 @@ class _Write:
 
 
 def _corrupt(queue: int, fault: faults.Duplicate) -> NoReturn:
-    suspects.report(queue, f"its head is below a stored message ({fault.detail})")
+    suspects.report(queue, 0, f"its head is below a stored message ({fault.detail})")
     raise StoreCorrupt(f"Queue {queue}: the head is below a stored message. An operator must look.")
 
 

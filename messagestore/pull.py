@@ -21,7 +21,7 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from messagestore import connections, suspects, tables
+from messagestore import connections, faults, suspects, tables
 from messagestore.density import dense, explain
 from messagestore.heads import board
 from messagestore.messages import StoredMessage
@@ -29,10 +29,14 @@ from messagestore.sessions import Session
 from messagestore.tables import Position, ReaderKey
 from metadata import snapshot
 from metadata.consumer_ids import ConsumerId
-from metadata.errors import MetadataUnavailable, NodeUnavailable, NotFound, Unavailable
+from metadata.errors import MetadataUnavailable, NodeUnavailable, Unavailable
 
 _ROW_BYTES = 100  # what a message costs in an answer beside its body, roughly
-_UNKNOWN_ROW_BYTES = 64 * 1024.0  # assumed of a queue before the first pull: bounds what one SELECT can fetch
+_UNKNOWN_ROW_BYTES = 8 * 1024.0  # assumed of a queue before the first pull
+
+# A SELECT may read so many times what is wanted before it is cut off, at the price of its connection: by so
+# much the guess of how many rows to ask for may be wrong.
+_OVERSHOOT = 2
 
 _turn = itertools.count()
 _row_bytes: dict[int, float] = {}
@@ -118,17 +122,16 @@ def _by_node(
     queues: Sequence[PullQueue], pulled: dict[int, PulledQueue], consumer: ConsumerId
 ) -> dict[int, list[PullQueue]]:
     """The queues to ask nodes for, in rotating order; those the snapshot answers are answered."""
+    found, certain = snapshot.find_queues([ask.queue for ask in queues])
     known = snapshot.current()
+    missing = "fenced" if certain else "unavailable"
     start = next(_turn) % len(queues) if queues else 0
     nodes: dict[int, list[PullQueue]] = {}
     for ask in (*queues[start:], *queues[:start]):
-        try:
-            info = snapshot.find_queue(ask.queue)
-        except (NotFound, MetadataUnavailable) as error:
-            state = "fenced" if isinstance(error, NotFound) else "unavailable"
-            pulled[ask.queue] = PulledQueue(ask.queue, state, [], ask.offset)
-            continue
-        if known.stopped(consumer.group_id, info.topic_id):
+        info = found.get(ask.queue)
+        if info is None:
+            pulled[ask.queue] = PulledQueue(ask.queue, missing, [], ask.offset)
+        elif known.stopped(consumer.group_id, info.topic_id):
             pulled[ask.queue] = PulledQueue(ask.queue, "stopped", [], ask.offset)
         else:
             nodes.setdefault(info.node_id, []).append(ask)
@@ -170,17 +173,26 @@ def _without_rows(ask: PullQueue, position: Position | None, consumer: ConsumerI
 
 
 def _with_rows(session: Session, ask: PullQueue, consumer: ConsumerId, budget: _Budget) -> PulledQueue:
-    reader = ReaderKey(consumer.group_id, ask.queue)
     wanted = budget.rows(ask.queue, max(1, board.known(ask.queue) - ask.offset))
-    position, rows = tables.select_owned(session, reader=reader, first=ask.offset, end=ask.offset + wanted)
+    try:
+        position, rows = tables.select_owned(
+            session,
+            reader=ReaderKey(consumer.group_id, ask.queue),
+            first=ask.offset,
+            end=ask.offset + wanted,
+            most_bytes=_OVERSHOOT * budget.size,
+        )
+    except faults.Final as fault:  # this queue's table is missing or was altered; the others go on
+        suspects.report(ask.queue, ask.offset, fault.detail)
+        return PulledQueue(ask.queue, "suspect", [], ask.offset)
     answer = _without_rows(ask, position, consumer)
     if answer is not None or position is None:
         return answer or PulledQueue(ask.queue, "fenced", [], ask.offset)
     count = dense(ask.offset, [row.offset for row in rows])
     if count == 0:
         return _explained(session, ask, position.head)
-    suspects.clear(ask.queue)
     taken = budget.take(ask.queue, rows[:count])
+    suspects.delivered(ask.queue, ask.offset + len(taken))
     return PulledQueue(ask.queue, "ok", taken, ask.offset + len(taken), position.head)
 
 
@@ -190,6 +202,8 @@ def _explained(session: Session, ask: PullQueue, head: int) -> PulledQueue:
     gaps = tables.read_gaps(session, queue=ask.queue, position=ask.offset)
     verdict = explain(ask.offset, low=fresh.low if fresh else 0, gaps=gaps)
     if verdict.state == "suspect":
-        suspects.report(ask.queue, f"no message at offset {ask.offset} although the head is {head}")
+        suspects.report(
+            ask.queue, ask.offset, f"no message at offset {ask.offset} although the head is {head}"
+        )
     low = fresh.low if fresh else None
     return PulledQueue(ask.queue, verdict.state, [], verdict.next_offset, head, low=low, gap=verdict.gap)

@@ -9,6 +9,8 @@ closed by the pool, never used again.
 from __future__ import annotations
 
 import fcntl
+import itertools
+import logging
 import os
 import sqlite3
 import threading
@@ -22,9 +24,11 @@ from typing import Any, NamedTuple, Protocol
 from messagestore import faults
 from metadata.errors import CatmqError, NodeUnavailable
 
+log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 2
 READ_TIMEOUT_S = 10
 LOCK_TIMEOUT_S = 10
+COMPLAIN_EVERY_S = 60.0  # about the same node for the same reason
 _SESSION_SETTINGS = (
     "SET SESSION sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone='+00:00',"
     " innodb_lock_wait_timeout=3, lock_wait_timeout=3, autocommit=1, {frozen};"
@@ -32,6 +36,10 @@ _SESSION_SETTINGS = (
 )
 # A broker frozen inside a transaction must give its locks back: MariaDB can end just that, MySQL the session.
 _FROZEN = {"mariadb": "idle_write_transaction_timeout=5", "mysql": "wait_timeout=30"}
+
+
+Fits = Callable[[tuple[Any, ...]], bool]
+FETCHED_AT_ONCE = 16  # rows, of a result that may be too large
 
 
 class Result(NamedTuple):
@@ -62,8 +70,11 @@ class Session(Protocol):
     clean: bool
     idle_limit_s: float
 
-    def run(self, *steps: Step) -> list[Result]:
-        """Runs sections in order, each statement by itself; one result per statement. Raises `faults.*`."""
+    def run(self, *steps: Step, fits: Fits | None = None) -> list[Result]:
+        """Runs sections in order, each statement by itself; one result per statement. Raises `faults.*`.
+
+        Rows of the last statement are taken while `fits(row)`; the others stay out of this process's memory.
+        """
 
     def transact(self, *steps: Step) -> list[Result]:
         """Runs sections as one transaction; one result per statement.
@@ -72,6 +83,18 @@ class Session(Protocol):
         """
 
     def close(self) -> None: ...
+
+
+_complained: dict[tuple[str, str], float] = {}
+
+
+def _unreachable(name: str, where: str, error: Exception) -> NodeUnavailable:
+    """What clients are told of a failed connect: neither where the node is nor what it said, which is logged."""
+    said, now = f"{where}: {error.args[-1]}", time.monotonic()
+    if now - _complained.get((name, said), -COMPLAIN_EVERY_S) >= COMPLAIN_EVERY_S:
+        _complained[name, said] = now
+        log.warning("Node %s cannot be reached at %s", name, said)
+    return NodeUnavailable(f"Node {name} cannot be reached.")
 
 
 class MySqlSession:
@@ -96,9 +119,7 @@ class MySqlSession:
                 connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, write_timeout=READ_TIMEOUT_S,
             )  # fmt: skip
         except MySQLdb.Error as error:
-            raise NodeUnavailable(
-                f"Node {name} cannot be reached at {host}:{port}: {error.args[-1]}"
-            ) from error
+            raise _unreachable(name, f"{host}:{port}", error) from error
         self.flavour = "mariadb" if "mariadb" in self._db.get_server_info().lower() else "mysql"
         self.idle_limit_s = 300.0 if self.flavour == "mariadb" else 25.0  # below wait_timeout
         results = self.send(_SESSION_SETTINGS.format(frozen=_FROZEN[self.flavour]).encode())
@@ -113,9 +134,10 @@ class MySqlSession:
             return b"_binary" + self.quote(given)
         return b"NULL" if given is None else str(int(given)).encode()  # type: ignore[call-overload]
 
-    def run(self, *steps: Step) -> list[Result]:
+    def run(self, *steps: Step, fits: Fits | None = None) -> list[Result]:
         """See Session: one string, one round trip."""
-        return self.send(b";".join(self.render(step) for step in steps))
+        text = b";".join(self.render(step) for step in steps)
+        return self.send(text) if fits is None else self._stream(text, len(steps), fits)
 
     def transact(self, *steps: Step) -> list[Result]:
         """See Session: one string, one round trip."""
@@ -147,6 +169,25 @@ class MySqlSession:
         self.clean = ends
         return results
 
+    def _stream(self, text: bytes, statements: int, fits: Fits) -> list[Result]:
+        """Sections of one statement each; a result that does not fit leaves the session to be closed."""
+        self.clean = False
+        results: list[Result] = []
+        try:
+            self._db.query(text)
+            while True:
+                last = len(results) == statements - 1
+                rows, whole = _taken(self._db.use_result(), fits if last else lambda row: True)
+                results.append(Result(rows, len(rows)))
+                if not whole:
+                    return results
+                if self._db.next_result() == -1:
+                    break
+        except self._error as error:
+            raise self._fault(error) from error
+        self.clean = True
+        return results
+
     def _fault(self, error: Exception) -> faults.RolledBack | faults.Ambiguous | faults.Final:
         number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
         text = str(error.args[-1]) if error.args else str(error)
@@ -165,6 +206,17 @@ class MySqlSession:
             self._db.close()
         except self._error:
             self.clean = False  # already gone: there is nothing left to close
+
+
+def _taken(result: Any, fits: Fits) -> tuple[list[tuple[Any, ...]], bool]:
+    """The first rows of a result that fit, and whether those were all."""
+    rows: list[tuple[Any, ...]] = []
+    while fetched := result.fetch_row(FETCHED_AT_ONCE):
+        for row in fetched:
+            if not fits(row):
+                return rows, False
+            rows.append(row)
+    return rows, True
 
 
 class FileLock:
@@ -240,12 +292,13 @@ class SqliteSession:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
         except sqlite3.Error as error:
-            raise NodeUnavailable(f"Node {name}: {path} cannot be opened: {error}") from error
+            raise _unreachable(name, str(path), error) from error
 
-    def run(self, *steps: Step) -> list[Result]:
+    def run(self, *steps: Step, fits: Fits | None = None) -> list[Result]:
         """See Session."""
         try:
-            return [result for step in steps for result in self._each(step)]
+            before = [result for step in steps[:-1] for result in self._each(step)]
+            return [*before, *(self._each(steps[-1]) if fits is None else [self._some(steps[-1], fits)])]
         except sqlite3.Error as error:
             raise faults.of_sqlite(error, self._name) from error
 
@@ -282,6 +335,13 @@ class SqliteSession:
             cursor = self._db.execute(text, step.parameters)
             results.append(Result(cursor.fetchall(), cursor.rowcount))
         return results
+
+    def _some(self, step: Step, fits: Fits) -> Result:
+        (text,) = step.statement.single(step.parameters)
+        cursor = self._db.execute(text, step.parameters)
+        rows = list(itertools.takewhile(fits, cursor))
+        cursor.close()
+        return Result(rows, len(rows))
 
     def close(self) -> None:
         """Closes the file."""

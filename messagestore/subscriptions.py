@@ -51,15 +51,22 @@ def _insert_readers(subscription: SubscriptionView) -> None:
     for queue in subscription.queues:
         with connections.node_of(queue).writing() as session:
             tables.insert_reader(
-                session, reader=_reader(subscription, queue), latest=subscription.start == "latest"
+                session,
+                reader=_reader(subscription, queue),
+                epoch=subscription.base_epoch,
+                latest=subscription.start == "latest",
             )
 
 
 def _take_back(subscription: SubscriptionView, actor: Actor) -> bool:
+    """Removes what is not ready; the epoch keeps it from touching a later subscription of the same pair."""
+    below = subscription.base_epoch + subscriptions.EPOCHS_EACH
     try:
+        if not subscriptions.give_up(subscription.id):
+            return False
         for queue in subscription.queues:
             with connections.node_of(queue).writing() as session:
-                tables.delete_reader(session, reader=_reader(subscription, queue))
+                tables.delete_reader(session, reader=_reader(subscription, queue), below=below)
         subscriptions.remove(subscription.id, actor)
     except CatmqError as error:
         name = f"{subscription.group}/{subscription.topic}"

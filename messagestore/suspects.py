@@ -11,20 +11,23 @@ import time
 
 log = logging.getLogger(__name__)
 _REPEAT_S = 60.0
-_reported: dict[int, float] = {}
+_reported: dict[int, int] = {}  # queue → the offset that is missing or wrong
+_logged: dict[int, float] = {}
 
 
-def report(queue: int, why: str) -> None:
-    """Marks a queue and says why."""
+def report(queue: int, offset: int, why: str) -> None:
+    """Marks a queue at an offset and says why."""
     now = time.monotonic()
-    if now - _reported.get(queue, -_REPEAT_S) >= _REPEAT_S:
-        log.error("Queue %d is suspect: %s", queue, why)
-    _reported[queue] = now
+    if now - _logged.get(queue, -_REPEAT_S) >= _REPEAT_S:
+        log.error("Queue %d is suspect at offset %d: %s", queue, offset, why)
+        _logged[queue] = now
+    _reported[queue] = offset
 
 
-def clear(queue: int) -> None:
-    """Takes the mark back once the queue delivered again."""
-    _reported.pop(queue, None)
+def delivered(queue: int, next_offset: int) -> None:
+    """Takes the mark back once messages beyond the marked offset were delivered."""
+    if queue in _reported and next_offset > _reported[queue]:
+        del _reported[queue]
 
 
 def current() -> list[int]:

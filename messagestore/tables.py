@@ -5,7 +5,8 @@ values. Time is always the node's own clock. The rules behind each statement sta
 docs/explanation/store.md.
 
     node       create_node_tables  server_facts  now_ms
-    queue      create_queue  drop_queue  set_queue_state  read_head  read_heads  read_gaps
+    queue      create_queue  drop_queue  set_queue_state  close_queues  open_queues  read_head  read_heads
+               read_gaps
     messages   insert_messages  find_batch  delete_old_batches  select_from  stored_at_ms
     readers    insert_reader  delete_reader  read_positions  acquire_reader  update_committed  reset_reader
 """
@@ -19,9 +20,11 @@ import msgspec
 
 from messagestore import faults
 from messagestore.messages import NewMessage, StoredMessage, headers_text
-from messagestore.sessions import MySqlSession, Result, Session, SqliteSession, Step
+from messagestore.sessions import Fits, MySqlSession, Result, Session, SqliteSession, Step
 from messagestore.statements import load
 from metadata.errors import TooLarge
+
+_BODY = 4  # the column of `select_messages`
 
 
 class Head(NamedTuple):
@@ -135,6 +138,17 @@ def drop_queue(session: Session, *, queue: int) -> None:
 def set_queue_state(session: Session, *, queue: int, state: str) -> None:
     """Opens or closes a queue for writers."""
     session.transact(_step(session, "update_queue_state", queue=queue, state=state))
+
+
+def close_queues(session: Session) -> None:
+    """Closes every open queue of the node for writers; no write can begin once this has ended."""
+    session.transact(_step(session, "close_heads"))
+
+
+def open_queues(session: Session, *, queues: Sequence[int]) -> None:
+    """Opens those of `queues` that are closed, not those that are retired."""
+    if queues:
+        session.transact(_step(session, "open_heads", queues=_ids(queues)))
 
 
 def read_head(session: Session, *, queue: int) -> Head | None:
@@ -288,24 +302,42 @@ def delete_old_batches(session: Session, *, hours: int, most: int) -> int:
     return session.transact(_step(session, "delete_old_batches", hours=hours, most=most))[0].matched
 
 
-def select_from(session: Session, *, queue: int, first: int, end: int) -> list[StoredMessage]:
-    """The messages at offsets first … end-1 that are there, in order."""
-    rows = _rows(session, "select_messages", table=message_table(queue), first_offset=first, end_offset=end)
-    return [_stored(queue, row) for row in rows]
+def select_from(
+    session: Session, *, queue: int, first: int, end: int, most_bytes: int
+) -> list[StoredMessage]:
+    """The messages at offsets first … end-1 that are there, until their bodies reach `most_bytes`."""
+    (result,) = session.run(_select(session, queue, first, end), fits=_until(most_bytes))
+    return [_stored(queue, row) for row in result.rows]
 
 
 def select_owned(
-    session: Session, *, reader: ReaderKey, first: int, end: int
+    session: Session, *, reader: ReaderKey, first: int, end: int, most_bytes: int
 ) -> tuple[Position | None, list[StoredMessage]]:
     """A reader's position, then the messages, in one round trip: rows never older than the head."""
-    results = session.run(
+    positions, messages = session.run(
         _step(session, "select_positions", **_reader(reader), queues=_ids([reader.queue])),
-        _step(
-            session, "select_messages", table=message_table(reader.queue), first_offset=first, end_offset=end
-        ),
+        _select(session, reader.queue, first, end),
+        fits=_until(most_bytes),
     )
-    positions = [Position(*row) for row in results[0].rows]
-    return (positions[0] if positions else None), [_stored(reader.queue, row) for row in results[1].rows]
+    position = Position(*positions.rows[0]) if positions.rows else None
+    return position, [_stored(reader.queue, row) for row in messages.rows]
+
+
+def _select(session: Session, queue: int, first: int, end: int) -> Step:
+    return _step(session, "select_messages", table=message_table(queue), first_offset=first, end_offset=end)
+
+
+def _until(most_bytes: int) -> Fits:
+    """Takes rows of messages until their bodies have reached so many bytes: the last may exceed them."""
+    taken = 0
+
+    def fits(row: tuple[Any, ...]) -> bool:
+        nonlocal taken
+        fit = taken < most_bytes
+        taken += len(row[_BODY])
+        return fit
+
+    return fits
 
 
 def _stored(queue: int, row: tuple[Any, ...]) -> StoredMessage:
@@ -323,14 +355,16 @@ def stored_at_ms(session: Session, *, queue: int, offset: int) -> int | None:
 # ------------------------------------------------------------------------------------------- readers
 
 
-def insert_reader(session: Session, *, reader: ReaderKey, latest: bool) -> None:
+def insert_reader(session: Session, *, reader: ReaderKey, epoch: int, latest: bool) -> None:
     """Makes a reader row at the queue's low or head; one that exists keeps its place."""
-    session.transact(_step(session, "insert_reader", **_reader(reader), latest=int(latest)))
+    session.transact(
+        _step(session, "insert_reader", **_reader(reader), epoch=epoch, latest=int(latest)),
+    )
 
 
-def delete_reader(session: Session, *, reader: ReaderKey) -> None:
-    """Forgets a reader's place."""
-    session.transact(_step(session, "delete_reader", **_reader(reader)))
+def delete_reader(session: Session, *, reader: ReaderKey, below: int) -> None:
+    """Forgets a reader's place, if its epoch is below a bound."""
+    session.transact(_step(session, "delete_reader", **_reader(reader), below=below))
 
 
 def read_positions(

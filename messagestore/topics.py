@@ -76,8 +76,8 @@ def _drop_tables(topic: TopicView) -> None:
 
 def _take_back(topic: TopicView, actor: Actor) -> None:
     try:
-        _drop_tables(topic)
-        topics.discard(topic.id, actor)
+        if topics.give_up(topic.id, actor):
+            _drop(topic, actor)
     except CatmqError as error:
         log.warning("Topic %s is taken back later: %s", topic.name, error.detail)
 
@@ -119,22 +119,26 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
 
 
 def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
-    """Removes the topics whose creation a crash left half done; how many."""
-    return _each(topics.unfinished(older_than_s), topics.discard)
+    """Takes back the topics whose creation a crash left half done; how many it looked at."""
+    unfinished = topics.unfinished(older_than_s)
+    for topic in unfinished:
+        _take_back(topic, job("topics"))
+    return len(unfinished)
 
 
 def drop_deleted(after_days: float = topics.DROP_AFTER_DAYS) -> int:
     """Drops the tables and rows of topics deleted long enough ago; how many."""
-    return _each(topics.due_for_drop(after_days), topics.remove)
-
-
-def _each(due: Iterable[TopicView], forget: Any) -> int:
     done = 0
-    for topic in due:
+    for topic in topics.due_for_drop(after_days):
         try:
-            _drop_tables(topic)
-            forget(topic.id, job("topics"))
+            _drop(topic, job("topics"))
             done += 1
         except CatmqError as error:
             log.warning("The tables of topic %s are dropped later: %s", topic.name, error.detail)
     return done
+
+
+def _drop(topic: TopicView, actor: Actor) -> None:
+    """Drops the tables, then the rows, of a topic that is deleted for good."""
+    _drop_tables(topic)
+    topics.remove(topic.id, actor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from metadata.actors import Actor
@@ -23,6 +24,24 @@ def require(actor: Actor, right: str, name: str, *, what: str = "topic") -> None
     """Raises Forbidden, naming right and resource; `what` is topic, group, node, key …"""
     if not may(actor, right, name):
         raise Forbidden(f"{actor.kind} {actor.name} lacks the right {right} on {what} {name}.")
+
+
+def require_grantable(actor: Actor, rights: Mapping[str, Sequence[str]]) -> None:
+    """Raises Forbidden unless the actor may give these rights away.
+
+    Whoever has `admin` on everything may give anything; others only the patterns that they have `admin` on
+    themselves, letter by letter: whether one pattern covers another is not asked.
+    """
+    own = actor.rights.get("admin", ())
+    if actor.kind in TRUSTED or "*" in own:
+        return
+    for right, patterns in rights.items():
+        for pattern in patterns:
+            if pattern not in own:
+                raise Forbidden(
+                    f"{actor.kind} {actor.name} may not give the right {right} on {pattern}: "
+                    f"its own admin patterns are {', '.join(own)}."
+                )
 
 
 def sees(actor: Actor, name: str) -> bool:

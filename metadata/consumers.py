@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 
 MAX_HEARTBEAT_INTERVAL_MS = 3_000
 MOST_EXPIRED = 500  # members in one pass
+MOST_REPLACED = 16  # earlier processes of an identity that are remembered, so that none of them comes back
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,7 @@ def _issue(member: ConsumerGroupConsumer, applicant: _Applicant) -> str:
 
 def _returned(group: ConsumerGroup, member: ConsumerGroupConsumer, applicant: _Applicant) -> str:
     """The consumer id of an identity that is there already: the same process again, or its successor."""
-    if applicant.incarnation == member.replaced_incarnation:
+    if applicant.incarnation in member.replaced_incarnations:
         raise replaced()
     Heartbeat.objects.filter(pk=member.pk).update(last_seen=database_now())
     same_key = member.process.key_id == applicant.key_id
@@ -175,7 +176,8 @@ def _returned(group: ConsumerGroup, member: ConsumerGroupConsumer, applicant: _A
 def _replace(group: ConsumerGroup, member: ConsumerGroupConsumer, applicant: _Applicant) -> str:
     """The successor's consumer id. It inherits the queues under epoch + 1; what was leaving goes at once."""
     if member.process.incarnation != applicant.incarnation:
-        member.replaced_incarnation = member.process.incarnation
+        earlier = [*member.replaced_incarnations, member.process.incarnation]
+        member.replaced_incarnations = earlier[-MOST_REPLACED:]
     Consumer.objects.filter(pk=member.process_id).update(
         name=applicant.name,
         incarnation=applicant.incarnation,
@@ -185,7 +187,7 @@ def _replace(group: ConsumerGroup, member: ConsumerGroupConsumer, applicant: _Ap
     )
     member.generation = 0
     member.instance_id = applicant.instance_id
-    member.save(update_fields=("replaced_incarnation", "generation", "instance_id"))
+    member.save(update_fields=("replaced_incarnations", "generation", "instance_id"))
     owned = QueueOffset.objects.filter(group=group, owner=member)
     handed = sum(rebalance.hand_over(row) for row in owned if row.target_id != member.pk)
     QueueOffset.objects.filter(group=group, owner=member).update(epoch=F("epoch") + 1)
@@ -258,7 +260,10 @@ _guard = OutageGuard()  # of this process
 
 
 def look() -> None:
-    """One look at the database's clock; every process that may ever expire members makes one each second."""
+    """One look at the database's clock; every process that may ever expire members makes one each pass.
+
+    Raises MetadataUnavailable, and then this process expires nobody for a full session timeout.
+    """
     _guard.look()
 
 

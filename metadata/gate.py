@@ -2,7 +2,8 @@
 
 Heartbeats, registrations and acquires need metadata; sends and pulls do not. So only so many threads
 of a process are inside metadata calls at once, and after several calls in a row found the database
-away, further ones are refused at once; one a second is let through to see whether it is back.
+away, further ones are refused at once; one at a time, a second after the last one ended, is let through
+to see whether it is back. The second counts from the end because a call may take longer than that to fail.
 """
 
 from __future__ import annotations
@@ -25,19 +26,25 @@ PAUSE_S = 1.0
 
 
 class Gate:
-    """Lets in `places` threads; after `failures` in a row only one probe each `pause_s` seconds."""
+    """Lets in `places` threads; after `failures` in a row only a probe, `pause_s` seconds after the last."""
 
     def __init__(self, *, places: int = PLACES, failures: int = FAILURES, pause_s: float = PAUSE_S) -> None:
         self._places, self._failures, self._pause_s = places, failures, pause_s
         self._lock = threading.Lock()
         self._inside = 0
         self._failed = 0
+        self._probing = False
         self._next_probe = 0.0
+
+    def check(self) -> None:
+        """Raises MetadataUnavailable if a call would be refused now; for callers that queue up for one."""
+        with self._lock:
+            self._refuse_if_shut()
 
     @contextmanager
     def passage(self) -> Iterator[None]:
         """One metadata call; raises MetadataUnavailable without making it when closed or full."""
-        self._enter()
+        probe = self._enter()
         failed = False
         try:
             yield
@@ -45,26 +52,34 @@ class Gate:
             failed = True
             raise
         finally:
-            self._leave(failed)
+            self._leave(probe=probe, failed=failed)
 
-    def _enter(self) -> None:
+    def _shut(self) -> bool:
+        return self._failed >= self._failures
+
+    def _refuse_if_shut(self) -> None:
+        if self._shut() and (self._probing or time.monotonic() < self._next_probe):
+            raise MetadataUnavailable("The metadata database is away.", retry_after_ms=1000)
+
+    def _enter(self) -> bool:
+        """Takes a place; whether this call is the probe."""
         with self._lock:
-            now = time.monotonic()
-            if self._failed >= self._failures:
-                if now < self._next_probe:
-                    raise MetadataUnavailable("The metadata database is away.", retry_after_ms=1000)
-                self._next_probe = now + self._pause_s
+            self._refuse_if_shut()
             if self._inside >= self._places:
                 raise MetadataUnavailable(
                     "Too many calls wait for the metadata database.", retry_after_ms=1000
                 )
             self._inside += 1
+            self._probing = self._probing or self._shut()
+            return self._shut()
 
-    def _leave(self, failed: bool) -> None:
+    def _leave(self, *, probe: bool, failed: bool) -> None:
         with self._lock:
             self._inside -= 1
             self._failed = self._failed + 1 if failed else 0
-            if failed and self._failed == self._failures:
+            if probe:
+                self._probing = False
+            if self._shut():
                 self._next_probe = time.monotonic() + self._pause_s
 
 

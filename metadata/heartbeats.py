@@ -18,7 +18,7 @@ from metadata.combining import Combiner
 from metadata.config import config
 from metadata.consumer_ids import ConsumerId
 from metadata.errors import Code, Gone
-from metadata.gate import gated
+from metadata.gate import gate, gated
 from metadata.locks import group_by_id
 from metadata.models import ConsumerGroupConsumer, ConsumerGroupTopic, Heartbeat, QueueOffset
 from metadata.transactions import reachable, transactional
@@ -96,6 +96,7 @@ def heartbeat(*, consumer: ConsumerId, generation: int, owned: Sequence[tuple[in
     was revoked at or before that generation and is not among them counts as released. The lease of the
     member runs from the moment it sent this. Raises Gone(expired | replaced), MetadataUnavailable.
     """
+    gate.check()  # here, because waiting for one's turn in a batch that is refused would hold a thread, too
     seen = _combiner.submit(_Beat(consumer, generation))
     if seen.gone is not None:
         raise Gone(seen.gone.detail, code=seen.gone.code)
@@ -223,13 +224,13 @@ def _release(*, consumer: ConsumerId, generation: int, holds: set[int]) -> _Seen
 
 
 def _new_combiner() -> Combiner[_Beat, _Seen]:
-    """Half of a worker's threads may wait for their heartbeat to be recorded: after a rebalance all members
-    of a group send one at once, and yet a database that is frozen must leave threads for sends and pulls."""
+    """Of the threads that are not for long polls half may wait for their heartbeat to be recorded: a
+    database that is frozen must leave the others for sends and pulls. Who finds no place tries again soon."""
     return Combiner(
         _record,
         every_s=EVERY_S,
         most=MOST,
-        places=max(8, config.threads // 2),
+        places=max(8, (config.threads - config.max_waiters) // 2),
         limit_s=config.metadata_timeout_ms / 1000 + 0.5,
     )
 

@@ -41,11 +41,13 @@ def digest(plaintext: str) -> str:
 def create(*, name: str, rights: Mapping[str, Sequence[str]], actor: Actor) -> tuple[KeyView, str]:
     """A new key and its plain text, which is shown this once. Needs `admin`.
 
-    `rights`: {"produce": ["orders*"], …}. Raises Invalid, Conflict(already_exists).
+    `rights`: {"produce": ["orders*"], …}; an actor whose `admin` is limited can give only its own patterns.
+    Raises Forbidden, Invalid, Conflict(already_exists).
     """
     check_name("key", name)
     access.require(actor, "admin", name, what="key")
     values = access.check_rights({right: list(patterns) for right, patterns in rights.items()})
+    access.require_grantable(actor, values)
     plaintext = PREFIX + secrets.token_urlsafe(32)
     if ApiKey.objects.filter(name=name).exists():
         raise Conflict(f"Key {name} exists already.", code=Code.ALREADY_EXISTS)

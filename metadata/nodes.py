@@ -14,7 +14,7 @@ from metadata.actors import Actor
 from metadata.changes import changed
 from metadata.clock import database_now, ms
 from metadata.errors import Code, Conflict, Invalid, NotFound
-from metadata.models import DbNode
+from metadata.models import DbNode, Queue, Topic
 from metadata.pages import Page, Window
 from metadata.rules.names import check_confirmed, check_name
 from metadata.rules.settings import NODE, checked, one_of, text, whole
@@ -99,9 +99,27 @@ def create(
     return _view(row)
 
 
+def check_update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
+    """The node as it is, if it could be changed so. Needs `admin`. Raises Invalid, NotFound."""
+    found = named(name=name, actor=actor)
+    checked(NODE, settings)
+    return found
+
+
+def open_queues(node_id: int) -> list[int]:
+    """The queues of a node that metadata calls read_write, or will once their topic is made; rising."""
+    states = (Queue.State.CREATING, Queue.State.READ_WRITE)
+    with reachable():
+        rows = Queue.objects.filter(node=node_id, state__in=states).exclude(topic__state=Topic.State.DELETED)
+        return sorted(rows.values_list("pk", flat=True))
+
+
 @transactional
 def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
-    """The node with state, special or capacity_gb changed. Needs `admin`."""
+    """The node with state, special or capacity_gb changed. Needs `admin`.
+
+    `messagestore.nodes.update` has closed the node's queues if it is to be closed.
+    """
     access.require(actor, "admin", name, what="node")
     values = checked(NODE, settings)
     row = _locked(name)

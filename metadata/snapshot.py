@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TypeVar
 
@@ -50,6 +50,7 @@ __all__ = [
     "find_key",
     "find_node",
     "find_queue",
+    "find_queues",
     "find_topic",
     "forget",
     "node_by_id",
@@ -254,6 +255,20 @@ def find_queue(queue: int) -> QueueInfo:
     if found is None:
         raise NotFound(f"Queue {queue} does not exist.", code=Code.QUEUE_NOT_FOUND)
     return found
+
+
+def find_queues(queues: Collection[int]) -> tuple[dict[int, QueueInfo], bool]:
+    """Those of the queues that exist, after at most one refresh, and whether the others certainly do not."""
+    known = current().queues
+    if all(queue in known for queue in queues):
+        return {queue: known[queue] for queue in queues}, True
+    certain = True
+    try:
+        _holder.renew_after_miss()
+    except MetadataUnavailable:
+        certain = False
+    known = current().queues
+    return {queue: known[queue] for queue in queues if queue in known}, certain
 
 
 def find_key(digest: str) -> KeyInfo | None:

@@ -1,6 +1,10 @@
 """Subscriptions: which group reads which topic. `messagestore.subscriptions` adds the nodes' reader rows.
 
-plan (rows, creating) → reader rows are made → make_ready; mark_deleting → reader rows go → remove.
+plan (rows, creating) → reader rows are made → make_ready;
+mark_deleting or give_up → reader rows go → remove.
+
+Epochs of a subscription begin above those of every earlier one (`base_epoch`), so a member that stays
+while its group unsubscribes and subscribes again never gets the same (queue, epoch) twice.
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ from metadata.models import ConsumerGroup, ConsumerGroupTopic, Queue, QueueOffse
 from metadata.rules.settings import SUBSCRIPTION, checked
 from metadata.transactions import reachable, transactional
 
+EPOCHS_EACH = 1_000_000_000  # of one subscription; in the seventh, the third owner has epoch 7000000003
+
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionView:
@@ -35,10 +41,15 @@ class SubscriptionView:
     created_at_ms: int
     queues: tuple[int, ...]
 
+    @property
+    def base_epoch(self) -> int:
+        """The epoch of a queue that nobody has owned yet in this subscription."""
+        return self.id * EPOCHS_EACH
+
 
 @transactional
 def plan(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionView:
-    """The rows of a new subscription, in state creating, with a position per queue at epoch 0.
+    """The rows of a new subscription, in state creating, with a position per queue at its base epoch.
 
     Needs `manage` on the group and `consume` or `manage` on the topic. Raises NotFound, Invalid,
     Conflict(already_exists) also while an earlier subscription is still being taken down.
@@ -57,7 +68,9 @@ def plan(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionVie
         group=group_row, topic=topic_row, start=start, created_at=database_now()
     )
     queues = topic_row.queues.exclude(state=Queue.State.RETIRED).order_by("pk").values_list("pk", flat=True)
-    QueueOffset.objects.bulk_create([QueueOffset(group=group_row, queue_id=queue) for queue in queues])
+    QueueOffset.objects.bulk_create(
+        [QueueOffset(group=group_row, queue_id=queue, epoch=row.pk * EPOCHS_EACH) for queue in queues]
+    )
     after = {"start": start}
     audit.record(
         actor=actor, verb="create", kind="subscription", name=f"{group}/{topic}", before=None, after=after
@@ -124,6 +137,20 @@ def mark_deleting(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
     )
     changed("subscription", row.pk)
     return _view(row)
+
+
+@transactional
+def give_up(subscription_id: int) -> bool:
+    """Claims a subscription that is not ready, so that its reader rows may go; False if it is ready."""
+    try:
+        row = _locked(subscription_id)
+    except NotFound:
+        return True
+    if row.state == ConsumerGroupTopic.State.CREATING:
+        row.state = ConsumerGroupTopic.State.DELETING
+        row.save(update_fields=("state",))
+        changed("subscription", row.pk)
+    return row.state == ConsumerGroupTopic.State.DELETING
 
 
 @transactional

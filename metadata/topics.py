@@ -1,6 +1,7 @@
 """Topics: the rows. `messagestore.topics` composes these verbs with the work on tables.
 
-plan (rows, creating) → tables are made → make_ready; or discard. mark_deleted → three days → remove.
+plan (rows, creating) → tables are made → make_ready; or give_up → tables are dropped → remove.
+mark_deleted → three days → tables are dropped → remove. Tables are dropped only of what is deleted for good.
 """
 
 from __future__ import annotations
@@ -142,11 +143,17 @@ def make_ready(topic_id: int) -> TopicView:
 
 
 @transactional
-def discard(topic_id: int, actor: Actor | None = None) -> None:
-    """Removes the rows of a topic that never became ready, after its tables are gone."""
-    topic = Topic.objects.select_for_update().filter(pk=topic_id, state=Topic.State.CREATING).first()
-    if topic is not None:
-        _erase(topic, verb="discard", actor=actor or job("topics"))
+def give_up(topic_id: int, actor: Actor | None = None) -> bool:
+    """Claims a topic that is not ready, so that its tables may be dropped: False if it is ready after all.
+
+    creating → deleted, under the row's lock; whoever still makes its tables cannot make it ready any more.
+    """
+    topic = Topic.objects.select_for_update().filter(pk=topic_id).first()
+    if topic is not None and topic.state == Topic.State.READY:
+        return False
+    if topic is not None and topic.state == Topic.State.CREATING:
+        _delete(topic, verb="give up", actor=actor or job("topics"))
+    return True
 
 
 @transactional
@@ -203,18 +210,17 @@ def mark_deleted(*, name: str, confirm: str | None, actor: Actor) -> TopicView:
     groups = list(using.values_list("group__name", flat=True)[:5])
     if groups:
         raise Conflict(f"Topic {name} is read by {', '.join(groups)}: unsubscribe first.", code=Code.IN_USE)
+    _delete(topic, verb="delete", actor=actor)
+    return _view(topic)
+
+
+def _delete(topic: Topic, *, verb: str, actor: Actor) -> None:
+    name = topic.name
     topic.name, topic.state, topic.deleted_at = f"{name}~{topic.pk}", Topic.State.DELETED, database_now()
     topic.save(update_fields=("name", "state", "deleted_at"))
-    audit.record(
-        actor=actor,
-        verb="delete",
-        kind="topic",
-        name=name,
-        before={"id": topic.pk},
-        after={"name": topic.name},
-    )
+    before = {"id": topic.pk}
+    audit.record(actor=actor, verb=verb, kind="topic", name=name, before=before, after={"name": topic.name})
     changed("topic", topic.pk)
-    return _view(topic)
 
 
 def named(*, name: str, actor: Actor) -> TopicView:

@@ -44,7 +44,7 @@ class Node(Endpoint):
     def patch(self, call: Call, node: str) -> HttpResponse:
         """Opens, closes or takes a node out."""
         settings = call.fields(serializers.NodeChange)
-        return call.answer(answers.node(node_rows.update(name=node, settings=settings, actor=call.actor)))
+        return call.answer(answers.node(nodes.update(name=node, settings=settings, actor=call.actor)))
 
     @operation("deleteNode", tag="nodes", query=ConfirmQuery, status=204)
     def delete(self, call: Call, node: str) -> HttpResponse:

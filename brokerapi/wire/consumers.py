@@ -20,6 +20,8 @@ from metadata import consumers
 from metadata.config import config
 from metadata.errors import Invalid
 
+MAX_OWNED = 10_000  # queues one member may hold: a lone one holds all of its group's
+
 
 class RegisterRequest(Request, kw_only=True):
     """A process that joins a group. `topics` are subscribed to, if the key may manage the group."""
@@ -51,7 +53,7 @@ class HeartbeatRequest(Request, kw_only=True):
     """A member's sign of life; `generation` is the one it has applied, 0 before the first answer."""
 
     generation: Id
-    owned: Annotated[list[Owned], Meta(max_length=config.max_pull_queues)]
+    owned: Annotated[list[Owned], Meta(max_length=MAX_OWNED)]
 
 
 class Assigned(Answer, kw_only=True):

@@ -67,6 +67,12 @@ DELETE FROM reader WHERE queue_id = :queue
 -- name: update_queue_state
 UPDATE queue_head SET state = :state WHERE queue_id = :queue
 
+-- name: close_heads
+UPDATE queue_head SET state = 'ro' WHERE state = 'rw'
+
+-- name: open_heads
+UPDATE queue_head SET state = 'rw' WHERE state = 'ro' AND queue_id IN ({queues})
+
 -- A refused or missing head row leaves LAST_INSERT_ID() at 0, so @b is NULL and the next INSERT fails with 1048.
 -- name: publish_open
 DO LAST_INSERT_ID(0);
@@ -126,10 +132,11 @@ SELECT CAST(UNIX_TIMESTAMP(UTC_TIMESTAMP(3)) * 1000 AS SIGNED)
 
 -- name: insert_reader
 INSERT IGNORE INTO reader (group_id, instance, queue_id, epoch, owner, committed, rewinds)
-SELECT :group_id, :instance, queue_id, 0, '', IF(:latest, head, low), 0 FROM queue_head WHERE queue_id = :queue
+SELECT :group_id, :instance, queue_id, :epoch, '', IF(:latest, head, low), 0 FROM queue_head WHERE queue_id = :queue
 
 -- name: delete_reader
-DELETE FROM reader WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
+DELETE FROM reader
+ WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue AND epoch < :below
 
 -- name: acquire_reader
 UPDATE reader SET epoch = :epoch, owner = :owner

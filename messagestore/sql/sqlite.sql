@@ -67,6 +67,12 @@ DELETE FROM reader WHERE queue_id = :queue
 -- name: update_queue_state
 UPDATE queue_head SET state = :state WHERE queue_id = :queue
 
+-- name: close_heads
+UPDATE queue_head SET state = 'ro' WHERE state = 'rw'
+
+-- name: open_heads
+UPDATE queue_head SET state = 'rw' WHERE state = 'ro' AND queue_id IN ({queues})
+
 -- name: publish_head
 SELECT head, MAX(last_stored_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER))
   FROM queue_head WHERE queue_id = :queue AND state = 'rw' AND node_epoch = :node_epoch
@@ -121,11 +127,12 @@ SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
 
 -- name: insert_reader
 INSERT OR IGNORE INTO reader (group_id, instance, queue_id, epoch, owner, committed, rewinds)
-SELECT :group_id, :instance, queue_id, 0, '', CASE WHEN :latest THEN head ELSE low END, 0
+SELECT :group_id, :instance, queue_id, :epoch, '', CASE WHEN :latest THEN head ELSE low END, 0
   FROM queue_head WHERE queue_id = :queue
 
 -- name: delete_reader
-DELETE FROM reader WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
+DELETE FROM reader
+ WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue AND epoch < :below
 
 -- name: acquire_reader
 UPDATE reader SET epoch = :epoch, owner = :owner

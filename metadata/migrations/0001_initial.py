@@ -77,7 +77,7 @@ class Migration(migrations.Migration):
                 ("identity", metadata.models.fields.NameField(max_length=210)),
                 ("instance_id", metadata.models.fields.NameField(blank=True, max_length=210)),
                 ("consumer_id", metadata.models.fields.NameField(max_length=100, unique=True)),
-                ("replaced_incarnation", models.CharField(blank=True, max_length=36)),
+                ("replaced_incarnations", models.JSONField(blank=True, default=list)),
                 ("generation", models.BigIntegerField(default=0)),
                 ("joined_at", models.DateTimeField()),
             ],

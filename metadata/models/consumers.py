@@ -39,7 +39,7 @@ class ConsumerGroupConsumer(models.Model):
     identity = NameField(max_length=MAX_NAME)  # instance_id if given, else the consumer's name
     instance_id = NameField(max_length=MAX_NAME, blank=True)  # '' unless the member is static
     consumer_id = NameField(max_length=100, unique=True)  # the signed text
-    replaced_incarnation = models.CharField(max_length=36, blank=True)  # may not take the identity back
+    replaced_incarnations = models.JSONField(default=list, blank=True)  # the last of them; none may come back
     generation = models.BigIntegerField(default=0)  # the one the member said it had applied
     joined_at = models.DateTimeField()
 

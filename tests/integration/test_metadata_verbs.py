@@ -113,17 +113,18 @@ def test_a_topic_in_use_is_not_deleted() -> None:
     raised(Code.IN_USE, Conflict, lambda: topics.mark_deleted(name="orders", confirm="orders", actor=ME))
 
 
-def test_what_a_crash_left_creating_is_listed_and_can_be_discarded() -> None:
+def test_what_a_crash_left_creating_is_listed_and_can_be_given_up() -> None:
     rows.node()
     planned = topics.plan(name="orders", queues=2, actor=ME)
     ready = rows.topic("ready")
 
     assert topics.unfinished(60) == []
     assert [one.id for one in topics.unfinished(-1)] == [planned.id]
-    topics.discard(planned.id)
+    assert topics.give_up(planned.id)
+    topics.remove(planned.id)
 
     assert set(Queue.objects.values_list("pk", flat=True)) == set(ready)
-    topics.discard(topics.named(name="ready", actor=ME).id)  # not creating: left alone
+    assert not topics.give_up(topics.named(name="ready", actor=ME).id)
     assert Topic.objects.filter(name="ready").exists()
 
 
@@ -265,7 +266,8 @@ def test_a_subscription_is_planned_made_ready_and_taken_down() -> None:
     rows.group(topics=())
     planned = subscriptions.plan(group="billing", topic="orders", start="latest", actor=ME)
     assert (planned.state, planned.start, planned.queues) == ("creating", "latest", queues)
-    assert set(QueueOffset.objects.values_list("queue_id", "epoch")) == {(queue, 0) for queue in queues}
+    base = planned.base_epoch
+    assert set(QueueOffset.objects.values_list("queue_id", "epoch")) == {(queue, base) for queue in queues}
     raised(
         Code.ALREADY_EXISTS,
         Conflict,

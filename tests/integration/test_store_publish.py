@@ -14,6 +14,7 @@ from messagestore.publish import Receipt, publish
 from metadata import nodes, snapshot
 from metadata.actors import Actor, command
 from metadata.errors import CatmqError, Conflict, Forbidden, Invalid, NotFound, NoWritableQueue, StoreCorrupt
+from metadata.rules import routing
 from metadata.rules.slots import slot_of
 
 ACTOR = command("test")
@@ -31,12 +32,20 @@ def send(topic: str, *messages: NewMessage, batch_id: UUID | None = None) -> lis
 
 def stored(queue: int) -> list[bytes]:
     with connections.node_of(queue).reading() as session:
-        return [message.body for message in tables.select_from(session, queue=queue, first=0, end=10**6)]
+        return [
+            message.body
+            for message in tables.select_from(session, queue=queue, first=0, end=10**6, most_bytes=1 << 30)
+        ]
 
 
 def close(queue: int) -> None:
     with connections.node_of(queue).writing() as session:
         tables.set_queue_state(session, queue=queue, state="ro")
+
+
+def open_again(queue: int) -> None:
+    with connections.node_of(queue).writing() as session:
+        tables.set_queue_state(session, queue=queue, state="rw")
 
 
 def test_a_key_always_goes_to_its_slot(node: str) -> None:
@@ -98,7 +107,7 @@ def test_a_named_queue_is_used_and_a_foreign_one_refused(node: str) -> None:
     queues = make_topic("orders")
     (other,) = make_topic("other", 1)
     assert send("orders", NewMessage(body=b"", key="k", queue=queues[3])) == [Receipt(queues[3], 0)]
-    with pytest.raises(Invalid, match=r"messages\[1\].queue"):
+    with pytest.raises(NotFound, match=r"messages\[1\].queue"):
         send("orders", NewMessage(body=b""), NewMessage(body=b"", queue=other))
     assert stored(other) == []
 
@@ -130,6 +139,34 @@ def test_a_batch_stored_before_its_queue_closed_is_not_stored_again_elsewhere(no
     close(first[0].queue)
     assert send("orders", NewMessage(body=b"a"), batch_id=batch_id) == first
     assert sum(len(stored(queue)) for queue in queues) == 1
+
+
+def test_a_batch_that_was_sent_before_stays_on_the_node_of_its_first_choice(
+    make_node: Callable[..., str],
+) -> None:
+    """`sent_batch` is per node: on another one, a repeat would not find what is stored here."""
+    make_node("a")
+    make_node("b")
+    queues = make_topic("orders", 2)
+    batch_id = batch_ids.new()
+    home = routing.candidates(batch_id, queues)[0]
+    close(home)
+    with pytest.raises(CatmqError):
+        send("orders", NewMessage(body=b"x"), batch_id=batch_id)
+    open_again(home)
+    assert send("orders", NewMessage(body=b"x"), batch_id=batch_id) == [Receipt(home, 0)]
+    assert sum(len(stored(queue)) for queue in queues) == 1
+
+
+def test_a_request_whose_time_is_over_does_not_try_its_other_queues(
+    node: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = make_topic("orders")
+    monkeypatch.setattr("messagestore.publish.DEADLINE_S", -1.0)
+    with pytest.raises(CatmqError) as caught:
+        send("orders", *(NewMessage(body=b"", queue=queue) for queue in queues))
+    assert caught.value.retriable
+    assert sum(len(stored(queue)) for queue in queues) == 0
 
 
 def test_a_mixed_batch_reports_each_fate(node: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -25,10 +27,19 @@ from messagestore.positions import Acquired, Claim, CommitOffset, Committed
 from messagestore.publish import publish
 from messagestore.pull import PulledQueue, PullQueue
 from messagestore.resets import Move, Target
-from metadata import consumer_ids, consumers, groups, nodes, snapshot
+from metadata import consumer_ids, consumers, groups, nodes, rebalance, snapshot
+from metadata import subscriptions as metadata_subscriptions
+from metadata import topics as metadata_topics
 from metadata.actors import Actor, command
 from metadata.consumer_ids import ConsumerId
-from metadata.errors import Conflict, Forbidden, Invalid, NodeUnavailable, NotFound
+from metadata.errors import (
+    Conflict,
+    Forbidden,
+    Invalid,
+    MetadataUnavailable,
+    NodeUnavailable,
+    NotFound,
+)
 from tests.support.tampering import declare_gap, raise_low, remove
 
 ACTOR = command("test")
@@ -183,7 +194,8 @@ def test_a_hole_that_nobody_declared_delivers_nothing_past_it(queues: list[int])
     answer = pull_one(member, queue, epoch, 2)
     assert (answer.state, answer.messages, answer.next_offset) == ("suspect", [], 2)
     assert queue in suspects.current()
-    suspects.clear(queue)
+    suspects.delivered(queue, 3)
+    assert queue not in suspects.current()
 
 
 def test_a_declared_gap_is_told_with_its_size(queues: list[int]) -> None:
@@ -267,6 +279,107 @@ def test_unsubscribing_forgets_positions_and_fences_the_readers(queues: list[int
     assert lag.group_offsets(group="billing", actor=ACTOR) == []
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
     assert {row.committed for row in lag.group_offsets(group="billing", actor=ACTOR)} == {0}
+
+
+def test_a_second_subscription_never_repeats_an_epoch_of_the_first(queues: list[int]) -> None:
+    send(queues[0], 10)
+    member = join()
+    first = take_over(member)[queues[0]]
+    positions.commit(consumer=member, offsets=[CommitOffset(queues[0], first, 3)])
+    subscriptions.delete(group="billing", topic="orders", actor=ACTOR)
+    subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
+    rebalance.rebalance(member.group_id)
+    second = take_over(member)[queues[0]]
+    assert second > first
+    late = positions.commit(consumer=member, offsets=[CommitOffset(queues[0], first, 8)])
+    assert late == [Committed(queues[0], "fenced")]
+    assert lag.group_offsets(group="billing", actor=ACTOR)[0].committed == 0
+
+
+def test_a_sweep_with_an_old_list_leaves_a_later_subscription_alone(
+    queues: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = metadata_subscriptions.named(group="billing", topic="orders", actor=ACTOR)
+    subscriptions.delete(group="billing", topic="orders", actor=ACTOR)
+    subscriptions.create(group="billing", topic="orders", start="latest", actor=ACTOR)
+    monkeypatch.setattr(metadata_subscriptions, "unfinished", lambda older_than_s: [old])
+    subscriptions.sweep()
+    assert [row.committed for row in lag.group_offsets(group="billing", actor=ACTOR)] == [0, 0]
+
+
+def test_a_creation_whose_commit_was_not_seen_takes_nothing_back(
+    queues: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer of the last step is lost: the topic and the subscription are ready, and stay so."""
+    for module in (metadata_topics, metadata_subscriptions):
+        monkeypatch.setattr(module, "make_ready", _unseen(module.make_ready))
+    with pytest.raises(MetadataUnavailable):
+        topics.create(name="unseen", queues=1, actor=ACTOR)
+    groups.create(name="late", actor=ACTOR)
+    with pytest.raises(MetadataUnavailable):
+        subscriptions.create(group="late", topic="orders", start="earliest", actor=ACTOR)
+    assert publish(topic="unseen", messages=[NewMessage(body=b"")], batch_id=None, actor=ACTOR)
+    assert [row.committed for row in lag.group_offsets(group="late", actor=ACTOR)] == [0, 0]
+
+
+def _unseen(verb: Callable[..., Any]) -> Callable[..., Any]:
+    def commit_and_lose_the_answer(*args: Any, **kwargs: Any) -> Any:
+        verb(*args, **kwargs)
+        raise MetadataUnavailable("the answer was lost")
+
+    return commit_and_lose_the_answer
+
+
+def test_a_sweep_drops_no_table_of_a_topic_that_became_ready_meanwhile(
+    queues: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = metadata_topics.named(name="orders", actor=ACTOR)
+    monkeypatch.setattr(metadata_topics, "unfinished", lambda older_than_s: [ready])
+    topics.sweep()
+    send(queues[0], 1)
+
+
+def test_a_sweep_takes_back_a_topic_that_a_crash_left_half_made(queues: list[int]) -> None:
+    left = metadata_topics.plan(name="half", queues=2, actor=ACTOR)
+    assert topics.sweep(older_than_s=-1) == 1
+    with pytest.raises(NotFound):
+        metadata_topics.make_ready(left.id)
+    topics.create(name="half", queues=1, actor=ACTOR)
+
+
+def test_unknown_queues_of_a_request_cost_one_look_at_metadata(
+    queues: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = join()
+    looks = []
+    monkeypatch.setattr(snapshot._holder, "renew_after_miss", lambda: looks.append(1))
+    asked = [PullQueue(10**6 + number, 1, 0) for number in range(50)]
+    answers = pull.pull(consumer=member, queues=asked, max_messages=1, max_bytes=1)
+    assert {answer.state for answer in answers} == {"fenced"}
+    positions.commit(consumer=member, offsets=[CommitOffset(10**6 + number, 1, 0) for number in range(50)])
+    assert len(looks) == 2
+
+
+def test_a_pull_reads_little_more_than_it_may_answer(queues: list[int]) -> None:
+    """The first message is tiny, so the guess of how many rows to ask for is wrong by far."""
+    send(queues[0], 1, body=b"")
+    member = join()
+    epoch = take_over(member)[queues[0]]
+    pull_one(member, queues[0], epoch)
+    for _ in range(3):
+        send(queues[0], 10, body=b"x" * 1_000_000)
+    tracemalloc.start()
+    answer = pull_one(member, queues[0], epoch, 1, max_messages=1000, max_bytes=2_000_000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(answer.messages) == 1 and answer.next_offset == 2
+    assert peak < 25_000_000
+    assert [m.offset for m in pull_one(member, queues[0], epoch, 2, max_bytes=5_000_000).messages] == [
+        2,
+        3,
+        4,
+        5,
+    ]
 
 
 def test_a_joining_consumer_makes_the_group_and_the_subscription_it_names(queues: list[int]) -> None:

@@ -67,7 +67,10 @@ def insert(
 
 
 def offsets(session: Session, queue: int) -> list[int]:
-    return [message.offset for message in tables.select_from(session, queue=queue, first=0, end=10**9)]
+    return [
+        message.offset
+        for message in tables.select_from(session, queue=queue, first=0, end=10**9, most_bytes=1 << 30)
+    ]
 
 
 def test_offsets_are_dense_from_zero(session: Session, queue: int) -> None:
@@ -91,7 +94,7 @@ def test_a_message_comes_back_as_it_went_in(session: Session, queue: int) -> Non
         body=bytes(range(256)), key="é'\\\"%s\x00", tag="new", headers={"h": "ö:'"}, trace_id="t-1"
     )
     insert(session, queue, [sent])
-    (got,) = tables.select_from(session, queue=queue, first=0, end=1)
+    (got,) = tables.select_from(session, queue=queue, first=0, end=1, most_bytes=1 << 30)
     assert (got.body, got.key, got.tag, got.headers, got.trace_id) == (
         sent.body,
         sent.key,
@@ -104,14 +107,17 @@ def test_a_message_comes_back_as_it_went_in(session: Session, queue: int) -> Non
 
 def test_absent_fields_are_none_and_an_empty_body_is_empty(session: Session, queue: int) -> None:
     insert(session, queue, [NewMessage(body=b"")])
-    (got,) = tables.select_from(session, queue=queue, first=0, end=1)
+    (got,) = tables.select_from(session, queue=queue, first=0, end=1, most_bytes=1 << 30)
     assert (got.body, got.key, got.tag, got.headers, got.trace_id) == (b"", None, None, None, None)
 
 
 def test_keys_that_a_collation_would_merge_stay_apart(session: Session, queue: int) -> None:
     keys = ["Orders", "orders", "orders ", "ördérs"]
     insert(session, queue, [NewMessage(body=b"", key=key) for key in keys])
-    assert [message.key for message in tables.select_from(session, queue=queue, first=0, end=9)] == keys
+    assert [
+        message.key
+        for message in tables.select_from(session, queue=queue, first=0, end=9, most_bytes=1 << 30)
+    ] == keys
 
 
 def test_a_write_to_a_dropped_queue_stores_nothing(session: Session, queue: int) -> None:
@@ -168,7 +174,10 @@ def test_a_refused_write_does_not_use_the_offsets_of_an_earlier_one(session: Ses
 def test_stored_at_never_falls_within_a_queue(session: Session, queue: int) -> None:
     for _ in range(20):
         insert(session, queue, batch(2))
-    times = [message.stored_at_ms for message in tables.select_from(session, queue=queue, first=0, end=100)]
+    times = [
+        message.stored_at_ms
+        for message in tables.select_from(session, queue=queue, first=0, end=100, most_bytes=1 << 30)
+    ]
     assert times == sorted(times)
     assert abs(times[-1] - tables.now_ms(session)) < 60_000
     assert tables.stored_at_ms(session, queue=queue, offset=39) == times[39]
@@ -184,7 +193,7 @@ def test_creating_a_queue_again_changes_nothing(session: Session, queue: int) ->
 
 def test_a_dropped_queue_leaves_nothing(session: Session, queue: int) -> None:
     reader = ReaderKey(1, queue)
-    tables.insert_reader(session, reader=reader, latest=False)
+    tables.insert_reader(session, reader=reader, epoch=0, latest=False)
     tables.drop_queue(session, queue=queue)
     tables.drop_queue(session, queue=queue)
     assert tables.read_head(session, queue=queue) is None
@@ -194,9 +203,9 @@ def test_a_dropped_queue_leaves_nothing(session: Session, queue: int) -> None:
 
 def test_a_reader_starts_at_the_low_or_at_the_head(session: Session, queue: int) -> None:
     insert(session, queue, batch(4))
-    tables.insert_reader(session, reader=ReaderKey(1, queue), latest=False)
-    tables.insert_reader(session, reader=ReaderKey(2, queue), latest=True)
-    tables.insert_reader(session, reader=ReaderKey(2, queue), latest=False)
+    tables.insert_reader(session, reader=ReaderKey(1, queue), epoch=0, latest=False)
+    tables.insert_reader(session, reader=ReaderKey(2, queue), epoch=0, latest=True)
+    tables.insert_reader(session, reader=ReaderKey(2, queue), epoch=0, latest=False)
     assert tables.read_positions(session, group_id=1, queues=[queue])[queue].committed == 0
     assert tables.read_positions(session, group_id=2, queues=[queue])[queue].committed == 4
 
@@ -204,7 +213,7 @@ def test_a_reader_starts_at_the_low_or_at_the_head(session: Session, queue: int)
 def test_of_two_owners_the_later_epoch_holds(session: Session, queue: int) -> None:
     reader = ReaderKey(1, queue)
     assert tables.acquire_reader(session, reader=reader, epoch=1, owner="a") is None
-    tables.insert_reader(session, reader=reader, latest=False)
+    tables.insert_reader(session, reader=reader, epoch=0, latest=False)
     assert tables.acquire_reader(session, reader=reader, epoch=1, owner="a") == (1, "a", 0)
     assert tables.acquire_reader(session, reader=reader, epoch=1, owner="a") == (1, "a", 0)
     assert tables.acquire_reader(session, reader=reader, epoch=1, owner="b") == (1, "a", 0)
@@ -215,7 +224,7 @@ def test_of_two_owners_the_later_epoch_holds(session: Session, queue: int) -> No
 def test_a_commit_needs_epoch_and_owner_and_an_offset_up_to_the_head(session: Session, queue: int) -> None:
     insert(session, queue, batch(5))
     reader = ReaderKey(1, queue)
-    tables.insert_reader(session, reader=reader, latest=False)
+    tables.insert_reader(session, reader=reader, epoch=0, latest=False)
     tables.acquire_reader(session, reader=reader, epoch=3, owner="me")
 
     def commit(owner: str, epoch: int, offset: int) -> bool:
@@ -237,7 +246,7 @@ def test_each_queue_of_a_commit_has_its_own_fate(session: Session, queue: int) -
     tables.create_queue(session, queue=other, node_epoch=1)
     for one in (queue, other):
         insert(session, one, batch(2))
-        tables.insert_reader(session, reader=ReaderKey(1, one), latest=False)
+        tables.insert_reader(session, reader=ReaderKey(1, one), epoch=0, latest=False)
         tables.acquire_reader(session, reader=ReaderKey(1, one), epoch=1, owner="me")
     done = tables.update_committed(session, group_id=1, owner="me", offsets=[(queue, 9, 1), (other, 1, 2)])
     assert done == [False, True]
@@ -246,7 +255,7 @@ def test_each_queue_of_a_commit_has_its_own_fate(session: Session, queue: int) -
 def test_a_reset_fences_the_owner_and_may_go_back(session: Session, queue: int) -> None:
     insert(session, queue, batch(5))
     reader = ReaderKey(1, queue)
-    tables.insert_reader(session, reader=reader, latest=True)
+    tables.insert_reader(session, reader=reader, epoch=0, latest=True)
     tables.acquire_reader(session, reader=reader, epoch=4, owner="me")
     assert tables.reset_reader(session, reader=reader, offset=1) == (5, "", 1)
     assert tables.update_committed(session, group_id=1, owner="me", offsets=[(queue, 4, 5)]) == [False]
@@ -256,9 +265,9 @@ def test_a_reset_fences_the_owner_and_may_go_back(session: Session, queue: int) 
 def test_an_owned_read_shows_position_and_messages(session: Session, queue: int) -> None:
     insert(session, queue, batch(5))
     reader = ReaderKey(1, queue)
-    tables.insert_reader(session, reader=reader, latest=False)
+    tables.insert_reader(session, reader=reader, epoch=0, latest=False)
     tables.acquire_reader(session, reader=reader, epoch=1, owner="me")
-    position, messages = tables.select_owned(session, reader=reader, first=1, end=4)
+    position, messages = tables.select_owned(session, reader=reader, first=1, end=4, most_bytes=99)
     assert position == tables.Position(queue, 5, 0, 1, "me", 0)
     assert [message.offset for message in messages] == [1, 2, 3]
 
@@ -273,7 +282,8 @@ def test_batches_of_many_writers_never_interleave(
     firsts = in_threads([writer(name) for name in range(4)])
     assert sorted(first for written in firsts for first in written) == list(range(0, 400, 5))
     bodies = [
-        message.body.split(b"-")[0] for message in tables.select_from(session, queue=queue, first=0, end=400)
+        message.body.split(b"-")[0]
+        for message in tables.select_from(session, queue=queue, first=0, end=400, most_bytes=1 << 30)
     ]
     assert all(len(set(bodies[first : first + 5])) == 1 for first in range(0, 400, 5))
 
@@ -281,5 +291,5 @@ def test_batches_of_many_writers_never_interleave(
 def test_large_messages_of_random_bytes_come_back(session: Session, queue: int) -> None:
     block = b"".join(hashlib.sha256(b"%d" % index).digest() for index in range(32_768))
     insert(session, queue, [NewMessage(body=block) for _ in range(12)])
-    got = tables.select_from(session, queue=queue, first=0, end=12)
+    got = tables.select_from(session, queue=queue, first=0, end=12, most_bytes=1 << 30)
     assert [message.body == block for message in got] == [True] * 12

@@ -228,13 +228,13 @@ def test_a_forked_process_opens_connections_of_its_own(
 ) -> None:
     transport = connect(server.url)
     transport.request("GET", "/x")
-    parent = transport._session
+    parent = transport._mine
     pid = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: pid + 1)
     transport.request("GET", "/x")
     assert len(server.peers) == 2
     assert parent is not None
-    parent.close()
+    parent[1].close()
 
 
 def test_request_until_repeats_what_is_worth_repeating(server: Server, connect: Connect) -> None:

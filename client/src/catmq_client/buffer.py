@@ -18,13 +18,13 @@ from catmq_client.backoff import Backoff
 from catmq_client.errors import BufferFull, Closed
 from catmq_client.options import ProducerOptions
 from catmq_client.receipts import Batch, SendFuture, size_of
-from catmq_client.routing import Kind, Layout, Routes
+from catmq_client.routing import Kind, Layout, Routes, slot_of
 
 
 class Lane:
     """The batches of one queue and kind, oldest first."""
 
-    __slots__ = ("backoff", "batches", "current", "kind", "not_before", "queue", "routes", "topic")
+    __slots__ = ("backoff", "batches", "current", "held", "kind", "not_before", "queue", "routes", "topic")
 
     def __init__(self, routes: Routes, queue: int | None, kind: Kind, backoff: Backoff) -> None:
         self.routes = routes
@@ -35,6 +35,8 @@ class Lane:
         self.current: Batch | None = None
         self.not_before = 0.0
         self.backoff = backoff
+        # Slots that the layout gave to another queue while messages of theirs had to stay here.
+        self.held: set[int] = set()
 
 
 class SendBuffer:
@@ -112,6 +114,7 @@ class SendBuffer:
             lane.backoff.reset()
             lane.not_before = 0.0
             self._free(batch)
+            self._let_follow(lane)
             if lane.batches:
                 self._work.notify()
 
@@ -125,26 +128,47 @@ class SendBuffer:
             lane.not_before = time.monotonic() + delay_s
             if ended is not None:
                 self._free(ended)
+            self._let_follow(lane)
             self._work.notify()
 
     def relayout(self, routes: Routes, layout: Layout, *, refused: tuple[Lane, Batch] | None = None) -> None:
-        """Follows a newer layout: keyed messages not tried yet go to their slot's new queue, in their order.
+        """Follows a newer layout: keyed messages go to their slot's new queue, in their order.
 
-        `refused` is a batch under way whose queue refused it definitely; it goes first.
+        `refused` is a batch under way whose queue refused it definitely; it goes first. Where a batch
+        is under way, or may be stored, the lane stays until that has ended, and later messages of its
+        keys queue up behind: otherwise they could be stored before it.
         """
         with self.lock:
-            routes.replace(layout)
-            moving: list[Batch] = []
+            if layout is not routes.layout:
+                routes.replace(layout)
             if refused is not None:
                 refused[0].current = None
-                moving.append(refused[1])
+                refused[0].batches.appendleft(refused[1])
             for lane in [*self._lanes.values()]:
                 if lane.topic == layout.topic and lane.kind == Kind.KEYED:
-                    moving += [batch for batch in lane.batches if not batch.tries]
-                    lane.batches = deque(batch for batch in lane.batches if batch.tries)
-            for batch in moving:
-                self._append_again(routes, batch)
+                    self._follow(lane, staying=lane.current is not None or _may_be_stored(lane))
             self._work.notify_all()
+
+    def _follow(self, lane: Lane, *, staying: bool) -> None:
+        """Moves a lane's messages to where the layout has their slots, or holds those slots here."""
+        routes = lane.routes
+        for slot in lane.held:
+            routes.held.pop(slot, None)
+        lane.held = set()
+        batches = [batch for batch in (lane.current, *lane.batches) if batch]
+        slots = {slot_of(message["key"]) for batch in batches for message in batch.messages}
+        away = {slot for slot in slots if routes.layout.slots and routes.layout.slots[slot] != lane.queue}
+        if staying:
+            lane.held = away
+            routes.held.update(dict.fromkeys(away, lane.queue or 0))
+        elif away:
+            lane.batches = deque()
+            for batch in batches:
+                self._append_again(routes, batch)
+
+    def _let_follow(self, lane: Lane) -> None:
+        if lane.held and not _may_be_stored(lane):
+            self._follow(lane, staying=False)
 
     def hurry(self, futures: Iterable[SendFuture]) -> None:
         """Makes the batches of these messages ready at once."""
@@ -258,3 +282,8 @@ class SendBuffer:
         self._room.notify_all()
         if self._closed and not self._messages:
             self._work.notify_all()
+
+
+def _may_be_stored(lane: Lane) -> bool:
+    """Whether a batch waits here whose last try ended without our knowing."""
+    return any(batch.unknown for batch in lane.batches)

@@ -4,8 +4,8 @@ answer                          the receipts
 unknown (time-out, cut off,     same batch_id, same queue, until delivery_timeout_ms, then
   outcome_unknown, 502, 504)      SendOutcomeUnknown; the batch never moves again (unless the
                                   topic says on_unknown: resend)
-this queue refused              a free batch moves to another queue, a keyed one waits, or follows
-                                  its slot if the layout changed
+this queue refused              the layout is looked up again; then a free batch moves to another
+                                  queue, a keyed one follows its slot, or waits where it is
 this message refused            it fails alone; the others of its batch go again
 broker or node away             again after a delay
 anything else                   fails
@@ -24,12 +24,14 @@ from catmq_client.errors import (
     CatmqError,
     DeliveryTimeout,
     InvalidRequest,
+    OptionError,
+    SendError,
     SendOutcomeUnknown,
     ServerFailed,
 )
 from catmq_client.options import ProducerOptions
 from catmq_client.receipts import Batch
-from catmq_client.routing import Kind, Layouts
+from catmq_client.routing import Kind, Layouts, Routes, slot_of
 from catmq_client.transport import Transport, api_path
 
 log = logging.getLogger("catmq.producer")
@@ -53,7 +55,7 @@ class Next(Enum):
 def after_failure(batch: Batch, error: CatmqError, *, kind: Kind, resend_unknown: bool) -> Next:
     """What follows from `error`; `batch.unknown` already counts this try. Pure."""
     stored_for_sure_not = not batch.unknown
-    if isinstance(error, InvalidRequest) and len(batch.messages) > 1 and stored_for_sure_not:
+    if isinstance(error, InvalidRequest | OptionError) and len(batch.messages) > 1 and stored_for_sure_not:
         return Next.SPLIT
     if isinstance(error, ServerFailed):
         return Next.REPEAT if batch.tries < TRIES_OF_A_BUG else Next.FAIL
@@ -81,26 +83,45 @@ class Delivery:
         self._layouts = layouts
         self._timeout_s = options.request_timeout_ms / 1000
 
-    def step(self, lane: Lane, batch: Batch) -> None:
-        """One try; afterwards the batch has ended or is back in the buffer, and its lane is free."""
+    def step(self, lane: Lane, batch: Batch) -> Batch | None:
+        """One try; afterwards the batch has ended or is back in the buffer, and its lane is free.
+
+        Returns the batch whose callbacks are due. What interrupts the thread (Ctrl-C) is raised, but
+        no bug: the batch may hold the messages of others, and they are told by their futures.
+        """
+        try:
+            return self._try(lane, batch)
+        except Exception as error:
+            log.exception("sending to %s met a bug", batch.topic)
+            return self._give_up(lane, batch, error)
+        except BaseException as error:
+            ended = self._give_up(lane, batch, error)
+            if ended is not None:
+                ended.run_callbacks()
+            raise
+
+    def _try(self, lane: Lane, batch: Batch) -> Batch | None:
         self._leave_avoided_queue(lane, batch)
         left_s = batch.expires_at - time.monotonic()
         if left_s <= 0:
-            self._end(
-                lane, batch, _final(batch, DeliveryTimeout("no try was left within delivery_timeout_ms"))
-            )
-            return
+            late = DeliveryTimeout("no try was left within delivery_timeout_ms")
+            return self._end(lane, batch, _final(batch, late))
         batch.tries += 1
         try:
             results = self._post(batch, min(self._timeout_s, left_s))
         except CatmqError as error:
-            self._after_failure(lane, batch, error)
-        except BaseException as error:
-            # A bug of ours must not leave callers waiting for ever.
-            self._end(lane, batch, SendOutcomeUnknown(f"the client failed: {error!r}"))
-            raise
-        else:
-            self._after_answer(lane, batch, results)
+            return self._after_failure(lane, batch, error)
+        return self._after_answer(lane, batch, results)
+
+    def _give_up(self, lane: Lane, batch: Batch, error: BaseException) -> Batch | None:
+        """Ends a batch whose try broke off, if its lane still holds it: nobody may wait for ever."""
+        with self._buffer.lock:
+            if lane.current is not batch:
+                return None
+        what = f"the client failed: {error!r}"
+        ending = SendOutcomeUnknown(f"may or may not be stored: {what}") if batch.tries else SendError(what)
+        ending.__cause__ = error
+        return self._end(lane, batch, ending)
 
     def _post(self, batch: Batch, timeout_s: float) -> list[dict[str, Any]]:
         answer = self._transport.request(
@@ -110,9 +131,11 @@ class Delivery:
             timeout_s=timeout_s,
         )
         results: list[dict[str, Any]] = answer["results"]
+        if len(results) != len(batch.messages):
+            raise ValueError(f"{len(results)} results for {len(batch.messages)} messages")
         return results
 
-    def _after_answer(self, lane: Lane, batch: Batch, results: list[dict[str, Any]]) -> None:
+    def _after_answer(self, lane: Lane, batch: Batch, results: list[dict[str, Any]]) -> Batch | None:
         refusals = [result["error"] for result in results if "error" in result]
         if any(refusal.get("retriable") for refusal in refusals):
             # What was stored stays stored: the same batch_id again only adds what is missing.
@@ -120,58 +143,59 @@ class Delivery:
             if time.monotonic() + delay_s < batch.expires_at:
                 batch.unknown = True
                 self._buffer.put_back(lane, [batch], delay_s=delay_s)
-                return
+                return None
         batch.finish(results)
         self._buffer.finished(lane, batch)
         self._freshen(batch.topic)
+        return batch
 
-    def _after_failure(self, lane: Lane, batch: Batch, error: CatmqError) -> None:
+    def _after_failure(self, lane: Lane, batch: Batch, error: CatmqError) -> Batch | None:
         batch.unknown = batch.unknown or error.outcome_unknown
         layout = self._layouts.known(batch.topic).layout
         follows = after_failure(batch, error, kind=lane.kind, resend_unknown=layout.resend_unknown)
         if follows is Next.SPLIT:
-            self._split(lane, batch, error)
-        elif follows is Next.FAIL:
-            self._end(lane, batch, _final(batch, error) if batch.unknown else error)
-        elif follows is Next.MOVE:
-            self._move(lane, batch, error)
-        else:
-            self._repeat(lane, batch, error)
+            return self._split(lane, batch, error)
+        if follows is Next.FAIL:
+            return self._end(lane, batch, _final(batch, error) if batch.unknown else error)
+        if follows is Next.MOVE and self._move(lane, batch, error):
+            return None
+        return self._repeat(lane, batch, error)
 
-    def _repeat(self, lane: Lane, batch: Batch, error: CatmqError) -> None:
+    def _repeat(self, lane: Lane, batch: Batch, error: CatmqError) -> Batch | None:
         delay_s = lane.backoff.next_s(error)
         if time.monotonic() + delay_s >= batch.expires_at:
-            self._end(lane, batch, _final(batch, error))
-            return
+            return self._end(lane, batch, _final(batch, error))
         log.debug("%s queue %s: try %d: %s", batch.topic, batch.queue, batch.tries, error)
         self._buffer.put_back(lane, [batch], delay_s=delay_s)
+        return None
 
-    def _move(self, lane: Lane, batch: Batch, error: CatmqError) -> None:
-        """To another queue: a free batch to any, a keyed one only where its slot now is."""
+    def _move(self, lane: Lane, batch: Batch, error: CatmqError) -> bool:
+        """To another queue, a free batch to any, a keyed one where its slots now are; False if there is none.
+
+        A queue that is not found is no different: the topic may have been made anew.
+        """
         routes = self._layouts.known(batch.topic)
         layout = self._layouts.freshen(batch.topic, suspicious=True)
         with self._buffer.lock:
             routes.avoid(batch.queue, whole_node=error.code in ("node_unavailable", "node_full"))
-            if lane.kind == Kind.KEYED:
-                changed = layout is not None and layout.slots != routes.layout.slots
-                if changed and layout is not None:
-                    self._buffer.relayout(routes, layout, refused=(lane, batch))
-                    return
             if layout is not None:
                 self._buffer.relayout(routes, layout)
-            target = routes.elsewhere(batch.moved_from | {batch.queue}) if lane.kind == Kind.FREE else None
-            if target is not None:
-                batch.move(target)
-                batch.unknown = False
-                self._buffer.put_back(lane, [batch], delay_s=0.0)
-                return
-            batch.moved_from.clear()
-        if error.code == "queue_not_found":
-            self._end(lane, batch, error)
-        else:
-            self._repeat(lane, batch, error)
+            if lane.kind == Kind.KEYED:
+                # Somebody else may have fetched the layout that says so.
+                if not _is_homeless(batch, routes):
+                    return False
+                self._buffer.relayout(routes, routes.layout, refused=(lane, batch))
+                return True
+            target = routes.elsewhere(batch.moved_from | {batch.queue})
+            if target is None:
+                batch.moved_from.clear()
+                return False
+            batch.move(target)
+            batch.unknown = False
+            self._buffer.put_back(lane, [batch], delay_s=0.0)
+            return True
 
-    def _split(self, lane: Lane, batch: Batch, error: CatmqError) -> None:
+    def _split(self, lane: Lane, batch: Batch, error: CatmqError) -> Batch | None:
         """One wrong message must not fail its neighbours: they go again, under a new batch_id."""
         count = len(batch.messages)
         wrong = {int(found[1]) for e in error.errors if (found := _INDEX.match(e.field))}
@@ -186,10 +210,12 @@ class Delivery:
             parts = [batch.part([*range(count // 2)]), batch.part([*range(count // 2, count)])]
         batch.let_go()
         self._buffer.put_back(lane, parts, delay_s=0.0, ended=ended)
+        return ended
 
-    def _end(self, lane: Lane, batch: Batch, error: CatmqError) -> None:
+    def _end(self, lane: Lane, batch: Batch, error: CatmqError) -> Batch:
         batch.fail(error)
         self._buffer.finished(lane, batch)
+        return batch
 
     def _leave_avoided_queue(self, lane: Lane, batch: Batch) -> None:
         """A free batch does not go to a queue that has just refused another one."""
@@ -206,6 +232,14 @@ class Delivery:
         layout = self._layouts.freshen(topic, suspicious=False)
         if layout is not None:
             self._buffer.relayout(self._layouts.known(topic), layout)
+
+
+def _is_homeless(batch: Batch, routes: Routes) -> bool:
+    """Whether the layout no longer keeps all keys of the batch in its queue."""
+    slots = routes.layout.slots
+    return (
+        any(slots[slot_of(message["key"])] != batch.queue for message in batch.messages) if slots else False
+    )
 
 
 def _final(batch: Batch, error: CatmqError) -> CatmqError:

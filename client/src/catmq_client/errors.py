@@ -44,6 +44,8 @@ class CatmqError(Exception):
     code: str = "error"
     retriable: bool = False
     outcome_unknown: bool = False
+    # The URLs that HttpTransport tried.
+    brokers: tuple[str, ...] = ()
 
     def __init__(
         self,

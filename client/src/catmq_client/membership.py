@@ -55,6 +55,8 @@ class Membership:
         )
         # Since when answers contradict what we know, lease clock.
         self._doubt_since: float | None = None
+        # The brokers that answered, since the last heartbeat that was recorded, that metadata is away.
+        self._without_metadata: set[str] = set()
 
     def run(self) -> None:
         """Registers and sends heartbeats until the consumer closes."""
@@ -164,6 +166,7 @@ class Membership:
                 return
             state.lease_until = sent_at + state.session_timeout_s
             state.coordinator_lost = False
+            self._without_metadata.clear()
             self._weigh(self._follow(answer))
             state.changed.notify_all()
 
@@ -233,12 +236,22 @@ class Membership:
             return 0.0
         with state.changed:
             state.heartbeat_wanted = False
-            state.coordinator_lost = error.code == "metadata_unavailable"
+            state.coordinator_lost = self._is_coordinator_lost(error)
             state.changed.notify_all()
         log.warning(
             "group %s: %s failed: %s", self._group, "heartbeat" if registered else "registering", error
         )
         return min(self._backoff.next_s(error), state.heartbeat_interval_s)
+
+    def _is_coordinator_lost(self, error: CatmqError) -> bool:
+        """Whether no broker has metadata: all said so, or could not be reached, since the last heartbeat.
+
+        One that merely lost its own connection must not keep us going while another expires us.
+        """
+        if error.code != "metadata_unavailable":
+            return False
+        self._without_metadata.update(error.brokers)
+        return self._without_metadata.issuperset(getattr(self._transport, "urls", ()))
 
     def _check_silence(self) -> None:
         """An application that does not come back loses its queues to members that work."""

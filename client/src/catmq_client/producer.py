@@ -17,8 +17,8 @@ from catmq_client.buffer import Lane, SendBuffer
 from catmq_client.delivery import Delivery
 from catmq_client.errors import BufferFull, CatmqError, Closed, OptionError
 from catmq_client.options import ProducerOptions, checked
-from catmq_client.receipts import Receipt, SendFuture
-from catmq_client.routing import Layouts
+from catmq_client.receipts import Batch, Receipt, SendFuture
+from catmq_client.routing import Layouts, Routes
 from catmq_client.transport import HttpTransport, Transport
 
 log = logging.getLogger("catmq.producer")
@@ -57,6 +57,14 @@ class _Sending:
         self._senders = 0
         self._lock = threading.Lock()
 
+    def routes(self, topic: str, *, within_s: float) -> Routes:
+        """The topic's routes, looked up again when they are old."""
+        routes = self.layouts.routes(topic, within_s=within_s)
+        layout = self.layouts.freshen(topic, suspicious=False)
+        if layout is not None:
+            self.buffer.relayout(routes, layout)
+        return routes
+
     def start_sender_if_needed(self) -> None:
         """Starts one more thread when a batch waits, no sender is idle and there may be more."""
         if self.buffer.idle or self._senders >= self._most or not self.buffer.needs_sender():
@@ -73,7 +81,9 @@ class _Sending:
             taken = self.buffer.take(only=lane)
             if taken is None:
                 break
-            self.delivery.step(*taken)
+            ended = self.delivery.step(*taken)
+            if ended is not None:
+                ended.run_callbacks()
         # Others may have come while the lane was ours, or a try failed and waits for its time.
         self.start_sender_if_needed()
 
@@ -81,12 +91,25 @@ class _Sending:
         try:
             while (taken := self.buffer.take(wait_s=SENDER_IDLE_S)) is not None:
                 self.start_sender_if_needed()
-                self.delivery.step(*taken)
+                ended = self.delivery.step(*taken)
+                if ended is not None and ended.has_callbacks():
+                    self._call_back(ended)
         finally:
             with self._lock:
                 self._senders -= 1
             # A message that came between our last look and now must not wait for the next send.
             self.start_sender_if_needed()
+
+    def _call_back(self, batch: Batch) -> None:
+        """Runs callbacks. They may wait for other sends, so this thread does not count as a sender now."""
+        with self._lock:
+            self._senders -= 1
+        try:
+            self.start_sender_if_needed()
+            batch.run_callbacks()
+        finally:
+            with self._lock:
+                self._senders += 1
 
 
 class Producer:
@@ -116,7 +139,8 @@ class Producer:
             )
         self._transport = transport
         self._state: _Sending | None = None
-        self._lock = threading.Lock()
+        # One lock for each process: that of a parent may be held for ever in its child.
+        self._locks: dict[int, threading.Lock] = {}
         self._closed = False
         self._block_s = self.options.max_block_ms / 1000
         # Messages of send_oneway that found no room or could not be stored.
@@ -194,19 +218,27 @@ class Producer:
     def send_batch(
         self, topic: str, messages: Iterable[NewMessage | bytes | str | Mapping[str, Any]]
     ) -> list[Receipt | CatmqError]:
-        """Sends all and waits: for each message, in order, its receipt or the error it ended with."""
+        """Sends all and waits: for each message, in order, its receipt or the error it ended with.
+
+        A message that is not made right raises OptionError before any is sent.
+        """
+        made = [_from_item(item) for item in messages]
         sending = self._sending()
-        routes = sending.layouts.routes(topic, within_s=self._block_s)
-        sent = [
-            sending.buffer.append(routes, _from_item(item), quiet=True, block_s=self._block_s)
-            for item in messages
-        ]
-        futures = [future for future, _ in sent]
-        if sent:
-            sending.buffer.hurry(futures)
+        routes = sending.routes(topic, within_s=self._block_s)
+        sent: list[SendFuture | CatmqError] = []
+        last: tuple[SendFuture, Lane] | None = None
+        for message in made:
+            try:
+                last = sending.buffer.append(routes, message, quiet=True, block_s=self._block_s)
+                sent.append(last[0])
+            except CatmqError as error:
+                # What was taken in before goes; so this one is told at its place.
+                sent.append(error)
+        if last is not None:
+            sending.buffer.hurry(one for one in sent if isinstance(one, SendFuture))
             sending.start_sender_if_needed()
-            sending.deliver_here(*sent[-1])
-        return [future.outcome_or_error() for future in futures]
+            sending.deliver_here(*last)
+        return [one.outcome_or_error() if isinstance(one, SendFuture) else one for one in sent]
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Returns when everything accepted so far has ended; TimeoutError after `timeout_s` seconds."""
@@ -247,12 +279,11 @@ class Producer:
             raise Closed("the producer is closed")
         state = self._state
         if state is None or state.pid != os.getpid():
-            if state is not None and state.pid != os.getpid():
-                # Forked: the parent's threads do not exist here, and its lock may be held for ever.
-                self._lock = threading.Lock()
-                self._state = None
-            with self._lock:
-                state = self._state = self._state or _Sending(self._transport, self.options)
+            with self._locks.setdefault(os.getpid(), threading.Lock()):
+                state = self._state
+                if state is None or state.pid != os.getpid():
+                    # Also after a fork: the parent's threads do not exist here.
+                    state = self._state = _Sending(self._transport, self.options)
         return state
 
     def _append(
@@ -265,7 +296,7 @@ class Producer:
         urgent: bool = False,
         block_s: float | None = None,
     ) -> tuple[SendFuture, Lane]:
-        routes = sending.layouts.routes(topic, within_s=self._block_s)
+        routes = sending.routes(topic, within_s=self._block_s)
         block_s = self._block_s if block_s is None else block_s
         return sending.buffer.append(
             routes, message, strict_queue=strict_queue, urgent=urgent, block_s=block_s
@@ -296,25 +327,38 @@ def _message(
     """A message as it goes on the wire, without what is None."""
     message: dict[str, Any] = {"body_bytes": body if type(body) is bytes else _body(body, json)}
     if key is not None:
-        if not isinstance(key, str):
-            raise OptionError(f"key={key!r}: keys are text, so write str(…)")
-        message["key"] = key
+        message["key"] = _text("key", key)
     if tag is not None:
-        message["tag"] = tag
+        message["tag"] = _text("tag", tag)
     if headers:
-        message["headers"] = dict(headers)
+        message["headers"] = {
+            _text("a header's name", name): _text(f"header {name}", value) for name, value in headers.items()
+        }
     if trace_id is not None:
-        message["trace_id"] = trace_id
+        message["trace_id"] = _text("trace_id", trace_id)
     if queue is not None:
+        if isinstance(queue, bool) or not isinstance(queue, int):
+            raise OptionError(f"queue={queue!r}: queues are whole numbers")
         message["queue"] = queue
     return message
 
 
+def _text(name: str, value: Any) -> str:
+    """The value, if every codec can write it: one that cannot would fail the batch it travels in."""
+    if not isinstance(value, str):
+        raise OptionError(f"{name}={value!r}: give text, str(…)")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise OptionError(f"{name}={value!r}: no UTF-8 ({error.reason})") from error
+    return value
+
+
 def _body(body: Any, json: Any) -> bytes:
     if body is None:
-        return json_text.dumps(json, separators=(",", ":"), ensure_ascii=False).encode()
+        body = json_text.dumps(json, separators=(",", ":"), ensure_ascii=False)
     if isinstance(body, str):
-        return body.encode()
+        return _text("body", body).encode()
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body)
     raise OptionError(f"body is a {type(body).__name__}: give bytes or text, or json=…")

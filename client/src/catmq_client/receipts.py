@@ -113,24 +113,28 @@ class Batch:
             message["queue"] = queue
 
     def finish(self, results: list[dict[str, Any]]) -> None:
-        """Hands each future its result `{queue, offset, message_id}` or `{error: {…}}`."""
+        """Hands each future its result `{queue, offset, message_id}` or `{error: {…}}`; callbacks are not run."""
         for future, result in zip(self.futures, results, strict=True):
             future.outcome = result
-        self._announce()
+        self.done.set()
 
     def fail(self, error: CatmqError) -> None:
-        """Ends all futures that have no result yet with `error`."""
+        """Ends all futures that have no result yet with `error`; callbacks are not run."""
         for future in self.futures:
             if future.outcome is None:
                 future.outcome = error
-        self._announce()
+        self.done.set()
 
     def let_go(self) -> None:
         """Wakes those who wait for this batch: their futures now belong to others."""
         self.done.set()
 
-    def _announce(self) -> None:
-        self.done.set()
+    def has_callbacks(self) -> bool:
+        """Whether somebody wants to be called."""
+        return any(future.callbacks for future in self.futures)
+
+    def run_callbacks(self) -> None:
+        """Calls who wants to be called. Only when the lane is free: a callback may send, or flush."""
         for future in self.futures:
             if future.callbacks is not None:
                 future.run_callbacks()

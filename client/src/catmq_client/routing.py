@@ -7,6 +7,7 @@ layout: a keyed message waits for its queue (`keyed: strict`) or goes elsewhere 
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
@@ -17,6 +18,8 @@ from typing import Any, NamedTuple
 
 from catmq_client.errors import CatmqError, Forbidden, OptionError
 from catmq_client.transport import Transport, api_path, request_until
+
+log = logging.getLogger("catmq.producer")
 
 SLOTS = 1024
 # How long a queue that refused is avoided by messages that may go elsewhere.
@@ -71,6 +74,8 @@ class Routes:
         self._avoided: dict[int, float] = {}
         self._turn = random.randrange(SLOTS)
         self._sticky: int | None = None
+        # Slots whose earlier messages still wait for their old queue: later ones wait there behind them.
+        self.held: dict[int, int] = {}
 
     def replace(self, layout: Layout) -> None:
         """Follows a newer layout."""
@@ -91,7 +96,7 @@ class Routes:
         slot = zlib.crc32(key.encode()) % SLOTS
         home = layout.slots[slot]
         if layout.strict:
-            return Route(home, Kind.KEYED)
+            return Route(self.held.get(slot, home) if self.held else home, Kind.KEYED)
         return Route(home if self.usable(home) else self._other(slot, {home}), Kind.FREE)
 
     def usable(self, queue: int | None) -> bool:
@@ -171,6 +176,8 @@ class Layouts:
         """A newer layout if ours is old, or `suspicious` and not brand new; None when there is no need."""
         routes = self._routes[topic]
         limit_s = REFRESH_EVERY_S if suspicious else self._max_age_s
+        if time.monotonic() - routes.loaded_at < limit_s:
+            return None
         with self._lock:
             if time.monotonic() - routes.loaded_at < limit_s:
                 return None
@@ -179,6 +186,9 @@ class Layouts:
             return self._load(topic, 0.0)
         except CatmqError:
             # The layout we have still says where keys live; the sends themselves report what is wrong.
+            return None
+        except Exception:
+            log.exception("the layout of %s cannot be read; the one known stays", topic)
             return None
 
     def _load(self, topic: str, within_s: float) -> Layout:

@@ -2,8 +2,9 @@
 
 `HttpTransport` speaks HTTP to a list of brokers. It tries the next one at once when a broker cannot
 be reached or is draining, because then nothing was done; any other failure is raised, and its class
-says whether the request may have been done (errors.py). Waiting and repeating are the caller's
-decision: `request_until` does it for calls that are harmless when done twice.
+says whether the request may have been done (errors.py). A broker that answered "not now" is left, too,
+but only the next request goes elsewhere. Waiting and repeating are the caller's decision:
+`request_until` does it for calls that are harmless when done twice.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import gzip
 import os
 import random
+import ssl
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -23,7 +26,14 @@ from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from catmq_client import wire
 from catmq_client.backoff import Backoff
-from catmq_client.errors import AnswerLost, CatmqError, ConnectFailed, OptionError, from_problem
+from catmq_client.errors import (
+    AnswerLost,
+    CatmqError,
+    ConnectFailed,
+    OptionError,
+    Unavailable,
+    from_problem,
+)
 
 CONNECT_TIMEOUT_S = 3.0
 GZIP_FROM_BYTES = 1024
@@ -114,8 +124,10 @@ class HttpTransport:
         self._verify = verify
         self._proxies = dict(proxies or {})
         self._max_connections = max_connections
-        self._session: requests.Session | None = None
-        self._pid = 0
+        # The connections with the process they belong to, in one value; a lock for each process,
+        # because that of a parent may be held for ever in its child.
+        self._mine: tuple[int, requests.Session] | None = None
+        self._locks: dict[int, threading.Lock] = {}
         # Many clients with the same list should not all go to its first broker.
         self._current = random.randrange(len(self.urls))
 
@@ -128,26 +140,29 @@ class HttpTransport:
         params: Mapping[str, Any] | None = None,
         timeout_s: float = 10.0,
     ) -> dict[str, Any]:
-        """See Transport."""
+        """See Transport. An error names in `brokers` the URLs that were tried."""
         headers, data = self._encoded(body)
-        tries = len(self.urls)
+        tried: list[str] = []
         while True:
             broker = self._current
+            tried.append(self.urls[broker])
             try:
                 answer = self._once(broker, method, path, (headers, data, params, timeout_s))
                 return self._decoded(answer)
             except CatmqError as error:
-                tries -= 1
                 if _is_the_brokers_fault(error):
                     self._leave(broker)
-                if tries <= 0 or not _nothing_done(error):
+                if len(tried) >= len(self.urls) or not _nothing_done(error):
+                    error.brokers = tuple(tried)
                     raise
 
     def close(self) -> None:
         """Closes the idle connections of this process; a later request opens new ones."""
-        session, self._session = self._session, None
-        if session is not None and self._pid == os.getpid():
-            session.close()
+        pid = os.getpid()
+        with self._lock_of(pid):
+            mine, self._mine = self._mine, None
+        if mine is not None and mine[0] == pid:
+            mine[1].close()
 
     def _once(self, broker: int, method: str, path: str, parts: tuple[Any, ...]) -> requests.Response:
         """One try at one broker, straight through the session's adapter.
@@ -177,7 +192,11 @@ class HttpTransport:
     def _encoded(self, body: Mapping[str, Any] | None) -> tuple[dict[str, str], bytes | None]:
         if body is None:
             return {}, None
-        data = self._codec.encode(body)
+        try:
+            data = self._codec.encode(body)
+        except (TypeError, ValueError) as error:
+            # Before any request: definitely nothing was sent.
+            raise OptionError(f"cannot be written as {self._codec.content_type}: {error}") from error
         headers = {"Content-Type": self._codec.content_type}
         if self._gzip and len(data) >= GZIP_FROM_BYTES:
             headers["Content-Encoding"] = "gzip"
@@ -205,11 +224,16 @@ class HttpTransport:
 
     def _sessions(self) -> requests.Session:
         pid = os.getpid()
-        session = self._session
-        if session is None or self._pid != pid:
-            session = self._new_session()
-            self._session, self._pid = session, pid
-        return session
+        mine = self._mine
+        if mine is None or mine[0] != pid:
+            with self._lock_of(pid):
+                mine = self._mine
+                if mine is None or mine[0] != pid:
+                    mine = self._mine = (pid, self._new_session())
+        return mine[1]
+
+    def _lock_of(self, pid: int) -> threading.Lock:
+        return self._locks.setdefault(pid, threading.Lock())
 
     def _new_session(self) -> requests.Session:
         session = requests.Session()
@@ -252,7 +276,7 @@ def _checked_urls(urls: str | Sequence[str]) -> tuple[str, ...]:
 
 def _network_error(error: requests.exceptions.RequestException, url: str) -> CatmqError:
     """ConnectFailed when nothing can have been sent, else AnswerLost."""
-    if isinstance(error, requests.exceptions.SSLError):
+    if isinstance(error, requests.exceptions.SSLError) and _is_of_handshake(error):
         return ConnectFailed(f"TLS with {url} failed: {error}", retriable=False)
     if isinstance(error, requests.exceptions.ConnectTimeout | requests.exceptions.ProxyError):
         return ConnectFailed(f"{url} cannot be reached: {error}")
@@ -264,6 +288,27 @@ def _network_error(error: requests.exceptions.RequestException, url: str) -> Cat
     if isinstance(error, requests.exceptions.InvalidURL | requests.exceptions.InvalidHeader):
         return OptionError(str(error))
     return AnswerLost(f"no answer from {url}: {error}")
+
+
+# How the reasons of OpenSSL begin that can only be met while a connection is made.
+_HANDSHAKE = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNSUPPORTED_PROTOCOL", "NO_", "SSLV3_ALERT_HANDSHAKE")
+
+
+def _is_of_handshake(error: BaseException) -> bool:
+    """Whether TLS was refused before a request could go: wrong certificate, wrong port, no common version.
+
+    Damage found later, in an answer, says nothing about whether the request was carried out.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, ssl.SSLCertVerificationError):
+            return True
+        if isinstance(seen, ssl.SSLError) and str(seen.reason or "").startswith(_HANDSHAKE):
+            return True
+        reason = seen.args[0] if seen.args else None
+        inner = getattr(reason, "reason", reason)
+        seen = inner if isinstance(inner, BaseException) else seen.__cause__
+    return False
 
 
 def _problem(response: requests.Response) -> dict[str, Any]:
@@ -283,4 +328,6 @@ def _nothing_done(error: CatmqError) -> bool:
 
 def _is_the_brokers_fault(error: CatmqError) -> bool:
     """Errors after which another broker is the better choice, also for the next request."""
-    return isinstance(error, ConnectFailed | AnswerLost) or error.code == "draining"
+    if isinstance(error, ConnectFailed | AnswerLost) or error.code == "draining":
+        return True
+    return isinstance(error, Unavailable) and error.status == 503 and error.retriable

@@ -110,7 +110,8 @@ def _follow(queue: int, seen: dict[int, bytes], stop: threading.Event) -> None:
 def _read(queue: int, first: int, end: int) -> dict[int, bytes]:
     with connections.node_of(queue).reading() as session:
         return {
-            row.offset: row.body for row in tables.select_from(session, queue=queue, first=first, end=end)
+            row.offset: row.body
+            for row in tables.select_from(session, queue=queue, first=first, end=end, most_bytes=1 << 30)
         }
 
 

@@ -149,7 +149,7 @@ def test_a_head_below_a_stored_message_is_corrupt_and_hurts_no_message(bench: Be
     with pytest.raises(StoreCorrupt, match="head"):
         bench.send()
     assert bench.queue in suspects.current()
-    suspects.clear(bench.queue)
+    suspects.delivered(bench.queue, 1)
     assert bench.offsets() == [0, 1, 2]
     bench.execute("UPDATE {schema}.queue_head SET head = 3")
     bench.send()
@@ -236,7 +236,9 @@ def test_four_writers_and_a_polling_reader_lose_nothing_in_50_000_messages(bench
     def read() -> None:
         while not stop.is_set() or len(seen) < bench_head():
             with connections.node_of(bench.queue).reading() as session:
-                rows = tables.select_from(session, queue=bench.queue, first=seen[-1] + 1, end=seen[-1] + 501)
+                rows = tables.select_from(
+                    session, queue=bench.queue, first=seen[-1] + 1, end=seen[-1] + 501, most_bytes=1 << 20
+                )
             seen.extend(row.offset for row in rows)
 
     def bench_head() -> int:
