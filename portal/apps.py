@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.apps import AppConfig
+from django.contrib.admin import apps as admin
 
 
 class PortalConfig(AppConfig):
@@ -10,3 +11,10 @@ class PortalConfig(AppConfig):
 
     name = "portal"
     verbose_name = "CatMQ portal"
+
+
+class ConsoleConfig(admin.AdminConfig):
+    """Django's admin, on our site."""
+
+    default = False
+    default_site = "portal.site.Console"

@@ -149,6 +149,17 @@ def test_what_does_not_exist_is_told_with_the_remedy(stage: Stage) -> None:
     assert process.out.read_bytes() == b""
 
 
+def test_the_worker_example_handles_what_the_send_example_sent_until_it_is_told_to_stop(stage: Stage) -> None:
+    stage.terminal.run("topic", "create", "orders", "--queues", "4")
+    sender = stage.terminal.start("examples/send.py")
+    sender.wait()
+    assert len(sender.out.read_text().splitlines()) == 10
+    worker = stage.terminal.start("examples/worker.py")
+    until(lambda: len(worker.out.read_text().splitlines()) == 10, limit_s=60)
+    worker.end(signal.SIGTERM)
+    assert [row["lag"] for row in stage.terminal.admin.lag("workers")["queues"]] == [0, 0, 0, 0]
+
+
 def waiting_bytes(pipe: IO[bytes]) -> int:
     """How much was written into a pipe and not read."""
     answer = array("i", [0])

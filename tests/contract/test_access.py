@@ -72,6 +72,16 @@ def test_an_insufficient_key_is_told_the_right_it_lacks(
     assert f"lacks the right {words}" in problem(weak.call(method, path, body), 403, "forbidden")["detail"]
 
 
+def test_a_limited_admin_cannot_make_a_key_that_may_more_than_itself(broker: Broker) -> None:
+    lead = broker.as_key({"admin": ["team-*"]})
+    found = problem(
+        lead.call("POST", "/keys", {"name": "team-root", "rights": {"admin": ["*"]}}), 403, "forbidden"
+    )
+    assert "may not give the right admin on *" in found["detail"]
+    problem(broker.call("GET", "/keys/team-root"), 404, "key_not_found")
+    lead.ok("POST", "/keys", {"name": "team-sender", "rights": {"produce": ["team-*"]}})
+
+
 def test_a_right_on_a_pattern_is_enough(broker: Broker, topic: str) -> None:
     broker.as_key({"produce": ["ord*"]}).ok("POST", f"/topics/{topic}/messages", MESSAGES)
 

@@ -198,6 +198,14 @@ def test_a_gzip_bomb_is_refused_with_the_limit(broker: Broker) -> None:
     assert str(config.request_max_unpacked_bytes) in found["detail"]
 
 
+def test_more_gzip_members_than_anybody_needs_are_malformed(broker: Broker) -> None:
+    body = b'{"messages":[{"body":"a"}]}'
+    most = gzip.compress(b"") * (parsers.MAX_GZIP_MEMBERS - 1) + gzip.compress(body)
+    assert gzipped(broker, most).status_code == 200
+    found = problem(gzipped(broker, gzip.compress(b"") + most), 400, "malformed")
+    assert "more than 16 members" in found["detail"]
+
+
 def test_broken_gzip_is_malformed(broker: Broker) -> None:
     problem(gzipped(broker, b"no gzip"), 400, "malformed")
     problem(gzipped(broker, gzip.compress(b'{"messages":[]}')[:-3]), 400, "malformed")

@@ -116,6 +116,12 @@ def test_an_expired_consumer_is_gone_at_heartbeat_and_fenced_at_pull(broker: Bro
     assert member.commit(member.position(queue, 1)) == ["fenced"]
 
 
+def test_a_member_may_hold_more_queues_than_one_pull_names(broker: Broker, queue: int) -> None:
+    member = reader(broker)
+    owned = [{"queue": number, "epoch": 1} for number in range(1, config.max_pull_queues + 2)]
+    broker.ok("POST", f"{member.path}/heartbeat", {"generation": 0, "owned": owned})
+
+
 def test_a_replaced_consumer_is_gone_at_heartbeat_and_fenced_at_pull(broker: Broker, queue: int) -> None:
     old, new = reader(broker), reader(broker)
     answer = broker.call("POST", f"{old.path}/heartbeat", bodies(queue)["heartbeat"])

@@ -15,10 +15,12 @@ import requests
 from django.core.management import call_command
 
 from brokerapi import draining
-from messagestore import nodes, publish
+from messagestore import nodes, publish, suspects
+from metadata import nodes as node_rows
 from metadata import snapshot
 from metadata.config import config
 from metadata.errors import Code, MetadataUnavailable, NodeUnavailable, OutcomeUnknown
+from tests.support import rows
 from tests.support.broker import Broker, problem
 from tests.support.environment import ROOT
 
@@ -52,6 +54,25 @@ def test_a_broker_is_ready_while_something_can_be_served(
     assert ready(broker)[:2] == (503, "unready")
 
 
+def test_a_broker_without_any_node_that_is_not_offline_is_unready(bare_broker: Broker) -> None:
+    unready = (503, "unready", ["no node is registered, or all are offline"])
+    assert ready(bare_broker) == unready
+    rows.node("a")
+    snapshot.refresh()
+    assert ready(bare_broker)[0] == 200
+    node_rows.update(name="a", settings={"state": "offline"}, actor=rows.ME)
+    snapshot.refresh()
+    assert ready(bare_broker) == unready
+
+
+def test_a_broker_that_met_a_suspect_queue_is_degraded_and_counts_it(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suspects, "current", lambda: [7, 12])
+    assert ready(broker) == (200, "degraded", ["queue 7 is suspect", "queue 12 is suspect"])
+    assert metric(broker, "catmq_suspect_queues") == 2
+
+
 def test_a_broker_with_an_old_snapshot_is_degraded_and_without_one_unready(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,6 +98,14 @@ def metric(broker: Broker, line: str) -> float:
         if found.startswith(line + " "):
             return float(found.rpartition(" ")[2])
     return 0.0
+
+
+def test_a_method_that_a_client_made_up_is_no_label(broker: Broker) -> None:
+    other = 'catmq_requests_total{method="other",route="livez",status="405"}'
+    before = metric(broker, other)
+    assert requests.request("X1", broker.url + "/livez", timeout=10).status_code == 405
+    assert metric(broker, other) == before + 1
+    assert 'method="X1"' not in get(broker, "/metrics").text
 
 
 def test_metrics_count_requests_messages_and_errors(broker: Broker, topic: str) -> None:

@@ -200,6 +200,7 @@ def test_a_node_that_cannot_be_reached_is_refused_with_the_remedy(broker: Broker
     }
     found = problem(broker.call("POST", "/nodes", body), 400, "node_refused")
     assert "Check host" in found["detail"]
+    assert "onnect" in found["detail"]  # in the words of the driver
     assert "the secret" not in str(found)
     problem(broker.call("GET", "/nodes/far"), 404, "node_not_found")
 
@@ -247,7 +248,8 @@ def test_a_node_is_registered_and_never_shows_its_password(
     shown = broker.ok("GET", "/nodes/second")
     assert (shown["state"], shown["epoch"], shown["queues"]) == ("read_write", 1, 0)
     assert "password" not in str(broker.ok("GET", "/nodes"))
-    assert broker.ok("PATCH", "/nodes/second", {"state": "read_only"})["state"] == "read_only"
+    for state in ("read_only", "offline", "read_write", "read_only"):
+        assert broker.ok("PATCH", "/nodes/second", {"state": state})["state"] == state
     problem(broker.call("PATCH", "/nodes/second", {"state": "up"}), 400, "invalid", "state")
     problem(broker.call("PATCH", "/nodes/second", {"password": "x"}), 400, "invalid", "password")
     assert broker.call("DELETE", "/nodes/second?confirm=second").status_code == 204

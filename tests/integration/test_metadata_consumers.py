@@ -188,6 +188,20 @@ def test_a_replaced_process_does_not_come_back_under_its_name() -> None:
     assert caught.value.code == Code.REPLACED
 
 
+def test_none_of_the_last_replaced_processes_comes_back_under_its_name() -> None:
+    rows.world()
+    processes = [Member("a").register() for _ in range(consumers.MOST_REPLACED + 2)]
+    *replaced, live = processes
+
+    for process in replaced[1:]:
+        with pytest.raises(Gone) as caught:
+            process.register()
+        assert caught.value.code == Code.REPLACED
+
+    assert len(live.beat().assigned) == 4
+    assert len(ConsumerGroupConsumer.objects.get().replaced_incarnations) == consumers.MOST_REPLACED
+
+
 def test_a_replaced_process_is_not_told_about_the_queues_of_its_successor() -> None:
     queues = rows.world()
     old = Member("a").register()

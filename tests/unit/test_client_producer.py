@@ -16,6 +16,7 @@ from catmq_client.errors import (
     AnswerLost,
     BufferFull,
     Closed,
+    Conflict,
     ConnectFailed,
     DeliveryTimeout,
     Forbidden,
@@ -246,7 +247,7 @@ def test_a_keyed_batch_follows_its_slot_when_its_queue_is_retired(broker: FakeBr
 
 def test_a_named_queue_that_is_closed_fails_unless_lenient(broker: FakeBroker, make: Make) -> None:
     broker.topics.queues[3].state = "read_only"
-    with pytest.raises(InvalidRequest, match="queue 3 is read_only"):
+    with pytest.raises(Conflict, match="queue 3 is read_only"):
         make().send("t", b"x", queue=3)
     assert make().send("t", b"x", queue=3, queue_strict=False).queue != 3
 
@@ -401,7 +402,7 @@ def _batch(count: int = 1, *, unknown: bool = False, tries: int = 1) -> Batch:
 
 
 NODE_DOWN = Unavailable("", code="node_unavailable")
-READ_ONLY = InvalidRequest("", code="queue_not_writable", status=409)
+READ_ONLY = Conflict("", code="queue_not_writable", status=409)
 
 
 @pytest.mark.parametrize(
@@ -427,3 +428,252 @@ def test_what_follows_from_a_failed_try(
     batch: Batch, error: CatmqError, kind: Kind, *, resend: bool, expected: Next
 ) -> None:
     assert after_failure(batch, error, kind=kind, resend_unknown=resend) is expected
+
+
+class Interrupting:
+    """A transport in front of a FakeBroker that raises, once, what is planted for a method."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self.broker = broker
+        self.planted: dict[str, BaseException] = {}
+
+    def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+        error = self.planted.pop(method, None)
+        if error is not None:
+            raise error
+        return self.broker.request(method, path, **more)
+
+
+def age_layout(producer: Producer, topic: str) -> None:
+    state = producer._state
+    assert state is not None
+    state.layouts.known(topic).loaded_at -= 3_600.0
+
+
+def test_a_callback_may_send_to_the_same_queue(broker: FakeBroker, make: Make) -> None:
+    producer = make(linger_ms=60_000)
+    answered: list[Receipt] = []
+    future = producer.send_async("t", b"1", key="k")
+    future.add_done_callback(lambda f: answered.append(producer.send("t", b"2", key="k")))
+    producer.send("t", b"now", key="k")
+    assert broker.wait_until(lambda: len(bodies(broker)) == 3)
+    assert [receipt.offset for receipt in answered] == [2]
+
+
+def test_a_callback_may_flush_although_there_is_only_one_sender(broker: FakeBroker, make: Make) -> None:
+    producer = make(linger_ms=0, max_in_flight=1)
+    flushed = threading.Event()
+
+    def flush(_: object) -> None:
+        other = producer.send_async("t", b"2", queue=2)
+        producer.flush(LIMIT_S)
+        if other.done():
+            flushed.set()
+
+    broker.fail(PUBLISH, ConnectFailed("down"), times=2)
+    producer.send_async("t", b"1", queue=1).add_done_callback(flush)
+    assert flushed.wait(LIMIT_S)
+
+
+def test_ctrl_c_while_the_layout_is_looked_up_leaves_the_lane_free(broker: FakeBroker) -> None:
+    transport = Interrupting(broker)
+    with Producer(transport=transport, retry_backoff_ms=1) as producer:
+        producer.send("t", b"1", key="k")
+        age_layout(producer, "t")
+        # The age is looked at before a send, too; only the look-up after the refusal is to be hit.
+        routes = producer._state.layouts.known("t")  # type: ignore[union-attr]
+        routes.loaded_at += 3_600.0 - 1.0
+        broker.fail(PUBLISH, NODE_DOWN)
+        transport.planted["GET"] = KeyboardInterrupt()
+        with pytest.raises(KeyboardInterrupt):
+            producer.send("t", b"2", key="k")
+        assert producer.send_async("t", b"3", key="k").result(LIMIT_S).offset == 1
+
+
+def test_an_answer_with_too_few_results_is_an_unknown_outcome_and_frees_the_lane(
+    broker: FakeBroker, make: Make
+) -> None:
+    producer = make()
+    publish = broker.topics.publish
+    broker.topics.publish = lambda name, body: publish(name, body)[1:]  # type: ignore[method-assign]
+    with pytest.raises(SendOutcomeUnknown, match="0 results for 1 messages"):
+        producer.send("t", b"1", key="k")
+    broker.topics.publish = publish  # type: ignore[method-assign]
+    assert producer.send("t", b"2", key="k").offset == 1
+
+
+def test_a_layout_that_cannot_be_read_leaves_the_known_one(broker: FakeBroker) -> None:
+    transport = Interrupting(broker)
+    with Producer(transport=transport) as producer:
+        first = producer.send("t", b"1", key="k")
+        age_layout(producer, "t")
+        transport.planted["GET"] = KeyError("layout")
+        assert producer.send("t", b"2", key="k").queue == first.queue
+
+
+@pytest.mark.parametrize("key", ["k", None])
+def test_a_topic_made_anew_is_found_by_its_new_queues(broker: FakeBroker, make: Make, key: str) -> None:
+    producer = make(linger_ms=0)
+    old = producer.send("t", b"1", key=key).queue
+    broker.change(lambda: broker.create_topic("t", queues=2))
+    futures = [producer.send_async("t", b"%d" % n, key=key) for n in (2, 3)]
+    receipts = [future.result(LIMIT_S) for future in futures]
+    assert old not in {receipt.queue for receipt in receipts}
+    if key:
+        assert bodies(broker) == [b"2", b"3"]
+
+
+def test_a_layout_that_is_old_is_looked_up_before_the_next_send(broker: FakeBroker, make: Make) -> None:
+    producer = make()
+    producer.send("t", b"1", key="k")
+    broker.change(lambda: broker.create_topic("t", queues=2))
+    age_layout(producer, "t")
+    assert producer.send("t", b"2", key="k").offset == 0
+    assert len(broker.seen(PUBLISH)) == 2
+
+
+def _home(broker: FakeBroker, number: int) -> str:
+    return next(str(n) for n in range(999) if slot_of(str(n)) % 4 == number)
+
+
+def test_a_refused_keyed_batch_follows_its_slot_also_when_another_send_fetched_the_layout(
+    broker: FakeBroker, make: Make
+) -> None:
+    producer = make(retry_backoff_ms=50)
+    key = _home(broker, 0)
+    producer.send("t", b"0", key=key)
+    topic = broker.topics.by_name["t"]
+    broker.change(lambda: setattr(topic.queues[0], "state", "retired"))
+    first = producer.send_async("t", b"1", key=key)
+    assert broker.wait_until(lambda: len(broker.seen(PUBLISH)) > 2)
+
+    def retire() -> None:
+        topic.slots = [2 if queue == 1 else queue for queue in topic.slots]
+        topic.version += 1
+
+    broker.change(retire)
+    age_layout(producer, "t")
+    # Fetches the layout for all; the batch in its back-off must come along, before later ones.
+    second = producer.send_async("t", b"2", key=key)
+    assert [future.result(LIMIT_S).queue for future in (first, second)] == [2, 2]
+    assert [m.body for m in broker.messages("t") if m.key == key] == [b"0", b"1", b"2"]
+
+
+def test_later_messages_of_a_key_wait_behind_one_that_may_be_stored_in_its_former_queue(
+    broker: FakeBroker, make: Make
+) -> None:
+    producer = make()
+    key = _home(broker, 0)
+    producer.send("t", b"0", key=key)
+    broker.fail(PUBLISH, AnswerLost("cut off"), times=10_000)
+    first = producer.send_async("t", b"1", key=key)
+    assert broker.wait_until(lambda: len(broker.seen(PUBLISH)) > 2)
+    topic = broker.topics.by_name["t"]
+
+    def move() -> None:
+        topic.slots = [2 if queue == 1 else queue for queue in topic.slots]
+        topic.version += 1
+
+    broker.change(move)
+    age_layout(producer, "t")
+    second = producer.send_async("t", b"2", key=key)
+    assert not second.done()
+    broker.heal()
+    assert [future.result(LIMIT_S).queue for future in (first, second)] == [1, 2]
+    assert producer.send("t", b"3", key=key).queue == 2
+    # None of them was asked of queue 2 before the first one had ended.
+    bodies_asked = [wire.body_of(m) for s in broker.seen(PUBLISH) for m in s.body["messages"]]
+    assert bodies_asked[-3:] == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"key": "\ud800"},
+        {"tag": 5},
+        {"tag": "\ud800"},
+        {"trace_id": b"x"},
+        {"headers": {"a": b"1"}},
+        {"headers": {"a": "\ud800"}},
+        {"headers": {5: "a"}},
+        {"queue": "1"},
+        {"queue": True},
+        {"body": "\ud800"},
+    ],
+)
+def test_a_message_that_cannot_be_written_is_refused_at_its_own_send(
+    broker: FakeBroker, make: Make, wrong: dict[str, Any]
+) -> None:
+    producer = make(linger_ms=60_000)
+    good = producer.send_async("t", b"good", queue=1)
+    fields: dict[str, Any] = {"body": b"bad", **wrong}
+    with pytest.raises(OptionError):
+        producer.send_async("t", fields.pop("body"), **fields)
+    producer.flush(LIMIT_S)
+    assert good.result(LIMIT_S).offset == 0
+    assert bodies(broker) == [b"good"]
+
+
+def test_a_request_that_cannot_be_written_fails_definitely_and_only_for_its_message(
+    broker: FakeBroker, make: Make
+) -> None:
+    producer = make(linger_ms=60_000)
+    futures = [producer.send_async("t", b"%d" % n, queue=1) for n in range(4)]
+    futures[2].batch.messages[2]["tag"] = object()
+    producer.flush(LIMIT_S)
+    errors = [future.exception(LIMIT_S) for future in futures]
+    assert [type(error) for error in errors] == [type(None), type(None), OptionError, type(None)]
+    assert bodies(broker) == [b"0", b"1", b"3"]
+
+
+def test_send_batch_sends_nothing_when_a_later_message_is_made_wrong(broker: FakeBroker, make: Make) -> None:
+    producer = make()
+    with pytest.raises(OptionError):
+        producer.send_batch("t", [{"body": b"1"}, {"body": b"2", "key": 5}])
+    producer.flush(LIMIT_S)
+    assert bodies(broker) == []
+
+
+def test_send_batch_tells_a_message_without_room_or_route_at_its_place(
+    broker: FakeBroker, make: Make
+) -> None:
+    results = make().send_batch("t", [NewMessage(b"1"), NewMessage(b"2", queue=99), NewMessage(b"3")])
+    assert [type(result) for result in results] == [Receipt, OptionError, Receipt]
+    broker.fail(PUBLISH, ConnectFailed("down"), times=100_000)
+    producer = make(buffer_messages=2, max_block_ms=20, delivery_timeout_ms=100)
+    results = producer.send_batch("t", [NewMessage(b"%d" % n, queue=1) for n in range(4)])
+    assert [type(result) for result in results[2:]] == [BufferFull, BufferFull]
+    assert not any(isinstance(result, Receipt) for result in results)
+
+
+def test_two_threads_of_a_forked_process_share_what_sends(
+    broker: FakeBroker, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = make()
+    producer.send("t", b"parent")
+    pid = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: pid + 1)
+    together = threading.Barrier(8)
+
+    def look(_: int) -> object:
+        together.wait(LIMIT_S)
+        return producer._sending()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(map(id, pool.map(look, range(8))))) == 1
+    monkeypatch.undo()
+
+
+def test_a_batch_stored_in_part_is_repeated_and_stored_once(broker: FakeBroker, make: Make) -> None:
+    broker.fail(r"GET .*/topics/t$", Forbidden("no browse"), times=100)
+    broker.topics.down_nodes.add("a")
+    future_keys = [_home(broker, number) for number in range(4)]
+    producer = make(linger_ms=60_000)
+    futures = [producer.send_async("t", b"x", key=key) for key in future_keys]
+    threading.Thread(target=producer.flush, args=(LIMIT_S,)).start()
+    assert broker.wait_until(lambda: len(broker.seen(PUBLISH)) > 2)
+    assert {message.queue for message in broker.messages("t")} == {2, 4}
+    broker.change(broker.topics.down_nodes.clear)
+    assert [future.result(LIMIT_S).queue for future in futures] == [1, 2, 3, 4]
+    assert len(bodies(broker)) == 4
+    assert len(set(batch_ids(broker))) == 1

@@ -6,16 +6,20 @@ import gzip
 import json
 import os
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+import requests
+from urllib3.exceptions import MaxRetryError, SSLError
 
 from catmq_client import wire
 from catmq_client.errors import AnswerLost, ConnectFailed, InvalidRequest, Unavailable
-from catmq_client.transport import HttpTransport, api_path, request_until
+from catmq_client.transport import HttpTransport, _network_error, api_path, request_until
 
 Answer = tuple[int, str, bytes] | None
 
@@ -250,3 +254,57 @@ def test_request_until_gives_up_in_time(server: Server, connect: Connect) -> Non
     with pytest.raises(Unavailable):
         request_until(connect(server.url), "GET", "/x", within_s=0.0)
     assert len(server.requests) == 1
+
+
+def test_a_broker_that_says_not_now_is_left_for_the_next_request_and_not_repeated(
+    server: Server, connect: Connect
+) -> None:
+    other = Server()
+    try:
+        server.answer = lambda request: problem(503, "metadata_unavailable", retriable=True)
+        transport = connect([server.url, other.url])
+        transport._current = 0
+        with pytest.raises(Unavailable) as caught:
+            transport.request("POST", "/x", body={})
+        assert caught.value.brokers == (server.url,)
+        assert other.requests == []
+        assert transport.request("POST", "/x", body={}) == {"ok": 1}
+    finally:
+        other.close()
+
+
+def _of_tls(reason: BaseException) -> requests.exceptions.SSLError:
+    return requests.exceptions.SSLError(MaxRetryError(None, "/", reason))  # type: ignore[arg-type]
+
+
+def test_a_refused_certificate_means_that_nothing_was_sent() -> None:
+    refused = SSLError(ssl.SSLCertVerificationError(1, "self-signed"))  # type: ignore[arg-type]
+    error = _network_error(_of_tls(refused), "https://x")
+    assert isinstance(error, ConnectFailed)
+    assert not error.retriable
+
+
+def test_tls_that_breaks_later_leaves_the_outcome_unknown() -> None:
+    damaged = ssl.SSLError(1, "[SSL: DECRYPTION_FAILED_OR_BAD_RECORD_MAC]")
+    for reason in (damaged, SSLError(damaged), ssl.SSLEOFError(8, "EOF occurred")):
+        error = _network_error(_of_tls(reason), "https://x")
+        assert isinstance(error, AnswerLost)
+        assert error.outcome_unknown
+
+
+def test_speaking_tls_to_a_plain_server_is_told_at_once(server: Server, connect: Connect) -> None:
+    with pytest.raises(ConnectFailed) as caught:
+        connect(server.url.replace("http:", "https:")).request("GET", "/x")
+    assert not caught.value.retriable
+
+
+def test_threads_of_a_process_share_one_set_of_connections(connect: Connect) -> None:
+    transport = connect("http://127.0.0.1:1")
+    together = threading.Barrier(8)
+
+    def look(_: int) -> object:
+        together.wait(10)
+        return transport._sessions()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(map(id, pool.map(look, range(8))))) == 1

@@ -43,6 +43,20 @@ def test_rights_that_do_not_exist_or_say_nothing_are_refused(rights: dict[str, l
         access.check_rights(rights)
 
 
+def test_a_limited_admin_gives_away_only_its_own_patterns() -> None:
+    actor = key(admin=("team-*", "logs"), produce=("*",))
+
+    access.require_grantable(actor, {"produce": ["team-*"], "admin": ["logs", "team-*"]})
+    for pattern in ("*", "team-a", "team-?", "Team-*"):
+        with pytest.raises(Forbidden, match="may not give the right produce on"):
+            access.require_grantable(actor, {"produce": [pattern]})
+
+
+def test_an_admin_of_everything_commands_and_jobs_give_away_anything() -> None:
+    for actor in (key(admin=("team-*", "*")), command("c"), job("j")):
+        access.require_grantable(actor, {"admin": ["*"], "produce": ["orders*"]})
+
+
 def test_secrets_never_reach_the_audit_log() -> None:
     values = {"host": "h", "password": "p", "password_encrypted": "e", "reader_password": "r", "digest": "d"}
 

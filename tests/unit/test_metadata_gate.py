@@ -6,10 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
+from metadata import heartbeats
 from metadata.combining import Combiner
+from metadata.config import config
+from metadata.consumer_ids import ConsumerId
 from metadata.errors import MetadataUnavailable
 from metadata.gate import Gate
 
@@ -55,6 +59,62 @@ def test_a_gate_closes_after_failures_in_a_row_and_lets_one_probe_through() -> N
         entered.append(3)
 
     assert entered == [2, 3]
+
+
+def test_the_pause_of_a_shut_gate_counts_from_the_end_of_a_probe_however_long_it_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("metadata.gate.time", SimpleNamespace(monotonic=lambda: now[0]))
+    gate = Gate(failures=2, pause_s=1.0)
+    fail(gate)
+    fail(gate)
+    now[0] += 1.0
+    with pytest.raises(MetadataUnavailable), gate.passage():
+        now[0] += 2.0  # the whole limit of a call
+        raise MetadataUnavailable("away")
+
+    with pytest.raises(MetadataUnavailable, match="is away"):
+        gate.check()
+    now[0] += 1.0
+    gate.check()
+
+
+def test_while_a_probe_is_inside_a_shut_gate_everybody_else_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("metadata.gate.time", SimpleNamespace(monotonic=lambda: now[0]))
+    gate = Gate(failures=1, pause_s=1.0)
+    fail(gate)
+    now[0] += 1.0
+    with gate.passage():
+        now[0] += 60.0
+        with pytest.raises(MetadataUnavailable):
+            gate.check()
+        with pytest.raises(MetadataUnavailable), gate.passage():
+            pass
+
+    gate.check()
+
+
+def test_a_heartbeat_does_not_queue_up_while_the_gate_is_shut(monkeypatch: pytest.MonkeyPatch) -> None:
+    shut = Gate(failures=1, pause_s=60)
+    fail(shut)
+    submitted: list[object] = []
+    monkeypatch.setattr(heartbeats, "gate", shut)
+    monkeypatch.setattr(heartbeats, "_combiner", SimpleNamespace(submit=submitted.append))
+
+    with pytest.raises(MetadataUnavailable):
+        heartbeats.heartbeat(consumer=ConsumerId(1, 0, 1, "x"), generation=0, owned=[])
+
+    assert submitted == []
+
+
+def test_heartbeats_take_at_most_half_of_the_threads_that_are_not_for_long_polls() -> None:
+    places = heartbeats._new_combiner()._places
+    assert places == max(8, (config.threads - config.max_waiters) // 2)
+    assert 2 * places <= config.threads - config.max_waiters
 
 
 def test_other_errors_do_not_close_the_gate() -> None:

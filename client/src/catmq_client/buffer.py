@@ -123,8 +123,8 @@ class SendBuffer:
     ) -> None:
         """Puts batches in front of the lane again, to be tried in `delay_s`; those of `ended` are over."""
         with self.lock:
-            lane.current = None
             lane.batches.extendleft(reversed(list(batches)))
+            lane.current = None
             lane.not_before = time.monotonic() + delay_s
             if ended is not None:
                 self._free(ended)
@@ -142,8 +142,8 @@ class SendBuffer:
             if layout is not routes.layout:
                 routes.replace(layout)
             if refused is not None:
-                refused[0].current = None
                 refused[0].batches.appendleft(refused[1])
+                refused[0].current = None
             for lane in [*self._lanes.values()]:
                 if lane.topic == layout.topic and lane.kind == Kind.KEYED:
                     self._follow(lane, staying=lane.current is not None or _may_be_stored(lane))

@@ -118,6 +118,10 @@ class Delivery:
         with self._buffer.lock:
             if lane.current is not batch:
                 return None
+            if batch in lane.batches:
+                # Interrupted while it was put back: it goes again.
+                lane.current = None
+                return None
         what = f"the client failed: {error!r}"
         ending = SendOutcomeUnknown(f"may or may not be stored: {what}") if batch.tries else SendError(what)
         ending.__cause__ = error
@@ -184,6 +188,7 @@ class Delivery:
                 # Somebody else may have fetched the layout that says so.
                 if not _is_homeless(batch, routes):
                     return False
+                batch.unknown = False
                 self._buffer.relayout(routes, routes.layout, refused=(lane, batch))
                 return True
             target = routes.elsewhere(batch.moved_from | {batch.queue})
@@ -237,9 +242,7 @@ class Delivery:
 def _is_homeless(batch: Batch, routes: Routes) -> bool:
     """Whether the layout no longer keeps all keys of the batch in its queue."""
     slots = routes.layout.slots
-    return (
-        any(slots[slot_of(message["key"])] != batch.queue for message in batch.messages) if slots else False
-    )
+    return bool(slots) and any(slots[slot_of(message["key"])] != batch.queue for message in batch.messages)
 
 
 def _final(batch: Batch, error: CatmqError) -> CatmqError:

@@ -227,12 +227,20 @@ class Producer:
         routes = sending.routes(topic, within_s=self._block_s)
         sent: list[SendFuture | CatmqError] = []
         last: tuple[SendFuture, Lane] | None = None
+        full: BufferFull | None = None
         for message in made:
+            # What was taken in goes, so a message that is not is told at its place. Behind one that
+            # found no room none is taken in: it would overtake.
+            if full is not None:
+                sent.append(full)
+                continue
             try:
                 last = sending.buffer.append(routes, message, quiet=True, block_s=self._block_s)
                 sent.append(last[0])
+            except BufferFull as error:
+                full = error
+                sent.append(error)
             except CatmqError as error:
-                # What was taken in before goes; so this one is told at its place.
                 sent.append(error)
         if last is not None:
             sending.buffer.hurry(one for one in sent if isinstance(one, SendFuture))

@@ -113,13 +113,13 @@ class Batch:
             message["queue"] = queue
 
     def finish(self, results: list[dict[str, Any]]) -> None:
-        """Hands each future its result `{queue, offset, message_id}` or `{error: {…}}`; callbacks are not run."""
+        """Hands each future its result `{queue, offset, message_id}` or `{error: {…}}`; calls nobody back."""
         for future, result in zip(self.futures, results, strict=True):
             future.outcome = result
         self.done.set()
 
     def fail(self, error: CatmqError) -> None:
-        """Ends all futures that have no result yet with `error`; callbacks are not run."""
+        """Ends all futures that have no result yet with `error`; calls nobody back."""
         for future in self.futures:
             if future.outcome is None:
                 future.outcome = error

@@ -192,11 +192,7 @@ class HttpTransport:
     def _encoded(self, body: Mapping[str, Any] | None) -> tuple[dict[str, str], bytes | None]:
         if body is None:
             return {}, None
-        try:
-            data = self._codec.encode(body)
-        except (TypeError, ValueError) as error:
-            # Before any request: definitely nothing was sent.
-            raise OptionError(f"cannot be written as {self._codec.content_type}: {error}") from error
+        data = wire.encoded(self._codec, body)
         headers = {"Content-Type": self._codec.content_type}
         if self._gzip and len(data) >= GZIP_FROM_BYTES:
             headers["Content-Encoding"] = "gzip"
@@ -299,15 +295,13 @@ def _is_of_handshake(error: BaseException) -> bool:
 
     Damage found later, in an answer, says nothing about whether the request was carried out.
     """
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, ssl.SSLCertVerificationError):
-            return True
-        if isinstance(seen, ssl.SSLError) and str(seen.reason or "").startswith(_HANDSHAKE):
-            return True
-        reason = seen.args[0] if seen.args else None
-        inner = getattr(reason, "reason", reason)
-        seen = inner if isinstance(inner, BaseException) else seen.__cause__
+    seen: Any = error
+    while isinstance(seen, BaseException):
+        if isinstance(seen, ssl.SSLError):
+            of_certificate = isinstance(seen, ssl.SSLCertVerificationError)
+            return of_certificate or str(getattr(seen, "reason", None) or "").startswith(_HANDSHAKE)
+        # requests wraps MaxRetryError(reason=SSLError(ssl.SSLError)).
+        seen = getattr(seen, "reason", None) or (seen.args[0] if seen.args else None)
     return False
 
 

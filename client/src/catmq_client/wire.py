@@ -11,6 +11,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from catmq_client.errors import OptionError
+
 try:
     import msgspec
 except ImportError:
@@ -65,6 +67,14 @@ class MsgpackCodec:
 def best_codec() -> Codec:
     """MessagePack if it can be had, else JSON."""
     return JsonCodec() if msgspec is None else MsgpackCodec()
+
+
+def encoded(codec: Codec, value: Mapping[str, Any]) -> bytes:
+    """The bytes of a request. Raises OptionError when it cannot be written; nothing was sent then."""
+    try:
+        return codec.encode(value)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"cannot be written as {codec.content_type}: {error}") from error
 
 
 def body_of(message: Mapping[str, Any]) -> bytes:

@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 import pytest
 from django.apps import apps
+from django.contrib import admin
 from django.contrib.auth import get_user_model
-from django.test import Client
+from django.test import Client, RequestFactory
 from django.urls import reverse
+from django.utils import translation
 
 from messagestore import subscriptions, topics
 from metadata import actors, groups, keys
@@ -35,6 +37,26 @@ def browser(make_node: Callable[..., str]) -> Client:
 def test_a_stranger_is_sent_to_the_login(metadata_db: None) -> None:
     answer = Client().get(reverse("admin:index"))
     assert (answer.status_code, "/admin/login/" in answer["Location"]) == (302, True)
+
+
+def test_the_front_page_speaks_english_and_chinese(browser: Client) -> None:
+    english = browser.get(reverse("admin:index"), headers={"accept-language": "en"}).content.decode()
+    chinese = browser.get(reverse("admin:index"), headers={"accept-language": "zh-CN"}).content.decode()
+    assert "CatMQ console" in english and "Consumer groups" in english
+    assert "CatMQ 控制台" in chinese and "消费组" in chinese and "Consumer groups" not in chinese
+
+
+def test_every_name_on_the_front_page_has_a_chinese_one(browser: Client) -> None:
+    request = RequestFactory().get("/")
+    request.user = get_user_model().objects.get()
+
+    def names(language: str) -> list[str]:
+        with translation.override(language):
+            apps = admin.site.get_app_list(request)
+        return [one["name"] for app in apps for one in (app, *app["models"])]
+
+    both = zip(names("en"), names("zh-hans"), strict=True)
+    assert [english for english, chinese in both if english == chinese] == []
 
 
 def test_every_list_is_shown_and_searched(browser: Client) -> None:

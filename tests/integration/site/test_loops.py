@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import datetime
 
 import pytest
+from django.db import OperationalError
 
 from catmq_site import maintenance, tasks
 from catmq_site.maintenance import Loop, Loops, SnapshotLoop
 from messagestore import subscriptions, topics
 from messagestore.heads import board
-from metadata import actors, groups, leases, rebalance
+from metadata import actors, consumers, groups, leases, rebalance
+from metadata.errors import MetadataUnavailable
 from tests.support.waiting import until
 
 ACTOR = actors.command("test")
@@ -51,15 +54,56 @@ def test_the_loops_of_a_worker_have_names_of_their_own() -> None:
 
 def test_a_leased_loop_is_run_by_its_holder_only_and_given_up_at_the_end(metadata_db: None) -> None:
     done: list[str] = []
-    loop = maintenance.leased("work", 10, lambda: done.append("led"), otherwise=lambda: done.append("looked"))
+    loop = maintenance.leased("work", 10, lambda: done.append("led"), first=lambda: done.append("looked"))
     assert leases.acquire(name="work", holder="another", ttl_s=60)
     loop.run_once()
     leases.release(name="work", holder="another")
     loop.run_once()
     assert loop.finish is not None
     loop.finish()
-    assert done == ["looked", "led"]
+    assert done == ["looked", "looked", "led"]
     assert leases.acquire(name="work", holder="another", ttl_s=60)
+
+
+def test_who_expires_members_looks_at_the_database_even_if_the_lease_cannot_be_asked_for(
+    metadata_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (expiry,) = [loop for loop in maintenance.loops() if loop.name == "expiry"]
+    expiry.run_once()
+    watched = consumers._guard.look()
+    lost: list[str] = []
+
+    def away(**_: object) -> bool:
+        lost.append("lease")
+        raise MetadataUnavailable("away")
+
+    def gone() -> tuple[str, datetime]:
+        lost.append("look")
+        raise OperationalError("away")
+
+    monkeypatch.setattr(leases, "acquire", away)
+    monkeypatch.setattr(consumers, "server_and_now", gone)
+    with pytest.raises(MetadataUnavailable):
+        expiry.run_once()
+    monkeypatch.undo()
+
+    assert lost == ["look"]
+    assert consumers._guard.look().steady_since_s > watched.steady_since_s  # nobody expires for a while
+
+
+def test_a_dead_process_is_followed_as_sweeper_within_three_seconds(
+    metadata_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, float] = {}
+
+    def note(*, name: str, holder: str, ttl_s: float) -> bool:
+        asked[name] = ttl_s
+        return False
+
+    monkeypatch.setattr(leases, "acquire", note)
+    (expiry,) = [loop for loop in maintenance.loops() if loop.name == "expiry"]
+    expiry.run_once()
+    assert asked["expiry"] + 1.2 * expiry.every_s <= 3.0
 
 
 def test_a_change_of_a_group_wakes_its_waiting_pulls(metadata_db: None) -> None:

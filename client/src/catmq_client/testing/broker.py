@@ -37,7 +37,8 @@ class FakeBroker:
     """A Transport that answers from memory as a broker would, through real JSON or MessagePack.
 
     Topics are made with `create_topic`; groups when a consumer names topics. `fail` plants errors,
-    before or after the request was carried out. Safe to share between threads; a pull waits.
+    before or after the request was carried out; `topics.down_nodes` names nodes that refuse, so that a
+    batch over several nodes is stored in part. Safe to share between threads; a pull waits.
     """
 
     def __init__(self, *, codec: wire.Codec | None = None, session_timeout_ms: int = 15_000) -> None:
@@ -139,7 +140,7 @@ class FakeBroker:
         timeout_s: float = 10.0,
     ) -> dict[str, Any]:
         """See Transport."""
-        decoded: dict[str, Any] = {} if body is None else self._codec.decode(self._codec.encode(body))
+        decoded: dict[str, Any] = {} if body is None else self._codec.decode(wire.encoded(self._codec, body))
         query = {name: str(value) for name, value in (params or {}).items()}
         with self._changed:
             self.requests.append(Seen(method, path, decoded))

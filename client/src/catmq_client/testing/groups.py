@@ -131,8 +131,9 @@ class FakeGroup:
         position = self.positions.get(queue)
         if position is None or position.fence != (epoch, consumer_id):
             return {"queue": queue, "state": "fenced"}
-        if offset <= position.queue.head:
-            position.committed = max(position.committed, offset)
+        if offset > position.queue.head:
+            return {"queue": queue, "state": "out_of_range"}
+        position.committed = max(position.committed, offset)
         return {"queue": queue, "state": "ok"}
 
     def read(self, consumer_id: str, asked: dict[str, int], *, limit: int) -> dict[str, Any]:
@@ -146,6 +147,8 @@ class FakeGroup:
             return _pulled(queue.id, "stopped", offset, head=queue.head)
         if offset < queue.low:
             return {**_pulled(queue.id, "cleaned", offset, head=queue.head), "low": queue.low}
+        if offset > queue.head:
+            return {**_pulled(queue.id, "out_of_range", offset, head=queue.head), "low": queue.low}
         found = queue.between(offset, limit)
         answer = _pulled(queue.id, "ok", offset + len(found), head=queue.head)
         return {**answer, "messages": [message_view(m) for m in found]}

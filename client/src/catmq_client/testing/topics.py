@@ -7,7 +7,15 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from catmq_client.errors import FieldError, InvalidRequest, NotFound, Unavailable, from_problem
+from catmq_client.errors import (
+    CatmqError,
+    Conflict,
+    FieldError,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+    from_problem,
+)
 from catmq_client.routing import SLOTS, slot_of
 from catmq_client.wire import body_of
 
@@ -98,11 +106,16 @@ class FakeTopics:
         self.by_name: dict[str, FakeTopic] = {}
         self.queues: dict[int, FakeQueue] = {}
         self.down_nodes: set[str] = set()
-        self._batches: dict[str, tuple[bytes, list[dict[str, Any]]]] = {}
+        # The parts of batches that are stored, by batch_id and the queue they preferred.
+        self._parts: dict[tuple[str, int], tuple[bytes, list[dict[str, Any]]]] = {}
+        self._last_id = 0
 
     def create(self, name: str, *, queues: int, nodes: list[str], keyed: str, on_unknown: str) -> FakeTopic:
-        """A new topic, its queues spread over the nodes."""
-        first = max(self.queues, default=0) + 1
+        """A new topic, its queues spread over the nodes; takes the place of one of the same name."""
+        first = self._last_id + 1
+        self._last_id += queues
+        for old in self.by_name[name].queues if name in self.by_name else ():
+            del self.queues[old.id]
         made = [FakeQueue(first + n, n, name, nodes[n % len(nodes)]) for n in range(queues)]
         slots = [made[slot % queues].id for slot in range(SLOTS)]
         topic = self.by_name[name] = FakeTopic(name, made, slots, keyed, on_unknown)
@@ -118,37 +131,66 @@ class FakeTopics:
         return topic
 
     def publish(self, name: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-        """Receipts; a repeated batch_id gives the first receipts again."""
+        """A receipt for each message, or `{error}` where its queue refused; raises when all did.
+
+        A repeated batch_id gives the first receipts again, and stores what is still missing.
+        """
         topic = self.find(name)
-        _check_messages(body.get("messages"))
+        messages = body.get("messages")
+        _check_messages(messages)
+        assert messages is not None
         batch_id = body.get("batch_id") or f"none-{time.monotonic_ns()}"
-        digest = hashlib.sha256(repr((name, body["messages"])).encode()).digest()
-        known = self._batches.get(batch_id)
+        homes = [self._home(topic, batch_id, message, i) for i, message in enumerate(messages)]
+        results: list[dict[str, Any]] = [{}] * len(messages)
+        refusals: list[CatmqError] = []
+        for home in dict.fromkeys(homes):
+            indexes = [i for i, queue_id in enumerate(homes) if queue_id == home]
+            try:
+                stored = self._store_part(topic, batch_id, home, [messages[i] for i in indexes])
+            except CatmqError as error:
+                refusals.append(error)
+                refusal = {"code": error.code, "detail": error.detail, "retriable": error.retriable}
+                stored = [{"error": refusal}] * len(indexes)
+            for i, result in zip(indexes, stored, strict=True):
+                results[i] = result
+        if refusals and all("error" in result for result in results):
+            raise refusals[0]
+        return results
+
+    def _home(self, topic: FakeTopic, batch_id: str, message: dict[str, Any], index: int) -> int:
+        """The queue that a message prefers; without queue and key the same one for all of its batch."""
+        queue_id = message.get("queue")
+        if queue_id is None:
+            key = message.get("key")
+            if key is not None:
+                return topic.slots[slot_of(key)]
+            open_queues = [q.id for q in topic.queues if q.state == "read_write"] or [topic.queues[0].id]
+            return open_queues[slot_of(batch_id) % len(open_queues)]
+        if queue_id not in [queue.id for queue in topic.queues]:
+            what = f"{queue_id} is not a queue of topic {topic.name}"
+            wrong = FieldError(f"messages[{index}].queue", what)
+            raise NotFound(f"{wrong.field}: {what}", code="queue_not_found", errors=[wrong], status=404)
+        return int(queue_id)
+
+    def _store_part(
+        self, topic: FakeTopic, batch_id: str, home: int, messages: list[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        digest = hashlib.sha256(repr((topic.name, messages)).encode()).digest()
+        known = self._parts.get((batch_id, home))
         if known is not None:
             if known[0] != digest:
                 raise from_problem(
                     409, {"code": "batch_conflict", "detail": "that batch_id held other messages"}
                 )
             return known[1]
-        targets = [self._target(topic, message, i) for i, message in enumerate(body["messages"])]
-        pairs = zip(targets, body["messages"], strict=True)
-        results = [self._store(topic, queue, message) for queue, message in pairs]
-        self._batches[batch_id] = (digest, results)
-        return results
-
-    def _target(self, topic: FakeTopic, message: dict[str, Any], index: int) -> FakeQueue:
-        queue_id = message.get("queue")
-        if queue_id is None:
-            key = message.get("key")
-            queue_id = topic.slots[slot_of(key) if key is not None else index % len(topic.slots)]
-        queue = self.queues.get(queue_id)
-        if queue is None or queue.topic != topic.name:
-            raise NotFound(f"{topic.name} has no queue {queue_id}", code="queue_not_found", status=404)
-        if queue.state != "read_write":
-            raise InvalidRequest(f"queue {queue_id} is {queue.state}", code="queue_not_writable", status=409)
+        queue = self.queues[home]
         if queue.node in self.down_nodes:
             raise Unavailable(f"node {queue.node} is down", code="node_unavailable", status=503)
-        return queue
+        if queue.state != "read_write":
+            raise Conflict(f"queue {home} is {queue.state}", code="queue_not_writable", status=409)
+        results = [self._store(topic, queue, message) for message in messages]
+        self._parts[batch_id, home] = (digest, results)
+        return results
 
     def _store(self, topic: FakeTopic, queue: FakeQueue, message: dict[str, Any]) -> dict[str, Any]:
         stored = StoredMessage(

@@ -1,0 +1,26 @@
+"""The admin as a console: its own titles, and its lists' names in the language of the browser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.admin import AdminSite
+from django.http import HttpRequest
+from django.utils.translation import gettext, gettext_lazy
+
+
+class Console(AdminSite):
+    """Django's admin site under the product's name."""
+
+    site_title = gettext_lazy("CatMQ")
+    site_header = gettext_lazy("CatMQ console")
+    index_title = gettext_lazy("What there is, to look at")
+
+    def get_app_list(self, request: HttpRequest, app_label: str | None = None) -> list[dict[str, Any]]:
+        """The lists by application; names of models are translated here, because models know no language."""
+        apps: list[dict[str, Any]] = super().get_app_list(request, app_label)
+        for app in apps:
+            app["name"] = gettext(str(app["name"]))
+            for model in app["models"]:
+                model["name"] = gettext(str(model["name"]))
+        return apps

@@ -1,0 +1,181 @@
+"""Opening and closing nodes: what the node itself enforces, and metadata says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from messagestore import connections, nodes, tables, topics
+from messagestore.messages import NewMessage
+from messagestore.publish import publish
+from messagestore.sessions import Session
+from metadata import nodes as node_rows
+from metadata import snapshot
+from metadata.actors import Actor, command
+from metadata.errors import CatmqError, Forbidden, Invalid, NodeUnavailable, NoWritableQueue
+from metadata.models import Queue
+from metadata.nodes import NodeView
+from metadata.snapshot import NodeInfo
+
+ACTOR = command("test")
+NOBODY = Actor(kind="key", name="nobody")
+
+
+@pytest.fixture
+def queues(node: str) -> list[int]:
+    """The queues of topic `orders` on node `main`."""
+    state = topics.create(name="orders", queues=3, actor=ACTOR)
+    snapshot.refresh()
+    return [queue.queue.queue for queue in state.queues]
+
+
+def change(state: str) -> NodeView:
+    return nodes.update(name="main", settings={"state": state}, actor=ACTOR)
+
+
+def states(queues: list[int]) -> list[str]:
+    """What the node's heads say, asked behind the product's back."""
+    session = connections.connect(snapshot.find_node("main"))
+    try:
+        heads = [tables.read_head(session, queue=queue) for queue in queues]
+    finally:
+        session.close()
+    return [head.state if head else "" for head in heads]
+
+
+def send() -> Any:
+    return publish(topic="orders", messages=[NewMessage(body=b"x")], batch_id=None, actor=ACTOR)[0]
+
+
+def away(info: NodeInfo) -> Session:
+    raise NodeUnavailable(f"Node {info.name} cannot be reached.")
+
+
+def test_a_read_only_node_refuses_a_broker_whose_picture_is_older(
+    queues: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = snapshot.current()
+    assert change("read_only").state == "read_only"
+    monkeypatch.setattr(snapshot._holder, "snapshot", old)
+    monkeypatch.setattr(snapshot, "refresh", lambda: False)
+
+    assert isinstance(send(), NoWritableQueue)
+
+
+def test_a_node_that_opens_takes_messages_in_those_queues_that_metadata_calls_open(queues: list[int]) -> None:
+    change("read_only")
+    Queue.objects.filter(pk=queues[1]).update(state="read_only")
+    with connections.node_of(queues[2]).writing() as session:
+        tables.set_queue_state(session, queue=queues[2], state="retired")
+
+    change("read_write")
+
+    assert states(queues) == ["rw", "ro", "retired"]
+
+
+def test_a_node_is_closed_before_metadata_says_so_and_opened_after(
+    queues: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, seen = node_rows.update, []
+
+    def watched(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
+        seen.append(states(queues))
+        return real(name=name, settings=settings, actor=actor)
+
+    monkeypatch.setattr(node_rows, "update", watched)
+    change("read_only")
+    change("read_write")
+
+    assert seen == [["ro"] * 3, ["ro"] * 3]
+    assert states(queues) == ["rw"] * 3
+
+
+def test_a_node_that_cannot_be_reached_goes_offline_and_not_read_only(
+    queues: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connections, "connect", away)
+
+    with pytest.raises(NodeUnavailable):
+        change("read_only")
+    assert node_rows.named(name="main", actor=ACTOR).state == "read_write"
+    assert change("offline").state == "offline"
+
+    assert "its queues could not be closed" in caplog.text
+    monkeypatch.undo()
+    assert states(queues) == ["rw"] * 3
+    assert change("read_only").state == "read_only"  # possible although the pool lends nothing of it
+    assert states(queues) == ["ro"] * 3
+
+
+def test_an_opening_that_could_not_reach_the_node_is_made_good_by_repeating_it(
+    queues: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change("offline")
+    monkeypatch.setattr(connections, "connect", away)
+    with pytest.raises(NodeUnavailable):
+        change("read_write")
+    monkeypatch.undo()
+    assert states(queues) == ["ro"] * 3
+
+    change("read_write")
+
+    assert states(queues) == ["rw"] * 3
+
+
+@pytest.mark.parametrize(("mine", "other"), [("read_only", "read_write"), ("read_write", "read_only")])
+def test_when_two_change_a_node_at_once_its_heads_follow_what_metadata_says_last(
+    *, queues: list[int], monkeypatch: pytest.MonkeyPatch, mine: str, other: str
+) -> None:
+    real = node_rows.update
+
+    def overtaken(**arguments: Any) -> NodeView:
+        monkeypatch.setattr(node_rows, "update", real)
+        change(other)  # from its first step to its last, in the middle of ours
+        return real(**arguments)
+
+    change(other)
+    monkeypatch.setattr(node_rows, "update", overtaken)
+    change(mine)
+
+    assert node_rows.named(name="main", actor=ACTOR).state == mine
+    assert states(queues) == ["ro" if mine == "read_only" else "rw"] * 3
+
+
+def test_an_update_that_is_refused_leaves_the_node_alone(queues: list[int]) -> None:
+    with pytest.raises(Forbidden):
+        nodes.update(name="main", settings={"state": "read_only"}, actor=NOBODY)
+    with pytest.raises(Invalid):
+        nodes.update(name="main", settings={"state": "read_only", "special": 3}, actor=ACTOR)
+
+    assert states(queues) == ["rw"] * 3
+
+
+def test_other_settings_of_a_node_need_no_node(queues: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "connect", away)
+    assert nodes.update(name="main", settings={"special": True}, actor=ACTOR).special
+
+
+@pytest.mark.parametrize("engine_of_node", ["mysql", "sqlite"])
+def test_who_sends_is_not_told_where_a_node_is_and_who_registers_is_told_why(
+    *, metadata_db: None, tmp_path: Any, caplog: pytest.LogCaptureFixture, engine_of_node: str
+) -> None:
+    given: dict[str, Any] = {"engine": "sqlite", "database": str(tmp_path), "host": "", "port": 0}
+    if engine_of_node == "mysql":
+        given = {"engine": "mysql", "database": "catmq", "host": "127.0.0.1", "port": 1, "username": "u"}
+    info = NodeInfo(
+        id=0, name="far", kind="normal", password="p", state="read_write", special=False, epoch=1,
+        capacity_gb=None, **({"username": ""} | given),
+    )  # fmt: skip
+    connect: Callable[[NodeInfo], Session] = connections.connect
+
+    with pytest.raises(NodeUnavailable) as told:
+        connect(info)
+    with pytest.raises(CatmqError) as refused:
+        nodes.register(name="far", actor=ACTOR, **given)
+
+    assert told.value.detail == "Node far cannot be reached."
+    reason = "onnect" if engine_of_node == "mysql" else "unable to open"
+    assert reason in refused.value.detail
+    assert reason in caplog.text

@@ -1,0 +1,135 @@
+"""The worker: clients that stop in the middle hold a thread for a limited time only; it ends when asked twice."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from gunicorn.config import Config
+from gunicorn.http.errors import NoMoreData
+
+from catmq_site import worker
+from catmq_site.worker import Connection
+from tests.support.environment import ROOT
+
+LIMIT_S = 10.0
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Connection, socket.socket]]:
+    """A connection as the server has it, and the client's end."""
+    theirs, ours = socket.socketpair()
+    with theirs, ours:
+        yield Connection(Config(), ours, ("127.0.0.1", 1), ("127.0.0.1", 2)), theirs
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that waits a hundredth of a second for the rest of a request."""
+    monkeypatch.setattr(worker, "READ_S", 0.01)
+
+
+def begin(connection: Connection) -> Any:
+    """What a thread does first with a connection that has something to read."""
+    connection.sock.setblocking(True)
+    connection.init()
+    return next(connection.parser)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_request_whose_head_does_not_end_is_given_up(pair: tuple[Connection, socket.socket]) -> None:
+    connection, client = pair
+    client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nX")
+
+    with pytest.raises((NoMoreData, StopIteration)):
+        begin(connection)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_body_that_does_not_come_is_given_up(pair: tuple[Connection, socket.socket]) -> None:
+    connection, client = pair
+    client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nab")
+
+    with pytest.raises(NoMoreData):
+        begin(connection).body.read(10)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_answer_that_nobody_takes_is_given_up(pair: tuple[Connection, socket.socket]) -> None:
+    connection, client = pair
+    client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    begin(connection)
+
+    with pytest.raises(BlockingIOError):
+        connection.sock.sendall(bytes(64 << 20))
+
+
+def test_a_request_that_comes_drop_by_drop_is_given_up(
+    pair: tuple[Connection, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, client = pair
+    client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nab")
+    body = begin(connection).body
+    monkeypatch.setattr(worker, "REQUEST_S", 0.0)
+    client.sendall(b"c")
+
+    with pytest.raises(NoMoreData):
+        body.read(10)
+
+
+def test_the_next_request_of_a_connection_has_all_its_time(
+    pair: tuple[Connection, socket.socket],
+) -> None:
+    connection, client = pair
+    client.sendall(b"GET /1 HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert begin(connection).path == "/1"
+    connection.parser.unreader.begun -= 1e6
+    client.sendall(b"GET /2 HTTP/1.1\r\nHost: x\r\n\r\n")
+
+    assert begin(connection).path == "/2"
+
+
+def test_a_connection_is_closed_by_the_thread_that_served_it_and_once(
+    pair: tuple[Connection, socket.socket],
+) -> None:
+    connection, client = pair
+    client.shutdown(socket.SHUT_WR)
+    connection.close(graceful=True)
+    connection.close(graceful=True)
+
+    client.settimeout(LIMIT_S)
+    assert client.recv(1) == b""
+
+
+TWICE = """
+import os, signal, sys
+from types import SimpleNamespace
+from catmq_site import gunicorn_conf
+import django
+django.setup()
+from brokerapi import draining
+said = []
+def drain():
+    said.append("drained")
+    os.kill(os.getpid(), signal.SIGTERM)  # while the handler of the first one runs
+draining.drain = drain
+worker = SimpleNamespace(handle_exit=lambda number, frame: said.append("left"))
+signal.signal(signal.SIGTERM, lambda number, frame: gunicorn_conf.leave(worker, number, frame))
+os.kill(os.getpid(), signal.SIGTERM)
+print(*said, gunicorn_conf.worker_class)
+"""
+
+
+def test_a_second_sigterm_does_not_interrupt_the_handler_of_the_first() -> None:
+    environ = dict(os.environ) | {"DJANGO_SETTINGS_MODULE": "catmq_site.settings"}
+    command = [sys.executable, "-c", TWICE]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert done.stdout.split() == ["drained", "left", "catmq_site.worker.Worker"], done.stderr
