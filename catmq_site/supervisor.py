@@ -82,7 +82,8 @@ class Child:
     def _ended(self, process: subprocess.Popen[bytes]) -> None:
         self.sweep()
         lasted = time.monotonic() - self.started
-        self.failures = 0 if lasted > STEADY_S else self.failures + 1
+        asked_to = process.returncode == 0  # a polite restart is no failure
+        self.failures = 0 if asked_to or lasted > STEADY_S else self.failures + 1
         pause = PAUSES_S[min(max(self.failures - 1, 0), len(PAUSES_S) - 1)]
         say(f"{self.name} ended ({process.returncode}) after {lasted:.0f} s; it starts again. See {self.log}")
         self.process, self.due = None, time.monotonic() + pause

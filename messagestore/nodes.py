@@ -65,13 +65,16 @@ def _prove(info: NodeInfo, unsafe: bool) -> None:
             session.close()
     except (NodeUnavailable, faults.Ambiguous, faults.Final) as error:
         remedy = "Check host, port, database and credentials, and that the account has all rights there."
-        raise Invalid(f"{_reason(error)}. {remedy}", code=Code.NODE_REFUSED) from error
+        raise Invalid(f"{_reason(error, info)}. {remedy}", code=Code.NODE_REFUSED) from error
 
 
-def _reason(error: CatmqError) -> str:
-    """What a database said, for who registers it; other people are told only that it cannot be reached."""
-    said = error.__cause__.args[-1:] if isinstance(error, NodeUnavailable) and error.__cause__ else ()
-    return ": ".join([error.detail.rstrip("."), *map(str, said)])
+def _reason(error: CatmqError, info: NodeInfo) -> str:
+    """What went wrong, for who registers; a failed connect tells other people neither address nor reason."""
+    cause = error.__cause__
+    if not isinstance(error, NodeUnavailable) or cause is None:
+        return error.detail.rstrip(".")
+    where = f"{info.host}:{info.port or 3306}" if info.engine == "mysql" else info.database
+    return f"Node {info.name} cannot be reached at {where}: {cause.args[-1]}"
 
 
 def _check_server(facts: ServerFacts, info: NodeInfo, unsafe: bool) -> None:

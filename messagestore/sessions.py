@@ -89,7 +89,7 @@ _complained: dict[tuple[str, str], float] = {}
 
 
 def _unreachable(name: str, where: str, error: Exception) -> NodeUnavailable:
-    """What clients are told of a failed connect: neither where the node is nor what it said, which is logged."""
+    """What clients are told of a failed connect; where the node is and what it said is for the log."""
     said, now = f"{where}: {error.args[-1]}", time.monotonic()
     if now - _complained.get((name, said), -COMPLAIN_EVERY_S) >= COMPLAIN_EVERY_S:
         _complained[name, said] = now

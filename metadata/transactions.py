@@ -63,12 +63,20 @@ def was_rolled_back(error: OperationalError) -> bool:
     return code in ROLLED_BACK
 
 
+def lacks_schema(error: Exception) -> bool:
+    """Whether a table or column is missing."""
+    code = error.args[0] if error.args else None
+    return code in (1054, 1146) or "no such table" in str(error) or "no such column" in str(error)
+
+
 @contextmanager
 def reachable() -> Iterator[None]:
     """Turns "the metadata database is away" into MetadataUnavailable and throws the connection away."""
     try:
         yield
     except (OperationalError, InterfaceError) as error:
+        if lacks_schema(error):
+            raise  # not an outage: the database was not migrated
         if not transaction.get_connection().in_atomic_block:
             close_old_connections()  # a broken connection would fail for ever where no request ends
         log.warning("the metadata database is away: %s", error)  # its address is not for clients

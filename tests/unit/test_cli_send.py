@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import errno
 import gzip
 import io
 import json
@@ -9,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from catmq_client import Producer
 from catmq_client.cli import main
+from catmq_client.cli.send import Receipts
 from catmq_client.errors import MessageRefused
 from catmq_client.testing import FakeBroker
 
@@ -196,3 +200,47 @@ def test_a_file_named_jsonl_is_checked_also_without_a_key_field(
     assert main(["send", "orders", "--file", str(path)], transport=broker) == 1
     assert "line 2: not JSON" in capsys.readouterr().err
     assert bodies(broker) == [b'{"a":1}']
+
+
+class Full:
+    """Standard output on a full disk, after some lines."""
+
+    def __init__(self, lines: int) -> None:
+        self.buffer = self
+        self.left = lines
+
+    def write(self, line: bytes) -> int:
+        if self.left == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.left -= 1
+        return len(line)
+
+    def flush(self) -> None:
+        """Nothing is kept."""
+
+
+def test_receipts_that_cannot_be_written_end_the_command_with_a_fault(
+    broker: FakeBroker,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "many.jsonl"
+    # More than may wait for a receipt: nothing may block behind the one that cannot be written.
+    path.write_text("".join(f'{{"n":{n}}}\n' for n in range(25_000)))
+    monkeypatch.setattr("catmq_client.cli.output.sys.stdout", Full(10))
+    assert main(["send", "orders", "--file", str(path), "--output", "json"], transport=broker) == 1
+    monkeypatch.undo()
+    error = capsys.readouterr().err
+    assert "receipts could not be written" in error
+    assert f"sent {len(bodies(broker))} messages" in error
+
+
+def test_a_dead_receipt_thread_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, broker: FakeBroker) -> None:
+    monkeypatch.setattr("catmq_client.cli.send.PENDING", 1)
+    receipts = Receipts(argparse.Namespace(output="none"))
+    receipts.finish()
+    future = Producer(transport=broker).send_async("orders", b"x")
+    for line in range(3):
+        receipts.expect(line, future)
+    receipts.finish()

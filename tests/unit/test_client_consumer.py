@@ -444,3 +444,165 @@ def test_a_consumer_used_after_a_fork_says_so(make: Make, monkeypatch: pytest.Mo
     with pytest.raises(Closed, match="fork"):
         consumer.poll()
     monkeypatch.undo()
+
+
+class TwoBrokers:
+    """Two URLs of one FakeBroker; `sick` ones answer that their metadata database is away."""
+
+    urls = ("a", "b")
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self.broker = broker
+        self.sick: set[str] = set()
+        self.current = 0
+        self.asked: list[str] = []
+
+    def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+        url = self.urls[self.current]
+        if path.endswith("/heartbeat"):
+            self.asked.append(url)
+            if url in self.sick:
+                self.current = 1 - self.current
+                error = Unavailable("no metadata", code="metadata_unavailable", status=503)
+                error.brokers = (url,)
+                raise error
+        return self.broker.request(method, path, **more)
+
+
+def test_the_coordinator_is_lost_only_when_every_broker_has_said_so(broker: FakeBroker) -> None:
+    send(broker, 1)
+    transport = TwoBrokers(broker)
+    consumer = Consumer(
+        transport=transport, group="g", topics=["t"], retry_backoff_ms=1, retry_backoff_max_ms=5
+    )
+    with consumer:
+        take(consumer, 1)
+        membership = consumer._membership
+        one = Unavailable("", code="metadata_unavailable")
+        one.brokers = ("a",)
+        assert not membership._is_coordinator_lost(one)
+        two = Unavailable("", code="metadata_unavailable")
+        two.brokers = ("b",)
+        assert membership._is_coordinator_lost(two)
+        membership._without_metadata.clear()
+        transport.sick = {"a", "b"}
+        consumer._state.want_heartbeat()
+        assert consumer._state.wait(LIMIT_S, lambda: consumer._state.coordinator_lost)
+        assert {"a", "b"} <= set(transport.asked)
+        transport.sick = {"a"}
+        assert consumer._state.wait(LIMIT_S, lambda: not consumer._state.coordinator_lost)
+
+
+def test_an_application_that_got_nothing_has_to_come_back_too(broker: FakeBroker, make: Make) -> None:
+    consumer = make()
+    assert consumer.poll(timeout_s=0.0) == []
+    assert consumer._state.away_since is not None
+
+
+def test_an_idle_iteration_is_not_away(broker: FakeBroker, make: Make) -> None:
+    consumer = make(max_poll_interval_ms=1)
+    got: list[Message] = []
+    thread = threading.Thread(target=lambda: got.append(next(consumer)))
+    thread.start()
+    assert broker.wait_until(lambda: bool(broker.seen("/pull")))
+    for _ in range(3):
+        beats = len(broker.seen("heartbeat"))
+        consumer._state.want_heartbeat()
+        assert broker.wait_until(lambda before=beats: len(broker.seen("heartbeat")) > before)  # type: ignore[misc]
+    send(broker, 1)
+    thread.join(LIMIT_S)
+    assert offsets(got) == [0]
+
+
+class CommitsAnswer:
+    """A transport whose commits are answered with one state for all queues."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self.broker = broker
+        self.left: int = 0
+        self.state = "unavailable"
+
+    def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+        if path.endswith("/commit") and self.left:
+            self.left -= 1
+            queues = [asked["queue"] for asked in more["body"]["offsets"]]
+            return {"results": [{"queue": queue, "state": self.state} for queue in queues]}
+        return self.broker.request(method, path, **more)
+
+
+@pytest.fixture
+def answering(broker: FakeBroker) -> Iterator[tuple[CommitsAnswer, Consumer]]:
+    transport = CommitsAnswer(broker)
+    options: dict[str, Any] = {"retry_backoff_ms": 1, "auto_commit_interval_ms": 60_000}
+    with Consumer(transport=transport, group="g", topics=["t"], **options) as consumer:
+        yield transport, consumer
+
+
+def test_commit_repeats_what_a_node_cannot_store_now(
+    broker: FakeBroker, answering: tuple[CommitsAnswer, Consumer]
+) -> None:
+    transport, consumer = answering
+    send(broker, 3)
+    take(consumer, 3)
+    transport.left = 2
+    consumer.commit()
+    assert (transport.left, broker.committed("g")) == (0, {1: 3})
+
+
+def test_commit_raises_what_could_not_be_stored_in_time(
+    broker: FakeBroker, answering: tuple[CommitsAnswer, Consumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport, consumer = answering
+    monkeypatch.setattr("catmq_client.consumer.COMMIT_WITHIN_S", 0.0)
+    send(broker, 3)
+    take(consumer, 3)
+    transport.left = 1_000
+    with pytest.raises(Unavailable, match="t queue 1 offset 3"):
+        consumer.commit()
+    transport.left = 0
+
+
+def test_close_repeats_a_commit_that_a_node_could_not_store(
+    broker: FakeBroker, answering: tuple[CommitsAnswer, Consumer]
+) -> None:
+    transport, consumer = answering
+    send(broker, 3)
+    take(consumer, 3)
+    consumer.poll(timeout_s=0.0)
+    transport.left = 1
+    consumer.close()
+    assert broker.committed("g") == {1: 3}
+
+
+def test_a_commit_above_the_last_message_is_refused(broker: FakeBroker, make: Make) -> None:
+    send(broker, 3)
+    consumer = make()
+    take(consumer, 1)
+    with pytest.raises(OptionError, match="above the last message: t queue 1 offset 999"):
+        consumer.commit({1: 999})
+
+
+def test_commit_tells_of_a_queue_that_was_lost_since_an_earlier_poll(broker: FakeBroker, make: Make) -> None:
+    send(broker, 2)
+    consumer = make(enable_auto_commit=False, name="me")
+    take(consumer, 2)
+    assert consumer.poll(timeout_s=0.0) == []
+    broker.expire("g", "me")
+    consumer._state.want_heartbeat()
+    assert consumer._state.wait(LIMIT_S, lambda: bool(consumer._state.unreported))
+    with pytest.raises(CommitFailed, match="t queue 1"):
+        consumer.commit()
+    consumer.commit()
+
+
+def test_a_paused_queue_leaves_its_room_to_the_others(broker: FakeBroker, make: Make) -> None:
+    topic = broker.create_topic("p", queues=2)
+    first, second = (queue.id for queue in topic.queues)
+    with Producer(transport=broker) as producer:
+        producer.send_batch("p", [NewMessage(b"x", queue=first)] * 100)
+        consumer = make(topics=["p"], group="h", max_poll_records=20)
+        assert take(consumer, 1)[0].queue == first
+        consumer.pause(first)
+        assert consumer._state.buffered == 0
+        producer.send("p", b"y", queue=second)
+        assert [message.queue for message in take(consumer, 1)] == [second]

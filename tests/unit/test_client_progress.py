@@ -7,10 +7,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from catmq_client.fetcher import Fetcher
+from catmq_client.lanes import Lanes, Task
 from catmq_client.message import Message
 from catmq_client.options import ConsumerOptions
 from catmq_client.owned import OwnedQueue
 from catmq_client.state import GroupState, lease_clock
+from catmq_client.testing import FakeBroker
 
 
 def message(offset: int, queue: int = 1) -> Message:
@@ -148,3 +151,47 @@ def test_message_gives_text_json_and_time() -> None:
     assert (made.text, made.json(), made.headers) == ('{"a":1}', {"a": 1}, {})
     assert made.stored_at.isoformat() == "1970-01-01T00:00:01+00:00"
     assert repr(made) == "Message(t 1-1, key=None, 7 bytes)"
+
+
+def test_what_cannot_be_given_out_is_dropped_before_other_queues_starve() -> None:
+    slow, quiet = owned(1), owned(2)
+    state = state_with(slow, quiet, max_poll_records=40)
+    state.in_run = True
+    state.consumer_id = "me"
+    state.fill(slow, [message(n) for n in range(60)], 60)
+    fetcher = Fetcher(transport=FakeBroker(), state=state, on_gone=lambda error, consumer_id: None)
+    assert fetcher._plan() is None
+    assert len(state.hand_out(40)) == 20
+    plan = fetcher._plan()
+    assert plan is not None
+    assert [(queue.queue, wait) for queue, wait, _ in plan.pull] == [(2, 0)]
+    assert (state.buffered, slow.position, plan.wait_ms) == (0, 20, 0)
+    for n in range(20):
+        state.finish(slow, n, 0)
+    plan = fetcher._plan()
+    assert plan is not None
+    assert sorted(queue.queue for queue, _, _ in plan.pull) == [1, 2]
+
+
+def test_a_finished_message_is_known_by_the_time_its_queue_is_idle() -> None:
+    queue = owned()
+    state = state_with(queue)
+    state.in_run = True
+    state.fill(queue, [message(0)], 1)
+    [(_, handed)] = state.hand_out(1)
+    seen: list[int] = []
+
+    class Watched(OwnedQueue):
+        """Looks, whenever `running` falls, at what may be committed."""
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, value)
+            if name == "running" and value == 0:
+                seen.append(self.committable())
+
+    queue.__class__ = Watched
+    lanes = Lanes(state=state, handler=lambda m: None, threads=1, order="key")
+    lanes._handle(Task(queue, 0, handed))
+    state.changed.release()
+    lanes.drain(5.0)
+    assert seen == [1]

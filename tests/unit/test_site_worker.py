@@ -1,4 +1,4 @@
-"""The worker: clients that stop in the middle hold a thread for a limited time only; it ends when asked twice."""
+"""The worker: a client that stops in the middle holds a thread for a limited time; SIGTERM may come twice."""
 
 from __future__ import annotations
 

@@ -10,9 +10,10 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from catmq_client.backoff import Backoff
-from catmq_client.errors import CatmqError, CommitFailed
+from catmq_client.errors import CatmqError, CommitFailed, OptionError, Unavailable
 from catmq_client.owned import OwnedQueue
 from catmq_client.state import GroupState
 from catmq_client.transport import Transport, api_path
@@ -20,6 +21,14 @@ from catmq_client.transport import Transport, api_path
 log = logging.getLogger("catmq.consumer")
 
 Commit = tuple[OwnedQueue, int]
+
+
+class Fates(NamedTuple):
+    """What became of commits that were not stored."""
+
+    gone: list[OwnedQueue]  # the queue had gone to another member
+    unavailable: list[Commit]  # its node cannot store it now
+    above_head: list[Commit]  # there is no such offset
 
 
 class Committer:
@@ -79,18 +88,18 @@ class Committer:
                 raise CommitFailed(f"queue {missing[0]} is not owned by this consumer")
             return [(self._state.queues[queue], offset) for queue, offset in offsets.items()]
 
-    def commit(self, commits: list[Commit]) -> list[OwnedQueue]:
-        """Stores the offsets; the queues that had gone to others."""
+    def commit(self, commits: list[Commit]) -> Fates:
+        """Stores the offsets; those that were not stored."""
         if not commits:
-            return []
+            return Fates([], [], [])
         with self._one_at_a_time:
             consumer_id = self._state.consumer_id
             if consumer_id is None:
-                return [owned for owned, _ in commits]
-            gone = [owned for owned, _ in commits if owned.lost]
+                return Fates([owned for owned, _ in commits], [], [])
+            fates = Fates([owned for owned, _ in commits if owned.lost], [], [])
             commits = [(owned, offset) for owned, offset in commits if not owned.lost]
             if not commits:
-                return gone
+                return fates
             answer = self._transport.request(
                 "POST",
                 api_path("consumers", consumer_id, "commit"),
@@ -99,35 +108,55 @@ class Committer:
             )
             states = {item["queue"]: item["state"] for item in answer["results"]}
             with self._state.changed:
-                return gone + [o for o, n in commits if not self._after_commit(o, n, states.get(o.queue))]
+                for owned, offset in commits:
+                    self._after_commit(owned, offset, states.get(owned.queue), fates)
+            return fates
 
     def commit_until(self, commits: list[Commit], *, within_s: float) -> list[OwnedQueue]:
-        """Stores the offsets, trying for `within_s` seconds; the queues that had gone to others."""
+        """Stores the offsets, trying for `within_s` seconds; the queues that had gone to others.
+
+        Raises Unavailable when some could not be stored in time, OptionError for an offset above the head.
+        """
         give_up_at = time.monotonic() + within_s
         backoff = Backoff(base_ms=self._options.retry_backoff_ms, max_ms=2_000)
+        gone: list[OwnedQueue] = []
         while True:
             try:
-                return self.commit(commits)
+                fates = self.commit(commits)
+                gone += fates.gone
+                self._check_above_head(fates.above_head)
+                if not fates.unavailable:
+                    return gone
+                commits = fates.unavailable
+                raise Unavailable(f"not committed now: {_named(commits)}", code="node_unavailable")
             except CatmqError as error:
                 delay_s = backoff.next_s(error)
                 if not (error.retriable or error.outcome_unknown) or time.monotonic() + delay_s > give_up_at:
+                    with self._state.changed:
+                        self._state.unreported.update({owned.queue: owned for owned in gone})
                     raise
                 self._state.wait(delay_s)
 
-    def _after_commit(self, owned: OwnedQueue, offset: int, answered: str | None) -> bool:
-        """Remembers a stored offset; False when the queue had gone to another member."""
+    def _check_above_head(self, commits: list[Commit]) -> None:
+        if commits:
+            raise OptionError(f"not committed, above the last message: {_named(commits)}")
+
+    def _after_commit(self, owned: OwnedQueue, offset: int, answered: str | None, fates: Fates) -> None:
+        """Remembers a stored offset, or what became of it."""
+        where = f"{owned.topic} queue {owned.queue}"
         if answered == "ok":
             owned.committed = max(owned.committed, offset)
-            return True
-        if answered == "fenced":
-            log.warning("%s queue %d: fenced in epoch %d at commit", owned.topic, owned.queue, owned.epoch)
+        elif answered == "fenced":
+            log.warning("%s: fenced in epoch %d at commit", where, owned.epoch)
             self._state.lose(owned)
             self._state.want_heartbeat()
-            return False
-        log.warning(
-            "%s queue %d: commit answered %s; it will be repeated", owned.topic, owned.queue, answered
-        )
-        return True
+            fates.gone.append(owned)
+        elif answered == "out_of_range":
+            log.error("%s: commit of offset %d, above the last message", where, offset)
+            fates.above_head.append((owned, offset))
+        else:
+            log.warning("%s: commit answered %s; it will be repeated", where, answered)
+            fates.unavailable.append((owned, offset))
 
     def _has_released(self) -> bool:
         return any(self._may_go(owned) for owned in self._state.queues.values())
@@ -142,3 +171,7 @@ class Committer:
         if not self._options.enable_auto_commit or not owned.acquired:
             return True
         return owned.committable() <= owned.committed or time.monotonic() > (owned.revoked_until or 0.0)
+
+
+def _named(commits: list[Commit]) -> str:
+    return ", ".join(f"{owned.topic} queue {owned.queue} offset {offset}" for owned, offset in commits)

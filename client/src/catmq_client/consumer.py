@@ -128,17 +128,19 @@ class Consumer:
     def commit(self, offsets: Mapping[int, int] | None = None) -> None:
         """Commits all yielded so far (in run(): all whose handlers returned), or `offsets` by queue.
 
-        Raises CommitFailed when a queue had gone to another member.
+        Raises CommitFailed when a queue had gone to another member, also if that was noticed before;
+        Unavailable when something could not be stored for COMMIT_WITHIN_S seconds; OptionError for
+        an offset above the last message.
         """
         self._check_process()
-        with self._state.changed:
-            gone = [owned for owned in self._hand if owned.lost]
-            if not self._state.in_run:
+        if not self._state.in_run:
+            with self._state.changed:
                 self._finish_hand()
         commits = self._committer.due() if offsets is None else self._committer.explicit(offsets)
-        gone += self._committer.commit_until(commits, within_s=COMMIT_WITHIN_S)
+        stopped_being_ours = self._committer.commit_until(commits, within_s=COMMIT_WITHIN_S)
+        gone = self._unreported(offsets) | {owned.queue: owned for owned in stopped_being_ours}
         if gone:
-            names = ", ".join(f"{owned.topic} queue {owned.queue}" for owned in gone)
+            names = ", ".join(f"{owned.topic} queue {owned.queue}" for owned in gone.values())
             raise CommitFailed(f"{names} had gone to another member; its messages will be repeated there")
 
     def assignment(self) -> list[AssignedQueue]:
@@ -218,15 +220,24 @@ class Consumer:
     ) -> None:
         self.close()
 
+    def _unreported(self, offsets: Mapping[int, int] | None) -> dict[int, OwnedQueue]:
+        """The queues that were lost with uncommitted progress, of those that are committed now; told once."""
+        with self._state.changed:
+            unreported = self._state.unreported
+            return {q: unreported.pop(q) for q in [*unreported] if offsets is None or q in offsets}
+
     def _take(self, limit: int, timeout_s: float | None) -> list[Message]:
         self._enter()
-        with self._state.changed:
-            self._finish_hand()
-        taken = self._wait_for_messages(limit, timeout_s)
-        with self._state.changed:
-            self._hand = [taken[0][0]] if len(taken) == 1 else list({id(o): o for o, _ in taken}.values())
-            self._state.away_since = time.monotonic() if taken else None
-        return [message for _, message in taken]
+        try:
+            with self._state.changed:
+                self._finish_hand()
+            taken = self._wait_for_messages(limit, timeout_s)
+            with self._state.changed:
+                self._hand = [taken[0][0]] if len(taken) == 1 else list({id(o): o for o, _ in taken}.values())
+            return [message for _, message in taken]
+        finally:
+            # Whatever it got, the application now has to come back in time.
+            self._state.away_since = time.monotonic()
 
     def _wait_for_messages(self, limit: int, timeout_s: float | None) -> list[tuple[OwnedQueue, Message]]:
         """What may be given out; [] after `timeout_s`, at stop(), or when all queues stand still."""
@@ -263,12 +274,16 @@ class Consumer:
             raise state.fatal
         silence, state.silence = state.silence, None
         if silence is not None:
+            # It tells of all queues.
+            state.unreported.clear()
             state.want_heartbeat()
             raise silence
 
     def _finish_hand(self) -> None:
         for owned in self._hand:
             owned.finish_all()
+            if owned.lost:
+                self._state.unreported[owned.queue] = owned
             if owned.revoked_until is not None:
                 self._state.changed.notify_all()
         self._hand = []
@@ -314,7 +329,8 @@ class Consumer:
         if not self.options.enable_auto_commit:
             return
         try:
-            self._committer.commit_until(self._committer.due(), within_s=within_s)
+            for owned in self._committer.commit_until(self._committer.due(), within_s=within_s):
+                log.warning("%s queue %d had gone: its messages will be repeated", owned.topic, owned.queue)
         except CatmqError as error:
             log.warning("group %s: the last commit failed, messages will be repeated: %s", self.group, error)
 
@@ -332,6 +348,9 @@ class Consumer:
         with self._state.changed:
             for owned in self._choice(queues):
                 owned.paused = paused
+                if paused:
+                    # What is held of it must not take the room of others.
+                    self._state.drop(owned)
 
     def _seek_to(self, end: str, queues: tuple[int, ...]) -> None:
         with self._state.changed:

@@ -118,26 +118,42 @@ class Fetcher:
         """What to ask for now; None when there is nothing to do or no room."""
         state = self._state
         consumer_id = state.consumer_id
-        full = state.buffered >= self._options.max_poll_records
-        if consumer_id is None or full or state.buffered_bytes >= self._options.fetch_max_bytes:
+        if consumer_id is None or not self._has_room():
             return None
         now = time.monotonic()
         wanted = [o for o in state.queues.values() if o.revoked_until is None and not o.halted]
         rested = [o for o in wanted if o.not_before <= now]
         share = state.share()
         readable = [o for o in rested if o.acquired and not o.paused and not o.stopped]
-        pull = [(o, o.position, o.version) for o in readable if len(o.buffer) < share]
+        hungry = [o for o in readable if len(o.buffer) < share and not state.is_stuck(o)]
+        pull = [(o, o.position, o.version) for o in hungry]
         some_are_full = len(pull) < len(readable)
+        acquire = [o for o in rested if not o.acquired]
+        if some_are_full and not pull and not acquire:
+            return None
         self._turn = (self._turn + 1) % max(1, len(pull))
         return Plan(
             consumer_id=consumer_id,
             generation=state.generation,
-            acquire=[o for o in rested if not o.acquired],
+            acquire=acquire,
             pull=pull[self._turn :] + pull[: self._turn],
             wait_ms=0 if some_are_full else self._wait_ms(wanted, now),
             limit=self._options.max_poll_records,
             some_are_full=some_are_full,
         )
+
+    def _has_room(self) -> bool:
+        """Whether more may be held. What cannot be given out now is dropped before others starve for it."""
+        state = self._state
+        if self._is_full():
+            for owned in state.queues.values():
+                if owned.buffer and state.is_stuck(owned):
+                    state.drop(owned)
+        return not self._is_full()
+
+    def _is_full(self) -> bool:
+        state, options = self._state, self._options
+        return state.buffered >= options.max_poll_records or state.buffered_bytes >= options.fetch_max_bytes
 
     def _wait_ms(self, wanted: list[OwnedQueue], now: float) -> int:
         """As long as allowed, but no longer than until a resting queue may be asked again."""
@@ -194,7 +210,8 @@ class Fetcher:
         for owned, offset, version in plan.pull:
             item = pulled.get(owned.queue)
             stale = owned.lost or owned.revoked_until is not None or owned.version != version
-            if item is None or stale or owned.position != offset:
+            shut = owned.paused or owned.halted
+            if item is None or stale or shut or owned.position != offset:
                 continue
             if item["state"] == "ok":
                 brought = self._add(owned, item) or brought

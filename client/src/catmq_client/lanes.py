@@ -119,17 +119,18 @@ class Lanes:
         state, owned = self._state, task.owned
         if not self._begin(task):
             return
+        done = False
         try:
             done = self._attempts(task)
         finally:
+            # In one step: a queue that is idle is released, and must know of its last message by then.
             with state.changed:
                 state.handlers_since.pop(threading.get_ident(), None)
+                if done:
+                    state.finish(owned, task.message.offset, task.version)
                 owned.running -= 1
                 if owned.revoked_until is not None:
                     state.changed.notify_all()
-        if done:
-            with state.changed:
-                state.finish(owned, task.message.offset, task.version)
 
     def _begin(self, task: Task) -> bool:
         """Waits for the lease; False when the queue is no longer ours to work on."""

@@ -52,6 +52,8 @@ class GroupState:
         self.away_since: float | None = None
         # run(): when each handler at work began, by thread.
         self.handlers_since: dict[int, float] = {}
+        # Queues lost with progress that was not committed, until a commit() has told of them.
+        self.unreported: dict[int, OwnedQueue] = {}
         self.in_run = False
         # Ends the consumer: raised in the application's thread, each time it comes.
         self.fatal: CatmqError | None = None
@@ -100,6 +102,8 @@ class GroupState:
             self._rotation.remove(owned)
         self.drop(owned)
         owned.lost = True
+        if owned.acquired and owned.committable() > owned.committed:
+            self.unreported[owned.queue] = owned
         if tell and owned.acquired and owned.revoked_until is None and self.options.on_revoked:
             self.events.append((False, owned))
         self.changed.notify_all()
@@ -170,6 +174,10 @@ class GroupState:
         """How much of one queue is held, or at work, while others have a claim too."""
         return max(16, self.options.max_poll_records // max(1, len(self._rotation)))
 
+    def is_stuck(self, owned: OwnedQueue) -> bool:
+        """run(): whether a queue's share is all at work, so that what is held of it cannot be given out."""
+        return self.in_run and owned.unfinished >= self.share()
+
     def hand_out(self, limit: int) -> list[tuple[OwnedQueue, Message]]:
         """At most `limit` messages, the queues in turn; nothing without a lease."""
         taken: list[tuple[OwnedQueue, Message]] = []
@@ -194,6 +202,8 @@ class GroupState:
         half = self.share() // 2
         before = owned.unfinished
         owned.finish(offset, version)
+        if owned.lost:
+            self.unreported[owned.queue] = owned
         if before > half >= owned.unfinished:
             self.changed.notify_all()
 

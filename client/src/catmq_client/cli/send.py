@@ -175,6 +175,7 @@ class Receipts:
         self.sent = 0
         self.failed = 0
         self.unread = False  # whoever read the receipts has gone
+        self.unwritable: OSError | None = None  # they cannot be written: a full disk
         self._json = args.output == "json"
         self._began = self._told = time.monotonic()
         self._progress = sys.stderr.isatty()
@@ -185,22 +186,29 @@ class Receipts:
     @property
     def over(self) -> bool:
         """Whether to send no more."""
-        return self.failed > 0 or self.unread
+        return self.failed > 0 or self.unread or self.unwritable is not None
 
     def expect(self, line: int, future: SendFuture) -> None:
         """Awaits one more; blocks while too many are under way."""
         self.read += 1
-        self._queue.put(Expected(line, future))
+        self._put(Expected(line, future))
 
     def finish(self) -> None:
         """Returns when every receipt has come, or failed to."""
-        self._queue.put(None)
+        self._put(None)
         self._thread.join()
 
     def rate(self) -> str:
         """How long it took, and messages a second."""
         took_s = max(time.monotonic() - self._began, 0.001)
         return f"in {took_s:.1f} s ({self.sent / took_s:.0f}/s)"
+
+    def _put(self, expected: Expected | None) -> None:
+        """Hands it to the thread; a thread that has died takes nothing, so it is not waited for."""
+        while self._thread.is_alive():
+            with suppress(queue.Full):
+                self._queue.put(expected, timeout=1)
+                return
 
     def _work(self) -> None:
         while (expected := self._queue.get()) is not None:
@@ -211,19 +219,23 @@ class Receipts:
 
     def _sent(self, line: int, receipt: Receipt) -> None:
         self.sent += 1
-        if self._json and not self.unread:
+        if self._json and not self.unread and self.unwritable is None:
             try:
                 write(json_line(receipt_row(line, receipt)))
             except BrokenPipeError:
                 self.unread = True
+            except OSError as error:
+                self.unwritable = error
         if self._progress and time.monotonic() - self._told >= 1:
             self._told = time.monotonic()
-            note(f"{self.sent} sent")
+            with suppress(OSError):
+                note(f"{self.sent} sent")
 
     def _lost(self, line: int, error: CatmqError) -> None:
         self.failed += 1
         if self.failed <= SHOWN:
-            note(f"catmq: line {line}: {error}")
+            with suppress(OSError):
+                note(f"catmq: line {line}: {error}")
 
 
 def conclusion(args: argparse.Namespace, receipts: Receipts, fault: str | None, stop: Stop) -> int:
@@ -238,6 +250,11 @@ def conclusion(args: argparse.Namespace, receipts: Receipts, fault: str | None, 
         note(f"catmq: {unknown} lines have no receipt: they may or may not be stored")
     if stop.asked:
         note("catmq: interrupted: the rest of the input was not sent")
+    if receipts.unwritable is not None:
+        note(
+            f"catmq: receipts could not be written, the rest of the input was not sent: {receipts.unwritable}"
+        )
     if receipts.unread:
         raise BrokenPipeError
-    return 1 if fault or receipts.failed or unknown or stop.asked else 0
+    wrong = fault or receipts.failed or unknown or stop.asked or receipts.unwritable
+    return 1 if wrong else 0
