@@ -244,7 +244,7 @@ class _Write:
 
 
 def _corrupt(queue: int, fault: faults.Duplicate) -> NoReturn:
-    suspects.report(queue, 0, f"its head is below a stored message ({fault.detail})")
+    suspects.report(queue, offset=0, why=f"its head is below a stored message ({fault.detail})")
     raise StoreCorrupt(f"Queue {queue}: the head is below a stored message. An operator must look.")
 
 

@@ -183,7 +183,7 @@ def _with_rows(session: Session, ask: PullQueue, consumer: ConsumerId, budget: _
             most_bytes=_OVERSHOOT * budget.size,
         )
     except faults.Final as fault:  # this queue's table is missing or was altered; the others go on
-        suspects.report(ask.queue, ask.offset, fault.detail)
+        suspects.report(ask.queue, offset=ask.offset, why=fault.detail)
         return PulledQueue(ask.queue, "suspect", [], ask.offset)
     answer = _without_rows(ask, position, consumer)
     if answer is not None or position is None:
@@ -192,7 +192,7 @@ def _with_rows(session: Session, ask: PullQueue, consumer: ConsumerId, budget: _
     if count == 0:
         return _explained(session, ask, position.head)
     taken = budget.take(ask.queue, rows[:count])
-    suspects.delivered(ask.queue, ask.offset + len(taken))
+    suspects.delivered(ask.queue, next_offset=ask.offset + len(taken))
     return PulledQueue(ask.queue, "ok", taken, ask.offset + len(taken), position.head)
 
 
@@ -202,8 +202,7 @@ def _explained(session: Session, ask: PullQueue, head: int) -> PulledQueue:
     gaps = tables.read_gaps(session, queue=ask.queue, position=ask.offset)
     verdict = explain(ask.offset, low=fresh.low if fresh else 0, gaps=gaps)
     if verdict.state == "suspect":
-        suspects.report(
-            ask.queue, ask.offset, f"no message at offset {ask.offset} although the head is {head}"
-        )
+        why = f"no message although the head is {head}"
+        suspects.report(ask.queue, offset=ask.offset, why=why)
     low = fresh.low if fresh else None
     return PulledQueue(ask.queue, verdict.state, [], verdict.next_offset, head, low=low, gap=verdict.gap)

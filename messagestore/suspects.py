@@ -15,7 +15,7 @@ _reported: dict[int, int] = {}  # queue → the offset that is missing or wrong
 _logged: dict[int, float] = {}
 
 
-def report(queue: int, offset: int, why: str) -> None:
+def report(queue: int, *, offset: int, why: str) -> None:
     """Marks a queue at an offset and says why."""
     now = time.monotonic()
     if now - _logged.get(queue, -_REPEAT_S) >= _REPEAT_S:
@@ -24,7 +24,7 @@ def report(queue: int, offset: int, why: str) -> None:
     _reported[queue] = offset
 
 
-def delivered(queue: int, next_offset: int) -> None:
+def delivered(queue: int, *, next_offset: int) -> None:
     """Takes the mark back once messages beyond the marked offset were delivered."""
     if queue in _reported and next_offset > _reported[queue]:
         del _reported[queue]

@@ -210,7 +210,7 @@ def _kept(path: Path, *, make: Callable[[], str]) -> str:
     """The text of `path`, made at first use; several processes that make it at once all get the same one."""
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(make())
         try:

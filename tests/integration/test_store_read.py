@@ -194,7 +194,7 @@ def test_a_hole_that_nobody_declared_delivers_nothing_past_it(queues: list[int])
     answer = pull_one(member, queue, epoch, 2)
     assert (answer.state, answer.messages, answer.next_offset) == ("suspect", [], 2)
     assert queue in suspects.current()
-    suspects.delivered(queue, 3)
+    suspects.delivered(queue, next_offset=3)
     assert queue not in suspects.current()
 
 

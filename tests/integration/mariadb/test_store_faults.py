@@ -149,7 +149,7 @@ def test_a_head_below_a_stored_message_is_corrupt_and_hurts_no_message(bench: Be
     with pytest.raises(StoreCorrupt, match="head"):
         bench.send()
     assert bench.queue in suspects.current()
-    suspects.delivered(bench.queue, 1)
+    suspects.delivered(bench.queue, next_offset=1)
     assert bench.offsets() == [0, 1, 2]
     bench.execute("UPDATE {schema}.queue_head SET head = 3")
     bench.send()
