@@ -9,6 +9,7 @@ poll reads nothing while it waits, so no limit touches it.
 from __future__ import annotations
 
 import errno
+import select
 import socket
 import struct
 import time
@@ -19,6 +20,8 @@ from gunicorn.http.unreader import SocketUnreader
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
 READ_S = 30.0  # without a byte from the client, or without it taking one
+NEXT_MS = 5  # a thread waits so long for a connection's next request before it gives it back
+NOTIFY_S = 0.5
 REQUEST_S = 120.0  # for one request with its body, however steadily it comes
 
 
@@ -59,6 +62,12 @@ class Connection(TConn):  # type: ignore[misc]
             self.parser.unreader = Reader(self.sock)
         self.parser.unreader.begun = time.monotonic()
 
+    def asks_again(self) -> bool:
+        """Whether the next request comes at once; then it needs no way over the main thread."""
+        waiting = select.poll()
+        waiting.register(self.sock, select.POLLIN)
+        return bool(waiting.poll(NEXT_MS))
+
     def close(self, graceful: bool = False) -> None:
         """Closes the connection, once."""
         if not self.closed:
@@ -68,6 +77,8 @@ class Connection(TConn):  # type: ignore[misc]
 
 class Worker(ThreadWorker):  # type: ignore[misc]
     """The worker class of gunicorn_conf.py."""
+
+    notified = float("-inf")  # time.monotonic() of the last sign of life
 
     def accept(self, listener: socket.socket) -> None:
         """Gives a new connection to a thread; gunicorn's own method with our class of connections."""
@@ -83,6 +94,15 @@ class Worker(ThreadWorker):  # type: ignore[misc]
     def handle(self, conn: Connection) -> object:
         """Serves one request; whether the connection is kept. One that is not is closed here."""
         kept: object = super().handle(conn)
+        while kept is True and self.alive and conn.asks_again():
+            kept = super().handle(conn)
         if kept is False:
             conn.close(graceful=True)
         return kept
+
+    def notify(self) -> None:
+        """Tells the master that this worker lives, twice a second instead of at every event."""
+        now = time.monotonic()
+        if now - self.notified >= NOTIFY_S:
+            self.notified = now
+            super().notify()

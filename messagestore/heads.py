@@ -20,6 +20,7 @@ from metadata.errors import CatmqError
 log = logging.getLogger(__name__)
 PACE = 25
 RETRY_S = 1.0
+IDLE_S = 1.0
 
 
 class Waiter:
@@ -51,6 +52,7 @@ class HeadBoard:
         self._heads: dict[int, int] = {}
         self._by_queue: dict[int, set[Waiter]] = {}
         self._waiters: set[Waiter] = set()
+        self._somebody = threading.Event()
         self._not_before: dict[int, float] = {}
         self._failing: set[int] = set()
 
@@ -78,6 +80,7 @@ class HeadBoard:
 
     def add(self, waiter: Waiter) -> None:
         """Registers a waiter; one that has missed a head is woken at once."""
+        self._somebody.set()
         with self._guard:
             self._waiters.add(waiter)
             for queue, offset in waiter.offsets.items():
@@ -100,7 +103,8 @@ class HeadBoard:
         self._wake(waiter for waiter in self._snapshot() if waiter.group_id == group_id)
 
     def wake_all(self) -> None:
-        """Wakes every pull: the process is about to stop."""
+        """Wakes every pull, and the watcher: the process is about to stop."""
+        self._somebody.set()
         self._wake(self._snapshot())
 
     def _snapshot(self) -> list[Waiter]:
@@ -113,7 +117,10 @@ class HeadBoard:
             waiter.event.set()
 
     def run_once(self) -> None:
-        """Reads the heads somebody waits for, node by node."""
+        """Reads the heads somebody waits for, node by node; if nobody does, waits a moment for somebody."""
+        if not self._waiters and not self._somebody.wait(IDLE_S):
+            return
+        self._somebody.clear()
         for node_id, queues in self._wanted().items():
             now = time.monotonic()
             if now < self._not_before.get(node_id, 0.0):

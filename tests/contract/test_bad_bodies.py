@@ -80,7 +80,6 @@ def one(**fields: Any) -> dict[str, Any]:
         (one(body="a", queue=1.5), "messages[1].queue"),
         (one(body="a", queue="1"), "messages[1].queue"),
         (one(body="a", queue=2**63), "messages[1].queue"),
-        (one(body="a", queue=999_999), "messages[1].queue"),
         (one(body="a", key="k" * 201), "messages[1].key"),
         (one(body="a", tag="t" * 101), "messages[1].tag"),
         (one(body="a", trace_id="t" * 101), "messages[1].trace_id"),
@@ -90,6 +89,12 @@ def one(**fields: Any) -> dict[str, Any]:
 )
 def test_a_wrong_field_is_named_and_nothing_is_stored(broker: Broker, body: Any, field: str) -> None:
     problem(broker.call("POST", SEND, body), 400, "invalid", field)
+    assert heads(broker) == 0
+
+
+def test_a_queue_that_is_not_the_topics_is_named_and_nothing_is_stored(broker: Broker) -> None:
+    answer = broker.call("POST", SEND, one(body="a", queue=999_999))
+    problem(answer, 404, "queue_not_found", "messages[1].queue")
     assert heads(broker) == 0
 
 
