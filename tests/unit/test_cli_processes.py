@@ -122,8 +122,9 @@ def test_a_signal_ends_also_a_consumer_whose_reader_stands_still(broker: FakeBro
 
 
 def test_two_consumers_share_a_topic_and_each_message_comes_once(broker: FakeBroker, start: Start) -> None:
-    first = start(*CONSUME, "--idle-timeout", "2")
-    second = start(*CONSUME, "--idle-timeout", "2")
+    # Longer than a heartbeat interval (3 s): a queue may be on its way from one to the other for that long.
+    first = start(*CONSUME, "--idle-timeout", "8")
+    second = start(*CONSUME, "--idle-timeout", "8")
     assert broker.wait_until(lambda: len(broker.seen("POST .*/consumers$")) >= 2, timeout_s=LIMIT_S)
     fill(broker, 500)
     outputs = [process.communicate(timeout=LIMIT_S)[0] for process in (first, second)]
