@@ -1,13 +1,15 @@
 """Many threads want the same kind of write at once: one of them does it for all.
 
 The first thread that comes leads: it takes what waits, at most `most` items, writes it in one go and
-wakes the others; then one of those that came meanwhile leads on. There is no thread of its own, a
-lone item is written at once, and batches begin at most every `every_s` seconds, or sooner when half
-of the places are taken. Nobody waits longer than `limit_s`; more than `places` are refused.
+wakes their threads; then the first of those that came meanwhile leads on. There is no thread of its own,
+a lone item is written at once, and batches begin at most every `every_s` seconds, or sooner when half
+of the places are taken. Nobody waits longer than `limit_s`; more than `places` are refused. Each thread
+waits for an event of its own: hundreds that wake for every batch would only fight for the interpreter.
 """
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,11 +24,13 @@ Result = TypeVar("Result")
 class _Entry(Generic[Item, Result]):
     """One waiting item; `answer` gives its result or raises, None while it waits."""
 
-    __slots__ = ("answer", "item")
+    __slots__ = ("answer", "event", "item", "leads")
 
     def __init__(self, item: Item) -> None:
         self.item = item
         self.answer: Callable[[], Result] | None = None
+        self.leads = False
+        self.event = threading.Event()
 
 
 class Combiner(Generic[Item, Result]):
@@ -43,7 +47,8 @@ class Combiner(Generic[Item, Result]):
     ) -> None:
         self._write = write
         self._every_s, self._most, self._places, self._limit_s = every_s, most, places, limit_s
-        self._turn = threading.Condition()
+        self._lock = threading.Lock()
+        self._hurry = threading.Event()
         self._waiting: list[_Entry[Item, Result]] = []
         self._inside = 0
         self._leading = False
@@ -52,34 +57,44 @@ class Combiner(Generic[Item, Result]):
     def submit(self, item: Item) -> Result:
         """The result of `item`, once the batch that contains it was written. Raises MetadataUnavailable."""
         entry: _Entry[Item, Result] = _Entry(item)
-        with self._turn:
+        with self._lock:
             if self._inside >= self._places:
+                # At different times, or all that are refused now would come together again.
+                again_ms = random.randint(500, 1500)
                 raise MetadataUnavailable(
-                    "Too many calls wait for the metadata database.", retry_after_ms=1000
+                    "Too many calls wait for the metadata database.", retry_after_ms=again_ms
                 )
             self._inside += 1
             self._waiting.append(entry)
-            self._turn.notify_all()  # a leader that pauses may want to hurry
+            if not self._leading:
+                self._leading = entry.leads = True
+            elif len(self._waiting) * 2 >= self._places:
+                self._hurry.set()
         try:
-            while entry.answer is None and self._leads(entry):
+            if not entry.leads:
+                entry.event.wait(self._limit_s)
+            if entry.leads:
                 self._batch()
             if entry.answer is None:
                 raise MetadataUnavailable("The metadata database is slow to answer.", retry_after_ms=1000)
             return entry.answer()
         finally:
-            with self._turn:
-                self._inside -= 1
-                if entry in self._waiting:
-                    self._waiting.remove(entry)
+            self._leave(entry)
 
-    def _leads(self, entry: _Entry[Item, Result]) -> bool:
-        """Waits until the entry is answered (False), its time is up (False) or this thread leads (True)."""
-        with self._turn:
-            self._turn.wait_for(lambda: entry.answer is not None or not self._leading, self._limit_s)
-            if entry.answer is not None or self._leading:
-                return False
-            self._leading = True
-            return True
+    def _leave(self, entry: _Entry[Item, Result]) -> None:
+        with self._lock:
+            self._inside -= 1
+            if entry.answer is None and entry in self._waiting:
+                self._waiting.remove(entry)
+                if entry.leads:  # appointed when its time was up
+                    self._appoint()
+
+    def _appoint(self) -> None:
+        """The first that waits leads on. The caller holds the lock."""
+        self._leading = bool(self._waiting)
+        if self._waiting:
+            self._waiting[0].leads = True
+            self._waiting[0].event.set()
 
     def _batch(self) -> None:
         batch = self._gather()
@@ -91,18 +106,19 @@ class Combiner(Generic[Item, Result]):
             if not isinstance(error, Exception):
                 raise
         finally:
-            with self._turn:
-                for entry, answer in zip(batch, answers, strict=True):
-                    entry.answer = answer
-                self._leading = False
-                self._turn.notify_all()
+            with self._lock:
+                self._appoint()
+            for entry, answer in zip(batch, answers, strict=True):
+                entry.answer = answer
+                entry.event.set()
 
     def _gather(self) -> list[_Entry[Item, Result]]:
         """The next batch, after the pause that is still due since the last one began."""
-        with self._turn:
-            pause_s = self._began + self._every_s - time.monotonic()
-            if pause_s > 0:
-                self._turn.wait_for(lambda: len(self._waiting) * 2 >= self._places, pause_s)
+        pause_s = self._began + self._every_s - time.monotonic()
+        if pause_s > 0:
+            self._hurry.wait(pause_s)
+        with self._lock:
+            self._hurry.clear()
             self._began = time.monotonic()
             batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
             return batch

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import secrets
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -26,6 +28,8 @@ FOREIGN_PREFIXES = ("CATMQ_NODE_", "CATMQ_TEST_")
 HOME = Path(__file__).resolve().parent.parent
 PROCESSES = ("command", "broker", "jobs")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+EVERYWHERE = ("", "0.0.0.0", "[::]")  # noqa: S104  what stands for all addresses in `bind`
+BROKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 
 
 class ConfigError(ValueError):
@@ -45,7 +49,8 @@ class Config:
     data_dir: Path = HOME / "var"  # directory of all that this installation keeps outside a database server
     database_url: str = _secret("")  # metadata, mysql://user:password@host:3306/name; empty: embedded
     bind: str = "127.0.0.1:8000"  # address and port the broker listens on
-    broker_url: str = ""  # the broker as clients reach it; empty: http://<bind>
+    broker_name: str = ""  # the broker's name in the registry, one for each; empty: <host name>:<port>
+    broker_url: str = ""  # the broker as clients reach it; empty: http://<bind>, or the host's name for all
     process: str = "command"  # what this process is: command, broker (gunicorn_conf.py sets it) or jobs
     # Secrets
     secret_key: str = _secret("")  # signs consumer ids, one for all brokers; empty: in data_dir/secret.key
@@ -117,7 +122,9 @@ def load(environ: Mapping[str, str]) -> Config:
     values = {name: _parse(variable_of(name), kinds[name], text) for name, text in given.items()}
     config = Config(**values)  # type: ignore[arg-type]  # _parse made each of its field's type
     _check(config)
-    return _with_secrets(config)
+    made = _with_secrets(_with_address(config))
+    _check_broker(made)
+    return made
 
 
 def variable_of(name: str) -> str:
@@ -189,14 +196,55 @@ def _check_fernet(key: str) -> None:
         raise ConfigError("CATMQ_ENCRYPTION_KEYS: each must be 32 bytes in URL-safe base64.") from None
 
 
-def _with_secrets(config: Config) -> Config:
-    """`config` with everything filled in that follows from other fields or is kept in the data directory."""
-    directory = config.data_dir
-    hosts = LOOPBACK if config.bind.rpartition(":")[0] in LOOPBACK else ("*",)
+def _check_broker(config: Config) -> None:
+    """Raises ConfigError if no client could use the URL, or no path of the API could hold the name."""
+    if not _is_broker_url(config.broker_url):
+        raise ConfigError(f"CATMQ_BROKER_URL must look like http://host:port, not {config.broker_url!r}.")
+    if not BROKER_NAME.fullmatch(config.broker_name):
+        raise ConfigError(
+            "CATMQ_BROKER_NAME must have 1 to 200 characters from A-Z a-z 0-9 . _ : - and begin with a "
+            f"letter or digit, not {config.broker_name!r}."
+        )
+
+
+def _is_broker_url(url: str) -> bool:
+    """Whether clients follow it: host, perhaps port and path, nothing else."""
+    if not re.fullmatch(r"https?://[!-~]{1,490}", url) or set(url) & set("@?#\\"):
+        return False
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0 and not parts.netloc.endswith(":")
+    except ValueError:
+        return False
+
+
+def _with_address(config: Config) -> Config:
+    """`config` with what follows from the address: the broker's name and URL, the hosts it answers to."""
+    host, port = _bound(config.bind)
+    machine = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())
+    url = (config.broker_url or f"http://{machine if host in EVERYWHERE else host}:{port}").rstrip("/")
+    hosts = (*LOOPBACK, urlsplit(url).hostname or "") if host in LOOPBACK else ("*",)
     return replace(
         config,
-        broker_url=config.broker_url or f"http://{config.bind}",
-        allowed_hosts=config.allowed_hosts or hosts,
+        broker_name=config.broker_name or f"{machine}:{port.replace('/', '-')}",
+        broker_url=url,
+        allowed_hosts=config.allowed_hosts or tuple(dict.fromkeys(hosts)),
+    )
+
+
+def _bound(bind: str) -> tuple[str, str]:
+    """The host of `bind`, an IPv6 address in brackets, and the port."""
+    host, colon, port = bind.rpartition(":")
+    if not colon:
+        return bind, "8000"  # gunicorn's default
+    return (f"[{host}]" if ":" in host and not host.startswith("[") else host), port
+
+
+def _with_secrets(config: Config) -> Config:
+    """`config` with the secrets that are kept in the data directory."""
+    directory = config.data_dir
+    return replace(
+        config,
         secret_key=config.secret_key or _kept(directory / "secret.key", make=secrets.token_urlsafe),
         encryption_keys=config.encryption_keys or _listed(_kept(directory / "encryption.key", make=_new_key)),
     )

@@ -1,8 +1,9 @@
 """Signed consumer ids: any broker checks one without asking metadata.
 
-`<group>.<key>.<member>-<random>.<hmac>`, numbers in base 36, at most 100 ASCII characters. The HMAC
-proves that a broker of this installation issued it to that key for that group; whether the member
-still exists is for metadata (heartbeat) and the node's reader row (pull, commit) to say.
+`<group>.<key>.<member>-<random>.<hmac>`, numbers in base 36, at most 100 ASCII characters; in broadcasting
+groups `<group>.<key>.<member>.<instance>-…`, so that pulls and commits find the instance's reader rows
+without metadata. The HMAC proves that a broker of this installation issued it to that key for that group;
+whether the member still exists is for metadata (heartbeat) and the node's reader row (pull, commit) to say.
 """
 
 from __future__ import annotations
@@ -19,23 +20,43 @@ from metadata.config import config
 from metadata.errors import Code, NotFound
 
 MAC_BYTES = 16
-SHAPE = re.compile(r"([0-9a-z]{1,13})\.([0-9a-z]{1,13})\.([0-9a-z]{1,13})-[0-9a-f]{16}\.[A-Za-z0-9_-]{22}")
+NUMBER = "([0-9a-z]{1,13})"
+SHAPE = re.compile(rf"{NUMBER}\.{NUMBER}\.{NUMBER}(?:\.{NUMBER})?-[0-9a-f]{{16}}\.[A-Za-z0-9_-]{{22}}")
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerId:
-    """A checked consumer id. `key_id` is 0 for a consumer without an API key; `text` is the id itself."""
+    """A checked consumer id; `text` is the id itself.
+
+    `key_id` is 0 for a consumer without an API key, `instance_id` (a BroadcastInstance) in clustering groups.
+    """
 
     group_id: int
     key_id: int
     member_id: int
     text: str
+    instance_id: int = 0
+
+    @property
+    def instance(self) -> str:
+        """What the reader rows of this consumer name as their instance."""
+        return reader_instance(self.instance_id)
 
 
-def issue(*, group_id: int, key_id: int | None, member_id: int) -> str:
+def reader_instance(instance_id: int) -> str:
+    """How reader rows name an instance: by its id, '' for none.
+
+    >>> reader_instance(7), reader_instance(0)
+    ('7', '')
+    """
+    return str(instance_id) if instance_id else ""
+
+
+def issue(*, group_id: int, key_id: int | None, member_id: int, instance_id: int = 0) -> str:
     """A new id; two calls never give the same."""
-    body = f"{_base36(group_id)}.{_base36(key_id or 0)}.{_base36(member_id)}-{secrets.token_hex(8)}"
+    numbers = [group_id, key_id or 0, member_id, *([instance_id] if instance_id else [])]
+    body = f"{'.'.join(map(_base36, numbers))}-{secrets.token_hex(8)}"
     return f"{body}.{_mac(body)}"
 
 
@@ -45,8 +66,8 @@ def check(text: str) -> ConsumerId:
     body, _, mac = text.rpartition(".")
     if shape is None or not hmac.compare_digest(mac, _mac(body)):
         raise NotFound("No such consumer: register first.", code=Code.CONSUMER_NOT_FOUND)
-    group_id, key_id, member_id = (int(part, 36) for part in shape.groups())
-    return ConsumerId(group_id=group_id, key_id=key_id, member_id=member_id, text=text)
+    group_id, key_id, member_id, instance_id = (int(part, 36) for part in shape.groups("0"))
+    return ConsumerId(group_id, key_id, member_id, text, instance_id)
 
 
 def _mac(body: str) -> str:

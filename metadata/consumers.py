@@ -1,32 +1,39 @@
-"""Members of groups: register, heartbeat, leave, expire; and what they may acquire.
+"""Members of groups: register, heartbeat, leave, expire.
 
 A member is one identity in a group: its instance_id, else its name. The row of an identity stays when
 another incarnation takes it over, so the new process inherits the queues at once, each under epoch + 1,
 and the old one is told `replaced`. A row that is gone means `expired`.
+
+In a broadcasting group the identity is an instance that owns every queue (instances.py), so who comes and
+goes there concerns nobody else, unless the group limits how many are active.
 """
 
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from secrets import token_hex
 from uuid import UUID
 
-from django.db.models import F
+from django.db.models import F, Value
+from django.db.models.functions import Coalesce, Least
 
-from metadata import access, consumer_ids, rebalance
+from metadata import access, consumer_ids, instances, rebalance
 from metadata.actors import Actor
 from metadata.changes import changed
-from metadata.clock import database_now, server_and_now
+from metadata.clock import before, database_now, server_and_now
 from metadata.consumer_ids import ConsumerId
-from metadata.errors import Code, Invalid, MetadataUnavailable, NotFound
+from metadata.errors import Code, Conflict, Invalid, MetadataUnavailable, NotFound
 from metadata.gate import gated
-from metadata.heartbeats import Assigned, HeartbeatAnswer, expired, heartbeat, replaced
-from metadata.locks import group_by_id, group_by_name
+from metadata.heartbeats import Assigned, HeartbeatAnswer, heartbeat, replaced
+from metadata.locks import group_by_id, group_by_name, no_group
 from metadata.models import Consumer, ConsumerGroup, ConsumerGroupConsumer, Heartbeat, QueueOffset
+from metadata.models.groups import MIN_SESSION_TIMEOUT_MS
 from metadata.rules import liveness
 from metadata.rules.names import check_spelling
 from metadata.transactions import reachable, transactional
@@ -36,8 +43,7 @@ __all__ = [
     "HeartbeatAnswer",
     "OutageGuard",
     "Registered",
-    "adopt_node_epoch",
-    "check_owned",
+    "check_settings",
     "expire",
     "heartbeat",
     "leave",
@@ -48,7 +54,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 MAX_HEARTBEAT_INTERVAL_MS = 3_000
-MOST_EXPIRED = 500  # members in one pass
+PASS_S = 1.0  # of expiring, but for the last group
 MOST_REPLACED = 16  # earlier processes of an identity that are remembered, so that none of them comes back
 
 
@@ -96,10 +102,43 @@ def register(
         address=address[:100],
         key_id=actor.key_id,
     )
-    group_id, registered, joined = _registered(group=group, applicant=applicant)
-    if joined:
+    group_id, registered, marked = _registered(group=group, applicant=applicant)
+    if marked:
         _rebalance_now(group_id)
     return registered
+
+
+@gated
+def check_settings(*, group: str, asked: Mapping[str, object], instance_id: str | None) -> int:
+    """The id of the group, if a consumer that asks for these settings (None: any) may register in it.
+
+    Raises Conflict(group_settings_differ), which names both values, Invalid when a broadcasting group gets
+    no instance_id, NotFound(group_not_found), MetadataUnavailable.
+    """
+    with reachable():
+        row = ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True).first()
+    if row is None or row.name != group:
+        raise no_group(group)
+    for setting, wanted in asked.items():
+        has = getattr(row, setting)
+        if wanted is not None and wanted != has:
+            raise Conflict(
+                f"Group {group} has {setting} {has}, this consumer asks for {wanted}: "
+                f"let it ask for {has} or for none, or use another group.",
+                code=Code.GROUP_SETTINGS_DIFFER,
+            )
+    check_instance(group=group, mode=row.mode, instance_id=instance_id)
+    return row.pk
+
+
+def check_instance(*, group: str, mode: str | None, instance_id: str | None) -> None:
+    """Raises Invalid unless the instance_id is given where the mode needs one."""
+    if mode == ConsumerGroup.Mode.BROADCASTING and not instance_id:
+        raise Invalid.field(
+            "instance_id",
+            f"group {group} is broadcasting: each consumer needs a name of its own that stays the same, "
+            "for its positions are kept under it",
+        )
 
 
 def _uuid(text: str) -> str:
@@ -119,19 +158,20 @@ def _rebalance_now(group_id: int) -> None:
 
 @transactional
 def _registered(*, group: str, applicant: _Applicant) -> tuple[int, Registered, bool]:
-    """(group id, answer, whether a member was added)."""
+    """(group id, answer, whether the group is marked for a rebalance)."""
     row = group_by_name(group)
+    check_instance(group=group, mode=row.mode, instance_id=applicant.instance_id)
     member = row.members.select_related("process").filter(identity=applicant.identity).first()
     if member is None:
-        text, joined = _joined(row, applicant), True
+        text, marked = _joined(row, applicant)
     else:
-        text, joined = _returned(row, member, applicant), False
+        text, marked = _returned(row, member, applicant)
     interval_ms = min(MAX_HEARTBEAT_INTERVAL_MS, row.session_timeout_ms // 3)
-    return row.pk, Registered(text, row.session_timeout_ms, interval_ms), joined
+    return row.pk, Registered(text, row.session_timeout_ms, interval_ms), marked
 
 
-def _joined(group: ConsumerGroup, applicant: _Applicant) -> str:
-    """The consumer id of a new member; marks the group."""
+def _joined(group: ConsumerGroup, applicant: _Applicant) -> tuple[str, bool]:
+    """The consumer id of a new member, and whether the group was marked."""
     now = database_now()
     process = Consumer.objects.create(
         name=applicant.name,
@@ -148,32 +188,51 @@ def _joined(group: ConsumerGroup, applicant: _Applicant) -> str:
         consumer_id=token_hex(16),  # until the row has the id that the real one contains
         joined_at=now,
     )
-    text = _issue(member, applicant)
+    text = _issue(group, member, applicant, now)
     Heartbeat.objects.create(membership=member, last_seen=now)
-    rebalance.mark(group.pk)
     log.info("group %s: %s joined", group.name, applicant.identity)
-    return text
+    return text, _mark(group, f"{applicant.identity} joined")
 
 
-def _issue(member: ConsumerGroupConsumer, applicant: _Applicant) -> str:
-    text = consumer_ids.issue(group_id=member.group_id, key_id=applicant.key_id, member_id=member.pk)
+def _mark(group: ConsumerGroup, cause: str) -> bool:
+    """Marks the group for a rebalance, if who comes and goes concerns the others."""
+    concerns = group.mode == ConsumerGroup.Mode.CLUSTERING or group.max_active_members is not None
+    if concerns:
+        rebalance.mark(group.pk, cause)
+    return concerns
+
+
+def _issue(group: ConsumerGroup, member: ConsumerGroupConsumer, applicant: _Applicant, now: datetime) -> str:
+    """A new consumer id for the member; from now on its earlier one is worth nothing."""
+    shares = group.mode == ConsumerGroup.Mode.CLUSTERING
+    instance_id = 0 if shares else instances.arrive(group=group, name=member.instance_id, now=now)
+    text = consumer_ids.issue(
+        group_id=group.pk, key_id=applicant.key_id, member_id=member.pk, instance_id=instance_id
+    )
     member.consumer_id = text
     member.save(update_fields=("consumer_id",))
     return text
 
 
-def _returned(group: ConsumerGroup, member: ConsumerGroupConsumer, applicant: _Applicant) -> str:
-    """The consumer id of an identity that is there already: the same process again, or its successor."""
+def _returned(group: ConsumerGroup, member: ConsumerGroupConsumer, applicant: _Applicant) -> tuple[str, bool]:
+    """The consumer id of an identity that is there already, and whether the group was marked: the same
+    process again, or its successor."""
     if applicant.incarnation in member.replaced_incarnations:
         raise replaced()
-    Heartbeat.objects.filter(pk=member.pk).update(last_seen=database_now())
+    now = database_now()
+    Heartbeat.objects.filter(pk=member.pk).update(last_seen=now)
     same_key = member.process.key_id == applicant.key_id
     if member.process.incarnation == applicant.incarnation and same_key:
-        return member.consumer_id
-    return _replace(group, member, applicant)
+        return member.consumer_id, False
+    moved = bool(group.allow_addresses or group.deny_addresses)
+    moved = moved and member.process.address != applicant.address
+    text = _replace(group, member, applicant, now)
+    return text, moved and _mark(group, f"{applicant.identity} came back at another address")
 
 
-def _replace(group: ConsumerGroup, member: ConsumerGroupConsumer, applicant: _Applicant) -> str:
+def _replace(
+    group: ConsumerGroup, member: ConsumerGroupConsumer, applicant: _Applicant, now: datetime
+) -> str:
     """The successor's consumer id. It inherits the queues under epoch + 1; what was leaving goes at once."""
     if member.process.incarnation != applicant.incarnation:
         earlier = [*member.replaced_incarnations, member.process.incarnation]
@@ -191,7 +250,7 @@ def _replace(group: ConsumerGroup, member: ConsumerGroupConsumer, applicant: _Ap
     owned = QueueOffset.objects.filter(group=group, owner=member)
     handed = sum(rebalance.hand_over(row) for row in owned if row.target_id != member.pk)
     QueueOffset.objects.filter(group=group, owner=member).update(epoch=F("epoch") + 1)
-    text = _issue(member, applicant)
+    text = _issue(group, member, applicant, now)
     if handed:
         rebalance.next_generation(group.pk)
         changed("group", group.pk)
@@ -209,6 +268,7 @@ def leave(*, consumer: ConsumerId, actor: Actor) -> None:
 
 @transactional
 def _left(*, consumer: ConsumerId, actor: Actor) -> bool:
+    """Whether the group is marked for a rebalance."""
     try:
         group = group_by_id(consumer.group_id)
     except NotFound:
@@ -217,22 +277,28 @@ def _left(*, consumer: ConsumerId, actor: Actor) -> bool:
     member = group.members.filter(pk=consumer.member_id, consumer_id=consumer.text).first()
     if member is None:
         return False
-    _drop(group, [member.pk])
     log.info("group %s: %s left", group.name, member.identity)
-    return True
+    return _drop(group, {member.pk: database_now()}, f"{member.identity} left")
 
 
-def _drop(group: ConsumerGroup, members: Iterable[int]) -> None:
-    """Removes memberships; their queues become free, and the group is marked. Caller holds the lock."""
+def _drop(group: ConsumerGroup, members: Mapping[int, datetime], cause: str) -> bool:
+    """Removes memberships, last heard at the given times, and frees their queues; whether the group was
+    marked. The caller holds the group's lock."""
     ids = sorted(members)
     Heartbeat.objects.filter(pk__in=ids).delete()
-    QueueOffset.objects.filter(group=group, owner__in=ids).update(owner=None)
+    for member, last_seen in sorted(members.items()):
+        QueueOffset.objects.filter(group=group, owner=member).update(
+            owner=None, idle_since=Least(Coalesce("idle_since", Value(last_seen)), Value(last_seen))
+        )
     QueueOffset.objects.filter(group=group, target__in=ids).update(target=None)
     rows = ConsumerGroupConsumer.objects.filter(pk__in=ids)
+    if group.mode == ConsumerGroup.Mode.BROADCASTING:
+        held = rows.values_list("instance_id", "pk")
+        instances.depart(group=group, seen={name: members[member] for name, member in held})
     processes = list(rows.values_list("process_id", flat=True))
     rows.delete()
     Consumer.objects.filter(pk__in=processes).delete()
-    rebalance.mark(group.pk)
+    return _mark(group, cause)
 
 
 class OutageGuard:
@@ -270,27 +336,41 @@ def look() -> None:
 def expire(*, guard: OutageGuard | None = None) -> int:
     """Expires members that were silent for session timeout + 1 s, and rebalances their groups; how many.
 
-    One bounded pass, to be made every second. After an outage of the database, and for the first time in
-    a process, nobody expires for a full session timeout (rules.liveness).
+    One pass of about a second, to be made every second; the rest is left to the next one, and a group that
+    fails keeps none of the others waiting. After an outage of the database, and for the first time in a
+    process, nobody expires for a full session timeout (rules.liveness).
     """
-    watch = (guard or _guard).look()
+    watcher = guard or _guard
+    watch = watcher.look()
     by_group: dict[int, list[int]] = {}
     with reachable():
-        for member, group_id in _silent(watch)[:MOST_EXPIRED]:
+        for member, group_id in _silent(watch):
             by_group.setdefault(group_id, []).append(member)
-    count = 0
-    for group_id, members in sorted(by_group.items()):
-        dead = _expired(group_id=group_id, members=members, watch=watch)
-        if dead:
-            count += dead
-            _rebalance_now(group_id)
+    groups = random.sample(list(by_group), len(by_group))  # what fails must not be first in every pass
+    end, count = time.monotonic() + PASS_S, 0
+    failure = None
+    for group_id in groups:
+        try:
+            # Looking on, a long pass is no outage; and what was silent before one proves nothing after it.
+            if time.monotonic() > end or watcher.look().steady_since_s != watch.steady_since_s:
+                break
+            if dead := _expired(group_id=group_id, members=by_group[group_id]):
+                count += dead
+                _rebalance_now(group_id)
+        except MetadataUnavailable as error:
+            failure = error
+    if failure is not None:
+        raise failure
     return count
 
 
 def _silent(watch: liveness.Watch) -> list[tuple[int, int]]:
     """(member, group) of those that seem dead."""
+    least_s = (
+        MIN_SESSION_TIMEOUT_MS / 1000 + liveness.GRACE_S
+    )  # nobody is dead sooner, and few are this silent
     rows = list(
-        Heartbeat.objects.order_by("pk").values_list(
+        Heartbeat.objects.filter(last_seen__lt=before(watch.look.now, seconds=least_s)).values_list(
             "pk", "last_seen", "membership__group__session_timeout_ms", "membership__group_id"
         )
     )
@@ -300,7 +380,7 @@ def _silent(watch: liveness.Watch) -> list[tuple[int, int]]:
 
 
 @transactional
-def _expired(*, group_id: int, members: Sequence[int], watch: liveness.Watch) -> int:
+def _expired(*, group_id: int, members: Sequence[int]) -> int:
     """Drops those of `members` that are still silent, judged again under the group's lock; how many."""
     try:
         group = group_by_id(group_id)
@@ -308,64 +388,13 @@ def _expired(*, group_id: int, members: Sequence[int], watch: liveness.Watch) ->
         return 0
     now = database_now()
     rows = Heartbeat.objects.select_for_update().filter(pk__in=sorted(members), membership__group=group)
-    dead = [
-        row.pk
+    dead = {
+        row.pk: row.last_seen
         for row in rows.order_by("pk")
         if liveness.overdue(last_seen=row.last_seen, now=now, session_timeout_ms=group.session_timeout_ms)
-    ]
+    }
     if dead:
-        _drop(group, dead)
+        names = group.members.filter(pk__in=sorted(dead)).values_list("identity", flat=True)
+        _drop(group, dead, f"{', '.join(names)} expired")
         log.warning("group %s: %d members expired", group.name, len(dead))
     return len(dead)
-
-
-@gated
-def check_owned(*, consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int]:
-    """Queue → epoch for those of `queues` that the member is to own now; others are left out.
-
-    Raises Gone(expired | replaced), MetadataUnavailable.
-    """
-    with reachable():
-        texts = ConsumerGroupConsumer.objects.filter(pk=consumer.member_id).values_list(
-            "consumer_id", flat=True
-        )
-        text = texts.first()
-        if text is None:
-            raise expired()
-        if text != consumer.text:
-            raise replaced()
-        rows = QueueOffset.objects.filter(
-            group=consumer.group_id,
-            owner=consumer.member_id,
-            owner__consumer_id=consumer.text,
-            target=F("owner"),
-            queue_id__in=sorted(set(queues)),
-        )
-        return dict(rows.values_list("queue_id", "epoch"))
-
-
-@gated
-def adopt_node_epoch(*, group_id: int, queue: int, epoch: int) -> int:
-    """Raises the queue's epoch above `epoch`, which its node was found at; the epoch that counts now.
-
-    Metadata lost its tail, or a reset raised the node's epoch: the owner hears of the new one at its next
-    heartbeat. Nothing changes if metadata is ahead already. Raises NotFound(subscription_not_found).
-    """
-    return _adopted(group_id=group_id, queue=queue, epoch=epoch)
-
-
-@transactional
-def _adopted(*, group_id: int, queue: int, epoch: int) -> int:
-    group = group_by_id(group_id)
-    row = QueueOffset.objects.filter(group=group, queue=queue).first()
-    if row is None:
-        raise NotFound("The group does not read this queue.", code=Code.SUBSCRIPTION_NOT_FOUND)
-    if row.epoch > epoch:
-        return row.epoch
-    QueueOffset.objects.filter(pk=row.pk, epoch=row.epoch).update(epoch=epoch + 1)
-    rebalance.next_generation(group_id)
-    changed("group", group_id)
-    log.warning(
-        "group %s queue %d: the node is at epoch %d, metadata was at %d", group.name, queue, epoch, row.epoch
-    )
-    return epoch + 1

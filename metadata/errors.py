@@ -35,6 +35,7 @@ class Code(StrEnum):
     GROUP_NOT_FOUND = "group_not_found"
     SUBSCRIPTION_NOT_FOUND = "subscription_not_found"
     NODE_NOT_FOUND = "node_not_found"
+    BROKER_NOT_FOUND = "broker_not_found"
     KEY_NOT_FOUND = "key_not_found"
     CONSUMER_NOT_FOUND = "consumer_not_found"
     MESSAGE_NOT_FOUND = "message_not_found"
@@ -42,6 +43,9 @@ class Code(StrEnum):
     IN_USE = "in_use"
     NOT_CONFIRMED = "not_confirmed"
     GROUP_RUNNING = "group_running"  # offsets move only while the group is stopped
+    GROUP_SETTINGS_DIFFER = "group_settings_differ"  # a consumer asks for other ones than the group has
+    LAST_BROKER = "last_broker"  # no other live broker would be left in
+    LAST_QUEUE = "last_queue"  # no other queue of the topic would take messages
     BATCH_CONFLICT = "batch_conflict"  # the batch_id was used for other messages
     QUEUE_NOT_WRITABLE = "queue_not_writable"  # read-only or retired: choose another queue
     NODE_REFUSED = "node_refused"  # a database that cannot serve as a node; the detail says why
@@ -187,6 +191,6 @@ class MetadataUnavailable(Unavailable):
 
 
 class Draining(Unavailable):
-    """This broker is stopping: go to another."""
+    """This broker is stopping or pulled out: go to another."""
 
     code = Code.DRAINING

@@ -4,6 +4,10 @@ Heartbeats, registrations and acquires need metadata; sends and pulls do not. So
 of a process are inside metadata calls at once, and after several calls in a row found the database
 away, further ones are refused at once; one at a time, a second after the last one ended, is let through
 to see whether it is back. The second counts from the end because a call may take longer than that to fail.
+
+A storm of registrations must not hold up the hand-overs that it causes. So acquires have a lane with places
+of its own, and heartbeats need none: one thread records all of a process, and a release follows only on one
+that was just recorded.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
@@ -21,17 +26,19 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PLACES = 16
+CALLS = "calls"  # the lane of whatever has none of its own
 FAILURES = 2  # each of them may have taken the whole time limit
 PAUSE_S = 1.0
 
 
 class Gate:
-    """Lets in `places` threads; after `failures` in a row only a probe, `pause_s` seconds after the last."""
+    """Lets in `places` threads, and half as many in each lane beside the usual one; after `failures` in a row
+    only a probe, `pause_s` seconds after the last."""
 
     def __init__(self, *, places: int = PLACES, failures: int = FAILURES, pause_s: float = PAUSE_S) -> None:
         self._places, self._failures, self._pause_s = places, failures, pause_s
         self._lock = threading.Lock()
-        self._inside = 0
+        self._inside: Counter[str | None] = Counter()
         self._failed = 0
         self._probing = False
         self._next_probe = 0.0
@@ -42,9 +49,12 @@ class Gate:
             self._refuse_if_shut()
 
     @contextmanager
-    def passage(self) -> Iterator[None]:
-        """One metadata call; raises MetadataUnavailable without making it when closed or full."""
-        probe = self._enter()
+    def passage(self, lane: str | None = CALLS) -> Iterator[None]:
+        """One metadata call; raises MetadataUnavailable without making it when closed, or its lane is full.
+
+        Lane None is never full.
+        """
+        probe = self._enter(lane)
         failed = False
         try:
             yield
@@ -52,7 +62,12 @@ class Gate:
             failed = True
             raise
         finally:
-            self._leave(probe=probe, failed=failed)
+            self._leave(lane, probe=probe, failed=failed)
+
+    def _is_full(self, lane: str | None) -> bool:
+        if lane is None:
+            return False
+        return self._inside[lane] >= (self._places if lane == CALLS else self._places // 2)
 
     def _shut(self) -> bool:
         return self._failed >= self._failures
@@ -61,21 +76,21 @@ class Gate:
         if self._shut() and (self._probing or time.monotonic() < self._next_probe):
             raise MetadataUnavailable("The metadata database is away.", retry_after_ms=1000)
 
-    def _enter(self) -> bool:
+    def _enter(self, lane: str | None) -> bool:
         """Takes a place; whether this call is the probe."""
         with self._lock:
             self._refuse_if_shut()
-            if self._inside >= self._places:
+            if self._is_full(lane):
                 raise MetadataUnavailable(
                     "Too many calls wait for the metadata database.", retry_after_ms=1000
                 )
-            self._inside += 1
+            self._inside[lane] += 1
             self._probing = self._probing or self._shut()
             return self._shut()
 
-    def _leave(self, *, probe: bool, failed: bool) -> None:
+    def _leave(self, lane: str | None, *, probe: bool, failed: bool) -> None:
         with self._lock:
-            self._inside -= 1
+            self._inside[lane] -= 1
             self._failed = self._failed + 1 if failed else 0
             if probe:
                 self._probing = False
@@ -86,12 +101,20 @@ class Gate:
 gate = Gate()  # of this process
 
 
+def gated_in(lane: str | None) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Makes a call go only through the gate of this process, in a lane."""
+
+    def gate_it(call: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(call)
+        def through(*args: P.args, **kwargs: P.kwargs) -> T:
+            with gate.passage(lane):
+                return call(*args, **kwargs)
+
+        return through
+
+    return gate_it
+
+
 def gated(call: Callable[P, T]) -> Callable[P, T]:
     """`call`, only through the gate of this process."""
-
-    @functools.wraps(call)
-    def through(*args: P.args, **kwargs: P.kwargs) -> T:
-        with gate.passage():
-            return call(*args, **kwargs)
-
-    return through
+    return gated_in(CALLS)(call)

@@ -8,16 +8,16 @@ from typing import Any
 
 from django.db import IntegrityError
 
-from metadata import access, audit, pages, rebalance
+from metadata import access, audit, instances, pages, rebalance
 from metadata.actors import Actor
 from metadata.changes import changed
 from metadata.clock import database_now, ms
-from metadata.errors import Code, Conflict, Invalid, NotBuilt
+from metadata.errors import Code, Conflict, Invalid
 from metadata.locks import group_by_name, no_group
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, ConsumerGroupTopic, QueueOffset
 from metadata.pages import Page, Window
 from metadata.rules.names import check_confirmed, check_name
-from metadata.rules.settings import GROUP, checked
+from metadata.rules.settings import GROUP, LIMITS, checked
 from metadata.subscriptions import SubscriptionView, views_of
 from metadata.transactions import reachable, transactional
 
@@ -25,6 +25,8 @@ from metadata.transactions import reachable, transactional
 @dataclass(frozen=True, slots=True)
 class MemberView:
     """A member for people: `heartbeat_age_ms` by the database's clock, `queues` = ids it owns now.
+
+    `active`: it may own queues; otherwise the group's limits make it stand by.
 
     `consumer_id_prefix` has no signature: it names the consumer in logs but opens nothing.
     """
@@ -38,6 +40,7 @@ class MemberView:
     joined_at_ms: int
     heartbeat_age_ms: int | None
     queues: tuple[int, ...]
+    active: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,9 @@ class GroupView:
     mode: str
     stopped: bool
     session_timeout_ms: int
+    allow_addresses: str
+    deny_addresses: str
+    max_active_members: int | None
     generation: int
     rebalancing: bool
     owners: str
@@ -66,11 +72,12 @@ def create(
 ) -> GroupView:
     """A new group. Needs `manage`. Settings: rules.settings.GROUP.
 
-    Raises Invalid, Conflict(already_exists), NotBuilt for mode broadcasting.
+    Raises Invalid, Conflict(already_exists).
     """
     check_name("group", name)
     access.require(actor, "manage", name, what="group")
-    _check_mode(mode)
+    if mode not in ConsumerGroup.Mode.values:
+        raise Invalid.field("mode", f"must be one of {', '.join(ConsumerGroup.Mode.values)}")
     values = checked(GROUP, settings or {})
     if ConsumerGroup.objects.filter(name=name).exists():
         raise Conflict(f"Group {name} exists already.", code=Code.ALREADY_EXISTS)
@@ -84,29 +91,35 @@ def create(
     return _view(row)
 
 
-def _check_mode(mode: str) -> None:
-    if mode == ConsumerGroup.Mode.BROADCASTING:
-        raise NotBuilt("Broadcasting groups come with a later version; use mode clustering.")
-    if mode not in ConsumerGroup.Mode.values:
-        raise Invalid.field("mode", f"must be one of {', '.join(ConsumerGroup.Mode.values)}")
-
-
 @transactional
 def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> GroupView:
     """The group with some settings changed (rules.settings.GROUP). Needs `manage`.
 
-    Stopping or starting raises the generation, so that members hear of it at once.
+    Stopping or starting raises the generation, so that members hear of it at once; other limits on who may
+    own queues share them anew. A shorter session timeout is refused while there are members: they would
+    handle messages of queues that others own already. Raises Invalid, NotFound, Conflict(in_use).
     """
     access.require(actor, "manage", name, what="group")
     values = checked(GROUP, settings)
     row = group_by_name(name)
     before = {key: getattr(row, key) for key in values if getattr(row, key) != values[key]}
+    if (
+        values.get("session_timeout_ms", row.session_timeout_ms) < row.session_timeout_ms
+        and row.members.exists()
+    ):
+        raise Conflict(
+            f"Members of group {name} count on their {row.session_timeout_ms} ms between heartbeats: stop "
+            "them before you lower it.",
+            code=Code.IN_USE,
+        )
     if before:
         for key in before:
             setattr(row, key, values[key])
         row.save(update_fields=tuple(before))
         if "stopped" in before:
             row.generation = rebalance.next_generation(row.pk)
+        if LIMITS.keys() & before.keys():
+            rebalance.request(row.pk, f"{', '.join(sorted(LIMITS.keys() & before.keys()))} changed")
         after = {key: values[key] for key in before}
         audit.record(actor=actor, verb="update", kind="group", name=name, before=before, after=after)
         changed("group", row.pk)
@@ -170,6 +183,10 @@ def _members(group: ConsumerGroup) -> Iterable[MemberView]:
     ):
         owned.setdefault(owner, []).append(queue)
     now = database_now()
+    active = rebalance.active_members(group)
+    if group.mode == ConsumerGroup.Mode.BROADCASTING:
+        everything = [read.queue for read in instances.reads([group.pk])]
+        owned = dict.fromkeys(active, everything)
     for row in rows.order_by("identity"):
         yield MemberView(
             name=row.process.name,
@@ -181,6 +198,7 @@ def _members(group: ConsumerGroup) -> Iterable[MemberView]:
             joined_at_ms=ms(row.joined_at),
             heartbeat_age_ms=ms(now) - ms(row.heartbeat.last_seen) if hasattr(row, "heartbeat") else None,
             queues=tuple(sorted(owned.get(row.pk, ()))),
+            active=row.pk in active,
         )
 
 
@@ -193,6 +211,9 @@ def _as_view(
         mode=row.mode,
         stopped=row.stopped,
         session_timeout_ms=row.session_timeout_ms,
+        allow_addresses=row.allow_addresses,
+        deny_addresses=row.deny_addresses,
+        max_active_members=row.max_active_members,
         generation=row.generation,
         rebalancing=row.rebalance_wanted > row.rebalance_done,
         owners=row.owners,

@@ -3,29 +3,40 @@
 One UPDATE records all heartbeats that wait in this process (combining.py), and the same leader reads
 for all of them: first the groups' generations, then the queues. In that order an answer may carry
 newer queues than its generation, which costs a member one more heartbeat, but never older ones, which
-could make a release count that was never ordered. Releases are guarded updates of their own.
+could make a release count that was never ordered. Releases are guarded updates of their own, and so that
+no other kind of call can hold a hand-over up, neither they nor the recording take a place at the gate.
+
+A member of a broadcasting group owns every queue that the group reads (instances.py), unless the group's
+limits make it stand by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from metadata import rebalance
+from django.db.models import Case, When
+
+from metadata import instances, rebalance
 from metadata.changes import changed
 from metadata.clock import UtcNow
 from metadata.combining import Combiner
 from metadata.config import config
 from metadata.consumer_ids import ConsumerId
 from metadata.errors import Code, Gone
-from metadata.gate import gate, gated
+from metadata.gate import gate, gated_in
 from metadata.locks import group_by_id
-from metadata.models import ConsumerGroupConsumer, ConsumerGroupTopic, Heartbeat, QueueOffset
+from metadata.models import (
+    ConsumerGroup,
+    ConsumerGroupConsumer,
+    ConsumerGroupTopic,
+    Heartbeat,
+    QueueOffset,
+)
 from metadata.transactions import reachable, transactional
 
-EVERY_S = 0.1  # at most ten UPDATEs a second and process; a lone heartbeat is not delayed
+EVERY_S = 0.25  # at most four UPDATEs a second and process; a lone heartbeat is not delayed
 MOST = 500  # ids in one UPDATE
-
 
 _COLUMNS = (  # no more: a topic's layout alone is 6 KB
     "queue_id",
@@ -53,7 +64,10 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """The group's generation, the queues to own, and the queues to stop, commit and leave out of `owned`."""
+    """The group's generation, the queues to own, and the queues to stop, commit and leave out of `owned`.
+
+    Among the last is also whatever the member says it holds and does not own.
+    """
 
     generation: int
     assigned: tuple[Assigned, ...]
@@ -82,11 +96,28 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What was read for one recorded heartbeat; `gone` says why there is none."""
+    """What was read for one recorded heartbeat; `gone` says why there is none.
+
+    `instance_epoch` is that of the instance which a member of a broadcasting group holds; one that
+    `stands_by` may not own what is in `held`.
+    """
 
     generation: int = 0
     held: tuple[_Held, ...] = ()
     gone: Gone | None = None
+    instance_epoch: int = 0
+    stands_by: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Stops:
+    """What operators stopped, as (group, topic) and (group, queue) pairs; a stopped group is told apart."""
+
+    topics: set[tuple[int, int]]
+    queues: set[tuple[int, int]]
+
+    def cover(self, group_id: int, topic_id: int, queue: int) -> bool:
+        return (group_id, topic_id) in self.topics or (group_id, queue) in self.queues
 
 
 def heartbeat(*, consumer: ConsumerId, generation: int, owned: Sequence[tuple[int, int]]) -> HeartbeatAnswer:
@@ -97,28 +128,43 @@ def heartbeat(*, consumer: ConsumerId, generation: int, owned: Sequence[tuple[in
     member runs from the moment it sent this. Raises Gone(expired | replaced), MetadataUnavailable.
     """
     gate.check()  # here, because waiting for one's turn in a batch that is refused would hold a thread, too
-    seen = _combiner.submit(_Beat(consumer, generation))
-    if seen.gone is not None:
-        raise Gone(seen.gone.detail, code=seen.gone.code)
+    seen = _still_there(_combiner.submit(_Beat(consumer, generation)))
     holds = {queue for queue, _ in owned}
+    if seen.stands_by:
+        return _told_to_stand_by(consumer, seen, owned)
     if any(_released(one, generation, holds) for one in seen.held):
-        seen = _release(consumer=consumer, generation=generation, holds=holds)
-    if seen.gone is not None:
-        raise Gone(seen.gone.detail, code=seen.gone.code)
+        seen = _still_there(_release(consumer=consumer, generation=generation, holds=holds))
+    leaving = {one.queue for one in seen.held if one.leaving}
+    foreign = holds - {one.queue for one in seen.held}
     return HeartbeatAnswer(
         generation=seen.generation,
         assigned=tuple(
             Assigned(one.topic, one.queue, one.epoch, one.stopped) for one in seen.held if not one.leaving
         ),
-        revoked=tuple(one.queue for one in seen.held if one.leaving),
+        revoked=tuple(sorted(leaving | foreign)),
     )
+
+
+def _still_there(seen: _Seen) -> _Seen:
+    """The same; raises Gone. The error is made anew, because one batch may hold a member twice."""
+    if seen.gone is not None:
+        raise Gone(seen.gone.detail, code=seen.gone.code)
+    return seen
+
+
+def _told_to_stand_by(consumer: ConsumerId, seen: _Seen, owned: Sequence[tuple[int, int]]) -> HeartbeatAnswer:
+    """Nothing to own. What the member was granted before is void from now on: should it become active again,
+    it gets its queues under a new epoch, as a member never takes the same (queue, epoch) twice."""
+    if {(one.queue, one.epoch) for one in seen.held} & set(owned):
+        instances.fence(instance_id=consumer.instance_id, epoch=seen.instance_epoch)
+    return HeartbeatAnswer(seen.generation, (), tuple(sorted({queue for queue, _ in owned})))
 
 
 def _released(one: _Held, generation: int, holds: set[int]) -> bool:
     return one.leaving and one.target_generation <= generation and one.queue not in holds
 
 
-@gated
+@gated_in(None)
 def _record(beats: Sequence[_Beat]) -> list[_Seen]:
     """Records a batch of heartbeats and reads the answers; in the order of `beats`."""
     with reachable():
@@ -142,9 +188,10 @@ def _read(beats: Sequence[_Beat]) -> list[_Seen]:
     """What each member must know; also notes which generation a member says it has applied."""
     ids = sorted({beat.consumer.member_id for beat in beats})
     members = {row.pk: row for row in _members(ids)}
-    held = _held(ids, sorted({row.group_id for row in members.values()}))
+    stops = _stops(sorted({row.group_id for row in members.values()}))
+    found = _owners(ids, stops) | _broadcast(members.values(), stops)
     _note_generations(beats, members)
-    return [_seen(beat, members.get(beat.consumer.member_id), held) for beat in beats]
+    return [_seen(beat, members.get(beat.consumer.member_id), found) for beat in beats]
 
 
 def _members(ids: list[int]) -> list[ConsumerGroupConsumer]:
@@ -153,13 +200,20 @@ def _members(ids: list[int]) -> list[ConsumerGroupConsumer]:
     return list(rows.select_related("group"))
 
 
-def _held(ids: list[int], groups: list[int]) -> dict[str, list[_Held]]:
+def _stops(groups: list[int]) -> _Stops:
+    stops = _Stops(set(), set())
+    rows = ConsumerGroupTopic.objects.filter(group_id__in=groups)
+    for group_id, topic_id, stopped, some in rows.values_list(
+        "group_id", "topic_id", "stopped", "stopped_queues"
+    ):
+        if stopped:
+            stops.topics.add((group_id, topic_id))
+        stops.queues.update((group_id, queue) for queue in some)
+    return stops
+
+
+def _owners(ids: list[int], stops: _Stops) -> dict[str, _Seen]:
     """Consumer id → the queues it owns. Keyed by the text, so that a replaced member is told nothing."""
-    stopped = set(
-        ConsumerGroupTopic.objects.filter(group_id__in=groups, stopped=True).values_list(
-            "group_id", "topic_id"
-        )
-    )
     rows = QueueOffset.objects.filter(owner_id__in=ids).order_by("queue_id").values_list(*_COLUMNS)
     found: dict[str, list[_Held]] = {}
     for queue, epoch, owner, target, ordered, text, topic_id, topic, group_id, group_stopped in rows:
@@ -167,32 +221,77 @@ def _held(ids: list[int], groups: list[int]) -> dict[str, list[_Held]]:
             topic=topic,
             queue=queue,
             epoch=epoch,
-            stopped=group_stopped or (group_id, topic_id) in stopped,
+            stopped=group_stopped or stops.cover(group_id, topic_id, queue),
             leaving=target != owner,
             target_generation=ordered,
         )
         found.setdefault(text, []).append(held)
-    return found
+    return {text: _Seen(held=tuple(held)) for text, held in found.items()}
+
+
+def _broadcast(members: Iterable[ConsumerGroupConsumer], stops: _Stops) -> dict[str, _Seen]:
+    """Consumer id → what it owns, or would if it did not stand by, of members of broadcasting groups."""
+    mine = [one for one in members if one.group.mode == ConsumerGroup.Mode.BROADCASTING]
+    if not mine:
+        return {}
+    waiting = _standing_by(mine)
+    epochs = instances.epochs([one.consumer_id for one in mine])
+    reads: dict[int, list[instances.Read]] = {}
+    for read in instances.reads({one.group_id for one in mine}):
+        reads.setdefault(read.group_id, []).append(read)
+    return {
+        one.consumer_id: _Seen(
+            held=tuple(_held(read, epoch, stops) for read in reads.get(one.group_id, ())),
+            instance_epoch=epoch,
+            stands_by=one.pk in waiting,
+        )
+        for one in mine
+        if (epoch := epochs.get(one.consumer_id)) is not None
+    }
+
+
+def _held(read: instances.Read, instance_epoch: int, stops: _Stops) -> _Held:
+    return _Held(
+        topic=read.topic,
+        queue=read.queue,
+        epoch=read.base_epoch + instance_epoch,
+        stopped=read.group_stopped or stops.cover(read.group_id, read.topic_id, read.queue),
+        leaving=False,
+        target_generation=0,
+    )
+
+
+def _standing_by(members: Iterable[ConsumerGroupConsumer]) -> set[int]:
+    """Those members of broadcasting groups that the limits of their groups leave out."""
+    limited = {one.group_id: one.group for one in members if _has_limits(one.group)}
+    active = {pk for group in limited.values() for pk in rebalance.active_members(group)}
+    return {one.pk for one in members if one.group_id in limited and one.pk not in active}
+
+
+def _has_limits(group: ConsumerGroup) -> bool:
+    return bool(group.allow_addresses or group.deny_addresses or group.max_active_members)
 
 
 def _note_generations(beats: Sequence[_Beat], members: dict[int, ConsumerGroupConsumer]) -> None:
-    """Writes the applied generation of members that moved on; few do, except right after a rebalance."""
+    """Writes the applied generation of members that moved on, in one UPDATE: right after many groups were
+    rebalanced, one for each would hold up everybody's answer."""
     moved: dict[int, list[int]] = {}
     for beat in beats:
         row = members.get(beat.consumer.member_id)
         if row is not None and row.consumer_id == beat.consumer.text and row.generation < beat.generation:
             moved.setdefault(min(beat.generation, row.group.generation), []).append(row.pk)
-    for generation, ids in sorted(moved.items()):
-        rows = ConsumerGroupConsumer.objects.filter(pk__in=sorted(ids), generation__lt=generation)
-        rows.update(generation=generation)
+    if moved:
+        reached = Case(*(When(pk__in=ids, then=generation) for generation, ids in sorted(moved.items())))
+        rows = ConsumerGroupConsumer.objects.filter(pk__in=sorted(pk for ids in moved.values() for pk in ids))
+        rows.filter(generation__lt=reached).update(generation=reached)
 
 
-def _seen(beat: _Beat, member: ConsumerGroupConsumer | None, held: dict[str, list[_Held]]) -> _Seen:
+def _seen(beat: _Beat, member: ConsumerGroupConsumer | None, found: dict[str, _Seen]) -> _Seen:
     if member is None:
         return _Seen(gone=expired())
     if member.consumer_id != beat.consumer.text:
         return _Seen(gone=replaced())
-    return _Seen(member.group.generation, tuple(held.get(beat.consumer.text, ())))
+    return replace(found.get(beat.consumer.text, _Seen()), generation=member.group.generation)
 
 
 def expired() -> Gone:
@@ -205,7 +304,7 @@ def replaced() -> Gone:
     return Gone("Another process registered under this consumer's name: stop.", code=Code.REPLACED)
 
 
-@gated
+@gated_in(None)
 @transactional
 def _release(*, consumer: ConsumerId, generation: int, holds: set[int]) -> _Seen:
     """Hands over what the member let go of, judged by rows read under the group's lock; what it holds now."""

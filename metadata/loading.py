@@ -161,7 +161,15 @@ def _group(row: ConsumerGroup) -> GroupInfo:
 
 
 def _subscription(row: ConsumerGroupTopic) -> SubscriptionInfo:
-    return SubscriptionInfo(row.pk, row.group_id, row.topic_id, row.state, row.start, row.stopped)
+    return SubscriptionInfo(
+        id=row.pk,
+        group_id=row.group_id,
+        topic_id=row.topic_id,
+        state=row.state,
+        start=row.start,
+        stopped=row.stopped,
+        stopped_queues=frozenset(row.stopped_queues),
+    )
 
 
 def _key(row: ApiKey) -> KeyInfo:

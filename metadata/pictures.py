@@ -83,6 +83,7 @@ class SubscriptionInfo:
     state: str
     start: str
     stopped: bool
+    stopped_queues: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +151,12 @@ class Snapshot:
         """The subscriptions of a group, in any state."""
         return self.subscriptions_by_group.get(group_id, ())
 
-    def stopped(self, group_id: int, topic_id: int) -> bool:
-        """Whether an operator stopped the group, or its subscription to the topic."""
+    def stopped(self, group_id: int, queue: QueueInfo) -> bool:
+        """Whether an operator stopped the group, its subscription to the topic, or the queue in it."""
         group = self.groups.get(group_id)
         mine = self.subscriptions_of(group_id)
         return (group is not None and group.stopped) or any(
-            one.stopped for one in mine if one.topic_id == topic_id
+            one.stopped or queue.id in one.stopped_queues for one in mine if one.topic_id == queue.topic_id
         )
 
 

@@ -17,7 +17,7 @@ from metadata import access, audit, rebalance
 from metadata.actors import Actor, job
 from metadata.changes import changed
 from metadata.clock import before, database_now, ms
-from metadata.errors import Code, Conflict, Invalid, NotFound
+from metadata.errors import Code, Conflict, Invalid, NotFound, Unavailable
 from metadata.locks import group_by_name, topic_by_name
 from metadata.models import ConsumerGroup, ConsumerGroupTopic, Queue, QueueOffset
 from metadata.rules.settings import SUBSCRIPTION, checked
@@ -38,6 +38,7 @@ class SubscriptionView:
     state: str
     start: str
     stopped: bool
+    stopped_queues: tuple[int, ...]
     created_at_ms: int
     queues: tuple[int, ...]
 
@@ -52,7 +53,7 @@ def plan(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionVie
     """The rows of a new subscription, in state creating, with a position per queue at its base epoch.
 
     Needs `manage` on the group and `consume` or `manage` on the topic. Raises NotFound, Invalid,
-    Conflict(already_exists) also while an earlier subscription is still being taken down.
+    Conflict(already_exists), Unavailable(busy) while an earlier one is still being made or taken down.
     """
     access.require(actor, "manage", group, what="group")
     if not access.may(actor, "manage", topic):
@@ -62,12 +63,16 @@ def plan(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionVie
     group_row = group_by_name(group)
     topic_row = topic_by_name(topic)
     existing = ConsumerGroupTopic.objects.filter(group=group_row, topic=topic_row).first()
+    if existing is not None and existing.state == ConsumerGroupTopic.State.READY:
+        raise Conflict(f"Group {group} subscribes to {topic} already.", code=Code.ALREADY_EXISTS)
     if existing is not None:
-        raise Conflict(_existing(group, topic, existing.state), code=Code.ALREADY_EXISTS)
+        what = f"The subscription of group {group} to {topic} is {existing.state}: try again in a moment."
+        raise Unavailable(what, retry_after_ms=500)
     row = ConsumerGroupTopic.objects.create(
         group=group_row, topic=topic_row, start=start, created_at=database_now()
     )
-    queues = topic_row.queues.exclude(state=Queue.State.RETIRED).order_by("pk").values_list("pk", flat=True)
+    unread = (Queue.State.CREATING, Queue.State.RETIRED)  # queues.make_ready gives positions in the former
+    queues = topic_row.queues.exclude(state__in=unread).order_by("pk").values_list("pk", flat=True)
     QueueOffset.objects.bulk_create(
         [QueueOffset(group=group_row, queue_id=queue, epoch=row.pk * EPOCHS_EACH) for queue in queues]
     )
@@ -77,12 +82,6 @@ def plan(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionVie
     )
     changed("subscription", row.pk)
     return _view(row)
-
-
-def _existing(group: str, topic: str, state: str) -> str:
-    if state == ConsumerGroupTopic.State.READY:
-        return f"Group {group} subscribes to {topic} already."
-    return f"The subscription of group {group} to {topic} is {state}: try again in a moment."
 
 
 @transactional
@@ -104,22 +103,39 @@ def make_ready(subscription_id: int) -> SubscriptionView:
 
 @transactional
 def update(*, group: str, topic: str, settings: Mapping[str, Any], actor: Actor) -> SubscriptionView:
-    """The subscription, stopped or started; members hear of it at once. Needs `manage` on the group."""
+    """The subscription, or some of its queues, stopped or started; members hear of it at once.
+
+    `stopped_queues` replaces the list of queues that are not read for now. Needs `manage` on the group.
+    Raises Invalid, NotFound.
+    """
     access.require(actor, "manage", group, what="group")
     values = checked(SUBSCRIPTION, settings)
     group_row = group_by_name(group)
     row = _of(group_row, topic)
-    if values.get("stopped", row.stopped) != row.stopped:
-        was, row.stopped = row.stopped, values["stopped"]
-        row.save(update_fields=("stopped",))
+    if "stopped_queues" in values:
+        values["stopped_queues"] = _own_queues(row, values["stopped_queues"])
+    before = {key: getattr(row, key) for key in values if getattr(row, key) != values[key]}
+    if before:
+        for key in before:
+            setattr(row, key, values[key])
+        row.save(update_fields=tuple(before))
         rebalance.next_generation(group_row.pk)
+        after = {key: values[key] for key in before}
         name = f"{group}/{topic}"
-        audit.record(
-            actor=actor, verb="update", kind="subscription", name=name, before={"stopped": was}, after=values
-        )
+        audit.record(actor=actor, verb="update", kind="subscription", name=name, before=before, after=after)
         changed("subscription", row.pk)
         changed("group", group_row.pk)
     return _view(row)
+
+
+def _own_queues(row: ConsumerGroupTopic, queues: Sequence[int]) -> list[int]:
+    """The queues, rising, if all of them are the topic's."""
+    own = set(Queue.objects.filter(topic_id=row.topic_id).values_list("pk", flat=True))
+    foreign = sorted(set(queues) - own)
+    if foreign:
+        named = ", ".join(map(str, foreign))
+        raise Invalid.field("stopped_queues", f"topic {row.topic.name} has no queue {named}")
+    return sorted(queues)
 
 
 @transactional
@@ -260,6 +276,7 @@ def _as_view(row: ConsumerGroupTopic, queues: tuple[int, ...]) -> SubscriptionVi
         state=row.state,
         start=row.start,
         stopped=row.stopped,
+        stopped_queues=tuple(row.stopped_queues),
         created_at_ms=ms(row.created_at),
         queues=queues,
     )

@@ -12,19 +12,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import IntegrityError
-from django.db.models import Count, Q
 
 from metadata import access, audit, pages
 from metadata.actors import Actor, job
 from metadata.changes import changed
 from metadata.clock import before, database_now, ms
 from metadata.config import config
-from metadata.errors import Code, Conflict, Invalid, NotFound, NoWritableQueue
+from metadata.errors import Code, Conflict, Invalid, NotFound
 from metadata.locks import no_topic, topic_by_name
-from metadata.models import ConsumerGroupTopic, DbNode, Queue, QueueOffset, Topic
+from metadata.models import ConsumerGroupTopic, Queue, QueueOffset, Topic
 from metadata.pages import Page, Window
+from metadata.placing import nodes_for
 from metadata.rules.names import check_confirmed, check_name, is_name
-from metadata.rules.placement import place
 from metadata.rules.settings import TOPIC, checked
 from metadata.rules.slots import initial_layout
 from metadata.transactions import reachable, transactional
@@ -88,44 +87,22 @@ def plan(
     values = checked(TOPIC, settings or {})
     if Topic.objects.filter(name=name).exists():
         raise Conflict(f"Topic {name} exists already.", code=Code.ALREADY_EXISTS)
-    placed = _nodes_for(queues, node)
+    placed = nodes_for(queues, node=node)
+    now = database_now()
     try:
-        topic = Topic.objects.create(name=name, created_at=database_now(), **values)
+        topic = Topic.objects.create(name=name, created_at=now, **values)
     except IntegrityError:
         raise Conflict(f"Topic {name} exists already.", code=Code.ALREADY_EXISTS) from None
     Queue.objects.bulk_create(
-        [Queue(topic=topic, node_id=node_id, number=number) for number, node_id in enumerate(placed)]
+        [
+            Queue(topic=topic, node_id=node_id, number=number, state_since=now)
+            for number, node_id in enumerate(placed)
+        ]
     )
     after = {"queues": queues, **values}
     audit.record(actor=actor, verb="create", kind="topic", name=name, before=None, after=after)
     changed("topic", topic.pk)
-    return _view(topic)
-
-
-def _nodes_for(count: int, node: str | None) -> list[int]:
-    """Node ids for `count` new queues."""
-    if node is not None:
-        return [_named_node(node)] * count
-    rows = DbNode.objects.filter(kind="normal", special=False, state="read_write")
-    load = dict(
-        rows.annotate(held=Count("queues", filter=~Q(queues__state="retired"))).values_list("id", "held")
-    )
-    if not load:
-        raise NoWritableQueue(
-            "There is no normal node in state read_write: manage.py register_node makes one."
-        )
-    return place(count=count, load=load)
-
-
-def _named_node(name: str) -> int:
-    row = DbNode.objects.filter(name=name).first()
-    if row is None or row.name != name:
-        raise NotFound(f"Node {name} does not exist. List them: catmq nodes", code=Code.NODE_NOT_FOUND)
-    if row.state != DbNode.State.READ_WRITE or row.kind != DbNode.Kind.NORMAL:
-        raise Invalid.field(
-            "node", f"{name} is {row.kind} and {row.state}; topics need normal and read_write"
-        )
-    return row.pk
+    return view_of(topic)
 
 
 @transactional
@@ -134,12 +111,12 @@ def make_ready(topic_id: int) -> TopicView:
     topic = _locked(topic_id)
     if topic.state == Topic.State.CREATING:
         ids = list(topic.queues.order_by("number").values_list("id", flat=True))
-        topic.queues.update(state=Queue.State.READ_WRITE)
+        topic.queues.update(state=Queue.State.READ_WRITE, state_since=database_now())
         topic.layout, topic.layout_version = json.dumps(initial_layout(ids)), 1
         topic.state = Topic.State.READY
         topic.save(update_fields=("layout", "layout_version", "state"))
         changed("topic", topic_id)
-    return _view(topic)
+    return view_of(topic)
 
 
 @transactional
@@ -194,7 +171,7 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> TopicView
         after = {key: values[key] for key in before}
         audit.record(actor=actor, verb="update", kind="topic", name=name, before=before, after=after)
         changed("topic", topic.pk)
-    return _view(topic)
+    return view_of(topic)
 
 
 @transactional
@@ -211,7 +188,7 @@ def mark_deleted(*, name: str, confirm: str | None, actor: Actor) -> TopicView:
     if groups:
         raise Conflict(f"Topic {name} is read by {', '.join(groups)}: unsubscribe first.", code=Code.IN_USE)
     _delete(topic, verb="delete", actor=actor)
-    return _view(topic)
+    return view_of(topic)
 
 
 def _delete(topic: Topic, *, verb: str, actor: Actor) -> None:
@@ -231,7 +208,7 @@ def named(*, name: str, actor: Actor) -> TopicView:
         row = Topic.objects.filter(name=name).exclude(state="deleted").first() if is_name(name) else None
         if row is None or row.name != name:
             raise no_topic(name)
-        return _view(row)
+        return view_of(row)
 
 
 def page(*, actor: Actor, window: Window) -> Page[TopicView]:
@@ -262,7 +239,8 @@ def _locked(topic_id: int) -> Topic:
     return row
 
 
-def _view(row: Topic) -> TopicView:
+def view_of(row: Topic) -> TopicView:
+    """The view of one row."""
     return _views([row])[0]
 
 

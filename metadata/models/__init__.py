@@ -1,17 +1,25 @@
 """All models, one file per noun. Only metadata and the admin's read-only lists touch them."""
 
 from metadata.models.brokers import Broker
-from metadata.models.consumers import Consumer, ConsumerGroupConsumer, Heartbeat, QueueOffset
+from metadata.models.consumers import (
+    BroadcastInstance,
+    Consumer,
+    ConsumerGroupConsumer,
+    Heartbeat,
+    QueueOffset,
+)
 from metadata.models.groups import ConsumerGroup, ConsumerGroupTopic
 from metadata.models.keys import ApiKey
 from metadata.models.nodes import DbNode
 from metadata.models.operations import AuditLog, ChangeCounter, ChangeLog, JobRun, Lease
 from metadata.models.queues import Queue
+from metadata.models.rebalances import Rebalance, RebalanceMove
 from metadata.models.topics import Topic
 
 __all__ = [
     "ApiKey",
     "AuditLog",
+    "BroadcastInstance",
     "Broker",
     "ChangeCounter",
     "ChangeLog",
@@ -25,5 +33,7 @@ __all__ = [
     "Lease",
     "Queue",
     "QueueOffset",
+    "Rebalance",
+    "RebalanceMove",
     "Topic",
 ]

@@ -9,7 +9,10 @@ from metadata.models.fields import MAX_NAME, NameField
 
 
 class Broker(models.Model):
-    """A row of the broker registry."""
+    """A row of the broker registry; its workers keep it fresh.
+
+    `incarnation` is the life of the broker that has the name; `stopped_at`: that life said good-bye then.
+    """
 
     class State(models.TextChoices):
         """Pulled in or out by an operator."""
@@ -22,6 +25,9 @@ class Broker(models.Model):
     state = models.CharField(max_length=3, choices=State.choices, default=State.IN)
     started_at = models.DateTimeField()
     last_seen = models.DateTimeField()
+    stopped_at = models.DateTimeField(null=True, blank=True)
+    version = models.CharField(max_length=50, blank=True)
+    incarnation = models.CharField(max_length=36, blank=True)
 
     class Meta:
         ordering = ("name",)

@@ -1,4 +1,4 @@
-"""Consumer, ConsumerGroupConsumer, Heartbeat, QueueOffset: who is there, and who owns which queue."""
+"""Consumer, ConsumerGroupConsumer, Heartbeat, QueueOffset, BroadcastInstance: who is there, who owns what."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ class QueueOffset(models.Model):
     """One queue of one group: who owns it, who shall, and how often it changed hands.
 
     `owner` differs from `target` only during a hand-over, which was told to members with
-    generation `target_generation`. `committed` is a copy for lists; the node's reader row decides.
+    generation `target_generation`. `idle_since`: nobody has served the queue since, or its owner was told
+    to give it up then; null once its owner acquired it. `committed` is a copy for lists; the node's reader
+    row decides. In broadcasting groups nothing is handed over, so the rows say only which queues are read.
     """
 
     group = models.ForeignKey(ConsumerGroup, on_delete=models.PROTECT, related_name="offsets")
@@ -80,6 +82,8 @@ class QueueOffset(models.Model):
     )
     epoch = models.BigIntegerField(default=0)
     target_generation = models.BigIntegerField(default=0)
+    idle_since = models.DateTimeField(null=True, blank=True)
+    held_by = NameField(max_length=MAX_NAME, blank=True)  # identity of the last that acquired it
     committed = models.BigIntegerField(default=0)
 
     class Meta:
@@ -93,3 +97,24 @@ class QueueOffset(models.Model):
 
     def __str__(self) -> str:
         return f"group {self.group_id} queue {self.queue_id}"
+
+
+class BroadcastInstance(models.Model):
+    """A named reader of a broadcasting group: it reads every queue, at positions of its own.
+
+    The positions are the reader rows on the nodes whose `instance` is this row's id. They outlive the
+    membership, so that a process that comes back under the name goes on where it was. `epoch` counts the
+    changes of owner; a queue's epoch is its subscription's base plus this.
+    """
+
+    group = models.ForeignKey(ConsumerGroup, on_delete=models.PROTECT, related_name="instances")
+    name = NameField(max_length=MAX_NAME)
+    epoch = models.BigIntegerField(default=0)
+    last_seen = models.DateTimeField()  # as a member; kept up to date only when it comes and goes
+
+    class Meta:
+        ordering = ("group_id", "name")
+        constraints = (models.UniqueConstraint(fields=("group", "name"), name="broadcast_group_name"),)
+
+    def __str__(self) -> str:
+        return self.name

@@ -29,8 +29,12 @@ class ConsumerGroup(models.Model):
     mode = models.CharField(max_length=12, choices=Mode.choices, default=Mode.CLUSTERING)
     stopped = models.BooleanField(default=False)
     session_timeout_ms = models.PositiveIntegerField(default=15_000)
+    allow_addresses = models.CharField(max_length=2000, blank=True)  # addresses and networks; '' = all
+    deny_addresses = models.CharField(max_length=2000, blank=True)
+    max_active_members = models.PositiveIntegerField(null=True, blank=True)  # the others stand by
     rebalance_wanted = models.BigIntegerField(default=0)
     rebalance_done = models.BigIntegerField(default=0)
+    rebalance_cause = models.CharField(max_length=300, blank=True)  # of the mark, while it is set
     generation = models.BigIntegerField(default=0)
     owners = models.CharField(max_length=1000, blank=True)
     department = models.CharField(max_length=200, blank=True)
@@ -78,6 +82,7 @@ class ConsumerGroupTopic(models.Model):
     state = models.CharField(max_length=10, choices=State.choices, default=State.CREATING)
     start = models.CharField(max_length=10, choices=Start.choices)
     stopped = models.BooleanField(default=False)
+    stopped_queues = models.JSONField(default=list, blank=True)  # ids of queues that are not read for now
     created_at = models.DateTimeField()
 
     class Meta:

@@ -10,7 +10,11 @@ from metadata.models.topics import Topic
 
 
 class Queue(models.Model):
-    """A queue; its id is global and never given twice, as the table is named by it."""
+    """A queue; its id is global and never given twice, as the table is named by it.
+
+    A read-only queue that no slot of the topic's layout names is *draining*: it is retired once every group
+    has read it, and its table is dropped some days later. `state_since`: when it got the state it has.
+    """
 
     class State(models.TextChoices):
         """Mirrors `queue_head.state` on the node, which decides."""
@@ -24,6 +28,7 @@ class Queue(models.Model):
     node = models.ForeignKey(DbNode, on_delete=models.PROTECT, related_name="queues")
     number = models.PositiveIntegerField()
     state = models.CharField(max_length=10, choices=State.choices, default=State.CREATING)
+    state_since = models.DateTimeField()
 
     class Meta:
         ordering = ("topic_id", "number")

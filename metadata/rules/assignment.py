@@ -7,15 +7,25 @@ Why both can always be had: with m members, topic t of n queues gives everyone n
 members one *extra*. Only who gets the extras is free. A member's share is the same base for all plus
 its extras, so the shares are balanced when the extras are. If one member has two extras more than
 another, some topic gave one to the first and not to the second, and moving that one keeps the topic
-balanced. So: hand each topic's extras to those who hold more than the base already (they keep one
-queue more), the rest to whoever has fewest; then move extras until nobody has two more than another.
-An assignment that is balanced already comes out unchanged.
+balanced. So: hand each topic's extras to those who hold more than the base already (they *want* it: they
+keep one queue more), the rest to whoever has fewest; then move extras until nobody has two more than
+another. An assignment that is balanced already comes out unchanged.
+
+That is near the fewest moves. To reach it, extras are passed on in circles: handing topic t's extra from
+one member to another gains a queue that stays, loses one or neither, and a circle of such hand-ons leaves
+all shares as they are (a chain does, too, from a member with one extra more to one with fewer). As long as
+a circle gains, there is a better assignment, and when none does there is not: cancelling the negative
+cycles of a minimum cost flow.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+
+# Bounds the search for the last queues to spare, counted in looks at a topic for a pair of members: callers
+# hold a lock meanwhile. Above it the assignment is balanced, too, but may move a few queues more than needed.
+MOST_WORK = 2_000_000
 
 Holdings = Mapping[int, Counter[int]]  # topic → member → queues it holds now
 
@@ -69,6 +79,14 @@ def _extras(order: list[int], by_topic: Mapping[int, list[int]], holdings: Holdi
             extras[member].add(topic)
     while _level(order, extras, wants):
         pass
+    wanted = {member: {topic for topic, fans in wants.items() if member in fans} for member in order}
+    for _ in range(MOST_WORK // (len(order) ** 2 * max(1, len(by_topic)))):
+        circle = _gainful_circle(order, extras, wanted)
+        for giver, taker, topic in circle:
+            extras[giver].remove(topic)
+            extras[taker].add(topic)
+        if not circle:
+            break
     return extras
 
 
@@ -85,6 +103,78 @@ def _level(order: list[int], extras: dict[int, set[int]], wants: Mapping[int, se
     extras[rich].remove(topic)
     extras[poor].add(topic)
     return True
+
+
+def _gainful_circle(
+    order: list[int], extras: Mapping[int, set[int]], wanted: Mapping[int, set[int]]
+) -> list[tuple[int, int, int]]:
+    """Hand-ons (giver, taker, topic) that together let one queue more stay; [] if there are none.
+
+    Bellman and Ford's search for a circle of positive weight, over members.
+    """
+    if not any(wanted[member] - extras[member] for member in order):
+        return []
+    most = max(len(extras[member]) for member in order)
+    edges = [
+        (giver, taker, *edge)
+        for giver in order
+        for taker in order
+        if giver != taker
+        and (edge := _best_hand_on(giver, taker, extras=extras, wanted=wanted, most=most)) is not None
+    ]
+    gain = dict.fromkeys(order, 0)
+    came: dict[int, tuple[int, int | None]] = {}
+    last = None
+    for _ in range(len(order) + 1):
+        last = None
+        for giver, taker, weight, topic in edges:
+            if gain[giver] + weight > gain[taker]:
+                gain[taker] = gain[giver] + weight
+                came[taker] = (giver, topic)
+                last = taker
+        if last is None:
+            return []
+    return _circle_behind(last, came)
+
+
+def _best_hand_on(
+    giver: int,
+    taker: int,
+    *,
+    extras: Mapping[int, set[int]],
+    wanted: Mapping[int, set[int]],
+    most: int,
+) -> tuple[int, int | None] | None:
+    """(gain, topic) of the best extra that `giver` can hand to `taker`; topic None closes a chain.
+
+    A chain begins at a member with the most extras and ends at one with fewer: their shares change places.
+    """
+    best: tuple[int, int | None] | None = None
+    if len(extras[giver]) < most == len(extras[taker]):
+        best = (0, None)
+    free = extras[giver] - extras[taker]
+    for topic in sorted(free & wanted[taker] - wanted[giver]) or sorted(free):
+        gain = (topic in wanted[taker]) - (topic in wanted[giver])
+        if best is None or gain > best[0]:
+            best = (gain, topic)
+    return best
+
+
+def _circle_behind(
+    member: int | None, came: Mapping[int, tuple[int, int | None]]
+) -> list[tuple[int, int, int]]:
+    """The circle that one comes upon by going back from `member`."""
+    assert member is not None  # noqa: S101 - the last round changed it
+    for _ in range(len(came)):
+        member = came[member][0]
+    start, circle = member, []
+    while True:
+        giver, topic = came[member]
+        if topic is not None:
+            circle.append((giver, member, topic))
+        member = giver
+        if member == start:
+            return circle
 
 
 def _deal(ids: list[int], quota: dict[int, int], current: Mapping[int, int | None]) -> dict[int, int]:

@@ -1,19 +1,22 @@
-"""Which nodes get a new topic's queues."""
+"""Which nodes get a topic's new queues."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 
-def place(*, count: int, load: Mapping[int, int]) -> list[int]:
+def place(*, count: int, load: Mapping[int, int], held: Mapping[int, int] | None = None) -> list[int]:
     """Node ids for `count` queues; `load` maps each eligible node to the queues it holds already.
 
-    Spread first, then the emptier node, then the lower id.
+    Spread first, those of the topic itself counted (`held`: node → how many it has), then the emptier node,
+    then the lower id.
 
     >>> place(count=3, load={1: 10, 2: 0})
     [2, 1, 2]
+    >>> place(count=3, load={1: 10, 2: 2}, held={2: 2})
+    [1, 1, 2]
     """
-    given = dict.fromkeys(load, 0)
+    given = {node: (held or {}).get(node, 0) for node in load}
     chosen: list[int] = []
     for _ in range(count):
         node = min(load, key=lambda one: (given[one], load[one], one))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from metadata.errors import FieldError, Invalid
+from metadata.rules.eligibility import networks
 
 Check = Callable[[Any], str | None]  # what is wrong with a value, None if nothing
 Fields = Mapping[str, Check]
@@ -43,6 +44,27 @@ def truth(value: Any) -> str | None:
     return None if isinstance(value, bool) else "must be true or false"
 
 
+def addresses(most: int) -> Check:
+    """A list of addresses and networks, as one text."""
+
+    def check(value: Any) -> str | None:
+        if (problem := text(most)(value)) is not None:
+            return problem
+        try:
+            networks(value)
+        except ValueError as error:
+            return f"{error}: write addresses or networks such as 10.0.0.0/8, separated by commas"
+        return None
+
+    return check
+
+
+def ids(value: Any) -> str | None:
+    """A list of different ids."""
+    good = isinstance(value, list) and all(isinstance(one, int) and one is not True for one in value)
+    return None if good and len(set(value)) == len(value) else "must be a list of different ids"
+
+
 PEOPLE: Fields = {
     "owners": text(1000),
     "department": text(200),
@@ -57,8 +79,13 @@ TOPIC: Fields = {
     "retention_bytes": whole(1 << 20, 1 << 60, or_null=True),
     **PEOPLE,
 }
-GROUP: Fields = {"session_timeout_ms": whole(2_000, 300_000), "stopped": truth, **PEOPLE}
-SUBSCRIPTION: Fields = {"stopped": truth}
+LIMITS: Fields = {
+    "allow_addresses": addresses(2000),
+    "deny_addresses": addresses(2000),
+    "max_active_members": whole(1, 1_000_000, or_null=True),
+}
+GROUP: Fields = {"session_timeout_ms": whole(2_000, 300_000), "stopped": truth, **LIMITS, **PEOPLE}
+SUBSCRIPTION: Fields = {"stopped": truth, "stopped_queues": ids}
 NODE: Fields = {
     "state": one_of("read_write", "read_only", "offline"),
     "special": truth,

@@ -1,0 +1,46 @@
+"""When a broker counts as alive, and which process may go by a broker's name.
+
+A name belongs to one life of a broker (its incarnation: one gunicorn master). Whoever wants a name that
+another life holds gets it
+
+* if that life is over: it said good-bye, or was silent for ALIVE_S;
+* at a start, if the other has the same URL: only one process can listen there, so this is the same broker
+  after a crash. Should the other live nevertheless, it notices that it was replaced and gives way.
+
+Two lives with different URLs that want one name are two brokers with one name: the first one keeps it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+
+ALIVE_S = 10.0
+
+
+class Claim(StrEnum):
+    """What becomes of a claim to a name."""
+
+    TAKE = "take"
+    REPLACED = "replaced"  # the claimant had the name until another life took it
+    TAKEN = "taken"  # by a live broker somewhere else
+
+
+def alive(*, last_seen: datetime, stopped_at: datetime | None, now: datetime) -> bool:
+    """Whether a broker lives, all times by the database's clock; a clock set back makes nobody live long."""
+    return stopped_at is None and abs((now - last_seen).total_seconds()) < ALIVE_S
+
+
+def claim(*, holder_alive: bool, same_url: bool, held: bool) -> Claim:
+    """The fate of a claim to a name that another life holds; `held`: the claimant had it before.
+
+    >>> claim(holder_alive=True, same_url=True, held=False)
+    <Claim.TAKE: 'take'>
+    >>> claim(holder_alive=True, same_url=False, held=False)
+    <Claim.TAKEN: 'taken'>
+    """
+    if not holder_alive:
+        return Claim.TAKE
+    if not same_url:
+        return Claim.TAKEN
+    return Claim.REPLACED if held else Claim.TAKE

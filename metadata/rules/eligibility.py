@@ -1,0 +1,60 @@
+"""Which members of a group may own queues: those at an allowed address, at most so many.
+
+The others stay registered and stand by. Who holds queues already goes first, then who joined first, so a
+member that comes back does not push out the one that took its place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+
+Network = IPv4Network | IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A member: its id (ids rise as members join), where it speaks from, and how many queues it has now."""
+
+    member: int
+    address: str
+    queues: int
+
+
+def eligible(members: Iterable[Candidate], *, allow: str, deny: str, most: int | None) -> list[int]:
+    """Ids of the members that may own queues, rising.
+
+    `allow` and `deny` list addresses and networks ('' allows all, denies none; what is denied is not
+    allowed, whatever `allow` says); `most` is the largest number of them, None for no limit.
+
+    >>> two = [Candidate(1, "10.0.0.1", 0), Candidate(2, "10.0.0.2", 3)]
+    >>> eligible(two, allow="10.0.0.0/24", deny="", most=1)
+    [2]
+    >>> eligible(two, allow="", deny="10.0.0.2", most=None)
+    [1]
+    """
+    allowed, denied = networks(allow), networks(deny)
+    welcome = [one for one in members if _may(one.address, allowed, denied)]
+    first = sorted(welcome, key=lambda one: (one.queues == 0, one.member))
+    return sorted(one.member for one in first[:most])
+
+
+def networks(text: str) -> list[Network]:
+    """The networks of a list separated by commas or blanks; raises ValueError naming the first wrong word."""
+    return [ip_network(word, strict=False) for word in re.split(r"[,\s]+", text) if word]
+
+
+def _may(address: str, allowed: list[Network], denied: list[Network]) -> bool:
+    if not allowed and not denied:
+        return True
+    try:
+        spoken = ip_address(address)
+    except ValueError:  # a socket without one: in no network
+        return not allowed
+    if spoken.version == 6 and spoken.ipv4_mapped is not None:
+        spoken = spoken.ipv4_mapped
+    if any(spoken in network for network in denied):
+        return False
+    return not allowed or any(spoken in network for network in allowed)
