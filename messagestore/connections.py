@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -150,6 +150,14 @@ def node(node_id: int) -> Node:
 def node_of(queue: int) -> Node:
     """The node that holds a queue. Raises NotFound (queue_not_found)."""
     return node(snapshot.find_queue(queue).node_id)
+
+
+def by_node(queues: Iterable[int]) -> list[tuple[Node, list[int]]]:
+    """The nodes that hold some queues, each with its own. Raises NotFound (queue_not_found)."""
+    nodes: dict[int, list[int]] = {}
+    for queue in queues:
+        nodes.setdefault(snapshot.find_queue(queue).node_id, []).append(queue)
+    return [(node(node_id), mine) for node_id, mine in nodes.items()]
 
 
 def forget_all() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from messagestore import connections, tables
 from messagestore.sessions import Session
@@ -22,12 +22,14 @@ class QueueLag:
     """A queue as a group reads it; what a node that is away would tell is None.
 
     `lag` = head - committed, in messages; `lag_ms` = the node's time now - when the first unread message
-    was stored, 0 when there is none. `owner` is the member's name.
+    was stored, 0 when there is none. `owner` is the member's name; `instance` the reader's, None unless the
+    group broadcasts.
     """
 
     topic: str
     queue: int
     number: int
+    instance: str | None
     owner: str | None
     epoch: int
     committed: int | None = None
@@ -38,46 +40,66 @@ class QueueLag:
 
 
 def group_offsets(*, group: str, actor: Actor) -> list[QueueLag]:
-    """Every queue the group reads, by topic and number. Needs any right on the group; raises NotFound."""
+    """Every queue the group reads, by topic, number and instance. Needs any right on it; raises NotFound."""
     owned = ownership.queues(group=group, actor=actor)
     nodes: dict[int, list[QueueOwner]] = {}
     for row in owned:
         nodes.setdefault(row.node_id, []).append(row)
-    lags: dict[int, QueueLag] = {}
+    lags: dict[QueueOwner, QueueLag] = {}
     for node_id, rows in nodes.items():
-        lags |= _of_node(node_id, rows)
-    return [lags[row.queue] for row in owned]
+        try:
+            lags |= _of_node(node_id, rows)
+        except NodeUnavailable as error:
+            log.warning("Lag on node %d is not known: %s", node_id, error.detail)
+    return [lags.get(row) or _unknown(row) for row in owned]
 
 
-def _of_node(node_id: int, rows: Sequence[QueueOwner]) -> Mapping[int, QueueLag]:
-    try:
-        with connections.node(node_id).reading() as session:
+def _of_node(node_id: int, rows: Sequence[QueueOwner]) -> dict[QueueOwner, QueueLag]:
+    readers: dict[str, list[QueueOwner]] = {}
+    for row in rows:
+        readers.setdefault(row.reader, []).append(row)
+    found: dict[QueueOwner, QueueLag] = {}
+    with connections.node(node_id).reading() as session:
+        clock = _Clock(session)
+        for reader, mine in readers.items():
+            queues = [row.queue for row in mine]
             positions = tables.read_positions(
-                session, group_id=rows[0].group_id, queues=[row.queue for row in rows]
+                session, group_id=mine[0].group_id, queues=queues, instance=reader
             )
-            now = tables.now_ms(session)
-            return {row.queue: _lag(session, row, positions.get(row.queue), now) for row in rows}
-    except NodeUnavailable as error:
-        log.warning("Lag on node %d is not known: %s", node_id, error.detail)
-        return {row.queue: QueueLag(row.topic, row.queue, row.number, row.owner, row.epoch) for row in rows}
+            found |= {row: _lag(clock, row, positions.get(row.queue)) for row in mine}
+    return found
 
 
-def _lag(session: Session, row: QueueOwner, position: Position | None, now: int) -> QueueLag:
+class _Clock:
+    """How old messages of a node are; each is looked up once, as many instances wait at the same one."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._now = tables.now_ms(session)
+        self._stored: dict[tuple[int, int], int | None] = {}
+
+    def age_ms(self, queue: int, offset: int) -> int:
+        """Of the first message at or above the offset; 0 if there is none."""
+        if (queue, offset) not in self._stored:
+            stored = tables.stored_at_ms(self._session, queue=queue, offset=offset)
+            self._stored[queue, offset] = stored
+        stored = self._stored[queue, offset]
+        return 0 if stored is None else max(0, self._now - stored)
+
+
+def _unknown(row: QueueOwner) -> QueueLag:
+    return QueueLag(row.topic, row.queue, row.number, row.instance, row.owner, row.epoch)
+
+
+def _lag(clock: _Clock, row: QueueOwner, position: Position | None) -> QueueLag:
     if position is None or position.committed is None:
-        return QueueLag(row.topic, row.queue, row.number, row.owner, row.epoch)
+        return _unknown(row)
     unread = max(position.committed, position.low)
-    stored_at = (
-        tables.stored_at_ms(session, queue=row.queue, offset=unread) if unread < position.head else None
-    )
-    return QueueLag(
-        topic=row.topic,
-        queue=row.queue,
-        number=row.number,
-        owner=row.owner,
-        epoch=row.epoch,
+    return replace(
+        _unknown(row),
         committed=position.committed,
         head=position.head,
         low=position.low,
         lag=position.head - position.committed,
-        lag_ms=max(0, now - stored_at) if stored_at is not None else 0,
+        lag_ms=clock.age_ms(row.queue, unread) if unread < position.head else 0,
     )

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from messagestore import subscriptions
-from metadata import access, consumers, groups, snapshot
+from messagestore import instances, subscriptions
+from metadata import access, consumer_ids, consumers, groups, snapshot
 from metadata.actors import Actor
-from metadata.errors import Code, Conflict, NotFound
+from metadata.errors import Code, Conflict, NotFound, Unavailable
+
+PATIENCE_S = 1.0
+AGAIN_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +38,33 @@ def join(
     instance_id: str | None = None,
     sdk: str = "",
     address: str = "",
+    mode: str | None = None,
+    session_timeout_ms: int | None = None,
 ) -> Joined:
     """Registers a member in a group, which must exist unless topics are named and the key may `manage` it.
 
-    Needs `consume` on the group. Subscriptions that the topics lack are made, from `start`.
-    Raises NotFound, Forbidden, Invalid, NodeUnavailable, MetadataUnavailable.
+    Needs `consume` on the group. Subscriptions that the topics lack are made, from `start`. A group that is
+    made gets `mode` and `session_timeout_ms`; one that exists must have them. In a broadcasting group the
+    instance gets its places. Raises NotFound, Forbidden, Invalid, Conflict(group_settings_differ),
+    NodeUnavailable, MetadataUnavailable.
     """
     access.require(actor, "consume", group, what="group")
+    consumers.check_instance(group=group, mode=mode, instance_id=instance_id)
+    wanted = {topic: snapshot.find_topic(topic).id for topic in topics}  # before anything is made
+    asked = {"mode": mode, "session_timeout_ms": session_timeout_ms}
+
+    def fitting() -> int:
+        return consumers.check_settings(group=group, asked=asked, instance_id=instance_id)
+
     created: list[str] = []
-    if topics:
-        wanted = {topic: snapshot.find_topic(topic).id for topic in topics}  # before anything is made
-        created = [*_ensure_group(group, actor), *_ensure_subscriptions(group, wanted, start, actor)]
+    try:
+        group_id = fitting()
+    except NotFound:
+        if not topics:
+            raise
+        created += _create_group(group, actor, asked)
+        group_id = fitting()
+    created += _ensure_subscriptions(group, group_id, wanted, start=start, actor=actor)
     registered = consumers.register(
         group=group,
         name=name,
@@ -53,6 +74,9 @@ def join(
         address=address,
         actor=actor,
     )
+    consumer = consumer_ids.check(registered.consumer_id)
+    if consumer.instance_id:
+        instances.place(consumer=consumer)
     return Joined(
         registered.consumer_id,
         registered.session_timeout_ms,
@@ -61,32 +85,48 @@ def join(
     )
 
 
-def _ensure_group(group: str, actor: Actor) -> list[str]:
-    try:
-        snapshot.find_group(group)
-        return []
-    except NotFound:
-        access.require(actor, "manage", group, what="group")
-    return [f"group:{group}"] if _made(partial(groups.create, name=group, actor=actor)) else []
+def _create_group(group: str, actor: Actor, asked: Mapping[str, Any]) -> list[str]:
+    """Makes a group with the settings asked for; what was made, nothing if another member was quicker."""
+    access.require(actor, "manage", group, what="group")
+    settings = {name: value for name, value in asked.items() if value is not None}
+    make = partial(groups.create, name=group, mode=settings.pop("mode", "clustering"), settings=settings)
+    return [f"group:{group}"] if _made(partial(make, actor=actor)) else []
 
 
-def _ensure_subscriptions(group: str, wanted: Mapping[str, int], start: str, actor: Actor) -> list[str]:
-    info = snapshot.find_group(group)
-    ready = {one.topic_id for one in snapshot.current().subscriptions_of(info.id) if one.state == "ready"}
+def _ensure_subscriptions(
+    group: str, group_id: int, wanted: Mapping[str, int], *, start: str, actor: Actor
+) -> list[str]:
+    if not _read(group_id).issuperset(wanted.values()):
+        snapshot.refresh()  # another member may have just made them, and this one need not be allowed to
+    read = _read(group_id)
     return [
         f"subscription:{group}/{topic}"
         for topic, topic_id in wanted.items()
-        if topic_id not in ready
+        if topic_id not in read
         and _made(partial(subscriptions.create, group=group, topic=topic, start=start, actor=actor))
     ]
 
 
+def _read(group_id: int) -> set[int]:
+    """Ids of the topics that a group subscribes to, as this process knows it."""
+    known = snapshot.current().subscriptions_of(group_id)
+    return {one.topic_id for one in known if one.state == "ready"}
+
+
 def _made(make: Callable[[], object]) -> bool:
-    """Runs a creation; False if another member was quicker."""
-    try:
-        make()
-    except Conflict as error:
-        if error.code != Code.ALREADY_EXISTS:
-            raise
-        return False
-    return True
+    """Runs a creation; False if another member was quicker. One that is being made, or taken down, is waited
+    for, but not for long: whoever joins would otherwise be without it for ever."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            make()
+        except Conflict as error:
+            if error.code != Code.ALREADY_EXISTS:
+                raise
+            return False
+        except Unavailable as error:
+            if error.code != Code.BUSY or time.monotonic() > end:
+                raise
+            time.sleep(AGAIN_S)
+        else:
+            return True

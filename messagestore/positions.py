@@ -10,10 +10,10 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from messagestore import connections, tables
+from messagestore import connections, instances, tables
 from messagestore.connections import Node
 from messagestore.tables import Position, ReaderKey
-from metadata import consumers, snapshot
+from metadata import history, ownership, snapshot
 from metadata.consumer_ids import ConsumerId
 from metadata.errors import MetadataUnavailable, NodeUnavailable, Unavailable
 
@@ -53,12 +53,18 @@ class CommitOffset(NamedTuple):
 Row = TypeVar("Row", Claim, CommitOffset)
 
 
+def generation(*, consumer: ConsumerId) -> int:
+    """The generation of the consumer's group as this broker knows it, 0 if it does not; asks no database."""
+    group = snapshot.current().groups.get(consumer.group_id)
+    return group.generation if group is not None else 0
+
+
 def acquire(*, consumer: ConsumerId, queues: Sequence[Claim]) -> list[Acquired]:
     """Claims queues that metadata granted; for each, in order, what came of it.
 
     Raises MetadataUnavailable when the grants cannot be looked up, Gone when the member is.
     """
-    granted = consumers.check_owned(consumer=consumer, queues=[claim.queue for claim in queues])
+    granted = ownership.check_owned(consumer=consumer, queues=[claim.queue for claim in queues])
     states = {claim.queue: Acquired(claim.queue, "fenced") for claim in queues}
     nodes = _by_node([claim for claim in queues if granted.get(claim.queue) == claim.epoch])
     for node_id, claims in nodes.items():
@@ -67,6 +73,9 @@ def acquire(*, consumer: ConsumerId, queues: Sequence[Claim]) -> list[Acquired]:
             _acquire(node_id, consumer, claims, states)
         except (NodeUnavailable, MetadataUnavailable) as error:
             log.warning("Queues on node %d cannot be acquired: %s", node_id, error.detail)
+    held = [(claim.queue, claim.epoch) for claim in queues if states[claim.queue].state == "ok"]
+    if held:
+        history.acquired(consumer=consumer, queues=held)
     return [states[claim.queue] for claim in queues]
 
 
@@ -74,13 +83,29 @@ def _acquire(
     node_id: int, consumer: ConsumerId, claims: Sequence[Claim], states: dict[int, Acquired]
 ) -> None:
     """Acquires the queues of one node into `states`; ends at the first that the node does not answer."""
-    outdated = []
+    missing, outdated = _claim(node_id, consumer, claims, states)
+    if missing and consumer.instance_id:
+        # It joined while the subscription was being made, or while the node was away.
+        instances.place(consumer=consumer, queues=[claim.queue for claim in missing])
+        missing, later = _claim(node_id, consumer, missing, states)
+        outdated += later
+    for claim in missing:
+        log.error("Group %d has no reader row for queue %d", consumer.group_id, claim.queue)
+    for claim, epoch in outdated:
+        _adopt(consumer, claim, epoch)
+
+
+def _claim(
+    node_id: int, consumer: ConsumerId, claims: Sequence[Claim], states: dict[int, Acquired]
+) -> tuple[list[Claim], list[tuple[Claim, int]]]:
+    """Claims without a reader row; and those that met a later epoch there, with it."""
+    missing, outdated = [], []
     with connections.node(node_id).reading() as session:  # harmless to repeat, so nothing is in doubt
         for claim in claims:
-            reader = ReaderKey(consumer.group_id, claim.queue)
+            reader = ReaderKey(consumer.group_id, claim.queue, consumer.instance)
             standing = tables.acquire_reader(session, reader=reader, epoch=claim.epoch, owner=consumer.text)
             if standing is None:
-                log.error("Group %d has no reader row for queue %d", consumer.group_id, claim.queue)
+                missing.append(claim)
                 continue
             epoch, owner, committed = standing
             if epoch == claim.epoch and owner == consumer.text:
@@ -88,8 +113,7 @@ def _acquire(
             else:
                 states[claim.queue] = Acquired(claim.queue, "fenced")
                 outdated.append((claim, epoch))
-    for claim, epoch in outdated:
-        _adopt(consumer, claim, epoch)
+    return missing, outdated
 
 
 def _adopt(consumer: ConsumerId, claim: Claim, epoch: int) -> None:
@@ -97,8 +121,10 @@ def _adopt(consumer: ConsumerId, claim: Claim, epoch: int) -> None:
 
     Then a reset died half way, or metadata lost its tail.
     """
-    if consumers.check_owned(consumer=consumer, queues=[claim.queue]).get(claim.queue) == claim.epoch:
-        consumers.adopt_node_epoch(group_id=consumer.group_id, queue=claim.queue, epoch=epoch)
+    if ownership.check_owned(consumer=consumer, queues=[claim.queue]).get(claim.queue) == claim.epoch:
+        ownership.adopt_node_epoch(
+            group_id=consumer.group_id, queue=claim.queue, epoch=epoch, instance_id=consumer.instance_id
+        )
 
 
 def commit(*, consumer: ConsumerId, offsets: Sequence[CommitOffset]) -> list[Committed]:
@@ -126,14 +152,16 @@ def _by_node(rows: Iterable[Row]) -> dict[int, list[Row]]:
 
 
 def _commit(node: Node, consumer: ConsumerId, offsets: list[CommitOffset]) -> dict[int, str]:
+    group_id, instance = consumer.group_id, consumer.instance
     with node.reading() as session:  # a commit may be repeated, so a lost answer leaves nothing in doubt
         allowed = tables.update_committed(
-            session, group_id=consumer.group_id, owner=consumer.text, offsets=offsets
+            session, group_id=group_id, instance=instance, owner=consumer.text, offsets=offsets
         )
         refused = [offset for offset, done in zip(offsets, allowed, strict=True) if not done]
+        queues = [offset.queue for offset in refused]
         positions = (
-            tables.read_positions(session, group_id=consumer.group_id, queues=[o.queue for o in refused])
-            if refused
+            tables.read_positions(session, group_id=group_id, instance=instance, queues=queues)
+            if queues
             else {}
         )
     states = {offset.queue: "ok" for offset in offsets}

@@ -102,7 +102,7 @@ class _Batch:
 
     def parts(self) -> list[Part]:
         """The batch cut by queue, in the order of each queue's first message."""
-        anywhere = routing.candidates(self.id, self.topic.queues)
+        anywhere = routing.candidates(self.id, self._readable())
         parts: dict[tuple[int, bool], Part] = {}
         for index, message in enumerate(self.messages):
             home, movable = self._home(index, message, anywhere[0])
@@ -112,22 +112,32 @@ class _Batch:
             parts[home, movable].indexes.append(index)
         return list(parts.values())
 
+    def _readable(self) -> tuple[int, ...]:
+        """The topic's queues that are read. The closed ones among them count, so that a repeat of a send that
+        was stored just before its queue was closed comes by there, and is found."""
+        known = snapshot.current().queues
+        states = ("read_write", "read_only")
+        live = tuple(one for one in self.topic.queues if one in known and known[one].state in states)
+        return live or self.topic.queues
+
     def _choices(self, home: int, anywhere: Sequence[int]) -> tuple[int, ...]:
         """The queues a part may go to, its home first.
 
         `sent_batch` is per node, so a part that may have been sent before stays on its home's node: there a
-        repeat finds it, whichever queue it is in.
+        repeat finds it, whichever queue it is in. If its home is closed it may go on to the others: a repeat
+        comes the same way, and asks every closed queue's node on it.
         """
         choices = (home, *(queue for queue in anywhere if queue != home))
         if self.fresh:
             return choices
-        node_id = snapshot.find_queue(home).node_id
-        return tuple(queue for queue in choices if snapshot.find_queue(queue).node_id == node_id)
+        info = snapshot.find_queue(home)
+        near = tuple(queue for queue in choices if snapshot.find_queue(queue).node_id == info.node_id)
+        return near if info.state == "read_write" else tuple(dict.fromkeys((*near, *choices)))
 
     def _home(self, index: int, message: NewMessage, free: int) -> tuple[int, bool]:
         """(preferred queue, whether another will do) of a message."""
         if message.queue is not None:
-            if message.queue not in self.topic.queues:
+            if message.queue not in self.topic.queues and not self._is_new(message.queue):
                 mine = ", ".join(map(str, self.topic.queues))
                 what = f"{message.queue} is not a queue of topic {self.topic.name}; its queues are {mine}"
                 error = FieldError(f"messages[{index}].queue", what)
@@ -136,6 +146,11 @@ class _Batch:
         if message.key is None:
             return free, True
         return routing.queue_for_key(message.key, self.topic.layout), self.topic.keyed != "strict"
+
+    def _is_new(self, queue: int) -> bool:
+        """Whether the topic got this queue a moment ago: clients may hear of it before this process."""
+        found, _ = snapshot.find_queues([queue])
+        return queue in found and found[queue].topic_id == self.topic.id
 
     def store(self, part: Part) -> Sequence[Receipt | CatmqError]:
         """The fate of each message of a part."""
@@ -206,6 +221,8 @@ class _Write:
 
     def _try(self, queue: int) -> tuple[int, int]:
         node = connections.node_of(queue)
+        if snapshot.find_queue(queue).state == "creating":
+            snapshot.refresh()  # clients may hear sooner than this process that it is open
         if snapshot.find_queue(queue).state != "read_write" or node.info.state != "read_write":
             with node.reading() as session:
                 return self._known(session) or _closed(queue, node, "not open for sends")

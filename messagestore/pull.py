@@ -4,7 +4,7 @@ Every queue of the answer has a `state`:
 
     ok            messages, or none yet
     fenced        another owner or epoch holds the queue
-    stopped       an operator stopped the group or the subscription
+    stopped       an operator stopped the group, the subscription or the queue in it
     cleaned       the position is below `low`: retention took what was there
     out_of_range  the position is above the head
     lost_tail     the position is in a declared gap (`gap`); `next_offset` is behind it
@@ -131,7 +131,7 @@ def _by_node(
         info = found.get(ask.queue)
         if info is None:
             pulled[ask.queue] = PulledQueue(ask.queue, missing, [], ask.offset)
-        elif known.stopped(consumer.group_id, info.topic_id):
+        elif known.stopped(consumer.group_id, info):
             pulled[ask.queue] = PulledQueue(ask.queue, "stopped", [], ask.offset)
         else:
             nodes.setdefault(info.node_id, []).append(ask)
@@ -148,7 +148,10 @@ def _from_node(
 ) -> None:
     with connections.node(node_id).reading() as session:
         positions = tables.read_positions(
-            session, group_id=consumer.group_id, queues=[ask.queue for ask in asked]
+            session,
+            group_id=consumer.group_id,
+            queues=[ask.queue for ask in asked],
+            instance=consumer.instance,
         )
         for ask in asked:
             position = positions.get(ask.queue)
@@ -177,7 +180,7 @@ def _with_rows(session: Session, ask: PullQueue, consumer: ConsumerId, budget: _
     try:
         position, rows = tables.select_owned(
             session,
-            reader=ReaderKey(consumer.group_id, ask.queue),
+            reader=ReaderKey(consumer.group_id, ask.queue, consumer.instance),
             first=ask.offset,
             end=ask.offset + wanted,
             most_bytes=_OVERSHOOT * budget.size,

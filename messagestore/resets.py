@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from messagestore import connections, tables
 from messagestore.sessions import Session
 from messagestore.tables import Position, ReaderKey
-from metadata import access, groups, ownership
+from metadata import access, groups, instances, ownership
 from metadata.actors import Actor
 from metadata.errors import Code, Conflict, Invalid, NotFound
+from metadata.groups import GroupView
 from metadata.ownership import QueueOwner
+
+MOST_NAMED = 50  # instances, in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +71,22 @@ def reset(
     target: Target,
     actor: Actor,
     queues: Sequence[int] | None = None,
+    instance: str | None = None,
     dry_run: bool = False,
 ) -> list[Move]:
     """Moves a stopped group's offsets in a topic, or in some of its queues; the moves, made or only planned.
 
-    An offset outside a queue's low … head is refused. Needs `manage` on the group. Raises NotFound,
-    Conflict (group_running), Invalid, NodeUnavailable; queues moved before that stay moved, and a repeat is
-    safe.
+    In a broadcasting group it moves those of one instance, which must be named. An offset outside a queue's
+    low … head is refused. Needs `manage` on the group. Raises NotFound, Conflict (group_running), Invalid,
+    NodeUnavailable; queues moved before that stay moved, and a repeat is safe.
     """
     access.require(actor, "manage", group, what="group")
     check(target)
-    owned = _chosen(ownership.queues(group=group, actor=actor), group, topic, queues)
-    if not dry_run and not groups.describe(name=group, actor=actor).stopped:
+    described = groups.describe(name=group, actor=actor)
+    _check_instance(described, instance)
+    owned = [row for row in ownership.queues(group=group, actor=actor) if row.instance == instance]
+    owned = _chosen(owned, group, topic, queues)
+    if not dry_run and not described.stopped:
         what = f"Group {group} is running: stop it first (PATCH /api/v1/groups/{group} with stopped true)."
         raise Conflict(what, code=Code.GROUP_RUNNING)
     moves = [_planned(row, target) for row in owned]
@@ -87,6 +94,19 @@ def reset(
         for row, move in zip(owned, moves, strict=True):
             _move(row, move, actor)
     return moves
+
+
+def _check_instance(group: GroupView, instance: str | None) -> None:
+    """Raises Invalid unless an instance is named that exists; in a clustering group none may be."""
+    if group.mode != "broadcasting":
+        if instance is not None:
+            raise Invalid.field("instance", f"group {group.name} shares its queues: it has no instances")
+        return
+    there_are = [name for name, _ in instances.names(group.id).values()]
+    if instance not in there_are:
+        what = "name the instance to move" if instance is None else f"there is no instance {instance}"
+        listed = ", ".join(there_are[:MOST_NAMED]) or "none yet"
+        raise Invalid.field("instance", f"group {group.name} is broadcasting: {what}; it has {listed}")
 
 
 def _chosen(
@@ -104,7 +124,10 @@ def _chosen(
 
 def _planned(row: QueueOwner, target: Target) -> Move:
     with connections.node(row.node_id).reading() as session:
-        position = tables.read_positions(session, group_id=row.group_id, queues=[row.queue]).get(row.queue)
+        positions = tables.read_positions(
+            session, group_id=row.group_id, queues=[row.queue], instance=row.reader
+        )
+        position = positions.get(row.queue)
         if position is None or position.committed is None:
             raise NotFound(f"Queue {row.queue} has no position yet; try again.", code=Code.QUEUE_NOT_FOUND)
         return Move(row.queue, row.number, position.committed, _offset(session, position, target))
@@ -140,11 +163,12 @@ def _first_at(session: Session, position: Position, at_ms: int) -> int:
 
 
 def _move(row: QueueOwner, move: Move, actor: Actor) -> None:
-    reader = ReaderKey(row.group_id, row.queue)
+    reader = ReaderKey(row.group_id, row.queue, row.reader)
+    ownership.record_reset(row=row, from_offset=move.from_offset, to_offset=move.to_offset, actor=actor)
     with connections.node(row.node_id).writing() as session:
         standing = tables.reset_reader(session, reader=reader, offset=move.to_offset)
     if standing is None:
         raise NotFound(f"Queue {row.queue} lost its position meanwhile.", code=Code.QUEUE_NOT_FOUND)
-    ownership.record_reset(
-        row=row, from_offset=move.from_offset, to_offset=move.to_offset, epoch=standing[0], actor=actor
+    ownership.adopt_node_epoch(
+        group_id=row.group_id, queue=row.queue, epoch=standing[0], instance_id=row.instance_id
     )

@@ -1,7 +1,7 @@
 """Subscriptions with their reader rows: where a group starts in each queue is fixed when it subscribes.
 
 Rows in state creating, then reader rows on the nodes, then ready; backwards when a subscription goes.
-`sweep` finishes what a crash left half done.
+`sweep` finishes what a crash left half done. In a broadcasting group each instance has its own reader row.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 
 from messagestore import connections, tables
-from messagestore.tables import ReaderKey
-from metadata import subscriptions
+from metadata import instances, subscriptions
 from metadata.actors import Actor, job
 from metadata.errors import CatmqError
 from metadata.subscriptions import SubscriptionView
@@ -48,13 +47,16 @@ def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
 
 
 def _insert_readers(subscription: SubscriptionView) -> None:
-    for queue in subscription.queues:
-        with connections.node_of(queue).writing() as session:
-            tables.insert_reader(
+    readers = instances.readers(subscription.group_id)
+    for node, mine in connections.by_node(subscription.queues):
+        with node.writing() as session:
+            tables.insert_readers(
                 session,
-                reader=_reader(subscription, queue),
+                group_id=subscription.group_id,
+                queues=mine,
                 epoch=subscription.base_epoch,
                 latest=subscription.start == "latest",
+                instances=readers,
             )
 
 
@@ -64,16 +66,12 @@ def _take_back(subscription: SubscriptionView, actor: Actor) -> bool:
     try:
         if not subscriptions.give_up(subscription.id):
             return False
-        for queue in subscription.queues:
-            with connections.node_of(queue).writing() as session:
-                tables.delete_reader(session, reader=_reader(subscription, queue), below=below)
+        for node, mine in connections.by_node(subscription.queues):
+            with node.writing() as session:
+                tables.delete_readers(session, group_id=subscription.group_id, queues=mine, below=below)
         subscriptions.remove(subscription.id, actor)
     except CatmqError as error:
         name = f"{subscription.group}/{subscription.topic}"
         log.warning("The reader rows of %s are removed later: %s", name, error.detail)
         return False
     return True
-
-
-def _reader(subscription: SubscriptionView, queue: int) -> ReaderKey:
-    return ReaderKey(subscription.group_id, queue)

@@ -6,9 +6,11 @@ docs/explanation/store.md.
 
     node       create_node_tables  server_facts  now_ms
     queue      create_queue  drop_queue  set_queue_state  close_queues  open_queues  read_head  read_heads
-               read_gaps
+               read_closed  forget_readers  read_gaps
     messages   insert_messages  find_batch  delete_old_batches  select_from  stored_at_ms
-    readers    insert_reader  delete_reader  read_positions  acquire_reader  update_committed  reset_reader
+    readers    insert_readers  delete_readers  delete_instance  read_positions  acquire_reader
+               update_committed  reset_reader
+    verify     count_rows  list_offsets  offset_ends  list_readers  batch_ends  end_of_batches  list_batches
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from messagestore.statements import load
 from metadata.errors import TooLarge
 
 _BODY = 4  # the column of `select_messages`
+_INSTANCES_EACH = 100  # whose reader rows are made in one transaction
 
 
 class Head(NamedTuple):
@@ -65,6 +68,38 @@ class ReaderKey(NamedTuple):
     group_id: int
     queue: int
     instance: str = ""
+
+
+class RowCount(NamedTuple):
+    """What a range of offsets holds: rows, the span of their times (None without rows), and how often the
+    time of a row is before that of the row before it."""
+
+    rows: int
+    earliest_ms: int | None
+    latest_ms: int | None
+    falls: int
+
+
+class ReaderRow(NamedTuple):
+    """A row of `reader`."""
+
+    queue: int
+    group_id: int
+    instance: str
+    epoch: int
+    owner: str
+    committed: int
+
+
+class BatchRow(NamedTuple):
+    """A row of `sent_batch`."""
+
+    batch_id: bytes
+    queue: int
+    first_offset: int
+    message_count: int
+    digest: bytes
+    stored_at_ms: int
 
 
 class ServerFacts(NamedTuple):
@@ -162,6 +197,16 @@ def read_heads(session: Session, *, queues: Sequence[int] | None) -> dict[int, i
     if queues is None:
         return dict(_rows(session, "select_all_heads"))
     return dict(_rows(session, "select_heads", queues=_ids(queues))) if queues else {}
+
+
+def read_closed(session: Session) -> dict[int, str]:
+    """{queue: state} of every queue of the node that is closed for writers."""
+    return dict(_rows(session, "select_closed_heads"))
+
+
+def forget_readers(session: Session, *, queue: int) -> None:
+    """Forgets every place in a queue."""
+    session.transact(_step(session, "delete_queue_readers", queue=queue))
 
 
 def read_gaps(session: Session, *, queue: int, position: int) -> list[tuple[int, int]]:
@@ -355,16 +400,43 @@ def stored_at_ms(session: Session, *, queue: int, offset: int) -> int | None:
 # ------------------------------------------------------------------------------------------- readers
 
 
-def insert_reader(session: Session, *, reader: ReaderKey, epoch: int, latest: bool) -> None:
-    """Makes a reader row at the queue's low or head; one that exists keeps its place."""
-    session.transact(
-        _step(session, "insert_reader", **_reader(reader), epoch=epoch, latest=int(latest)),
-    )
+def insert_readers(
+    session: Session,
+    *,
+    group_id: int,
+    queues: Sequence[int],
+    epoch: int,
+    latest: bool,
+    instances: Sequence[str] = ("",),
+) -> None:
+    """Makes reader rows at the queues' low or head, for each instance; one that exists keeps its place.
+
+    Rows below the epoch do not count as existing: an earlier subscription left them.
+    """
+    rows: dict[str, object] = {"group_id": group_id, "queues": _ids(queues), "below": epoch}
+    rows |= {"epoch": epoch, "latest": int(latest)}
+    for first in range(0, len(instances), _INSTANCES_EACH):
+        steps = []
+        for one in instances[first : first + _INSTANCES_EACH]:
+            steps.append(_step(session, "delete_instance_readers", **rows, instance=one))
+            steps.append(_step(session, "insert_readers", **rows, instance=one))
+        session.transact(*steps)
 
 
-def delete_reader(session: Session, *, reader: ReaderKey, below: int) -> None:
-    """Forgets a reader's place, if its epoch is below a bound."""
-    session.transact(_step(session, "delete_reader", **_reader(reader), below=below))
+def delete_readers(
+    session: Session, *, group_id: int, queues: Sequence[int], below: int, instance: str | None = None
+) -> None:
+    """Forgets the places of a group's readers (None: of all its instances) whose epoch is below a bound."""
+    rows: dict[str, object] = {"group_id": group_id, "queues": _ids(queues), "below": below}
+    if instance is None:
+        session.transact(_step(session, "delete_readers", **rows))
+    else:
+        session.transact(_step(session, "delete_instance_readers", **rows, instance=instance))
+
+
+def delete_instance(session: Session, *, group_id: int, instance: str) -> None:
+    """Forgets every place of an instance."""
+    session.transact(_step(session, "delete_instance", group_id=group_id, instance=instance))
 
 
 def read_positions(
@@ -427,3 +499,54 @@ def reset_reader(session: Session, *, reader: ReaderKey, offset: int) -> tuple[i
     if position is None or position.epoch is None or position.owner is None or position.committed is None:
         return None
     return position.epoch, position.owner, position.committed
+
+
+# ------------------------------------------------------------------------------------------- verify
+
+
+def count_rows(session: Session, *, queue: int, first: int, end: int) -> RowCount:
+    """What lies at offsets first … end-1; keep the range short."""
+    rows = _rows(session, "count_rows", table=message_table(queue), first_offset=first, end_offset=end)
+    return RowCount(*rows[0])
+
+
+def list_offsets(session: Session, *, queue: int, first: int, end: int) -> list[tuple[int, int]]:
+    """(offset, stored at in ms) of the rows at offsets first … end-1."""
+    table = message_table(queue)
+    return list(_rows(session, "select_offsets", table=table, first_offset=first, end_offset=end))
+
+
+def offset_ends(session: Session, *, queue: int, first: int) -> tuple[int | None, int | None]:
+    """The lowest and the highest offset at or above `first` that has a row."""
+    lowest, highest = _rows(session, "select_ends", table=message_table(queue), first_offset=first)[0]
+    return lowest, highest
+
+
+def list_readers(session: Session, *, queues: Sequence[int]) -> list[ReaderRow]:
+    """The reader rows of some queues, of all groups and instances; asked group by group."""
+    groups = [group_id for (group_id,) in _rows(session, "select_reader_groups")] if queues else []
+    return [
+        ReaderRow(*row)
+        for group_id in groups
+        for row in _rows(session, "select_readers", group_id=group_id, queues=_ids(queues))
+    ]
+
+
+def batch_ends(session: Session) -> tuple[bytes | None, int | None]:
+    """The highest batch id that is remembered, and when the oldest batch was stored."""
+    highest, oldest_ms = _rows(session, "select_batch_ends")[0]
+    return highest, oldest_ms
+
+
+def end_of_batches(session: Session, *, after: bytes, last: bytes, most: int) -> tuple[int, bytes | None]:
+    """How many batch ids lie above `after` and up to `last`, at most `most`, and the highest of these."""
+    count, highest = _rows(session, "select_batch_page", after=after, last=last, most=most)[0]
+    return count, highest
+
+
+def list_batches(
+    session: Session, *, queues: Sequence[int], after: bytes, last: bytes, since_ms: int
+) -> list[BatchRow]:
+    """Batches of some queues, by id, with ids above `after` and up to `last`, stored at a time or later."""
+    values = {"queues": _ids(queues), "after": after, "last": last, "since_ms": since_ms}
+    return [BatchRow(*row) for row in _rows(session, "select_batches", **values)]

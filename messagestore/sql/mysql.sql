@@ -120,6 +120,9 @@ SELECT msg_offset, msg_key, tag, headers, body, trace_id,
        CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED), attempt
   FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset ORDER BY msg_offset
 
+-- name: select_closed_heads
+SELECT queue_id, state FROM queue_head WHERE state <> 'rw'
+
 -- name: select_gaps
 SELECT from_offset, to_offset FROM queue_gap WHERE queue_id = :queue AND to_offset > :position ORDER BY from_offset
 
@@ -130,13 +133,20 @@ SELECT CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED)
 -- name: select_now
 SELECT CAST(UNIX_TIMESTAMP(UTC_TIMESTAMP(3)) * 1000 AS SIGNED)
 
--- name: insert_reader
+-- name: insert_readers
 INSERT IGNORE INTO reader (group_id, instance, queue_id, epoch, owner, committed, rewinds)
-SELECT :group_id, :instance, queue_id, :epoch, '', IF(:latest, head, low), 0 FROM queue_head WHERE queue_id = :queue
+SELECT :group_id, :instance, queue_id, :epoch, '', IF(:latest, head, low), 0
+  FROM queue_head WHERE queue_id IN ({queues})
 
--- name: delete_reader
+-- name: delete_readers
+DELETE FROM reader WHERE group_id = :group_id AND queue_id IN ({queues}) AND epoch < :below
+
+-- name: delete_instance_readers
 DELETE FROM reader
- WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue AND epoch < :below
+ WHERE group_id = :group_id AND instance = :instance AND queue_id IN ({queues}) AND epoch < :below
+
+-- name: delete_instance
+DELETE FROM reader WHERE group_id = :group_id AND instance = :instance
 
 -- name: acquire_reader
 UPDATE reader SET epoch = :epoch, owner = :owner
@@ -158,3 +168,42 @@ UPDATE reader SET committed = :position, epoch = epoch + 1, owner = '', rewinds 
 -- name: select_server
 SELECT VERSION(), @@character_set_database, @@collation_database,
        @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@binlog_format, @@read_only
+
+-- What verify asks (messagestore/verify). Chunks are short: no statement runs long on a live node.
+
+-- name: count_rows
+SELECT COUNT(*), CAST(UNIX_TIMESTAMP(MIN(stored_at)) * 1000 AS SIGNED),
+       CAST(UNIX_TIMESTAMP(MAX(stored_at)) * 1000 AS SIGNED), CAST(COALESCE(SUM(falls), 0) AS SIGNED)
+  FROM (SELECT stored_at, stored_at < LAG(stored_at) OVER (ORDER BY msg_offset) AS falls
+          FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset) chunk
+
+-- name: select_offsets
+SELECT msg_offset, CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED)
+  FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset ORDER BY msg_offset
+
+-- name: select_ends
+SELECT (SELECT MIN(msg_offset) FROM {table} WHERE msg_offset >= :first_offset),
+       (SELECT MAX(msg_offset) FROM {table} WHERE msg_offset >= :first_offset)
+
+-- name: select_reader_groups
+SELECT DISTINCT group_id FROM reader
+
+-- name: select_readers
+SELECT queue_id, group_id, instance, epoch, owner, committed
+  FROM reader WHERE group_id = :group_id AND queue_id IN ({queues})
+
+-- name: select_batch_ends
+SELECT MAX(batch_id), CAST(UNIX_TIMESTAMP(MIN(stored_at)) * 1000 AS SIGNED) FROM sent_batch
+
+-- name: select_batch_page
+SELECT COUNT(*), MAX(batch_id) FROM (
+    SELECT batch_id FROM sent_batch
+     WHERE batch_id > :after AND batch_id <= :last ORDER BY batch_id LIMIT :most) page
+
+-- name: select_batches
+SELECT batch_id, queue_id, first_offset, message_count, digest,
+       CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED)
+  FROM sent_batch
+ WHERE batch_id > :after AND batch_id <= :last AND queue_id IN ({queues})
+   AND stored_at >= FROM_UNIXTIME(:since_ms / 1000)
+ ORDER BY batch_id

@@ -116,6 +116,9 @@ SELECT h.queue_id, h.head, h.low, r.epoch, r.owner, r.committed
 SELECT msg_offset, msg_key, tag, headers, body, trace_id, stored_at, attempt
   FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset ORDER BY msg_offset
 
+-- name: select_closed_heads
+SELECT queue_id, state FROM queue_head WHERE state <> 'rw'
+
 -- name: select_gaps
 SELECT from_offset, to_offset FROM queue_gap WHERE queue_id = :queue AND to_offset > :position ORDER BY from_offset
 
@@ -125,14 +128,20 @@ SELECT stored_at FROM {table} WHERE msg_offset >= :first_offset ORDER BY msg_off
 -- name: select_now
 SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
 
--- name: insert_reader
+-- name: insert_readers
 INSERT OR IGNORE INTO reader (group_id, instance, queue_id, epoch, owner, committed, rewinds)
 SELECT :group_id, :instance, queue_id, :epoch, '', CASE WHEN :latest THEN head ELSE low END, 0
-  FROM queue_head WHERE queue_id = :queue
+  FROM queue_head WHERE queue_id IN ({queues})
 
--- name: delete_reader
+-- name: delete_readers
+DELETE FROM reader WHERE group_id = :group_id AND queue_id IN ({queues}) AND epoch < :below
+
+-- name: delete_instance_readers
 DELETE FROM reader
- WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue AND epoch < :below
+ WHERE group_id = :group_id AND instance = :instance AND queue_id IN ({queues}) AND epoch < :below
+
+-- name: delete_instance
+DELETE FROM reader WHERE group_id = :group_id AND instance = :instance
 
 -- name: acquire_reader
 UPDATE reader SET epoch = :epoch, owner = :owner
@@ -150,3 +159,40 @@ UPDATE reader SET committed = MAX(committed, :position)
 -- name: reset_reader
 UPDATE reader SET committed = :position, epoch = epoch + 1, owner = '', rewinds = rewinds + 1
  WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
+
+-- What verify asks (messagestore/verify). Chunks are short: no statement runs long on a live node.
+
+-- name: count_rows
+SELECT COUNT(*), MIN(stored_at), MAX(stored_at), COALESCE(SUM(falls), 0)
+  FROM (SELECT stored_at, stored_at < LAG(stored_at) OVER (ORDER BY msg_offset) AS falls
+          FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset) chunk
+
+-- name: select_offsets
+SELECT msg_offset, stored_at FROM {table}
+ WHERE msg_offset >= :first_offset AND msg_offset < :end_offset ORDER BY msg_offset
+
+-- name: select_ends
+SELECT (SELECT MIN(msg_offset) FROM {table} WHERE msg_offset >= :first_offset),
+       (SELECT MAX(msg_offset) FROM {table} WHERE msg_offset >= :first_offset)
+
+-- name: select_reader_groups
+SELECT DISTINCT group_id FROM reader
+
+-- name: select_readers
+SELECT queue_id, group_id, instance, epoch, owner, committed
+  FROM reader WHERE group_id = :group_id AND queue_id IN ({queues})
+
+-- name: select_batch_ends
+SELECT MAX(batch_id), MIN(stored_at) FROM sent_batch
+
+-- name: select_batch_page
+SELECT COUNT(*), MAX(batch_id) FROM (
+    SELECT batch_id FROM sent_batch
+     WHERE batch_id > :after AND batch_id <= :last ORDER BY batch_id LIMIT :most) page
+
+-- name: select_batches
+SELECT batch_id, queue_id, first_offset, message_count, digest, stored_at
+  FROM sent_batch
+ WHERE batch_id > :after AND batch_id <= :last AND queue_id IN ({queues})
+   AND stored_at >= :since_ms
+ ORDER BY batch_id

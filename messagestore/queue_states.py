@@ -1,0 +1,63 @@
+"""Whether a queue takes messages, as its head row on the node says: made equal to metadata.
+
+A queue is closed on its node before metadata says so, because brokers may hold an older picture, and
+opened after. Whoever did either calls `settle`, and a sweep does for those who died in between; as everybody
+looks at metadata again after writing, the head and metadata agree in the end, whatever crossed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+
+from messagestore import connections, tables
+from metadata import readings, snapshot
+from metadata.errors import CatmqError
+
+log = logging.getLogger(__name__)
+
+
+def set_heads(queues: Collection[int], *, state: str) -> None:
+    """Opens (`rw`) or closes (`ro`, `retired`) queues on their nodes; no write can begin in a closed one.
+
+    Raises NodeUnavailable.
+    """
+    for node, mine in connections.by_node(sorted(queues)):
+        with node.reading() as session:  # harmless to repeat, so nothing is in doubt
+            for queue in mine:
+                tables.set_queue_state(session, queue=queue, state=state)
+
+
+def settle(queues: Iterable[int]) -> None:
+    """Makes the heads of queues say what metadata says. Raises NodeUnavailable."""
+    for queue in queues:
+        applied = None
+        while (wanted := readings.head_state(queue)) not in (None, applied):
+            set_heads([queue], state=str(wanted))
+            applied = wanted
+
+
+def settle_later(queues: Iterable[int]) -> None:
+    """The same, as far as it can be done now: the sweep does the rest."""
+    try:
+        settle(queues)
+    except CatmqError as error:
+        log.warning("Heads of queues are set later: %s", error.detail)
+
+
+def sweep() -> int:
+    """Mends heads that contradict metadata, on every node that answers; how many."""
+    mended = 0
+    for node_id, info in snapshot.current().nodes.items():
+        if info.state == "offline":
+            continue
+        try:
+            with connections.node(node_id).reading() as session:
+                closed = tables.read_closed(session)
+            heads = readings.head_states(node_id)
+            wrong = [queue for queue, state in heads.items() if closed.get(queue, "rw") != state]
+            settle(wrong)
+            mended += len(wrong)
+        except CatmqError as error:
+            log.warning("The heads of node %s are compared later: %s", info.name, error.detail)
+    return mended

@@ -1,0 +1,244 @@
+"""Does what is remembered of sends match what is stored?
+
+`sent_batch` is walked in pages by id, once per node for all queues, up to the highest id there was at the
+start. A send writes its row in the transaction that writes head and messages, so a head that is read
+after a batch is not below its end, and a row below a head that was read before the walk has a batch,
+unless that was trimmed. Trimming takes the oldest first: what is younger than a batch that was met in
+the same queue, and than the oldest that is left, has not been trimmed.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from uuid import UUID
+
+from messagestore import faults, tables
+from messagestore.messages import NewMessage, digest
+from messagestore.sessions import Session
+from messagestore.tables import BatchRow
+from messagestore.verify.findings import Finding
+from messagestore.verify.ranges import Range, Ranges, shown, within, without
+from messagestore.verify.report import QueueReport
+from messagestore.verify.rows import first_at
+from messagestore.verify.visit import Visit
+from metadata.errors import NodeUnavailable
+
+PAGE = 10_000  # rows of `sent_batch`, of any queue
+DIGEST_BYTES = 16
+_ALL_BYTES = 2**62
+
+
+class BatchWalk:
+    """The batches of some queues, whose openings were read before."""
+
+    def __init__(self, visit: Visit, queues: Iterable[QueueReport], *, digests: bool) -> None:
+        self._visit = visit
+        self._queues = {one.id: one for one in queues if one.opening is not None}
+        self._openings = {one.id: one.opening for one in self._queues.values() if one.opening is not None}
+        self._digests = digests
+        self._claims = {queue: Ranges() for queue in self._queues}
+        self._heads = {queue: opening.head for queue, opening in self._openings.items()}
+
+    def run(self) -> None:
+        """Walks all nodes side by side; the reports have what was found."""
+        nodes: dict[int, list[int]] = {}
+        for one in self._queues.values():
+            nodes.setdefault(one.node_id, []).append(one.id)
+        walks = [self._node(node_id, queues) for node_id, queues in nodes.items()]
+        before: BatchRow | None = None
+        for row in heapq.merge(*walks, key=lambda one: one.batch_id):
+            if before is not None and before.batch_id == row.batch_id:
+                self._twice(before, row)
+            before = row
+        for one in self._queues.values():
+            if one.unseen is None:
+                self._settle(one)
+
+    def _node(self, node_id: int, queues: list[int]) -> Iterator[BatchRow]:
+        """The batches of a node by id, each judged by itself. A node that goes away ends it."""
+        try:
+            last, _ = self._visit.ask(node_id, tables.batch_ends)
+            yield from self._pages(node_id, queues, last) if last is not None else ()
+        except NodeUnavailable as error:
+            for queue in queues:
+                self._queues[queue].unseen = error.detail
+        except faults.Final as fault:
+            for queue in queues:
+                self._queues[queue].add(Finding("unreadable", "table sent_batch", fault.detail))
+
+    def _pages(self, node_id: int, queues: list[int], last: bytes) -> Iterator[BatchRow]:
+        after, done, since_ms = b"", 0, min(self._openings[queue].since_ms for queue in queues)
+        while True:
+            count, end, rows = self._visit.ask(node_id, _page(queues, after, last, since_ms))
+            self._know_heads(node_id, rows)
+            for row in rows:
+                if self._claim(row):
+                    yield row
+            done += count
+            self._visit.say(f"batches on node {self._queues[queues[0]].expected.node}:", done, 0)
+            self._visit.spent(max(count, 1))
+            if end is None or count < PAGE:
+                return
+            after = end
+
+    def _know_heads(self, node_id: int, rows: list[BatchRow]) -> None:
+        """Reads the heads anew that batches reach beyond: after them, so they cannot be too low."""
+        beyond = sorted({row.queue for row in rows if _end(row) > self._heads[row.queue]})
+        if beyond:
+            heads = self._visit.ask(node_id, lambda session: tables.read_heads(session, queues=beyond))
+            self._heads.update(heads)
+
+    def _claim(self, row: BatchRow) -> bool:
+        """Judges a batch by itself; whether it is one at all, and about messages that are kept."""
+        queue = self._queues[row.queue]
+        low = self._openings[row.queue].low
+        first, end, name = row.first_offset, _end(row), f"batch {UUID(bytes=row.batch_id)}"
+        if row.message_count < 1 or first < 0 or len(row.digest) != DIGEST_BYTES:
+            what = f"{row.message_count} messages from offset {first}, a digest of {len(row.digest)} bytes"
+            self._add(queue, row, Finding("batch_malformed", name, what))
+            return False
+        if end <= low:
+            return False
+        queue.batches += 1
+        if end > self._heads[row.queue]:
+            self._beyond(queue, row, name)
+        overlap = self._claims[row.queue].add(max(first, low), end)
+        if overlap is not None:
+            what = f"{name} claims {shown(first, end)}, and other batches do {shown(*overlap)}"
+            self._add(queue, row, Finding("batch_overlap", shown(*overlap), what, *overlap))
+        if self._digests:
+            self._compare(queue, row, name)
+        return True
+
+    def _add(self, queue: QueueReport, row: BatchRow, finding: Finding) -> None:
+        """Takes in a finding about a batch that is still remembered."""
+
+        def question(session: Session) -> bool:
+            return tables.find_batch(session, batch_id=row.batch_id) is not None
+
+        try:
+            if self._visit.ask(queue.node_id, question):
+                queue.add(finding)
+        except NodeUnavailable as error:
+            queue.unseen = error.detail
+
+    def _beyond(self, queue: QueueReport, row: BatchRow, name: str) -> None:
+        head = self._visit.ask(queue.node_id, lambda session: tables.read_head(session, queue=queue.id))
+        if head is not None and _end(row) > head.head:
+            what = f"{name} claims {shown(row.first_offset, _end(row))}, and the head is {head.head}"
+            self._add(
+                queue, row, Finding("batch_outside", name, what, max(row.first_offset, head.head), _end(row))
+            )
+
+    def _compare(self, queue: QueueReport, row: BatchRow, name: str) -> None:
+        """Takes the digest of the stored messages anew; missing ones are found by others."""
+        first, end = row.first_offset, _end(row)
+        select = functools.partial(
+            tables.select_from, queue=queue.id, first=first, end=end, most_bytes=_ALL_BYTES
+        )
+        try:
+            stored = self._visit.ask(queue.node_id, select)
+        except faults.Final as fault:
+            queue.unseen = fault.detail  # unless the table cannot be read at all: then that is a finding
+            return
+        self._visit.spent(len(stored))
+        if len(stored) != row.message_count:
+            return
+        messages = [
+            NewMessage(body=one.body, key=one.key, tag=one.tag, headers=one.headers, trace_id=one.trace_id)
+            for one in stored
+        ]
+        differs = ["the digest of its messages"] if digest(messages) != row.digest else []
+        if {one.stored_at_ms for one in stored} != {row.stored_at_ms}:
+            differs.append("when its messages were stored")
+        if differs:
+            what = f"{name}: {' and '.join(differs)}"
+            self._add(queue, row, Finding("batch_differs", shown(first, end), what, first, end))
+
+    def _twice(self, one: BatchRow, other: BatchRow) -> None:
+        """The same id on two nodes."""
+        for row, elsewhere in ((one, other), (other, one)):
+            there = shown(elsewhere.first_offset, _end(elsewhere))
+            what = f"batch {UUID(bytes=row.batch_id)} is stored in queue {elsewhere.queue}, too: {there}"
+            here = row.first_offset, _end(row)
+            self._add(self._queues[row.queue], row, Finding("batch_twice", shown(*here), what, *here))
+
+    def _settle(self, queue: QueueReport) -> None:
+        """Judges what all batches of a queue claim together."""
+        start, _, head, gaps, _ = self._openings[queue.id]
+        claims = list(self._claims[queue.id])
+        try:
+            for piece in self._kept(queue, within(claims, gaps)):
+                what = "a batch claims them, and they lie in a declared gap"
+                queue.add(Finding("batch_in_gap", shown(*piece), what, *piece))
+            if claims:
+                for hole in without([(max(start, claims[0][0]), head)], [*claims, *gaps]):
+                    self._hole(queue, hole, claims[0][0])
+        except NodeUnavailable as error:
+            queue.unseen = error.detail
+        except faults.Final as fault:
+            queue.unseen = fault.detail  # unless the table cannot be read at all: then that is a finding
+
+    def _kept(self, queue: QueueReport, ranges: list[Range]) -> list[Range]:
+        head = self._visit.ask(queue.node_id, lambda session: tables.read_head(session, queue=queue.id))
+        return [] if head is None else without(ranges, [(-1, head.low)])
+
+    def _hole(self, queue: QueueReport, hole: Range, oldest_claim: int) -> None:
+        """Rows that no batch claims, too young to have lost theirs by trimming."""
+
+        def question(session: Session) -> Range | None:
+            oldest_here = tables.stored_at_ms(session, queue=queue.id, offset=oldest_claim)
+            _, oldest_left = tables.batch_ends(session)
+            if oldest_here is None or oldest_left is None:
+                return None
+            younger_ms = max(oldest_here, oldest_left) + 1
+            first = first_at(session, queue=queue.id, bounds=hole, at_ms=younger_ms)
+            lowest, _ = tables.offset_ends(session, queue=queue.id, first=first)
+            head = tables.read_head(session, queue=queue.id)
+            if lowest is None or lowest >= hole[1] or head is None:
+                return None
+            return (max(lowest, head.low), hole[1]) if head.low < hole[1] else None
+
+        found = None if queue.full("unclaimed") else self._visit.ask(queue.node_id, question)
+        if found is None or self._claimed_after_all(queue, found):
+            return
+        what = "there are messages that no batch claims, although younger than the oldest kept batch"
+        queue.add(Finding("unclaimed", shown(*found), what, *found))
+
+    def _claimed_after_all(self, queue: QueueReport, found: Range) -> bool:
+        """Looks for their batch once more, through the node's whole list."""
+
+        def last(session: Session) -> bytes:
+            return tables.batch_ends(session)[0] or b""
+
+        end = self._visit.ask(queue.node_id, last)
+        after = b""
+        while True:
+            count, page_end, rows = self._visit.ask(queue.node_id, _page([queue.id], after, end, 0))
+            if any(row.first_offset < found[1] and _end(row) > found[0] for row in rows):
+                return True
+            self._visit.spent(max(count, 1))
+            if page_end is None or count < PAGE:
+                return False
+            after = page_end
+
+
+def _end(row: BatchRow) -> int:
+    return row.first_offset + row.message_count
+
+
+def _page(
+    queues: list[int], after: bytes, last: bytes, since_ms: int
+) -> Callable[[Session], tuple[int, bytes | None, list[BatchRow]]]:
+    """Asks for the next page: how many ids it has, the highest of them, and the rows of some queues."""
+
+    def question(session: Session) -> tuple[int, bytes | None, list[BatchRow]]:
+        count, end = tables.end_of_batches(session, after=after, last=last, most=PAGE)
+        if end is None:
+            return count, None, []
+        rows = tables.list_batches(session, queues=queues, after=after, last=end, since_ms=since_ms)
+        return count, end, rows
+
+    return question

@@ -1,0 +1,138 @@
+"""Are the rows of a queue dense, and do their times never fall?
+
+Counted in chunks, so that few rows travel; only a chunk that is short is looked at row by row. Every
+write commits head and rows together and retention raises `low` before it deletes. So rows below a head
+that was read before them must be there, unless a `low` or a gap that is read after them says otherwise.
+"""
+
+from __future__ import annotations
+
+from messagestore import tables
+from messagestore.sessions import Session
+from messagestore.verify.findings import Finding
+from messagestore.verify.ranges import Range, cut, holes, shown, within, without
+from messagestore.verify.report import Opening, QueueReport, missing
+from messagestore.verify.visit import Visit
+
+CHUNK = 10_000  # offsets
+_FAR = 2**63 - 1
+
+
+def first_at(session: Session, *, queue: int, bounds: Range, at_ms: int) -> int:
+    """The first offset in bounds stored at or after a time, or the end: times never fall, so halve."""
+    low, high = bounds
+    while low < high:
+        middle = (low + high) // 2
+        stored_at = tables.stored_at_ms(session, queue=queue, offset=middle)
+        if stored_at is not None and stored_at < at_ms:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def unexplained(session: Session, *, queue: int, runs: list[Range]) -> list[Range]:
+    """What is left of runs of missing offsets after a fresh look at low, gaps and head.
+
+    A head that fell explains what is above it: that is a finding of its own.
+    """
+    gaps = tables.read_gaps(session, queue=queue, position=0)
+    head = tables.read_head(session, queue=queue)
+    if head is None:
+        return []  # also a finding of its own
+    return without(runs, [*gaps, (-1, head.low), (head.head, _FAR)])
+
+
+class RowScan:
+    """One queue's rows, from its opening's start to its head."""
+
+    def __init__(self, visit: Visit, queue: QueueReport, opening: Opening) -> None:
+        self._visit = visit
+        self._queue = queue
+        self._opening = opening
+        self._clock: int | None = None  # when the last row so far was stored, ms
+
+    def run(self) -> None:
+        """Looks at all of them; the report has what was found. Raises NodeUnavailable, faults.Final."""
+        start, _, head, gaps, _ = self._opening
+        self._queue.reached = start
+        for first, end in cut(without([(start, head)], gaps), CHUNK):
+            self._chunk(first, end)
+            self._queue.reached = end
+            name = f"{self._queue.expected.topic} queue {self._queue.id}: offsets"
+            self._visit.say(name, end - start, head - start)
+            if self._queue.full("missing"):
+                self._queue.unseen = f"too many holes: nothing above offset {end - 1} was looked at"
+                return
+        self._queue.reached = head
+        for first, end in within(gaps, [(start, head)]):
+            self._gap(first, end)
+
+    def _chunk(self, first: int, end: int) -> None:
+        count = self._visit.ask(
+            self._queue.node_id,
+            lambda session: tables.count_rows(session, queue=self._queue.id, first=first, end=end),
+        )
+        self._queue.rows += count.rows
+        if count.rows < end - first:
+            for run in self._missing(first, end):
+                self._queue.add(missing(*run))
+        if count.earliest_ms is not None:
+            if count.falls or (self._clock is not None and count.earliest_ms < self._clock):
+                self._times(first, end)
+            else:
+                self._clock = count.latest_ms
+        self._visit.spent(max(count.rows, 1))
+
+    def _missing(self, first: int, end: int) -> list[Range]:
+        """What is missing for no reason, seen twice."""
+
+        def question(session: Session) -> list[Range]:
+            offsets = tables.list_offsets(session, queue=self._queue.id, first=first, end=end)
+            runs = holes(first, end, offsets=[offset for offset, _ in offsets])
+            return unexplained(session, queue=self._queue.id, runs=runs)
+
+        found = []
+        for run in self._visit.ask(self._queue.node_id, question):
+            if self._queue.full("missing"):
+                break
+            found += self._again(run)
+        return found
+
+    def _again(self, run: Range) -> list[Range]:
+        def question(session: Session) -> list[Range]:
+            lowest, _ = tables.offset_ends(session, queue=self._queue.id, first=run[0])
+            runs = without([run], [] if lowest is None else [(lowest, _FAR)])
+            return unexplained(session, queue=self._queue.id, runs=runs)
+
+        return self._visit.ask(self._queue.node_id, question)
+
+    def _times(self, first: int, end: int) -> None:
+        rows = self._visit.ask(
+            self._queue.node_id,
+            lambda session: tables.list_offsets(session, queue=self._queue.id, first=first, end=end),
+        )
+        for offset, stored_at in rows:
+            if self._clock is not None and stored_at < self._clock:
+                what = f"stored {self._clock - stored_at} ms before what comes before it"
+                self._queue.add(Finding("time_falls", shown(offset, offset + 1), what, offset, offset + 1))
+            self._clock = stored_at
+
+    def _gap(self, first: int, end: int) -> None:
+        """Rows where there should be none, seen twice, above the `low` and in a gap that were read after."""
+
+        def question(session: Session) -> int | None:
+            lowest, _ = tables.offset_ends(session, queue=self._queue.id, first=first)
+            if lowest is None or lowest >= end:
+                return None
+            head = tables.read_head(session, queue=self._queue.id)
+            gaps = tables.read_gaps(session, queue=self._queue.id, position=lowest)
+            declared = any(gap_first <= lowest < gap_end for gap_first, gap_end in gaps)
+            return lowest if head is not None and head.low <= lowest and declared else None
+
+        found = self._visit.ask(self._queue.node_id, question) is not None
+        lowest = self._visit.ask(self._queue.node_id, question) if found else None
+        if lowest is None:
+            return
+        what = f"there are messages in the declared gap {shown(first, end)}"
+        self._queue.add(Finding("row_in_gap", shown(lowest, lowest + 1), what, lowest, end))

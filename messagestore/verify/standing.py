@@ -1,0 +1,153 @@
+"""Heads, positions and states: do node and metadata agree, and is no position where nothing is?
+
+Metadata is read before and after the node. On a node the order is: reader rows, then per queue gaps, last
+row, and the head at last: whatever must not be above a head was read before it, so it cannot have come
+meanwhile. What contradicts metadata must contradict both pictures of it, and all of this twice, a second
+apart: a change of state goes to node and metadata one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from messagestore import faults, tables
+from messagestore.sessions import Session
+from messagestore.tables import Head, ReaderRow
+from messagestore.verify.findings import Finding
+from messagestore.verify.ranges import Range, shown
+from messagestore.verify.report import Opening
+from metadata.expected import ExpectedQueue, ExpectedReader
+
+HEAD_STATES = {"read_write": "rw", "read_only": "ro", "retired": "retired"}
+Judged = Iterator[Finding | str]  # a text is a note: odd, but explained
+
+
+@dataclass(slots=True)
+class Look:
+    """A queue as its node showed it. `unreadable`: what the node said of the table."""
+
+    gaps: list[Range] = field(default_factory=list)
+    last: int | None = None
+    unreadable: str | None = None
+    head: Head | None = None
+    readers: list[ReaderRow] = field(default_factory=list)
+
+
+def look(session: Session, *, queues: Sequence[int]) -> dict[int, Look]:
+    """Some queues of one node, in the order that makes what is seen fit together."""
+    readers = tables.list_readers(session, queues=queues)
+    looks = {queue: _one(session, queue) for queue in queues}
+    for row in readers:
+        looks[row.queue].readers.append(row)
+    return looks
+
+
+def _one(session: Session, queue: int) -> Look:
+    seen = Look(gaps=tables.read_gaps(session, queue=queue, position=0))
+    try:
+        _, seen.last = tables.offset_ends(session, queue=queue, first=0)
+    except faults.Final as fault:
+        seen.unreadable = fault.detail
+    seen.head = tables.read_head(session, queue=queue)
+    return seen
+
+
+def judge(
+    *, seen: Look, opening: Opening | None, before: ExpectedQueue, after: ExpectedQueue
+) -> list[Finding | str]:
+    """What is wrong with a queue as it was seen between two pictures of metadata."""
+    judged = [*_of_readers(seen, before, after)]
+    if seen.unreadable is not None:
+        judged.append(Finding("unreadable", f"table message_{after.queue}", seen.unreadable))
+    if seen.head is None:
+        return [*judged, Finding("head_missing", "queue_head", "there is no head row")]
+    judged += _of_head(seen, seen.head, opening)
+    if (before.state, before.node_state, before.node_epoch) == (
+        after.state,
+        after.node_state,
+        after.node_epoch,
+    ):
+        judged += _of_state(seen.head, after)
+    return judged
+
+
+def _of_head(seen: Look, head: Head, opening: Opening | None) -> Judged:
+    if not 0 <= head.low <= head.head:
+        yield Finding("low_outside", "queue_head", f"low is {head.low}, the head is {head.head}")
+    if seen.last is not None and seen.last >= head.head:
+        what = f"the head is {head.head}, and there are rows up to offset {seen.last}"
+        span = head.head, seen.last + 1
+        yield Finding("head_behind", shown(*span), what, *span)
+    if opening is not None and head.head < opening.head:
+        yield Finding("head_fell", "queue_head", f"the head is {head.head}; it was {opening.head}")
+    for first, end in seen.gaps:
+        if end > head.head:
+            what = f"the gap {first} … {end - 1} reaches above the head, {head.head}"
+            yield Finding("gap_above_head", shown(first, end), what, first, end)
+
+
+def _of_state(head: Head, queue: ExpectedQueue) -> Judged:
+    if head.node_epoch != queue.node_epoch:
+        what = f"the head row is of epoch {head.node_epoch}, node {queue.node} of {queue.node_epoch}"
+        yield Finding("node_epoch_differs", "queue_head", what)
+    wanted = HEAD_STATES[queue.state]
+    closed = queue.node_state != "read_write" and wanted == "rw"
+    if head.state == ("ro" if closed else wanted):
+        if closed:
+            yield f"closed, because node {queue.node} is {queue.node_state}"
+        return
+    meant = f"{queue.state}, and node {queue.node} {queue.node_state}"
+    yield Finding("state_differs", "queue_head", f"the head row is {head.state}; metadata says {meant}")
+
+
+def _of_readers(seen: Look, before: ExpectedQueue, after: ExpectedQueue) -> Judged:
+    names = {(one.group_id, one.instance): (one.group, one.instance_name) for one in after.readers}
+    head = seen.head.head if seen.head else None
+    for row in seen.readers:
+        unknown = f"with id {row.group_id}", row.instance
+        where = _named(*names.get((row.group_id, row.instance), unknown))
+        if row.committed < 0:
+            yield Finding("committed_below", where, f"committed is {row.committed}")
+        elif head is not None and row.committed > head:
+            what = f"committed is {row.committed}, the head is {head}"
+            yield Finding("committed_above", where, what, head, row.committed)
+    rows = {(row.group_id, row.instance): row for row in seen.readers}
+    known = {reader.subscription_id for reader in before.readers}
+    for reader in after.readers:
+        if reader.subscription_id in known:
+            yield from _of_reader(reader, rows.get((reader.group_id, reader.instance)))
+
+
+def _of_reader(reader: ExpectedReader, row: ReaderRow | None) -> Judged:
+    where = _named(reader.group, reader.instance_name)
+    if reader.epoch is None:
+        yield Finding("position_missing", where, "there is no row for this queue in metadata")
+    if row is None:
+        if reader.required:
+            yield Finding("reader_missing", where, "there is no reader row on the node")
+    elif row.epoch < reader.base_epoch:
+        what = f"the reader row is of an earlier subscription: epoch {row.epoch}"
+        yield Finding("reader_missing", where, what)
+    elif reader.epoch is not None and row.epoch > reader.epoch:
+        what = f"the node is at epoch {row.epoch}, metadata at {reader.epoch}"
+        # A reset takes the owner away and raises the node's epoch first; the next acquire tells metadata.
+        yield Finding("epoch_ahead", where, what) if row.owner else f"{where}: {what}, after a reset"
+
+
+def _named(group: str, instance: str) -> str:
+    return f"group {group}, instance {instance}" if instance else f"group {group}"
+
+
+def both(first: Sequence[Finding | str], second: Sequence[Finding | str]) -> list[Finding | str]:
+    """What was judged twice, as it was the second time."""
+    known = {_subject(one) for one in first}
+    return [one for one in second if _subject(one) in known]
+
+
+def _subject(judged: Finding | str) -> tuple[str, ...]:
+    """What a finding is about, without figures that move; of a note, the reader before its colon."""
+    if isinstance(judged, str):
+        return ("note", judged.partition(":")[0])
+    about_offsets = judged.kind in ("head_behind", "gap_above_head")
+    return (judged.kind,) if about_offsets else (judged.kind, judged.where)
