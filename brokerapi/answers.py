@@ -8,15 +8,25 @@ from typing import Any, TypeVar
 from messagestore.lag import QueueLag
 from messagestore.resets import Move
 from messagestore.topics import TopicState
+from metadata.brokers import BrokerView
 from metadata.groups import GroupView, MemberView
+from metadata.history import RebalanceView
 from metadata.keys import KeyView
 from metadata.nodes import NodeView
 from metadata.pages import Page
+from metadata.rebalance import Moves
 from metadata.subscriptions import SubscriptionView
 from metadata.topics import TopicView
 
 V = TypeVar("V")
 PEOPLE = ("owners", "department", "alarm_emails", "remark")
+GROUP_SETTINGS = (
+    "session_timeout_ms",
+    "allow_addresses",
+    "deny_addresses",
+    "max_active_members",
+    *PEOPLE,
+)
 SETTINGS = ("keyed", "on_unknown", "retention_days", "keep_unread_days", "retention_bytes", *PEOPLE)
 
 
@@ -48,14 +58,14 @@ def group(view: GroupView) -> dict[str, Any]:
 
 def group_summary(view: GroupView) -> dict[str, Any]:
     """A group in a list."""
-    names = ("name", "mode", "stopped", "session_timeout_ms", "generation", "rebalancing")
-    return _some(view, (*names, *PEOPLE, "created_at_ms"))
+    names = ("name", "mode", "stopped", "generation", "rebalancing")
+    return _some(view, (*names, *GROUP_SETTINGS, "created_at_ms"))
 
 
 def member(view: MemberView) -> dict[str, Any]:
     """A consumer that is in a group."""
     names = ("name", "instance_id", "consumer_id_prefix", "address", "sdk", "generation")
-    return _some(view, (*names, "joined_at_ms", "heartbeat_age_ms", "queues"))
+    return _some(view, (*names, "joined_at_ms", "heartbeat_age_ms", "queues", "active"))
 
 
 def subscriptions(views: Iterable[SubscriptionView]) -> list[dict[str, Any]]:
@@ -65,19 +75,19 @@ def subscriptions(views: Iterable[SubscriptionView]) -> list[dict[str, Any]]:
 
 def subscription(view: SubscriptionView) -> dict[str, Any]:
     """A topic that a group reads."""
-    return _some(view, ("group", "topic", "state", "start", "stopped", "created_at_ms"))
+    return _some(view, ("group", "topic", "state", "start", "stopped", "stopped_queues", "created_at_ms"))
 
 
 def offsets(group: str, lags: Sequence[QueueLag]) -> dict[str, Any]:
     """How far a group is: the sum of the lags and the worst age, null while one of them is not known."""
-    names = ("topic", "queue", "number", "committed", "head", "low", "lag", "lag_ms", "owner", "epoch")
+    names = ("topic", "queue", "number", "instance", "committed", "head", "low", "lag", "lag_ms")
     behind = [one.lag for one in lags if one.lag is not None]
     ages = [one.lag_ms for one in lags if one.lag_ms is not None]
     return {
         "group": group,
         "lag": sum(behind) if len(behind) == len(lags) else None,
         "lag_ms": max(ages, default=0) if len(ages) == len(lags) else None,
-        "queues": [_some(one, names) for one in lags],
+        "queues": [_some(one, (*names, "owner", "epoch")) for one in lags],
     }
 
 
@@ -88,10 +98,32 @@ def moves(planned: Iterable[Move]) -> list[dict[str, Any]]:
     ]
 
 
+def rebalanced(done: Moves, *, dry_run: bool) -> dict[str, Any]:
+    """What a rebalance did, or would do."""
+    planned = [{**_move(one, one.source, one.target), "at_once": one.at_once} for one in done.moves]
+    return {"dry_run": dry_run, "generation": done.generation, "moves": planned}
+
+
+def rebalance(view: RebalanceView) -> dict[str, Any]:
+    """A rebalance of the past."""
+    made = [{**_move(one, one.from_member, one.to_member), "pause_ms": one.pause_ms} for one in view.moves]
+    return {**_some(view, ("id", "generation", "cause", "at_ms", "assignment")), "moves": made}
+
+
+def _move(one: object, source: str | None, target: str | None) -> dict[str, Any]:
+    return {**_some(one, ("queue", "topic")), "from": source, "to": target}
+
+
 def node(view: NodeView) -> dict[str, Any]:
     """A node, without passwords."""
     names = ("name", "kind", "engine", "host", "port", "database", "username", "state", "special", "epoch")
     return _some(view, (*names, "capacity_gb", "queues", "created_at_ms"))
+
+
+def broker(view: BrokerView) -> dict[str, Any]:
+    """A broker of the registry."""
+    names = ("name", "url", "state", "alive", "version", "started_at_ms", "last_seen_at_ms", "stopped_at_ms")
+    return _some(view, names)
 
 
 def key(view: KeyView) -> dict[str, Any]:

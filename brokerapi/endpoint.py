@@ -109,6 +109,8 @@ class Endpoint(APIView):
         if request.method == "HEAD":
             response.content = b""
         metrics.count_request(request, response)
+        # respond() has logged it if it is a fault; Django would log every 503, too.
+        response._has_been_logged = True  # type: ignore[attr-defined]
         return response
 
     def _answer(self, request: HttpRequest, words: dict[str, Any]) -> HttpResponse:

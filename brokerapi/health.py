@@ -8,7 +8,7 @@ import msgspec
 
 from brokerapi import draining
 from messagestore import nodes, suspects
-from metadata import snapshot
+from metadata import brokers, snapshot
 from metadata.errors import MetadataUnavailable
 
 MOST_SUSPECTS = 10  # named one by one; the metrics count all
@@ -24,8 +24,8 @@ class Health(msgspec.Struct, kw_only=True):
 
 def readiness() -> Health:
     """ok, degraded (some sends or pulls work) or unready (none do)."""
-    if draining.draining():
-        return Health(status="unready", because=["this broker is stopping"])
+    if draining.because():
+        return Health(status="unready", because=[draining.because()])
     try:
         known = snapshot.current()
     except MetadataUnavailable as error:
@@ -38,6 +38,8 @@ def readiness() -> Health:
     because += [f"queue {queue} is suspect" for queue in suspects.current()[:MOST_SUSPECTS]]
     if snapshot.age_s() > STALE_S:
         because.append(f"the metadata database has not answered for {snapshot.age_s():.0f} s")
+    if brokers.complaint():
+        because.append(f"this broker is not registered: {brokers.complaint()}")
     if silent and len(silent) == len(latencies):
         return Health(status="unready", because=because)
     return Health(status="degraded" if because else "ok", because=because)

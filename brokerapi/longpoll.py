@@ -2,8 +2,8 @@
 
 It reads once. If there is nothing, and nothing to tell, the thread waits behind the positions it
 read from, without a database connection, until a head passes one of them, the group's generation
-moves, the broker drains or the time is over; then it reads once more and answers. It never reads a
-third time, so whatever wakes it for nothing cannot make it spin here.
+moves, the broker is pulled out or stops, or the time is over; then it reads once more and answers.
+It never reads a third time, so whatever wakes it for nothing cannot make it spin here.
 
 Waiting threads are capped (`max_waiters`) below the number of threads of the worker: above the cap
 a pull is answered at once, empty, so that sends and commits always find a thread.
@@ -53,7 +53,11 @@ class Pulled(NamedTuple):
 
 
 def pull_or_wait(*, consumer: ConsumerId, asked: Asked) -> Pulled:
-    """Messages of the asked queues, waiting up to `wait_ms` for the first. Raises NodeUnavailable."""
+    """Messages of the asked queues, waiting up to `wait_ms` for the first.
+
+    Raises Draining, NodeUnavailable.
+    """
+    draining.check()
     answer = _pull(consumer, asked)
     if asked.wait_ms == 0 or _worth_telling(answer) or not _places.acquire(blocking=False):
         return answer
@@ -109,6 +113,6 @@ class _Wait:
                 waiter.wait(left_s)
 
     def _news(self) -> bool:
-        if draining.draining() or _generation(self.group_id, self.generation) != self.generation:
+        if draining.hurries() or _generation(self.group_id, self.generation) != self.generation:
             return True
         return any(board.known(queue) > offset for queue, offset in self.offsets.items())

@@ -104,19 +104,24 @@ class TopicChange(Change, _TopicSettings):
     """What to change of a topic."""
 
 
-class GroupCreate(Request, _People):
+class _GroupSettings(_People):
+    session_timeout_ms = Number(required=False)
+    allow_addresses = Text(required=False, help_text="addresses and networks of members; empty: all")
+    deny_addresses = Text(required=False)
+    max_active_members = Number(required=False, allow_null=True, help_text="further members stand by")
+
+
+class GroupCreate(Request, _GroupSettings):
     """A new consumer group."""
 
     name = Text()
     mode = serializers.ChoiceField(choices=["clustering", "broadcasting"], default="clustering")
-    session_timeout_ms = Number(required=False)
 
 
-class GroupChange(Change, _People):
+class GroupChange(Change, _GroupSettings):
     """What to change of a group."""
 
     stopped = Flag(required=False)
-    session_timeout_ms = Number(required=False)
 
 
 class SubscriptionCreate(Request):
@@ -129,13 +134,17 @@ class SubscriptionCreate(Request):
 class SubscriptionChange(Change):
     """What to change of a subscription."""
 
-    stopped = Flag()
+    stopped = Flag(required=False)
+    stopped_queues = serializers.ListField(
+        child=Number(), required=False, help_text="ids of queues that are not read for now"
+    )
 
 
 class OffsetsReset(Request):
     """Where to move a stopped group's positions in a topic; times are those of the node's clock."""
 
     topic = Text()
+    instance = Text(required=False, help_text="whose, in a broadcasting group")
     queues = serializers.ListField(child=Number(), required=False, allow_empty=False, help_text="else all")
     to = serializers.ChoiceField(choices=["earliest", "latest", "offset", "time"])
     offset = Number(required=False)
@@ -166,6 +175,12 @@ class NodeChange(Change):
     state = serializers.ChoiceField(choices=["read_write", "read_only", "offline"], required=False)
     special = Flag(required=False)
     capacity_gb = Number(required=False, allow_null=True)
+
+
+class BrokerChange(Request):
+    """What to change of a broker."""
+
+    state = serializers.ChoiceField(choices=["in", "out"])
 
 
 class KeyCreate(Request):
@@ -221,6 +236,7 @@ class SubscriptionAnswer(serializers.Serializer[Any]):
     state = Text()
     start = Text()
     stopped = Flag()
+    stopped_queues = serializers.ListField(child=Number())
     created_at_ms = Number()
 
 
@@ -236,15 +252,15 @@ class MemberAnswer(serializers.Serializer[Any]):
     joined_at_ms = Number()
     heartbeat_age_ms = Number(allow_null=True)
     queues = serializers.ListField(child=Number())
+    active = Flag(help_text="false: the group's limits make it stand by")
 
 
-class GroupSummary(_People):
+class GroupSummary(_GroupSettings):
     """A group in a list."""
 
     name = Text()
     mode = Text()
     stopped = Flag()
-    session_timeout_ms = Number()
     generation = Number()
     rebalancing = Flag(help_text="a new assignment is due")
     created_at_ms = Number()
@@ -258,11 +274,12 @@ class GroupAnswer(GroupSummary):
 
 
 class LagAnswer(serializers.Serializer[Any]):
-    """How far a group is in a queue; lag = head - committed."""
+    """How far a group, or an instance of a broadcasting one, is in a queue; lag = head - committed."""
 
     topic = Text()
     queue = Number()
     number = Number()
+    instance = Text(allow_null=True, help_text="null unless the group broadcasts")
     committed = Number(allow_null=True)
     head = Number(allow_null=True)
     low = Number(allow_null=True)
@@ -316,6 +333,19 @@ class NodeAnswer(serializers.Serializer[Any]):
     capacity_gb = Number(allow_null=True)
     queues = Number()
     created_at_ms = Number()
+
+
+class BrokerAnswer(serializers.Serializer[Any]):
+    """A broker; clients use those that are alive and in."""
+
+    name = Text()
+    url = Text()
+    state = Text(help_text="in, or out: it takes no work")
+    alive = Flag(help_text="seen within 10 s, and it did not say that it stops")
+    version = Text()
+    started_at_ms = Number()
+    last_seen_at_ms = Number()
+    stopped_at_ms = Number(allow_null=True, help_text="when it said that it stops")
 
 
 class KeyAnswer(serializers.Serializer[Any]):

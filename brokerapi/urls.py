@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from django.urls import path, re_path
 
-from brokerapi.views import about, consumers, groups, health, keys, messages, nodes, subscriptions, topics
+from brokerapi.views import (
+    about,
+    brokers,
+    consumers,
+    groups,
+    health,
+    keys,
+    messages,
+    nodes,
+    queues,
+    rebalances,
+    subscriptions,
+    topics,
+)
 
 urlpatterns = [
     # Producing and looking
@@ -21,16 +34,22 @@ urlpatterns = [
     # Managing
     path("api/v1/topics", topics.Topics.as_view()),
     path("api/v1/topics/<str:topic>", topics.Topic.as_view()),
-    path("api/v1/topics/<str:topic>/expand", topics.Expand.as_view()),
+    path("api/v1/topics/<str:topic>/expand", queues.Expand.as_view()),
+    path("api/v1/topics/<str:topic>/shrink", queues.Shrink.as_view()),
+    path("api/v1/topics/<str:topic>/queues", queues.Queues.as_view()),
+    path("api/v1/topics/<str:topic>/queues/<int:queue>", queues.Queue.as_view()),
     path("api/v1/topics/<str:topic>/read-plan", topics.ReadPlan.as_view()),
     path("api/v1/groups", groups.Groups.as_view()),
     path("api/v1/groups/<str:group>", groups.Group.as_view()),
     path("api/v1/groups/<str:group>/offsets", groups.Offsets.as_view()),
+    path("api/v1/groups/<str:group>/rebalance", rebalances.Rebalance.as_view()),
+    path("api/v1/groups/<str:group>/rebalances", rebalances.Rebalances.as_view()),
     path("api/v1/groups/<str:group>/subscriptions", subscriptions.Subscriptions.as_view()),
     path("api/v1/groups/<str:group>/subscriptions/<str:topic>", subscriptions.Subscription.as_view()),
     path("api/v1/nodes", nodes.Nodes.as_view()),
     path("api/v1/nodes/<str:node>", nodes.Node.as_view()),
-    path("api/v1/brokers", nodes.Brokers.as_view()),
+    path("api/v1/brokers", brokers.Brokers.as_view()),
+    path("api/v1/brokers/<str:broker>", brokers.Broker.as_view()),
     path("api/v1/keys", keys.Keys.as_view()),
     path("api/v1/keys/<str:key>", keys.Key.as_view()),
     # About

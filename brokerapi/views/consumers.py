@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.http import HttpResponse
 
-from brokerapi import longpoll, metrics
+from brokerapi import draining, longpoll, metrics
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation
 from brokerapi.wire import consumers as wire
@@ -26,12 +26,15 @@ class Consumers(Endpoint):
     def post(self, call: Call, group: str) -> HttpResponse:
         """Joins a group; the answer's consumer id stands in all further calls. Harmless when repeated."""
         asked = call.read(wire.REGISTER)
+        draining.check()
         joined = membership.join(
             group=group,
             topics=asked.topics,
             name=asked.name,
             incarnation=str(asked.incarnation),
             instance_id=asked.instance_id,
+            mode=asked.mode,
+            session_timeout_ms=asked.session_timeout_ms,
             sdk=asked.sdk,
             address=call.actor.address,
             actor=call.actor,
@@ -75,7 +78,7 @@ class Acquire(Endpoint):
         """Takes hold of assigned queues on their nodes, and learns where to go on in each."""
         member, asked = call.consumer(consumer), call.read(wire.ACQUIRE)
         acquired = positions.acquire(consumer=member, queues=asked.claims())
-        return call.answer(wire.acquire_answer(acquired))
+        return call.answer(wire.acquire_answer(acquired, positions.generation(consumer=member)))
 
 
 class Pull(Endpoint):
@@ -100,7 +103,7 @@ class Commit(Endpoint):
         member, asked = call.consumer(consumer), call.read(wire.COMMIT)
         committed = positions.commit(consumer=member, offsets=asked.positions())
         metrics.COMMITTED.inc(sum(result.state == "ok" for result in committed))
-        return call.answer(wire.commit_answer(committed))
+        return call.answer(wire.commit_answer(committed, positions.generation(consumer=member)))
 
 
 class Failures(Endpoint):

@@ -74,10 +74,12 @@ class Offsets(Endpoint):
         """Moves the positions of a stopped group in a topic; `dry_run` only says how."""
         asked = call.fields(serializers.OffsetsReset)
         topic, queues, dry_run = asked.pop("topic"), asked.pop("queues", None), asked.pop("dry_run")
+        instance = asked.pop("instance", None)
         moves = resets.reset(
             group=group,
             topic=topic,
             queues=queues,
+            instance=instance,
             target=resets.Target(**asked),
             dry_run=dry_run,
             actor=call.actor,

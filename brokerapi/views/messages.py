@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from django.http import HttpResponse
 from msgspec import UNSET
 
-from brokerapi import metrics
+from brokerapi import draining, metrics
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation
 from brokerapi.wire import messages as wire
@@ -24,6 +24,7 @@ class Messages(Endpoint):
     def post(self, call: Call, topic: str) -> HttpResponse:
         """Stores messages, each exactly once per `batch_id`; answered when they are durable."""
         asked = call.read(wire.SEND)
+        draining.check()
         fates = publish.publish(
             topic=topic, messages=wire.new_messages(asked), batch_id=asked.batch_id, actor=call.actor
         )

@@ -1,4 +1,4 @@
-"""Nodes: the databases that hold messages. Brokers come with a later issue."""
+"""Nodes: the databases that hold messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from brokerapi.schema import operation, page_of
 from brokerapi.wire.queries import ConfirmQuery, ListQuery
 from messagestore import nodes
 from metadata import nodes as node_rows
-from metadata.errors import NotBuilt
 
 
 class Nodes(Endpoint):
@@ -51,12 +50,3 @@ class Node(Endpoint):
         """Forgets a node without queues; the database itself is left alone."""
         node_rows.delete(name=node, confirm=call.confirm(), actor=call.actor)
         return call.done()
-
-
-class Brokers(Endpoint):
-    """/brokers"""
-
-    @operation("listBrokers", tag="brokers", status=501)
-    def get(self, call: Call) -> HttpResponse:
-        """The brokers."""
-        raise NotBuilt("The registry of brokers is not built yet.")

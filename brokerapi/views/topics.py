@@ -61,15 +61,6 @@ class Topic(Endpoint):
         return call.done()
 
 
-class Expand(Endpoint):
-    """/topics/{topic}/expand"""
-
-    @operation("expandTopic", tag="topics", status=501)
-    def post(self, call: Call, topic: str) -> HttpResponse:
-        """Adds queues to a topic."""
-        raise NotBuilt("Expanding a topic is not built yet: create it with enough queues.")
-
-
 class ReadPlan(Endpoint):
     """/topics/{topic}/read-plan"""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 from uuid import UUID
 
 from msgspec import UNSET, Meta, UnsetType
@@ -24,11 +24,17 @@ MAX_OWNED = 10_000  # queues one member may hold: a lone one holds all of its gr
 
 
 class RegisterRequest(Request, kw_only=True):
-    """A process that joins a group. `topics` are subscribed to, if the key may manage the group."""
+    """A process that joins a group. `topics` are subscribed to, if the key may manage the group.
+
+    `mode` and `session_timeout_ms` are those of a group that is made for it, and must be those of one that
+    exists. A broadcasting group needs an `instance_id`.
+    """
 
     name: ShortText
     incarnation: UUID
     instance_id: ShortText | None = None
+    mode: Literal["clustering", "broadcasting"] | None = None
+    session_timeout_ms: Annotated[int, Meta(ge=2_000, le=300_000)] | None = None
     topics: Annotated[tuple[ShortText, ...], Meta(max_length=1000)] = ()
     sdk: ShortText = ""
 
@@ -66,7 +72,7 @@ class Assigned(Answer, kw_only=True):
 
 
 class HeartbeatAnswer(Answer, kw_only=True):
-    """What to own and what to give up, in `generation`."""
+    """What to own and what to give up, in `generation`; in a broadcasting group giving up needs no word."""
 
     generation: int
     assigned: list[Assigned]
@@ -93,9 +99,10 @@ class AcquiredQueue(Answer, kw_only=True):
 
 
 class AcquireAnswer(Answer, kw_only=True):
-    """One state per queue, in order."""
+    """One state per queue, in order. `generation`: the group's; above the member's own, heartbeat at once."""
 
     queues: list[AcquiredQueue]
+    generation: int
 
 
 class PullPosition(Request, kw_only=True):
@@ -197,9 +204,10 @@ class CommitResult(Answer, kw_only=True):
 
 
 class CommitAnswer(Answer, kw_only=True):
-    """One state per position, in order."""
+    """One state per position, in order; `generation` as in AcquireAnswer."""
 
     results: list[CommitResult]
+    generation: int
 
 
 def _check_once(queues: list[int], field: str) -> None:
@@ -228,12 +236,13 @@ def heartbeat_answer(told: consumers.HeartbeatAnswer) -> HeartbeatAnswer:
     return HeartbeatAnswer(generation=told.generation, assigned=assigned, revoked=list(told.revoked))
 
 
-def acquire_answer(acquired: Sequence[positions.Acquired]) -> AcquireAnswer:
+def acquire_answer(acquired: Sequence[positions.Acquired], generation: int) -> AcquireAnswer:
     """The answer to an acquire."""
     queues = [AcquiredQueue(queue=one.queue, state=one.state, offset=one.offset) for one in acquired]
-    return AcquireAnswer(queues=queues)
+    return AcquireAnswer(queues=queues, generation=generation)
 
 
-def commit_answer(committed: Sequence[positions.Committed]) -> CommitAnswer:
+def commit_answer(committed: Sequence[positions.Committed], generation: int) -> CommitAnswer:
     """The answer to a commit."""
-    return CommitAnswer(results=[CommitResult(queue=one.queue, state=one.state) for one in committed])
+    results = [CommitResult(queue=one.queue, state=one.state) for one in committed]
+    return CommitAnswer(results=results, generation=generation)

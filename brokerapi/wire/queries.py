@@ -21,3 +21,10 @@ class ConfirmQuery(Request, kw_only=True):
     """Deleting wants the name once more."""
 
     confirm: str = ""
+
+
+class NewestQuery(Request, kw_only=True):
+    """A page of a list by age: those older than `after`, the newest first."""
+
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 50
+    after: Annotated[int, Meta(ge=1)] | None = None

@@ -1,0 +1,43 @@
+"""Brokers: which there are, and whether they take work."""
+
+from __future__ import annotations
+
+from django.http import HttpResponse
+
+from brokerapi import answers, serializers
+from brokerapi.endpoint import Call, Endpoint
+from brokerapi.schema import list_of, operation
+from brokerapi.wire.queries import ConfirmQuery
+from metadata import brokers
+
+
+class Brokers(Endpoint):
+    """/brokers"""
+
+    @operation("listBrokers", tag="brokers", answer=list_of("brokers", serializers.BrokerAnswer))
+    def get(self, call: Call) -> HttpResponse:
+        """All brokers, as this one saw them a second ago at most; use those that are alive and in."""
+        return call.answer({"brokers": [answers.broker(one) for one in brokers.listed(actor=call.actor)]})
+
+
+class Broker(Endpoint):
+    """/brokers/{broker}"""
+
+    @operation("showBroker", tag="brokers", answer=serializers.BrokerAnswer)
+    def get(self, call: Call, broker: str) -> HttpResponse:
+        """One broker."""
+        return call.answer(answers.broker(brokers.named(name=broker, actor=call.actor)))
+
+    @operation(
+        "changeBroker", tag="brokers", request=serializers.BrokerChange, answer=serializers.BrokerAnswer
+    )
+    def patch(self, call: Call, broker: str) -> HttpResponse:
+        """Pulls a broker out, so that clients go to the others, or in again; it follows within a second."""
+        state = call.fields(serializers.BrokerChange)["state"]
+        return call.answer(answers.broker(brokers.set_state(name=broker, state=state, actor=call.actor)))
+
+    @operation("deleteBroker", tag="brokers", query=ConfirmQuery, status=204)
+    def delete(self, call: Call, broker: str) -> HttpResponse:
+        """Forgets a broker that is no longer alive."""
+        brokers.forget(name=broker, confirm=call.confirm(), actor=call.actor)
+        return call.done()

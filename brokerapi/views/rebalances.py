@@ -1,0 +1,44 @@
+"""Rebalances of a group: what was done, and doing one now."""
+
+from __future__ import annotations
+
+from django.http import HttpResponse
+
+from brokerapi import answers, rebalance_shapes
+from brokerapi.endpoint import Call, Endpoint
+from brokerapi.schema import operation, page_of
+from brokerapi.wire.queries import NewestQuery
+from metadata import history, rebalance
+
+
+class Rebalances(Endpoint):
+    """/groups/{group}/rebalances"""
+
+    @operation(
+        "listRebalances",
+        tag="groups",
+        query=NewestQuery,
+        answer=page_of("rebalances", rebalance_shapes.RebalanceAnswer),
+    )
+    def get(self, call: Call, group: str) -> HttpResponse:
+        """The rebalances of a group, the newest first: why, who got which queue, how long it stood still."""
+        asked = call.query(NewestQuery)
+        found, following = history.page(group=group, limit=asked.limit, after=asked.after, actor=call.actor)
+        behind = None if following is None else str(following)
+        return call.answer({"rebalances": [answers.rebalance(one) for one in found], "next": behind})
+
+
+class Rebalance(Endpoint):
+    """/groups/{group}/rebalance"""
+
+    @operation(
+        "rebalance",
+        tag="groups",
+        request=rebalance_shapes.RebalanceRequest,
+        answer=rebalance_shapes.RebalanceMoves,
+    )
+    def post(self, call: Call, group: str) -> HttpResponse:
+        """Shares a group's queues anew, now; `dry_run` only says what would move."""
+        dry_run = call.fields(rebalance_shapes.RebalanceRequest)["dry_run"]
+        done = rebalance.ask(group=group, dry_run=dry_run, actor=call.actor)
+        return call.answer(answers.rebalanced(done, dry_run=dry_run))
