@@ -1,4 +1,4 @@
-"""The management endpoints as typed calls: topics, groups, positions, nodes, reading without a group.
+"""The management endpoints as typed calls: topics, groups, positions, nodes, brokers, looking at messages.
 
     admin = Admin(HttpTransport("http://127.0.0.1:8000", api_key=...))
     admin.create_topic("orders", queues=4)
@@ -15,6 +15,7 @@ from typing import Any, Literal, TypedDict, cast
 
 from catmq_client import wire
 from catmq_client.errors import OptionError
+from catmq_client.queue_shapes import LayoutChange, QueueRow, QueueState
 from catmq_client.transport import Transport, api_path
 
 PAGE = 1000  # rows a request; the API's limit
@@ -23,17 +24,6 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,209}", re.ASCII)
 NAME_RULE = "use letters, digits, '.', '_', '-', the first a letter or digit"
 
 Start = Literal["earliest", "latest"]
-
-
-class QueueRow(TypedDict):
-    """A queue of a topic. `low`: first offset still stored, `head`: the next to be given; None: node down."""
-
-    queue: int
-    number: int
-    node: str
-    state: str
-    low: int | None
-    head: int | None
 
 
 class TopicRow(TypedDict):
@@ -83,10 +73,11 @@ class Subscription(TypedDict):
     state: str
     start: Start
     stopped: bool
+    stopped_queues: list[int]
 
 
 class Member(TypedDict):
-    """A consumer in a group, and the queues that it owns."""
+    """A consumer in a group, and the queues that it owns; one that is not active stands by."""
 
     name: str
     instance_id: str | None
@@ -95,6 +86,7 @@ class Member(TypedDict):
     joined_at_ms: int
     heartbeat_age_ms: int | None
     queues: list[int]
+    active: bool
 
 
 class Group(TypedDict):
@@ -104,19 +96,27 @@ class Group(TypedDict):
     mode: str
     stopped: bool
     session_timeout_ms: int
+    allow_addresses: str
+    deny_addresses: str
+    max_active_members: int | None
     generation: int
+    remark: str
     subscriptions: list[Subscription]
     members: list[Member]
     created_at_ms: int
 
 
 class QueueLag(TypedDict):
-    """How far a group is in a queue. `lag_ms`: age of the first unread message; None: node down."""
+    """How far a group is in a queue. `lag_ms`: age of the first unread message; None: node down.
+
+    `instance`: whose position it is in a broadcasting group, else None.
+    """
 
     topic: str
     queue: int
     number: int
-    committed: int
+    instance: str | None
+    committed: int | None
     head: int | None
     low: int | None
     lag: int | None
@@ -142,6 +142,46 @@ class Moves(TypedDict):
 
     dry_run: bool
     moves: list[Move]
+
+
+PlannedMove = TypedDict(
+    "PlannedMove", {"queue": int, "topic": str, "from": str | None, "to": str | None, "at_once": bool}
+)
+PastMove = TypedDict(
+    "PastMove", {"queue": int, "topic": str, "from": str | None, "to": str | None, "pause_ms": int | None}
+)
+
+
+class Plan(TypedDict):
+    """What a rebalance moved, or with `dry_run` would move, from member to member (None: nobody)."""
+
+    dry_run: bool
+    generation: int
+    moves: list[PlannedMove]
+
+
+class Rebalance(TypedDict):
+    """A rebalance of the past. `assignment`: the queues meant for each member."""
+
+    id: int
+    generation: int
+    cause: str
+    at_ms: int
+    assignment: dict[str, list[int]]
+    moves: list[PastMove]
+
+
+class Broker(TypedDict):
+    """A broker. `alive`: heard of within 10 s, and it did not say that it stops."""
+
+    name: str
+    url: str
+    state: Literal["in", "out"]
+    alive: bool
+    version: str
+    started_at_ms: int
+    last_seen_at_ms: int
+    stopped_at_ms: int | None
 
 
 class Node(TypedDict):
@@ -179,10 +219,34 @@ class Admin:
         body = {"name": name, "queues": queues, **given(settings)}
         return cast(Topic, self._call("POST", "/api/v1/topics", body=body))
 
-    def expand_topic(self, name: str, *, queues: int, node: str | None = None) -> Topic:
-        """Gives a topic more queues, `queues` in all."""
-        path = path_of("topics", topic=name) + "/expand"
-        return cast(Topic, self._call("POST", path, body={"queues": queues, **given({"node": node})}))
+    def expand_topic(
+        self, name: str, *, queues: int, node: str | None = None, dry_run: bool = False
+    ) -> LayoutChange:
+        """Gives a topic so many more queues, on `node` or spread."""
+        body = {"queues": queues, "dry_run": dry_run, **given({"node": node})}
+        return cast(LayoutChange, self._call("POST", path_of("topics", topic=name) + "/expand", body=body))
+
+    def shrink_topic(
+        self, name: str, *, queues: list[int] | None = None, count: int | None = None, dry_run: bool = False
+    ) -> LayoutChange:
+        """Closes queues, given by id or how many; they are read to their end and retired then."""
+        body = {"dry_run": dry_run, **given({"queues": queues, "count": count})}
+        return cast(LayoutChange, self._call("POST", path_of("topics", topic=name) + "/shrink", body=body))
+
+    def queues(self, topic: str) -> list[QueueState]:
+        """The queues of a topic, and what is unread in them."""
+        return cast(list[QueueState], self._call("GET", path_of("topics", topic=topic) + "/queues")["queues"])
+
+    def queue(self, topic: str, queue: int) -> QueueState:
+        """One queue of a topic, and what is unread in it."""
+        return cast(QueueState, self._call("GET", path_of("topics", topic=topic) + f"/queues/{queue}"))
+
+    def change_queue(
+        self, topic: str, queue: int, *, state: Literal["read_only", "read_write"]
+    ) -> QueueState:
+        """Closes a queue for sends, or opens it; the last open one of a topic stays open."""
+        path = path_of("topics", topic=topic) + f"/queues/{queue}"
+        return cast(QueueState, self._call("PATCH", path, body={"state": state}))
 
     def delete_topic(self, name: str) -> None:
         """Deletes a topic; refused while groups subscribe to it. Its tables are dropped after 3 days."""
@@ -208,8 +272,8 @@ class Admin:
         return cast(Group, self._call("POST", "/api/v1/groups", body={"name": name, **given(settings)}))
 
     def change_group(self, name: str, **settings: object) -> Group:
-        """Changes stopped, session_timeout_ms, owners, …"""
-        return cast(Group, self._call("PATCH", path_of("groups", group=name), body=given(settings)))
+        """Changes stopped, session_timeout_ms, allow_addresses, max_active_members (None: all), owners, …"""
+        return cast(Group, self._call("PATCH", path_of("groups", group=name), body=settings))
 
     def delete_group(self, name: str) -> None:
         """Deletes a group with its positions; refused while it has members."""
@@ -223,6 +287,11 @@ class Admin:
     def subscription(self, group: str, topic: str) -> Subscription:
         """One subscription."""
         return cast(Subscription, self._call("GET", path_of("groups", group=group, subscriptions=topic)))
+
+    def change_subscription(self, group: str, topic: str, **settings: object) -> Subscription:
+        """Changes stopped, or stopped_queues (ids, in place of those before)."""
+        path = path_of("groups", group=group, subscriptions=topic)
+        return cast(Subscription, self._call("PATCH", path, body=given(settings)))
 
     def unsubscribe(self, group: str, topic: str) -> None:
         """Ends a subscription and forgets its positions."""
@@ -243,21 +312,47 @@ class Admin:
     ) -> Moves:
         """Moves a stopped group's positions in a topic.
 
-        `where`: queues (list of ids, default all), `offset` with to="offset", `at_ms` (since 1970 UTC) or
-        `ago_ms` (back from the server's now) with to="time".
+        `where`: queues (list of ids, default all), instance (of a broadcasting group: whose positions),
+        `offset` with to="offset", `at_ms` (since 1970 UTC) or `ago_ms` (back from the server's now) with
+        to="time".
         """
         body = {"topic": topic, "to": to, "dry_run": dry_run, **given(where)}
         return cast(Moves, self._call("PATCH", path_of("groups", group=group) + "/offsets", body=body))
 
+    def rebalance(self, group: str, *, dry_run: bool = False) -> Plan:
+        """Shares a group's queues among its members anew, now."""
+        path = path_of("groups", group=group) + "/rebalance"
+        return cast(Plan, self._call("POST", path, body={"dry_run": dry_run}))
+
+    def rebalances(self, group: str, *, page: int = 100) -> Iterator[Rebalance]:
+        """A group's rebalances, the newest first; `page` (≤ 1,000) are fetched at a time."""
+        path = path_of("groups", group=group) + "/rebalances"
+        for row in self._pages("rebalances", path=path, limit=page):
+            yield cast(Rebalance, row)
+
     def nodes(self) -> Iterator[Node]:
         """All nodes by name."""
-        for row in self._pages("nodes", None):
+        for row in self._pages("nodes"):
             yield cast(Node, row)
 
-    def _pages(self, plural: str, search: str | None) -> Iterator[dict[str, Any]]:
-        params: dict[str, object] = {"limit": PAGE, **given({"search": search})}
+    def brokers(self) -> list[Broker]:
+        """All brokers by name."""
+        return cast(list[Broker], self._call("GET", "/api/v1/brokers")["brokers"])
+
+    def change_broker(self, name: str, *, state: Literal["in", "out"]) -> Broker:
+        """Pulls a broker out, so that it takes no more work, or in; the last one in service stays in."""
+        return cast(Broker, self._call("PATCH", path_of("brokers", broker=name), body={"state": state}))
+
+    def forget_broker(self, name: str) -> None:
+        """Takes a broker that no longer lives off the list."""
+        self._call("DELETE", path_of("brokers", broker=name), params={"confirm": name})
+
+    def _pages(
+        self, plural: str, search: str | None = None, *, path: str | None = None, limit: int = PAGE
+    ) -> Iterator[dict[str, Any]]:
+        params: dict[str, object] = {"limit": limit, **given({"search": search})}
         while True:
-            answer = self._call("GET", f"/api/v1/{plural}", params=params)
+            answer = self._call("GET", path or f"/api/v1/{plural}", params=params)
             yield from answer[plural]
             if answer.get("next") is None:
                 return

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from catmq_client.acquirer import Acquirer
 from catmq_client.committer import Committer
 from catmq_client.errors import CatmqError, Closed, CommitFailed, OptionError
 from catmq_client.fetcher import Fetcher
@@ -77,8 +78,10 @@ class Consumer:
         self._membership = Membership(
             transport=transport, state=state, group=group, topics=self.topics, name=self.name, sdk=_sdk()
         )
-        self._fetcher = Fetcher(transport=transport, state=state, on_gone=self._membership.lost)
-        state.on_gain = self._fetcher.interrupt
+        self._fetcher = Fetcher(transport=transport, state=state, settle=self._membership.settle)
+        state.on_gain = self._fetcher.nudge
+        state.on_silent_broker = self._fetcher.interrupt
+        self._acquirer = Acquirer(transport=transport, state=state, settle=self._membership.settle)
         self._committer = Committer(transport=transport, state=state)
         # The queues of what the application has taken and not come back from.
         self._hand: list[OwnedQueue] = []
@@ -195,7 +198,11 @@ class Consumer:
             self._state.changed.notify_all()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Commits what is done, for at most `timeout_s` (default rebalance_timeout_ms), and leaves."""
+        """Commits what is done, for at most `timeout_s` (default rebalance_timeout_ms), and leaves the group.
+
+        With an `instance_id` it does not leave: its queues wait for a process that comes back under the
+        same one, until the session timeout is over.
+        """
         state = self._state
         if state.closed or self._pid != os.getpid():
             return
@@ -208,7 +215,7 @@ class Consumer:
             with state.changed:
                 state.closed = True
                 state.changed.notify_all()
-            self._membership.leave()
+            self._membership.part()
             if self._own_transport is not None:
                 self._own_transport.close()
 
@@ -247,12 +254,14 @@ class Consumer:
             self._call_back()
             with state.changed:
                 self._raise_what_ended_us()
+                if self._next_event() is not None:
+                    # A queue may have come in between: on_assigned is called before its first message.
+                    continue
                 taken = [] if state.stopping else state.hand_out(limit)
                 left_s = 3600.0 if give_up_at is None else give_up_at - time.monotonic()
                 if taken or state.stopping or left_s <= 0 or self._all_stand_still():
                     return taken
-                if not self._next_event():
-                    state.changed.wait(left_s)
+                state.changed.wait(left_s)
 
     def _enter(self) -> None:
         self._check_process()
@@ -260,8 +269,9 @@ class Consumer:
         state.away_since = None
         if not self._started:
             self._started = True
-            for target in (self._membership.run, self._committer.run):
-                threading.Thread(target=target, name="catmq-consumer", daemon=True).start()
+            committer = self._committer
+            for part in (self._membership.run, self._acquirer.run, committer.run, committer.run_releases):
+                threading.Thread(target=part, name="catmq-consumer", daemon=True).start()
             self._fetcher.start()
 
     def _check_process(self) -> None:
@@ -293,22 +303,26 @@ class Consumer:
             queues = self._state.queues.values()
             return bool(queues) and all(owned.halted for owned in queues)
 
-    def _next_event(self) -> bool:
-        """Whether a callback is due: a revoke only when no handler of its queue is at work any more."""
+    def _next_event(self) -> tuple[bool, OwnedQueue] | None:
+        """The next callback that is due; a revoke only when no handler of its queue is at work any more."""
+        held_up: set[int] = set()
         for assigned, owned in self._state.events:
             late = (owned.revoked_until or 0.0) < time.monotonic()
-            if assigned or not owned.running or late:
-                return True
-        return False
+            if owned.queue not in held_up and (assigned or not owned.running or late):
+                return assigned, owned
+            held_up.add(owned.queue)
+        return None
 
     def _call_back(self) -> None:
         """Tells the application which queues came and went, in its own thread."""
         state = self._state
         while True:
             with state.changed:
-                if not self._next_event():
+                event = self._next_event()
+                if event is None:
                     return
-                assigned, owned = state.events.popleft()
+                assigned, owned = event
+                state.events.remove(event)
             callback = self.options.on_assigned if assigned else self.options.on_revoked
             try:
                 if callback is not None:
@@ -351,6 +365,7 @@ class Consumer:
                 if paused:
                     # What is held of it must not take the room of others.
                     self._state.drop(owned)
+            self._state.changed.notify_all()
 
     def _seek_to(self, end: str, queues: tuple[int, ...]) -> None:
         with self._state.changed:

@@ -1,8 +1,9 @@
-"""Brings messages: acquires newly owned queues, then pulls ahead into a bounded buffer.
+"""Brings messages: pulls ahead into a bounded buffer.
 
-One pull at a time, for all queues, waiting at the broker until something comes. A seek or resume
-must not wait for such a pull to end: it makes the pull's ticket invalid and starts another thread;
-what the old one brings is thrown away.
+One pull at a time, waiting at the broker until something comes. A seek, a resume, or a queue that was just
+acquired must not wait for such a pull to end: it makes the pull's ticket invalid and starts another thread;
+what the old one brings is thrown away. Pulls carry the newest generation that any answer told of: one that
+waits ends when the next one comes, and none is answered empty for news that a heartbeat already fetches.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from catmq_client.backoff import Backoff
-from catmq_client.errors import CatmqError, Forbidden, Gone, InvalidRequest, OffsetReset, Unauthenticated
+from catmq_client.errors import CatmqError, OffsetReset
 from catmq_client.message import Message
 from catmq_client.owned import OwnedQueue
 from catmq_client.state import GroupState
@@ -23,23 +24,32 @@ from catmq_client.transport import Transport, api_path
 
 log = logging.getLogger("catmq.consumer")
 
-# How long a queue is left alone that its node, or the broker, cannot serve now.
+# What brokers take in one request. Who owns more asks for a part at a time, …
+MOST_QUEUES = 1_000
+# … and lets none of them wait longer than this at the broker.
+PART_WAIT_MS = 100
+# Longest time that a queue is left alone that its node, or the broker, cannot serve now.
 PAUSE_S = 1.0
 # A hole that nobody declared waits for a person; asking every second would only fill logs.
 SUSPECT_PAUSE_S = 5.0
 # While the application is behind on some queues, the others are asked at least this often.
 BEHIND_S = 0.1
-# Pulls that were given up but still wait at the broker.
+# How long pulls wait while queues may come within moments, and for how long after the news.
+UNSETTLED_WAIT_MS = 100
+UNSETTLED_S = 1.0
+# A pull that ends by itself so soon is not given up for a queue that came.
+SOON_S = 0.15
+# Pulls that were given up but still wait at the broker; while there are so many, none waits long.
 MAX_ABANDONED = 4
+ABANDONED_WAIT_MS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The next request: queues to acquire, else queues to pull."""
+    """The next pull."""
 
     consumer_id: str
     generation: int
-    acquire: list[OwnedQueue]
     pull: list[tuple[OwnedQueue, int, int]]  # with offset and version when asked
     wait_ms: int
     limit: int
@@ -50,17 +60,22 @@ class Fetcher:
     """Fetches for one consumer."""
 
     def __init__(
-        self, *, transport: Transport, state: GroupState, on_gone: Callable[[CatmqError, str | None], object]
+        self, *, transport: Transport, state: GroupState, settle: Callable[[CatmqError, str | None], bool]
     ) -> None:
+        """`settle(error, consumer_id)` draws the consequences of an error; False: trying again may help."""
         self._transport = transport
         self._state = state
-        self._on_gone = on_gone
+        self._settle = settle
         self._options = state.options
         self._ticket = 0
         self._abandoned = 0
         self._in_pull = False
-        self._asked_as: str | None = None
+        # When the pull under way ends by itself, monotonic.
+        self._ends_at = 0.0
+        # Rises when something changed that a back-off must not outlast.
+        self._pokes = 0
         self._turn = 0
+        self._brought = False
 
     def start(self) -> None:
         """Starts the fetching thread."""
@@ -70,6 +85,7 @@ class Fetcher:
     def interrupt(self) -> None:
         """Makes a waiting pull count for nothing, so that what just changed is fetched at once."""
         with self._state.changed:
+            self._pokes += 1
             self._state.changed.notify_all()
             if not self._in_pull or self._abandoned >= MAX_ABANDONED:
                 return
@@ -78,41 +94,62 @@ class Fetcher:
             self._in_pull = False
             self.start()
 
+    def nudge(self) -> None:
+        """The same, but a pull that ends within moments is let be."""
+        with self._state.changed:
+            self._pokes += 1
+            if self._ends_at - time.monotonic() > SOON_S:
+                self.interrupt()
+
     def _run(self, ticket: int) -> None:
         state = self._state
         options = self._options
         backoff = Backoff(base_ms=options.retry_backoff_ms, max_ms=min(2_000, options.retry_backoff_max_ms))
         while ticket == self._ticket and not state.closed and not state.stopping and state.fatal is None:
             try:
-                self._step(ticket)
-                backoff.reset()
-            except CatmqError as error:
-                self._after_failure(error, ticket, backoff)
+                self._step(ticket, backoff)
             except Exception:
                 log.exception("fetching met a bug; it goes on")
                 state.wait(backoff.next_s(), lambda: state.stopping)
         with state.changed:
             self._abandoned -= ticket != self._ticket
 
-    def _step(self, ticket: int) -> None:
+    def _step(self, ticket: int, backoff: Backoff) -> None:
         state = self._state
         with state.changed:
             plan = self._plan()
+            self._note_room(plan)
             if plan is None:
                 state.changed.wait(PAUSE_S)
                 return
-            self._in_pull = not plan.acquire
-            self._asked_as = plan.consumer_id
-        if plan.acquire:
-            self._acquire(plan)
+            self._in_pull = True
+            self._ends_at = time.monotonic() + plan.wait_ms / 1000
+        try:
+            answer = self._pull(plan)
+        except CatmqError as error:
+            self._after_failure(error, plan, ticket=ticket, backoff=backoff)
             return
-        answer = self._pull(plan)
+        backoff.reset()
         with state.changed:
+            state.hear(answer["generation"])
             if ticket != self._ticket:
                 return
             self._in_pull = False
-            brought = self._take_over(plan, answer)
-            self._after_pull(plan, answer, brought)
+            if state.consumer_id != plan.consumer_id:
+                # It left, or is another member by now.
+                return
+            self._brought = self._take_over(plan, answer)
+            if plan.some_are_full and not self._brought:
+                state.changed.wait(BEHIND_S)
+
+    def _note_room(self, plan: Plan | None) -> None:
+        """Tells since when no pull is possible; the acquirer listens for it meanwhile."""
+        state = self._state
+        if plan is not None or state.consumer_id is None:
+            state.full_since = None
+        elif state.full_since is None:
+            state.full_since = time.monotonic()
+            state.changed.notify_all()
 
     def _plan(self) -> Plan | None:
         """What to ask for now; None when there is nothing to do or no room."""
@@ -121,26 +158,43 @@ class Fetcher:
         if consumer_id is None or not self._has_room():
             return None
         now = time.monotonic()
-        wanted = [o for o in state.queues.values() if o.revoked_until is None and not o.halted]
-        rested = [o for o in wanted if o.not_before <= now]
         share = state.share()
-        readable = [o for o in rested if o.acquired and not o.paused and not o.stopped]
-        hungry = [o for o in readable if len(o.buffer) < share and not state.is_stuck(o)]
-        pull = [(o, o.position, o.version) for o in hungry]
+        wanted = [o for o in state.queues.values() if o.acquired and o.revoked_until is None]
+        open_ones = [o for o in wanted if not o.is_shut()]
+        readable = [o for o in open_ones if o.not_before <= now]
+        pull = [
+            (o, o.position, o.version) for o in readable if len(o.buffer) < share and not state.is_stuck(o)
+        ]
         some_are_full = len(pull) < len(readable)
-        acquire = [o for o in rested if not o.acquired]
-        if some_are_full and not pull and not acquire:
+        if not pull and (some_are_full or state.is_unsettled(UNSETTLED_S)):
+            # The first queue to read may come any moment: that ends a wait in here at once.
             return None
-        self._turn = (self._turn + 1) % max(1, len(pull))
+        rests = [o.not_before - now for o in open_ones if o.not_before > now]
         return Plan(
             consumer_id=consumer_id,
-            generation=state.generation,
-            acquire=acquire,
-            pull=pull[self._turn :] + pull[: self._turn],
-            wait_ms=0 if some_are_full else self._wait_ms(wanted, now),
+            generation=state.heard,
+            pull=self._part(pull),
+            wait_ms=0 if some_are_full else self._wait_ms(rests, in_parts=len(pull) > MOST_QUEUES),
             limit=self._options.max_poll_records,
             some_are_full=some_are_full,
         )
+
+    def _part(self, pull: list[tuple[OwnedQueue, int, int]]) -> list[tuple[OwnedQueue, int, int]]:
+        """As many as one request takes, beginning with another queue each time."""
+        count = max(1, len(pull))
+        self._turn = (self._turn + (1 if count <= MOST_QUEUES else MOST_QUEUES)) % count
+        return (pull[self._turn :] + pull[: self._turn])[:MOST_QUEUES]
+
+    def _wait_ms(self, rests: list[float], *, in_parts: bool) -> int:
+        """As long as allowed, but no longer than until there may be another queue to ask for."""
+        waits = [self._options.fetch_max_wait_ms, *(max(50, int(rest_s * 1000)) for rest_s in rests)]
+        if in_parts:
+            waits.append(0 if self._brought else PART_WAIT_MS)
+        if self._state.is_unsettled(UNSETTLED_S):
+            waits.append(UNSETTLED_WAIT_MS)
+        if self._abandoned >= MAX_ABANDONED:
+            waits.append(ABANDONED_WAIT_MS)
+        return min(waits)
 
     def _has_room(self) -> bool:
         """Whether more may be held. What cannot be given out now is dropped before others starve for it."""
@@ -154,39 +208,6 @@ class Fetcher:
     def _is_full(self) -> bool:
         state, options = self._state, self._options
         return state.buffered >= options.max_poll_records or state.buffered_bytes >= options.fetch_max_bytes
-
-    def _wait_ms(self, wanted: list[OwnedQueue], now: float) -> int:
-        """As long as allowed, but no longer than until a resting queue may be asked again."""
-        rests = [o.not_before - now for o in wanted if o.not_before > now]
-        rests += [PAUSE_S for o in wanted if o.stopped]
-        return min([self._options.fetch_max_wait_ms, *(max(50, int(rest * 1000)) for rest in rests)])
-
-    def _acquire(self, plan: Plan) -> None:
-        body = {"queues": [{"queue": o.queue, "epoch": o.epoch} for o in plan.acquire]}
-        answer = self._transport.request(
-            "POST",
-            api_path("consumers", plan.consumer_id, "acquire"),
-            body=body,
-            timeout_s=self._options.request_timeout_ms / 1000,
-        )
-        states = {item["queue"]: item for item in answer["queues"]}
-        with self._state.changed:
-            for owned in plan.acquire:
-                self._acquired(owned, states.get(owned.queue, {"state": "missing"}))
-            self._state.changed.notify_all()
-
-    def _acquired(self, owned: OwnedQueue, item: dict[str, Any]) -> None:
-        if owned.lost:
-            return
-        if item["state"] in ("ok", "stopped") and item.get("offset") is not None:
-            owned.start_at(item["offset"])
-            if self._options.on_assigned:
-                self._state.events.append((True, owned))
-            return
-        # Fenced: the broker's metadata is behind its node and will come with a higher epoch.
-        owned.not_before = time.monotonic() + PAUSE_S
-        self._state.heartbeat_wanted = True
-        log.warning("%s queue %d: acquire answered %s", owned.topic, owned.queue, item["state"])
 
     def _pull(self, plan: Plan) -> dict[str, Any]:
         queues = [{"queue": o.queue, "epoch": o.epoch, "offset": offset} for o, offset, _ in plan.pull]
@@ -210,10 +231,10 @@ class Fetcher:
         for owned, offset, version in plan.pull:
             item = pulled.get(owned.queue)
             stale = owned.lost or owned.revoked_until is not None or owned.version != version
-            shut = owned.paused or owned.halted
-            if item is None or stale or shut or owned.position != offset:
+            if item is None or stale or owned.is_shut() or owned.position != offset:
                 continue
             if item["state"] == "ok":
+                owned.failures = 0
                 brought = self._add(owned, item) or brought
             else:
                 self._handle_state(owned, item)
@@ -239,9 +260,18 @@ class Fetcher:
             target = int(item["next_offset"])
             log.error("%s: messages %d to %d were lost with a node", where, owned.position, target - 1)
             owned.position = target
+        elif state == "stopped":
+            # Told before the heartbeat tells it, or by a broker that does not know of a start yet.
+            log.info("%s: stopped", where)
+            owned.rest(most_s=PAUSE_S)
+            self._state.set_stopped(owned, True)
+            self._state.want_heartbeat()
+        elif state == "suspect":
+            log.error("%s: suspect", where)
+            owned.rest(least_s=SUSPECT_PAUSE_S, most_s=SUSPECT_PAUSE_S)
         else:
-            log.log(logging.INFO if state == "stopped" else logging.ERROR, "%s: %s", where, state)
-            owned.not_before = time.monotonic() + (SUSPECT_PAUSE_S if state == "suspect" else PAUSE_S)
+            log.error("%s: %s", where, state)
+            owned.rest(most_s=PAUSE_S)
 
     def _fenced(self, owned: OwnedQueue) -> None:
         """The queue was taken from us. If metadata still says it is ours, it is acquired anew."""
@@ -260,29 +290,15 @@ class Fetcher:
         log.warning("%s; going on at %d", what, target)
         owned.position = target
 
-    def _after_pull(self, plan: Plan, answer: dict[str, Any], brought: bool) -> None:
-        state = self._state
-        if answer.get("assignment_changed") or answer["generation"] > state.generation:
-            state.want_heartbeat()
-            if not brought:
-                # Asking again before the heartbeat has told us the news would be answered at once, for ever.
-                known = plan.generation
-                state.changed.wait_for(
-                    lambda: state.generation != known or state.closed or state.stopping, PAUSE_S
-                )
-        elif plan.some_are_full and not brought:
-            state.changed.wait(BEHIND_S)
-
-    def _after_failure(self, error: CatmqError, ticket: int, backoff: Backoff) -> None:
+    def _after_failure(self, error: CatmqError, plan: Plan, *, ticket: int, backoff: Backoff) -> None:
         state = self._state
         with state.changed:
-            if ticket == self._ticket:
+            current = ticket == self._ticket
+            if current:
                 self._in_pull = False
-        if isinstance(error, Gone) or error.code == "consumer_not_found":
-            self._on_gone(error, self._asked_as)
+            pokes = self._pokes
+        if self._settle(error, plan.consumer_id) or not current:
             return
-        if isinstance(error, Unauthenticated | Forbidden | InvalidRequest):
-            state.die(error)
-            return
-        log.warning("fetching failed: %s", error)
-        state.wait(backoff.next_s(error), lambda: state.stopping)
+        # A broker that is stopping says so: nothing is wrong.
+        log.log(logging.INFO if error.code == "draining" else logging.WARNING, "fetching failed: %s", error)
+        state.wait(backoff.next_s(error), lambda: state.stopping or self._pokes != pokes)

@@ -3,7 +3,8 @@
 A lane is a key of a queue (order="key"), a queue (order="queue") or a single message (order="none",
 and messages without a key). One handler at a time is at work on a lane. A handler that raises is
 called again in place, handler_attempts times in all; then its queue stands still, because going on
-would break the order and committing past the message would lose it.
+would break the order and committing past the message would lose it. The lanes of a queue that an operator
+stopped rest, and hold no thread, until it is started.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Lanes:
         self._order = order
         self._lanes: dict[Any, deque[Task]] = {}
         self._ready: deque[Any] = deque()
+        self._resting: list[Any] = []
         self._work = threading.Condition()
         self._ending = False
         self.failure: HandlerFailed | None = None
@@ -56,6 +58,7 @@ class Lanes:
         self._threads = [
             threading.Thread(target=self._run, name=f"catmq-handler-{n}", daemon=True) for n in range(threads)
         ]
+        state.on_start = self.rouse
         for thread in self._threads:
             thread.start()
 
@@ -72,6 +75,16 @@ class Lanes:
                 self._lanes[key] = deque([task])
                 self._ready.append(key)
             self._work.notify(len(taken))
+        self.rouse()
+
+    def rouse(self) -> None:
+        """Goes on with the lanes that rest for no reason any more."""
+        with self._work:
+            roused = [key for key in self._resting if not self._rests(key)]
+            if roused:
+                self._resting = [key for key in self._resting if key not in roused]
+                self._ready.extend(roused)
+                self._work.notify(len(roused))
 
     def drain(self, timeout_s: float) -> None:
         """Lets handlers at work finish, for at most `timeout_s`, and starts no more."""
@@ -94,31 +107,41 @@ class Lanes:
     def _run(self) -> None:
         while (key := self._next()) is not None:
             try:
-                self._handle(self._lanes[key][0])
+                over = self._handle(self._lanes[key][0])
             except BaseException as error:  # noqa: BLE001 - SystemExit in a handler must end run(), not just a thread
                 self._break(error)
                 return
-            self._end(key)
+            self._end(key, over)
 
     def _next(self) -> Any:
         with self._work:
             self._work.wait_for(lambda: self._ending or self._ready)
             return None if self._ending else self._ready.popleft()
 
-    def _end(self, key: Any) -> None:
+    def _end(self, key: Any, over: bool) -> None:
         with self._work:
             lane = self._lanes[key]
-            lane.popleft()
+            if over:
+                lane.popleft()
+            elif self._rests(key):
+                self._resting.append(key)
+                return
             if lane:
                 self._ready.append(key)
                 self._work.notify()
             else:
                 del self._lanes[key]
 
-    def _handle(self, task: Task) -> None:
+    def _rests(self, key: Any) -> bool:
+        # Without the state's lock: whoever starts a queue says so first, and rouses its lanes then.
+        task = self._lanes[key][0]
+        return task.owned.stopped and not self._is_void(task)
+
+    def _handle(self, task: Task) -> bool:
+        """Whether the task is over; if not, its queue is stopped, and it has to wait."""
         state, owned = self._state, task.owned
         if not self._begin(task):
-            return
+            return self._is_void(task)
         done = False
         try:
             done = self._attempts(task)
@@ -131,13 +154,14 @@ class Lanes:
                 owned.running -= 1
                 if owned.revoked_until is not None:
                     state.changed.notify_all()
+        return done or self._is_void(task)
 
     def _begin(self, task: Task) -> bool:
-        """Waits for the lease; False when the queue is no longer ours to work on."""
+        """Waits for the lease; False when the queue is not ours to work on, or stopped."""
         state = self._state
         with state.changed:
-            state.changed.wait_for(lambda: self._is_void(task) or state.has_lease())
-            if self._is_void(task):
+            state.changed.wait_for(lambda: self._is_barred(task) or state.has_lease())
+            if self._is_barred(task):
                 return False
             task.owned.running += 1
             state.handlers_since[threading.get_ident()] = time.monotonic()
@@ -148,8 +172,11 @@ class Lanes:
         gone = owned.lost or owned.halted or owned.revoked_until is not None or owned.version != task.version
         return gone or self._ending
 
+    def _is_barred(self, task: Task) -> bool:
+        return task.owned.stopped or self._is_void(task)
+
     def _attempts(self, task: Task) -> bool:
-        """Calls the handler until it returns; False when it did not and the queue stands still now."""
+        """Calls the handler until it returns; False when it did not: the queue is halted or stopped."""
         options = self._state.options
         backoff = Backoff(base_ms=options.retry_backoff_ms, max_ms=options.retry_backoff_max_ms)
         for attempt in range(1, options.handler_attempts + 1):
@@ -169,9 +196,9 @@ class Lanes:
         """Waits before the next try; False when it must not start any more."""
         state = self._state
         with state.changed:
-            state.changed.wait_for(lambda: self._is_void(task), seconds)
-            state.changed.wait_for(lambda: self._is_void(task) or state.has_lease())
-            return not self._is_void(task)
+            state.changed.wait_for(lambda: self._is_barred(task), seconds)
+            state.changed.wait_for(lambda: self._is_barred(task) or state.has_lease())
+            return not self._is_barred(task)
 
     def _halt(self, task: Task, error: Exception) -> None:
         tries = self._state.options.handler_attempts

@@ -2,20 +2,23 @@
 
 The lease counts from when the last recorded heartbeat was *sent*; without it no message is handed
 out and no handler starts, so a member always stops before the broker gives its queues away. A
-heartbeat goes out at once after registering, when a pull says that the assignment changed, and to
-confirm that revoked queues were released.
+heartbeat goes out at once after registering, when any answer tells of a new generation, and to
+confirm that revoked queues were released, those too that this member never took up.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from catmq_client.backoff import Backoff
 from catmq_client.errors import (
+    AnswerLost,
     CatmqError,
     Conflict,
+    ConnectFailed,
     ConsumerReplaced,
     Forbidden,
     Gone,
@@ -34,6 +37,8 @@ log = logging.getLogger("catmq.consumer")
 # Answers that no repeating will change: the application has to know.
 HOPELESS = (Unauthenticated, Forbidden, InvalidRequest, NotFound, Conflict)
 LEAVE_WITHIN_S = 3.0
+# After an answer that takes back a queue we do not hold, and that the heartbeat should have given back.
+SOON_S = 0.2
 
 
 class Membership:
@@ -62,7 +67,7 @@ class Membership:
         """Registers and sends heartbeats until the consumer closes."""
         state = self._state
         delay_s = 0.0
-        while state.wait(delay_s, lambda: state.heartbeat_wanted) and state.fatal is None:
+        while state.wait(delay_s, state.is_heartbeat_due) and state.fatal is None:
             try:
                 delay_s = self._step()
             except CatmqError as error:
@@ -70,6 +75,23 @@ class Membership:
             except Exception:
                 log.exception("the membership of group %s met a bug; it goes on", self._group)
                 delay_s = self._backoff.next_s()
+
+    def part(self) -> None:
+        """The end of a closed consumer: it leaves, or if its identity is static its queues wait for it."""
+        state = self._state
+        if not state.options.instance_id:
+            self.leave()
+            return
+        with state.changed:
+            consumer_id, state.consumer_id = state.consumer_id, None
+            body = self._beat(o for o in state.queues.values() if o.revoked_until is None)
+        if consumer_id is None or len(body["owned"]) == len(state.queues):
+            return
+        try:
+            # What was on its way to others has no reason to wait.
+            self._post("consumers", consumer_id, "heartbeat", body=body, timeout_s=LEAVE_WITHIN_S)
+        except CatmqError as error:
+            log.info("group %s: revoked queues move when the session ends: %s", self._group, error)
 
     def leave(self) -> None:
         """Tells the broker that this member is gone; its queues move at once."""
@@ -85,6 +107,19 @@ class Membership:
                 "group %s: could not leave (%s); the queues move when the session ends", self._group, error
             )
 
+    def settle(self, error: CatmqError, consumer_id: str | None) -> bool:
+        """Draws the consequences of an error of any of the consumer's requests, made under `consumer_id`.
+
+        False when there are none: the request may be tried again.
+        """
+        if isinstance(error, Gone) or error.code == "consumer_not_found":
+            self.lost(error, consumer_id)
+        elif isinstance(error, Unauthenticated | Forbidden | InvalidRequest):
+            self._state.die(error)
+        else:
+            return False
+        return True
+
     def lost(self, error: CatmqError, consumer_id: str | None) -> None:
         """The broker no longer knows this member: `expired` registers again, `replaced` ends it."""
         state = self._state
@@ -92,7 +127,8 @@ class Membership:
             if consumer_id != state.consumer_id:
                 return
             if error.code == "replaced":
-                detail = f"another process registered as {self._name} in group {self._group}; this one stops"
+                identity = state.options.instance_id or self._name
+                detail = f"another process registered as {identity} in group {self._group}; this one stops"
                 state.fatal = ConsumerReplaced(detail, status=error.status)
             else:
                 log.warning(
@@ -107,15 +143,16 @@ class Membership:
         self._check_silence()
         with state.changed:
             state.heartbeat_wanted = False
+            state.asked_about = state.heard
             if state.silence is not None:
                 return state.heartbeat_interval_s
             consumer_id = state.consumer_id
         if consumer_id is None:
             self._register()
             return 0.0
-        self._heartbeat(consumer_id)
+        delay_s = self._heartbeat(consumer_id)
         self._backoff.reset()
-        return state.heartbeat_interval_s
+        return delay_s
 
     def _register(self) -> None:
         state = self._state
@@ -126,6 +163,7 @@ class Membership:
             body["topics"] = self._topics
         if state.options.instance_id:
             body["instance_id"] = state.options.instance_id
+        body |= self._group_settings()
         answer = self._post(
             "groups", self._group, "consumers", body=body, timeout_s=self._request_timeout_s()
         )
@@ -136,39 +174,70 @@ class Membership:
             state.changed.notify_all()
         log.info("group %s: registered as %s", self._group, self._name)
         if state.closed:
-            self.leave()
+            self.part()
+
+    def _group_settings(self) -> dict[str, Any]:
+        """What the application said of the group; it counts when this member makes the group."""
+        options = self._state.options
+        given = {"mode": options.mode, "session_timeout_ms": options.session_timeout_ms}
+        return {name: value for name, value in given.items() if value is not None}
 
     def _subscribe_at_the_end(self) -> None:
         """Makes missing subscriptions begin at the end; registering alone begins at the earliest message."""
         for topic in self._topics:
-            body = {"topic": topic, "start": "latest"}
             try:
-                self._post("groups", self._group, "subscriptions", body=body)
-            except (Conflict, Forbidden):
-                continue
+                self._subscribe(topic)
             except NotFound as error:
                 if error.code != "group_not_found":
                     raise
-                self._post("groups", body={"name": self._group})
-                self._post("groups", self._group, "subscriptions", body=body)
+                self._make({"name": self._group, **self._group_settings()}, "groups")
+                self._subscribe(topic)
 
-    def _heartbeat(self, consumer_id: str) -> None:
+    def _subscribe(self, topic: str) -> None:
+        try:
+            self._make({"topic": topic, "start": "latest"}, "groups", self._group, "subscriptions")
+        except Forbidden:
+            log.debug("group %s: %s is subscribed by whoever may", self._group, topic)
+
+    def _make(self, body: dict[str, Any], *parts: str) -> None:
+        """Makes something, unless it is there or another member is quicker."""
+        try:
+            self._post(*parts, body=body)
+        except Conflict as error:
+            log.debug("group %s: %s", self._group, error)
+
+    def _beat(self, owned: Iterable[OwnedQueue]) -> dict[str, Any]:
+        holds = [{"queue": o.queue, "epoch": o.epoch} for o in owned]
+        return {"generation": self._state.generation, "owned": holds}
+
+    def _heartbeat(self, consumer_id: str) -> float:
+        """One heartbeat; the seconds until the next."""
         state = self._state
         with state.changed:
-            owned = [{"queue": o.queue, "epoch": o.epoch} for o in state.queues.values()]
-            body = {"generation": state.generation, "owned": owned}
+            body = self._beat(state.queues.values())
         sent_at = lease_clock()
         # Short enough to try another broker before the session ends.
         timeout_s = max(1.0, min(self._request_timeout_s(), state.session_timeout_s / 3))
         answer = self._post("consumers", consumer_id, "heartbeat", body=body, timeout_s=timeout_s)
         with state.changed:
             if state.consumer_id != consumer_id:
-                return
+                return 0.0
             state.lease_until = sent_at + state.session_timeout_s
             state.coordinator_lost = False
             self._without_metadata.clear()
             self._weigh(self._follow(answer))
             state.changed.notify_all()
+            return self._next_in_s(answer, told=body["generation"])
+
+    def _next_in_s(self, answer: dict[str, Any], *, told: int) -> float:
+        """At once, to give back queues that were revoked before we took them up: nobody else releases them.
+
+        The next heartbeat counts as their release if it tells of the generation that revoked them.
+        """
+        state = self._state
+        if all(queue in state.queues for queue in answer["revoked"]):
+            return state.heartbeat_interval_s
+        return 0.0 if answer["generation"] > told else min(SOON_S, state.heartbeat_interval_s)
 
     def _follow(self, answer: dict[str, Any]) -> bool:
         """Takes over the assignment; False when the answer contradicts what we know."""
@@ -176,34 +245,33 @@ class Membership:
         if answer["generation"] < state.generation:
             # A broker that has not heard the news yet; the heartbeat counts all the same.
             return False
-        unmoved = answer["generation"] == state.generation
         state.generation = answer["generation"]
+        state.heard = max(state.heard, state.generation)
         assigned = {item["queue"]: item for item in answer["assigned"]}
         for owned in [*state.queues.values()]:
             if owned.queue not in assigned:
+                owned.heir = None
                 state.revoke(owned)
         known = [self._own(item) for item in assigned.values()]
-        if unmoved and any(not owned.acquired for owned in state.queues.values()):
-            # A new generation ends a waiting pull by itself; a queue that comes back within one does not.
-            state.on_gain()
         return all(known)
 
     def _own(self, item: dict[str, Any]) -> bool:
         """Owns one assigned queue, if that is news; False when it is one we gave up."""
         state = self._state
-        queue, epoch = item["queue"], item["epoch"]
+        queue, epoch, stopped = item["queue"], item["epoch"], item.get("stopped", False)
         owned = state.queues.get(queue)
         if owned is not None and owned.epoch == epoch:
-            owned.stopped = item.get("stopped", False)
+            state.set_stopped(owned, stopped)
             if owned.revoked_until is not None:
                 state.keep(owned)
             return True
-        if owned is not None:
-            state.lose(owned)
         if (queue, epoch) in state.released:
             return False
-        stopped = item.get("stopped", False)
-        state.add(OwnedQueue(topic=item["topic"], queue=queue, epoch=epoch, stopped=stopped))
+        granted = OwnedQueue(topic=item["topic"], queue=queue, epoch=epoch, stopped=stopped)
+        if owned is None:
+            state.add(granted)
+        else:
+            state.succeed(owned, granted)
         return True
 
     def _weigh(self, consistent: bool) -> None:
@@ -238,9 +306,11 @@ class Membership:
             state.heartbeat_wanted = False
             state.coordinator_lost = self._is_coordinator_lost(error)
             state.changed.notify_all()
-        log.warning(
-            "group %s: %s failed: %s", self._group, "heartbeat" if registered else "registering", error
-        )
+        if isinstance(error, ConnectFailed | AnswerLost):
+            state.on_silent_broker()
+        level = logging.INFO if error.code == "draining" else logging.WARNING
+        what = "heartbeat" if registered else "registering"
+        log.log(level, "group %s: %s failed: %s", self._group, what, error)
         return min(self._backoff.next_s(error), state.heartbeat_interval_s)
 
     def _is_coordinator_lost(self, error: CatmqError) -> bool:

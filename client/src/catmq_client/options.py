@@ -27,7 +27,6 @@ _KAFKA_NAMES = {
     "retries": "tries are bounded by time: did you mean delivery_timeout_ms?",
     "acks": "a send is always answered after it is durable; use send_oneway to not wait",
     "max_partition_fetch_bytes": "did you mean fetch_max_bytes?",
-    "session_timeout_ms": "it belongs to the group: `catmq group create` or PATCH /api/v1/groups/{group}",
     "heartbeat_interval_ms": "it is told by the server: a third of the group's session timeout, at most 3 s",
     "value_serializer": "pass bytes, text, or json=…",
     "value_deserializer": "read message.body, .text or .json()",
@@ -74,8 +73,15 @@ class ProducerOptions:
 class ConsumerOptions:
     """How a Consumer fetches, commits and shares a group."""
 
-    # Static identity: a restarted process with the same one gets its queues back. None = the name.
+    # Static identity: close() does not leave the group, and a process that comes back with the same one
+    # within the session timeout gets its queues back; nothing moves meanwhile. None = the name, but
+    # close() leaves.
     instance_id: str | None = None
+    # The group's, if this consumer makes it: "clustering" (members share the queues), "broadcasting" (each
+    # instance_id reads all). None = clustering, or what the group is. A group that differs refuses.
+    mode: str | None = None
+    # The same: after how long a member that is not heard loses its queues, ms, 2,000-300,000. None = 15,000.
+    session_timeout_ms: int | None = None
     # Where to go when there is no position, or it is gone: "earliest", "latest", "none" (raise).
     auto_offset_reset: str = "earliest"
     # Commit what the application came back from, without being told.
@@ -114,7 +120,9 @@ O = TypeVar("O", ProducerOptions, ConsumerOptions)  # noqa: E741
 _CHOICES = {
     "auto_offset_reset": ("earliest", "latest", "none"),
     "on_coordinator_loss": ("continue", "stop"),
+    "mode": ("clustering", "broadcasting"),
 }
+_RANGES = {"session_timeout_ms": (2_000, 300_000)}
 _MAY_BE_ZERO = {"linger_ms", "max_block_ms", "fetch_max_wait_ms", "consumer_timeout_ms"}
 
 
@@ -127,6 +135,10 @@ def checked(kind: type[O], given: Mapping[str, Any]) -> O:
     types_of = typing.get_type_hints(kind)
     for name, value in given.items():
         _check_value(name, value, types_of[name])
+    if given.get("mode") == "broadcasting" and not given.get("instance_id"):
+        raise OptionError(
+            "mode='broadcasting' without instance_id: name the instance, its positions are kept by that name"
+        )
     return kind(**given)
 
 
@@ -138,16 +150,18 @@ def _proposal(name: str, known: set[str]) -> str:
 
 
 def _check_value(name: str, value: Any, hint: Any) -> None:
+    if value is None and type(None) in typing.get_args(hint):
+        return
     allowed = _CHOICES.get(name)
     if allowed and value not in allowed:
         raise OptionError(f"{name}={value!r}: write one of {', '.join(allowed)}")
-    if value is None and type(None) in typing.get_args(hint):
-        return
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if int in kinds:
-        least = 0 if name in _MAY_BE_ZERO else 1
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise OptionError(f"{name}={value!r}: write a whole number, at least {least}")
+        least, most = _RANGES.get(name, (0 if name in _MAY_BE_ZERO else 1, None))
+        wrong = isinstance(value, bool) or not isinstance(value, int)
+        if wrong or value < least or (most is not None and value > most):
+            bounds = f"at least {least}" if most is None else f"{least} to {most}"
+            raise OptionError(f"{name}={value!r}: write a whole number, {bounds}")
     elif bool in kinds and not isinstance(value, bool):
         raise OptionError(f"{name}={value!r}: write True or False")
     elif str in kinds and not isinstance(value, str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from typing import NamedTuple
 
@@ -26,6 +27,8 @@ class OwnedQueue:
 
     # Messages taken from one queue before the next one has its turn.
     TURN = 100
+    # How long it is left alone after a first failure, s; doubles with each more.
+    REST_S = 0.1
 
     def __init__(self, *, topic: str, queue: int, epoch: int, stopped: bool) -> None:
         self.topic = topic
@@ -44,6 +47,7 @@ class OwnedQueue:
         # Raised by a seek: what was fetched or handed out before no longer counts.
         self.version = 0
         self.turn_left = self.TURN
+        # Stopped by an operator: stays ours, but nothing of it is fetched or begun.
         self.stopped = stopped
         self.paused = False
         # A handler of run() failed for good: nothing more is handed out.
@@ -53,8 +57,12 @@ class OwnedQueue:
         self.revoked_until: float | None = None
         # The application has to be told before the queue may be released.
         self.tell_revoked = False
-        # Not pulled or acquired before this time, monotonic: its node, or the broker, asked for a pause.
+        # The same queue granted to us anew, under a later epoch: ours once this one is released.
+        self.heir: OwnedQueue | None = None
+        # Not pulled or acquired before this time, monotonic: its node, or the broker, cannot serve it now.
         self.not_before = 0.0
+        # Failures in a row.
+        self.failures = 0
 
     @property
     def name(self) -> AssignedQueue:
@@ -78,11 +86,22 @@ class OwnedQueue:
     def start_at(self, offset: int) -> None:
         """Begins at the position that the node answered to the acquire."""
         self.acquired = True
+        self.failures = 0
         self.position = self.committed = offset
 
     def gives(self) -> bool:
         """Whether a message may be handed out."""
-        return bool(self.buffer) and not (self.paused or self.halted or self.revoked_until is not None)
+        return bool(self.buffer) and not self.is_shut() and self.revoked_until is None
+
+    def is_shut(self) -> bool:
+        """Whether it gives nothing although it is ours."""
+        return self.paused or self.halted or self.stopped
+
+    def rest(self, *, least_s: float = 0.0, most_s: float) -> None:
+        """Leaves the queue alone for a while: longer with each failure in a row, up to `most_s`."""
+        seconds = min(most_s, self.REST_S * 2 ** min(self.failures, 10))
+        self.failures += 1
+        self.not_before = time.monotonic() + max(least_s, seconds)
 
     def hand_out(self) -> Message:
         """The next message."""

@@ -1,8 +1,8 @@
 """What the threads of a consumer share, under one lock.
 
 The application's thread takes messages, the fetcher brings them, the membership keeps the lease and
-changes what is owned, the committer stores progress and releases revoked queues. Each waits on
-`changed` for what the others do; none holds the lock while it speaks to a broker.
+changes what is owned, the acquirer takes hold of it, the committer stores progress and releases revoked
+queues. Each waits on `changed` for what the others do; none holds the lock while it speaks to a broker.
 """
 
 from __future__ import annotations
@@ -34,7 +34,13 @@ class GroupState:
         # Reentrant: stop() may be called by a signal handler that interrupts us in here.
         self.changed = threading.Condition(threading.RLock())
         self.consumer_id: str | None = None
+        # The group's: that of the last heartbeat's answer, the highest of all answers, and the highest
+        # that was known when the last heartbeat was sent.
         self.generation = 0
+        self.heard = 0
+        self.asked_about = 0
+        # When something changed that the next pull may not know of yet, monotonic.
+        self.changed_at = 0.0
         self.session_timeout_s = 15.0
         self.heartbeat_interval_s = 3.0
         self.queues: dict[int, OwnedQueue] = {}
@@ -45,6 +51,8 @@ class GroupState:
         self.events: deque[tuple[bool, OwnedQueue]] = deque()
         self.buffered = 0
         self.buffered_bytes = 0
+        # Since when no pull waits at the broker, because there is no room for what it would bring, monotonic.
+        self.full_since: float | None = None
         self.lease_until = 0.0
         # Heartbeats fail because the metadata database is away, not because we are.
         self.coordinator_lost = False
@@ -63,14 +71,37 @@ class GroupState:
         self.stopping = False
         self.closed = False
         self.heartbeat_wanted = False
-        # Called under the lock when a queue came that a waiting pull knows nothing of.
+        # Called under the lock when a queue can be read that a waiting pull knows nothing of.
         self.on_gain: Callable[[], object] = lambda: None
+        # Called under the lock when a stopped queue was started.
+        self.on_start: Callable[[], object] = lambda: None
+        # Called when a broker did not answer: others may wait for it, too.
+        self.on_silent_broker: Callable[[], object] = lambda: None
 
     def want_heartbeat(self) -> None:
         """Makes the membership send a heartbeat at once."""
         with self.changed:
             self.heartbeat_wanted = True
             self.changed.notify_all()
+
+    def hear(self, generation: int) -> None:
+        """Notes the generation in an answer; a new one makes the membership send a heartbeat at once."""
+        with self.changed:
+            if generation > self.heard:
+                self.heard = generation
+                self.changed_at = time.monotonic()
+                self.changed.notify_all()
+
+    def is_heartbeat_due(self) -> bool:
+        """Whether one must go out now; news calls for one only, whatever becomes of it."""
+        return self.heartbeat_wanted or self.heard > max(self.generation, self.asked_about)
+
+    def is_unsettled(self, within_s: float) -> bool:
+        """Whether, since a moment ago, queues may come that the next pull would not know of."""
+        if time.monotonic() - self.changed_at > within_s:
+            return False
+        coming = (o for o in self.queues.values() if not o.acquired and o.revoked_until is None)
+        return self.heard > self.generation or any(not owned.failures for owned in coming)
 
     def die(self, error: CatmqError) -> None:
         """Ends the consumer with an error that its application will see."""
@@ -94,6 +125,7 @@ class GroupState:
         """Owns one more queue."""
         self.queues[owned.queue] = owned
         self._rotation.append(owned)
+        self.changed_at = time.monotonic()
 
     def lose(self, owned: OwnedQueue, *, tell: bool = True) -> None:
         """Owns a queue no longer; what is handed out of it may not be committed any more."""
@@ -106,14 +138,18 @@ class GroupState:
             self.unreported[owned.queue] = owned
         if tell and owned.acquired and owned.revoked_until is None and self.options.on_revoked:
             self.events.append((False, owned))
+        heir, owned.heir = owned.heir, None
+        if heir is not None:
+            self.add(heir)
         self.changed.notify_all()
 
     def lose_all(self) -> None:
         """The membership is gone, and all queues with it."""
         for owned in [*self.queues.values()]:
+            owned.heir = None
             self.lose(owned)
         self.consumer_id = None
-        self.generation = 0
+        self.generation = self.heard = self.asked_about = 0
         self.released.clear()
         self.changed.notify_all()
 
@@ -128,9 +164,21 @@ class GroupState:
             self.events.append((False, owned))
         self.changed.notify_all()
 
+    def succeed(self, owned: OwnedQueue, heir: OwnedQueue) -> None:
+        """A queue of ours was granted to us anew: first what is at work on it ends and is committed.
+
+        The node takes that only until the later epoch is acquired; after it, all of it would be repeated.
+        """
+        owned.heir = heir
+        if owned.acquired:
+            self.revoke(owned)
+        else:
+            self.lose(owned)
+
     def keep(self, owned: OwnedQueue) -> None:
         """A revoked queue not released yet is ours again: goes on at its lowest unfinished offset."""
         told = owned.revoked_until is not None and self.options.on_revoked and not owned.tell_revoked
+        owned.heir = None
         owned.revoked_until = None
         owned.tell_revoked = False
         self.seek(owned, owned.committable())
@@ -148,6 +196,18 @@ class GroupState:
         self.released.add((owned.queue, owned.epoch))
         self.lose(owned, tell=False)
         self.heartbeat_wanted = True
+
+    def set_stopped(self, owned: OwnedQueue, stopped: bool) -> None:
+        """An operator stopped a queue, or started it: nothing of it is handed out or begun meanwhile."""
+        if owned.stopped == stopped:
+            return
+        owned.stopped = stopped
+        if stopped:
+            self.drop(owned)
+        else:
+            self.on_start()
+            self.on_gain()
+        self.changed.notify_all()
 
     def seek(self, owned: OwnedQueue, offset: int) -> None:
         """Goes on at `offset`."""

@@ -1,22 +1,21 @@
 """The only seam to the network: `Transport` has one method, and tests plug in there.
 
-`HttpTransport` speaks HTTP to a list of brokers. It tries the next one at once when a broker cannot
-be reached or is draining, because then nothing was done; any other failure is raised, and its class
-says whether the request may have been done (errors.py). A broker that answered "not now" is left, too,
-but only the next request goes elsewhere. Waiting and repeating are the caller's decision:
-`request_until` does it for calls that are harmless when done twice.
+`HttpTransport` speaks HTTP to a list of brokers, which it completes by itself (discovery.py). It tries
+the next one at once when a broker cannot be reached or is draining, because then nothing was done; any
+other failure is raised, and its class says whether the request may have been done (errors.py). A broker
+that answered "not now" is left, too, but only the next request goes elsewhere. Waiting and repeating are
+the caller's decision: `request_until` does it for calls that are harmless when done twice.
 """
 
 from __future__ import annotations
 
 import gzip
 import os
-import random
 import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote, urlencode, urlsplit
 
 import requests
@@ -26,9 +25,11 @@ from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from catmq_client import wire
 from catmq_client.backoff import Backoff
+from catmq_client.discovery import MOST, Brokers, Discovery
 from catmq_client.errors import (
     AnswerLost,
     CatmqError,
+    Closed,
     ConnectFailed,
     OptionError,
     Unavailable,
@@ -36,6 +37,7 @@ from catmq_client.errors import (
 )
 
 CONNECT_TIMEOUT_S = 3.0
+LIST_TIMEOUT_S = 5.0
 GZIP_FROM_BYTES = 1024
 
 
@@ -93,6 +95,18 @@ def request_until(
             wait(delay_s)
 
 
+class _Call(NamedTuple):
+    """A request, before it is known which broker it goes to."""
+
+    session: requests.Session
+    method: str
+    path: str
+    headers: dict[str, Any]
+    data: bytes | None
+    params: Mapping[str, Any] | None
+    timeout_s: float
+
+
 class HttpTransport:
     """Speaks HTTP to the first of several brokers that answers, over kept-alive connections.
 
@@ -109,13 +123,15 @@ class HttpTransport:
         compression: str | None = None,
         max_connections: int = 64,
         codec: wire.Codec | None = None,
+        discover: bool = True,
     ) -> None:
         """Takes `urls` (default: CATMQ_URL, separated by commas) and `api_key` (default: CATMQ_API_KEY).
 
         verify: False or the path of a CA bundle, as in requests. proxies: {"https": url}; the
-        environment's proxies are not looked at. compression: "gzip" or None, both ways.
+        environment's proxies are not looked at. compression: "gzip" or None, both ways. discover: also
+        use brokers that the given ones name, and avoid those that were pulled out.
         """
-        self.urls = _checked_urls(urls if urls is not None else os.environ.get("CATMQ_URL", ""))
+        self._seeds = _checked_urls(urls if urls is not None else os.environ.get("CATMQ_URL", ""))
         if compression not in (None, "gzip"):
             raise OptionError(f"compression={compression!r}: write 'gzip' or None")
         self._gzip = compression == "gzip"
@@ -128,8 +144,13 @@ class HttpTransport:
         # because that of a parent may be held for ever in its child.
         self._mine: tuple[int, requests.Session] | None = None
         self._locks: dict[int, threading.Lock] = {}
-        # Many clients with the same list should not all go to its first broker.
-        self._current = random.randrange(len(self.urls))
+        self._brokers = Brokers(self._seeds)
+        self._discovery = Discovery(self._brokers, self._ask_for_brokers) if discover else None
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The brokers that a request would try now: those in service that can be reached, else all."""
+        return self._brokers.urls
 
     def request(
         self,
@@ -141,20 +162,27 @@ class HttpTransport:
         timeout_s: float = 10.0,
     ) -> dict[str, Any]:
         """See Transport. An error names in `brokers` the URLs that were tried."""
-        headers, data = self._encoded(body)
-        tried: list[str] = []
+        call = _Call(self._sessions(), method, path, *self._encoded(body), params, timeout_s)
+        url, tried = self._brokers.current, list[str]()
+        give_up_at = time.monotonic() + timeout_s
         while True:
-            broker = self._current
-            tried.append(self.urls[broker])
+            tried.append(url)
             try:
-                answer = self._once(broker, method, path, (headers, data, params, timeout_s))
-                return self._decoded(answer)
+                answer = self._decoded(self._once(url, call))
             except CatmqError as error:
-                if _is_the_brokers_fault(error):
-                    self._leave(broker)
-                if len(tried) >= len(self.urls) or not _nothing_done(error):
+                self._after_failure(url, error)
+                # A second broker is always asked; of many that do not answer, no more than there is time for.
+                over = len(tried) > 1 and time.monotonic() > give_up_at
+                following = self._brokers.following(tried)
+                if following is None or over or not _nothing_done(error):
                     error.brokers = tuple(tried)
                     raise
+                url = following
+            else:
+                self._brokers.reached(url)
+                if self._discovery is not None:
+                    self._discovery.look()
+                return answer
 
     def close(self) -> None:
         """Closes the idle connections of this process; a later request opens new ones."""
@@ -164,22 +192,38 @@ class HttpTransport:
         if mine is not None and mine[0] == pid:
             mine[1].close()
 
-    def _once(self, broker: int, method: str, path: str, parts: tuple[Any, ...]) -> requests.Response:
+    def _after_failure(self, url: str, error: CatmqError) -> None:
+        if _is_the_brokers_fault(error):
+            self._brokers.leave(url, unreachable=isinstance(error, ConnectFailed))
+            if self._discovery is not None:
+                self._discovery.hurry()
+
+    def _ask_for_brokers(self, url: str) -> dict[str, Any]:
+        """See Discovery. Runs beside requests and close(): it opens no connections after that."""
+        mine = self._mine
+        if mine is None or mine[0] != os.getpid():
+            raise Closed("the transport is closed")
+        try:
+            call = _Call(mine[1], "GET", api_path("brokers"), {}, None, None, LIST_TIMEOUT_S)
+            return self._decoded(self._once(url, call))
+        finally:
+            if self._mine is not mine:
+                mine[1].close()
+
+    def _once(self, url: str, call: _Call) -> requests.Response:
         """One try at one broker, straight through the session's adapter.
 
         Session.request would merge settings that never change here: a quarter of a request's time.
         """
-        headers, data, params, timeout_s = parts
-        session, url = self._sessions(), self.urls[broker]
         prepared = requests.PreparedRequest()
-        prepared.method = method
-        prepared.url = f"{url}{path}?{urlencode(params)}" if params else url + path
-        prepared.headers = CaseInsensitiveDict({**session.headers, **headers})
-        prepared.body = data
+        prepared.method = call.method
+        prepared.url = f"{url}{call.path}?{urlencode(call.params)}" if call.params else url + call.path
+        prepared.headers = CaseInsensitiveDict({**call.session.headers, **call.headers})
+        prepared.body = call.data
         try:
-            response = session.get_adapter(url).send(
+            response = call.session.get_adapter(url).send(
                 prepared,
-                timeout=(min(CONNECT_TIMEOUT_S, timeout_s), timeout_s),
+                timeout=(min(CONNECT_TIMEOUT_S, call.timeout_s), call.timeout_s),
                 verify=self._verify,
                 proxies=self._proxies,
             )
@@ -189,11 +233,11 @@ class HttpTransport:
             raise _network_error(error, url) from error
         return response
 
-    def _encoded(self, body: Mapping[str, Any] | None) -> tuple[dict[str, str], bytes | None]:
+    def _encoded(self, body: Mapping[str, Any] | None) -> tuple[dict[str, Any], bytes | None]:
         if body is None:
             return {}, None
         data = wire.encoded(self._codec, body)
-        headers = {"Content-Type": self._codec.content_type}
+        headers: dict[str, Any] = {"Content-Type": self._codec.content_type}
         if self._gzip and len(data) >= GZIP_FROM_BYTES:
             headers["Content-Encoding"] = "gzip"
             data = gzip.compress(data, 1)
@@ -243,16 +287,10 @@ class HttpTransport:
         )
         if self._api_key:
             session.headers["Authorization"] = f"Bearer {self._api_key}"
+        brokers = len(self._seeds) + MOST
         for scheme in ("http://", "https://"):
-            session.mount(
-                scheme, HTTPAdapter(pool_connections=len(self.urls), pool_maxsize=self._max_connections)
-            )
+            session.mount(scheme, HTTPAdapter(pool_connections=brokers, pool_maxsize=self._max_connections))
         return session
-
-    def _leave(self, broker: int) -> None:
-        """Makes the next request start at another broker, unless another thread already did that."""
-        if self._current == broker:
-            self._current = (broker + 1) % len(self.urls)
 
 
 _JSON = wire.JsonCodec()
@@ -264,8 +302,12 @@ def _checked_urls(urls: str | Sequence[str]) -> tuple[str, ...]:
     if not stripped:
         raise OptionError("no broker URL: pass one ('http://127.0.0.1:8000') or set CATMQ_URL")
     for url in stripped:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
+        try:
+            parts = urlsplit(url)
+            sound = parts.scheme in ("http", "https") and parts.netloc and parts.port != 0
+        except ValueError:
+            sound = False
+        if not sound:
             raise OptionError(f"{url!r} is no broker URL: write 'http://host:port'")
     return stripped
 

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 from urllib.parse import urlsplit
 
+MAX_QUEUES = 256  # of a topic
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 AGO = re.compile(r"-(\d+)([smhd])")
 POSITIONS = "earliest, latest, an OFFSET, a TIME like 2026-03-01T12:00, or how long ago: -15m (s, m, h, d)"
@@ -30,6 +31,20 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
         if most is not None and int(text) > most:
             raise wrong(f"{text!r}: give {wanted}")
         return int(text)
+
+    return parse
+
+
+def or_none(kind: Callable[[str], int]) -> Callable[[str], int | None]:
+    """The same, or `none`."""
+
+    def parse(text: str) -> int | None:
+        if text == "none":
+            return None
+        try:
+            return kind(text)
+        except argparse.ArgumentTypeError as error:
+            raise wrong(f"{error}, or none") from None
 
     return parse
 

@@ -1,72 +1,71 @@
-"""What a command talks to: brokers and key, from its arguments or the environment."""
+"""catmq brokers, catmq broker out | in | forget"""
 
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from catmq_client import Producer
-from catmq_client.admin import Admin
-from catmq_client.cli.arguments import url, urls
-from catmq_client.errors import CatmqError, ConnectFailed, OptionError, Refused, Unauthenticated
-from catmq_client.transport import HttpTransport, Transport
-
-NO_URL = (
-    "no broker URL: set CATMQ_URL or give --url http://HOST:PORT; "
-    "script/server writes both variables to var/credentials.env"
-)
+from catmq_client.cli.confirm import confirmed
+from catmq_client.cli.connection import Brokers
+from catmq_client.cli.output import add_output, json_line, moment, note, show, table, write
 
 
-@dataclass(frozen=True)
-class Brokers:
-    """The brokers that a command uses. `transport`: another way to them, for tests."""
-
-    listed: list[str]
-    api_key: str | None
-    transport: Transport | None = None
-
-    def network(self) -> Transport:
-        """The way to the brokers."""
-        return self.transport or HttpTransport(self.listed, api_key=self.api_key)
-
-    def admin(self) -> Admin:
-        """The management calls."""
-        return Admin(self.network())
-
-    def producer(self, **options: Any) -> Producer:
-        """A producer; the caller closes it."""
-        return Producer(transport=self.network(), **options)
-
-    def explained(self, error: CatmqError) -> str:
-        """The error's text, with the remedy that only the caller's side knows."""
-        if isinstance(error, ConnectFailed):
-            return f"{error}\n  Is a broker running there? CATMQ_URL or --url says {', '.join(self.listed)}"
-        if isinstance(error, Unauthenticated):
-            return f"{error}\n  " + (
-                "Is this a key of these brokers? It comes from CATMQ_API_KEY or --api-key"
-                if self.api_key
-                else "Set CATMQ_API_KEY or give --api-key"
-            )
-        if isinstance(error, Refused) and error.detail == f"HTTP {error.status}":
-            return f"{error.detail} without an explanation: is {', '.join(self.listed)} a CatMQ broker?"
-        wrong = [f"  {one.field}: {one.message}" for one in error.errors if one.message not in error.detail]
-        return "\n".join([error.detail, *wrong])
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    """The arguments of `catmq brokers` and `catmq broker`."""
+    lister = commands.add_parser("brokers", parents=[common], help="the brokers that clients may use")
+    add_output(lister, "table")
+    lister.set_defaults(command=list_brokers)
+    noun = commands.add_parser("broker", help="pull a broker out or in, forget one")
+    verbs = noun.add_subparsers(metavar="VERB", required=True)
+    for verb, text, command in (
+        ("out", "give a broker no more work: it ends what runs, and clients go to others", pull_out),
+        ("in", "give a broker work again", pull_in),
+        ("forget", "take a broker that no longer runs off the list", forget),
+    ):
+        made = verbs.add_parser(verb, parents=[common], help=text)
+        made.add_argument("name", metavar="NAME")
+        if command is forget:
+            made.add_argument("--yes", action="store_true", help="do not ask (only a terminal is asked)")
+        made.set_defaults(command=command)
 
 
-def chosen(args: argparse.Namespace, transport: Transport | None) -> Brokers:
-    """The brokers that arguments or environment name. Raises OptionError for none, or a wrong one."""
-    text = args.url or os.environ.get("CATMQ_URL") or ("http://test" if transport else "")
-    if not text:
-        raise OptionError(NO_URL)
-    try:
-        url(text)
-    except argparse.ArgumentTypeError as error:
-        raise OptionError(f"CATMQ_URL: {error}") from None
-    return Brokers(urls(text), args.api_key or os.environ.get("CATMQ_API_KEY") or None, transport)
+def list_brokers(args: argparse.Namespace, brokers: Brokers) -> int:
+    """Lists brokers, as a table or one object a line."""
+    rows = brokers.admin().brokers()
+    if args.output == "json":
+        for row in rows:
+            write(json_line(row))
+        return 0
+    show(
+        table(
+            ["NAME", "URL", "STATE", "ALIVE", "LAST HEARD", "VERSION"],
+            [
+                (b["name"], b["url"], b["state"], b["alive"], moment(b["last_seen_at_ms"]), b["version"])
+                for b in rows
+            ],
+        )
+    )
+    return 0
 
 
-# What every command is: it gets its arguments and its brokers, and returns the exit code.
-Command = Callable[[argparse.Namespace, Brokers], int]
+def pull_out(args: argparse.Namespace, brokers: Brokers) -> int:
+    """Pulls a broker out."""
+    brokers.admin().change_broker(args.name, state="out")
+    note(f"broker {args.name} takes no more work; give it some again: catmq broker in {args.name}")
+    return 0
+
+
+def pull_in(args: argparse.Namespace, brokers: Brokers) -> int:
+    """Pulls a broker in."""
+    brokers.admin().change_broker(args.name, state="in")
+    note(f"broker {args.name} takes work")
+    return 0
+
+
+def forget(args: argparse.Namespace, brokers: Brokers) -> int:
+    """Forgets a broker, after asking at a terminal."""
+    if not confirmed("broker", args.name, yes=args.yes):
+        return 1
+    brokers.admin().forget_broker(args.name)
+    note(f"broker {args.name} forgotten; it comes back by itself when it is started")
+    return 0

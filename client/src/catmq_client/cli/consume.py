@@ -13,10 +13,10 @@ from typing import Any
 
 from catmq_client import Consumer
 from catmq_client.cli.arguments import seconds, whole
-from catmq_client.cli.brokers import Brokers
+from catmq_client.cli.connection import Brokers
 from catmq_client.cli.output import add_output, line_of, message_row, note, write
 from catmq_client.cli.stop import Stop, Stopped
-from catmq_client.errors import CatmqError, CommitFailed, ConnectFailed
+from catmq_client.errors import CatmqError, CommitFailed, ConnectFailed, OptionError
 from catmq_client.message import Message
 from catmq_client.owned import AssignedQueue
 from catmq_client.transport import Transport
@@ -45,6 +45,23 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         default="earliest",
         help="where a group without a position begins (default earliest)",
     )
+    made.add_argument(
+        "--mode",
+        choices=("clustering", "broadcasting"),
+        help="of a group that is made: share the queues (default), or every message to each instance",
+    )
+    made.add_argument(
+        "--instance",
+        metavar="NAME",
+        help="which instance this is: in a broadcasting group it has positions of its own, else it gets the "
+        "same queues again when it comes back in time",
+    )
+    made.add_argument(
+        "--session-timeout-ms",
+        type=whole(2_000, 300_000),
+        metavar="MS",
+        help="of a group that is made: a member silent for so long loses its queues (default 15000)",
+    )
     made.add_argument("--max", type=whole(1), metavar="N", help="end after N messages")
     made.add_argument(
         "--idle-timeout", type=seconds, metavar="SECONDS", help="end after so long without a message"
@@ -55,6 +72,8 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def consume(args: argparse.Namespace, brokers: Brokers) -> int:
     """Prints messages until told to stop; exit code 3 if there was none for all of --idle-timeout."""
+    if args.mode == "broadcasting" and args.instance is None:
+        raise OptionError("--mode broadcasting needs --instance NAME: positions are kept for each")
     watch = Watch(brokers.network())
     printer = Printer(args, watch)
     with Stop() as stop:
@@ -65,6 +84,9 @@ def consume(args: argparse.Namespace, brokers: Brokers) -> int:
             auto_offset_reset=args.start,
             fetch_max_wait_ms=wait_ms(args.idle_timeout),
             on_assigned=lambda queues: leave_alone(consumer, args, queues),
+            mode=args.mode,
+            instance_id=args.instance,
+            session_timeout_ms=args.session_timeout_ms,
         )
         try:
             printer.run(consumer, stop)
@@ -99,6 +121,11 @@ class Watch:
         self._transport = transport
         self._since: float | None = None  # monotonic: when the first pull began that was answered
         self._away_since = time.monotonic()
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """See HttpTransport: the consumer weighs with it whether all brokers have lost metadata."""
+        return getattr(self._transport, "urls", ())
 
     def request(
         self,

@@ -1,20 +1,28 @@
-"""catmq group create | list | show | delete | stop | start, catmq subscribe, catmq unsubscribe"""
+"""catmq group create | list | show | set | delete | stop | start | …, catmq subscribe, catmq unsubscribe"""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from typing import Any
 
-from catmq_client.admin import Group
-from catmq_client.cli.arguments import whole
-from catmq_client.cli.brokers import Brokers
+from catmq_client.admin import Admin, Group
+from catmq_client.cli import rebalances
+from catmq_client.cli.arguments import or_none, whole
 from catmq_client.cli.confirm import confirmed
+from catmq_client.cli.connection import Brokers
 from catmq_client.cli.output import add_output, duration, facts, json_line, moment, note, show, table, write
+from catmq_client.errors import NotFound, OptionError
+
+SESSION_MS = whole(2_000, 300_000)
+SETTINGS = ("allow_addresses", "deny_addresses", "max_active_members", "session_timeout_ms", "remark")
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """The arguments of `catmq group`, `subscribe` and `unsubscribe`."""
-    noun = commands.add_parser("group", help="create, list, show, delete, stop, start consumer groups")
+    noun = commands.add_parser(
+        "group", help="create, list, show, change, stop, start, rebalance, delete groups"
+    )
     verbs = noun.add_subparsers(metavar="VERB", required=True)
     add_create(verbs, common)
     lister = verbs.add_parser("list", parents=[common], help="all groups")
@@ -27,10 +35,9 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     deleter = named(verbs, common, "delete", "delete a group and its positions")
     deleter.add_argument("--yes", action="store_true", help="do not ask (only a terminal is asked)")
     deleter.set_defaults(command=delete_group)
-    named(verbs, common, "stop", "deliver nothing to a group until it is started").set_defaults(
-        command=stop_group
-    )
-    named(verbs, common, "start", "deliver to a stopped group again").set_defaults(command=start_group)
+    add_set(verbs, common)
+    add_switches(verbs, common)
+    rebalances.add_verbs(verbs, common)
     add_subscriptions(commands, common)
 
 
@@ -49,12 +56,58 @@ def add_create(verbs: Any, common: argparse.ArgumentParser) -> None:
     )
     creator.add_argument(
         "--session-timeout-ms",
-        type=whole(2_000, 300_000),
+        type=SESSION_MS,
         metavar="MS",
         help="a member silent for so long loses its queues (default 15000)",
     )
     creator.add_argument("--remark", metavar="TEXT", help="what the group is for")
     creator.set_defaults(command=create_group)
+
+
+def add_set(verbs: Any, common: argparse.ArgumentParser) -> None:
+    """The arguments of `catmq group set`; what is not given is absent."""
+    setter = named(verbs, common, "set", "change a group's settings")
+    for option, dest, metavar, kind, text in (
+        ("--allow", SETTINGS[0], "ADDRESSES", str, "only members at these addresses or networks get queues"),
+        (
+            "--deny",
+            SETTINGS[1],
+            "ADDRESSES",
+            str,
+            "members at these get none; '' for no limit, as with --allow",
+        ),
+        ("--max-active", SETTINGS[2], "N|none", or_none(whole(1)), "so many get queues, others stand by"),
+        (
+            "--session-timeout-ms",
+            SETTINGS[3],
+            "MS",
+            SESSION_MS,
+            "a member silent for so long loses its queues",
+        ),
+        ("--remark", SETTINGS[4], "TEXT", str, "what the group is for"),
+    ):
+        setter.add_argument(
+            option, dest=dest, metavar=metavar, type=kind, default=argparse.SUPPRESS, help=text
+        )
+    setter.set_defaults(command=set_group)
+
+
+def add_switches(verbs: Any, common: argparse.ArgumentParser) -> None:
+    """The arguments of `catmq group stop` and `start`."""
+    for verb, stopped, text in (
+        ("stop", True, "deliver nothing to a group, or of a topic or queue to it, until that is started"),
+        ("start", False, "deliver again what was stopped"),
+    ):
+        made = named(verbs, common, verb, text)
+        made.add_argument("--topic", metavar="TOPIC", help="only this topic")
+        made.add_argument(
+            "--queue",
+            type=whole(1),
+            action="append",
+            metavar="QUEUE",
+            help="only this queue (may be repeated)",
+        )
+        made.set_defaults(command=switch_group, stopped=stopped)
 
 
 def add_subscriptions(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -128,6 +181,10 @@ def show_group(args: argparse.Namespace, brokers: Brokers) -> int:
                 ("mode", group["mode"]),
                 ("stopped", group["stopped"]),
                 ("session timeout", duration(group["session_timeout_ms"])),
+                ("allowed addresses", group.get("allow_addresses") or "all"),
+                ("denied addresses", group.get("deny_addresses")),
+                ("active members", limit_of(group)),
+                ("remark", group.get("remark")),
                 ("generation", group["generation"]),
                 ("created", moment(group.get("created_at_ms"))),
             ]
@@ -139,8 +196,22 @@ def show_group(args: argparse.Namespace, brokers: Brokers) -> int:
 
 def subscriptions_of(group: Group) -> str:
     """What a group reads, as a table."""
-    rows = [(s["topic"], s["state"], s["start"], s["stopped"]) for s in group["subscriptions"]]
-    return table(["TOPIC", "STATE", "FROM", "STOPPED"], rows)
+    rows = [
+        (s["topic"], s["state"], s["start"], s["stopped"], listed(s.get("stopped_queues", ())))
+        for s in group["subscriptions"]
+    ]
+    return table(["TOPIC", "STATE", "FROM", "STOPPED", "STOPPED QUEUES"], rows)
+
+
+def limit_of(group: Group) -> str:
+    """How many members may own queues."""
+    most = group.get("max_active_members")
+    return "all" if most is None else f"at most {most}"
+
+
+def listed(queues: Iterable[int]) -> str:
+    """Ids of queues, in a cell."""
+    return " ".join(map(str, queues))
 
 
 def members_of(group: Group) -> str:
@@ -152,11 +223,12 @@ def members_of(group: Group) -> str:
             member["sdk"],
             moment(member["joined_at_ms"]),
             duration(member["heartbeat_age_ms"]),
-            " ".join(map(str, member["queues"])),
+            member.get("active"),
+            listed(member["queues"]),
         )
         for member in group["members"]
     ]
-    return table(["MEMBER", "ADDRESS", "SDK", "JOINED", "LAST HEARD", "QUEUES"], rows)
+    return table(["MEMBER", "ADDRESS", "SDK", "JOINED", "LAST HEARD", "ACTIVE", "QUEUES"], rows)
 
 
 def delete_group(args: argparse.Namespace, brokers: Brokers) -> int:
@@ -168,18 +240,65 @@ def delete_group(args: argparse.Namespace, brokers: Brokers) -> int:
     return 0
 
 
-def stop_group(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Stops delivery to a group."""
-    brokers.admin().change_group(args.name, stopped=True)
-    note(f"group {args.name} stopped; deliver again: catmq group start {args.name}")
+def set_group(args: argparse.Namespace, brokers: Brokers) -> int:
+    """Changes the settings that were given. Raises OptionError for none."""
+    given = {name: getattr(args, name) for name in SETTINGS if hasattr(args, name)}
+    if not given:
+        raise OptionError(
+            "nothing to set: give --allow, --deny, --max-active, --session-timeout-ms or --remark"
+        )
+    brokers.admin().change_group(args.name, **given)
+    told = ", ".join(f"{name}={'none' if value is None else repr(value)}" for name, value in given.items())
+    note(f"group {args.name}: {told}")
     return 0
 
 
-def start_group(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Starts delivery to a group again."""
-    brokers.admin().change_group(args.name, stopped=False)
-    note(f"group {args.name} started")
+def switch_group(args: argparse.Namespace, brokers: Brokers) -> int:
+    """Stops or starts delivery to a group: all of it, of a topic, or of queues."""
+    admin, done = brokers.admin(), "stopped" if args.stopped else "started"
+    if args.queue:
+        for topic, queues in topics_of(args, admin).items():
+            switch_queues(admin, args, topic, queues)
+        return 0
+    if args.topic:
+        admin.change_subscription(args.name, args.topic, stopped=args.stopped)
+        what, only = f"group {args.name}: topic {args.topic}", f" --topic {args.topic}"
+    else:
+        admin.change_group(args.name, stopped=args.stopped)
+        what, only = f"group {args.name}", ""
+    note(f"{what} {done}" + (f"; deliver again: catmq group start {args.name}{only}" if args.stopped else ""))
     return 0
+
+
+def topics_of(args: argparse.Namespace, admin: Admin) -> dict[str, set[int]]:
+    """The queues by topic. Raises NotFound for one that the group does not read."""
+    if args.topic:
+        return {args.topic: set(args.queue)}
+    read = {row["queue"]: row["topic"] for row in admin.lag(args.name)["queues"]}
+    found: dict[str, set[int]] = {}
+    for queue in args.queue:
+        if queue not in read:
+            known = ", ".join(map(str, sorted(read))) or "none"
+            raise NotFound(f"queue {queue} is not read by group {args.name}; the queues that are: {known}")
+        found.setdefault(read[queue], set()).add(queue)
+    return found
+
+
+def switch_queues(admin: Admin, args: argparse.Namespace, topic: str, queues: set[int]) -> None:
+    """Stops or starts queues of one topic; the others stay as they are."""
+    now = admin.subscription(args.name, topic)
+    before = set(now["stopped_queues"])
+    after = before | queues if args.stopped else before - queues
+    if after != before:
+        admin.change_subscription(args.name, topic, stopped_queues=sorted(after))
+    for queue in sorted(queues):
+        if args.stopped:
+            done = "was stopped already" if queue in before else "stopped"
+        else:
+            done = "started" if queue in before else "was not stopped"
+        note(f"group {args.name}: queue {queue} of {topic} {done}")
+    if now["stopped"] and not args.stopped:
+        note(f"all of {topic} is stopped, too: catmq group start {args.name} --topic {topic}")
 
 
 def subscribe(args: argparse.Namespace, brokers: Brokers) -> int:

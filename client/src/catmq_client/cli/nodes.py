@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from catmq_client.admin import Node
-from catmq_client.cli.brokers import Brokers
+from catmq_client.cli.connection import Brokers
 from catmq_client.cli.output import add_output, json_line, show, table, write
 
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from catmq_client.admin import Admin, GroupLag
+from catmq_client.admin import Admin, GroupLag, given
 from catmq_client.cli.arguments import POSITIONS, Target, target, whole
-from catmq_client.cli.brokers import Brokers
+from catmq_client.cli.connection import Brokers
 from catmq_client.cli.output import add_output, duration, json_line, note, show, table, write
 from catmq_client.errors import Conflict
 
@@ -29,6 +29,9 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     mover.add_argument("--to", type=target, required=True, metavar="POSITION", help=POSITIONS)
     mover.add_argument(
         "--queue", type=whole(1), action="append", metavar="QUEUE", help="only this queue (may be repeated)"
+    )
+    mover.add_argument(
+        "--instance", metavar="NAME", help="of a broadcasting group: the instance whose positions move"
     )
     mover.add_argument(
         "--stop", action="store_true", help="also while members are running: stops the group meanwhile"
@@ -51,14 +54,18 @@ def show_lag(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def lag_table(lag: GroupLag) -> str:
-    """One line for each queue."""
-    return table(
-        ["TOPIC", "QUEUE", "COMMITTED", "HEAD", "LAG", "BEHIND", "OWNER"],
-        [
-            (q["topic"], q["queue"], q["committed"], q["head"], q["lag"], duration(q["lag_ms"]), q["owner"])
-            for q in lag["queues"]
-        ],
-    )
+    """One line for each queue, of a broadcasting group for each queue and instance."""
+    headings = ["TOPIC", "QUEUE", "COMMITTED", "HEAD", "LAG", "BEHIND", "OWNER"]
+    rows = [
+        [q["topic"], q["queue"], q["committed"], q["head"], q["lag"], duration(q["lag_ms"]), q["owner"]]
+        for q in lag["queues"]
+    ]
+    instances = [q.get("instance") for q in lag["queues"]]
+    if any(instances):
+        headings.insert(2, "INSTANCE")
+        for row, instance in zip(rows, instances, strict=True):
+            row.insert(2, instance)
+    return table(headings, rows)
 
 
 def oldest(lag: GroupLag) -> str:
@@ -78,13 +85,15 @@ def reset(args: argparse.Namespace, brokers: Brokers) -> int:
             to=to.to,
             dry_run=args.dry_run,
             queues=args.queue,
+            instance=args.instance,
             offset=to.offset,
             at_ms=to.at_ms,
             ago_ms=to.ago_ms,
         )
     if args.output == "json":
         for move in answer["moves"]:
-            write(json_line({"group": args.group, "topic": args.topic, "dry_run": args.dry_run, **move}))
+            about = {"group": args.group, "topic": args.topic, **given({"instance": args.instance})}
+            write(json_line({**about, "dry_run": args.dry_run, **move}))
         return 0
     show(table(["QUEUE", "FROM", "TO", "CHANGE"], [changed(move) for move in answer["moves"]]))
     note("nothing moved (--dry-run)" if args.dry_run else f"{len(answer['moves'])} queues set")

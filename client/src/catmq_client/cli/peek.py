@@ -6,11 +6,12 @@ import argparse
 import heapq
 from typing import Any
 
-from catmq_client.admin import Admin, QueueRow
+from catmq_client.admin import Admin
 from catmq_client.cli.arguments import Target, target, whole, wrong
-from catmq_client.cli.brokers import Brokers
+from catmq_client.cli.connection import Brokers
 from catmq_client.cli.output import add_output, line_of, message_row, note, write
 from catmq_client.errors import NotFound
+from catmq_client.queue_shapes import QueueRow
 
 MOST = 1000  # messages a request
 

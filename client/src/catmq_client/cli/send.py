@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from catmq_client import Producer
 from catmq_client.cli.arguments import header, whole
-from catmq_client.cli.brokers import Brokers
+from catmq_client.cli.connection import Brokers
 from catmq_client.cli.lines import BadLine, Source, is_json, lines, opened
 from catmq_client.cli.output import json_line, note, write
 from catmq_client.cli.stop import GRACE_S, Stop, Stopped

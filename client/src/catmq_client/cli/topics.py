@@ -1,4 +1,4 @@
-"""catmq topic create | list | show | delete | expand"""
+"""catmq topic create | list | show | delete; the rest of `catmq topic` is in queues.py"""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import argparse
 from typing import Any
 
 from catmq_client.admin import Topic
-from catmq_client.cli.arguments import whole
-from catmq_client.cli.brokers import Brokers
+from catmq_client.cli import queues
+from catmq_client.cli.arguments import MAX_QUEUES, whole
 from catmq_client.cli.confirm import confirmed
+from catmq_client.cli.connection import Brokers
 from catmq_client.cli.output import add_output, facts, json_line, moment, note, show, table, write
-
-MAX_QUEUES = 256
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """The arguments of `catmq topic`."""
-    noun = commands.add_parser("topic", help="create, list, show, delete, expand topics")
+    noun = commands.add_parser("topic", help="create, list, show, delete, expand, shrink topics")
     verbs = noun.add_subparsers(metavar="VERB", required=True)
     add_create(verbs, common)
     lister = verbs.add_parser("list", parents=[common], help="all topics")
@@ -33,13 +32,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     deleter.add_argument("name", metavar="NAME")
     deleter.add_argument("--yes", action="store_true", help="do not ask (only a terminal is asked)")
     deleter.set_defaults(command=delete_topic)
-    expander = verbs.add_parser("expand", parents=[common], help="give a topic more queues")
-    expander.add_argument("name", metavar="NAME")
-    expander.add_argument(
-        "--queues", type=whole(1, MAX_QUEUES), required=True, metavar="N", help="queues in all"
-    )
-    expander.add_argument("--node", metavar="NODE", help="put the new queues there (default: spread)")
-    expander.set_defaults(command=expand_topic)
+    queues.add(verbs, common)
 
 
 def add_create(verbs: Any, common: argparse.ArgumentParser) -> None:
@@ -158,11 +151,4 @@ def delete_topic(args: argparse.Namespace, brokers: Brokers) -> int:
         return 1
     brokers.admin().delete_topic(args.name)
     note(f"topic {args.name} deleted: its tables are dropped after 3 days")
-    return 0
-
-
-def expand_topic(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Gives a topic more queues."""
-    topic = brokers.admin().expand_topic(args.name, queues=args.queues, node=args.node)
-    note(f"topic {topic['name']} has {len(topic['queues'])} queues")
     return 0

@@ -11,9 +11,14 @@ from typing import Any
 from urllib.parse import unquote
 
 from catmq_client import wire
-from catmq_client.errors import CatmqError, NotFound
+from catmq_client.errors import CatmqError, Conflict, FieldError, InvalidRequest, NotFound, Unavailable
 from catmq_client.testing.groups import FakeGroup, FakeGroups
 from catmq_client.testing.topics import FakeTopic, FakeTopics, StoredMessage, message_view
+
+# Queues in one request.
+MOST_QUEUES = 1_000
+# States of a pulled queue that are no news: the pull waits on.
+_WAITING = ("ok", "stopped", "unavailable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +41,10 @@ class _Fault:
 class FakeBroker:
     """A Transport that answers from memory as a broker would, through real JSON or MessagePack.
 
-    Topics are made with `create_topic`; groups when a consumer names topics. `fail` plants errors,
-    before or after the request was carried out; `topics.down_nodes` names nodes that refuse, so that a
-    batch over several nodes is stored in part. Safe to share between threads; a pull waits.
+    Topics are made with `create_topic`; groups when a consumer names topics, or with `subscribe`. `stop`,
+    `start` and `drain` are what operators do; `fail` plants errors, before or after the request was
+    carried out; `topics.down_nodes` names nodes that refuse, so that a batch over several nodes is stored
+    in part. Safe to share between threads; a pull waits.
     """
 
     def __init__(self, *, codec: wire.Codec | None = None, session_timeout_ms: int = 15_000) -> None:
@@ -47,6 +53,7 @@ class FakeBroker:
         self.groups = FakeGroups(self.topics)
         self.requests: list[Seen] = []
         self.session_timeout_ms = session_timeout_ms
+        self.draining = False
         self._codec = codec or wire.JsonCodec()
         self._faults: list[_Fault] = []
         # A pull waits on it; everything that changes what a pull would answer notifies.
@@ -67,23 +74,39 @@ class FakeBroker:
                 name, queues=queues, nodes=nodes or ["main"], keyed=keyed, on_unknown=on_unknown
             )
 
-    def subscribe(self, group: str, topic: str, *, start: str = "earliest") -> FakeGroup:
-        """The group, reading the topic from its start or end."""
+    def subscribe(
+        self, group: str, topic: str, *, start: str = "earliest", mode: str | None = None
+    ) -> FakeGroup:
+        """The group, made if it is new, reading the topic from its start or end."""
         with self._changed:
-            found = self.groups.subscribe(group, topic, start=start)
-            found.session_timeout_ms = self.session_timeout_ms
+            found = self.groups.ensure(group, mode=mode, session_timeout_ms=self.session_timeout_ms)
+            self.groups.subscribe(found, [topic], start=start)
             self._changed.notify_all()
             return found
+
+    def stop(self, group: str, *, topic: str | None = None, queue: int | None = None) -> None:
+        """Stops consumption of a group, or of one topic or one queue in it."""
+        self.change(lambda: self.groups.find(group).set_stopped(True, topic=topic, queue=queue))
+
+    def start(self, group: str, *, topic: str | None = None, queue: int | None = None) -> None:
+        """Undoes `stop` with the same arguments."""
+        self.change(lambda: self.groups.find(group).set_stopped(False, topic=topic, queue=queue))
+
+    def drain(self, draining: bool = True) -> None:
+        """Pulled out, or stopping: it answers the pulls that wait, and refuses what begins something."""
+        self.change(lambda: setattr(self, "draining", draining))
 
     def messages(self, topic: str) -> list[StoredMessage]:
         """All messages of a topic, queue by queue."""
         with self._changed:
             return [message for queue in self.topics.find(topic).queues for message in queue.messages]
 
-    def committed(self, group: str) -> dict[int, int]:
-        """The committed offset of each queue of a group."""
+    def committed(self, group: str, instance: str | None = None) -> dict[int, int]:
+        """The committed offset of each queue of a group, or of an instance of a broadcasting one."""
         with self._changed:
-            return {queue: p.committed for queue, p in self.groups.find(group).positions.items()}
+            found = self.groups.find(group)
+            positions = found.positions if instance is None else found.instances[instance]
+            return {queue: position.committed for queue, position in positions.items()}
 
     def expire(self, group: str, name: str) -> None:
         """Takes the member of that name out of its group, as if its session had run out."""
@@ -177,7 +200,12 @@ class FakeBroker:
                 ]
         return answer
 
+    def _check_open(self) -> None:
+        if self.draining:
+            raise Unavailable("this broker was pulled out", code="draining", retry_after_ms=100, status=503)
+
     def _publish(self, topic: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
+        self._check_open()
         return {"results": self.topics.publish(topic, body)}
 
     def _topic(self, topic: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
@@ -191,25 +219,30 @@ class FakeBroker:
         return {"messages": views, "scanned": len(found), "next": next_offset}
 
     def _subscribe(self, group: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
-        self.groups.find(group)
-        self.groups.subscribe(group, body["topic"], start=body["start"])
-        return {
-            "group": group,
-            "topic": body["topic"],
-            "state": "ready",
-            "start": body["start"],
-            "stopped": False,
-        }
+        topic, start = body["topic"], body["start"]
+        if not self.groups.subscribe(self.groups.find(group), [topic], start=start):
+            raise Conflict(f"group {group} reads {topic} already", code="already_exists", status=409)
+        return {"group": group, "topic": topic, "state": "ready", "start": start, "stopped": False}
 
     def _create_group(self, _: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
-        self.groups.by_name.setdefault(body["name"], FakeGroup(body["name"], self.session_timeout_ms))
-        return {"name": body["name"]}
+        if body["name"] in self.groups.by_name:
+            raise Conflict(f"group {body['name']} exists already", code="already_exists", status=409)
+        return {"name": self._ensure_group(body["name"], body).name}
+
+    def _ensure_group(self, name: str, body: dict[str, Any]) -> FakeGroup:
+        timeout_ms = body.get("session_timeout_ms") or self.session_timeout_ms
+        return self.groups.ensure(name, mode=body.get("mode"), session_timeout_ms=timeout_ms)
 
     def _register(self, group: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
-        for topic in body.get("topics") or ():
-            self.groups.subscribe(group, topic, start="earliest").session_timeout_ms = self.session_timeout_ms
-        found = self.groups.find(group)
-        member = found.join(body.get("instance_id") or body["name"], body["incarnation"])
+        self._check_open()
+        topics = [self.topics.find(topic).name for topic in body.get("topics") or ()]
+        found = self._ensure_group(group, body) if topics else self.groups.find(group)
+        instance_id = body.get("instance_id")
+        found.check(
+            mode=body.get("mode"), session_timeout_ms=body.get("session_timeout_ms"), instance_id=instance_id
+        )
+        self.groups.subscribe(found, topics, start="earliest")
+        member = found.join(instance_id or body["name"], body["incarnation"])
         return {
             "consumer_id": member.consumer_id,
             "session_timeout_ms": found.session_timeout_ms,
@@ -221,31 +254,43 @@ class FakeBroker:
 
     def _acquire(self, consumer: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
         group = self.groups.of_consumer(consumer)
-        return {"queues": [group.acquire(consumer, q["queue"], q["epoch"]) for q in body["queues"]]}
+        acquired = [group.acquire(consumer, q["queue"], q["epoch"]) for q in _limited(body, "queues")]
+        return {"queues": acquired, "generation": group.generation}
 
     def _commit(self, consumer: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
         group = self.groups.of_consumer(consumer)
-        asked = [(o["queue"], o["epoch"], o["offset"]) for o in body["offsets"]]
-        return {"results": [group.commit(consumer, *one) for one in asked]}
+        asked = [(o["queue"], o["epoch"], o["offset"]) for o in _limited(body, "offsets")]
+        return {"results": [group.commit(consumer, *one) for one in asked], "generation": group.generation}
 
     def _pull(self, consumer: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
+        self._check_open()
         group = self.groups.of_consumer(consumer)
         give_up_at = time.monotonic() + body["wait_ms"] / 1000
         while True:
             left, queues = body["max_messages"], []
-            for asked in body["queues"]:
+            for asked in _limited(body, "queues"):
                 queues.append(group.read(consumer, asked, limit=left))
                 left -= len(queues[-1]["messages"])
-            news = [q for q in queues if q["messages"] or q["state"] != "ok"]
-            changed = group.generation != body["generation"]
+            news = [q for q in queues if q["messages"] or q["state"] not in _WAITING]
+            generation = max(group.generation, body["generation"])
+            changed = generation != body["generation"]
             wait_s = give_up_at - time.monotonic()
-            if news or changed or wait_s <= 0:
-                return {"generation": group.generation, "queues": queues, "assignment_changed": changed}
+            if news or changed or wait_s <= 0 or self.draining:
+                return {"generation": generation, "queues": queues, "assignment_changed": changed}
             self._changed.wait(wait_s)
 
     def _leave(self, consumer: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
         self.groups.of_consumer(consumer).remove(consumer, "left")
         return {}
+
+
+def _limited(body: dict[str, Any], field: str) -> list[dict[str, int]]:
+    if len(body[field]) > MOST_QUEUES:
+        raise InvalidRequest(
+            f"{field}: at most {MOST_QUEUES}", errors=[FieldError(field, "too many")], status=400
+        )
+    found: list[dict[str, int]] = body[field]
+    return found
 
 
 _View = Callable[[FakeBroker, str, dict[str, Any], dict[str, str]], dict[str, Any]]

@@ -2,16 +2,19 @@
 
 It follows the broker's rules: a queue is revoked in a heartbeat's answer, released by a heartbeat
 that no longer lists it, and granted to its target with the next epoch; the first acquire with that
-epoch fences the former owner.
+epoch fences the former owner. A member is an identity: another incarnation of it takes its queues
+over at once, under the next epoch. In a broadcasting group every instance owns all queues, at
+positions of its own.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from catmq_client.errors import Gone, NotFound
+from catmq_client.errors import Conflict, FieldError, Gone, InvalidRequest, NotFound
 from catmq_client.testing.topics import FakeQueue, FakeTopics, message_view
 
 _ids = itertools.count(1)
@@ -34,101 +37,146 @@ class Position:
 
 @dataclass(slots=True)
 class Member:
-    """A registered consumer."""
+    """A registered consumer; `name` is its identity, `number` its place in the order of joining."""
 
     consumer_id: str
     name: str
     incarnation: str
+    number: int
+    replaced: list[str] = field(default_factory=list)
     heartbeats: int = 0
 
 
 @dataclass(slots=True)
 class FakeGroup:
-    """A group, its members and positions by queue id."""
+    """A group, its members, and positions by queue id; in a broadcasting group those of each instance."""
 
     name: str
+    mode: str = "clustering"
     session_timeout_ms: int = 15_000
     heartbeat_interval_ms: int = 3_000
     generation: int = 0
     stopped: bool = False
+    stopped_topics: set[str] = field(default_factory=set)
+    stopped_queues: set[int] = field(default_factory=set)
     members: dict[str, Member] = field(default_factory=dict)
     gone: dict[str, str] = field(default_factory=dict)
     positions: dict[int, Position] = field(default_factory=dict)
+    instances: dict[str, dict[int, Position]] = field(default_factory=dict)
+    # Consumer id → instance; it outlives the member, as reader rows do.
+    instance_of: dict[str, str] = field(default_factory=dict)
+    starts: dict[int, str] = field(default_factory=dict)
 
     def subscribe(self, queues: list[FakeQueue], *, start: str) -> bool:
         """Makes positions for queues that have none."""
-        new = [queue for queue in queues if queue.id not in self.positions]
-        for queue in new:
-            committed = queue.low if start == "earliest" else queue.head
-            self.positions[queue.id] = Position(queue, committed=committed)
+        new = [queue for queue in queues if queue.id not in self.starts]
+        self.starts.update((queue.id, start) for queue in new)
+        for positions in [self.positions, *self.instances.values()]:
+            positions.update((queue.id, self._position(queue)) for queue in new)
         if new:
             self.rebalance()
         return bool(new)
 
+    def check(self, *, mode: str | None, session_timeout_ms: int | None, instance_id: str | None) -> None:
+        """Raises unless a consumer that asks for these settings may register."""
+        for name, asked in (("mode", mode), ("session_timeout_ms", session_timeout_ms)):
+            has = getattr(self, name)
+            if asked is not None and asked != has:
+                detail = f"Group {self.name} has {name} {has}, this consumer asks for {asked}"
+                raise Conflict(detail, code="group_settings_differ", status=409)
+        if self.mode == "broadcasting" and not instance_id:
+            wrong = FieldError("instance_id", f"group {self.name} is broadcasting: name the instance")
+            raise InvalidRequest(wrong.message, errors=[wrong], status=400)
+
     def join(self, name: str, incarnation: str) -> Member:
-        """The member; another incarnation under the same name replaces the former."""
-        for member in [*self.members.values()]:
-            if member.name == name:
-                if member.incarnation == incarnation:
-                    return member
-                self.remove(member.consumer_id, "replaced")
-        member = Member(f"{self.name}.k.{next(_ids)}.x", name, incarnation)
-        self.members[member.consumer_id] = member
-        self.rebalance()
+        """The member; another incarnation of an identity replaces the former."""
+        member = next((one for one in self.members.values() if one.name == name), None)
+        if member is None:
+            member = Member(self._new_id(name), name, incarnation, next(_ids))
+            self.members[member.consumer_id] = member
+            self._arrive(member)
+            self.rebalance()
+        elif incarnation in member.replaced:
+            raise Gone(f"{name} was replaced", code="replaced", status=410)
+        elif member.incarnation != incarnation:
+            self._replace(member, incarnation)
         return member
 
     def remove(self, consumer_id: str, why: str) -> None:
-        """Takes a member out: `expired`, `replaced` or `left`."""
+        """Takes a member out: `expired` or `left`."""
         if self.members.pop(consumer_id, None) is not None:
             self.gone[consumer_id] = why
             for position in self.positions.values():
                 if position.owner == consumer_id:
                     position.owner = None
+                if position.target == consumer_id:
+                    position.target = None
             self.rebalance()
 
     def rebalance(self) -> None:
         """Sticky and balanced: every member gets as many queues as any other, give or take one."""
-        self.generation += 1
-        targets = _balanced(sorted(self.members), {q: p.owner for q, p in self.positions.items()})
+        if self.mode == "broadcasting":
+            for member in self.members.values():
+                self._grant_all(self.instances[member.name], member.consumer_id)
+            self.generation += 1
+            return
+        order = sorted(self.members, key=lambda key: self.members[key].number)
+        targets = _balanced(order, {q: p.target or p.owner for q, p in self.positions.items()})
+        generation, moved = self.generation + 1, False
         for queue_id, position in self.positions.items():
-            position.target = targets.get(queue_id)
-            position.target_generation = self.generation
-            if position.owner is None:
+            target, owner = targets.get(queue_id), position.owner
+            again = target is not None and (owner is None or owner == target != position.target)
+            if again or position.target != target:
+                position.target, position.target_generation, moved = target, generation, True
+            if again:
                 self._grant(position)
+        self.generation += moved
+
+    def set_stopped(self, stopped: bool, *, topic: str | None = None, queue: int | None = None) -> None:
+        """Stops or starts the group, its subscription to a topic, or one queue of it."""
+        if topic is not None:
+            (self.stopped_topics.add if stopped else self.stopped_topics.discard)(topic)
+        elif queue is not None:
+            (self.stopped_queues.add if stopped else self.stopped_queues.discard)(queue)
+        else:
+            self.stopped = stopped
+        self.generation += 1
 
     def heartbeat(self, consumer_id: str, generation: int, owned: list[dict[str, int]]) -> dict[str, Any]:
         """What to own and what to give up; releases what `owned` no longer lists."""
         self._member(consumer_id).heartbeats += 1
-        held = {(item["queue"], item["epoch"]) for item in owned}
-        mine = [p for p in self.positions.values() if p.owner == consumer_id]
-        for position in mine:
-            released = (position.queue.id, position.epoch) not in held
-            if released and position.target != consumer_id and generation >= position.target_generation:
+        holds = {item["queue"] for item in owned}
+        for position in self._owned_by(consumer_id):
+            released = position.queue.id not in holds and position.target != consumer_id
+            if released and generation >= position.target_generation:
                 self.generation += 1
                 self._grant(position)
-        mine = [p for p in self.positions.values() if p.owner == consumer_id]
+        mine = self._owned_by(consumer_id)
+        leaving = {p.queue.id for p in mine if p.target != consumer_id}
         return {
             "generation": self.generation,
-            "assigned": [
-                {"topic": p.queue.topic, "queue": p.queue.id, "epoch": p.epoch, "stopped": self.stopped}
-                for p in mine
-                if p.target == consumer_id
-            ],
-            "revoked": [p.queue.id for p in mine if p.target != consumer_id],
+            "assigned": [self._assigned(p) for p in mine if p.target == consumer_id],
+            "revoked": sorted(leaving | (holds - {p.queue.id for p in mine})),
         }
 
     def acquire(self, consumer_id: str, queue: int, epoch: int) -> dict[str, Any]:
-        """Fences all former owners, if the epoch is the newest."""
-        position = self.positions[queue]
-        known = position.fence
-        if epoch > known[0] or (epoch, consumer_id) == known:
+        """Fences all former owners, if metadata granted the queue under this epoch."""
+        self._member(consumer_id)
+        position = self._positions(consumer_id).get(queue)
+        granted = position is not None and position.owner == position.target == consumer_id
+        if position is None or not granted or position.epoch != epoch:
+            return {"queue": queue, "state": "fenced", "offset": None}
+        if epoch > position.fence[0] or position.fence == (epoch, consumer_id):
             position.fence = (epoch, consumer_id)
             return {"queue": queue, "state": "ok", "offset": position.committed}
+        # Metadata follows its node.
+        position.epoch = position.fence[0] + 1
+        self.generation += 1
         return {"queue": queue, "state": "fenced", "offset": None}
 
     def commit(self, consumer_id: str, queue: int, epoch: int, offset: int) -> dict[str, Any]:
         """Raises the committed offset, for the owner only."""
-        position = self.positions.get(queue)
+        position = self._positions(consumer_id).get(queue)
         if position is None or position.fence != (epoch, consumer_id):
             return {"queue": queue, "state": "fenced"}
         if offset > position.queue.head:
@@ -138,13 +186,13 @@ class FakeGroup:
 
     def read(self, consumer_id: str, asked: dict[str, int], *, limit: int) -> dict[str, Any]:
         """One queue's part of a pull."""
-        position = self.positions.get(asked["queue"])
+        position = self._positions(consumer_id).get(asked["queue"])
         offset = asked["offset"]
+        if position is not None and self._stops(position.queue):
+            return _pulled(asked["queue"], "stopped", offset, head=position.queue.head)
         if position is None or position.fence != (asked["epoch"], consumer_id):
             return _pulled(asked["queue"], "fenced", offset, head=0)
         queue = position.queue
-        if self.stopped:
-            return _pulled(queue.id, "stopped", offset, head=queue.head)
         if offset < queue.low:
             return {**_pulled(queue.id, "cleaned", offset, head=queue.head), "low": queue.low}
         if offset > queue.head:
@@ -152,6 +200,58 @@ class FakeGroup:
         found = queue.between(offset, limit)
         answer = _pulled(queue.id, "ok", offset + len(found), head=queue.head)
         return {**answer, "messages": [message_view(m) for m in found]}
+
+    def _assigned(self, position: Position) -> dict[str, Any]:
+        queue = position.queue
+        stopped = self._stops(queue)
+        return {"topic": queue.topic, "queue": queue.id, "epoch": position.epoch, "stopped": stopped}
+
+    def _stops(self, queue: FakeQueue) -> bool:
+        return self.stopped or queue.topic in self.stopped_topics or queue.id in self.stopped_queues
+
+    def _position(self, queue: FakeQueue) -> Position:
+        at = queue.low if self.starts[queue.id] == "earliest" else queue.head
+        return Position(queue, committed=at)
+
+    def _positions(self, consumer_id: str) -> dict[int, Position]:
+        """Those that a consumer reads by, also one that is no member any more."""
+        return self.positions if self.mode == "clustering" else self.instances[self.instance_of[consumer_id]]
+
+    def _owned_by(self, consumer_id: str) -> list[Position]:
+        return [p for p in self._positions(consumer_id).values() if p.owner == consumer_id]
+
+    def _new_id(self, name: str) -> str:
+        consumer_id = f"{self.name}.k.{next(_ids)}.x"
+        self.instance_of[consumer_id] = name
+        return consumer_id
+
+    def _arrive(self, member: Member) -> None:
+        """A broadcasting member's instance gets its places; it keeps those it had."""
+        if self.mode == "broadcasting" and member.name not in self.instances:
+            places = {q: self._position(p.queue) for q, p in self.positions.items()}
+            self.instances[member.name] = places
+
+    def _replace(self, member: Member, incarnation: str) -> None:
+        """The successor owns at once what the former process did; what was leaving goes."""
+        former, member.consumer_id = member.consumer_id, self._new_id(member.name)
+        member.replaced.append(member.incarnation)
+        member.incarnation = incarnation
+        self.members[member.consumer_id] = self.members.pop(former)
+        self.gone[former] = "replaced"
+        for position in self._positions(former).values():
+            if position.owner == former != position.target:
+                self._grant(position)
+                self.generation += 1
+            if position.target == former:
+                position.target = member.consumer_id
+            if position.owner == former:
+                self._grant(position)
+
+    def _grant_all(self, positions: dict[int, Position], consumer_id: str) -> None:
+        for position in positions.values():
+            if position.owner != consumer_id:
+                position.target = consumer_id
+                self._grant(position)
 
     def _grant(self, position: Position) -> None:
         position.owner = position.target
@@ -182,18 +282,23 @@ class FakeGroups:
             raise NotFound(detail, code="group_not_found", status=404)
         return group
 
+    def ensure(self, name: str, *, mode: str | None, session_timeout_ms: int) -> FakeGroup:
+        """The group; made with these settings if it is new."""
+        if name not in self.by_name:
+            self.by_name[name] = FakeGroup(name, mode or "clustering", session_timeout_ms)
+        return self.by_name[name]
+
     def of_consumer(self, consumer_id: str) -> FakeGroup:
         """The group in which a consumer id was given out."""
         for group in self.by_name.values():
-            if consumer_id in group.members or consumer_id in group.gone:
+            if consumer_id in group.instance_of:
                 return group
         raise NotFound(f"{consumer_id} was never given out", code="consumer_not_found", status=404)
 
-    def subscribe(self, group: str, topic: str, *, start: str) -> FakeGroup:
-        """The group, made if it is new, reading the topic."""
-        found = self.by_name.setdefault(group, FakeGroup(group))
-        found.subscribe(self._topics.find(topic).queues, start=start)
-        return found
+    def subscribe(self, group: FakeGroup, topics: Iterable[str], *, start: str) -> bool:
+        """Makes the group read the topics; whether that is new."""
+        new = [group.subscribe(self._topics.find(topic).queues, start=start) for topic in topics]
+        return any(new)
 
 
 def _pulled(queue: int, state: str, next_offset: int, *, head: int) -> dict[str, Any]:

@@ -1,0 +1,72 @@
+"""What a command talks to: brokers and key, from its arguments or the environment."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from catmq_client import Producer
+from catmq_client.admin import Admin
+from catmq_client.cli.arguments import url, urls
+from catmq_client.errors import CatmqError, ConnectFailed, OptionError, Refused, Unauthenticated
+from catmq_client.transport import HttpTransport, Transport
+
+NO_URL = (
+    "no broker URL: set CATMQ_URL or give --url http://HOST:PORT; "
+    "script/server writes both variables to var/credentials.env"
+)
+
+
+@dataclass(frozen=True)
+class Brokers:
+    """The brokers that a command uses. `transport`: another way to them, for tests."""
+
+    listed: list[str]
+    api_key: str | None
+    transport: Transport | None = None
+
+    def network(self) -> Transport:
+        """The way to the brokers, for a command that goes on for long: it finds others by itself."""
+        return self.transport or HttpTransport(self.listed, api_key=self.api_key)
+
+    def admin(self) -> Admin:
+        """The management calls."""
+        return Admin(self.transport or HttpTransport(self.listed, api_key=self.api_key, discover=False))
+
+    def producer(self, **options: Any) -> Producer:
+        """A producer; the caller closes it."""
+        return Producer(transport=self.network(), **options)
+
+    def explained(self, error: CatmqError) -> str:
+        """The error's text, with the remedy that only the caller's side knows."""
+        if isinstance(error, ConnectFailed):
+            return f"{error}\n  Is a broker running there? CATMQ_URL or --url says {', '.join(self.listed)}"
+        if isinstance(error, Unauthenticated):
+            return f"{error}\n  " + (
+                "Is this a key of these brokers? It comes from CATMQ_API_KEY or --api-key"
+                if self.api_key
+                else "Set CATMQ_API_KEY or give --api-key"
+            )
+        if isinstance(error, Refused) and error.detail == f"HTTP {error.status}":
+            return f"{error.detail} without an explanation: is {', '.join(self.listed)} a CatMQ broker?"
+        wrong = [f"  {one.field}: {one.message}" for one in error.errors if one.message not in error.detail]
+        return "\n".join([error.detail, *wrong])
+
+
+def chosen(args: argparse.Namespace, transport: Transport | None) -> Brokers:
+    """The brokers that arguments or environment name. Raises OptionError for none, or a wrong one."""
+    text = args.url or os.environ.get("CATMQ_URL") or ("http://test" if transport else "")
+    if not text:
+        raise OptionError(NO_URL)
+    try:
+        url(text)
+    except argparse.ArgumentTypeError as error:
+        raise OptionError(f"CATMQ_URL: {error}") from None
+    return Brokers(urls(text), args.api_key or os.environ.get("CATMQ_API_KEY") or None, transport)
+
+
+# What every command is: it gets its arguments and its brokers, and returns the exit code.
+Command = Callable[[argparse.Namespace, Brokers], int]
