@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 os.environ["CATMQ_PROCESS"] = "broker"  # before the settings are read
 
+from catmq_site import master
 from metadata.config import config as ours  # `config` would be a setting of gunicorn's
 
 if TYPE_CHECKING:
@@ -45,7 +46,17 @@ _loops: Loops | None = None
 
 
 def on_starting(server: Any) -> None:
-    """In the master, first: room for files and sockets, and a clean place for the workers' metrics."""
+    """In the master, first: room for files and sockets, and a clean place for the workers' metrics.
+
+    A worker cannot tell whether SIGTERM ends it alone, so the master says when it is for all.
+    """
+    end = server.stop
+
+    def stop(graceful: bool = True) -> None:
+        master.stop()
+        end(graceful)
+
+    server.stop = stop
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
     METRICS_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -74,12 +85,18 @@ def post_worker_init(worker: Any) -> None:
 def leave(worker: Any, number: int, frame: FrameType | None) -> None:
     """On SIGTERM: no pull waits any longer, requests under way are finished, then the worker ends.
 
-    What follows takes locks, so a second SIGTERM must not interrupt it: its handler would wait for ever.
+    If the whole broker stops, nothing new begins, and the registry hears of it at once. What follows takes
+    locks, so a second SIGTERM must not interrupt it: its handler would wait for ever.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     from brokerapi import draining
 
-    draining.drain()
+    if master.stopping():
+        draining.drain()
+    else:
+        draining.leave()
+    if _loops is not None:
+        _loops.wake("broker")
     worker.handle_exit(number, frame)
 
 
@@ -88,10 +105,12 @@ def worker_exit(server: Any, worker: Any) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # see leave(); the worker may also end without one
     if _loops is None:
         return
+    from brokerapi import draining
     from messagestore import connections
-    from messagestore.heads import board
 
-    board.wake_all()
+    if master.stopping():
+        draining.drain()
+    draining.leave()
     _loops.stop()
     connections.forget_all()
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from django.contrib.sessions.models import Session
 from django.utils import timezone
 
-from messagestore import batches, topics
-from metadata import audit, job_runs
+from messagestore import batches, drains, instances, topics
+from metadata import audit, brokers, history, job_runs, rebalance
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,13 @@ class Job:
 
 
 def drop_tables() -> int:
-    """Drops the tables of topics whose days of grace are over."""
-    return topics.drop_deleted()
+    """Drops the tables of topics and queues whose days of grace are over."""
+    return topics.drop_deleted() + drains.drop_retired()
+
+
+def retire_queues() -> int:
+    """Retires the draining queues that every group has read to the end."""
+    return drains.retire_drained()
 
 
 def trim_batches() -> int:
@@ -39,6 +44,11 @@ def trim_audit() -> int:
     return audit.trim()
 
 
+def forget_brokers() -> int:
+    """Takes brokers out of the registry that were not seen for a week."""
+    return brokers.forget_silent()
+
+
 def clear_sessions() -> int:
     """Deletes the web sessions that have expired."""
     return Session.objects.filter(expire_date__lt=timezone.now()).delete()[0]
@@ -49,10 +59,33 @@ def trim_job_runs() -> int:
     return job_runs.trim()
 
 
+def sweep_rebalances() -> int:
+    """Rebalances the groups whose mark is set, or that have a queue without a reader; how many."""
+    return rebalance.each({*rebalance.pending(), *rebalance.neglected()})
+
+
+def trim_history() -> int:
+    """Deletes old rebalances, in bounded steps until few are left; how many."""
+    count = 0
+    while (gone := history.trim()) and count < 100_000:
+        count += gone
+    return count
+
+
+def forget_instances() -> int:
+    """Forgets instances of broadcasting groups that were no member for a week, and their positions."""
+    return instances.forget()
+
+
 JOBS = {
-    "drop_tables": Job("Drop the tables of deleted topics", 60, drop_tables),
+    "sweep_rebalances": Job("Rebalance groups that nobody has rebalanced", 1, sweep_rebalances),
+    "trim_history": Job("Delete old rebalances from the history", 5, trim_history),
+    "forget_instances": Job("Forget long gone instances of broadcasting groups", 60, forget_instances),
+    "retire_queues": Job("Retire drained queues that every group has read", 1, retire_queues),
+    "drop_tables": Job("Drop the tables of deleted topics and retired queues", 60, drop_tables),
     "trim_batches": Job("Forget sent batches that no client repeats any more", 60, trim_batches),
     "trim_audit": Job("Delete audit rows older than 400 days", 24 * 60, trim_audit),
+    "forget_brokers": Job("Forget brokers that were not seen for 7 days", 60, forget_brokers),
     "clear_sessions": Job("Delete expired web sessions", 24 * 60, clear_sessions),
     "trim_job_runs": Job("Delete old records of job runs", 24 * 60, trim_job_runs),
 }

@@ -19,18 +19,21 @@ from dataclasses import dataclass, field
 
 from django.db import close_old_connections
 
-from brokerapi import metrics
-from messagestore import nodes, subscriptions, topics
+from brokerapi import draining, metrics
+from brokerapi.views.about import VERSION
+from catmq_site import master
+from messagestore import nodes, queues, subscriptions, topics
 from messagestore.heads import board
-from metadata import consumers, leases, rebalance, snapshot
+from metadata import brokers, consumers, leases, rebalance, snapshot
 from metadata.config import config
-from metadata.errors import CatmqError
+from metadata.errors import CatmqError, MetadataUnavailable
 
 log = logging.getLogger(__name__)
 Act = Callable[[], object]
 MAX_PAUSE_S = 5.0
 LEASE_PASSES = 3  # a lease lasts so many pauses; when its holder dies another process goes on after that
 EXPIRY_EVERY_S = 0.5  # with LEASE_PASSES: a dead sweeper is followed within about 2 s
+COMPLAIN_EVERY_S = 60.0  # about a name that another broker has
 PATIENCE_S = 3.0  # how long a wanted rebalance waits for whom it was given to
 
 
@@ -44,10 +47,11 @@ class Loop:
     finish: Act | None = None
 
 
-def loops() -> list[Loop]:
-    """All loops of a worker, in the order in which they start."""
+def loops(*, url: str = config.broker_url) -> list[Loop]:
+    """All loops of a worker, in the order in which they start; `url` is what clients are told of it."""
     return [
         Loop("snapshot", config.snapshot_interval_ms / 1000, SnapshotLoop().run_once),
+        broker_loop(url),
         Loop("heads", config.head_interval_ms / 1000, board.run_once),
         Loop("metrics", 1.0, metrics.sample),
         Loop("nodes", 5.0, nodes.probe),
@@ -106,6 +110,64 @@ def changed_groups(before: snapshot.Snapshot, after: snapshot.Snapshot) -> set[i
     return groups | {subscription.group_id for subscription in moved}
 
 
+def broker_loop(url: str) -> Loop:
+    """The loop that speaks with the registry for this broker."""
+    speaker = BrokerLoop(brokers.Life(config.broker_name, url, VERSION, master.INCARNATION))
+    return Loop("broker", 0.8, speaker.run_once, speaker.finish)
+
+
+@dataclass(slots=True)
+class BrokerLoop:
+    """Keeps the broker's row fresh and the list of all brokers in memory; does what the row says.
+
+    While metadata is away the last list stays, and the broker is in or out as it was.
+    """
+
+    life: brokers.Life
+    complained: str = ""
+    complained_at: float = float("-inf")
+    away: bool = False
+
+    def run_once(self) -> None:
+        """One heartbeat; a good-bye instead if the broker stops."""
+        try:
+            if draining.draining():
+                brokers.stopped(life=self.life)
+                return
+            standing = brokers.heartbeat(life=self.life, held=master.registered())
+        except MetadataUnavailable as error:
+            if not self.away:
+                log.warning("The registry of brokers does not answer: %s", error.detail)
+            self.away = True
+            return
+        self.away = False
+        self._follow(standing)
+
+    def _follow(self, standing: brokers.Standing) -> None:
+        if standing.registered:
+            master.note_registered()
+        if standing.state == "out":
+            draining.pull_out()
+        else:
+            draining.pull_in()
+        self._complain(standing.complaint)
+
+    def _complain(self, complaint: str) -> None:
+        now = time.monotonic()
+        if complaint and (complaint != self.complained or now - self.complained_at > COMPLAIN_EVERY_S):
+            log.error("This broker is not registered, so no client finds it: %s", complaint)
+            self.complained_at = now
+        self.complained = complaint
+
+    def finish(self) -> None:
+        """The good-bye, if there was none, and the end of the list that nobody keeps fresh now."""
+        try:
+            if draining.draining():
+                brokers.stopped(life=self.life)
+        finally:
+            brokers.forget_picture()
+
+
 @dataclass(slots=True)
 class OverdueRebalances:
     """Runs the rebalances that nobody ran within PATIENCE_S: it works without a django-q worker."""
@@ -117,15 +179,14 @@ class OverdueRebalances:
         now = time.monotonic()
         self.since = {group: self.since.get(group, now) for group in rebalance.pending()}
         overdue = [group for group, first_seen in self.since.items() if now - first_seen >= PATIENCE_S]
-        for group in overdue:
-            rebalance.rebalance(group)
-        return len(overdue)
+        return rebalance.each(overdue)
 
 
 def finish_creations() -> None:
     """Finishes or removes what a crash left between metadata and tables."""
     topics.sweep()
     subscriptions.sweep()
+    queues.sweep()
 
 
 class Loops:
@@ -134,6 +195,7 @@ class Loops:
     def __init__(self, listed: Sequence[Loop]) -> None:
         self._listed = listed
         self._stopping = threading.Event()
+        self._wakes = {loop.name: threading.Event() for loop in listed}
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -143,9 +205,15 @@ class Loops:
             self._threads.append(thread)
             thread.start()
 
+    def wake(self, name: str) -> None:
+        """Ends the pause of a loop: its next pass begins now. A signal handler may call it."""
+        self._wakes[name].set()
+
     def stop(self, *, limit_s: float = 5.0) -> None:
         """Asks all loops to end and waits for their last pass, together no longer than the limit."""
         self._stopping.set()
+        for wake in self._wakes.values():
+            wake.set()
         end = time.monotonic() + limit_s
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
@@ -156,7 +224,7 @@ class Loops:
     def _run(self, loop: Loop) -> None:
         pause, failures = 0.0, 0
         # Jitter from the first pause on: workers that start together must not ask together.
-        while not self._stopping.wait(pause * random.uniform(0.8, 1.2)):
+        while not self._stops_within(loop, pause * random.uniform(0.8, 1.2)):
             try:
                 loop.run_once()
             except Exception:  # a loop must live on; what it could not do now it tries again
@@ -167,6 +235,13 @@ class Loops:
                 failures = 0
             pause = min(max(loop.every_s, MAX_PAUSE_S), loop.every_s * 2 ** min(failures, 10))
         self._finish(loop)
+
+    def _stops_within(self, loop: Loop, pause_s: float) -> bool:
+        """Waits, but no longer than until somebody wakes the loop; whether it is to end."""
+        wake = self._wakes[loop.name]
+        wake.wait(pause_s)
+        wake.clear()
+        return self._stopping.is_set()
 
     def _finish(self, loop: Loop) -> None:
         try:

@@ -243,7 +243,7 @@ def _runs(child: Child) -> bool:
 
 
 def answers(url: str) -> bool:
-    """Whether the broker serves: /readyz says so, or it waits for nothing but its first node."""
+    """Whether the broker serves: /readyz says so, or it waits for its first node or to be pulled in."""
     host, _, port = url.removeprefix("http://").rpartition(":")
     connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=5)
     try:
@@ -254,7 +254,9 @@ def answers(url: str) -> bool:
         return False
     finally:
         connection.close()
-    return response.status == 200 or (bool(os.environ.get("CATMQ_DATABASE_URL")) and b"node" in text)
+    if response.status == 200 or b"pulled out" in text:
+        return True
+    return bool(os.environ.get("CATMQ_DATABASE_URL")) and b"node" in text
 
 
 def cut(log: Path) -> None:

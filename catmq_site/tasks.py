@@ -5,9 +5,19 @@ Tasks run at least once, so each is harmless when repeated.
 
 from __future__ import annotations
 
+import logging
+
+from django_q.models import OrmQ
 from django_q.tasks import async_task
 
 from metadata import job_runs, rebalance
+from metadata.clock import database_now, ms
+from metadata.errors import NotFound
+
+log = logging.getLogger(__name__)
+
+MOST_AGE_MS = 60_000
+MOST_WAITING = 20  # tasks
 
 
 def connect() -> None:
@@ -18,14 +28,25 @@ def connect() -> None:
 def ask_for_rebalance(group_id: int) -> None:
     """Has a worker of django-q rebalance the group; metadata calls this once its transaction has committed.
 
-    The mark on the group is the truth: if the task is lost, a broker takes the group up after 3 s.
+    The mark on the group is the truth: if the task is lost, a broker takes the group up after 3 s. So when
+    tasks pile up, because no worker of django-q lives, none is added.
     """
-    async_task("catmq_site.tasks.run_rebalance", group_id, task_name=f"rebalance group {group_id}")
+    if OrmQ.objects.count() >= MOST_WAITING:
+        log.info("group %d is left to the brokers: nobody takes the tasks that wait", group_id)
+        return
+    name = f"rebalance group {group_id}"
+    async_task("catmq_site.tasks.run_rebalance", group_id, ms(database_now()), task_name=name)
 
 
-def run_rebalance(group_id: int) -> None:
-    """Rebalances one group now."""
-    rebalance.rebalance(group_id)
+def run_rebalance(group_id: int, asked_at_ms: int) -> bool:
+    """Rebalances one group now, unless that was asked for long ago: a broker did it then. Whether it ran."""
+    if ms(database_now()) - asked_at_ms > MOST_AGE_MS:
+        return False
+    try:
+        rebalance.rebalance(group_id)
+    except NotFound:  # the group was deleted meanwhile
+        return False
+    return True
 
 
 def run_job(name: str) -> None:

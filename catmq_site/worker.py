@@ -19,6 +19,8 @@ from gunicorn.http.errors import NoMoreData
 from gunicorn.http.unreader import SocketUnreader
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
+from catmq_site import master
+
 READ_S = 30.0  # without a byte from the client, or without it taking one
 NEXT_MS = 5  # a thread waits so long for a connection's next request before it gives it back
 NOTIFY_S = 0.5
@@ -90,6 +92,28 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             return
         self.nr_conns += 1
         self.enqueue_req(Connection(self.cfg, sock, client, listener.getsockname()))
+
+    def set_accept_enabled(self, enabled: bool) -> None:
+        """Begins or ends to accept connections.
+
+        At the end of the worker the listening socket is closed at once: gunicorn would keep it until the
+        last request has finished, and clients would connect, send, and learn nothing for so long. Those that
+        have connected are served; a client that is refused knows that nothing was done.
+        """
+        super().set_accept_enabled(enabled)
+        if self.alive:
+            return
+        for listener in self.sockets:
+            if master.stopping():  # else the other workers take them
+                self.accept_waiting(listener)
+            listener.close()
+
+    def accept_waiting(self, listener: socket.socket) -> None:
+        """Accepts all that have connected so far."""
+        before = -1
+        while before != self.nr_conns:
+            before = self.nr_conns
+            self.accept(listener)
 
     def handle(self, conn: Connection) -> object:
         """Serves one request; whether the connection is kept. One that is not is closed here."""

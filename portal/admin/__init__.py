@@ -2,6 +2,28 @@
 
 from __future__ import annotations
 
-from portal.admin import brokers, consumers, groups, keys, nodes, operations, queues, schedules, topics
+from portal.admin import (
+    brokers,
+    consumers,
+    groups,
+    keys,
+    nodes,
+    operations,
+    queues,
+    rebalances,
+    schedules,
+    topics,
+)
 
-__all__ = ["brokers", "consumers", "groups", "keys", "nodes", "operations", "queues", "schedules", "topics"]
+__all__ = [
+    "brokers",
+    "consumers",
+    "groups",
+    "keys",
+    "nodes",
+    "operations",
+    "queues",
+    "rebalances",
+    "schedules",
+    "topics",
+]

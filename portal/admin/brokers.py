@@ -12,6 +12,6 @@ from portal.admin.readonly import ReadOnlyAdmin
 class BrokerAdmin(ReadOnlyAdmin):
     """One row per gunicorn master."""
 
-    list_display = ("name", "url", "state", "started_at", "last_seen")
+    list_display = ("name", "url", "state", "version", "started_at", "last_seen", "stopped_at")
     list_filter = ("state",)
     search_fields = ("name", "url")

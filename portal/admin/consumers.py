@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from metadata.models import Consumer, ConsumerGroupConsumer, Heartbeat, QueueOffset
+from metadata.models import BroadcastInstance, Consumer, ConsumerGroupConsumer, Heartbeat, QueueOffset
 from portal.admin.readonly import ReadOnlyAdmin
 
 
@@ -26,6 +26,15 @@ class ConsumerGroupConsumerAdmin(ReadOnlyAdmin):
     search_fields = ("identity", "group__name")
 
 
+@admin.register(BroadcastInstance)
+class BroadcastInstanceAdmin(ReadOnlyAdmin):
+    """Readers of broadcasting groups, each with positions of its own."""
+
+    list_display = ("name", "group", "epoch", "last_seen")
+    list_select_related = ("group",)
+    search_fields = ("name", "group__name")
+
+
 @admin.register(Heartbeat)
 class HeartbeatAdmin(ReadOnlyAdmin):
     """When each member was last heard, by the clock of the database."""
@@ -39,6 +48,6 @@ class HeartbeatAdmin(ReadOnlyAdmin):
 class QueueOffsetAdmin(ReadOnlyAdmin):
     """Owner, target and epoch of each queue of each group; the position is a copy of what the node holds."""
 
-    list_display = ("group", "queue", "owner", "target", "epoch", "target_generation", "committed")
+    list_display = ("group", "queue", "owner", "target", "epoch", "target_generation", "idle_since")
     list_select_related = ("group", "queue", "owner", "target")
     search_fields = ("group__name", "=queue__id", "owner__identity")

@@ -12,7 +12,16 @@ from portal.admin.readonly import ReadOnlyAdmin
 class ConsumerGroupAdmin(ReadOnlyAdmin):
     """Groups with the counters of their assignment."""
 
-    list_display = ("name", "mode", "stopped", "session_timeout_ms", "generation", "owners", "created_at")
+    list_display = (
+        "name",
+        "mode",
+        "stopped",
+        "session_timeout_ms",
+        "max_active_members",
+        "generation",
+        "owners",
+        "created_at",
+    )
     list_filter = ("mode", "stopped")
     search_fields = ("name", "owners", "department", "remark")
 
@@ -21,7 +30,7 @@ class ConsumerGroupAdmin(ReadOnlyAdmin):
 class ConsumerGroupTopicAdmin(ReadOnlyAdmin):
     """Subscriptions."""
 
-    list_display = ("group", "topic", "state", "start", "stopped", "created_at")
+    list_display = ("group", "topic", "state", "start", "stopped", "stopped_queues", "created_at")
     list_filter = ("state", "stopped")
     list_select_related = ("group", "topic")
     search_fields = ("group__name", "topic__name")

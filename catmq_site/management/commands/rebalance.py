@@ -5,12 +5,10 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
-from django.db import transaction
-
 from catmq_site.management.base import CatmqCommand
 from metadata import rebalance, snapshot
 from metadata.errors import Invalid
-from metadata.rebalance import Moves
+from metadata.rebalance import Move, Moves
 from metadata.snapshot import GroupInfo
 
 
@@ -18,8 +16,8 @@ class Command(CatmqCommand):
     """Rebalances groups."""
 
     help = (
-        "Shares the queues of groups anew among their members. Brokers do this by themselves when members "
-        "come and go; queues that are shared evenly stay where they are."
+        "Shares the queues of groups anew among their members, and prints what moves. Brokers do this by "
+        "themselves when members come and go; queues that are shared evenly stay where they are."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -29,14 +27,15 @@ class Command(CatmqCommand):
         parser.add_argument("--dry-run", action="store_true", help="only say what would move")
 
     def run(self, **options: Any) -> None:
-        """Calls metadata.rebalance.rebalance per group."""
+        """Calls metadata.rebalance.ask per group."""
+        dry_run = options["dry_run"]
         for group in chosen(options["groups"], everything=options["all"]):
-            moves = rehearsed(group.id) if options["dry_run"] else rebalance.rebalance(group.id)
-            self.stdout.write(line(group, moves, dry_run=options["dry_run"]))
+            moves = rebalance.ask(group=group.name, dry_run=dry_run, actor=self.actor)
+            self.stdout.write("\n".join(report(group, moves, dry_run=dry_run)))
 
 
 def chosen(names: list[str], *, everything: bool) -> list[GroupInfo]:
-    """The groups meant. Raises Invalid, NotFound."""
+    """The groups meant, all of which exist. Raises Invalid, NotFound."""
     if bool(names) == everything:
         raise Invalid("Name groups, or say --all.")
     if not everything:
@@ -44,18 +43,17 @@ def chosen(names: list[str], *, everything: bool) -> list[GroupInfo]:
     return sorted(snapshot.current().groups.values(), key=lambda group: group.name)
 
 
-def rehearsed(group_id: int) -> Moves:
-    """What a rebalance would do, found out by doing it and rolling it back."""
-    with transaction.atomic():
-        moves = rebalance.rebalance(group_id)
-        transaction.set_rollback(True)
-    return moves
+def report(group: GroupInfo, done: Moves, *, dry_run: bool) -> list[str]:
+    """A line for the group and one for each queue that moves."""
+    if not done.moves:
+        return [f"{group.name}: balanced, generation {done.generation}"]
+    verb = "would move" if dry_run else "moved"
+    total = f"{len(done.moves)} queue{'s' if len(done.moves) > 1 else ''} {verb}"
+    return [f"{group.name}: {total}, generation {done.generation}", *map(line, done.moves)]
 
 
-def line(group: GroupInfo, moves: Moves, *, dry_run: bool) -> str:
-    """One line for the user."""
-    would = "would be " if dry_run else ""
-    if not moves.granted and not moves.revoked:
-        return f"{group.name}: balanced, generation {moves.generation}"
-    given, taken = (" ".join(map(str, queues)) or "none" for queues in (moves.granted, moves.revoked))
-    return f"{group.name}: {would}given {given}; {would}asked back {taken}; generation {moves.generation}"
+def line(move: Move) -> str:
+    """What becomes of one queue."""
+    when = "at once" if move.at_once else f"when {move.source} has let go"
+    source, target = move.source or "nobody", move.target or "nobody"
+    return f"  {move.topic} queue {move.queue}: {source} -> {target}, {when}"
