@@ -94,7 +94,7 @@ def prepare(database_url: str, credentials: dict[str, str]) -> Setting:
 
     parts = urlsplit(database_url)
     node = {"host": "127.0.0.1", "port": parts.port, "password": parts.password}
-    _execute({**node, "user": parts.username}, "CREATE DATABASE bench CHARACTER SET utf8mb4")
+    execute({**node, "user": parts.username}, "CREATE DATABASE bench CHARACTER SET utf8mb4")
     nodes.register(
         name="bench", engine="mysql", database="bench", username=str(parts.username),
         host="127.0.0.1", port=parts.port, password=str(parts.password), actor=command("bench"),
@@ -110,10 +110,16 @@ def prepare(database_url: str, credentials: dict[str, str]) -> Setting:
     )
 
 
-def _execute(account: dict[str, Any], statement: str) -> None:
+def connect(account: dict[str, Any]) -> Any:
+    """A connection to the database."""
     import MySQLdb
 
-    connection = MySQLdb.connect(**account, autocommit=True)
+    return MySQLdb.connect(**account, autocommit=True)
+
+
+def execute(account: dict[str, Any], statement: str) -> None:
+    """Runs one statement on a connection of its own."""
+    connection = connect(account)
     connection.cursor().execute(statement)
     connection.close()
 
