@@ -13,11 +13,14 @@ from typing import Any
 
 import django
 import pytest
+from hypothesis import settings
 
 from tests.support import databases
 from tests.support import mariadb as servers
 
 django.setup()
+settings.register_profile("catmq", deadline=None)  # the machine does other things, too
+settings.load_profile("catmq")
 
 
 @pytest.fixture(scope="session")

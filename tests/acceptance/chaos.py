@@ -14,10 +14,22 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.acceptance.scenarios import main_job, restarts, takeover, workers
+from tests.acceptance.scenarios import (
+    brokers,
+    clocks,
+    frozen,
+    main_job,
+    metadata_away,
+    restarts,
+    storm,
+    takeover,
+    workers,
+)
 from tests.acceptance.scenarios.stage import Stage
 from tests.support import changes, mariadb
+from tests.support import pair as pairs
 from tests.support.environment import free_port
+from tests.support.pair import Pair
 from tests.support.server import Server
 
 
@@ -49,24 +61,59 @@ def play_main_job(stage: Stage, source: Path) -> None:
         main_job.backlog(stage, source=source, batch=500)
 
 
+def play_storm(stage: Stage, source: Path) -> None:
+    """Every second for 3 minutes a member of a group joins, leaves or is killed with -9, on 12 queues."""
+    storm.run(stage, calm_s=20, storm_s=180)
+
+
+def play_frozen(stage: Stage, source: Path) -> None:
+    """SIGSTOP of two of three consumers for three session timeouts, then SIGCONT."""
+    for session_ms in (2_000, 5_000):
+        frozen.run(stage, session_ms=session_ms)
+
+
+def play_brokers(stage: Stage, pair: Pair) -> None:
+    """kill -9 of one broker of two, of django-q, of both, in the middle of rebalances."""
+    brokers.run(stage, pair)
+
+
+def play_metadata_away(stage: Stage, pair: Pair) -> None:
+    """The metadata's database is frozen, then killed, for 30 s each; the nodes live."""
+    metadata_away.run(stage, pair, away_s=30, session_ms=15_000)
+
+
+def play_clocks(stage: Stage, pair: Pair) -> None:
+    """The wall clock of a consumer, then of a broker, moves by an hour forth and back."""
+    clocks.run(stage, pair, watch_s=10)
+
+
 SCENARIOS: dict[str, Callable[[Stage, Path], None]] = {
     "restarts": play_restarts,
     "takeover": play_takeover,
     "workers": play_workers,
     "main-job": play_main_job,
+    "storm": play_storm,
+    "frozen": play_frozen,
 }
+# Those with two servers and a database for the metadata alone, always on MariaDB.
+ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {
+    "brokers": play_brokers,
+    "metadata-away": play_metadata_away,
+    "clocks": play_clocks,
+}
+ALL = {**SCENARIOS, **ON_A_PAIR}
 
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    listed = "\n".join(f"  {name:10} {play.__doc__}" for name, play in SCENARIOS.items())
+    listed = "\n".join(f"  {name:13} {play.__doc__}" for name, play in ALL.items())
     parser = argparse.ArgumentParser(
         prog="script/chaos",
         description="Plays a scenario against a server of its own and judges by the consumers' logs.",
         epilog=f"scenarios:\n{listed}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", metavar="NAME", choices=SCENARIOS, help=f"one of {', '.join(SCENARIOS)}")
+    parser.add_argument("name", metavar="NAME", choices=ALL, help=f"one of {', '.join(ALL)}")
     parser.add_argument("--seed", type=int, help="repeats the random choices of a run (default: a new one)")
     parser.add_argument(
         "--minutes", type=float, default=0.0, metavar="M", help="plays again until so long has passed"
@@ -75,7 +122,8 @@ def arguments() -> argparse.Namespace:
         "--engine",
         choices=("sqlite", "mysql"),
         default="sqlite",
-        help="mysql: metadata and two nodes on a private MariaDB (default sqlite)",
+        help="mysql: metadata and two nodes on a private MariaDB (default sqlite); "
+        f"{', '.join(ON_A_PAIR)}: always two servers on MariaDB",
     )
     return parser.parse_args()
 
@@ -107,19 +155,39 @@ def serving(engine: str, home: Path) -> Iterator[Server]:
         yield server
 
 
+@contextmanager
+def stages(options: argparse.Namespace, home: Path, rng: random.Random) -> Iterator[Callable[[str], None]]:
+    """Starts what the scenario needs; gives what plays one round of it, in a directory of that name."""
+    with ExitStack() as stack:
+        if options.name in ON_A_PAIR:
+            nodes = mariadb.start(home / "nodes", port=free_port())
+            stack.callback(nodes.stop)
+            pair = stack.enter_context(pairs.running(home / "pair", nodes))
+            server, urls = pair.first, pair.urls
+        else:
+            server, urls = stack.enter_context(serving(options.engine, home)), ""
+
+        def round_of(name: str) -> None:
+            stage = Stage(server, home / name, rng, say, urls)
+            try:
+                if options.name in ON_A_PAIR:
+                    ON_A_PAIR[options.name](stage, pair)
+                else:
+                    SCENARIOS[options.name](stage, changes.source(home))
+            finally:
+                stage.terminal.close()
+
+        yield round_of
+
+
 def play(options: argparse.Namespace, home: Path, seed: int) -> int:
     """Plays at least once; how many times it was."""
-    rng = random.Random(seed)
     rounds = 0
-    with serving(options.engine, home) as server:
+    with stages(options, home, random.Random(seed)) as round_of:
         while rounds == 0 or time.monotonic() - BEGUN < options.minutes * 60:
             rounds += 1
             say(f"{options.name}, round {rounds}")
-            stage = Stage(server, home / f"round-{rounds}", rng, say)
-            try:
-                SCENARIOS[options.name](stage, changes.source(home))
-            finally:
-                stage.terminal.close()
+            round_of(f"round-{rounds}")
     return rounds
 
 

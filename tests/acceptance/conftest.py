@@ -11,7 +11,9 @@ import pytest
 
 from tests.acceptance.scenarios.stage import Stage
 from tests.support import changes
+from tests.support import pair as pairs
 from tests.support.mariadb import MariaDB
+from tests.support.pair import Pair
 from tests.support.server import Server
 
 
@@ -44,6 +46,21 @@ def mariadb_server(home: Path, mariadb: MariaDB) -> Iterator[Server]:
             yield made
         finally:
             made.clear_away()
+
+
+@pytest.fixture(scope="session")
+def pair(home: Path, mariadb: MariaDB) -> Iterator[Pair]:
+    """The session's two servers on one metadata database, which a test may take away and must give back."""
+    with pairs.running(home / "pair", mariadb) as made:
+        yield made
+
+
+@pytest.fixture
+def on_pair(pair: Pair, tmp_path: Path) -> Iterator[Stage]:
+    """A stage whose processes know both of the pair's brokers."""
+    made = Stage(pair.first, tmp_path / "stage", say=print, urls=pair.urls)
+    yield made
+    made.terminal.close()
 
 
 @pytest.fixture

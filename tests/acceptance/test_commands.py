@@ -55,7 +55,7 @@ class Reading:
     def idle(self) -> None:
         """Nothing is left: a consumer that waits a second ends with exit code 3."""
         process = self.consume("--idle-timeout", "1")
-        process.wait(code=3)
+        process.wait(3)
         assert process.out.read_bytes() == b""
 
 
@@ -88,7 +88,7 @@ def test_a_consumer_whose_reader_goes_away_ends_well_and_leaves(reading: Reading
     assert process.popen.stdout is not None
     first = json.loads(process.popen.stdout.readline())
     process.popen.stdout.close()
-    process.wait(code=0)
+    process.wait()
     rest = Log(reading.consume("--idle-timeout", "3", name="rest").out)
     rest.wait_for(1)
     assert Place(first["queue"], first["offset"]) not in rest.places()
@@ -101,7 +101,7 @@ def test_only_lines_that_went_out_are_committed_when_the_reader_stands_still(rea
     fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     until(lambda: waiting_bytes(pipe) > PIPE_BYTES * 3 // 4, limit_s=60)
     process.popen.send_signal(signal.SIGTERM)
-    process.wait(code=0)
+    process.wait()
     lines = pipe.read().splitlines(keepends=True)
     printed = [json.loads(line) for line in lines if line.endswith(b"\n")]
     assert 0 < len(printed) < EVENTS // 2
@@ -119,7 +119,7 @@ def test_a_consumer_with_a_limit_commits_exactly_so_many(reading: Reading) -> No
 
 def test_an_idle_consumer_that_had_messages_ends_with_exit_code_0(reading: Reading) -> None:
     process = reading.consume("--idle-timeout", "2")
-    process.wait(code=0)
+    process.wait()
     assert len({*Log(process.out).places()}) == EVENTS
     reading.idle()
 
@@ -144,7 +144,7 @@ def test_a_second_consumer_takes_over_half_of_the_queues_and_nothing_is_printed_
 
 def test_what_does_not_exist_is_told_with_the_remedy(stage: Stage) -> None:
     process = stage.terminal.catmq("send", "nothing", "hello")
-    process.wait(code=1)
+    process.wait(1)
     assert "catmq topic create nothing" in process.err.read_text()
     assert process.out.read_bytes() == b""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import stat
 import threading
@@ -59,13 +57,9 @@ def test_a_broker_that_ends_is_started_again(server: Server, number: int) -> Non
 
 
 def test_jobs_that_end_are_started_again(server: Server) -> None:
-    def clusters() -> set[int]:
-        return {pid for pid in server.processes() if b"qcluster" in cmdline(pid)}
-
-    before = until(clusters)
-    for pid in before:
-        kill(pid, signal.SIGKILL)
-    until(lambda: clusters() and not clusters() & before, limit_s=30)
+    before = until(server.job_runners)
+    server.kill_job_runners()
+    until(lambda: server.job_runners() and not server.job_runners() & before, limit_s=30)
 
 
 def test_a_waiting_pull_does_not_delay_the_end(new_server: NewServer) -> None:
@@ -126,18 +120,3 @@ def test_people_log_in_to_the_admin(server: Server) -> None:
     status, page = server.call("GET", "/admin/login/")
     assert (status, "csrfmiddlewaretoken" in page) == (200, True)
     assert server.call("GET", "/static/admin/css/base.css")[0] == 200
-
-
-def cmdline(pid: int) -> bytes:
-    """A process's command, b'' when it is gone."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read()
-    except OSError:
-        return b""
-
-
-def kill(pid: int, number: int) -> None:
-    """Signals a process that may be gone."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)

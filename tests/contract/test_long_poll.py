@@ -80,10 +80,10 @@ def test_a_member_without_queues_waits_with_an_empty_list(broker: Broker, queue:
     assert quick(future)["assignment_changed"] is True
 
 
-def test_draining_ends_every_wait_and_nobody_waits_again(broker: Broker, queue: int) -> None:
+def test_a_worker_that_leaves_ends_every_wait_and_lets_nobody_wait_again(broker: Broker, queue: int) -> None:
     member = reader(broker)
     future = waiting(lambda: member.pull(member.position(queue, 0), wait_ms=LONG_MS))
-    draining.drain()
+    draining.leave()
     assert quick(future)["queues"][0]["state"] == "ok"
     begun = time.monotonic()
     member.pull(member.position(queue, 0), wait_ms=LONG_MS)

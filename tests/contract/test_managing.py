@@ -269,10 +269,8 @@ def test_a_key_is_shown_once(broker: Broker) -> None:
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("POST", "/topics/orders/expand"),
         ("GET", "/topics/orders/read-plan"),
         ("DELETE", "/messages/d1-1"),
-        ("GET", "/brokers"),
         ("GET", "/topics/orders/messages?key=a"),
         ("GET", "/topics/orders/messages?tag=a&from_ms=1"),
     ],

@@ -11,7 +11,7 @@ import pytest
 from metadata import audit, groups, job_runs, keys, leases, nodes, rebalance, snapshot, subscriptions, topics
 from metadata.actors import Actor
 from metadata.clock import database_now
-from metadata.errors import Code, Conflict, Forbidden, Invalid, NotBuilt, NotFound, NoWritableQueue
+from metadata.errors import Code, Conflict, Forbidden, Invalid, NotFound, NoWritableQueue, Unavailable
 from metadata.models import (
     ApiKey,
     AuditLog,
@@ -224,8 +224,7 @@ def test_lists_are_paged_by_name_and_show_only_what_the_actor_may_see() -> None:
     raised(Code.INVALID, Invalid, lambda: topics.page(actor=ME, window=Window(limit=1001)))
 
 
-def test_a_broadcasting_group_is_not_built_yet_and_an_unknown_mode_is_refused() -> None:
-    raised(Code.NOT_IMPLEMENTED, NotBuilt, lambda: groups.create(name="g", mode="broadcasting", actor=ME))
+def test_an_unknown_mode_is_refused() -> None:
     raised(Code.INVALID, Invalid, lambda: groups.create(name="g", mode="both", actor=ME))
     assert not ConsumerGroup.objects.exists()
 
@@ -269,8 +268,8 @@ def test_a_subscription_is_planned_made_ready_and_taken_down() -> None:
     base = planned.base_epoch
     assert set(QueueOffset.objects.values_list("queue_id", "epoch")) == {(queue, base) for queue in queues}
     raised(
-        Code.ALREADY_EXISTS,
-        Conflict,
+        Code.BUSY,
+        Unavailable,
         lambda: subscriptions.plan(group="billing", topic="orders", start="latest", actor=ME),
     )
     member = Member("a").register()

@@ -501,3 +501,15 @@ def test_what_cannot_be_browsed_is_told(queues: list[int]) -> None:
         browse.by_offset(
             topic="orders", queue=queues[0], offset=0, limit=1, actor=Actor(kind="key", name="k")
         )
+
+
+def test_who_may_not_manage_joins_a_group_that_was_just_made_for_others(queues: list[int]) -> None:
+    """This process has not heard of the group yet."""
+    old = snapshot._holder.snapshot
+    membership.join(group="fresh", topics=["orders"], name="a", incarnation=str(uuid4()), actor=ACTOR)
+    snapshot._holder.snapshot = old
+    key = Actor(kind="key", name="k", rights={"consume": ("*",)}, key_id=None)
+
+    joined = membership.join(group="fresh", topics=["orders"], name="b", incarnation=str(uuid4()), actor=key)
+
+    assert joined.created == ()

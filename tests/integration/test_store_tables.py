@@ -192,8 +192,7 @@ def test_creating_a_queue_again_changes_nothing(session: Session, queue: int) ->
 
 
 def test_a_dropped_queue_leaves_nothing(session: Session, queue: int) -> None:
-    reader = ReaderKey(1, queue)
-    tables.insert_reader(session, reader=reader, epoch=0, latest=False)
+    tables.insert_readers(session, group_id=1, queues=[queue], epoch=0, latest=False)
     tables.drop_queue(session, queue=queue)
     tables.drop_queue(session, queue=queue)
     assert tables.read_head(session, queue=queue) is None
@@ -203,9 +202,9 @@ def test_a_dropped_queue_leaves_nothing(session: Session, queue: int) -> None:
 
 def test_a_reader_starts_at_the_low_or_at_the_head(session: Session, queue: int) -> None:
     insert(session, queue, batch(4))
-    tables.insert_reader(session, reader=ReaderKey(1, queue), epoch=0, latest=False)
-    tables.insert_reader(session, reader=ReaderKey(2, queue), epoch=0, latest=True)
-    tables.insert_reader(session, reader=ReaderKey(2, queue), epoch=0, latest=False)
+    tables.insert_readers(session, group_id=1, queues=[queue], epoch=0, latest=False)
+    tables.insert_readers(session, group_id=2, queues=[queue], epoch=0, latest=True)
+    tables.insert_readers(session, group_id=2, queues=[queue], epoch=0, latest=False)
     assert tables.read_positions(session, group_id=1, queues=[queue])[queue].committed == 0
     assert tables.read_positions(session, group_id=2, queues=[queue])[queue].committed == 4
 
@@ -213,7 +212,7 @@ def test_a_reader_starts_at_the_low_or_at_the_head(session: Session, queue: int)
 def test_of_two_owners_the_later_epoch_holds(session: Session, queue: int) -> None:
     reader = ReaderKey(1, queue)
     assert tables.acquire_reader(session, reader=reader, epoch=1, owner="a") is None
-    tables.insert_reader(session, reader=reader, epoch=0, latest=False)
+    tables.insert_readers(session, group_id=1, queues=[queue], epoch=0, latest=False)
     assert tables.acquire_reader(session, reader=reader, epoch=1, owner="a") == (1, "a", 0)
     assert tables.acquire_reader(session, reader=reader, epoch=1, owner="a") == (1, "a", 0)
     assert tables.acquire_reader(session, reader=reader, epoch=1, owner="b") == (1, "a", 0)
@@ -224,7 +223,7 @@ def test_of_two_owners_the_later_epoch_holds(session: Session, queue: int) -> No
 def test_a_commit_needs_epoch_and_owner_and_an_offset_up_to_the_head(session: Session, queue: int) -> None:
     insert(session, queue, batch(5))
     reader = ReaderKey(1, queue)
-    tables.insert_reader(session, reader=reader, epoch=0, latest=False)
+    tables.insert_readers(session, group_id=1, queues=[queue], epoch=0, latest=False)
     tables.acquire_reader(session, reader=reader, epoch=3, owner="me")
 
     def commit(owner: str, epoch: int, offset: int) -> bool:
@@ -246,7 +245,7 @@ def test_each_queue_of_a_commit_has_its_own_fate(session: Session, queue: int) -
     tables.create_queue(session, queue=other, node_epoch=1)
     for one in (queue, other):
         insert(session, one, batch(2))
-        tables.insert_reader(session, reader=ReaderKey(1, one), epoch=0, latest=False)
+        tables.insert_readers(session, group_id=1, queues=[one], epoch=0, latest=False)
         tables.acquire_reader(session, reader=ReaderKey(1, one), epoch=1, owner="me")
     done = tables.update_committed(session, group_id=1, owner="me", offsets=[(queue, 9, 1), (other, 1, 2)])
     assert done == [False, True]
@@ -255,7 +254,7 @@ def test_each_queue_of_a_commit_has_its_own_fate(session: Session, queue: int) -
 def test_a_reset_fences_the_owner_and_may_go_back(session: Session, queue: int) -> None:
     insert(session, queue, batch(5))
     reader = ReaderKey(1, queue)
-    tables.insert_reader(session, reader=reader, epoch=0, latest=True)
+    tables.insert_readers(session, group_id=1, queues=[queue], epoch=0, latest=True)
     tables.acquire_reader(session, reader=reader, epoch=4, owner="me")
     assert tables.reset_reader(session, reader=reader, offset=1) == (5, "", 1)
     assert tables.update_committed(session, group_id=1, owner="me", offsets=[(queue, 4, 5)]) == [False]
@@ -265,7 +264,7 @@ def test_a_reset_fences_the_owner_and_may_go_back(session: Session, queue: int) 
 def test_an_owned_read_shows_position_and_messages(session: Session, queue: int) -> None:
     insert(session, queue, batch(5))
     reader = ReaderKey(1, queue)
-    tables.insert_reader(session, reader=reader, epoch=0, latest=False)
+    tables.insert_readers(session, group_id=1, queues=[queue], epoch=0, latest=False)
     tables.acquire_reader(session, reader=reader, epoch=1, owner="me")
     position, messages = tables.select_owned(session, reader=reader, first=1, end=4, most_bytes=99)
     assert position == tables.Position(queue, 5, 0, 1, "me", 0)

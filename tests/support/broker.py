@@ -89,10 +89,11 @@ def running() -> Iterator[Broker]:
     server.set_app(application)
     serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     serving.start()
-    loops = maintenance.Loops(maintenance.loops())
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    loops = maintenance.Loops(maintenance.loops(url=url))
     loops.start()
     try:
-        yield Broker(f"http://127.0.0.1:{server.server_address[1]}", plaintext)
+        yield Broker(url, plaintext)
     finally:
         draining.drain()
         server.shutdown()

@@ -18,13 +18,12 @@ class Place(NamedTuple):
     offset: int
 
 
-class Log:
+class Tail:
     """The lines of a file that another process still writes; a last one without an end does not count yet."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lines: list[dict[str, Any]] = []
-        self.known: set[Place] = set()
         self._read = 0
 
     def follow(self) -> list[dict[str, Any]]:
@@ -36,8 +35,23 @@ class Log:
             self._read += len(whole[0]) + len(whole[1])
             new = [json.loads(line) for line in whole[0].splitlines() if whole[1]]
             self.lines += new
-            self.known.update(Place(line["queue"], line["offset"]) for line in new)
+            self.note(new)
         return self.lines
+
+    def note(self, new: list[dict[str, Any]]) -> None:
+        """Looks at lines that were just read."""
+
+
+class Log(Tail):
+    """Lines of which each is about one message."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.known: set[Place] = set()
+
+    def note(self, new: list[dict[str, Any]]) -> None:
+        """Remembers which messages there were."""
+        self.known.update(Place(line["queue"], line["offset"]) for line in new)
 
     def places(self) -> list[Place]:
         """The messages in the order they were printed."""

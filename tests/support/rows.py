@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
 
 from metadata import actors, consumer_ids, consumers, groups, nodes, subscriptions, topics
+from metadata.clock import before, database_now, server_and_now
 from metadata.consumers import HeartbeatAnswer
-from metadata.models import QueueOffset
+from metadata.models import ConsumerGroup, Heartbeat, QueueOffset
 from metadata.rules.liveness import Look, Watch
 
 ME = actors.command("test")
@@ -24,9 +27,15 @@ def topic(name: str = "orders", *, queues: int = 4) -> tuple[int, ...]:
     return tuple(one.queue for one in made.queues)
 
 
-def group(name: str = "billing", *, topics: tuple[str, ...] = ("orders",), **settings: object) -> None:
+def group(
+    name: str = "billing",
+    *,
+    topics: tuple[str, ...] = ("orders",),
+    mode: str = "clustering",
+    **settings: object,
+) -> None:
     """A group with ready subscriptions."""
-    groups.create(name=name, settings=settings, actor=ME)
+    groups.create(name=name, mode=mode, settings=settings, actor=ME)
     for one in topics:
         subscribe(name, one)
 
@@ -37,13 +46,28 @@ def subscribe(group: str, topic: str) -> int:
     return subscriptions.make_ready(made.id).id
 
 
-def world(*, queues: int = 4, **settings: object) -> tuple[int, ...]:
+def world(*, queues: int = 4, mode: str = "clustering", **settings: object) -> tuple[int, ...]:
     """Node n1, topic orders, group billing that reads it; the queue ids."""
     node()
     ids = topic(queues=queues)
-    group(**settings)
+    group(mode=mode, **settings)
     QueueOffset.objects.update(epoch=0)  # so that tests can speak of epochs 1, 2, 3
     return ids
+
+
+def owners() -> dict[int, int | None]:
+    """Queue → the member that owns it, of the only group."""
+    return dict(QueueOffset.objects.values_list("queue_id", "owner_id"))
+
+
+def epochs() -> dict[int, int]:
+    """Queue → epoch, of the only group."""
+    return dict(QueueOffset.objects.values_list("queue_id", "epoch"))
+
+
+def generation() -> int:
+    """The generation of the only group."""
+    return ConsumerGroup.objects.get().generation
 
 
 @dataclass
@@ -54,6 +78,7 @@ class Member:
     group: str = "billing"
     instance_id: str | None = None
     incarnation: str = field(default_factory=lambda: str(uuid.uuid4()))
+    address: str = "127.0.0.1"
     generation: int = 0
     owned: dict[int, int] = field(default_factory=dict)
     id: consumer_ids.ConsumerId | None = None
@@ -66,7 +91,7 @@ class Member:
             incarnation=self.incarnation,
             instance_id=self.instance_id,
             sdk="test",
-            address="127.0.0.1",
+            address=self.address,
             actor=ME,
         )
         self.id = consumer_ids.check(registered.consumer_id)
@@ -90,7 +115,6 @@ class Member:
 
 def steady_guard() -> consumers.OutageGuard:
     """A guard that has watched a healthy database for ages."""
-    from metadata.clock import server_and_now
 
     class Steady(consumers.OutageGuard):
         def look(self) -> Watch:
@@ -100,10 +124,19 @@ def steady_guard() -> consumers.OutageGuard:
     return Steady()
 
 
-def silence(member: Member, *, seconds: float) -> None:
-    """Makes the member's last heartbeat that old."""
-    from metadata.clock import before, database_now
-    from metadata.models import Heartbeat
+def long_ago(*, seconds: float) -> datetime:
+    """The database's time so many seconds ago."""
+    return before(database_now(), seconds=seconds)
 
+
+class Speaker(Protocol):
+    """Whoever has a consumer id."""
+
+    @property
+    def id(self) -> consumer_ids.ConsumerId | None: ...
+
+
+def silence(member: Speaker, *, seconds: float) -> None:
+    """Makes the member's last heartbeat that old."""
     assert member.id is not None
-    Heartbeat.objects.filter(pk=member.id.member_id).update(last_seen=before(database_now(), seconds=seconds))
+    Heartbeat.objects.filter(pk=member.id.member_id).update(last_seen=long_ago(seconds=seconds))

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,37 @@ class Server:
         )
         until(self.serves, limit_s=READY_S)
 
+    @contextlib.contextmanager
+    def untended(self) -> Iterator[None]:
+        """For the length of a block what is killed stays dead: the supervisor is stopped by SIGSTOP.
+
+        Afterwards everything is started again; it serves when the block is over.
+        """
+        assert self.process is not None
+        # script/server has become the supervisor by exec.
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+            until(lambda: self.serves() and self.job_runners(), limit_s=READY_S, every_s=0.1)
+
+    def kill_broker(self) -> None:
+        """kill -9 of gunicorn's master; its workers end with it."""
+        workers = self.workers()
+        os.kill(self.broker_pid, signal.SIGKILL)
+        until(lambda: not any(alive(pid) for pid in workers))
+
+    def kill_job_runners(self) -> None:
+        """kill -9 of every process of django-q's cluster."""
+        for pid in self.job_runners():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def job_runners(self) -> set[int]:
+        """The processes of django-q's cluster."""
+        return {pid for pid in self.processes() if b"qcluster" in command_of(pid)}
+
     def workers(self) -> list[int]:
         """The broker's worker processes."""
         return [pid for pid in self.processes() if parent_of(pid) == self.broker_pid]
@@ -167,6 +198,22 @@ def clean_environment() -> dict[str, str]:
     """The caller's environment without any setting of CatMQ."""
     ours = ("CATMQ_", "DJANGO_")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+
+
+def command_of(pid: int) -> bytes:
+    """A process's command line, b'' when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def alive(pid: int) -> bool:
+    """Whether the process has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def parent_of(pid: int) -> int | None:

@@ -24,18 +24,48 @@ def raise_low(queue: int, low: int) -> None:
     _behind_the_back(queue, f"UPDATE queue_head SET low = {low} WHERE queue_id = {queue}")
 
 
-def _behind_the_back(queue: int, statement: str) -> None:
+def readers(queue: int) -> list[tuple[Any, ...]]:
+    """The reader rows of a queue: (group id, instance, epoch, owner, committed)."""
+    columns = "group_id, instance, epoch, owner, committed"
+    return _behind_the_back(
+        queue, f"SELECT {columns} FROM reader WHERE queue_id = {queue} ORDER BY group_id, instance"
+    )
+
+
+def plant(queue: int, *statements: str) -> None:
+    """Runs statements on the queue's node; `{q}` in them is the queue's id."""
+    for statement in statements:
+        _behind_the_back(queue, statement.replace("{q}", str(queue)))
+
+
+def age(queue: int, first: int, end: int, *, seconds: int) -> None:
+    """Makes the messages at offsets first … end-1, and batches that begin there, so much older."""
+    on_sqlite = connections.node_of(queue).info.engine == "sqlite"
+    older = f"stored_at - {seconds * 1000}" if on_sqlite else f"stored_at - INTERVAL {seconds} SECOND"
+    within = f">= {first} AND {{column}} < {end}"
+    plant(
+        queue,
+        f"UPDATE message_{{q}} SET stored_at = {older} WHERE msg_offset {within.format(column='msg_offset')}",
+        f"UPDATE sent_batch SET stored_at = {older} "
+        f"WHERE queue_id = {{q}} AND first_offset {within.format(column='first_offset')}",
+    )
+
+
+def _behind_the_back(queue: int, statement: str) -> list[tuple[Any, ...]]:
     info = connections.node_of(queue).info
     connection: Any
     if info.engine == "sqlite":
         import sqlite3
 
         connection = sqlite3.connect(info.database, isolation_level=None)
-        connection.execute(statement)
+        rows = connection.execute(statement).fetchall()
     else:
         import MySQLdb
 
         account = {"host": info.host, "port": info.port, "user": info.username, "password": info.password}
         connection = MySQLdb.connect(**account, database=info.database, autocommit=True)
-        connection.cursor().execute(statement)
+        cursor = connection.cursor()
+        cursor.execute(statement)
+        rows = cursor.fetchall()
     connection.close()
+    return list(rows)

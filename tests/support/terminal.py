@@ -34,17 +34,17 @@ class Process:
         """Whether it has not ended."""
         return self.popen.poll() is None
 
-    def wait(self, *, code: int = 0, limit_s: float = LIMIT_S) -> None:
-        """Waits for its end, which must have this exit code."""
-        found = self.popen.wait(timeout=limit_s)
+    def wait(self, *codes: int, limit_s: float = LIMIT_S) -> None:
+        """Waits for its end, which must have one of these exit codes (0 when none is given)."""
+        found, wanted = self.popen.wait(timeout=limit_s), codes or (0,)
         said = self.err.read_text(errors="replace")
-        assert found == code, f"{' '.join(self.argv[2:])}: exit code {found}, not {code}:\n{said}"
+        assert found in wanted, f"{' '.join(self.argv[2:])}: exit code {found}, not in {wanted}:\n{said}"
         assert "Traceback" not in said, said
 
     def end(self, number: signal.Signals = signal.SIGTERM, *, code: int = 0) -> None:
         """Sends a signal and waits for its end."""
         self.popen.send_signal(number)
-        self.wait(code=code)
+        self.wait(code)
 
     def kill(self) -> None:
         """kill -9; returns when it is dead."""
@@ -60,26 +60,30 @@ class Process:
 
 
 class Terminal:
-    """Runs commands against one server; all that still run are killed by close()."""
+    """Runs commands against one server, or those at `urls`; all that still run are killed by close()."""
 
-    def __init__(self, server: Server, directory: Path) -> None:
+    def __init__(self, server: Server, directory: Path, urls: str = "") -> None:
+        urls = urls or server.url
         self.environ = {
             **clean_environment(),
-            "CATMQ_URL": server.url,
+            "CATMQ_URL": urls,
             "CATMQ_API_KEY": server.api_key,
             "PYTHONPATH": f"{ROOT}:{ROOT / 'client/src'}",
         }
         self.directory = directory
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._transport = HttpTransport(server.url, api_key=server.api_key)
+        self._transport = HttpTransport(urls, api_key=server.api_key)
         self.admin = Admin(self._transport)
         self._running: list[Process] = []
         self._numbers = itertools.count(1)
 
-    def start(self, *argv: str, name: str = "", **options: Any) -> Process:
-        """Starts a program of Python's; `name` names the file of its output."""
+    def start(
+        self, *argv: str, name: str = "", environ: Mapping[str, str] | None = None, **options: Any
+    ) -> Process:
+        """Starts a program of Python's; `name` names its output's file, `environ` adds to its environment."""
         out = self.directory / f"{name or f'process-{next(self._numbers)}'}.out"
-        made = Process([sys.executable, *argv], environ=self.environ, out=out, **options)
+        given = {**self.environ, **(environ or {})}
+        made = Process([sys.executable, *argv], environ=given, out=out, **options)
         self._running.append(made)
         return made
 
@@ -90,7 +94,7 @@ class Terminal:
     def run(self, *arguments: str, code: int = 0) -> str:
         """Runs `catmq` to its end, which must have this exit code; its output."""
         process = self.catmq(*arguments)
-        process.wait(code=code)
+        process.wait(code)
         return process.out.read_text()
 
     def consume(self, topic: str, group: str, *arguments: str, name: str) -> Process:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from catmq_client.cli import main
-from catmq_client.cli.arguments import header, joined, seconds, target, url, whole
+from catmq_client.cli.arguments import header, joined, or_none, seconds, target, url, whole
 from tests.support.canned import Canned
 
 
@@ -27,6 +27,8 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         (whole(1), "-3"),
         (whole(1), "1.5"),
         (whole(1), "٣"),
+        (or_none(whole(1)), "0"),
+        (or_none(whole(1)), "all"),
         (seconds, "0"),
         (seconds, "nan"),
         (seconds, "-1"),
@@ -72,6 +74,10 @@ def test_a_relative_position_is_not_taken_for_an_option() -> None:
     ]
 
 
+def test_a_number_or_none() -> None:
+    assert [or_none(whole(1))(text) for text in ("3", "none")] == [3, None]
+
+
 def test_a_header_keeps_what_follows_its_first_equals_sign() -> None:
     assert header("query=a=b") == ("query", "a=b")
 
@@ -93,6 +99,14 @@ def test_a_header_keeps_what_follows_its_first_equals_sign() -> None:
         ["subscribe", "g", "t", "--from", "noon"],
         ["offsets", "reset", "g", "t"],
         ["peek", "t", "--from", "-15m"],
+        ["broker", "out"],
+        ["broker", "stop", "b"],
+        ["group", "set", "g", "--max-active", "0"],
+        ["group", "set", "g", "--session-timeout-ms", "1999"],
+        ["group", "stop", "g", "--queue", "orders"],
+        ["group", "rebalances", "g", "--limit", "0"],
+        ["consume", "t", "--group", "g", "--mode", "sharing"],
+        ["consume", "t", "--group", "g", "--session-timeout-ms", "300001"],
         ["orders"],
     ],
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from catmq_client import Producer
+from catmq_client import HttpTransport, Producer
 from catmq_client.cli import main
 from catmq_client.cli.consume import Watch
 from catmq_client.errors import ConnectFailed, Forbidden
@@ -149,6 +149,36 @@ def test_a_broker_that_is_away_is_not_idle(broker: FakeBroker) -> None:
     assert done(broker) == 5
 
 
+def test_mode_instance_and_session_timeout_go_with_the_registration(broker: FakeBroker) -> None:
+    options = ["--mode", "broadcasting", "--instance", "east", "--session-timeout-ms", "5000"]
+    seen: list[dict[str, Any]] = []
+
+    class Recording:
+        def request(self, method: str, path: str, *, body: Any = None, **more: Any) -> dict[str, Any]:
+            if path.endswith("/consumers"):
+                seen.append(dict(body))
+                raise Forbidden("enough seen", status=403)
+            return broker.request(method, path, body=body, **more)
+
+    assert main([*CONSUME, *options], transport=Recording()) == 1
+    told = {name: seen[0][name] for name in ("mode", "instance_id", "session_timeout_ms")}
+    assert told == {"mode": "broadcasting", "instance_id": "east", "session_timeout_ms": 5000}
+
+
+def test_without_them_the_group_stays_as_it_is(broker: FakeBroker) -> None:
+    fill(broker, 1)
+    assert main([*CONSUME, "--max", "1"], transport=broker) == 0
+    body = broker.seen("POST .*/consumers$")[0].body
+    assert not {"mode", "instance_id", "session_timeout_ms"} & body.keys()
+
+
+def test_broadcasting_without_an_instance_says_what_to_give(
+    broker: FakeBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*CONSUME, "--mode", "broadcasting"], transport=broker) == 2
+    assert "--mode broadcasting needs --instance NAME" in capsys.readouterr().err
+
+
 class Closing:
     """Standard output whose reader goes away after some lines."""
 
@@ -196,3 +226,8 @@ def test_only_queues_that_have_nothing_to_deliver_are_quiet(answer: dict[str, An
     watch.request("POST", "/api/v1/consumers/c/pull")
     assert (watch.quiet_s() > 0) == quiet
     assert (watch.away_s() > 0) != quiet
+
+
+def test_the_consumer_sees_which_brokers_there_are() -> None:
+    assert Watch(HttpTransport(["http://a:1", "http://b:1"])).urls == ("http://a:1", "http://b:1")
+    assert Watch(Canned({})).urls == ()

@@ -13,7 +13,6 @@ from catmq_client.errors import (
     ConnectFailed,
     FieldError,
     InvalidRequest,
-    NotBuilt,
     NotFound,
     Unauthenticated,
 )
@@ -134,13 +133,6 @@ def test_at_a_terminal_the_name_is_typed_before_a_delete(
     canned = Canned({"DELETE topics/orders": {}})
     assert main(["topic", "delete", "orders"], transport=canned) == code
     assert len(canned.requests) == asked
-
-
-def test_what_is_not_built_yet_fails_with_the_brokers_words(capsys: pytest.CaptureFixture[str]) -> None:
-    canned = Canned({"POST topics/orders/expand": NotBuilt("expanding comes later", status=501)})
-    assert main(["topic", "expand", "orders", "--queues", "8"], transport=canned) == 1
-    assert "expanding comes later" in capsys.readouterr().err
-    assert canned.requests[0].body == {"queues": 8}
 
 
 def test_wrong_fields_are_printed_one_a_line(capsys: pytest.CaptureFixture[str]) -> None:

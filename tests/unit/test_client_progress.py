@@ -159,7 +159,7 @@ def test_what_cannot_be_given_out_is_dropped_before_other_queues_starve() -> Non
     state.in_run = True
     state.consumer_id = "me"
     state.fill(slow, [message(n) for n in range(60)], 60)
-    fetcher = Fetcher(transport=FakeBroker(), state=state, on_gone=lambda error, consumer_id: None)
+    fetcher = Fetcher(transport=FakeBroker(), state=state, settle=lambda error, consumer_id: False)
     assert fetcher._plan() is None
     assert len(state.hand_out(40)) == 20
     plan = fetcher._plan()

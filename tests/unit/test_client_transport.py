@@ -5,12 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -20,77 +18,24 @@ from urllib3.exceptions import MaxRetryError, SSLError
 from catmq_client import wire
 from catmq_client.errors import AnswerLost, ConnectFailed, InvalidRequest, Unavailable
 from catmq_client.transport import HttpTransport, _network_error, api_path, request_until
-
-Answer = tuple[int, str, bytes] | None
-
-
-class Server:
-    """An HTTP server that answers with `answer(request)`, and cuts the connection when that is None."""
-
-    def __init__(self) -> None:
-        self.requests: list[dict[str, Any]] = []
-        self.peers: set[tuple[str, int]] = set()
-        self.answer: Callable[[dict[str, Any]], Answer] = lambda request: (
-            200,
-            "application/json",
-            b'{"ok":1}',
-        )
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def _serve(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                request = {"path": self.path, "headers": dict(self.headers), "body": body}
-                server.requests.append(request)
-                server.peers.add(self.client_address)
-                answer = server.answer(request)
-                if answer is None:
-                    self.close_connection = True
-                    self.connection.shutdown(socket.SHUT_RDWR)
-                    return
-                self.send_response(answer[0])
-                self.send_header("Content-Type", answer[1])
-                self.send_header("Content-Length", str(len(answer[2])))
-                self.end_headers()
-                self.wfile.write(answer[2])
-
-            do_GET = do_POST = do_DELETE = _serve
-
-            def log_message(self, *args: object) -> None:
-                """Quiet."""
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join(5)
+from tests.support.answering import Answer, Server, answering, problem, unused_url
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    made = Server()
-    yield made
-    made.close()
+    with answering() as made:
+        yield made
 
 
 @pytest.fixture
 def dead_url() -> str:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{unused.getsockname()[1]}"
+    return unused_url()
 
 
 @pytest.fixture
 def connect(request: pytest.FixtureRequest) -> Callable[..., HttpTransport]:
     def make(*args: Any, **options: Any) -> HttpTransport:
-        transport = HttpTransport(*args, **options)
+        transport = HttpTransport(*args, **{"discover": False, **options})
         request.addfinalizer(transport.close)
         return transport
 
@@ -98,10 +43,6 @@ def connect(request: pytest.FixtureRequest) -> Callable[..., HttpTransport]:
 
 
 Connect = Callable[..., HttpTransport]
-
-
-def problem(status: int, code: str, **more: Any) -> Answer:
-    return status, "application/problem+json", json.dumps({"code": code, "detail": code, **more}).encode()
 
 
 def test_a_request_carries_key_body_and_parameters(server: Server, connect: Connect) -> None:
@@ -263,7 +204,7 @@ def test_a_broker_that_says_not_now_is_left_for_the_next_request_and_not_repeate
     try:
         server.answer = lambda request: problem(503, "metadata_unavailable", retriable=True)
         transport = connect([server.url, other.url])
-        transport._current = 0
+        transport._brokers.current = server.url
         with pytest.raises(Unavailable) as caught:
             transport.request("POST", "/x", body={})
         assert caught.value.brokers == (server.url,)

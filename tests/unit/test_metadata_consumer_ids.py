@@ -7,21 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata import consumer_ids
+from metadata.consumer_ids import ConsumerId
 from metadata.errors import Code, NotFound
 
 IDS = st.integers(0, (1 << 63) - 1)
 ISSUED = consumer_ids.issue(
-    group_id=12, key_id=3, member_id=456
+    group_id=12, key_id=3, member_id=456, instance_id=78
 )  # one for all examples: they must not differ
 
 
-@given(IDS, IDS, IDS)
-def test_an_issued_id_gives_its_parts_back(group: int, key: int, member: int) -> None:
-    text = consumer_ids.issue(group_id=group, key_id=key, member_id=member)
+@given(IDS, IDS, IDS, IDS)
+def test_an_issued_id_gives_its_parts_back(group: int, key: int, member: int, instance: int) -> None:
+    text = consumer_ids.issue(group_id=group, key_id=key, member_id=member, instance_id=instance)
 
     checked = consumer_ids.check(text)
 
-    assert (checked.group_id, checked.key_id, checked.member_id, checked.text) == (group, key, member, text)
+    assert checked == ConsumerId(group, key, member, text, instance)
     assert len(text) <= 100
     assert text.isascii()
 

@@ -15,7 +15,7 @@ from metadata.combining import Combiner
 from metadata.config import config
 from metadata.consumer_ids import ConsumerId
 from metadata.errors import MetadataUnavailable
-from metadata.gate import Gate
+from metadata.gate import CALLS, Gate
 
 LIMIT_S = 10.0
 
@@ -42,6 +42,20 @@ def test_a_full_gate_refuses_at_once() -> None:
         pass
     with gate.passage():
         pass
+
+
+def test_lanes_fill_apart_and_shut_together() -> None:
+    gate = Gate(places=2, failures=1, pause_s=60)
+
+    with gate.passage(), gate.passage("acquire"), gate.passage(), gate.passage(None), gate.passage(None):
+        for lane in ("acquire", CALLS):
+            with pytest.raises(MetadataUnavailable), gate.passage(lane):
+                pass
+    fail(gate)
+
+    for lane in ("acquire", None):
+        with pytest.raises(MetadataUnavailable), gate.passage(lane):
+            pass
 
 
 def test_a_gate_closes_after_failures_in_a_row_and_lets_one_probe_through() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metadata.rules.assignment import assign
@@ -116,3 +117,32 @@ def test_a_thousand_queues_and_a_hundred_members_are_assigned_quickly() -> None:
     after = assign(members=list(range(1, 101)), queues=queues, current=before)
 
     assert spread(Counter(after.values()), list(range(1, 101))) <= 1
+
+
+def fewest_moves(members: list[int], queues: dict[int, int], current: dict[int, int | None]) -> int:
+    """The best of all balanced assignments, found by trying every one."""
+    fewest = len(queues)
+    for owners in itertools.product(members, repeat=len(queues)):
+        dealt = dict(zip(queues, owners, strict=True))
+        shares = [Counter(dealt.values())] + [
+            Counter(member for queue, member in dealt.items() if queues[queue] == topic)
+            for topic in set(queues.values())
+        ]
+        if all(spread(one, members) <= 1 for one in shares):
+            fewest = min(fewest, sum(current[queue] != member for queue, member in dealt.items()))
+    return fewest
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+def test_no_balanced_assignment_moves_fewer_queues(data: st.DataObject) -> None:
+    members = list(range(1, 1 + data.draw(st.integers(1, 4))))
+    sizes = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3).filter(lambda s: sum(s) <= 6))
+    queues = {100 + i: topic for i, topic in enumerate(t for t, n in enumerate(sizes) for _ in range(n))}
+    holder = st.sampled_from([None, 9, *members])  # 9 has gone
+    current = {queue: data.draw(holder) for queue in queues}
+
+    dealt = assign(members=members, queues=queues, current=current)
+
+    moves = sum(current[queue] != member for queue, member in dealt.items())
+    assert moves == fewest_moves(members, queues, current)

@@ -28,6 +28,35 @@ def test_an_empty_environment_gives_the_defaults(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("bind", "name", "url"),
+    [
+        ("127.0.0.1:8001", "box-1:8001", "http://127.0.0.1:8001"),
+        ("0.0.0.0:8000", "box-1:8000", "http://box-1:8000"),
+        ("[::]:8000", "box-1:8000", "http://box-1:8000"),
+        (":::8000", "box-1:8000", "http://box-1:8000"),
+        (":8000", "box-1:8000", "http://box-1:8000"),
+        ("::1:8000", "box-1:8000", "http://[::1]:8000"),
+        ("10.0.0.7", "box-1:8000", "http://10.0.0.7:8000"),
+    ],
+)
+def test_a_brokers_name_and_url_follow_from_machine_and_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, bind: str, name: str, url: str
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "box 1")
+    config = loaded(tmp_path, CATMQ_BIND=bind)
+    assert (config.broker_name, config.broker_url) == (name, url)
+
+
+def test_a_brokers_name_and_url_may_be_given_and_requests_for_that_host_are_answered(tmp_path: Path) -> None:
+    given = {"CATMQ_BROKER_NAME": "east-1", "CATMQ_BROKER_URL": "https://mq.example/east/"}
+    config = loaded(tmp_path, **given)
+    assert (config.broker_name, config.broker_url) == ("east-1", "https://mq.example/east")
+    assert loaded(tmp_path, CATMQ_BIND="unix:/run/catmq", **given).broker_name == "east-1"
+    assert config.allowed_hosts == ("127.0.0.1", "localhost", "[::1]", "mq.example")
+    assert loaded(tmp_path, CATMQ_BIND="0.0.0.0:8000", **given).allowed_hosts == ("*",)
+
+
+@pytest.mark.parametrize(
     ("variable", "text", "said"),
     [
         ("CATMQ_WORKER", "2", "CATMQ_WORKER is not a setting. Did you mean CATMQ_WORKERS?"),
@@ -39,6 +68,13 @@ def test_an_empty_environment_gives_the_defaults(tmp_path: Path) -> None:
         ("CATMQ_DATABASE_URL", "postgres://x/y", "CATMQ_DATABASE_URL must look like mysql://"),
         ("CATMQ_DATABASE_URL", "mysql://u:p@h:x/d", "CATMQ_DATABASE_URL must look like mysql://"),
         ("CATMQ_ENCRYPTION_KEYS", "short", "CATMQ_ENCRYPTION_KEYS: each must be 32 bytes"),
+        ("CATMQ_BROKER_NAME", "a b", "CATMQ_BROKER_NAME must have 1 to 200 characters"),
+        ("CATMQ_BROKER_NAME", "a/b", "CATMQ_BROKER_NAME must have 1 to 200 characters"),
+        ("CATMQ_BROKER_URL", "mq.example:8000", "CATMQ_BROKER_URL must look like http://host:port"),
+        ("CATMQ_BROKER_URL", "http://u:p@mq", "CATMQ_BROKER_URL must look like http://host:port"),
+        ("CATMQ_BROKER_URL", "http://mq:port", "CATMQ_BROKER_URL must look like http://host:port"),
+        ("CATMQ_BROKER_URL", "http://mq:0/", "CATMQ_BROKER_URL must look like http://host:port"),
+        ("CATMQ_BIND", "unix:/run/catmq", "CATMQ_BROKER_URL must look like http://host:port"),
     ],
 )  # fmt: skip
 def test_a_wrong_setting_is_refused_by_name(tmp_path: Path, variable: str, text: str, said: str) -> None:

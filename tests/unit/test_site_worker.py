@@ -14,7 +14,7 @@ from gunicorn.config import Config
 from gunicorn.http.errors import NoMoreData
 
 from catmq_site import worker
-from catmq_site.worker import Connection
+from catmq_site.worker import Connection, Worker
 from tests.support.environment import ROOT
 
 LIMIT_S = 10.0
@@ -106,10 +106,42 @@ def test_a_connection_is_closed_by_the_thread_that_served_it_and_once(
     assert client.recv(1) == b""
 
 
+@pytest.fixture
+def leaving(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Worker, socket.socket, list[socket.socket]]]:
+    """A worker that was told to end, its listener, and clients that have connected but were not accepted."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        waiting = [socket.create_connection(listener.getsockname(), LIMIT_S) for _ in range(3)]
+        made = Worker.__new__(Worker)
+        made.cfg, made.alive, made.nr_conns, made._accepting = Config(), False, 0, False
+        made.sockets, made.accepted = [listener], []
+        monkeypatch.setattr(made, "enqueue_req", made.accepted.append)
+        yield made, listener, waiting
+        for one in (*waiting, *(connection.sock for connection in made.accepted)):
+            one.close()
+
+
+@pytest.mark.parametrize(("stopping", "served"), [(True, 3), (False, 0)])
+def test_a_worker_that_ends_stops_listening_at_once(
+    leaving: tuple[Any, socket.socket, list[socket.socket]], monkeypatch: pytest.MonkeyPatch,
+    *, stopping: bool, served: int,
+) -> None:  # fmt: skip
+    """If its broker stops, whoever has connected is served; else the other workers do that."""
+    made, listener, _ = leaving
+    monkeypatch.setattr(worker.master, "stopping", lambda: stopping)
+    where = listener.getsockname()
+
+    made.set_accept_enabled(False)
+
+    assert len(made.accepted) == made.nr_conns == served
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(where, LIMIT_S)
+
+
 TWICE = """
 import os, signal, sys
 from types import SimpleNamespace
-from catmq_site import gunicorn_conf
+from catmq_site import gunicorn_conf, master
 import django
 django.setup()
 from brokerapi import draining
@@ -118,6 +150,7 @@ def drain():
     said.append("drained")
     os.kill(os.getpid(), signal.SIGTERM)  # while the handler of the first one runs
 draining.drain = drain
+master.stop()
 worker = SimpleNamespace(handle_exit=lambda number, frame: said.append("left"))
 signal.signal(signal.SIGTERM, lambda number, frame: gunicorn_conf.leave(worker, number, frame))
 os.kill(os.getpid(), signal.SIGTERM)

@@ -22,15 +22,19 @@ CHECK_STREAM = ROOT / "examples" / "check_stream.py"
 
 @dataclass
 class Stage:
-    """`say` tells what is being done; scenarios raise AssertionError when something does not hold."""
+    """`say` tells what is being done; scenarios raise AssertionError when something does not hold.
+
+    `urls` are the brokers that processes on the stage know, separated by commas; by default the server's.
+    """
 
     server: Server
     directory: Path
     rng: random.Random = field(default_factory=lambda: random.Random(1))
     say: Callable[[str], None] = lambda text: None
+    urls: str = ""
 
     def __post_init__(self) -> None:
-        self.terminal = Terminal(self.server, self.directory)
+        self.terminal = Terminal(self.server, self.directory, self.urls)
 
     def fresh(self, name: str) -> str:
         """A name for a topic or group that nothing has had."""

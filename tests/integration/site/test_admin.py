@@ -13,8 +13,8 @@ from django.urls import reverse
 from django.utils import translation
 
 from messagestore import subscriptions, topics
-from metadata import actors, groups, keys
-from metadata.models import ApiKey, DbNode
+from metadata import actors, groups, keys, rebalance
+from metadata.models import ApiKey, DbNode, Queue, Rebalance, RebalanceMove
 
 ACTOR = actors.command("test")
 MODELS = [model._meta.model_name for model in apps.get_app_config("metadata").get_models()]
@@ -27,6 +27,7 @@ def browser(make_node: Callable[..., str]) -> Client:
     topics.create(name="orders", queues=1, actor=ACTOR)
     groups.create(name="billing", actor=ACTOR)
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
+    rebalance.ask(group="billing", actor=ACTOR)
     keys.create(name="shop", rights={"produce": ["*"]}, actor=ACTOR)
     user = get_user_model().objects.create_superuser("ada", password="enough characters")
     client = Client()
@@ -90,3 +91,15 @@ def test_no_secret_reaches_the_browser(browser: Client) -> None:
 def test_schedules_can_be_seen_but_not_made(browser: Client) -> None:
     assert browser.get(reverse("admin:django_q_schedule_changelist")).status_code == 200
     assert browser.get(reverse("admin:django_q_schedule_add")).status_code == 403
+
+
+def test_a_rebalance_shows_its_moves_and_the_longest_pause(browser: Client) -> None:
+    row = Rebalance.objects.get()
+    queue = Queue.objects.get()
+    RebalanceMove.objects.create(
+        rebalance=row, queue=queue, from_member="ann", to_member="bob", pause_ms=1234
+    )
+    listed = browser.get(reverse("admin:metadata_rebalance_changelist"), headers={"accept-language": "zh-CN"})
+    shown = browser.get(reverse("admin:metadata_rebalance_change", args=[row.pk]))
+    assert "最长停顿" in listed.content.decode() and "1234" in listed.content.decode()
+    assert all(text in shown.content.decode() for text in ("ann", "bob", "1234", "asked for by command test"))

@@ -1,0 +1,72 @@
+"""steady.py TOPIC JOURNAL EVERY_MS QUEUE…: sends a message to each queue every EVERY_MS, evenly spread.
+
+Runs until SIGTERM and then waits for all receipts; see tests/support/journal.py for what it writes.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+import time
+
+from catmq_client import Producer
+from catmq_client.errors import CatmqError
+from catmq_client.receipts import SendFuture
+from tests.support.journal import Journal
+
+
+class Steady:
+    """Sends by the clock, whatever became of earlier sends."""
+
+    def __init__(self, producer: Producer, journal: Journal, topic: str) -> None:
+        self.producer, self.journal, self.topic = producer, journal, topic
+        self.stopped = threading.Event()
+
+    def run(self, queues: list[int], every_s: float) -> None:
+        """Sends until stopped; what is late is made up for at once."""
+        begun, number = time.monotonic(), 0
+        while True:
+            due = begun + number * every_s / len(queues)
+            if self.stopped.wait(max(0.0, due - time.monotonic())):
+                return
+            self.send(queues[number % len(queues)], number, due)
+            number += 1
+
+    def send(self, queue: int, number: int, due: float) -> None:
+        """One message, told about when its receipt comes."""
+        asked = time.monotonic()
+        try:
+            future = self.producer.send_async(self.topic, b"%d" % number, key=str(queue), queue=queue)
+        except CatmqError as error:
+            self.journal.tell("error", error=repr(error))
+            return
+        took_s = time.monotonic() - asked
+
+        def told(done: SendFuture) -> None:
+            error = done.exception()
+            if error is not None:
+                self.journal.tell("error", error=repr(error))
+                return
+            receipt = done.result()
+            where = {"queue": receipt.queue, "offset": receipt.offset}
+            self.journal.tell("sent", **where, asked=asked, due=due, took_s=took_s)
+
+        future.add_done_callback(told)
+
+
+def main() -> None:
+    """Runs until SIGTERM."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(relativeCreated)d %(message)s")
+    topic, path, every_ms, *queues = sys.argv[1:]
+    journal = Journal(path)
+    with Producer() as producer:
+        steady = Steady(producer, journal, topic)
+        signal.signal(signal.SIGTERM, lambda *_: steady.stopped.set())
+        journal.tell("up")
+        steady.run([int(queue) for queue in queues], int(every_ms) / 1000)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""A group whose members come and go while a sender sends steadily; everybody keeps a journal."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.acceptance.scenarios.stage import Stage
+from tests.support import judge
+from tests.support.environment import ROOT
+from tests.support.logs import Place, Tail, await_count
+from tests.support.server import alive
+from tests.support.terminal import Process
+from tests.support.waiting import until
+
+PROGRAMS = ROOT / "tests" / "acceptance" / "programs"
+
+
+@dataclass
+class Member:
+    """A process of programs/member.py."""
+
+    name: str
+    pid: int
+    journal: Tail
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return alive(self.pid)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it can be told to stop."""
+        return bool(self.journal.follow())
+
+    def told(self, what: str, since: float = 0.0) -> list[dict[str, object]]:
+        """The lines of one kind."""
+        return [line for line in self.journal.follow() if line["what"] == what and line["at"] >= since]
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal."""
+        os.kill(self.pid, number)
+
+    def await_end(self, *, limit_s: float = 60.0) -> None:
+        """Waits for its end, which must be a polite one."""
+        until(lambda: not self.runs, limit_s=limit_s, every_s=0.05)
+        said = self.journal.path.with_suffix(".err").read_text()
+        assert self.told("left") and "Traceback" not in said, f"{self.name} ended badly:\n{said[-2000:]}"
+
+
+class Sender(NamedTuple):
+    """A process of programs/steady.py."""
+
+    process: Process
+    journal: Tail
+
+    def told(self, what: str) -> list[dict[str, object]]:
+        """The lines of one kind."""
+        return [line for line in self.journal.follow() if line["what"] == what]
+
+
+@dataclass
+class Crowd:
+    """One topic, one group. `ids` are the queues that somebody must own."""
+
+    stage: Stage
+    queues: int
+    session_ms: int
+    name: str = "crowd"
+    members: dict[str, Member] = field(default_factory=dict)  # all that ever were
+    deaths: dict[str, float] = field(default_factory=dict)
+    senders: list[Sender] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.topic, self.group = self.stage.fresh(self.name), self.stage.fresh(f"{self.name}-group")
+        admin = self.stage.terminal.admin
+        admin.create_topic(self.topic, queues=self.queues)
+        admin.create_group(self.group, session_timeout_ms=self.session_ms)
+        self.ids = [queue["queue"] for queue in admin.topic(self.topic)["queues"]]
+        self._numbers = itertools.count(1)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._nursery = self.stage.terminal.start(str(PROGRAMS / "nursery.py"), **pipes)
+        self._handled: set[Place] = set()
+        self._read: dict[str, int] = {}
+
+    def join(self, *words: str, environ: Mapping[str, str] | None = None) -> Member:
+        """Starts a member; with `environ` by a new Python, not by fork."""
+        name = f"m{next(self._numbers)}"
+        journal = self.stage.directory / f"{self.group}-{name}.jsonl"
+        argv = [self.group, self.topic, str(journal), *words]
+        if environ is None:
+            pid = self._forked(argv, journal.with_suffix(".err"))
+        else:
+            program = str(PROGRAMS / "member.py")
+            started = self.stage.terminal.start(program, *argv, name=journal.stem, environ=environ)
+            pid = started.popen.pid
+        self.members[name] = Member(name, pid, Tail(journal))
+        return self.members[name]
+
+    def _forked(self, argv: list[str], err: Path) -> int:
+        pipes = self._nursery.popen
+        assert pipes.stdin is not None and pipes.stdout is not None
+        pipes.stdin.write(json.dumps({"argv": argv, "err": str(err)}).encode() + b"\n")
+        pipes.stdin.flush()
+        return int(pipes.stdout.readline())
+
+    def leave(self, member: Member) -> None:
+        """Tells a member to stop; `end` waits for it."""
+        member.signal(signal.SIGTERM)
+
+    def kill(self, member: Member) -> float:
+        """kill -9; when it was."""
+        self.deaths[member.name] = time.monotonic()
+        member.signal(signal.SIGKILL)
+        return self.deaths[member.name]
+
+    def send(self, every_ms: int) -> Sender:
+        """Starts a sender of one message to each queue every so often."""
+        journal = self.stage.directory / f"{self.group}-sender{len(self.senders) + 1}.jsonl"
+        words = [self.topic, str(journal), str(every_ms), *map(str, self.ids)]
+        process = self.stage.terminal.start(str(PROGRAMS / "steady.py"), *words, name=journal.stem)
+        self.senders.append(Sender(process, Tail(journal)))
+        return self.senders[-1]
+
+    @property
+    def running(self) -> list[Member]:
+        """The members whose process runs."""
+        return [one for one in self.members.values() if one.runs]
+
+    def owners(self) -> dict[int, str]:
+        """Queue → the member that acquired it last, by epoch."""
+        gains = [
+            (line["epoch"], line["queue"], member.name)
+            for member in self.members.values()
+            for line in member.told("gained")
+        ]
+        return {queue: name for _, queue, name in sorted(gains)}  # type: ignore[misc]
+
+    def shared_by(self, members: Iterable[Member]) -> bool:
+        """Whether these members, and nobody else, own the queues, each its fair share."""
+        names = [member.name for member in members]
+        owners = list(self.owners().values())
+        shares = [owners.count(name) for name in names]
+        complete = self.owners().keys() >= set(self.ids) and sum(shares) == len(owners)
+        return complete and max(shares) - min(shares) <= 1
+
+    def await_shared(self, members: Iterable[Member], *, limit_s: float = 60.0) -> float:
+        """Waits until they share the queues; when the last of them was acquired."""
+        listed = list(members)
+        until(lambda: self.shared_by(listed), limit_s=limit_s, every_s=0.02)
+        owners = self.owners()
+        latest = {
+            (line["queue"], member.name): line["at"] for member in listed for line in member.told("gained")
+        }
+        return max(float(str(latest[queue, name])) for queue, name in owners.items())
+
+    def handled(self) -> int:
+        """How many different messages a handler has come back from."""
+        for member in self.members.values():
+            lines, seen = member.journal.follow(), self._read.get(member.name, 0)
+            self._handled |= {
+                Place(line["queue"], line["offset"]) for line in lines[seen:] if line["what"] == "end"
+            }
+            self._read[member.name] = len(lines)
+        return len(self._handled)
+
+    def finish(self, *, stall_s: float) -> judge.Story:
+        """Stops sending, waits until all is handled, ends everybody politely; the story."""
+        for sender in self.senders:
+            if sender.process.runs:
+                sender.process.end()
+        count = sum(len(sender.told("sent")) for sender in self.senders)
+        await_count(self.handled, count, stall_s=stall_s)
+        staying = self.running
+        for member in staying:
+            until(lambda one=member: one.is_up, limit_s=60)
+            self.leave(member)
+        for member in self.members.values():
+            if member.name not in self.deaths or member in staying:
+                member.await_end()
+        return self.story()
+
+    def story(self) -> judge.Story:
+        """What the journals tell so far."""
+        members = {name: one.journal.follow() for name, one in self.members.items()}
+        lines = [line for sender in self.senders for line in sender.journal.follow()]
+        return judge.story(members, lines, self.deaths)

@@ -1,0 +1,19 @@
+"""Groups whose members come, go, die and freeze: short forms of what script/chaos plays at length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.acceptance.scenarios import frozen, storm
+from tests.acceptance.scenarios.stage import Stage
+from tests.support.server import Server
+
+
+def test_a_storm_of_joins_leaves_and_deaths_gives_no_queue_two_owners_and_stops_no_other(
+    mariadb_server: Server, on_stage: Callable[[Server], Stage]
+) -> None:
+    storm.run(on_stage(mariadb_server), calm_s=5, storm_s=20, session_ms=9_000)
+
+
+def test_frozen_members_are_fenced_and_come_back_by_themselves(stage: Stage) -> None:
+    frozen.run(stage)

@@ -1,0 +1,25 @@
+"""Parts of the system die or tell a wrong time while groups work: short forms of what script/chaos plays."""
+
+from __future__ import annotations
+
+from tests.acceptance.scenarios import brokers, clocks, metadata_away
+from tests.acceptance.scenarios.stage import Stage
+from tests.support.pair import Pair
+
+
+def test_rebalances_happen_in_time_without_one_broker_of_two_and_without_django_q(
+    on_pair: Stage, pair: Pair
+) -> None:
+    brokers.run(on_pair, pair, victims=[brokers.BOTH])
+
+
+def test_sends_pulls_and_commits_go_on_while_the_metadata_database_is_frozen_or_dead(
+    on_pair: Stage, pair: Pair
+) -> None:
+    metadata_away.run(on_pair, pair, away_s=11)
+
+
+def test_a_wall_clock_that_jumps_by_an_hour_expires_nobody_and_makes_no_second_owner(
+    on_pair: Stage, pair: Pair
+) -> None:
+    clocks.run(on_pair, pair, watch_s=2.5)

@@ -1,0 +1,39 @@
+"""Joining a group whose subscription is neither there nor gone."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+from messagestore import membership, subscriptions, topics
+from metadata import actors, groups
+from metadata import subscriptions as subscription_rows
+from metadata.errors import Code, Unavailable
+
+ACTOR = actors.command("test")
+
+
+def join() -> membership.Joined:
+    """A new member of group billing that wants topic orders."""
+    incarnation = str(uuid.uuid4())
+    return membership.join(group="billing", name="a", incarnation=incarnation, topics=["orders"], actor=ACTOR)
+
+
+def test_who_joins_while_its_subscription_is_taken_down_is_told_to_come_again(
+    make_node: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_node("main")
+    topics.create(name="orders", queues=1, actor=ACTOR)
+    groups.create(name="billing", actor=ACTOR)
+    subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
+    subscription_rows.mark_deleting(group="billing", topic="orders", actor=ACTOR)
+    monkeypatch.setattr(membership, "PATIENCE_S", 0.0)
+
+    with pytest.raises(Unavailable) as caught:
+        join()
+    subscriptions.sweep()
+
+    assert caught.value.code == Code.BUSY
+    assert join().created == ("subscription:billing/orders",)

@@ -1,0 +1,95 @@
+"""Two whole servers on one metadata database, which has a MariaDB of its own; the nodes lie on another."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.fernet import Fernet
+
+from tests.support import mariadb
+from tests.support.environment import free_port
+from tests.support.mariadb import MariaDB
+from tests.support.server import Server
+from tests.support.skew import WallClock, wall_clock
+
+NODES = ("n1", "n2")
+
+
+@dataclass
+class Pair:
+    """The wall clock of the second server, its job runner included, can be moved."""
+
+    metadata: MariaDB
+    nodes: MariaDB
+    schemas: tuple[str, ...]  # of the nodes
+    first: Server
+    second: Server
+    clock: WallClock
+
+    @property
+    def servers(self) -> tuple[Server, Server]:
+        """Both."""
+        return self.first, self.second
+
+    @property
+    def urls(self) -> str:
+        """Where they answer, as CATMQ_URL takes it."""
+        return f"{self.first.url},{self.second.url}"
+
+    def committed(self, queues: list[int]) -> int:
+        """The sum of all groups' committed offsets of these queues, as the nodes have them."""
+        listed = ",".join(map(str, queues))
+        total = 0
+        for schema in self.schemas:
+            ours = f"FROM {schema}.reader WHERE queue_id IN ({listed})"
+            total += int(self.nodes.execute(f"SELECT COALESCE(SUM(committed), 0) {ours}")[0][0])
+        return total
+
+    @contextmanager
+    def metadata_frozen(self) -> Iterator[None]:
+        """SIGSTOP of the metadata's database during the block: it takes connections and is silent."""
+        pid = self.metadata.pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    @contextmanager
+    def metadata_killed(self) -> Iterator[None]:
+        """kill -9 of the metadata's database, which is started again after the block."""
+        os.kill(self.metadata.pid, signal.SIGKILL)
+        try:
+            yield
+        finally:
+            self.metadata.start()
+
+
+@contextmanager
+def running(home: Path, nodes: MariaDB) -> Iterator[Pair]:
+    """Starts them, with two nodes on `nodes`."""
+    home.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        schemas = tuple(stack.enter_context(nodes.schema()) for _ in NODES)
+        metadata = mariadb.start(home / "metadata", port=free_port())
+        stack.callback(metadata.stop)
+        common = {
+            "CATMQ_DATABASE_URL": metadata.url,
+            "CATMQ_SECRET_KEY": secrets.token_hex(32),
+            "CATMQ_ENCRYPTION_KEYS": Fernet.generate_key().decode(),
+        }
+        clock = wall_clock(home)
+        first = Server(home / "first", environ=common)
+        second = Server(home / "second", environ=common | clock.environ)
+        for server in (first, second):
+            stack.callback(server.clear_away)
+            server.start()
+        for name, schema in zip(NODES, schemas, strict=True):
+            first.manage("register_node", name, nodes.url.rpartition("/")[0] + f"/{schema}")
+        yield Pair(metadata, nodes, schemas, first, second, clock)

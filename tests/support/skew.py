@@ -1,0 +1,42 @@
+"""A wall clock that a test moves, for a process and all that it starts; waits and monotonic time stay."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("skew.c")
+WIDTH = 32  # bytes of the file, as in skew.c
+
+
+@dataclass(frozen=True)
+class WallClock:
+    """Processes started with `environ` see the wall clock of this machine plus what was last set."""
+
+    library: Path
+    file: Path
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What makes a process use it."""
+        return {"LD_PRELOAD": str(self.library), "SKEW_FILE": str(self.file)}
+
+    def set(self, seconds: int) -> None:
+        """Moves the clock, at once and for processes that run."""
+        with self.file.open("r+b") as file:
+            os.pwrite(file.fileno(), str(seconds).encode().ljust(WIDTH, b"\0"), 0)
+
+
+def wall_clock(directory: Path, name: str = "skew") -> WallClock:
+    """A clock that is right so far; the library is compiled at first use in `directory`."""
+    compiler = shutil.which("cc")
+    assert compiler, "a C compiler is needed: apt-get install build-essential"
+    library, file = directory / "skew.so", directory / f"{name}.seconds"
+    if not library.exists():
+        command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(library), str(SOURCE), "-ldl"]
+        subprocess.run(command, check=True)
+    file.write_bytes(b"0".ljust(WIDTH, b"\0"))
+    return WallClock(library, file)

@@ -1,0 +1,51 @@
+"""The loops of a worker: when a pass is made, and when no more."""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+import pytest
+
+from catmq_site.maintenance import Loop, Loops
+
+LIMIT_S = 20.0
+
+
+def test_a_loop_that_is_woken_makes_its_next_pass_at_once() -> None:
+    passes: queue.SimpleQueue[int] = queue.SimpleQueue()
+    loops = Loops([Loop("rare", 3600.0, lambda: passes.put(1)), Loop("other", 3600.0, lambda: None)])
+    loops.start()
+    passes.get(timeout=LIMIT_S)
+    loops.wake("rare")
+    passes.get(timeout=LIMIT_S)
+    with pytest.raises(queue.Empty):
+        passes.get(timeout=0.05)
+    loops.stop(limit_s=LIMIT_S)
+
+
+def test_a_loop_that_is_woken_during_a_pass_makes_another_one() -> None:
+    begun, go_on, passes = threading.Event(), threading.Event(), queue.SimpleQueue[int]()
+
+    def run_once() -> None:
+        begun.set()
+        go_on.wait(LIMIT_S)
+        passes.put(1)
+
+    loops = Loops([Loop("rare", 3600.0, run_once)])
+    loops.start()
+    assert begun.wait(LIMIT_S)
+    loops.wake("rare")
+    go_on.set()
+    for _ in range(2):
+        passes.get(timeout=LIMIT_S)
+    loops.stop(limit_s=LIMIT_S)
+
+
+def test_loops_that_pause_end_at_once_and_finish() -> None:
+    passed, finished = threading.Event(), threading.Event()
+    loops = Loops([Loop("rare", 3600.0, passed.set, finished.set)])
+    loops.start()
+    assert passed.wait(LIMIT_S)
+    loops.stop(limit_s=LIMIT_S)
+    assert finished.is_set()

@@ -1,0 +1,62 @@
+"""When the supervisor says that a server is ready."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from brokerapi import draining
+from catmq_site import supervisor
+from tests.support.environment import free_port
+
+
+class Health(BaseHTTPRequestHandler):
+    """A broker that answers /readyz with what the test says."""
+
+    says: tuple[int, str]
+
+    def do_GET(self) -> None:
+        """Any request."""
+        status, text = self.says
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Tests print nothing."""
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """Where it answers."""
+    with HTTPServer(("127.0.0.1", 0), Health) as server:
+        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        serving.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        serving.join(10)
+
+
+@pytest.mark.parametrize(
+    ("says", "ready"),
+    [
+        ((200, "ok"), True),
+        ((503, draining.OUT), True),  # it starts as it ended: clients are refused until it is pulled in
+        ((503, "there is no picture of the metadata"), False),
+        ((503, draining.STOPPING), False),
+    ],
+)
+def test_a_server_is_ready_when_its_broker_serves_or_was_pulled_out(
+    monkeypatch: pytest.MonkeyPatch, *, url: str, says: tuple[int, str], ready: bool
+) -> None:
+    monkeypatch.setattr(Health, "says", says, raising=False)
+    assert supervisor.answers(url) is ready
+
+
+def test_a_server_whose_broker_does_not_answer_is_not_ready() -> None:
+    assert not supervisor.answers(f"http://127.0.0.1:{free_port()}")
