@@ -1,7 +1,7 @@
 """SQL statements, read from `sql/<engine>.sql` and known by name.
 
 A file is a list of sections `-- name: <name>`; a section holds one or more statements separated
-by `;`. Values are written `:name`, holes for identifiers and row lists `{name}`. Only `tables.py`
+by `;`. Values are written `:name`, holes for identifiers and row lists `{name}`. Only `tables`
 imports this module, so every statement that reaches a node is in these files and run on one page.
 """
 

@@ -20,7 +20,7 @@ BREACHES = {
     "The server does not use the client": ("brokerapi/formats.py", "import catmq_client"),
     "Spark tasks run without Django": ("spark_tasks/__init__.py", "import metadata.config"),
     "Rules are pure": ("metadata/rules/slots.py", "import random"),
-    "Only tables.py loads statements": ("messagestore/pull.py", "import messagestore.statements"),
+    "Only messagestore.tables loads statements": ("messagestore/pull.py", "import messagestore.statements"),
     "Only messagestore touches message tables": ("catmq_site/jobs.py", "import messagestore.tables"),
     "Endpoints call functions, not models": ("brokerapi/formats.py", "import metadata.models"),
     "No cycles inside a package": ("metadata/errors.py", "import metadata.config\nimport metadata.topics"),

@@ -1,0 +1,57 @@
+"""Verbs of the auditor: they read ranges, and change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from messagestore.sessions import Session
+from messagestore.tables.running import ids, message_table, rows_of
+from messagestore.tables.shapes import BatchRow, ReaderRow, RowCount
+
+
+def count_rows(session: Session, *, queue: int, first: int, end: int) -> RowCount:
+    """What lies at offsets first … end-1; keep the range short."""
+    rows = rows_of(session, "count_rows", table=message_table(queue), first_offset=first, end_offset=end)
+    return RowCount(*rows[0])
+
+
+def list_offsets(session: Session, *, queue: int, first: int, end: int) -> list[tuple[int, int]]:
+    """(offset, stored at in ms) of the rows at offsets first … end-1."""
+    table = message_table(queue)
+    return list(rows_of(session, "select_offsets", table=table, first_offset=first, end_offset=end))
+
+
+def offset_ends(session: Session, *, queue: int, first: int) -> tuple[int | None, int | None]:
+    """The lowest and the highest offset at or above `first` that has a row."""
+    lowest, highest = rows_of(session, "select_ends", table=message_table(queue), first_offset=first)[0]
+    return lowest, highest
+
+
+def list_readers(session: Session, *, queues: Sequence[int]) -> list[ReaderRow]:
+    """The reader rows of some queues, of all groups and instances; asked group by group."""
+    groups = [group_id for (group_id,) in rows_of(session, "select_reader_groups")] if queues else []
+    return [
+        ReaderRow(*row)
+        for group_id in groups
+        for row in rows_of(session, "select_readers", group_id=group_id, queues=ids(queues))
+    ]
+
+
+def batch_ends(session: Session) -> tuple[bytes | None, int | None]:
+    """The highest batch id that is remembered, and when the oldest batch was stored."""
+    highest, oldest_ms = rows_of(session, "select_batch_ends")[0]
+    return highest, oldest_ms
+
+
+def end_of_batches(session: Session, *, after: bytes, last: bytes, most: int) -> tuple[int, bytes | None]:
+    """How many batch ids lie above `after` and up to `last`, at most `most`, and the highest of these."""
+    count, highest = rows_of(session, "select_batch_page", after=after, last=last, most=most)[0]
+    return count, highest
+
+
+def list_batches(
+    session: Session, *, queues: Sequence[int], after: bytes, last: bytes, since_ms: int
+) -> list[BatchRow]:
+    """Batches of some queues, by id, with ids above `after` and up to `last`, stored at a time or later."""
+    values = {"queues": ids(queues), "after": after, "last": last, "since_ms": since_ms}
+    return [BatchRow(*row) for row in rows_of(session, "select_batches", **values)]

@@ -1,0 +1,22 @@
+"""Verbs on a node itself: its tables, its settings, its clock."""
+
+from __future__ import annotations
+
+from messagestore.sessions import Session
+from messagestore.tables.running import rows_of, step
+from messagestore.tables.shapes import ServerFacts
+
+
+def create_node_tables(session: Session) -> None:
+    """Makes the tables every node has; harmless when they exist."""
+    session.run(step(session, "create_node_tables"))
+
+
+def server_facts(session: Session) -> ServerFacts:
+    """The settings of a MySQL / MariaDB server that durability and text depend on."""
+    return ServerFacts(*rows_of(session, "select_server")[0])
+
+
+def now_ms(session: Session) -> int:
+    """The node's clock, ms since 1970 UTC."""
+    return int(rows_of(session, "select_now")[0][0])

@@ -1,0 +1,70 @@
+"""Verbs on queues: their tables, heads, states and declared gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from messagestore.sessions import Session
+from messagestore.tables.running import ids, message_table, rows_of, step
+from messagestore.tables.shapes import Head
+
+
+def create_queue(session: Session, *, queue: int, node_epoch: int) -> None:
+    """Makes a queue's table and head row; harmless when they exist."""
+    session.run(step(session, "create_message_table", table=message_table(queue)))
+    session.transact(step(session, "insert_head", queue=queue, node_epoch=node_epoch))
+
+
+def drop_queue(session: Session, *, queue: int) -> None:
+    """Removes a queue's table, head row and reader rows; harmless when they are gone.
+
+    The head goes first: from then on no write can begin.
+    """
+    session.transact(
+        step(session, "delete_head", queue=queue), step(session, "delete_queue_readers", queue=queue)
+    )
+    session.run(step(session, "drop_message_table", table=message_table(queue)))
+
+
+def set_queue_state(session: Session, *, queue: int, state: str) -> None:
+    """Opens or closes a queue for writers."""
+    session.transact(step(session, "update_queue_state", queue=queue, state=state))
+
+
+def close_queues(session: Session) -> None:
+    """Closes every open queue of the node for writers; no write can begin once this has ended."""
+    session.transact(step(session, "close_heads"))
+
+
+def open_queues(session: Session, *, queues: Sequence[int]) -> None:
+    """Opens those of `queues` that are closed, not those that are retired."""
+    if queues:
+        session.transact(step(session, "open_heads", queues=ids(queues)))
+
+
+def read_head(session: Session, *, queue: int) -> Head | None:
+    """A queue's head row, or None."""
+    rows = rows_of(session, "select_head", queue=queue)
+    return Head(*rows[0]) if rows else None
+
+
+def read_heads(session: Session, *, queues: Sequence[int] | None) -> dict[int, int]:
+    """{queue: head} of some queues, or of all of the node."""
+    if queues is None:
+        return dict(rows_of(session, "select_all_heads"))
+    return dict(rows_of(session, "select_heads", queues=ids(queues))) if queues else {}
+
+
+def read_closed(session: Session) -> dict[int, str]:
+    """{queue: state} of every queue of the node that is closed for writers."""
+    return dict(rows_of(session, "select_closed_heads"))
+
+
+def forget_readers(session: Session, *, queue: int) -> None:
+    """Forgets every place in a queue."""
+    session.transact(step(session, "delete_queue_readers", queue=queue))
+
+
+def read_gaps(session: Session, *, queue: int, position: int) -> list[tuple[int, int]]:
+    """Declared gaps (from, to) that end above a position, in rising order; `to` is exclusive."""
+    return [(first, end) for first, end in rows_of(session, "select_gaps", queue=queue, position=position)]

@@ -1,0 +1,112 @@
+"""Verbs on readers: where each group stands in a queue, and who may move it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from messagestore.sessions import Session
+from messagestore.tables.running import ids, key_of, rows_of, step
+from messagestore.tables.shapes import Position, ReaderKey
+
+_INSTANCES_EACH = 100  # whose reader rows are made in one transaction
+
+
+def insert_readers(
+    session: Session,
+    *,
+    group_id: int,
+    queues: Sequence[int],
+    epoch: int,
+    latest: bool,
+    instances: Sequence[str] = ("",),
+) -> None:
+    """Makes reader rows at the queues' low or head, for each instance; one that exists keeps its place.
+
+    Rows below the epoch do not count as existing: an earlier subscription left them.
+    """
+    rows: dict[str, object] = {"group_id": group_id, "queues": ids(queues), "below": epoch}
+    rows |= {"epoch": epoch, "latest": int(latest)}
+    for first in range(0, len(instances), _INSTANCES_EACH):
+        steps = []
+        for one in instances[first : first + _INSTANCES_EACH]:
+            steps.append(step(session, "delete_instance_readers", **rows, instance=one))
+            steps.append(step(session, "insert_readers", **rows, instance=one))
+        session.transact(*steps)
+
+
+def delete_readers(
+    session: Session, *, group_id: int, queues: Sequence[int], below: int, instance: str | None = None
+) -> None:
+    """Forgets the places of a group's readers (None: of all its instances) whose epoch is below a bound."""
+    rows: dict[str, object] = {"group_id": group_id, "queues": ids(queues), "below": below}
+    if instance is None:
+        session.transact(step(session, "delete_readers", **rows))
+    else:
+        session.transact(step(session, "delete_instance_readers", **rows, instance=instance))
+
+
+def delete_instance(session: Session, *, group_id: int, instance: str) -> None:
+    """Forgets every place of an instance."""
+    session.transact(step(session, "delete_instance", group_id=group_id, instance=instance))
+
+
+def read_positions(
+    session: Session, *, group_id: int, queues: Sequence[int], instance: str = ""
+) -> dict[int, Position]:
+    """{queue: position} of those queues that have a head row."""
+    rows = rows_of(session, "select_positions", group_id=group_id, instance=instance, queues=ids(queues))
+    return {row[0]: Position(*row) for row in rows}
+
+
+def acquire_reader(
+    session: Session, *, reader: ReaderKey, epoch: int, owner: str
+) -> tuple[int, str, int] | None:
+    """Claims a queue for an owner at an epoch; the (epoch, owner, committed) that stand afterwards decide.
+
+    From the moment this commits no earlier owner can pull or commit. None where no reader row exists.
+    """
+    results = session.transact(step(session, "acquire_reader", **key_of(reader), epoch=epoch, owner=owner))
+    rows = results[-1].rows
+    return rows[0] if rows else None
+
+
+def update_committed(
+    session: Session,
+    *,
+    group_id: int,
+    owner: str,
+    offsets: Sequence[tuple[int, int, int]],
+    instance: str = "",
+) -> list[bool]:
+    """Commits (queue, epoch, offset)s in one transaction; for each whether its reader row allowed it.
+
+    Refused are another epoch or owner and an offset above the head; a lower offset than the committed
+    one changes nothing and is allowed.
+    """
+    results = session.transact(
+        *(
+            step(
+                session,
+                "update_committed",
+                group_id=group_id,
+                instance=instance,
+                owner=owner,
+                queue=queue,
+                epoch=epoch,
+                position=offset,
+            )
+            for queue, epoch, offset in offsets
+        )
+    )
+    return [result.matched == 1 for result in results]
+
+
+def reset_reader(session: Session, *, reader: ReaderKey, offset: int) -> tuple[int, str, int] | None:
+    """Moves a reader by hand: position, epoch + 1, no owner; the (epoch, owner, committed) afterwards."""
+    session.transact(step(session, "reset_reader", **key_of(reader), position=offset))
+    position = read_positions(
+        session, group_id=reader.group_id, queues=[reader.queue], instance=reader.instance
+    ).get(reader.queue)
+    if position is None or position.epoch is None or position.owner is None or position.committed is None:
+        return None
+    return position.epoch, position.owner, position.committed

@@ -1,0 +1,35 @@
+"""Named statements as steps of a session, and the pieces they are filled with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from messagestore.sessions import Session, Step
+from messagestore.statements import load
+from messagestore.tables.shapes import ReaderKey
+
+
+def message_table(queue: int) -> str:
+    """The table that holds a queue."""
+    return f"message_{queue:d}"
+
+
+def step(session: Session, name: str, **parameters: object) -> Step:
+    """A named statement of the session's engine with its values."""
+    return Step(load(session.engine)[name], parameters)
+
+
+def rows_of(session: Session, name: str, **parameters: object) -> Sequence[tuple[Any, ...]]:
+    """Runs a named statement; the rows of its last result."""
+    return session.run(step(session, name, **parameters))[-1].rows
+
+
+def key_of(reader: ReaderKey) -> dict[str, object]:
+    """A reader's key as values of a statement."""
+    return {"group_id": reader.group_id, "queue": reader.queue, "instance": reader.instance}
+
+
+def ids(queues: Sequence[int]) -> str:
+    """Queue ids as the inside of an IN (…)."""
+    return ",".join(str(int(queue)) for queue in queues)

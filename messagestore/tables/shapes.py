@@ -1,0 +1,90 @@
+"""What the verbs of this package answer."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Head(NamedTuple):
+    """A queue's row in `queue_head`; state is `rw`, `ro` or `retired`."""
+
+    head: int
+    low: int
+    state: str
+    node_epoch: int
+
+
+class Position(NamedTuple):
+    """Where a reader stands in a queue, and the queue's bounds read with it.
+
+    `epoch`, `owner` and `committed` are None where the group has no reader row.
+    """
+
+    queue: int
+    head: int
+    low: int
+    epoch: int | None
+    owner: str | None
+    committed: int | None
+
+
+class SentBatch(NamedTuple):
+    """What `sent_batch` remembers of a stored batch."""
+
+    queue: int
+    first_offset: int
+    message_count: int
+    digest: bytes
+
+
+class ReaderKey(NamedTuple):
+    """A reader row's primary key; `instance` is '' unless the group broadcasts."""
+
+    group_id: int
+    queue: int
+    instance: str = ""
+
+
+class RowCount(NamedTuple):
+    """What a range of offsets holds: rows, the span of their times (None without rows), and how often the
+    time of a row is before that of the row before it."""
+
+    rows: int
+    earliest_ms: int | None
+    latest_ms: int | None
+    falls: int
+
+
+class ReaderRow(NamedTuple):
+    """A row of `reader`."""
+
+    queue: int
+    group_id: int
+    instance: str
+    epoch: int
+    owner: str
+    committed: int
+
+
+class BatchRow(NamedTuple):
+    """A row of `sent_batch`."""
+
+    batch_id: bytes
+    queue: int
+    first_offset: int
+    message_count: int
+    digest: bytes
+    stored_at_ms: int
+
+
+class ServerFacts(NamedTuple):
+    """What decides whether a MySQL / MariaDB server may be a node."""
+
+    version: str
+    character_set: str
+    collation: str
+    flush_log_at_commit: int
+    log_bin: int
+    sync_binlog: int
+    binlog_format: str
+    read_only: int
