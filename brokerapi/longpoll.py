@@ -6,11 +6,13 @@ moves, the broker is pulled out or stops, or the time is over; then it reads onc
 It never reads a third time, so whatever wakes it for nothing cannot make it spin here.
 
 Waiting threads are capped (`max_waiters`) below the number of threads of the worker: above the cap
-a pull is answered at once, empty, so that sends and commits always find a thread.
+a pull is answered at once, empty, so that sends and commits always find a thread; the answer says when
+to ask again.
 """
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Sequence
@@ -30,6 +32,7 @@ from metadata.consumer_ids import ConsumerId
 WAITING_STATES = ("ok", "stopped", "unavailable")
 # Nothing tells when a node is back, so a pull that it did not answer is tried again after so long.
 UNAVAILABLE_WAIT_S = 1.0
+TURNED_AWAY_MS = (500, 1_000)  # pause of a client that found no place to wait, at random
 
 _places = threading.BoundedSemaphore(config.max_waiters)
 
@@ -45,11 +48,12 @@ class Asked(NamedTuple):
 
 
 class Pulled(NamedTuple):
-    """What it is answered; `generation` is the group's now."""
+    """What it is answered; `generation` is the group's now. `retry_after_ms`: no place to wait was free."""
 
     generation: int
     queues: list[PulledQueue]
     assignment_changed: bool
+    retry_after_ms: int | None = None
 
 
 def pull_or_wait(*, consumer: ConsumerId, asked: Asked) -> Pulled:
@@ -59,8 +63,10 @@ def pull_or_wait(*, consumer: ConsumerId, asked: Asked) -> Pulled:
     """
     draining.check()
     answer = _pull(consumer, asked)
-    if asked.wait_ms == 0 or _worth_telling(answer) or not _places.acquire(blocking=False):
+    if asked.wait_ms == 0 or _worth_telling(answer):
         return answer
+    if not _places.acquire(blocking=False):
+        return answer._replace(retry_after_ms=min(asked.wait_ms, random.randint(*TURNED_AWAY_MS)))
     try:
         _Wait(consumer, asked, answer).run()
     finally:

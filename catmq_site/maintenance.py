@@ -24,7 +24,7 @@ from brokerapi.views.about import VERSION
 from catmq_site import master
 from messagestore import nodes, queues, subscriptions, topics
 from messagestore.heads import board
-from metadata import brokers, consumers, leases, rebalance, snapshot
+from metadata import brokers, consumers, history, leases, rebalance, snapshot
 from metadata.config import config
 from metadata.errors import CatmqError, MetadataUnavailable
 
@@ -55,6 +55,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop]:
         Loop("heads", config.head_interval_ms / 1000, board.run_once),
         Loop("metrics", 1.0, metrics.sample),
         Loop("nodes", 5.0, nodes.probe),
+        Loop("history", 2.0, history.catch_up),
         leased("expiry", EXPIRY_EVERY_S, consumers.expire, first=consumers.look),
         leased("rebalances", 1.0, OverdueRebalances().run_once),
         leased("unfinished", 30.0, finish_creations),

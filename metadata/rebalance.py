@@ -205,6 +205,22 @@ def rebalance(group_id: int) -> Moves:
     return moves
 
 
+def settle(group_id: int) -> None:
+    """Rebalances a group that is marked; of many that join at once, the first does it for all that have.
+
+    Raises NotFound(group_not_found).
+    """
+    _tell(*_settled(group_id))
+
+
+@transactional
+def _settled(group_id: int) -> tuple[str, Moves]:
+    group = group_by_id(group_id)
+    if group.rebalance_wanted == group.rebalance_done:
+        return group.name, Moves(group.pk, group.generation)
+    return group.name, _rebalanced(group)
+
+
 @transactional
 def _locked_and_rebalanced(group_id: int) -> tuple[str, Moves]:
     group = group_by_id(group_id)
