@@ -180,7 +180,7 @@ class OverdueRebalances:
         now = time.monotonic()
         self.since = {group: self.since.get(group, now) for group in rebalance.pending()}
         overdue = [group for group, first_seen in self.since.items() if now - first_seen >= PATIENCE_S]
-        return rebalance.each(overdue)
+        return rebalance.each(overdue, rebalance.settle)
 
 
 def finish_creations() -> None:

@@ -17,7 +17,7 @@ from metadata.clock import UtcNow, database_now, ms
 from metadata.clock import before as earlier
 from metadata.consumer_ids import ConsumerId
 from metadata.errors import Invalid, MetadataUnavailable
-from metadata.gate import gated
+from metadata.gate import gated_in
 from metadata.locks import no_group
 from metadata.models import ConsumerGroup, QueueOffset, Rebalance, RebalanceMove
 from metadata.pages import MAX_LIMIT
@@ -158,7 +158,7 @@ def catch_up() -> None:
             raise
 
 
-@gated
+@gated_in("notes")
 def _write(note: _Note) -> None:
     """By guarded updates, not under the group's lock: a new owner must not wait for a rebalance to end."""
     consumer, epochs = note.consumer, note.epochs

@@ -143,17 +143,19 @@ def neglected(limit: int = 1_000) -> list[int]:
     return random.sample(groups, min(limit, len(groups)))
 
 
-def each(groups: Iterable[int]) -> int:
-    """Rebalances some groups, in any order; how many there were. One that fails keeps no other waiting.
+def each(groups: Iterable[int], run: Callable[[int], object] | None = None) -> int:
+    """Runs rebalance(), or `run`, for some groups in any order; how many there were. One that fails keeps no
+    other waiting.
 
     Raises MetadataUnavailable at the end, if one could not be reached.
     """
+    act = run or rebalance
     ids = list(groups)
     random.shuffle(ids)
     failure: MetadataUnavailable | None = None
     for group_id in ids:
         try:
-            rebalance(group_id)
+            act(group_id)
         except NotFound:  # deleted meanwhile
             continue
         except MetadataUnavailable as error:
