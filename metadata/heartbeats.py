@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from django.db import transaction
 from django.db.models import Case, When
 
 from metadata import instances, rebalance
@@ -212,7 +213,8 @@ def _has_limits(group: ConsumerGroup) -> bool:
 
 def _note_generations(beats: Sequence[_Beat], members: Mapping[int, ConsumerGroupConsumer]) -> None:
     """Writes the applied generation of members that moved on, in one UPDATE: right after many groups were
-    rebalanced, one for each would hold up everybody's answer."""
+    rebalanced, one for each would hold up everybody's answer. So would a row that somebody has locked: it is
+    left to the next heartbeat."""
     moved: dict[int, list[int]] = {}
     for beat in beats:
         row = members.get(beat.consumer.member_id)
@@ -221,7 +223,9 @@ def _note_generations(beats: Sequence[_Beat], members: Mapping[int, ConsumerGrou
     if moved:
         reached = Case(*(When(pk__in=ids, then=generation) for generation, ids in sorted(moved.items())))
         rows = ConsumerGroupConsumer.objects.filter(pk__in=sorted(pk for ids in moved.values() for pk in ids))
-        rows.filter(generation__lt=reached).update(generation=reached)
+        with transaction.atomic():
+            free = list(rows.select_for_update(skip_locked=True).values_list("pk", flat=True))
+            rows.filter(pk__in=free, generation__lt=reached).update(generation=reached)
 
 
 def _seen(beat: _Beat, member: ConsumerGroupConsumer | None, found: dict[str, _Seen]) -> _Seen:
