@@ -27,6 +27,7 @@ from messagestore.pull import PulledQueue, PullQueue
 from metadata import snapshot
 from metadata.config import config
 from metadata.consumer_ids import ConsumerId
+from metadata.turnstile import turnstile
 
 # States that a client can do nothing about: worth waiting for their end like for a message.
 WAITING_STATES = ("ok", "stopped", "unavailable")
@@ -116,7 +117,8 @@ class _Wait:
                 # What happened before the waiter was registered would wake nobody.
                 if self._news():
                     return
-                waiter.wait(left_s)
+                with turnstile.aside():
+                    waiter.wait(left_s)
 
     def _news(self) -> bool:
         if draining.hurries() or _generation(self.group_id, self.generation) != self.generation:

@@ -19,6 +19,7 @@ from metadata import snapshot
 from metadata.config import config
 from metadata.errors import Code, NodeUnavailable
 from metadata.snapshot import NodeInfo
+from metadata.turnstile import turnstile
 
 MAX_AGE_S = 300.0
 BORROW_TIMEOUT_S = 2.0
@@ -72,7 +73,7 @@ class Node:
         """A session for one write. Raises NodeUnavailable when none can be had."""
         if self.info.state == "offline":
             raise NodeUnavailable(f"Node {self.info.name} is offline.")
-        if not self._places.acquire(timeout=BORROW_TIMEOUT_S):
+        if not self._borrowed():
             raise NodeUnavailable(
                 f"All {config.pool_size} connections of this worker to node {self.info.name} are busy.",
                 code=Code.BUSY,
@@ -89,6 +90,13 @@ class Node:
                 self._give_back(pooled)
         finally:
             self._places.release()
+
+    def _borrowed(self) -> bool:
+        """Takes a place among those that use the node; whether there was one in time."""
+        if self._places.acquire(blocking=False):
+            return True
+        with turnstile.aside():
+            return self._places.acquire(timeout=BORROW_TIMEOUT_S)
 
     @contextmanager
     def reading(self) -> Iterator[Session]:

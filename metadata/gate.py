@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 from metadata.errors import MetadataUnavailable
+from metadata.turnstile import turnstile
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -96,11 +97,10 @@ class Gate:
 
     def _enter(self, lane: str | None) -> bool:
         """Takes a place; whether this call is the probe."""
+        if lane == CALLS and self._is_full(lane):
+            self._await_place()
         with self._changed:
             self._refuse_if_shut()
-            if lane == CALLS and self._is_full(lane) and self._waiting < 4 * self._places:
-                self._await_place()
-                self._refuse_if_shut()
             if self._is_full(lane):
                 raise MetadataUnavailable(
                     "Too many calls wait for the metadata database.", retry_after_ms=self._turns.next_ms()
@@ -110,11 +110,17 @@ class Gate:
             return self._shut()
 
     def _await_place(self) -> None:
-        self._waiting += 1
-        try:
-            self._changed.wait_for(lambda: self._is_refused() or not self._is_full(CALLS), self._patience_s)
-        finally:
-            self._waiting -= 1
+        """Returns when there is one, or the gate is shut, or there will be none in time."""
+        with turnstile.aside(), self._changed:
+            if self._waiting >= 4 * self._places:
+                return
+            self._waiting += 1
+            try:
+                self._changed.wait_for(
+                    lambda: self._is_refused() or not self._is_full(CALLS), self._patience_s
+                )
+            finally:
+                self._waiting -= 1
 
     def _leave(self, lane: str | None, *, probe: bool, failed: bool, took_s: float) -> None:
         with self._changed:
