@@ -49,6 +49,7 @@ class Loop:
 
 def loops(*, url: str = config.broker_url) -> list[Loop]:
     """All loops of a worker, in the order in which they start; `url` is what clients are told of it."""
+    overdue = OverdueRebalances()
     return [
         Loop("snapshot", config.snapshot_interval_ms / 1000, SnapshotLoop().run_once),
         broker_loop(url),
@@ -57,7 +58,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop]:
         Loop("nodes", 5.0, nodes.probe),
         Loop("history", 2.0, history.catch_up),
         leased("expiry", EXPIRY_EVERY_S, consumers.expire, first=consumers.look),
-        leased("rebalances", 1.0, OverdueRebalances().run_once),
+        leased("rebalances", 1.0, overdue.run_once, first=overdue.look),
         leased("unfinished", 30.0, finish_creations),
     ]
 
@@ -171,14 +172,21 @@ class BrokerLoop:
 
 @dataclass(slots=True)
 class OverdueRebalances:
-    """Runs the rebalances that nobody ran within PATIENCE_S: it works without a django-q worker."""
+    """Runs the rebalances that nobody ran within PATIENCE_S: it works without a django-q worker.
+
+    All processes look, so that whoever follows a dead one need not wait for as long again.
+    """
 
     since: dict[int, float] = field(default_factory=dict)
 
-    def run_once(self) -> int:
-        """The number of groups rebalanced in this pass."""
+    def look(self) -> None:
+        """Notes since when groups wait."""
         now = time.monotonic()
         self.since = {group: self.since.get(group, now) for group in rebalance.pending()}
+
+    def run_once(self) -> int:
+        """The number of groups rebalanced in this pass, of those that the last look found."""
+        now = time.monotonic()
         overdue = [group for group, first_seen in self.since.items() if now - first_seen >= PATIENCE_S]
         return rebalance.each(overdue, rebalance.settle)
 
