@@ -135,6 +135,13 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
 
 
 @transactional
+def note_disk(*, node_id: int, state: str) -> None:
+    """Records how full a node is (`ok`, `low`, `full`), as it was measured; brokers learn it at once."""
+    if DbNode.objects.filter(pk=node_id).exclude(disk=state).update(disk=state):
+        changed("node", node_id)
+
+
+@transactional
 def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
     """Takes a node out of the registry; its database stays as it is. Needs `admin`.
 
