@@ -10,7 +10,7 @@ and then drops whole partitions, or deletes rows in small batches where there ar
 
 from __future__ import annotations
 
-from messagestore.retention.clean import PASS_S, Cleaned, Progress, clean
-from messagestore.retention.plan import Loss, QueuePlan
+from messagestore.retention.cleaning import PASS_S, REST_S, Cleaned, Progress, clean
+from messagestore.retention.planning import Loss, QueuePlan
 
-__all__ = ["PASS_S", "Cleaned", "Loss", "Progress", "QueuePlan", "clean"]
+__all__ = ["PASS_S", "REST_S", "Cleaned", "Loss", "Progress", "QueuePlan", "clean"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from messagestore import connections, partitions, tables
 from messagestore.connections import Node
-from messagestore.retention.plan import QueuePlan, plan
+from messagestore.retention.planning import QueuePlan, plan
 from messagestore.sessions import READ_TIMEOUT_S, Session
 from metadata import access, alarms, audit, topics
 from metadata.actors import Actor
