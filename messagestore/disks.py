@@ -77,18 +77,25 @@ def look(node_id: int, info: NodeInfo) -> bool:
     """Measures a node and tells metadata if it became full, low or ok; whether it did."""
     with connections.node(node_id).reading() as session:
         space = measure(session, info)
-    free = space.free_percent if space is not None else 100.0
-    limits = {"full_below": config.min_free_percent, "low_below": config.alarm_free_percent}
-    state = rules.state(info.disk, free_percent=free, **limits)
+    state = "ok" if space is None else _state(info, space)
     if state == info.disk:
         return False
     nodes.note_disk(node_id=node_id, state=state)
-    what = (
-        f"{free:.1f} % of {space.total / GB:,.1f} GB are free" if space is not None else "no limit any more"
-    )
+    what = "there is no limit any more"
+    if space is not None:
+        what = f"{space.free_percent:.1f} % of {space.total / GB:,.1f} GB are free"
     log.warning("The disk of node %s is %s: %s", info.name, state, what)
     _alarm(info.name, state, what)
     return True
+
+
+def _state(info: NodeInfo, space: Space) -> str:
+    return rules.state(
+        info.disk,
+        free_percent=space.free_percent,
+        full_below=config.min_free_percent,
+        low_below=config.alarm_free_percent,
+    )
 
 
 def _alarm(node: str, state: str, what: str) -> None:
