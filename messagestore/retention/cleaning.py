@@ -19,6 +19,7 @@ from metadata.topics import TopicView
 log = logging.getLogger(__name__)
 CHUNK = 2_000  # rows in one transaction: on SQLite every writer waits for it
 REST_S = READ_TIMEOUT_S + 1.0  # a pull that began before this is over: its read times out earlier
+PACE = 200  # writers stand while a partition goes: it takes no more than this part of their time
 PASS_S = 300.0  # a scheduled pass begins nothing new after it
 Say = Callable[["Progress"], None]
 
@@ -142,9 +143,14 @@ class _Run:
             parts = tables.list_partitions(session, queue=aim.queue)
             going = [one.name for one in parts[:-1] if one.end <= low]
             for name in going:
+                begun = time.monotonic()
                 partitions.alter(session, queue=aim.queue, change=_dropping(session, aim.queue, name))
                 done += 1
                 self.tell(f"{aim.topic} queue {aim.queue}: partitions", done, len(going))
+                if done == len(going) or time.monotonic() > self.ends:
+                    break
+                if node.info.disk != "full":  # there nobody writes, and room is wanted
+                    time.sleep(PACE * (time.monotonic() - begun))
         return done
 
     def _delete(self, node: Node, aim: QueuePlan) -> int:

@@ -24,7 +24,7 @@ from messagestore import (
 )
 from messagestore.messages import NewMessage
 from messagestore.positions import Claim, CommitOffset
-from messagestore.publish import publish
+from messagestore.publish import Receipt, publish
 from messagestore.pull import PulledQueue, PullQueue, pull
 from messagestore.resets import Target
 from messagestore.retention import Cleaned, Loss, QueuePlan, cleaning
@@ -41,6 +41,12 @@ from tests.support.tampering import age, plant
 ACTOR = command("test")
 DAY = 86_400
 partitioned = pytest.mark.skipif(ENGINE != "mysql", reason="SQLite has no partitions")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is spared."""
+    monkeypatch.setattr(cleaning, "PACE", 0)
 
 
 @pytest.fixture
@@ -436,3 +442,39 @@ def test_alarms_that_nobody_raised_for_long_are_forgotten(queue: int) -> None:
     assert alarms.trim() == 0
     Alarm.objects.update(last_at=long_ago(seconds=91 * DAY))
     assert (alarms.trim(), Alarm.objects.get().name) == (1, "main")
+
+
+# ---------------------------------------------------------------------------------------- while writing
+
+
+def test_cleaning_under_writers_and_a_verifier_takes_only_what_is_below_low(
+    queue: int, in_threads: Callable[..., list[Any]]
+) -> None:
+    """The short form of benchmarks/retention.py, which measures what it costs the writers."""
+    if ENGINE == "mysql":
+        cut(queue, *range(20, 1000, 20))
+    receipts: list[int] = []
+
+    def write() -> None:
+        for _ in range(25):
+            stored = publish(topic="orders", messages=[NewMessage(body=b"m")] * 5, batch_id=None, actor=ACTOR)
+            receipts.extend(one.offset for one in stored if isinstance(one, Receipt))
+
+    def clean_behind() -> list[Cleaned]:
+        highest = "GREATEST" if ENGINE == "mysql" else "MAX"
+        done = []
+        for _ in range(8):
+            plant(queue, f"UPDATE queue_head SET low = {highest}(low, head - 15) WHERE queue_id = {{q}}")
+            done.append(clean())
+        return done
+
+    def check() -> list[bool]:
+        return [verify_is_clean() for _ in range(4)]
+
+    _, _, done, clean_ones = in_threads([write, write, clean_behind, check])
+    assert sorted(receipts) == list(range(20, 270))
+    assert all(clean_ones) and [one.problem for one in done] == [None] * 8
+    assert sum(one.dropped + one.deleted for one in done) > 0
+    there, kept_from = offsets(queue), low(queue)
+    assert there == list(range(there[0], 270)) and there[0] <= kept_from
+    assert kept_from - there[0] < 20 if ENGINE == "mysql" else kept_from == there[0]

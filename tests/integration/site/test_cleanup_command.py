@@ -23,6 +23,7 @@ ME = actors.command("test")
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for pulls that are not there."""
     monkeypatch.setitem(retention.clean.__kwdefaults__, "rest_s", 0.0)
+    monkeypatch.setattr(cleaning, "PACE", 0)
 
 
 @pytest.fixture
