@@ -49,6 +49,7 @@ class NodeView:
     special: bool
     epoch: int
     capacity_gb: int | None
+    disk: str
     created_at_ms: int
     queues: int
 
@@ -207,6 +208,7 @@ def _as_view(row: DbNode, held: int) -> NodeView:
         special=row.special,
         epoch=row.epoch,
         capacity_gb=row.capacity_gb,
+        disk=row.disk,
         created_at_ms=ms(row.created_at),
         queues=held,
     )
