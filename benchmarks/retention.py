@@ -125,42 +125,39 @@ def fill(account: dict[str, Any], queue: int, *, rows: int, slices: int) -> None
     print(file=sys.stderr)
 
 
-def write(queue: int, pause_s: float, stop: Event, out: Any) -> None:
-    """A writing process: one batch after the other with a pause between; hands over its sends at the end."""
+def write(where: tuple[str, int], pause_s: float, stop: Event, out: Any) -> None:
+    """A process that sends to (topic, queue) with pauses; hands over its sends at the end."""
     import django
 
     django.setup()
-    from messagestore import batch_ids, connections, tables
-    from messagestore.messages import NewMessage, digest
-    from metadata import snapshot
+    from messagestore.messages import NewMessage
+    from messagestore.publish import publish
+    from metadata.actors import command
 
-    snapshot.forget()
-    info = connections.node_of(queue).info
-    session = connections.connect(info)
-    messages = [NewMessage(body=BODY, key=f"key-{number}") for number in range(BATCH)]
-    given = {"queue": queue, "node_epoch": info.epoch, "messages": messages, "producer": "bench"}
-    mark = digest(messages)
-    sends: Sends = []
+    topic, queue = where
+    messages = [NewMessage(body=BODY, key=f"key-{number}", queue=queue) for number in range(BATCH)]
+    actor, sends = command("bench"), Sends()
     while not stop.is_set():
         begun = time.monotonic()
-        tables.insert_messages(session, batch_id=batch_ids.new().bytes, digest=mark, **given)  # type: ignore[arg-type]
+        publish(topic=topic, messages=messages, batch_id=None, actor=actor)
         ended = time.monotonic()
         sends.append((ended, ended - begun))
         time.sleep(pause_s)
-    session.close()
     out.send(sends)
 
 
 class Writers:
     """Processes that send to a queue until they are stopped."""
 
-    def __init__(self, queue: int, *, count: int, pause_s: float) -> None:
+    def __init__(self, topic: str, queue: int, *, count: int, pause_s: float) -> None:
         context = multiprocessing.get_context("spawn")
         self._stop = context.Event()
         self._ways, self._processes = [], []
         for _ in range(count):
             mine, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=write, args=(queue, pause_s, self._stop, theirs), daemon=True)
+            process = context.Process(
+                target=write, args=((topic, queue), pause_s, self._stop, theirs), daemon=True
+            )
             process.start()
             self._ways.append(mine)
             self._processes.append(process)
@@ -201,7 +198,7 @@ def measure(
     topic: str, queue: int, *, rounds: int, seconds: float, writers: int, pause_s: float
 ) -> list[Round]:
     """One round for each slice that is removed; the newest half of the slices stays."""
-    sending = Writers(queue, count=writers, pause_s=pause_s)
+    sending = Writers(topic, queue, count=writers, pause_s=pause_s)
     time.sleep(max(2.0, seconds))  # until all have started and the caches are warm
     seen = []
     for number in range(rounds):
@@ -220,7 +217,7 @@ def rates(full: int, empty: int, *, rounds: int, seconds: float) -> dict[str, li
     found: dict[str, list[float]] = {"full": [], "empty": []}
     for _ in range(rounds):
         for name, queue in (("full", full), ("empty", empty)):
-            sending = Writers(queue, count=1, pause_s=0.0)
+            sending = Writers(name, queue, count=1, pause_s=0.0)
             time.sleep(2.0)
             window = rest(seconds)
             found[name].append(len(window.of(sending.stop())) / seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -62,9 +63,12 @@ def clean(
     chosen = topics.ready() if topic is None else [topics.named(name=topic, actor=actor)]
     for one in chosen:
         access.require(actor, "manage", one.name)
+    if pass_s is not None:
+        random.shuffle(chosen)  # so that every topic has its turn, also where a pass ends too early
     for number, one in enumerate(chosen):
         run.tell("planned topics:", number, len(chosen))
-        run.raise_lows(one)
+        if time.monotonic() <= run.ends:
+            run.raise_lows(one)
     if run.raised() and rest_s:
         run.tell("waiting for pulls that began before, s:", 0, int(rest_s))
         time.sleep(rest_s)
@@ -107,7 +111,8 @@ class _Run:
             return one
         for loss in aim.unread:
             what = f"{loss.messages:,} messages of queue {aim.queue} were cleaned by {aim.why} unread"
-            log.warning("Group %s, topic %s: %s", loss.group, aim.topic, what)
+            level = logging.WARNING if loss.active else logging.INFO
+            log.log(level, "Group %s, topic %s: %s", loss.group, aim.topic, what)
             name = f"{loss.group}/{aim.topic}"
             alarms.raise_alarm(kind="unread_dropped", name=name, detail=what, count=loss.messages)
         try:

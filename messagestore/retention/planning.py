@@ -30,6 +30,7 @@ class Loss:
 
     group: str
     messages: int
+    active: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +78,15 @@ class _Readers:
 
     def losses(self, queue: int, low: int, keep_from: int) -> tuple[Loss, ...]:
         """What goes unread, by group."""
-        worst: dict[str, int] = {}
+        worst: dict[int, int] = {}
         for row in self.rows.get(queue, ()):
-            name = self.groups[row.group_id].group
             lost = rules.lost(committed=row.committed, low=low, keep_from=keep_from)
-            worst[name] = max(lost, worst.get(name, 0))
-        return tuple(Loss(name, lost) for name, lost in sorted(worst.items()) if lost)
+            worst[row.group_id] = max(lost, worst.get(row.group_id, 0))
+        return tuple(
+            Loss(self.groups[group].group, lost, group in self.active)
+            for group, lost in sorted(worst.items())
+            if lost
+        )
 
 
 def plan(topic: TopicView, *, record: bool) -> list[QueuePlan]:
