@@ -89,8 +89,10 @@ class _Readers:
         )
 
 
-def plan(topic: TopicView, *, record: bool) -> list[QueuePlan]:
+def plan(topic: TopicView, *, record: bool, jumped: str | None = None) -> list[QueuePlan]:
     """The plans of a topic's queues, by number; `record`: keep what was learned of its groups.
+
+    `jumped`: why the clock cannot be trusted, so that nothing goes by age.
 
     Raises MetadataUnavailable. A node that does not answer, or a table that cannot be read, is a `problem`.
     """
@@ -104,7 +106,7 @@ def plan(topic: TopicView, *, record: bool) -> list[QueuePlan]:
             continue
         try:
             with connections.node(queue.node_id).reading() as session:
-                plans.append(_plan(session, topic, blank, readers))
+                plans.append(_plan(session, topic, replace(blank, hindrance=jumped), readers))
         except CatmqError as error:
             plans.append(replace(blank, problem=error.detail))
     return plans
@@ -208,7 +210,9 @@ class _Planner:
         if self._head.low < self._head.head:
             newest = tables.stored_at_ms(self._session, queue=self._queue, offset=self._head.head - 1)
         now, reference = tables.now_ms(self._session), ms(database_now())
-        problem = rules.clock_problem(now_ms=now, reference_ms=reference, newest_ms=newest)
+        problem = self._blank.hindrance or rules.clock_problem(
+            now_ms=now, reference_ms=reference, newest_ms=newest
+        )
         return None if problem is None else f"nothing is cleaned by age: {problem}"
 
     def _older_than(self, days: int) -> int:

@@ -45,6 +45,18 @@ class Migration(migrations.Migration):
                 "ordering": ("-last_at", "-id"),
             },
         ),
+        migrations.CreateModel(
+            name="ClockMark",
+            fields=[
+                ("host", models.CharField(max_length=200, primary_key=True, serialize=False)),
+                ("boot", models.CharField(max_length=100)),
+                ("elapsed_s", models.FloatField()),
+                ("at", models.DateTimeField()),
+            ],
+            options={
+                "ordering": ("host",),
+            },
+        ),
         migrations.AddField(
             model_name="consumergrouptopic",
             name="active_at",

@@ -1,6 +1,6 @@
 """All models, one file per noun. Only metadata and the admin's read-only lists touch them."""
 
-from metadata.models.alarms import Alarm
+from metadata.models.alarms import Alarm, ClockMark
 from metadata.models.brokers import Broker
 from metadata.models.consumers import (
     BroadcastInstance,
@@ -25,6 +25,7 @@ __all__ = [
     "Broker",
     "ChangeCounter",
     "ChangeLog",
+    "ClockMark",
     "Consumer",
     "ConsumerGroup",
     "ConsumerGroupConsumer",

@@ -1,4 +1,4 @@
-"""Alarm: something that a person should know of, or do something about."""
+"""Alarm: something that a person should know of, or do something about. ClockMark: what clocks showed."""
 
 from __future__ import annotations
 
@@ -42,3 +42,21 @@ class Alarm(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
+
+
+class ClockMark(models.Model):
+    """The database's clock beside a machine's own count of seconds since its start, as a job last saw both.
+
+    Time that passes moves both alike; a clock that jumps moves one of them.
+    """
+
+    host = models.CharField(max_length=200, primary_key=True)
+    boot = models.CharField(max_length=100)  # tells one start of the machine from another
+    elapsed_s = models.FloatField()
+    at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("host",)
+
+    def __str__(self) -> str:
+        return self.host

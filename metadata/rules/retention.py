@@ -73,6 +73,20 @@ def clock_problem(*, now_ms: int, reference_ms: int, newest_ms: int | None) -> s
     return None
 
 
+def jump_problem(*, passed_s: float, elapsed_s: float) -> str | None:
+    """Why a clock by which `passed_s` went by cannot be trusted, when it really were `elapsed_s`.
+
+    >>> jump_problem(passed_s=90_000, elapsed_s=600)
+    "the metadata database's clock has jumped 24.8 hours ahead; if it is right now, run manage.py cleanup"
+    >>> jump_problem(passed_s=700, elapsed_s=600)
+    """
+    ahead = passed_s - elapsed_s
+    if ahead <= CLOCK_S:
+        return None
+    what = f"the metadata database's clock has jumped {_shown(ahead)} ahead"
+    return f"{what}; if it is right now, run manage.py cleanup"
+
+
 def _shown(seconds: float) -> str:
     hours = seconds / 3600
     return f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:.1f} days"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from metadata.models import Alarm
+from metadata.models import Alarm, ClockMark
 from portal.admin.readonly import ReadOnlyAdmin
 
 
@@ -15,3 +15,11 @@ class AlarmAdmin(ReadOnlyAdmin):
     list_display = ("last_at", "kind", "name", "count", "detail", "first_at", "ended_at")
     list_filter = ("kind", ("ended_at", admin.EmptyFieldListFilter))
     search_fields = ("name", "detail")
+
+
+@admin.register(ClockMark)
+class ClockMarkAdmin(ReadOnlyAdmin):
+    """What clocks showed when something was last cleaned."""
+
+    list_display = ("host", "at", "elapsed_s", "boot")
+    search_fields = ("host",)

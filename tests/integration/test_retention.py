@@ -33,7 +33,7 @@ from metadata import topics as topic_rows
 from metadata.actors import Actor, command, job
 from metadata.consumer_ids import ConsumerId
 from metadata.errors import CatmqError, Forbidden, NotFound
-from metadata.models import Alarm, AuditLog, ConsumerGroupTopic
+from metadata.models import Alarm, AuditLog, ClockMark, ConsumerGroupTopic
 from tests.support.environment import ENGINE
 from tests.support.rows import long_ago
 from tests.support.tampering import age, plant
@@ -401,6 +401,26 @@ def test_a_clock_that_jumped_stops_cleaning_by_age_until_it_is_right(queue: int)
     age(queue, 19, 20, seconds=2 * DAY + 60)
     assert clean().plan.keep_from == 10
     assert not Alarm.objects.filter(ended_at=None).exists()
+
+
+def test_a_clock_that_jumped_ahead_everywhere_stops_the_schedule_until_a_person_cleans(queue: int) -> None:
+    read(queue, 20)
+    assert clean(actor=job("clean_up"), topic="orders", dry_run=True).plan.keep_from == 10
+    ClockMark.objects.update(at=long_ago(seconds=8 * DAY))  # as if the clock had gone so far since that look
+    for _ in range(2):
+        done = clean(actor=job("clean_up"))
+        assert (done.plan.keep_from, low(queue)) == (0, 0)
+        assert "jumped 8.0 days ahead; if it is right now, run manage.py cleanup" in str(done.plan.hindrance)
+    assert Alarm.objects.get(ended_at=None).kind == "not_cleaned"
+    assert "jumped" in str(clean(dry_run=True).plan.hindrance)
+    assert clean().plan.keep_from == 10
+    assert clean(actor=job("clean_up")).plan.hindrance is None
+
+
+def test_a_machine_that_was_started_anew_knows_nothing_of_before(queue: int) -> None:
+    clean(dry_run=True)
+    ClockMark.objects.update(at=long_ago(seconds=8 * DAY), boot="another")
+    assert clean(actor=job("clean_up")).plan.hindrance is None
 
 
 def test_a_node_that_is_away_is_cleaned_later(queue: int) -> None:
