@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 CHUNK = 2_000  # rows in one transaction: on SQLite every writer waits for it
 REST_S = READ_TIMEOUT_S + 1.0  # a pull that began before this is over: its read times out earlier
 PACE = 200  # writers stand while a partition goes: it takes no more than this part of their time
+MOST_PAUSE_S = 30.0
 PASS_S = 300.0  # a scheduled pass begins nothing new after it
 Say = Callable[["Progress"], None]
 
@@ -61,10 +62,10 @@ def clean(
     NotFound(topic_not_found), MetadataUnavailable.
     """
     run = _Run(actor=actor, dry_run=dry_run, ends=time.monotonic() + (pass_s or float("inf")), say=progress)
-    run.jumped = clock_marks.look(confirm=actor.kind != "job" and not dry_run)
     chosen = topics.ready() if topic is None else [topics.named(name=topic, actor=actor)]
     for one in chosen:
         access.require(actor, "manage", one.name)
+    run.jumped = clock_marks.look(confirm=actor.kind != "job" and not dry_run)
     if pass_s is not None:
         random.shuffle(chosen)  # so that every topic has its turn, also where a pass ends too early
     for number, one in enumerate(chosen):
@@ -115,19 +116,17 @@ class _Run:
         aim = one.plan
         if one.problem or not aim.messages:
             return one
-        for loss in aim.unread:
-            what = f"{loss.messages:,} messages of queue {aim.queue} were cleaned by {aim.why} unread"
-            level = logging.WARNING if loss.active else logging.INFO
-            log.log(level, "Group %s, topic %s: %s", loss.group, aim.topic, what)
-            name = f"{loss.group}/{aim.topic}"
-            alarms.raise_alarm(kind="unread_dropped", name=name, detail=what, count=loss.messages)
+        _count(aim, 1)
         try:
             with connections.node(aim.node_id).reading() as session:  # harmless to repeat
                 raised = tables.raise_low(session, queue=aim.queue, low=aim.keep_from)
         except CatmqError as error:
             return replace(one, problem=error.detail)
+        if not raised:  # somebody else did, and counted
+            _count(aim, -1)
+            return one
         log.info("Queue %d of topic %s is kept from %d on (%s)", aim.queue, aim.topic, aim.keep_from, aim.why)
-        return replace(one, raised=raised)
+        return replace(one, raised=True)
 
     def remove(self, one: Cleaned) -> Cleaned:
         """Drops and deletes what is below `low`, also what an earlier run left."""
@@ -148,20 +147,20 @@ class _Run:
         if not aim.partitions:
             return 0
         done = 0
-        with node.maintaining() as session:
-            partitions.take_turn(session, queue=aim.queue)
-            low = _low(node, aim.queue)
-            parts = tables.list_partitions(session, queue=aim.queue)
-            going = [one.name for one in parts[:-1] if one.end <= low]
-            for name in going:
-                begun = time.monotonic()
-                partitions.alter(session, queue=aim.queue, change=_dropping(session, aim.queue, name))
-                done += 1
-                self.tell(f"{aim.topic} queue {aim.queue}: partitions", done, len(going))
-                if done == len(going) or time.monotonic() > self.ends:
-                    break
-                if node.info.disk != "full":  # there nobody writes, and room is wanted
-                    time.sleep(PACE * (time.monotonic() - begun))
+        left: int | None = aim.partitions
+        while left:
+            begun = time.monotonic()
+            with node.maintaining() as session:  # one for each, so that others may change the table between
+                partitions.take_turn(session, queue=aim.queue)
+                left = _drop_one(session, aim.queue)
+            if left is None:
+                break
+            done += 1
+            self.tell(f"{aim.topic} queue {aim.queue}: partitions", done, done + left)
+            if time.monotonic() > self.ends:
+                break
+            if left and node.info.disk != "full":  # there nobody writes, and room is wanted
+                time.sleep(min(PACE * (time.monotonic() - begun), MOST_PAUSE_S))
         return done
 
     def _delete(self, node: Node, aim: QueuePlan) -> int:
@@ -196,6 +195,17 @@ class _Run:
         )
 
 
+def _count(aim: QueuePlan, sign: int) -> None:
+    """Counts what groups lose unread, before it is lost; -1 takes that back."""
+    for loss in aim.unread:
+        what = f"{loss.messages:,} messages of queue {aim.queue} were cleaned by {aim.why} unread"
+        if sign > 0:
+            level = logging.WARNING if loss.active else logging.INFO
+            log.log(level, "Group %s, topic %s: %s", loss.group, aim.topic, what)
+        name, count = f"{loss.group}/{aim.topic}", sign * loss.messages
+        alarms.raise_alarm(kind="unread_dropped", name=name, detail=what, count=count)
+
+
 def _alarm(found: Sequence[Cleaned]) -> None:
     """A queue that cannot be cleaned, or not as its topic wants it, is an alarm until it can."""
     mended = []
@@ -215,5 +225,16 @@ def _low(node: Node, queue: int) -> int:
     return head.low if head is not None else 0
 
 
-def _dropping(session: Session, queue: int, name: str) -> Callable[[], None]:
-    return lambda: tables.drop_partition(session, queue=queue, name=name)
+def _drop_one(session: Session, queue: int) -> int | None:
+    """Drops the lowest partition below `low`, never the last one; how many are left, None: there was none."""
+    head = tables.read_head(session, queue=queue)
+    parts = tables.list_partitions(session, queue=queue)
+    going = [one.name for one in parts[:-1] if head is not None and one.end <= head.low]
+    if not going:
+        return None
+
+    def change() -> None:
+        tables.drop_partition(session, queue=queue, name=going[0])
+
+    partitions.alter(session, queue=queue, change=change)
+    return len(going) - 1
