@@ -20,7 +20,8 @@ def raise_alarm(*, kind: str, name: str, detail: str, count: int = 0) -> None:
     given = {"detail": detail[:1000], "last_at": now, "ended_at": None}
     known = Alarm.objects.filter(kind=kind, name=name)
     if not known.update(count=F("count") + count, **given):
-        Alarm.objects.get_or_create(kind=kind, name=name, defaults={**given, "count": count, "first_at": now})
+        Alarm.objects.get_or_create(kind=kind, name=name, defaults={**given, "first_at": now})
+        known.update(count=F("count") + count, **given)  # also if somebody else has just made it
 
 
 @transactional

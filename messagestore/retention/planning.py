@@ -240,10 +240,12 @@ class _Planner:
         if most is None or not spans:
             return 0
         share = most // max(1, sum(one.state in _KEPT for one in self._topic.queues))
-        if spans[-1].bytes > share:
-            takes = f"the part it is written to takes {spans[-1].bytes:,}"
-            self._notes.append(f"retention_bytes leaves it {share:,} bytes, {takes}: that part stays")
-        return rules.by_size(spans, most=share)
+        last, whole = spans[-1], bool(self._parts)
+        least = last.bytes if whole else last.bytes // (last.end - last.first)
+        if least > share:
+            what = "the part it is written to takes" if whole else "a message takes about"
+            self._notes.append(f"retention_bytes leaves it {share:,} bytes, {what} {least:,}: that stays")
+        return rules.by_size(spans, most=share, whole=whole)
 
 
 def _share(span: Span, below: int) -> float:

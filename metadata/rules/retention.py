@@ -16,21 +16,26 @@ class Span(NamedTuple):
     bytes: int
 
 
-def by_size(spans: Sequence[Span], *, most: int) -> int:
-    """The lowest offset from which on rising spans take at most `most` bytes; the last one always stays.
+def by_size(spans: Sequence[Span], *, most: int, whole: bool) -> int:
+    """The lowest offset from which on rising spans take at most `most` bytes.
 
-    >>> by_size([Span(0, 10, 100), Span(10, 20, 100), Span(20, 25, 50)], most=150)
-    10
-    >>> by_size([Span(0, 10, 100), Span(10, 20, 100)], most=1)
-    10
+    `whole`: spans go as a whole, and the last one, which is written to, always stays. Otherwise at least the
+    last offset does.
+
+    >>> spans = [Span(0, 10, 100), Span(10, 20, 100), Span(20, 25, 50)]
+    >>> by_size(spans, most=170, whole=True), by_size(spans, most=170, whole=False)
+    (10, 8)
+    >>> by_size(spans, most=1, whole=True), by_size(spans, most=1, whole=False)
+    (20, 24)
     """
-    keep, taken = spans[-1].first, spans[-1].bytes
-    for span in reversed(spans[:-1]):
-        taken += span.bytes
-        if taken > most:
+    keep, left = spans[-1].end, most
+    for span in reversed(spans):
+        if span.bytes > left:
+            fitting = int((span.end - span.first) * left / span.bytes)
+            keep = keep if whole else span.end - fitting
             break
-        keep = span.first
-    return keep
+        keep, left = span.first, left - span.bytes
+    return min(keep, spans[-1].first if whole else spans[-1].end - 1)
 
 
 def by_age(*, expired: int, long_expired: int, unread: Sequence[int]) -> int:
