@@ -154,3 +154,18 @@ def test_a_table_that_was_altered_is_named(queue: int, statement: str, named: st
     with pytest.raises(faults.Final, match=named):
         partitions.extend(queue)
     assert partitions.Ahead().run_once() == 1  # said in the log; the loop goes on
+
+
+@partitioned
+def test_an_account_that_may_not_see_other_connections_serves_as_well(
+    mariadb: MariaDB, make_node: Callable[..., str]
+) -> None:
+    mariadb.execute("CREATE USER IF NOT EXISTS narrow@'%' IDENTIFIED BY 'narrow'")
+    mariadb.execute("GRANT ALL ON `test\\_%`.* TO narrow@'%'")
+    make_node("main", username="narrow", password="narrow")
+    queue = topics.create(name="orders", queues=1, actor=ACTOR).queues[0].queue.queue
+    start_at(queue, 100_000)
+    assert partitions.extend(queue, urgent=False) == 200_000
+    with connections.node_of(queue).reading() as session:
+        assert tables.used_bytes(session)[0] > 100_000
+    assert send(queue) == [Receipt(queue, 100_000), Receipt(queue, 100_001)]
