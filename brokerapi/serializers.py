@@ -331,6 +331,7 @@ class NodeAnswer(serializers.Serializer[Any]):
     special = Flag()
     epoch = Number()
     capacity_gb = Number(allow_null=True)
+    disk = Text(help_text="ok, low, or full: it stores nothing more")
     queues = Number()
     created_at_ms = Number()
 

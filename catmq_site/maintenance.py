@@ -23,7 +23,9 @@ from brokerapi import draining, metrics
 from brokerapi.views.about import VERSION
 from catmq_site import master
 from messagestore import nodes, queues, subscriptions, topics
+from messagestore.disks import DiskWatch
 from messagestore.heads import board
+from messagestore.partitions import Ahead
 from metadata import brokers, consumers, history, leases, rebalance, snapshot
 from metadata.config import config
 from metadata.errors import CatmqError, MetadataUnavailable
@@ -60,6 +62,8 @@ def loops(*, url: str = config.broker_url) -> list[Loop]:
         leased("expiry", EXPIRY_EVERY_S, consumers.expire, first=consumers.look),
         leased("rebalances", 1.0, overdue.run_once, first=overdue.look),
         leased("unfinished", 30.0, finish_creations),
+        leased("partitions", 5.0, Ahead().run_once),
+        leased("disks", 5.0, DiskWatch().run_once),
     ]
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from messagestore import faults
-from messagestore.sessions import MySqlSession, Session, SqliteSession
+from messagestore.sessions import READ_TIMEOUT_S, MySqlSession, Session, SqliteSession
 from metadata import snapshot
 from metadata.config import config
 from metadata.errors import Code, NodeUnavailable
@@ -23,9 +23,10 @@ from metadata.turnstile import turnstile
 
 MAX_AGE_S = 300.0
 BORROW_TIMEOUT_S = 2.0
+MAINTENANCE_TIMEOUT_S = 120  # the longest that changing a table may take
 
 
-def connect(info: NodeInfo) -> Session:
+def connect(info: NodeInfo, *, read_timeout_s: int = READ_TIMEOUT_S) -> Session:
     """A new session on a node. Raises NodeUnavailable."""
     if info.engine == "sqlite":
         return SqliteSession(name=info.name, path=sqlite_path(info.database))
@@ -36,6 +37,7 @@ def connect(info: NodeInfo) -> Session:
         database=info.database,
         username=info.username,
         password=info.password,
+        read_timeout_s=read_timeout_s,
     )
 
 
@@ -106,6 +108,19 @@ class Node:
                 yield session
         except faults.Ambiguous as fault:
             raise NodeUnavailable(fault.detail) from fault
+
+    @contextmanager
+    def maintaining(self) -> Iterator[Session]:
+        """A session of its own for work that takes long; closed, not lent again. Raises NodeUnavailable."""
+        if self.info.state == "offline":
+            raise NodeUnavailable(f"Node {self.info.name} is offline.")
+        session = connect(self.info, read_timeout_s=MAINTENANCE_TIMEOUT_S)
+        try:
+            yield session
+        except faults.Ambiguous as fault:
+            raise NodeUnavailable(fault.detail) from fault
+        finally:
+            session.close()
 
     def forget(self) -> None:
         """Throws away every session made so far; those in use are closed when they come back."""

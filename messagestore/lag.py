@@ -21,9 +21,9 @@ log = logging.getLogger(__name__)
 class QueueLag:
     """A queue as a group reads it; what a node that is away would tell is None.
 
-    `lag` = head - committed, in messages; `lag_ms` = the node's time now - when the first unread message
-    was stored, 0 when there is none. `owner` is the member's name; `instance` the reader's, None unless the
-    group broadcasts.
+    `lag` = head - committed, in messages, without those that retention took; `lag_ms` = the node's time now -
+    when the first unread message was stored, 0 when there is none. `owner` is the member's name; `instance`
+    the reader's, None unless the group broadcasts.
     """
 
     topic: str
@@ -100,6 +100,6 @@ def _lag(clock: _Clock, row: QueueOwner, position: Position | None) -> QueueLag:
         committed=position.committed,
         head=position.head,
         low=position.low,
-        lag=position.head - position.committed,
+        lag=position.head - unread,
         lag_ms=clock.age_ms(row.queue, unread) if unread < position.head else 0,
     )

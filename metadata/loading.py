@@ -139,6 +139,7 @@ def _node(row: DbNode) -> NodeInfo:
         special=row.special,
         epoch=row.epoch,
         capacity_gb=row.capacity_gb,
+        disk=row.disk,
     )
 
 
@@ -153,6 +154,8 @@ def _topic(row: Topic, queues: tuple[int, ...]) -> TopicInfo:
         layout=tuple(json.loads(row.layout)) if row.layout else (),
         layout_version=row.layout_version,
         queues=queues,
+        retention_days=row.retention_days,
+        retention_bytes=row.retention_bytes,
     )
 
 

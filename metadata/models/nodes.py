@@ -30,6 +30,13 @@ class DbNode(models.Model):
         READ_ONLY = "read_only"
         OFFLINE = "offline"
 
+    class Disk(models.TextChoices):
+        """How much room is left; a full node stores no messages."""
+
+        OK = "ok"
+        LOW = "low"
+        FULL = "full"
+
     name = NameField(max_length=MAX_NAME, unique=True)
     kind = models.CharField(max_length=10, choices=Kind.choices, default=Kind.NORMAL)
     engine = models.CharField(max_length=10, choices=Engine.choices)
@@ -46,6 +53,7 @@ class DbNode(models.Model):
     reader_password_encrypted = models.TextField(blank=True)
     epoch = models.BigIntegerField(default=1)  # counts promotions and restores
     capacity_gb = models.PositiveIntegerField(null=True, blank=True)
+    disk = models.CharField(max_length=4, choices=Disk.choices, default=Disk.OK)
     created_at = models.DateTimeField()
 
     class Meta:
@@ -56,6 +64,7 @@ class DbNode(models.Model):
             models.CheckConstraint(
                 condition=Q(state__in=("read_write", "read_only", "offline")), name="db_node_state"
             ),
+            models.CheckConstraint(condition=Q(disk__in=("ok", "low", "full")), name="db_node_disk"),
             models.CheckConstraint(condition=Q(epoch__gte=1), name="db_node_epoch"),
         )
 

@@ -53,6 +53,10 @@ def test_the_loops_of_a_worker_have_names_of_their_own() -> None:
     assert len(names) == len(set(names))
 
 
+def test_a_worker_makes_partitions_ahead_and_measures_disks() -> None:
+    assert {"partitions", "disks"} <= {loop.name for loop in maintenance.loops()}
+
+
 def test_a_leased_loop_is_run_by_its_holder_only_and_given_up_at_the_end(metadata_db: None) -> None:
     done: list[str] = []
     loop = maintenance.leased("work", 10, lambda: done.append("led"), first=lambda: done.append("looked"))
