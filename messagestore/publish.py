@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 from uuid import UUID
 
-from messagestore import batch_ids, connections, faults, suspects, tables
+from messagestore import batch_ids, connections, faults, floors, suspects, tables
 from messagestore.connections import Node
 from messagestore.heads import board
 from messagestore.messages import NewMessage, digest, message_id, validate
@@ -237,7 +237,7 @@ class _Write:
         return stored
 
     def _insert(self, node: Node, session: Session, queue: int) -> int:
-        return tables.insert_messages(
+        first = tables.insert_messages(
             session,
             queue=queue,
             node_epoch=node.info.epoch,
@@ -246,6 +246,8 @@ class _Write:
             messages=self.messages,
             producer=self.batch.producer,
         )
+        floors.stored(queue, first + len(self.messages))
+        return first
 
     def _known(self, session: Session) -> tuple[int, int] | None:
         """Where this part is stored already, if it is. Raises Conflict if its id was used for another."""
