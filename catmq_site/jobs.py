@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from django.contrib.sessions.models import Session
 from django.utils import timezone
 
-from messagestore import batches, drains, instances, topics
-from metadata import audit, brokers, history, job_runs, rebalance
+from messagestore import batches, drains, instances, nodes, topics
+from metadata import audit, brokers, history, job_runs, rebalance, snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,12 @@ def retire_queues() -> int:
 def trim_batches() -> int:
     """Forgets sent batches that no client repeats any more."""
     return batches.trim()
+
+
+def note_heads() -> int:
+    """Copies the heads of all nodes to metadata, so that a node that goes back is known."""
+    snapshot.refresh()
+    return nodes.note_heads()
 
 
 def trim_audit() -> int:
@@ -84,6 +90,7 @@ JOBS = {
     "retire_queues": Job("Retire drained queues that every group has read", 1, retire_queues),
     "drop_tables": Job("Drop the tables of deleted topics and retired queues", 60, drop_tables),
     "trim_batches": Job("Forget sent batches that no client repeats any more", 60, trim_batches),
+    "note_heads": Job("Note how far the queues of each node are", 1, note_heads),
     "trim_audit": Job("Delete audit rows older than 400 days", 24 * 60, trim_audit),
     "forget_brokers": Job("Forget brokers that were not seen for 7 days", 60, forget_brokers),
     "clear_sessions": Job("Delete expired web sessions", 24 * 60, clear_sessions),

@@ -22,9 +22,9 @@ from django.db import close_old_connections
 from brokerapi import draining, metrics
 from brokerapi.views.about import VERSION
 from catmq_site import master
-from messagestore import nodes, queues, subscriptions, topics
+from messagestore import connections, nodes, queues, subscriptions, topics
 from messagestore.heads import board
-from metadata import brokers, consumers, leases, rebalance, snapshot
+from metadata import acknowledgements, brokers, consumers, leases, rebalance, snapshot
 from metadata.config import config
 from metadata.errors import CatmqError, MetadataUnavailable
 
@@ -55,6 +55,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop]:
         Loop("heads", config.head_interval_ms / 1000, board.run_once),
         Loop("metrics", 1.0, metrics.sample),
         Loop("nodes", 5.0, nodes.probe),
+        Loop("circuits", 0.25, connections.watch),
         leased("expiry", EXPIRY_EVERY_S, consumers.expire, first=consumers.look),
         leased("rebalances", 1.0, OverdueRebalances().run_once),
         leased("unfinished", 30.0, finish_creations),
@@ -112,7 +113,8 @@ def changed_groups(before: snapshot.Snapshot, after: snapshot.Snapshot) -> set[i
 
 def broker_loop(url: str) -> Loop:
     """The loop that speaks with the registry for this broker."""
-    speaker = BrokerLoop(brokers.Life(config.broker_name, url, VERSION, master.INCARNATION))
+    life = brokers.Life(config.broker_name, url, VERSION, master.INCARNATION)
+    speaker = BrokerLoop(life, acknowledgements.Voice(f"{config.broker_name}/{os.getpid()}"))
     return Loop("broker", 0.8, speaker.run_once, speaker.finish)
 
 
@@ -124,6 +126,7 @@ class BrokerLoop:
     """
 
     life: brokers.Life
+    voice: acknowledgements.Voice
     complained: str = ""
     complained_at: float = float("-inf")
     away: bool = False
@@ -135,6 +138,7 @@ class BrokerLoop:
                 brokers.stopped(life=self.life)
                 return
             standing = brokers.heartbeat(life=self.life, held=master.registered())
+            self._acknowledge()
         except MetadataUnavailable as error:
             if not self.away:
                 log.warning("The registry of brokers does not answer: %s", error.detail)
@@ -142,6 +146,12 @@ class BrokerLoop:
             return
         self.away = False
         self._follow(standing)
+
+    def _acknowledge(self) -> None:
+        """Tells up to which change this worker uses nothing older: who moves a node waits for that."""
+        change = snapshot.current().version[1]
+        if connections.follows():
+            self.voice.acknowledge(life=self.life, change=change)
 
     def _follow(self, standing: brokers.Standing) -> None:
         if standing.registered:

@@ -1,6 +1,6 @@
 """All models, one file per noun. Only metadata and the admin's read-only lists touch them."""
 
-from metadata.models.brokers import Broker
+from metadata.models.brokers import Broker, BrokerProcess
 from metadata.models.consumers import (
     BroadcastInstance,
     Consumer,
@@ -21,6 +21,7 @@ __all__ = [
     "AuditLog",
     "BroadcastInstance",
     "Broker",
+    "BrokerProcess",
     "ChangeCounter",
     "ChangeLog",
     "Consumer",
