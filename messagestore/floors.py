@@ -46,3 +46,10 @@ def known(queue: int) -> int:
     if young is not None and time.monotonic() - young[1] >= RIPE_S:
         return max(head, young[0])
     return head
+
+
+def forget() -> None:
+    """Knows nothing any more, like a process that has just started."""
+    with _guard:
+        _certain.clear()
+        _young.clear()

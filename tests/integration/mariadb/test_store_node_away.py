@@ -1,4 +1,4 @@
-"""A MariaDB server that is frozen or killed: few find out, the others are answered at once, and nobody restarts.
+"""A MariaDB server that is frozen or killed: few find out, others are answered at once, nobody restarts.
 
 Two nodes on two servers; one of them is the session's and stays well.
 """
@@ -43,7 +43,7 @@ def ill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
 
 @pytest.fixture
 def queues(ill: MariaDB, make_node: Callable[..., str]) -> Iterator[dict[str, int]]:
-    """Node name → its queue of topic `orders`, with one message each; a loop of circuits as workers have it."""
+    """Node name → its queue of topic `orders`, with a message; the loop of circuits runs as in workers."""
     with ill.schema() as schema:
         account = {"host": "127.0.0.1", "port": ill.port, "username": "catmq", "password": ill.password}
         make_node("ill", engine="mysql", database=schema, **account)
