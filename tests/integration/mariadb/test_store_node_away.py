@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,15 +15,14 @@ from typing import Any
 
 import pytest
 
-from messagestore import connections, topics
+from messagestore import connections, nodes, topics
 from messagestore.messages import NewMessage
 from messagestore.publish import publish
 from metadata import snapshot
 from metadata.actors import command
 from metadata.config import config
 from metadata.errors import CatmqError, Code
-from tests.support.environment import free_port
-from tests.support.mariadb import MariaDB, start
+from tests.support.mariadb import MariaDB
 from tests.support.waiting import until
 
 ACTOR = command("test")
@@ -32,17 +30,8 @@ CALLERS = 60
 AT_ONCE_S = 1.0  # an answer without the node takes microseconds; the machine does other things, too
 
 
-@pytest.fixture(scope="module")
-def ill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
-    """A server that tests freeze and kill."""
-    server = start(tmp_path_factory.mktemp("ill") / "server", port=free_port())
-    yield server
-    os.kill(server.pid, signal.SIGCONT)
-    server.stop()
-
-
 @pytest.fixture
-def queues(ill: MariaDB, make_node: Callable[..., str]) -> Iterator[dict[str, int]]:
+def queues(ill: MariaDB, watched: None, make_node: Callable[..., str]) -> Iterator[dict[str, int]]:
     """Node name → its queue of topic `orders`, with a message; the loop of circuits runs as in workers."""
     with ill.schema() as schema:
         account = {"host": "127.0.0.1", "port": ill.port, "username": "catmq", "password": ill.password}
@@ -53,18 +42,8 @@ def queues(ill: MariaDB, make_node: Callable[..., str]) -> Iterator[dict[str, in
         found = {one.queue.node: one.queue.queue for one in made.queues}
         for queue in found.values():
             send(queue)
-        stop = threading.Event()
-        with ThreadPoolExecutor(1) as pool:
-            watching = pool.submit(watch, stop)
-            yield found
-            stop.set()
-            watching.result(30)
+        yield found
         connections.forget_all()
-
-
-def watch(stop: threading.Event) -> None:
-    while not stop.wait(0.1):
-        connections.watch()
 
 
 def send(queue: int, size: int = 1) -> Any:
@@ -117,8 +96,6 @@ def test_reads_from_a_silent_node_are_not_waited_for(ill: MariaDB, queues: dict[
     try:
         begun = time.monotonic()
         with pytest.raises(CatmqError) as caught:
-            from messagestore import nodes
-
             nodes.ping(node.info.id)
         assert caught.value.code == Code.NODE_UNAVAILABLE
         assert time.monotonic() - begun < 9, "well below the time limit of a statement"
