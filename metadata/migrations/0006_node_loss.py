@@ -50,6 +50,6 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-            options={"ordering": ("name",)},
+            options={"ordering": ("name",), "verbose_name_plural": "broker processes"},
         ),
     )

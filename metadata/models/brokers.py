@@ -50,6 +50,7 @@ class BrokerProcess(models.Model):
 
     class Meta:
         ordering = ("name",)
+        verbose_name_plural = "broker processes"
 
     def __str__(self) -> str:
         return self.name

@@ -20,6 +20,7 @@ from messagestore import (
     queues,
     subscriptions,
     topics,
+    verify,
 )
 from messagestore.messages import NewMessage
 from messagestore.positions import Acquired, Claim, CommitOffset
@@ -39,13 +40,14 @@ JUMP = promotion.JUMP
 
 @pytest.fixture
 def queue(node: str) -> int:
-    """The only queue of topic `orders`, with ten messages, read by group `billing`."""
+    """The only queue of topic `orders`, with six messages and four, read by group `billing`."""
     state = topics.create(name="orders", queues=1, actor=ACTOR)
     groups.create(name="billing", actor=ACTOR)
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
     snapshot.refresh()
     made = state.queues[0].queue.queue
-    send(10)
+    send(6)
+    send(4)
     return made
 
 
@@ -237,3 +239,24 @@ def test_only_administrators_adopt_and_promote(queue: int) -> None:
         promotion.adopt(name="main", actor=nobody)
     with pytest.raises(Forbidden):
         promotion.promote(name="main", host="127.0.0.1", actor=nobody)
+
+
+def test_an_adopted_node_passes_the_auditor(queue: int) -> None:
+    reader(queue)
+    restoring.lose_tail(queue, 6)
+    adopt()
+    send(3)
+    report = verify.verify(topics=["orders"], actor=ACTOR, rows_per_s=0)
+    assert (report.complete, report.findings) == (True, 0)
+
+
+def test_the_replica_of_a_file_is_refused_and_that_of_a_server_is_kept(queue: int, engine: str) -> None:
+    if engine == "sqlite":
+        with pytest.raises(Invalid, match="which has no replica"):
+            nodes.update(name="main", settings={"replica_host": "h"}, actor=ACTOR)
+        with pytest.raises(Invalid, match="is a file"):
+            promotion.promote(name="main", host="h", actor=ACTOR)
+        return
+    made = nodes.update(name="main", settings={"replica_host": "h", "replica_port": 3307}, actor=ACTOR)
+    snapshot.refresh()
+    assert (made.replica_host, snapshot.find_node("main").replica_port) == ("h", 3307)

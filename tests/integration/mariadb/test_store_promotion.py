@@ -1,4 +1,4 @@
-"""Two real servers in GTID replication: pulls from the replica, a planned move, a promotion without the tail."""
+"""Two real servers in GTID replication: pulls from the replica, a planned move, a promotion without tail."""
 
 from __future__ import annotations
 
