@@ -29,17 +29,21 @@ BACK_S = 20.0  # from the node's return until messages are handled again: the lo
 
 
 @contextmanager
-def own_node(stage: Stage, pair: Pair) -> Iterator[tuple[str, MariaDB]]:
-    """A node on a server of its own, with a synced binary log; its name and the server."""
-    home = stage.directory / "own-node"
-    server = mariadb.start(home, port=free_port(), options=replication.options(1))
+def own_server(stage: Stage) -> Iterator[MariaDB]:
+    """A database server for one node, with a synced binary log."""
+    server = mariadb.start(stage.directory / "own-node", port=free_port(), options=replication.options(1))
     try:
-        name = stage.fresh("moving")
-        server.execute("CREATE DATABASE moving CHARACTER SET utf8mb4")
-        pair.first.manage("register_node", name, server.url.rpartition("/")[0] + "/moving", "--special")
-        yield name, server
+        yield server
     finally:
         server.stop()
+
+
+def node_on(stage: Stage, pair: Pair, server: MariaDB) -> str:
+    """Registers a node on the server; its name."""
+    name = stage.fresh("moving")
+    server.execute("CREATE DATABASE moving CHARACTER SET utf8mb4")
+    pair.first.manage("register_node", name, server.url.rpartition("/")[0] + "/moving", "--special")
+    return name
 
 
 @dataclass
@@ -66,7 +70,8 @@ class Played:
 
 def run_killed(stage: Stage, pair: Pair, *, kills: int) -> None:
     """The node is killed with -9 under sends and immediate reads: what was acknowledged is handled."""
-    with own_node(stage, pair) as (node, server):
+    with own_server(stage) as server:
+        node = node_on(stage, pair, server)
         play = Played(stage, Crowd(stage, QUEUES, SESSION_MS, name="killed", node=node))
         play.begin()
         took: list[float] = []
@@ -93,14 +98,15 @@ def run_killed(stage: Stage, pair: Pair, *, kills: int) -> None:
 def run_failover(stage: Stage, pair: Pair, *, tail_s: float) -> None:
     """The node is lost for good and its replica lacks the last `tail_s` seconds: consumers are told."""
     with ExitStack() as stack:
-        node, primary = stack.enter_context(own_node(stage, pair))
+        primary = stack.enter_context(own_server(stage))
         home = stage.directory / "replica"
         replica = mariadb.start(
             home, port=free_port(), password=primary.password, options=replication.options(2)
         )
         stack.callback(replica.stop)
+        replication.follow(replica, primary)
+        node = node_on(stage, pair, primary)
         crowd = Crowd(stage, QUEUES, SESSION_MS, name="failover", node=node)
-        replication.follow(replica, primary)  # after the server's own accounts were made
         Failover(stage, pair, node, primary, replica, Played(stage, crowd)).run(tail_s)
 
 
