@@ -188,7 +188,6 @@ def once(chosen: argparse.Namespace) -> Run:
             queues=chosen.queues,
             groups=chosen.groups,
             members=chosen.members,
-            pace_s=chosen.pace,
             ramp_s=chosen.ramp,
         )
         if not chosen.fresh:
@@ -231,9 +230,6 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--join-limit", type=float, default=300.0, help="seconds to join in (default 300)")
     parser.add_argument("--ramp", type=float, default=0.0, help="seconds over which they start (default 0)")
-    parser.add_argument(
-        "--pace", type=float, default=0.0, help="seconds of pause when turned away (default 0)"
-    )
     parser.add_argument("--fresh", action="store_true", help="the members make their groups, too")
     parser.add_argument("--engine", choices=("mysql", "sqlite"), default="mysql")
     parser.add_argument("--rounds", type=int, default=1, help="each on a new server; medians are printed")

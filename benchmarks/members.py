@@ -41,7 +41,6 @@ class Work:
     groups: int
     members: int  # of each group
     wait_ms: int = 30_000  # of a poll
-    pace_s: float = 0.0  # pause after a poll that was answered empty before its time; 0 = none
     ramp_s: float = 0.0  # the members start spread over so long
     prefix: str = "g"
 
@@ -237,7 +236,8 @@ class Member:
             except CatmqError as error:
                 if isinstance(error, Gone):
                     self._lost(error)
-                delay_s = min(backoff.next_s(error), self._interval_s)
+                asked_s = 0.0 if self._consumer_id else (error.retry_after_ms or 0) / 1000
+                delay_s = max(asked_s, min(backoff.next_s(error), self._interval_s))
             await _wait(self._due, delay_s)
             self._due.clear()
 
@@ -355,7 +355,8 @@ class Member:
                 self._due.set()
         if not fenced and self._heard == known and time.monotonic() - begun < wait_ms / 2000:
             self._book.tally.turned_away += 1
-            await asyncio.sleep(self._work.pace_s * random.uniform(0.5, 1.0))
+        if pause_ms := answer.get("retry_after_ms", 0):
+            await _wait(self._news, pause_ms / 1000)
 
 
 async def _wait(event: asyncio.Event, limit_s: float) -> bool:

@@ -11,6 +11,8 @@ from django.core.handlers.wsgi import WSGIHandler
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
+from metadata.turnstile import turnstile
+
 PATHS = ("/api", "/livez", "/readyz", "/metrics")
 
 
@@ -26,7 +28,8 @@ class ApiHandler(WSGIHandler):
 
     def get_response(self, request: HttpRequest) -> HttpResponseBase:
         """The answer, with its length: without one a server would have to send it in chunks."""
-        response = super().get_response(request)
+        with turnstile.passage():
+            response = super().get_response(request)
         if isinstance(response, HttpResponse) and "Content-Length" not in response:
             response["Content-Length"] = str(len(response.content))
         return response

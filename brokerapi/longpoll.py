@@ -6,11 +6,13 @@ moves, the broker is pulled out or stops, or the time is over; then it reads onc
 It never reads a third time, so whatever wakes it for nothing cannot make it spin here.
 
 Waiting threads are capped (`max_waiters`) below the number of threads of the worker: above the cap
-a pull is answered at once, empty, so that sends and commits always find a thread.
+a pull is answered at once, empty, so that sends and commits always find a thread; the answer says when
+to ask again.
 """
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Sequence
@@ -25,11 +27,13 @@ from messagestore.pull import PulledQueue, PullQueue
 from metadata import snapshot
 from metadata.config import config
 from metadata.consumer_ids import ConsumerId
+from metadata.turnstile import turnstile
 
 # States that a client can do nothing about: worth waiting for their end like for a message.
 WAITING_STATES = ("ok", "stopped", "unavailable")
 # Nothing tells when a node is back, or what its replica got meanwhile: such a pull is tried again then.
 UNAVAILABLE_WAIT_S = 1.0
+TURNED_AWAY_MS = (500, 1_000)  # pause of a client that found no place to wait, at random
 
 _places = threading.BoundedSemaphore(config.max_waiters)
 
@@ -45,11 +49,12 @@ class Asked(NamedTuple):
 
 
 class Pulled(NamedTuple):
-    """What it is answered; `generation` is the group's now."""
+    """What it is answered; `generation` is the group's now. `retry_after_ms`: no place to wait was free."""
 
     generation: int
     queues: list[PulledQueue]
     assignment_changed: bool
+    retry_after_ms: int | None = None
 
 
 def pull_or_wait(*, consumer: ConsumerId, asked: Asked) -> Pulled:
@@ -59,8 +64,10 @@ def pull_or_wait(*, consumer: ConsumerId, asked: Asked) -> Pulled:
     """
     draining.check()
     answer = _pull(consumer, asked)
-    if asked.wait_ms == 0 or _worth_telling(answer) or not _places.acquire(blocking=False):
+    if asked.wait_ms == 0 or _worth_telling(answer):
         return answer
+    if not _places.acquire(blocking=False):
+        return answer._replace(retry_after_ms=min(asked.wait_ms, random.randint(*TURNED_AWAY_MS)))
     try:
         _Wait(consumer, asked, answer).run()
     finally:
@@ -110,7 +117,8 @@ class _Wait:
                 # What happened before the waiter was registered would wake nobody.
                 if self._news():
                     return
-                waiter.wait(left_s)
+                with turnstile.aside():
+                    waiter.wait(left_s)
 
     def _news(self) -> bool:
         if draining.hurries() or _generation(self.group_id, self.generation) != self.generation:

@@ -17,6 +17,7 @@ from django.http import HttpRequest
 from brokerapi import formats
 from metadata.config import config
 from metadata.errors import Code, FieldError, Invalid, Malformed, TooLarge
+from metadata.turnstile import turnstile
 
 T = TypeVar("T")
 CHUNK_BYTES = 64 << 10
@@ -115,7 +116,8 @@ def _read_chunked(stream: _Stream) -> bytes:
 
 def _read(stream: _Stream, size: int) -> bytes:
     try:
-        return stream.read(size)
+        with turnstile.aside():
+            return stream.read(size)
     except Exception as error:  # every HTTP server has its own for broken chunks and lost clients
         raise Malformed(f"The body could not be read to its end: {error}.") from error
 

@@ -24,7 +24,7 @@ from brokerapi.views.about import VERSION
 from catmq_site import master
 from messagestore import connections, nodes, queues, subscriptions, topics
 from messagestore.heads import board
-from metadata import acknowledgements, brokers, consumers, leases, rebalance, snapshot
+from metadata import acknowledgements, brokers, consumers, history, leases, rebalance, snapshot
 from metadata.config import config
 from metadata.errors import CatmqError, MetadataUnavailable
 
@@ -56,6 +56,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop]:
         Loop("metrics", 1.0, metrics.sample),
         Loop("nodes", 5.0, nodes.probe),
         Loop("circuits", 0.25, connections.watch),
+        Loop("history", 2.0, history.catch_up),
         leased("expiry", EXPIRY_EVERY_S, consumers.expire, first=consumers.look),
         leased("rebalances", 1.0, OverdueRebalances().run_once),
         leased("unfinished", 30.0, finish_creations),
@@ -189,7 +190,7 @@ class OverdueRebalances:
         now = time.monotonic()
         self.since = {group: self.since.get(group, now) for group in rebalance.pending()}
         overdue = [group for group, first_seen in self.since.items() if now - first_seen >= PATIENCE_S]
-        return rebalance.each(overdue)
+        return rebalance.each(overdue, rebalance.settle)
 
 
 def finish_creations() -> None:

@@ -22,6 +22,7 @@ from metadata import snapshot
 from metadata.config import config
 from metadata.errors import CatmqError, Code, NodeUnavailable
 from metadata.snapshot import NodeInfo
+from metadata.turnstile import turnstile
 
 MAX_AGE_S = 300.0
 BORROW_TIMEOUT_S = 2.0
@@ -135,13 +136,9 @@ class Node:
                 raise self._crowded("wait for its answer")
             self._inside += 1
         try:
-            deadline = time.monotonic() + BORROW_TIMEOUT_S
-            while not self._places.acquire(timeout=_LOOK_EVERY_S):
-                if not passage.probe:
-                    self._look()
-                    self.circuit.check()
-                if time.monotonic() > deadline:
-                    raise self._crowded(f"of this worker have all {config.pool_size} connections")
+            if not self._places.acquire(blocking=False):
+                with turnstile.aside():
+                    self._await_place(passage)
             try:
                 yield
             finally:
@@ -149,6 +146,16 @@ class Node:
         finally:
             with self._guard:
                 self._inside -= 1
+
+    def _await_place(self, passage: Passage) -> None:
+        """Takes a place when one is free; gives up after a while, or when the node turns out to be away."""
+        deadline = time.monotonic() + BORROW_TIMEOUT_S
+        while not self._places.acquire(timeout=_LOOK_EVERY_S):
+            if not passage.probe:
+                self._look()
+                self.circuit.check()
+            if time.monotonic() > deadline:
+                raise self._crowded(f"of this worker have all {config.pool_size} connections")
 
     def _crowded(self, why: str) -> NodeUnavailable:
         what = f"Node {self.info.name} is busy: {self._inside} calls {why}."

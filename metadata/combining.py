@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from metadata.errors import MetadataUnavailable
+from metadata.turnstile import turnstile
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -72,7 +73,8 @@ class Combiner(Generic[Item, Result]):
                 self._hurry.set()
         try:
             if not entry.leads:
-                entry.event.wait(self._limit_s)
+                with turnstile.aside():
+                    entry.event.wait(self._limit_s)
             if entry.leads:
                 self._batch()
             if entry.answer is None:
@@ -116,7 +118,8 @@ class Combiner(Generic[Item, Result]):
         """The next batch, after the pause that is still due since the last one began."""
         pause_s = self._began + self._every_s - time.monotonic()
         if pause_s > 0:
-            self._hurry.wait(pause_s)
+            with turnstile.aside():
+                self._hurry.wait(pause_s)
         with self._lock:
             self._hurry.clear()
             self._began = time.monotonic()

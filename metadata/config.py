@@ -59,7 +59,7 @@ class Config:
     debug: bool = False  # Django's debug pages; never on a server that others reach
     allowed_hosts: tuple[str, ...] = ()  # names it answers to; empty: loopback, or all if bound elsewhere
     workers: int = 2  # broker processes
-    threads: int = 464  # threads of a worker: max_waiters of them may wait, the others work
+    threads: int = 528  # threads of a worker: max_waiters of them may wait, the others work
     max_waiters: int = 400  # long polls of a worker that wait at once; above it a pull is answered at once
     # Speaking to databases
     pool_size: int = 8  # connections of a worker to one node, at most

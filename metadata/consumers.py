@@ -151,7 +151,7 @@ def _uuid(text: str) -> str:
 def _rebalance_now(group_id: int) -> None:
     """Runs the rebalance whose mark was just committed; if it cannot, the sweep over pending() will."""
     try:
-        rebalance.rebalance(group_id)
+        rebalance.settle(group_id)
     except (MetadataUnavailable, NotFound) as error:
         log.warning("group %d is rebalanced later: %s", group_id, error.detail)
 

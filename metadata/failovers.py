@@ -7,7 +7,7 @@ crash in between leaves it offline, and the same command begins anew.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from metadata import access, audit, instances
 from metadata.actors import Actor
@@ -54,9 +54,16 @@ class ReaderEpoch:
     committed: int
 
 
-@transactional
 def begin(*, name: str, verb: str, actor: Actor) -> Begun:
     """Takes a node offline under a new epoch. Needs `admin`; raises NotFound (node_not_found)."""
+    begun = _begin(name=name, verb=verb, actor=actor)
+    with reachable():  # the number is given at the commit; a later one will do as well
+        last = ChangeCounter.objects.values_list("n", flat=True).get()
+    return replace(begun, change=int(last))
+
+
+@transactional
+def _begin(*, name: str, verb: str, actor: Actor) -> Begun:
     access.require(actor, "admin", name, what="node")
     row = DbNode.objects.select_for_update().filter(name=name).first()
     if row is None or row.name != name:
@@ -66,7 +73,8 @@ def begin(*, name: str, verb: str, actor: Actor) -> Begun:
     row.save(update_fields=("state", "epoch"))
     after = {"state": row.state, "epoch": row.epoch}
     audit.record(actor=actor, verb=f"begin_{verb}", kind="node", name=name, before=before, after=after)
-    return Begun(row.pk, row.epoch, changed("node", row.pk), str(before["state"]))
+    changed("node", row.pk)
+    return Begun(row.pk, row.epoch, 0, str(before["state"]))
 
 
 @transactional
@@ -135,12 +143,6 @@ def readers(node_id: int) -> list[ReaderEpoch]:
                 for pk, (name, epoch) in known.items()
             ]
         return found
-
-
-def change() -> int:
-    """The number of the last change."""
-    with reachable():
-        return int(ChangeCounter.objects.values_list("n", flat=True).get())
 
 
 @transactional

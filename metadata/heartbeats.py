@@ -1,10 +1,11 @@
 """Heartbeats: recorded first, then answered with what to own and what to give up.
 
 One UPDATE records all heartbeats that wait in this process (combining.py), and the same leader reads
-for all of them: first the groups' generations, then the queues. In that order an answer may carry
-newer queues than its generation, which costs a member one more heartbeat, but never older ones, which
-could make a release count that was never ordered. Releases are guarded updates of their own, and so that
-no other kind of call can hold a hand-over up, neither they nor the recording take a place at the gate.
+for all of them: first the groups' generations, then the queues where a generation is new (holdings.py). In
+that order an answer may carry newer queues than its generation, which costs a member one more heartbeat, but
+never older ones, which could make a release count that was never ordered. Releases
+are guarded updates of their own, and so that no other kind of call can hold a hand-over up, neither they
+nor the recording take a place at the gate.
 
 A member of a broadcasting group owns every queue that the group reads (instances.py), unless the group's
 limits make it stand by.
@@ -12,9 +13,10 @@ limits make it stand by.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from django.db import transaction
 from django.db.models import Case, When
 
 from metadata import instances, rebalance
@@ -25,11 +27,11 @@ from metadata.config import config
 from metadata.consumer_ids import ConsumerId
 from metadata.errors import Code, Gone
 from metadata.gate import gate, gated_in
+from metadata.holdings import Held, Holder, Holdings, Stops, read_owned, read_stops
 from metadata.locks import group_by_id
 from metadata.models import (
     ConsumerGroup,
     ConsumerGroupConsumer,
-    ConsumerGroupTopic,
     Heartbeat,
     QueueOffset,
 )
@@ -38,18 +40,7 @@ from metadata.transactions import reachable, transactional
 EVERY_S = 0.25  # at most four UPDATEs a second and process; a lone heartbeat is not delayed
 MOST = 500  # ids in one UPDATE
 
-_COLUMNS = (  # no more: a topic's layout alone is 6 KB
-    "queue_id",
-    "epoch",
-    "owner_id",
-    "target_id",
-    "target_generation",
-    "owner__consumer_id",
-    "queue__topic_id",
-    "queue__topic__name",
-    "group_id",
-    "group__stopped",
-)
+_Owned = Callable[[Sequence[Holder]], dict[str, tuple[Held, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +74,6 @@ class _Beat:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """A queue whose owner the member is."""
-
-    topic: str
-    queue: int
-    epoch: int
-    stopped: bool
-    leaving: bool
-    target_generation: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Seen:
     """What was read for one recorded heartbeat; `gone` says why there is none.
 
@@ -103,21 +82,10 @@ class _Seen:
     """
 
     generation: int = 0
-    held: tuple[_Held, ...] = ()
+    held: tuple[Held, ...] = ()
     gone: Gone | None = None
     instance_epoch: int = 0
     stands_by: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Stops:
-    """What operators stopped, as (group, topic) and (group, queue) pairs; a stopped group is told apart."""
-
-    topics: set[tuple[int, int]]
-    queues: set[tuple[int, int]]
-
-    def cover(self, group_id: int, topic_id: int, queue: int) -> bool:
-        return (group_id, topic_id) in self.topics or (group_id, queue) in self.queues
 
 
 def heartbeat(*, consumer: ConsumerId, generation: int, owned: Sequence[tuple[int, int]]) -> HeartbeatAnswer:
@@ -160,80 +128,51 @@ def _told_to_stand_by(consumer: ConsumerId, seen: _Seen, owned: Sequence[tuple[i
     return HeartbeatAnswer(seen.generation, (), tuple(sorted({queue for queue, _ in owned})))
 
 
-def _released(one: _Held, generation: int, holds: set[int]) -> bool:
+def _released(one: Held, generation: int, holds: set[int]) -> bool:
     return one.leaving and one.target_generation <= generation and one.queue not in holds
 
 
 @gated_in(None)
 def _record(beats: Sequence[_Beat]) -> list[_Seen]:
     """Records a batch of heartbeats and reads the answers; in the order of `beats`."""
+    ids = sorted({beat.consumer.member_id for beat in beats})
     with reachable():
-        valid = _texts(beats)
-        alive = sorted({beat.consumer.member_id for beat in beats if _is_valid(beat, valid)})
-        Heartbeat.objects.filter(pk__in=alive).update(last_seen=UtcNow())
-        return _read(beats)
+        members = _members(ids)
+        alive = sorted({beat.consumer.member_id for beat in beats if _is_valid(beat, members)})
+        if Heartbeat.objects.filter(pk__in=alive).update(last_seen=UtcNow()) < len(alive):
+            members = _members(ids)  # somebody expired meanwhile
+        return _read(beats, members, _holdings.of)
 
 
-def _texts(beats: Sequence[_Beat]) -> dict[int, str | None]:
-    """Member id → the consumer id that is valid for it now."""
-    ids = sorted({beat.consumer.member_id for beat in beats})
-    return dict(ConsumerGroupConsumer.objects.filter(pk__in=ids).values_list("pk", "consumer_id"))
+def _is_valid(beat: _Beat, members: Mapping[int, ConsumerGroupConsumer]) -> bool:
+    member = members.get(beat.consumer.member_id)
+    return member is not None and member.consumer_id == beat.consumer.text
 
 
-def _is_valid(beat: _Beat, texts: dict[int, str | None]) -> bool:
-    return texts.get(beat.consumer.member_id) == beat.consumer.text
+def _members(ids: list[int]) -> dict[int, ConsumerGroupConsumer]:
+    """Member id → a membership that can be recorded: an expired one has no heartbeat row."""
+    rows = ConsumerGroupConsumer.objects.filter(pk__in=ids, heartbeat__isnull=False)
+    return {row.pk: row for row in rows.select_related("group")}
 
 
-def _read(beats: Sequence[_Beat]) -> list[_Seen]:
+def _read(beats: Sequence[_Beat], members: Mapping[int, ConsumerGroupConsumer], owned: _Owned) -> list[_Seen]:
     """What each member must know; also notes which generation a member says it has applied."""
-    ids = sorted({beat.consumer.member_id for beat in beats})
-    members = {row.pk: row for row in _members(ids)}
-    stops = _stops(sorted({row.group_id for row in members.values()}))
-    found = _owners(ids, stops) | _broadcast(members.values(), stops)
+    holders = [
+        Holder(row.pk, row.consumer_id, row.group_id, row.group.generation)
+        for row in members.values()
+        if row.group.mode == ConsumerGroup.Mode.CLUSTERING
+    ]
+    found = {text: _Seen(held=held) for text, held in owned(holders).items()} | _broadcast(members.values())
     _note_generations(beats, members)
     return [_seen(beat, members.get(beat.consumer.member_id), found) for beat in beats]
 
 
-def _members(ids: list[int]) -> list[ConsumerGroupConsumer]:
-    """Memberships that were recorded: an expired one has no heartbeat row."""
-    rows = ConsumerGroupConsumer.objects.filter(pk__in=ids, heartbeat__isnull=False)
-    return list(rows.select_related("group"))
-
-
-def _stops(groups: list[int]) -> _Stops:
-    stops = _Stops(set(), set())
-    rows = ConsumerGroupTopic.objects.filter(group_id__in=groups)
-    for group_id, topic_id, stopped, some in rows.values_list(
-        "group_id", "topic_id", "stopped", "stopped_queues"
-    ):
-        if stopped:
-            stops.topics.add((group_id, topic_id))
-        stops.queues.update((group_id, queue) for queue in some)
-    return stops
-
-
-def _owners(ids: list[int], stops: _Stops) -> dict[str, _Seen]:
-    """Consumer id → the queues it owns. Keyed by the text, so that a replaced member is told nothing."""
-    rows = QueueOffset.objects.filter(owner_id__in=ids).order_by("queue_id").values_list(*_COLUMNS)
-    found: dict[str, list[_Held]] = {}
-    for queue, epoch, owner, target, ordered, text, topic_id, topic, group_id, group_stopped in rows:
-        held = _Held(
-            topic=topic,
-            queue=queue,
-            epoch=epoch,
-            stopped=group_stopped or stops.cover(group_id, topic_id, queue),
-            leaving=target != owner,
-            target_generation=ordered,
-        )
-        found.setdefault(text, []).append(held)
-    return {text: _Seen(held=tuple(held)) for text, held in found.items()}
-
-
-def _broadcast(members: Iterable[ConsumerGroupConsumer], stops: _Stops) -> dict[str, _Seen]:
+def _broadcast(members: Iterable[ConsumerGroupConsumer]) -> dict[str, _Seen]:
     """Consumer id → what it owns, or would if it did not stand by, of members of broadcasting groups."""
     mine = [one for one in members if one.group.mode == ConsumerGroup.Mode.BROADCASTING]
     if not mine:
         return {}
+    stops = read_stops(sorted({one.group_id for one in mine}))
     waiting = _standing_by(mine)
     epochs = instances.epochs([one.consumer_id for one in mine])
     reads: dict[int, list[instances.Read]] = {}
@@ -250,8 +189,8 @@ def _broadcast(members: Iterable[ConsumerGroupConsumer], stops: _Stops) -> dict[
     }
 
 
-def _held(read: instances.Read, instance_epoch: int, stops: _Stops) -> _Held:
-    return _Held(
+def _held(read: instances.Read, instance_epoch: int, stops: Stops) -> Held:
+    return Held(
         topic=read.topic,
         queue=read.queue,
         epoch=read.base_epoch + instance_epoch,
@@ -272,9 +211,10 @@ def _has_limits(group: ConsumerGroup) -> bool:
     return bool(group.allow_addresses or group.deny_addresses or group.max_active_members)
 
 
-def _note_generations(beats: Sequence[_Beat], members: dict[int, ConsumerGroupConsumer]) -> None:
+def _note_generations(beats: Sequence[_Beat], members: Mapping[int, ConsumerGroupConsumer]) -> None:
     """Writes the applied generation of members that moved on, in one UPDATE: right after many groups were
-    rebalanced, one for each would hold up everybody's answer."""
+    rebalanced, one for each would hold up everybody's answer. So would a row that somebody has locked: it is
+    left to the next heartbeat."""
     moved: dict[int, list[int]] = {}
     for beat in beats:
         row = members.get(beat.consumer.member_id)
@@ -283,7 +223,9 @@ def _note_generations(beats: Sequence[_Beat], members: dict[int, ConsumerGroupCo
     if moved:
         reached = Case(*(When(pk__in=ids, then=generation) for generation, ids in sorted(moved.items())))
         rows = ConsumerGroupConsumer.objects.filter(pk__in=sorted(pk for ids in moved.values() for pk in ids))
-        rows.filter(generation__lt=reached).update(generation=reached)
+        with transaction.atomic():
+            free = list(rows.select_for_update(skip_locked=True).values_list("pk", flat=True))
+            rows.filter(pk__in=free, generation__lt=reached).update(generation=reached)
 
 
 def _seen(beat: _Beat, member: ConsumerGroupConsumer | None, found: dict[str, _Seen]) -> _Seen:
@@ -319,7 +261,8 @@ def _release(*, consumer: ConsumerId, generation: int, holds: set[int]) -> _Seen
     if sum(rebalance.hand_over(row) for row in leaving):
         rebalance.next_generation(group.pk)
         changed("group", group.pk)
-    return _read([_Beat(consumer, generation)])[0]
+    # Not through what is remembered: until this is committed nobody else may see it.
+    return _read([_Beat(consumer, generation)], _members([consumer.member_id]), read_owned)[0]
 
 
 def _new_combiner() -> Combiner[_Beat, _Seen]:
@@ -335,3 +278,4 @@ def _new_combiner() -> Combiner[_Beat, _Seen]:
 
 
 _combiner = _new_combiner()
+_holdings = Holdings()  # as this process read them

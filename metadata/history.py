@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,7 +17,7 @@ from metadata.clock import UtcNow, database_now, ms
 from metadata.clock import before as earlier
 from metadata.consumer_ids import ConsumerId
 from metadata.errors import Invalid, MetadataUnavailable
-from metadata.gate import gated
+from metadata.gate import gated_in
 from metadata.locks import no_group
 from metadata.models import ConsumerGroup, QueueOffset, Rebalance, RebalanceMove
 from metadata.pages import MAX_LIMIT
@@ -24,6 +26,7 @@ from metadata.transactions import reachable
 log = logging.getLogger(__name__)
 KEPT_DAYS = 30
 KEPT_EACH = 1_000  # of one group
+MOST_LATE = 1_000  # notes that wait for the database
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,18 @@ class RebalanceView:
     at_ms: int
     assignment: Mapping[str, Sequence[int]]
     moves: tuple[MoveView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """Queue → epoch of what a consumer acquired at a time.monotonic()."""
+
+    consumer: ConsumerId
+    epochs: Mapping[int, int]
+    at: float
+
+
+_late: deque[_Note] = deque(maxlen=MOST_LATE)
 
 
 def page(
@@ -119,19 +134,34 @@ def record(
 def acquired(*, consumer: ConsumerId, queues: Sequence[tuple[int, int]]) -> None:
     """Notes that the owner acquired these (queue, epoch)s on their nodes: their pauses are over.
 
-    Only the history depends on it, so a metadata database that is away is not an error here.
+    Only the history depends on it, so a metadata database that is away is not an error here: it is noted
+    when the database is back (catch_up).
     """
     if consumer.instance_id:
         return
+    note = _Note(consumer, dict(queues), time.monotonic())
     try:
-        _note_acquired(consumer=consumer, epochs=dict(queues))
+        _write(note)
     except MetadataUnavailable as error:
-        log.info("group %d: pauses are not recorded: %s", consumer.group_id, error.detail)
+        log.info("group %d: pauses are recorded later: %s", consumer.group_id, error.detail)
+        _late.append(note)
 
 
-@gated
-def _note_acquired(*, consumer: ConsumerId, epochs: Mapping[int, int]) -> None:
+def catch_up() -> None:
+    """Notes what could not be noted when it happened. Raises MetadataUnavailable if it still cannot."""
+    for _ in range(len(_late)):
+        note = _late.popleft()
+        try:
+            _write(note)
+        except MetadataUnavailable:
+            _late.appendleft(note)
+            raise
+
+
+@gated_in("notes")
+def _write(note: _Note) -> None:
     """By guarded updates, not under the group's lock: a new owner must not wait for a rebalance to end."""
+    consumer, epochs = note.consumer, note.epochs
     with reachable():
         rows = QueueOffset.objects.filter(
             group=consumer.group_id,
@@ -148,7 +178,10 @@ def _note_acquired(*, consumer: ConsumerId, epochs: Mapping[int, int]) -> None:
         held = QueueOffset.objects.filter(pk__in=[row.pk for row in mine], owner=member)
         held.update(held_by=member.identity)
         held.filter(target=member).update(idle_since=None)  # one that leaves again goes on waiting
-        pauses = {row.queue_id: max(0, ms(row.now) - ms(row.idle_since)) for row in mine if row.idle_since}
+        ago_ms = int((time.monotonic() - note.at) * 1000)
+        pauses = {
+            row.queue_id: max(0, ms(row.now) - ago_ms - ms(row.idle_since)) for row in mine if row.idle_since
+        }
         _record_pauses(group_id=consumer.group_id, member=member.identity, pauses=pauses)
 
 

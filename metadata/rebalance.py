@@ -143,17 +143,19 @@ def neglected(limit: int = 1_000) -> list[int]:
     return random.sample(groups, min(limit, len(groups)))
 
 
-def each(groups: Iterable[int]) -> int:
-    """Rebalances some groups, in any order; how many there were. One that fails keeps no other waiting.
+def each(groups: Iterable[int], run: Callable[[int], object] | None = None) -> int:
+    """Runs rebalance(), or `run`, for some groups in any order; how many there were. One that fails keeps no
+    other waiting.
 
     Raises MetadataUnavailable at the end, if one could not be reached.
     """
+    act = run or rebalance
     ids = list(groups)
     random.shuffle(ids)
     failure: MetadataUnavailable | None = None
     for group_id in ids:
         try:
-            rebalance(group_id)
+            act(group_id)
         except NotFound:  # deleted meanwhile
             continue
         except MetadataUnavailable as error:
@@ -203,6 +205,22 @@ def rebalance(group_id: int) -> Moves:
     group, moves = _locked_and_rebalanced(group_id)
     _tell(group, moves)
     return moves
+
+
+def settle(group_id: int) -> None:
+    """Rebalances a group that is marked; of many that join at once, the first does it for all that have.
+
+    Raises NotFound(group_not_found).
+    """
+    _tell(*_settled(group_id))
+
+
+@transactional
+def _settled(group_id: int) -> tuple[str, Moves]:
+    group = group_by_id(group_id)
+    if group.rebalance_wanted == group.rebalance_done:
+        return group.name, Moves(group.pk, group.generation)
+    return group.name, _rebalanced(group)
 
 
 @transactional

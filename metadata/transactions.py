@@ -71,10 +71,14 @@ def lacks_schema(error: Exception) -> bool:
 
 @contextmanager
 def reachable() -> Iterator[None]:
-    """Turns "the metadata database is away" into MetadataUnavailable and throws the connection away."""
+    """Turns "the metadata database is away" into MetadataUnavailable and throws the connection away.
+
+    A cursor that is closed on a connection that broke meanwhile raises the driver's own errors.
+    """
+    driver = transaction.get_connection().Database
     try:
         yield
-    except (OperationalError, InterfaceError) as error:
+    except (OperationalError, InterfaceError, driver.OperationalError, driver.InterfaceError) as error:
         if lacks_schema(error):
             raise  # not an outage: the database was not migrated
         if not transaction.get_connection().in_atomic_block:

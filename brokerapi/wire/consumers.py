@@ -148,12 +148,14 @@ class PulledAnswer(Answer, kw_only=True, omit_defaults=True):
     gap: Gap | UnsetType = UNSET
 
 
-class PullAnswer(Answer, kw_only=True):
-    """`assignment_changed`: the group's generation moved, heartbeat at once."""
+class PullAnswer(Answer, kw_only=True, omit_defaults=True):
+    """`assignment_changed`: the group's generation moved, heartbeat at once. `retry_after_ms`: as many polls
+    as may wait do so already; ask again after so long."""
 
     generation: int
     queues: list[PulledAnswer]
     assignment_changed: bool
+    retry_after_ms: int | UnsetType = UNSET
 
 
 def pull_answer(pulled: Pulled, kind: formats.Format) -> PullAnswer:
@@ -162,6 +164,7 @@ def pull_answer(pulled: Pulled, kind: formats.Format) -> PullAnswer:
         generation=pulled.generation,
         queues=[_pulled(queue, kind) for queue in pulled.queues],
         assignment_changed=pulled.assignment_changed,
+        retry_after_ms=UNSET if pulled.retry_after_ms is None else pulled.retry_after_ms,
     )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from typing import Any
 
 from django.db.backends.mysql import base
+from django.db.backends.utils import debug_transaction
 
 from catmq_site.mysql.idle import idle
 
@@ -13,7 +15,15 @@ MAX_AGE_S = 300  # no connection is kept longer, so that a moved server is found
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
-    """One thread's connection, taken from the idle ones and given back by close()."""
+    """One thread's connection, taken from the idle ones and given back by close().
+
+    `last_words` are statements that a transaction sends together with its COMMIT, in one string: a lock that
+    they take is held while the server works, and not while this process waits.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.last_words: list[str] = []
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         """An idle connection made with the same parameters, else a new one."""
@@ -38,7 +48,27 @@ class DatabaseWrapper(base.DatabaseWrapper):
             return
         super().set_autocommit(autocommit, *more, **named)
 
+    def _commit(self) -> None:
+        if not self.last_words:
+            super()._commit()  # type: ignore[misc]  # the stubs lack it
+            return
+        text, self.last_words = "; ".join([*self.last_words, "COMMIT"]), []
+        # What an error in the middle leaves open the caller rolls back, as after any COMMIT that failed.
+        with (
+            debug_transaction(self, "COMMIT"),
+            self.wrap_database_errors,
+            closing(self.connection.cursor()) as cursor,
+        ):
+            cursor.execute(text)
+            while cursor.nextset():
+                pass
+
+    def _rollback(self) -> None:
+        self.last_words = []
+        super()._rollback()  # type: ignore[misc]  # the stubs lack it
+
     def _close(self) -> None:
+        self.last_words = []
         if self.connection is None:
             return
         young = time.monotonic() - self.connection.born < MAX_AGE_S

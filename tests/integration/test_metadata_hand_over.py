@@ -219,10 +219,10 @@ def test_a_heartbeat_is_refused_while_the_database_is_away(monkeypatch: pytest.M
     rows.world()
     member = Member("a").register()
 
-    def away(beats: object) -> dict[int, str]:
+    def away(ids: object) -> None:
         raise OperationalError(2013, "Lost connection to server during query")
 
-    monkeypatch.setattr(heartbeats, "_texts", away)
+    monkeypatch.setattr(heartbeats, "_members", away)
     with pytest.raises(MetadataUnavailable):
         member.beat()
     monkeypatch.undo()
@@ -288,3 +288,68 @@ def test_generations_of_many_groups_are_noted_in_one_statement() -> None:
     assert len(updates) == 1
     noted = ConsumerGroupConsumer.objects.order_by("pk").values_list("generation", flat=True)
     assert list(noted) == [11, 12, 13, 14, 15]
+
+
+def test_a_batch_in_quiet_times_asks_twice_and_knows_every_change_at_once() -> None:
+    """Who the members are, and that they live: what they own is remembered while the generation stands."""
+    queues = rows.world()
+    first = Member("a").register()
+    first.beat()
+    first.beat()
+    assert first.id is not None
+    beat = heartbeats._Beat(first.id, first.generation)
+
+    asked: list[str] = []
+
+    def look(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+        asked.append(sql.split()[0])
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(look):
+        (seen,) = heartbeats._record([beat])
+    assert asked == ["SELECT", "UPDATE"]
+    assert [one.queue for one in seen.held] == list(queues)
+
+    Member("b").register()
+    (seen,) = heartbeats._record([beat])
+    assert {one.queue for one in seen.held if one.leaving} == set(queues[2:])
+
+
+def test_what_is_remembered_of_a_member_is_not_that_of_its_successor() -> None:
+    queues = rows.world()
+    first = Member("a", instance_id="one").register()
+    first.beat()
+    heir = Member("a", instance_id="one").register()
+
+    assert first.id is not None
+    first_told = heartbeats._record([heartbeats._Beat(first.id, 0)])[0]
+    told = heir.beat()
+
+    assert first_told.gone is not None
+    assert [(one.queue, one.epoch) for one in told.assigned] == [(queue, 2) for queue in queues]
+
+
+def test_of_members_that_join_at_once_the_first_rebalance_is_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows.world()
+    later: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(consumers, "_rebalance_now", later.append)
+        Member("a").register()
+        Member("b").register()
+
+    with monkeypatch.context() as patch:
+        runs: list[int] = []
+        made = rebalance._rebalanced
+
+        def counted(group: ConsumerGroup) -> rebalance.Moves:
+            runs.append(group.pk)
+            return made(group)
+
+        patch.setattr(rebalance, "_rebalanced", counted)
+        for group_id in later:
+            rebalance.settle(group_id)
+
+    assert len(later) == 2
+    assert len(runs) == 1

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from catmq_site import jobs, tasks
-from metadata import consumers, groups, history, rebalance, snapshot, subscriptions
+from metadata import clock, consumers, groups, history, rebalance, snapshot, subscriptions
 from metadata.actors import Actor
 from metadata.errors import Code, Conflict, Forbidden, Invalid, MetadataUnavailable, NotFound
 from metadata.models import AuditLog, ConsumerGroup, QueueOffset, Rebalance, RebalanceMove
@@ -117,6 +118,30 @@ def test_a_repeated_acquire_and_one_of_an_old_epoch_change_no_pause() -> None:
 
     assert past() == before
     assert QueueOffset.objects.filter(idle_since__isnull=False).exists()
+
+
+def test_an_acquire_that_could_not_be_noted_is_noted_later_with_the_pause_it_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows.world(queues=1)
+    now = [1_000.0]
+    monkeypatch.setattr(history, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    member = Member("a").register()
+    member.beat()
+    with monkeypatch.context() as patch:
+        patch.setattr("metadata.gate.gate._failed", 99)
+        patch.setattr("metadata.gate.gate._next_probe", float("inf"))
+        acquire(member)
+        with pytest.raises(MetadataUnavailable):
+            history.catch_up()
+    QueueOffset.objects.update(idle_since=clock.before(clock.database_now(), seconds=700))
+
+    now[0] += 600.0
+    history.catch_up()
+
+    (pause_ms,) = (move.pause_ms for move in past()[0].moves)
+    assert pause_ms is not None and 99_000 <= pause_ms < 200_000
+    assert not QueueOffset.objects.filter(idle_since__isnull=False).exists()
 
 
 def test_a_rebalance_that_was_not_asked_for_and_moves_nothing_leaves_no_row() -> None:

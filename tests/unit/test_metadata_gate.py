@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,8 @@ from metadata.combining import Combiner
 from metadata.config import config
 from metadata.consumer_ids import ConsumerId
 from metadata.errors import MetadataUnavailable
-from metadata.gate import CALLS, Gate
+from metadata.gate import AGAIN_S, CALLS, Gate, Turns
+from tests.support.waiting import until
 
 LIMIT_S = 10.0
 
@@ -35,8 +37,8 @@ def combiner(
     return Combiner(write, every_s=0.0, most=most, places=places, limit_s=limit_s)
 
 
-def test_a_full_gate_refuses_at_once() -> None:
-    gate = Gate(places=1)
+def test_a_full_gate_refuses_who_waited_in_vain() -> None:
+    gate = Gate(places=1, patience_s=0)
 
     with gate.passage(), pytest.raises(MetadataUnavailable), gate.passage():
         pass
@@ -44,8 +46,53 @@ def test_a_full_gate_refuses_at_once() -> None:
         pass
 
 
+def test_who_waits_at_a_full_gate_gets_the_next_place(in_threads: Callable[..., list[Any]]) -> None:
+    gate = Gate(places=1, patience_s=LIMIT_S)
+
+    def come() -> None:
+        with gate.passage():
+            time.sleep(0.01)
+
+    in_threads([come] * 4)
+
+
+def test_nobody_waits_at_a_full_gate_that_shuts(in_threads: Callable[..., list[Any]]) -> None:
+    gate = Gate(places=1, failures=1, pause_s=60, patience_s=LIMIT_S)
+    inside = threading.Event()
+
+    def hold() -> None:
+        with pytest.raises(MetadataUnavailable), gate.passage():
+            inside.set()
+            assert until(lambda: gate._waiting == 1)
+            raise MetadataUnavailable("away")
+
+    def come() -> None:
+        assert inside.wait(LIMIT_S)
+        begun = time.monotonic()
+        with pytest.raises(MetadataUnavailable, match="is away"), gate.passage():
+            pass
+        assert time.monotonic() - begun < LIMIT_S / 2
+
+    in_threads([hold, come])
+
+
+def test_refused_calls_come_back_one_after_the_other() -> None:
+    turns = Turns(places=2)
+    for _ in range(200):
+        turns.ended(0.2)
+
+    given = [turns.next_ms() for _ in range(300)]
+
+    soonest_ms, latest_ms = (int(seconds * 1000) for seconds in AGAIN_S)
+    assert given[0] == soonest_ms
+    rising = given[: given.index(max(given)) + 1]
+    assert rising == sorted(rising)
+    assert len(rising) >= (latest_ms - soonest_ms) / 100 - 2  # 2 places, 0.2 s a call: a turn each 0.1 s
+    assert all(latest_ms / 2 - 1 <= one <= latest_ms for one in given[len(rising) :])
+
+
 def test_lanes_fill_apart_and_shut_together() -> None:
-    gate = Gate(places=2, failures=1, pause_s=60)
+    gate = Gate(places=2, failures=1, pause_s=60, patience_s=0)
 
     with gate.passage(), gate.passage("acquire"), gate.passage(), gate.passage(None), gate.passage(None):
         for lane in ("acquire", CALLS):

@@ -56,6 +56,13 @@ class Plan:
     some_are_full: bool
 
 
+def _pause_s(plan: Plan, answer: dict[str, Any]) -> float:
+    """How long to leave the broker alone after a pull that brought nothing, 0 if it waited there."""
+    # A broker where as many wait as may says when to ask again.
+    turned_away_s: float = answer.get("retry_after_ms", 0) / 1000
+    return max(turned_away_s, BEHIND_S if plan.some_are_full else 0.0)
+
+
 class Fetcher:
     """Fetches for one consumer."""
 
@@ -139,8 +146,8 @@ class Fetcher:
                 # It left, or is another member by now.
                 return
             self._brought = self._take_over(plan, answer)
-            if plan.some_are_full and not self._brought:
-                state.changed.wait(BEHIND_S)
+            if not self._brought and (pause_s := _pause_s(plan, answer)):
+                state.changed.wait(pause_s)
 
     def _note_room(self, plan: Plan | None) -> None:
         """Tells since when no pull is possible; the acquirer listens for it meanwhile."""

@@ -311,7 +311,9 @@ class Membership:
         level = logging.INFO if error.code == "draining" else logging.WARNING
         what = "heartbeat" if registered else "registering"
         log.log(level, "group %s: %s failed: %s", self._group, what, error)
-        return min(self._backoff.next_s(error), state.heartbeat_interval_s)
+        # A broker that is busy with others may give a newcomer a later turn.
+        asked_s = 0.0 if registered else (error.retry_after_ms or 0) / 1000
+        return max(asked_s, min(self._backoff.next_s(error), state.heartbeat_interval_s))
 
     def _is_coordinator_lost(self, error: CatmqError) -> bool:
         """Whether no broker has metadata: all said so, or could not be reached, since the last heartbeat.

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
-from django.db import close_old_connections, connection, transaction
+import pytest
+from django.db import OperationalError, close_old_connections, connection, transaction
 
 from catmq_site.mysql.idle import MAX_IDLE, IdleConnections, idle
-from metadata.models import Topic
+from metadata.changes import changed
+from metadata.models import ChangeCounter, ChangeLog, DbNode, Topic
+from tests.support import rows
 from tests.support.mariadb import MariaDB
 
 
@@ -87,3 +92,60 @@ def age_all() -> None:
     """Makes every idle connection look as if it had rested for a while."""
     for stack in idle._stacks.values():
         stack[:] = [(raw, since - 60) for raw, since in stack]
+
+
+def test_the_counter_of_changes_is_not_locked_before_a_transaction_commits(
+    metadata_db: None, in_threads: Callable[..., list[Any]]
+) -> None:
+    """Who counted first may still be at work when the next one is done."""
+    rows.node()
+    row, done = DbNode.objects.get().pk, threading.Event()
+
+    def slow() -> int:
+        with transaction.atomic():
+            changed("node", row)
+            assert done.wait(10)
+        return ChangeCounter.objects.get().n
+
+    def quick() -> int:
+        with transaction.atomic():
+            changed("node", row)
+        done.set()
+        return ChangeCounter.objects.get().n
+
+    before = ChangeCounter.objects.get().n
+    last, first = in_threads([slow, quick])
+
+    assert first <= last == before + 2
+    logged = ChangeLog.objects.filter(n__gt=before).order_by("n").values_list("n", "kind", "row")
+    assert list(logged) == [(before + 1, "node", row), (before + 2, "node", row)]
+
+
+def test_a_transaction_that_is_rolled_back_counts_no_change_then_or_later(metadata_db: None) -> None:
+    rows.node()
+    row = DbNode.objects.get().pk
+    before = ChangeCounter.objects.get().n
+
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        changed("node", row)
+        raise ZeroDivisionError
+    with transaction.atomic():
+        DbNode.objects.update(host="elsewhere")
+
+    assert ChangeCounter.objects.get().n == before
+
+
+def test_a_change_that_cannot_be_counted_undoes_the_transaction(metadata_db: None, mariadb: MariaDB) -> None:
+    rows.node()
+    row = DbNode.objects.get()
+    database = connection.settings_dict["NAME"]
+    with closing(mariadb.connect()) as other, pytest.raises(OperationalError, match="1205"):
+        other.query("START TRANSACTION")
+        other.query(f"UPDATE {database}.metadata_changecounter SET n = n + 1")
+        with transaction.atomic():
+            DbNode.objects.update(name="renamed")
+            changed("node", row.pk)
+
+    assert DbNode.objects.get().name == row.name
+    with transaction.atomic():
+        changed("node", row.pk)

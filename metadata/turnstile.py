@@ -1,0 +1,93 @@
+"""Few of a broker's threads work at once; the others wait for their turn, outside the interpreter.
+
+A worker has hundreds of threads, because most of them wait. When many have something to do, all of them
+would fight for the interpreter, and each would get it back only after all the others, after every call of a
+database: what takes milliseconds then takes seconds, and locks are held for as long. So a request passes a
+turnstile, in the order of arrival, and whoever waits for something else than a database steps aside meanwhile
+and comes back before the newcomers.
+
+A database that does not answer keeps its callers inside. So if nobody has left for STALL_S, one more is let
+in: everything else stays possible, if slowly.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+PLACES = 12
+STALL_S = 0.02
+
+
+class Turnstile:
+    """Lets `places` threads work at once. A thread that never entered passes everything freely."""
+
+    def __init__(self, *, places: int = PLACES, stall_s: float = STALL_S) -> None:
+        self._places, self._stall_s = places, stall_s
+        self._guard = threading.Lock()
+        self._inside = 0
+        self._returning: deque[threading.Event] = deque()
+        self._coming: deque[threading.Event] = deque()
+        self._moved_at = 0.0  # time.monotonic() of the last time that somebody left, or was let in beyond
+        self._mine = threading.local()
+
+    @contextmanager
+    def passage(self) -> Iterator[None]:
+        """The work of one request."""
+        self._enter(self._coming)
+        self._mine.entered = True
+        try:
+            yield
+        finally:
+            self._mine.entered = False
+            self._leave()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Something that the thread waits for, and that is no work."""
+        if not getattr(self._mine, "entered", False):
+            yield
+            return
+        self._mine.entered = False
+        self._leave()
+        try:
+            yield
+        finally:
+            self._enter(self._returning)
+            self._mine.entered = True
+
+    def _enter(self, queue: deque[threading.Event]) -> None:
+        with self._guard:
+            if self._inside < self._places:
+                self._inside += 1
+                return
+            mine = threading.Event()
+            queue.append(mine)
+            # Who is far behind looks rarely: hundreds that look around would only fight for the interpreter.
+            look_s = self._stall_s * (len(self._returning) + len(self._coming))
+        while not mine.wait(look_s):
+            with self._guard:
+                now = time.monotonic()
+                if now - self._moved_at >= self._stall_s:
+                    self._moved_at = now
+                    self._admit()
+
+    def _leave(self) -> None:
+        with self._guard:
+            self._moved_at = time.monotonic()
+            self._inside -= 1
+            if self._inside < self._places:
+                self._admit()
+
+    def _admit(self) -> None:
+        """Lets the next one in, if any waits. The caller holds the guard."""
+        queue = self._returning or self._coming
+        if queue:
+            self._inside += 1
+            queue.popleft().set()
+
+
+turnstile = Turnstile()  # of this process

@@ -1,0 +1,98 @@
+"""The turnstile: few work at once, whoever waits steps aside, and nobody is shut out."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from metadata.turnstile import Turnstile
+from tests.support.waiting import until
+
+LIMIT_S = 15.0
+NEVER_S = 3600.0  # nobody is let in beyond the places
+
+
+def waiting(turnstile: Turnstile) -> int:
+    return len(turnstile._coming) + len(turnstile._returning)
+
+
+def test_no_more_than_its_places_work_at_once(in_threads: Callable[..., list[Any]]) -> None:
+    turnstile = Turnstile(places=3, stall_s=NEVER_S)
+    guard, inside, most = threading.Lock(), [0], [0]
+
+    def work() -> None:
+        for _ in range(50):
+            with turnstile.passage():
+                with guard:
+                    inside[0] += 1
+                    most[0] = max(most[0], inside[0])
+                time.sleep(0.0001)
+                with guard:
+                    inside[0] -= 1
+
+    in_threads([work] * 12)
+
+    assert turnstile._inside == 0
+    assert most[0] == 3
+    assert waiting(turnstile) == 0
+
+
+def test_who_steps_aside_makes_room_and_comes_back_before_the_newcomers(
+    in_threads: Callable[..., list[Any]],
+) -> None:
+    turnstile = Turnstile(places=1, stall_s=NEVER_S)
+    stepped_aside, has_come = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def first() -> None:
+        with turnstile.passage():
+            with turnstile.aside():
+                stepped_aside.set()
+                assert has_come.wait(LIMIT_S)
+            order.append("first")
+
+    def second() -> None:
+        assert stepped_aside.wait(LIMIT_S)
+        with turnstile.passage():
+            order.append("second")
+            assert until(lambda: len(turnstile._coming) == 1)
+            has_come.set()
+            assert until(lambda: len(turnstile._returning) == 1)
+
+    def third() -> None:
+        assert until(lambda: order == ["second"])
+        with turnstile.passage():
+            order.append("third")
+
+    in_threads([first, second, third])
+
+    assert order == ["second", "first", "third"]
+
+
+def test_while_all_who_are_inside_are_stuck_the_others_are_let_in_one_by_one(
+    in_threads: Callable[..., list[Any]],
+) -> None:
+    turnstile = Turnstile(places=2, stall_s=0.01)
+    through: list[int] = []
+
+    def stuck() -> None:
+        with turnstile.passage():
+            assert until(lambda: len(through) == 5)
+
+    def quick() -> None:
+        assert until(lambda: turnstile._inside >= 2)
+        with turnstile.passage():
+            through.append(1)
+
+    in_threads([stuck, stuck, *[quick] * 5])
+
+    assert turnstile._inside == 0
+
+
+def test_a_thread_that_never_entered_steps_aside_freely() -> None:
+    turnstile = Turnstile(places=1, stall_s=NEVER_S)
+    with turnstile.aside():
+        pass
+    assert turnstile._inside == 0
