@@ -64,30 +64,18 @@ class Circuit:
     @contextmanager
     def passage(self, *, may_probe: bool) -> Iterator[Passage]:
         """One call. Raises NodeUnavailable without making it while open; what the call raises goes on."""
-        passage = self._enter(may_probe)
+        passage = self.enter(may_probe=may_probe)
         try:
             yield passage
-        except faults.Unreachable:
-            self._failure(passage)
+        except BaseException as error:
+            self.end(passage, error)
             raise
-        except faults.Ambiguous as fault:
-            if fault.lost:
-                self._failure(passage)
-            else:
-                self._answered(passage)
-            raise
-        except BaseException:
-            self._leave(passage)
-            raise
-        self._leave(passage)
+        self.end(passage)
 
-    def trip(self) -> None:
-        """Opens it: the node is silent. The next probe may go at once."""
-        with self._lock:
-            if not self._open:
-                self._open, self._pause_s, self._probe_at = True, self._first_pause_s, time.monotonic()
-
-    def _enter(self, may_probe: bool) -> Passage:
+    def enter(self, *, may_probe: bool) -> Passage:
+        """Begins one call, which `end` must end. Raises NodeUnavailable while open, except for a probe."""
+        if not self._open:
+            return Passage(probe=False)
         with self._lock:
             if not self._open:
                 return Passage(probe=False)
@@ -96,18 +84,22 @@ class Circuit:
             self._probing = True
             return Passage(probe=True)
 
-    def _leave(self, passage: Passage) -> None:
-        if passage.asked:
-            self._answered(passage)
-        elif passage.probe:
-            self._probing = False
-
-    def _answered(self, passage: Passage) -> None:
-        if self._failed or self._open:
+    def end(self, passage: Passage, error: BaseException | None = None) -> None:
+        """Ends a call, and learns from what it raised."""
+        if isinstance(error, faults.Unreachable) or (isinstance(error, faults.Ambiguous) and error.lost):
+            self._failure(passage)
+            return
+        if passage.asked and (self._failed or self._open):
             with self._lock:
                 self._failed, self._open = 0, False
         if passage.probe:
             self._probing = False
+
+    def trip(self) -> None:
+        """Opens it: the node is silent. The next probe may go at once."""
+        with self._lock:
+            if not self._open:
+                self._open, self._pause_s, self._probe_at = True, self._first_pause_s, time.monotonic()
 
     def _failure(self, passage: Passage) -> None:
         with self._lock:

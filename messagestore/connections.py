@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,35 +88,24 @@ class Node:
         """Whether a session is lent out."""
         return bool(self._lent)
 
-    @contextmanager
-    def writing(self) -> Iterator[Session]:
+    def writing(self) -> AbstractContextManager[Session]:
         """A session for one write.
 
         Raises NodeUnavailable when none can be had: at once while the node is known to be away, or while
         MOST_STALLED times the pool's size wait for a node that answers nobody.
         """
-        with self._lending(reads=False) as session:
-            yield session
+        return self._lending(reads=False)
 
-    @contextmanager
-    def reading(self) -> Iterator[Session]:
+    def reading(self) -> AbstractContextManager[Session]:
         """The same for what may be repeated: a lost connection leaves nothing in doubt, so it is
         NodeUnavailable, and a node that is silent is not waited for."""
-        try:
-            with self._lending(reads=True) as session:
-                yield session
-        except faults.Ambiguous as fault:
-            raise NodeUnavailable(fault.detail) from fault
+        return self._lending(reads=True)
 
     @contextmanager
     def _lending(self, *, reads: bool) -> Iterator[Session]:
-        if self.info.state == "offline":
-            raise NodeUnavailable(f"Node {self.info.name} is offline.")
-        vetting.check(self.info)
-        self._look()
-        with self.circuit.passage(may_probe=not watched()) as passage, self._place(passage):
-            pooled = self._take(reads)
-            passage.asked = True
+        passage = self._enter()
+        try:
+            pooled = self._taken(passage, reads)
             try:
                 yield pooled.session
             except faults.Ambiguous:
@@ -124,28 +113,51 @@ class Node:
                 raise
             finally:
                 self._give_back(pooled)
+        except BaseException as error:
+            self.circuit.end(passage, error)
+            if reads and isinstance(error, faults.Ambiguous):
+                raise NodeUnavailable(error.detail) from error
+            raise
+        self.circuit.end(passage)
 
-    @contextmanager
-    def _place(self, passage: Passage) -> Iterator[None]:
-        """A place in the pool. A circuit that opens ends the wait."""
+    def _enter(self) -> Passage:
+        """Raises NodeUnavailable if it is known without asking."""
+        if self.info.state == "offline":
+            raise NodeUnavailable(f"Node {self.info.name} is offline.")
+        vetting.check(self.info)
+        self._look()
+        return self.circuit.enter(may_probe=self.circuit.is_open and not watched())
+
+    def _taken(self, passage: Passage, reads: bool) -> _Pooled:
+        """A session, with a place in the pool; `_give_back` gives both back."""
         with self._guard:
-            now = time.monotonic()
-            self._since = self._since if self._inside else now
-            stalled = now - max(self._answered_at, self._since) > STALLED_S
-            if self._inside >= MOST_STALLED * config.pool_size and stalled:
+            if not self._inside:
+                self._since = time.monotonic()
+            elif self._inside >= MOST_STALLED * config.pool_size and self._is_stalled():
                 raise self._crowded("wait for its answer")
             self._inside += 1
+        placed = False
         try:
-            if not self._places.acquire(blocking=False):
+            placed = self._places.acquire(blocking=False)
+            if not placed:
                 with turnstile.aside():
                     self._await_place(passage)
-            try:
-                yield
-            finally:
-                self._places.release()
-        finally:
-            with self._guard:
-                self._inside -= 1
+                placed = True
+            pooled = self._take(reads)
+        except BaseException:
+            self._free_place(placed)
+            raise
+        passage.asked = True
+        return pooled
+
+    def _is_stalled(self) -> bool:
+        return time.monotonic() - max(self._answered_at, self._since) > STALLED_S
+
+    def _free_place(self, placed: bool) -> None:
+        if placed:
+            self._places.release()
+        with self._guard:
+            self._inside -= 1
 
     def _await_place(self, passage: Passage) -> None:
         """Takes a place when one is free; gives up after a while, or when the node turns out to be away."""
@@ -191,7 +203,7 @@ class Node:
 
     def _look(self) -> None:
         """Opens the circuit if statements wait and none was answered for SILENT_S."""
-        if self.circuit.is_open:
+        if not self._lent or self.circuit.is_open or time.monotonic() - self._answered_at < SILENT_S:
             return
         lent = self._lendings()
         waits = [pooled.session.busy_since for pooled, _ in lent if pooled.session.busy_since is not None]
@@ -236,6 +248,7 @@ class Node:
     def _give_back(self, pooled: _Pooled) -> None:
         pooled.returned = time.monotonic()
         with self._guard:
+            self._inside -= 1
             self._lent.pop(pooled, None)
             if pooled.session.clean:
                 self._answered_at = pooled.returned
@@ -244,6 +257,7 @@ class Node:
                 self._free.append(pooled)
         if not keep:
             pooled.session.close()
+        self._places.release()
 
 
 def _replica_of(info: NodeInfo) -> Node:

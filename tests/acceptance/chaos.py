@@ -93,6 +93,11 @@ def play_node_killed(stage: Stage, pair: Pair) -> None:
     lost_nodes.run_killed(stage, pair, kills=20)
 
 
+def play_node_frozen(stage: Stage, pair: Pair) -> None:
+    """SIGSTOP of a node's database for 20 s while another node works."""
+    lost_nodes.run_frozen(stage, pair, frozen_s=20)
+
+
 def play_failover(stage: Stage, pair: Pair) -> None:
     """kill -9 of a node's primary whose replica lacks the last seconds; the replica is promoted."""
     lost_nodes.run_failover(stage, pair, tail_s=5)
@@ -112,6 +117,7 @@ ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {
     "metadata-away": play_metadata_away,
     "clocks": play_clocks,
     "node-killed": play_node_killed,
+    "node-frozen": play_node_frozen,
     "failover": play_failover,
 }
 ALL = {**SCENARIOS, **ON_A_PAIR}

@@ -29,6 +29,10 @@ def test_what_a_node_acknowledged_is_handled_although_it_is_killed(on_pair: Stag
     lost_nodes.run_killed(on_pair, pair, kills=2)
 
 
+def test_a_frozen_node_disturbs_no_other(on_pair: Stage, pair: Pair) -> None:
+    lost_nodes.run_frozen(on_pair, pair, frozen_s=6)
+
+
 def test_a_promoted_replica_that_lacks_the_tail_makes_nobody_skip_silently(
     on_pair: Stage, pair: Pair
 ) -> None:

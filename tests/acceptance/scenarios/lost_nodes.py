@@ -25,6 +25,7 @@ from tests.support.waiting import until
 QUEUES = 4
 EVERY_MS = 20
 SESSION_MS = 15_000
+LEAST_S = 0.25  # differences below it are the machine's
 BACK_S = 20.0  # from the node's return until messages are handled again: the longest pause between two probes
 
 
@@ -93,6 +94,41 @@ def run_killed(stage: Stage, pair: Pair, *, kills: int) -> None:
             f"{count} acknowledged messages were handled through {kills} kills; work went on at most "
             f"{max(took):.2f} s after the node was back"
         )
+
+
+def run_frozen(stage: Stage, pair: Pair, *, frozen_s: float) -> None:
+    """The node is frozen while another one works: that one is not disturbed, and both go on afterwards."""
+    with own_server(stage) as server:
+        ill = Played(stage, Crowd(stage, QUEUES, SESSION_MS, name="ill", node=node_on(stage, pair, server)))
+        well = Played(stage, Crowd(stage, QUEUES, SESSION_MS, name="well"))
+        for play in (ill, well):
+            play.begin()
+        calm = time.monotonic()
+        until(lambda: time.monotonic() >= calm + frozen_s, limit_s=frozen_s + 60)
+        os.kill(server.pid, signal.SIGSTOP)
+        frozen = time.monotonic()
+        try:
+            until(lambda: time.monotonic() >= frozen + frozen_s, limit_s=frozen_s + 60)
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        over = time.monotonic()
+        ill.more(2 * QUEUES, limit_s=BACK_S)
+        took_s = time.monotonic() - over
+        stories = [play.crowd.finish(stall_s=60) for play in (ill, well)]
+        for told in stories:
+            judge.no_errors(told)
+            judge.one_owner(told)
+            judge.all_handled(told)
+        before = judge.percentile(judge.receipts(stories[1], calm, frozen), 99)
+        during = judge.percentile(judge.receipts(stories[1], frozen, over), 99)
+        still = judge.no_standstill(
+            judge.standstills(stories[1], calm, frozen), judge.standstills(stories[1], frozen, over)
+        )
+        stage.say(
+            f"the other node's receipts: p99 {before * 1000:.0f} ms, then {during * 1000:.0f} ms; "
+            f"no queue of it stood still for {still:.2f} s; the frozen one went on after {took_s:.2f} s"
+        )
+        assert during <= max(2 * before, LEAST_S), "the other node was disturbed"
 
 
 def run_failover(stage: Stage, pair: Pair, *, tail_s: float) -> None:

@@ -12,13 +12,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
-from messagestore import connections, nodes, topics
+from messagestore import connections, membership, nodes, positions, pull, subscriptions, topics
 from messagestore.messages import NewMessage
+from messagestore.positions import Claim, CommitOffset
 from messagestore.publish import publish
-from metadata import snapshot
+from messagestore.pull import PullQueue
+from metadata import consumer_ids, consumers, groups, snapshot
 from metadata.actors import command
 from metadata.config import config
 from metadata.errors import CatmqError, Code
@@ -88,6 +91,40 @@ def test_a_frozen_node_holds_few_threads_and_others_are_answered_at_once(
         assert connections.away() == []
     finally:
         os.kill(ill.pid, signal.SIGCONT)
+
+
+def test_a_pull_answers_for_other_nodes_and_says_which_queues_are_unavailable(
+    ill: MariaDB, queues: dict[str, int]
+) -> None:
+    groups.create(name="billing", actor=ACTOR)
+    subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
+    snapshot.refresh()
+    joined = membership.join(group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR)
+    member = consumer_ids.check(joined.consumer_id)
+    assigned = consumers.heartbeat(consumer=member, generation=0, owned=[]).assigned
+    claims = [Claim(one.queue, one.epoch) for one in assigned]
+    assert {one.state for one in positions.acquire(consumer=member, queues=claims)} == {"ok"}
+    asked = [PullQueue(claim.queue, claim.epoch, 0) for claim in claims]
+    ends = [CommitOffset(claim.queue, claim.epoch, 1) for claim in claims]
+    states = {queues["ill"]: "unavailable", queues["well"]: "ok"}
+    os.kill(ill.pid, signal.SIGSTOP)
+    try:
+        for limit_s in (9, AT_ONCE_S, AT_ONCE_S):  # the first one finds out
+            begun = time.monotonic()
+            answers = pull.pull(consumer=member, queues=asked, max_messages=10, max_bytes=1 << 20)
+            assert time.monotonic() - begun < limit_s
+            assert {one.queue: one.state for one in answers} == states
+            assert {one.queue: len(one.messages) for one in answers} == {queues["ill"]: 0, queues["well"]: 1}
+            until(lambda: connections.away() == ["ill"], limit_s=20)
+        committed = positions.commit(consumer=member, offsets=ends)
+        assert {one.queue: one.state for one in committed} == states
+        acquired = positions.acquire(consumer=member, queues=claims)
+        assert {one.queue: one.state for one in acquired} == states
+    finally:
+        os.kill(ill.pid, signal.SIGCONT)
+    until(lambda: connections.away() == [], limit_s=20)
+    answers = pull.pull(consumer=member, queues=asked, max_messages=10, max_bytes=1 << 20)
+    assert {one.state for one in answers} == {"ok"}
 
 
 def test_reads_from_a_silent_node_are_not_waited_for(ill: MariaDB, queues: dict[str, int]) -> None:
