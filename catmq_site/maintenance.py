@@ -152,6 +152,7 @@ class BrokerLoop:
         """Tells up to which change this worker uses nothing older: who moves a node waits for that."""
         change = snapshot.current().version[1]
         if connections.follows():
+            nodes.tell_heads()
             self.voice.acknowledge(life=self.life, change=change)
 
     def _follow(self, standing: brokers.Standing) -> None:

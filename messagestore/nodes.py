@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from messagestore import connections, faults, tables, vetting
+from messagestore.heads import board
 from messagestore.sessions import Session
 from messagestore.tables import ServerFacts
 from metadata import failovers, nodes, snapshot
@@ -21,6 +22,7 @@ from metadata.snapshot import NodeInfo
 log = logging.getLogger(__name__)
 _PROBE_QUEUE = 0  # no queue has this id
 _latencies: dict[int, float | None] = {}
+_told: dict[int, int] = {}  # node → the epoch under which it was offline when its heads were told
 
 
 def register(
@@ -212,6 +214,18 @@ def _tell_of_bars() -> None:
             failovers.bar(node_id=node_id, epoch=bar.epoch, why=bar.why, actor=job("nodes"))
         except CatmqError as error:
             log.warning("That node %s is barred is told later: %s", info.name, error.detail)
+
+
+def tell_heads() -> None:
+    """Tells metadata how far this process has seen the queues of nodes that went offline: if one is promoted,
+    nobody else may know. Raises MetadataUnavailable."""
+    known = snapshot.current()
+    for node_id, info in known.nodes.items():
+        if info.state != "offline" or _told.get(node_id) == info.epoch:
+            continue
+        heads = {one.id: board.known(one.id) for one in known.queues.values() if one.node_id == node_id}
+        failovers.record_known({queue: head for queue, head in heads.items() if head})
+        _told[node_id] = info.epoch
 
 
 def barred() -> dict[str, str]:

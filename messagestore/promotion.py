@@ -40,7 +40,7 @@ _LOOK_EVERY_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What a group did not read of a queue's lost tail, at least: heads are noted once a minute."""
+    """What a group did not read of a queue's lost tail, as far as brokers had seen that."""
 
     topic: str
     queue: int

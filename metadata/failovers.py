@@ -172,6 +172,13 @@ def record_heads(heads: Sequence[tuple[int, int]]) -> int:
 
 
 @transactional
+def record_known(heads: Mapping[int, int]) -> None:
+    """Keeps how far a broker has seen the queues of a node that went out of use; nothing falls by it."""
+    for queue, head in sorted(heads.items()):
+        Queue.objects.filter(pk=queue, head_read__lt=head).update(head_read=head)
+
+
+@transactional
 def _record(heads: Mapping[int, int]) -> int:
     changes = []
     for row in Queue.objects.filter(pk__in=sorted(heads)).only("head_read", "head_seen"):

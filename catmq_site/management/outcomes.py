@@ -13,7 +13,7 @@ def report(done: Outcome) -> list[str]:
             f"{done.gaps} of {done.queues} queues have a gap before their next message; consumers are "
             "told when they come to it, and go on behind it."
         )
-        lines.append(f"At least {done.messages} messages are lost, as far as heads were noted.")
+        lines.append(f"At least {done.messages} messages are lost, by what brokers had seen.")
     else:
         lines.append("Nothing was lost: no queue has a gap.")
     lines += [

@@ -159,6 +159,8 @@ def test_a_dead_primary_is_left_only_when_every_live_broker_has_let_go_of_it(
     life = brokers.Life("b1", "http://127.0.0.1:1", "test", str(uuid4()))
     brokers.heartbeat(life=life, held=False)
     Voice("b1/1").acknowledge(life=life, change=snapshot.current().version[1])
+    replica.execute("STOP REPLICA")
+    send(3)
     os.kill(ill.pid, signal.SIGKILL)
     with pytest.raises(Unavailable, match="b1/1") as caught:
         promote(replica, patience_s=0.3)
@@ -166,12 +168,14 @@ def test_a_dead_primary_is_left_only_when_every_live_broker_has_let_go_of_it(
     assert DbNode.objects.get().state == "offline"
     snapshot.refresh()
     assert connections.follows()
+    nodes.tell_heads()  # with what it says, the promotion knows what is missing
     Voice("b1/1").acknowledge(life=life, change=snapshot.current().version[1])
     assert acknowledgements.behind(snapshot.current().version[1]) == []
     Voice("b1/2").acknowledge(life=life, change=0)  # another worker, which is behind
     with pytest.raises(Unavailable, match="b1/2"):
         promote(replica, patience_s=0.3)
-    assert promote(replica, known_dead=True).state == "read_write"
+    done = promote(replica, known_dead=True)
+    assert (done.state, done.messages) == ("read_write", 3)
     send()
     ill.start()
     follow(replica, ill)
