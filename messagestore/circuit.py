@@ -89,7 +89,8 @@ class Circuit:
         if isinstance(error, faults.Unreachable) or (isinstance(error, faults.Ambiguous) and error.lost):
             self._failure(passage)
             return
-        if passage.asked and (self._failed or self._open):
+        answered = passage.asked or isinstance(error, faults.Final)
+        if answered and (self._failed or self._open):
             with self._lock:
                 self._failed, self._open = 0, False
         if passage.probe:

@@ -6,7 +6,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from messagestore import connections, faults, tables, vetting
@@ -84,7 +84,9 @@ def _reason(error: CatmqError, info: NodeInfo) -> str:
 
 def _mark(session: Session, info: NodeInfo, unsafe: bool) -> str:
     """Writes an identity into a database that is nobody's."""
-    found = tables.read_identity(session)
+    found = ""
+    with suppress(faults.Final):  # no such table
+        found = tables.read_identity(session)
     owner = nodes.with_identity(found) if found else None
     if owner is not None:
         what = f"Database {info.database} holds the data of node {owner} already: a node is registered once."

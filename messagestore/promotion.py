@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
@@ -118,7 +118,7 @@ def promote(
         begun = failovers.begin(name=name, verb=run.verb, actor=actor)
         say(f"node {name} is offline under epoch {begun.epoch}")
         old_heads = _fence(run, begun, known_dead=known_dead)
-        _detach(run, session, old_heads, known_dead=known_dead)
+        _detach(run, session, old_heads, epoch=begun.epoch, known_dead=known_dead)
         address = {"host": target.host, "port": target.port}
         if (target.host, target.port) == (info.replica_host, info.replica_port):
             address |= {"replica_host": "", "replica_port": None}
@@ -139,7 +139,7 @@ def adopt(*, name: str, actor: Actor, say: Callable[[str], None] = _silent) -> O
         begun = failovers.begin(name=name, verb=run.verb, actor=actor)
         say(f"node {name} is offline under epoch {begun.epoch}")
         if info.engine == "mysql":
-            _detach(run, session, None, known_dead=True)
+            _detach(run, session, None, epoch=begun.epoch, known_dead=True)
         tables.create_node_tables(session)
         survey = _Survey.of(session, begun, None)
         return _settle(run, session, survey=survey, begun=begun, address={})
@@ -228,11 +228,13 @@ def _lock(run: _Run, session: Session) -> None:
             tables.kill_connection(session, connection=connection)
 
 
-def _detach(run: _Run, session: Session, old_heads: Mapping[int, int] | None, *, known_dead: bool) -> None:
+def _detach(
+    run: _Run, session: Session, old_heads: Mapping[int, int] | None, *, epoch: int, known_dead: bool
+) -> None:
     """Has a replica apply what it got (all of it, if the old primary answers), then makes it a primary."""
     try:
         if tables.replication(session).threads:
-            _catch_up(run, session, old_heads)
+            _catch_up(run, session, old_heads, epoch)
             tables.stop_replicating(session)
             run.say("the replica has stopped copying")
         if old_heads is not None and not known_dead and not _holds(session, old_heads):
@@ -253,13 +255,22 @@ def _detach(run: _Run, session: Session, old_heads: Mapping[int, int] | None, *,
         ) from error
 
 
-def _catch_up(run: _Run, session: Session, old_heads: Mapping[int, int] | None) -> None:
-    if old_heads is not None and run.await_(lambda: _holds(session, old_heads)):
+def _catch_up(run: _Run, session: Session, old_heads: Mapping[int, int] | None, epoch: int) -> None:
+    """Waits for all that the old primary ever did, its fence last of all; or for what has arrived."""
+    if old_heads is not None and run.await_(
+        lambda: _holds(session, old_heads) and _is_fenced(session, [*old_heads], epoch)
+    ):
         run.say("the replica holds everything")
         return
     tables.stop_receiving(session)
     if not run.await_(lambda: tables.replication(session).caught_up):
         run.note("the replica had not applied all it had received")
+
+
+def _is_fenced(session: Session, queues: Sequence[int], epoch: int) -> bool:
+    """Whether the heads carry the epoch; they all got it in one transaction."""
+    head = tables.read_head(session, queue=queues[0]) if queues else None
+    return not queues or (head is not None and head.node_epoch == epoch)
 
 
 def _holds(session: Session, old_heads: Mapping[int, int]) -> bool:

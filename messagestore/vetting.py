@@ -64,14 +64,10 @@ def lowest_heads(info: NodeInfo) -> dict[int, int]:
 
 
 def vet(info: NodeInfo, session: Session, *, lowest: Mapping[int, int]) -> None:
-    """Raises NodeUnavailable unless the session's server may be served from."""
+    """Raises NodeUnavailable unless the server may be served from, StoreCorrupt if it lacks a table."""
     if not info.identity:
         return  # registered before nodes were marked
-    try:
-        standing = tables.read_standing(session)
-    except faults.Final as fault:
-        standing = tables.Standing("", {})
-        log.debug("node %s: %s", info.name, fault.detail)
+    standing = _standing(info, session)
     if standing.identity != info.identity:
         _complain(info, "another server's data, or none, is at its address")
         raise faults.Unreachable(
@@ -80,6 +76,23 @@ def vet(info: NodeInfo, session: Session, *, lowest: Mapping[int, int]) -> None:
     for queue, head in lowest.items():
         if standing.heads.get(queue, 0) < head:
             _bar(info, queue, standing.heads.get(queue), head)
+
+
+def _standing(info: NodeInfo, session: Session) -> tables.Standing:
+    """What the server holds. Raises the fault of a table that is missing although the data is this node's."""
+    try:
+        return tables.read_standing(session)
+    except faults.Final:
+        if _identity(session) == info.identity:
+            raise
+        return tables.Standing("", {})
+
+
+def _identity(session: Session) -> str:
+    try:
+        return tables.read_identity(session)
+    except faults.Final:
+        return ""
 
 
 def _bar(info: NodeInfo, queue: int, head: int | None, lowest: int) -> None:

@@ -33,8 +33,7 @@ def write_identity(session: Session, *, identity: str) -> None:
 
 
 def read_identity(session: Session) -> str:
-    """Whose data this is, '' if nobody has written that. Makes the place where it stands."""
-    session.run(step(session, "create_identity"))
+    """Whose data this is, '' if nobody has written that. Raises `faults.Final` where it never stood."""
     rows = rows_of(session, "select_identity")
     return str(rows[0][0]) if rows else ""
 

@@ -29,7 +29,7 @@ from messagestore.pull import PulledQueue, PullQueue
 from metadata import consumer_ids, consumers, failovers, groups, snapshot
 from metadata.actors import Actor, command
 from metadata.consumer_ids import ConsumerId
-from metadata.errors import CatmqError, Code, Forbidden, Invalid, NodeUnavailable
+from metadata.errors import CatmqError, Code, Forbidden, Invalid, NodeUnavailable, StoreCorrupt
 from metadata.models import AuditLog, DbNode, Queue
 from tests.support import restoring
 from tests.support.tampering import plant
@@ -260,3 +260,14 @@ def test_the_replica_of_a_file_is_refused_and_that_of_a_server_is_kept(queue: in
     made = nodes.update(name="main", settings={"replica_host": "h", "replica_port": 3307}, actor=ACTOR)
     snapshot.refresh()
     assert (made.replica_host, snapshot.find_node("main").replica_port) == ("h", 3307)
+
+
+def test_a_node_without_its_table_of_heads_makes_its_queues_suspect_and_no_pull_fail(queue: int) -> None:
+    member, epoch = reader(queue)
+    plant(queue, "ALTER TABLE queue_head RENAME TO gone")
+    answer = pulled(member, queue, epoch, 0)
+    assert (answer.state, answer.messages) == ("suspect", [])
+    with pytest.raises(StoreCorrupt):
+        send()
+    plant(queue, "ALTER TABLE gone RENAME TO queue_head")
+    assert len(pulled(member, queue, epoch, 0).messages) == 10
