@@ -336,6 +336,7 @@ class NodeAnswer(serializers.Serializer[Any]):
     replica_host = Text()
     replica_port = Number(allow_null=True)
     barred = Text(help_text="why no broker serves it; empty if they do")
+    disk = Text(help_text="ok, low, or full: it stores nothing more")
     queues = Number()
     created_at_ms = Number()
 

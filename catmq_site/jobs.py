@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from django.contrib.sessions.models import Session
 from django.utils import timezone
 
-from messagestore import batches, drains, instances, nodes, topics
-from metadata import audit, brokers, history, job_runs, rebalance, snapshot
+from messagestore import batches, drains, instances, nodes, retention, topics
+from metadata import actors, alarms, audit, brokers, history, job_runs, rebalance, snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,17 @@ def drop_tables() -> int:
 def retire_queues() -> int:
     """Retires the draining queues that every group has read to the end."""
     return drains.retire_drained()
+
+
+def clean_up() -> int:
+    """Cleans every topic as its retention says; how many queues gave something up."""
+    found = retention.clean(actor=actors.job("clean_up"), pass_s=retention.PASS_S)
+    return sum(bool(one.raised or one.dropped or one.deleted) for one in found)
+
+
+def trim_alarms() -> int:
+    """Deletes the alarms that nobody has raised for long."""
+    return alarms.trim()
 
 
 def trim_batches() -> int:
@@ -89,6 +100,8 @@ JOBS = {
     "forget_instances": Job("Forget long gone instances of broadcasting groups", 60, forget_instances),
     "retire_queues": Job("Retire drained queues that every group has read", 1, retire_queues),
     "drop_tables": Job("Drop the tables of deleted topics and retired queues", 60, drop_tables),
+    "clean_up": Job("Remove messages that are older or more than their topics keep", 10, clean_up),
+    "trim_alarms": Job("Delete alarms that were not raised for 90 days", 24 * 60, trim_alarms),
     "trim_batches": Job("Forget sent batches that no client repeats any more", 60, trim_batches),
     "note_heads": Job("Note how far the queues of each node are", 1, note_heads),
     "trim_audit": Job("Delete audit rows older than 400 days", 24 * 60, trim_audit),

@@ -23,7 +23,9 @@ from brokerapi import draining, metrics
 from brokerapi.views.about import VERSION
 from catmq_site import master
 from messagestore import connections, nodes, queues, subscriptions, topics
+from messagestore.disks import DiskWatch
 from messagestore.heads import board
+from messagestore.partitions import Ahead
 from metadata import acknowledgements, brokers, consumers, history, leases, rebalance, snapshot
 from metadata.config import config
 from metadata.errors import CatmqError, MetadataUnavailable
@@ -49,6 +51,7 @@ class Loop:
 
 def loops(*, url: str = config.broker_url) -> list[Loop]:
     """All loops of a worker, in the order in which they start; `url` is what clients are told of it."""
+    overdue = OverdueRebalances()
     return [
         Loop("snapshot", config.snapshot_interval_ms / 1000, SnapshotLoop().run_once),
         broker_loop(url),
@@ -58,8 +61,10 @@ def loops(*, url: str = config.broker_url) -> list[Loop]:
         Loop("circuits", 0.25, connections.watch),
         Loop("history", 2.0, history.catch_up),
         leased("expiry", EXPIRY_EVERY_S, consumers.expire, first=consumers.look),
-        leased("rebalances", 1.0, OverdueRebalances().run_once),
+        leased("rebalances", 1.0, overdue.run_once, first=overdue.look),
         leased("unfinished", 30.0, finish_creations),
+        leased("partitions", 5.0, Ahead().run_once),
+        leased("disks", 5.0, DiskWatch().run_once),
     ]
 
 
@@ -182,14 +187,21 @@ class BrokerLoop:
 
 @dataclass(slots=True)
 class OverdueRebalances:
-    """Runs the rebalances that nobody ran within PATIENCE_S: it works without a django-q worker."""
+    """Runs the rebalances that nobody ran within PATIENCE_S: it works without a django-q worker.
+
+    All processes look, so that whoever follows a dead one need not wait for as long again.
+    """
 
     since: dict[int, float] = field(default_factory=dict)
 
-    def run_once(self) -> int:
-        """The number of groups rebalanced in this pass."""
+    def look(self) -> None:
+        """Notes since when groups wait."""
         now = time.monotonic()
         self.since = {group: self.since.get(group, now) for group in rebalance.pending()}
+
+    def run_once(self) -> int:
+        """The number of groups rebalanced in this pass, of those that the last look found."""
+        now = time.monotonic()
         overdue = [group for group, first_seen in self.since.items() if now - first_seen >= PATIENCE_S]
         return rebalance.each(overdue, rebalance.settle)
 

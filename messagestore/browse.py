@@ -54,6 +54,10 @@ def by_id(*, topic: str, message_id: str, actor: Actor) -> Browsed:
     _queue_of(topic, queue, actor)
     with connections.node_of(queue).reading() as session:
         messages = tables.select_from(session, queue=queue, first=offset, end=offset + 1, most_bytes=1)
+        head = tables.read_head(session, queue=queue)
+    if head is not None and offset < head.low:  # its row may be there until its partition goes
+        what = f"Message {message_id} was cleaned: queue {queue} is kept from offset {head.low} on."
+        raise NotFound(what, code=Code.MESSAGE_NOT_FOUND)
     if not messages:
         raise NotFound(f"Topic {topic} has no message {message_id}.", code=Code.MESSAGE_NOT_FOUND)
     return Browsed(tuple(messages), 1, None)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from messagestore import faults, vetting
 from messagestore.circuit import SILENT_S, Circuit, Passage
-from messagestore.sessions import MySqlSession, Session, SqliteSession
+from messagestore.sessions import READ_TIMEOUT_S, MySqlSession, Session, SqliteSession
 from metadata import snapshot
 from metadata.config import config
 from metadata.errors import CatmqError, Code, NodeUnavailable
@@ -32,9 +32,10 @@ _LOOK_EVERY_S = 0.2  # while waiting for a place: whether the node is still ther
 MOST_STALLED = 4
 STALLED_S = 0.3
 WATCHED_S = 15.0  # so long after `watch` looked, probes are left to it
+MAINTENANCE_TIMEOUT_S = 120  # the longest that changing a table may take
 
 
-def connect(info: NodeInfo) -> Session:
+def connect(info: NodeInfo, *, read_timeout_s: int = READ_TIMEOUT_S) -> Session:
     """A new session on a node. Raises NodeUnavailable."""
     if info.engine == "sqlite":
         return SqliteSession(name=info.name, path=sqlite_path(info.database))
@@ -45,6 +46,7 @@ def connect(info: NodeInfo) -> Session:
         database=info.database,
         username=info.username,
         password=info.password,
+        read_timeout_s=read_timeout_s,
     )
 
 
@@ -172,6 +174,19 @@ class Node:
     def _crowded(self, why: str) -> NodeUnavailable:
         what = f"Node {self.info.name} is busy: {self._inside} calls {why}."
         return NodeUnavailable(what, code=Code.BUSY, retry_after_ms=200)
+
+    @contextmanager
+    def maintaining(self) -> Iterator[Session]:
+        """A session of its own for work that takes long; closed, not lent again. Raises NodeUnavailable."""
+        if self.info.state == "offline":
+            raise NodeUnavailable(f"Node {self.info.name} is offline.")
+        session = connect(self.info, read_timeout_s=MAINTENANCE_TIMEOUT_S)
+        try:
+            yield session
+        except faults.Ambiguous as fault:
+            raise NodeUnavailable(fault.detail) from fault
+        finally:
+            session.close()
 
     def forget(self) -> None:
         """Throws away every session made so far; those in use are closed when they come back."""

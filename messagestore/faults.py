@@ -4,6 +4,7 @@
       Refused      the head row said no (missing, read-only, another node epoch)
       Duplicate    a primary key exists already: never repeated blindly
     Unreachable    no connection could be made, so nothing was sent either
+      NoPartition  the table has no partition for these offsets yet
     Ambiguous      it may or may not have been stored: only the same batch id to the same queue
     Final          repeating cannot help: a person must look
 
@@ -19,11 +20,12 @@ from metadata.errors import Code, NodeUnavailable, OutcomeUnknown, StoreCorrupt
 
 REFUSED = 1048  # a NULL for @b: the UPDATE of the head matched no row
 DUPLICATE = 1062
+NO_PARTITION = 1526
 FULL = frozenset({1114, 1021})
 UNFIT = frozenset({1366, 1406})  # a value does not fit its column: the table was altered
 ROLLED_BACK = (
-    frozenset({1213, 1020, 1205, 1526, 1290, 1836, REFUSED, DUPLICATE}) | FULL | UNFIT
-)  # deadlock, record changed, lock wait, no partition, read-only server
+    frozenset({1213, 1020, 1205, 1290, 1836, REFUSED, DUPLICATE, NO_PARTITION}) | FULL | UNFIT
+)  # deadlock, record changed, lock wait, read-only server
 AMBIGUOUS = frozenset(
     {2006, 2013, 2014, 2027, 2055, 1317, 1927, 1969, 3024, 4031, 1180, 1053, 1158, 1159, 1160, 1161}
 )  # connection lost, killed or out of step; interrupted; error in COMMIT; server going down; network
@@ -54,6 +56,10 @@ class Unreachable(NodeUnavailable):
     """No connection could be made."""
 
 
+class NoPartition(RolledBack):
+    """The table has no partition for these offsets yet."""
+
+
 class Ambiguous(OutcomeUnknown):
     """The end of the statement was not seen; `lost`: because the connection broke or was silent too long."""
 
@@ -71,6 +77,8 @@ def of_mysql(number: int, text: str, node: str) -> RolledBack | Ambiguous | Fina
         return Refused(detail)
     if number == DUPLICATE:
         return Duplicate(detail)
+    if number == NO_PARTITION:
+        return NoPartition(detail)
     if number in FULL:
         return RolledBack(f"{detail}. Free or add disk space on the node.", code=Code.NODE_FULL)
     if number in ROLLED_BACK - UNFIT:

@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 class QueueLag:
     """A queue as a group reads it; what a node that is away would tell is None.
 
-    `lag` = head - committed, in messages, without declared gaps; `lag_ms` = the node's time now - when the
-    first unread message was stored, 0 when there is none. `owner` is the member's name; `instance` the
-    reader's, None unless the group broadcasts.
+    `lag` = head - committed, without declared gaps and what retention took; `lag_ms` = the node's time
+    now - when the first unread message was stored, 0 when there is none. `owner` is the member's name;
+    `instance` the reader's, None unless the group broadcasts.
     """
 
     topic: str
@@ -107,12 +107,11 @@ def _lag(clock: _Clock, gaps: _Gaps, row: QueueOwner, position: Position | None)
     if position is None or position.committed is None:
         return _unknown(row)
     unread = max(position.committed, position.low)
-    behind = position.head - position.committed
     return replace(
         _unknown(row),
         committed=position.committed,
         head=position.head,
         low=position.low,
-        lag=gaps.left(row.queue, position.committed, position.head) if behind > 0 else behind,
+        lag=gaps.left(row.queue, unread, position.head) if unread < position.head else position.head - unread,
         lag_ms=clock.age_ms(row.queue, unread) if unread < position.head else 0,
     )

@@ -126,6 +126,8 @@ def check_server(facts: ServerFacts, info: NodeInfo, *, unsafe: bool) -> None:
 def _try_rights(session: Session) -> None:
     tables.create_node_tables(session)
     tables.create_queue(session, queue=_PROBE_QUEUE, node_epoch=1)
+    if session.engine == "mysql":
+        tables.add_partitions(session, queue=_PROBE_QUEUE, ends=[400_000])
     tables.set_queue_state(session, queue=_PROBE_QUEUE, state="ro")
     tables.read_head(session, queue=_PROBE_QUEUE)
     tables.drop_queue(session, queue=_PROBE_QUEUE)

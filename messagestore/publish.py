@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 from uuid import UUID
 
-from messagestore import batch_ids, connections, faults, floors, suspects, tables
+from messagestore import batch_ids, connections, faults, floors, partitions, suspects, tables
 from messagestore.connections import Node
 from messagestore.heads import board
 from messagestore.messages import NewMessage, digest, message_id, validate
@@ -178,6 +178,8 @@ class _Batch:
             return False
         if refusal.code == Code.QUEUE_NOT_WRITABLE:
             return True  # said only after `sent_batch` was found not to know the batch
+        if refusal.code == Code.NODE_FULL:
+            return self.fresh  # the other choices of one that may have been sent before are on the same node
         return isinstance(refusal, Unavailable) and (self.fresh or _absent(queue, part_id))
 
 
@@ -210,6 +212,8 @@ class _Write:
                 return self._try(queue)
             except faults.Ambiguous as fault:
                 error = doubt = fault
+            except faults.NoPartition as fault:
+                error = doubt or _extended(queue, fault)
             except Unavailable as refusal:
                 error = doubt or refusal
                 if not isinstance(refusal, faults.RolledBack) or refusal.code == Code.NODE_FULL:
@@ -226,6 +230,8 @@ class _Write:
         if snapshot.find_queue(queue).state != "read_write" or node.info.state != "read_write":
             with node.reading() as session:
                 return self._known(session) or _closed(queue, node, "not open for sends")
+        if node.info.disk == "full":
+            return self._known_on(node) or _full(node)
         with node.writing() as session:
             try:
                 stored = queue, self._insert(node, session, queue)
@@ -235,6 +241,13 @@ class _Write:
                 stored = self._known(session) or _refused(queue, node, session)
         board.note(stored[0], stored[1] + len(self.messages))
         return stored
+
+    def _known_on(self, node: Node) -> tuple[int, int] | None:
+        """Where this part is stored already, asked only if an earlier request may have stored it."""
+        if self.batch.fresh:
+            return None
+        with node.reading() as session:
+            return self._known(session)
 
     def _insert(self, node: Node, session: Session, queue: int) -> int:
         first = tables.insert_messages(
@@ -260,6 +273,21 @@ class _Write:
             )
             raise Conflict(what, code=Code.BATCH_CONFLICT)
         return known.queue, known.first_offset
+
+
+def _extended(queue: int, fault: faults.NoPartition) -> CatmqError:
+    """Makes the partitions that were missing; the error to report if the repeat meets the same."""
+    try:
+        partitions.extend(queue)
+    except CatmqError as error:
+        return error
+    return fault
+
+
+def _full(node: Node) -> NoReturn:
+    name = node.info.name
+    what = f"The disk of node {name} is nearly full, so it stores nothing. Name a queue on another node."
+    raise faults.RolledBack(what, code=Code.NODE_FULL, retry_after_ms=10_000)
 
 
 def _corrupt(queue: int, fault: faults.Duplicate) -> NoReturn:

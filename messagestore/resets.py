@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from messagestore import connections, tables
 from messagestore.sessions import Session
 from messagestore.tables import Position, ReaderKey
+from messagestore.times import first_at
 from metadata import access, groups, instances, ownership
 from metadata.actors import Actor
 from metadata.errors import Code, Conflict, Invalid, NotFound
@@ -146,20 +147,8 @@ def _offset(session: Session, position: Position, target: Target) -> int:
             )
         return target.offset
     at = target.at_ms if target.at_ms is not None else tables.now_ms(session) - (target.ago_ms or 0)
-    return _first_at(session, position, at)
-
-
-def _first_at(session: Session, position: Position, at_ms: int) -> int:
-    """The first offset stored at or after a time; stored-at never falls within a queue, hence the search."""
-    low, high = position.low, position.head
-    while low < high:
-        middle = (low + high) // 2
-        stored_at = tables.stored_at_ms(session, queue=position.queue, offset=middle)
-        if stored_at is not None and stored_at < at_ms:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    kept = position.low, position.head
+    return first_at(session, queue=position.queue, bounds=kept, at_ms=at)
 
 
 def _move(row: QueueOwner, move: Move, actor: Actor) -> None:

@@ -36,7 +36,11 @@ _SESSION_SETTINGS = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SELECT @@max_allowed_packet"
 )
 # A broker frozen inside a transaction must give its locks back: MariaDB can end just that, MySQL the session.
-_FROZEN = {"mariadb": "idle_write_transaction_timeout=5", "mysql": "wait_timeout=30"}
+# And MySQL would answer with sizes of tables that are a day old.
+_FROZEN = {
+    "mariadb": "idle_write_transaction_timeout=5",
+    "mysql": "wait_timeout=30, information_schema_stats_expiry=0",
+}
 
 
 Fits = Callable[[tuple[Any, ...]], bool]
@@ -109,7 +113,15 @@ class MySqlSession:
     engine = "mysql"
 
     def __init__(
-        self, *, name: str, host: str, port: int, database: str, username: str, password: str
+        self,
+        *,
+        name: str,
+        host: str,
+        port: int,
+        database: str,
+        username: str,
+        password: str,
+        read_timeout_s: int = READ_TIMEOUT_S,
     ) -> None:
         import MySQLdb  # compiled, so optional: an embedded deployment has no such driver
         from MySQLdb.constants import CLIENT
@@ -124,7 +136,7 @@ class MySqlSession:
                 host=host, port=port, db=database, user=username, passwd=password,
                 charset="utf8mb4", use_unicode=True, autocommit=True,
                 client_flag=CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
-                connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, write_timeout=READ_TIMEOUT_S,
+                connect_timeout=CONNECT_TIMEOUT_S, read_timeout=read_timeout_s, write_timeout=READ_TIMEOUT_S,
             )  # fmt: skip
         except MySQLdb.Error as error:
             raise _unreachable(name, f"{host}:{port}", error) from error

@@ -66,6 +66,9 @@ class Config:
     metadata_timeout_ms: int = 2000  # longest wait of a heartbeat, registration or acquire for metadata, ms
     snapshot_interval_ms: int = 200  # how often a worker looks for changed metadata, ms
     head_interval_ms: int = 10  # shortest pause between two looks at the heads of awaited queues, ms
+    # Room on nodes
+    min_free_percent: int = 10  # with less of a node's disk free, nothing is stored there any more, percent
+    alarm_free_percent: int = 20  # with less of it free, there is an alarm, percent
     # Limits of a request, shown by GET /api/v1
     request_max_bytes: int = 8 << 20  # a request on the wire, bytes
     request_max_unpacked_bytes: int = 16 << 20  # a request after gunzip, bytes
@@ -181,6 +184,8 @@ def _check(config: Config) -> None:
             raise ConfigError(f"{variable_of(one.name)} must be at least 1, not {value}.")
     if config.max_waiters >= config.threads:
         raise ConfigError("CATMQ_MAX_WAITERS must be less than CATMQ_THREADS, or no thread is left to work.")
+    if not config.min_free_percent < config.alarm_free_percent < 100:
+        raise ConfigError("CATMQ_ALARM_FREE_PERCENT must be more than CATMQ_MIN_FREE_PERCENT and below 100.")
     if config.process not in PROCESSES:
         raise ConfigError(f"CATMQ_PROCESS must be one of {', '.join(PROCESSES)}.")
     if config.database_url:

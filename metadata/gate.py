@@ -29,7 +29,7 @@ from metadata.turnstile import turnstile
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PLACES = 8
+PLACES = 4
 PATIENCE_S = 1.0  # longest wait for a place
 AGAIN_S = (1.0, 10.0)  # soonest and latest return of a call that found none
 CALLS = "calls"  # the lane of whatever has none of its own
@@ -38,8 +38,8 @@ PAUSE_S = 1.0
 
 
 class Gate:
-    """Lets in `places` threads, and half as many in each lane beside the usual one, where four times as many
-    may wait for a place; after `failures` in a row only a probe, `pause_s` seconds after the last."""
+    """Lets `places` threads into the usual lane, where eight times as many may wait for a place, and twice as
+    many into each other one; after `failures` in a row only a probe, `pause_s` seconds after the last."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Gate:
     def _is_full(self, lane: str | None) -> bool:
         if lane is None:
             return False
-        return self._inside[lane] >= (self._places if lane == CALLS else self._places // 2)
+        return self._inside[lane] >= (self._places if lane == CALLS else 2 * self._places)
 
     def _shut(self) -> bool:
         return self._failed >= self._failures
@@ -112,7 +112,7 @@ class Gate:
     def _await_place(self) -> None:
         """Returns when there is one, or the gate is shut, or there will be none in time."""
         with turnstile.aside(), self._changed:
-            if self._waiting >= 4 * self._places:
+            if self._waiting >= 8 * self._places:
                 return
             self._waiting += 1
             try:

@@ -144,6 +144,7 @@ def _node(row: DbNode) -> NodeInfo:
         replica_port=row.replica_port or 0,
         identity=row.identity,
         barred=row.barred,
+        disk=row.disk,
     )
 
 
@@ -158,6 +159,8 @@ def _topic(row: Topic, queues: tuple[int, ...]) -> TopicInfo:
         layout=tuple(json.loads(row.layout)) if row.layout else (),
         layout_version=row.layout_version,
         queues=queues,
+        retention_days=row.retention_days,
+        retention_bytes=row.retention_bytes,
     )
 
 

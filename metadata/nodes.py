@@ -52,6 +52,7 @@ class NodeView:
     special: bool
     epoch: int
     capacity_gb: int | None
+    disk: str
     created_at_ms: int
     queues: int
     replica_host: str
@@ -153,6 +154,13 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
 
 
 @transactional
+def note_disk(*, node_id: int, state: str) -> None:
+    """Records how full a node is (`ok`, `low`, `full`), as it was measured; brokers learn it at once."""
+    if DbNode.objects.filter(pk=node_id).exclude(disk=state).update(disk=state):
+        changed("node", node_id)
+
+
+@transactional
 def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
     """Takes a node out of the registry; its database stays as it is. Needs `admin`.
 
@@ -218,6 +226,7 @@ def _as_view(row: DbNode, held: int) -> NodeView:
         special=row.special,
         epoch=row.epoch,
         capacity_gb=row.capacity_gb,
+        disk=row.disk,
         created_at_ms=ms(row.created_at),
         queues=held,
         replica_host=row.replica_host,

@@ -14,7 +14,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """A DbNode; `password` in plain text, left out of its repr."""
+    """A DbNode; `password` in plain text, not in its repr. A node whose `disk` is full stores nothing."""
 
     id: int
     name: str
@@ -33,6 +33,7 @@ class NodeInfo:
     replica_port: int = 0
     identity: str = ""
     barred: str = ""
+    disk: str = "ok"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ class TopicInfo:
     layout: tuple[int, ...] = field(repr=False)
     layout_version: int
     queues: tuple[int, ...]
+    retention_days: int
+    retention_bytes: int | None
 
     def queue_for(self, key: str) -> int:
         """The queue that serves `key`."""

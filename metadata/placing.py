@@ -18,13 +18,13 @@ def nodes_for(count: int, *, node: str | None, held: Mapping[int, int] | None = 
     """
     if node is not None:
         return [_named_node(node)] * count
-    rows = DbNode.objects.filter(kind="normal", special=False, state="read_write")
+    rows = DbNode.objects.filter(kind="normal", special=False, state="read_write").exclude(disk="full")
     load = dict(
         rows.annotate(held=Count("queues", filter=~Q(queues__state="retired"))).values_list("id", "held")
     )
     if not load:
         raise NoWritableQueue(
-            "There is no normal node in state read_write: manage.py register_node makes one."
+            "There is no normal node in state read_write with room: manage.py register_node makes one."
         )
     return place(count=count, load=load, held=held or {})
 

@@ -218,6 +218,12 @@ def page(*, actor: Actor, window: Window) -> Page[TopicView]:
         return Page(tuple(_views(rows)), following)
 
 
+def ready() -> list[TopicView]:
+    """Every topic that is ready, by name."""
+    with reachable():
+        return _views(list(Topic.objects.filter(state="ready").order_by("name")))
+
+
 def unfinished(older_than_s: float) -> list[TopicView]:
     """Topics that have been creating for longer than that: a crash left them."""
     with reachable():

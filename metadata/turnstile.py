@@ -3,8 +3,8 @@
 A worker has hundreds of threads, because most of them wait. When many have something to do, all of them
 would fight for the interpreter, and each would get it back only after all the others, after every call of a
 database: what takes milliseconds then takes seconds, and locks are held for as long. So a request passes a
-turnstile, in the order of arrival, and whoever waits for something else than a database steps aside meanwhile
-and comes back before the newcomers.
+turnstile, in the order of arrival, but heartbeats first; and whoever waits for something else than a database
+steps aside meanwhile and comes back before the newcomers.
 
 A database that does not answer keeps its callers inside. So if nobody has left for STALL_S, one more is let
 in: everything else stays possible, if slowly.
@@ -29,15 +29,15 @@ class Turnstile:
         self._places, self._stall_s = places, stall_s
         self._guard = threading.Lock()
         self._inside = 0
-        self._returning: deque[threading.Event] = deque()
-        self._coming: deque[threading.Event] = deque()
+        self._first: deque[threading.Event] = deque()
+        self._later: deque[threading.Event] = deque()
         self._moved_at = 0.0  # time.monotonic() of the last time that somebody left, or was let in beyond
         self._mine = threading.local()
 
     @contextmanager
-    def passage(self) -> Iterator[None]:
-        """The work of one request."""
-        self._enter(self._coming)
+    def passage(self, *, first: bool = False) -> Iterator[None]:
+        """The work of one request; what must not be late goes before the others that come."""
+        self._enter(self._first if first else self._later)
         self._mine.entered = True
         try:
             yield
@@ -56,7 +56,7 @@ class Turnstile:
         try:
             yield
         finally:
-            self._enter(self._returning)
+            self._enter(self._first)
             self._mine.entered = True
 
     def _enter(self, queue: deque[threading.Event]) -> None:
@@ -67,7 +67,7 @@ class Turnstile:
             mine = threading.Event()
             queue.append(mine)
             # Who is far behind looks rarely: hundreds that look around would only fight for the interpreter.
-            look_s = self._stall_s * (len(self._returning) + len(self._coming))
+            look_s = self._stall_s * (len(self._first) + len(self._later))
         while not mine.wait(look_s):
             with self._guard:
                 now = time.monotonic()
@@ -84,7 +84,7 @@ class Turnstile:
 
     def _admit(self) -> None:
         """Lets the next one in, if any waits. The caller holds the guard."""
-        queue = self._returning or self._coming
+        queue = self._first or self._later
         if queue:
             self._inside += 1
             queue.popleft().set()

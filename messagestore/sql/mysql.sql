@@ -50,6 +50,11 @@ CREATE TABLE IF NOT EXISTS {table} (
     attempt    SMALLINT     NOT NULL DEFAULT 0,
     origin     TEXT         NULL
 ) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+PARTITION BY RANGE (msg_offset) (
+    PARTITION below_100000 VALUES LESS THAN (100000),
+    PARTITION below_200000 VALUES LESS THAN (200000),
+    PARTITION below_300000 VALUES LESS THAN (300000)
+)
 
 -- name: drop_message_table
 DROP TABLE IF EXISTS {table}
@@ -270,3 +275,58 @@ SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CO
 
 -- name: kill_connection
 KILL :connection
+
+-- Partitions (messagestore/partitions.py). A table of an earlier version has one row here, without a name.
+
+-- name: select_partitions
+SELECT PARTITION_NAME, PARTITION_METHOD, PARTITION_DESCRIPTION,
+       CAST(COALESCE(DATA_LENGTH, 0) + COALESCE(INDEX_LENGTH, 0) AS SIGNED)
+  FROM information_schema.PARTITIONS
+ WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = :table_name
+ ORDER BY PARTITION_ORDINAL_POSITION
+
+-- name: add_partitions
+ALTER TABLE {table} ADD PARTITION ({partitions})
+
+-- name: drop_partition
+ALTER TABLE {table} DROP PARTITION {partition}
+
+-- name: limit_lock_wait
+SET SESSION lock_wait_timeout = 1
+
+-- name: take_table_lock
+SELECT GET_LOCK(CONCAT('catmq ', LEFT(SHA1(DATABASE()), 20), ' ', :table_name), :seconds)
+
+-- InnoDB writes down the start of a transaction in the server's own time zone.
+-- name: select_long_transactions
+SELECT p.ID, p.USER,
+       CAST(TIMESTAMPDIFF(SECOND, t.trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')) AS SIGNED)
+  FROM information_schema.INNODB_TRX t
+  JOIN information_schema.PROCESSLIST p ON p.ID = t.trx_mysql_thread_id
+ WHERE p.DB = DATABASE() AND p.ID <> CONNECTION_ID()
+   AND t.trx_started < CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM') - INTERVAL :seconds SECOND
+ ORDER BY t.trx_started
+
+-- Retention (messagestore/retention). Nothing at or above `low` can be deleted.
+
+-- name: raise_low
+UPDATE queue_head SET low = :low WHERE queue_id = :queue AND low < :low AND head >= :low
+
+-- name: delete_below
+DELETE FROM {table}
+ WHERE msg_offset < :end_offset AND msg_offset < (SELECT low FROM queue_head WHERE queue_id = :queue)
+
+-- name: select_row_bytes
+SELECT COUNT(*), CAST(COALESCE(SUM(LENGTH(body) + COALESCE(LENGTH(headers), 0) + COALESCE(LENGTH(msg_key), 0)
+       + COALESCE(LENGTH(tag), 0) + COALESCE(LENGTH(trace_id), 0) + LENGTH(producer)), 0) AS SIGNED)
+  FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset
+
+-- The size of the node's files, exactly where the account may see it (PROCESS), else as statistics say.
+
+-- name: select_tablespaces
+SELECT CAST(COALESCE(SUM(FILE_SIZE), 0) AS SIGNED) FROM information_schema.{view}
+ WHERE LEFT(NAME, CHAR_LENGTH(DATABASE()) + 1) = CONCAT(DATABASE(), '/')
+
+-- name: select_table_sizes
+SELECT CAST(COALESCE(SUM(DATA_LENGTH + INDEX_LENGTH + DATA_FREE), 0) AS SIGNED)
+  FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE()

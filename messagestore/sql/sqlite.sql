@@ -234,3 +234,23 @@ UPDATE queue_head SET node_epoch = :node_epoch, state = CASE state WHEN 'retired
 UPDATE reader SET owner = CASE WHEN epoch < :epoch THEN '' ELSE owner END,
                   epoch = CASE WHEN epoch < :epoch THEN :epoch ELSE epoch END
  WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
+
+-- Retention (messagestore/retention). Nothing at or above `low` can be deleted.
+
+-- name: raise_low
+UPDATE queue_head SET low = :low WHERE queue_id = :queue AND low < :low AND head >= :low
+
+-- name: delete_below
+DELETE FROM {table}
+ WHERE msg_offset < :end_offset AND msg_offset < (SELECT low FROM queue_head WHERE queue_id = :queue)
+
+-- name: select_row_bytes
+SELECT COUNT(*), COALESCE(SUM(LENGTH(body) + COALESCE(LENGTH(headers), 0) + COALESCE(LENGTH(msg_key), 0)
+       + COALESCE(LENGTH(tag), 0) + COALESCE(LENGTH(trace_id), 0) + LENGTH(producer)), 0)
+  FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset
+
+-- What the file takes, and how much of that deleted rows have left free for new ones.
+
+-- name: select_file_size
+SELECT page_count * page_size, freelist_count * page_size
+  FROM pragma_page_count(), pragma_page_size(), pragma_freelist_count()

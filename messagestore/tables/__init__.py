@@ -16,6 +16,7 @@ from messagestore.tables.auditing import (
     list_readers,
     offset_ends,
 )
+from messagestore.tables.cleaning import delete_below, raise_low, row_bytes, used_bytes
 from messagestore.tables.losses import (
     Replication,
     Standing,
@@ -44,6 +45,14 @@ from messagestore.tables.messages import (
     stored_at_ms,
 )
 from messagestore.tables.node import create_node_tables, now_ms, server_facts
+from messagestore.tables.partitions import (
+    add_partitions,
+    drop_partition,
+    limit_lock_wait,
+    list_partitions,
+    long_transactions,
+    take_table_lock,
+)
 from messagestore.tables.queues import (
     close_queues,
     create_queue,
@@ -69,6 +78,8 @@ from messagestore.tables.running import message_table
 from messagestore.tables.shapes import (
     BatchRow,
     Head,
+    LongTransaction,
+    Partition,
     Position,
     ReaderKey,
     ReaderRow,
@@ -80,6 +91,8 @@ from messagestore.tables.shapes import (
 __all__ = [
     "BatchRow",
     "Head",
+    "LongTransaction",
+    "Partition",
     "Position",
     "ReaderKey",
     "ReaderRow",
@@ -89,6 +102,7 @@ __all__ = [
     "ServerFacts",
     "Standing",
     "acquire_reader",
+    "add_partitions",
     "allow_writes",
     "batch_ends",
     "close_queues",
@@ -96,9 +110,11 @@ __all__ = [
     "count_rows",
     "create_node_tables",
     "create_queue",
+    "delete_below",
     "delete_instance",
     "delete_old_batches",
     "delete_readers",
+    "drop_partition",
     "drop_queue",
     "end_of_batches",
     "fence_heads",
@@ -108,14 +124,18 @@ __all__ = [
     "insert_messages",
     "insert_readers",
     "kill_connection",
+    "limit_lock_wait",
     "list_batches",
     "list_offsets",
+    "list_partitions",
     "list_readers",
+    "long_transactions",
     "message_table",
     "now_ms",
     "offset_ends",
     "open_queues",
     "raise_heads",
+    "raise_low",
     "raise_readers",
     "read_all_gaps",
     "read_closed",
@@ -128,6 +148,7 @@ __all__ = [
     "read_standing",
     "replication",
     "reset_reader",
+    "row_bytes",
     "select_from",
     "select_owned",
     "server_facts",
@@ -135,6 +156,8 @@ __all__ = [
     "stop_receiving",
     "stop_replicating",
     "stored_at_ms",
+    "take_table_lock",
     "update_committed",
+    "used_bytes",
     "write_identity",
 ]

@@ -77,6 +77,23 @@ class BatchRow(NamedTuple):
     stored_at_ms: int
 
 
+class Partition(NamedTuple):
+    """A part of a message table, with offsets first … end-1; `bytes` as the server's statistics say."""
+
+    name: str
+    first: int
+    end: int
+    bytes: int
+
+
+class LongTransaction(NamedTuple):
+    """A connection whose transaction has been open for some time."""
+
+    connection: int
+    user: str
+    seconds: int
+
+
 class ServerFacts(NamedTuple):
     """What decides whether a MySQL / MariaDB server may be a node."""
 

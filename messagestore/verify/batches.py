@@ -18,10 +18,10 @@ from messagestore import faults, tables
 from messagestore.messages import NewMessage, digest
 from messagestore.sessions import Session
 from messagestore.tables import BatchRow
+from messagestore.times import first_at
 from messagestore.verify.findings import Finding
 from messagestore.verify.ranges import Range, Ranges, shown, within, without
 from messagestore.verify.report import QueueReport
-from messagestore.verify.rows import first_at
 from messagestore.verify.visit import Visit
 from metadata.errors import NodeUnavailable
 

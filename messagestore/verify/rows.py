@@ -18,19 +18,6 @@ CHUNK = 10_000  # offsets
 _FAR = 2**63 - 1
 
 
-def first_at(session: Session, *, queue: int, bounds: Range, at_ms: int) -> int:
-    """The first offset in bounds stored at or after a time, or the end: times never fall, so halve."""
-    low, high = bounds
-    while low < high:
-        middle = (low + high) // 2
-        stored_at = tables.stored_at_ms(session, queue=queue, offset=middle)
-        if stored_at is not None and stored_at < at_ms:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
 def unexplained(session: Session, *, queue: int, runs: list[Range]) -> list[Range]:
     """What is left of runs of missing offsets after a fresh look at low, gaps and head.
 

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from messagestore import faults, tables
 from messagestore.sessions import Session
+from messagestore.times import first_at
 from messagestore.verify import standing
 from messagestore.verify.batches import BatchWalk
 from messagestore.verify.findings import Finding
 from messagestore.verify.report import Opening, QueueReport, Report
-from messagestore.verify.rows import RowScan, first_at
+from messagestore.verify.rows import RowScan
 from messagestore.verify.visit import Progress, Visit
 from metadata import expected, snapshot
 from metadata.actors import Actor

@@ -12,7 +12,7 @@ import metadata.models.fields
 class Migration(migrations.Migration):
     """Nodes registered before have no identity; they get one when they are promoted or adopted."""
 
-    dependencies = (("metadata", "0003_queue_state_since"),)
+    dependencies = (("metadata", "0004_retention"),)
 
     operations = (
         migrations.AddField(

@@ -1,5 +1,6 @@
 """All models, one file per noun. Only metadata and the admin's read-only lists touch them."""
 
+from metadata.models.alarms import Alarm, ClockMark
 from metadata.models.brokers import Broker, BrokerProcess
 from metadata.models.consumers import (
     BroadcastInstance,
@@ -17,6 +18,7 @@ from metadata.models.rebalances import Rebalance, RebalanceMove
 from metadata.models.topics import Topic
 
 __all__ = [
+    "Alarm",
     "ApiKey",
     "AuditLog",
     "BroadcastInstance",
@@ -24,6 +26,7 @@ __all__ = [
     "BrokerProcess",
     "ChangeCounter",
     "ChangeLog",
+    "ClockMark",
     "Consumer",
     "ConsumerGroup",
     "ConsumerGroupConsumer",

@@ -62,7 +62,11 @@ class ConsumerGroup(models.Model):
 
 
 class ConsumerGroupTopic(models.Model):
-    """A subscription: the group reads the topic."""
+    """A subscription: the group reads the topic.
+
+    `active_at`: when a look at it last found a member, or that its positions had moved; `progress` is the sum
+    of all its positions at that look. Null: not looked at yet.
+    """
 
     class State(models.TextChoices):
         """Rows first, then reader rows on the nodes, then ready; backwards when it goes."""
@@ -83,6 +87,8 @@ class ConsumerGroupTopic(models.Model):
     start = models.CharField(max_length=10, choices=Start.choices)
     stopped = models.BooleanField(default=False)
     stopped_queues = models.JSONField(default=list, blank=True)  # ids of queues that are not read for now
+    progress = models.BigIntegerField(default=0)
+    active_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField()
 
     class Meta:

@@ -30,6 +30,13 @@ class DbNode(models.Model):
         READ_ONLY = "read_only"
         OFFLINE = "offline"
 
+    class Disk(models.TextChoices):
+        """How much room is left; a full node stores no messages."""
+
+        OK = "ok"
+        LOW = "low"
+        FULL = "full"
+
     name = NameField(max_length=MAX_NAME, unique=True)
     kind = models.CharField(max_length=10, choices=Kind.choices, default=Kind.NORMAL)
     engine = models.CharField(max_length=10, choices=Engine.choices)
@@ -48,6 +55,7 @@ class DbNode(models.Model):
     identity = models.CharField(max_length=36, blank=True)  # written into the database too: this node's data
     barred = models.CharField(max_length=500, blank=True)  # why no broker serves it until an operator decided
     capacity_gb = models.PositiveIntegerField(null=True, blank=True)
+    disk = models.CharField(max_length=4, choices=Disk.choices, default=Disk.OK)
     created_at = models.DateTimeField()
 
     class Meta:
@@ -58,6 +66,7 @@ class DbNode(models.Model):
             models.CheckConstraint(
                 condition=Q(state__in=("read_write", "read_only", "offline")), name="db_node_state"
             ),
+            models.CheckConstraint(condition=Q(disk__in=("ok", "low", "full")), name="db_node_disk"),
             models.CheckConstraint(condition=Q(epoch__gte=1), name="db_node_epoch"),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from portal.admin import (
+    alarms,
     brokers,
     consumers,
     groups,
@@ -16,6 +17,7 @@ from portal.admin import (
 )
 
 __all__ = [
+    "alarms",
     "brokers",
     "consumers",
     "groups",

@@ -20,9 +20,10 @@ class DbNodeAdmin(ReadOnlyAdmin):
         "port",
         "database",
         "state",
+        "disk",
         "special",
         "epoch",
         "barred",
     )
-    list_filter = ("kind", "engine", "state")
+    list_filter = ("kind", "engine", "state", "disk")
     search_fields = ("name", "host", "database")

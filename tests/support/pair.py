@@ -17,6 +17,7 @@ from tests.support.environment import free_port
 from tests.support.mariadb import MariaDB
 from tests.support.server import Server
 from tests.support.skew import WallClock, wall_clock
+from tests.support.waiting import until
 
 NODES = ("n1", "n2")
 
@@ -56,6 +57,7 @@ class Pair:
         """SIGSTOP of the metadata's database during the block: it takes connections and is silent."""
         pid = self.metadata.pid
         os.kill(pid, signal.SIGSTOP)
+        until(lambda: _is_stopped(pid))  # on a busy machine a thread may still answer
         try:
             yield
         finally:
@@ -69,6 +71,16 @@ class Pair:
             yield
         finally:
             self.metadata.start()
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether every thread of a process has stopped."""
+    states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in _tasks(pid)]
+    return set(states) == {"T"}
+
+
+def _tasks(pid: int) -> list[Path]:
+    return list(Path(f"/proc/{pid}/task").iterdir())
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -94,7 +95,9 @@ def test_refused_calls_come_back_one_after_the_other() -> None:
 def test_lanes_fill_apart_and_shut_together() -> None:
     gate = Gate(places=2, failures=1, pause_s=60, patience_s=0)
 
-    with gate.passage(), gate.passage("acquire"), gate.passage(), gate.passage(None), gate.passage(None):
+    with ExitStack() as inside:
+        for lane in (*[CALLS] * 2, *["acquire"] * 4, *[None] * 9):
+            inside.enter_context(gate.passage(lane))
         for lane in ("acquire", CALLS):
             with pytest.raises(MetadataUnavailable), gate.passage(lane):
                 pass

@@ -15,7 +15,7 @@ NEVER_S = 3600.0  # nobody is let in beyond the places
 
 
 def waiting(turnstile: Turnstile) -> int:
-    return len(turnstile._coming) + len(turnstile._returning)
+    return len(turnstile._later) + len(turnstile._first)
 
 
 def test_no_more_than_its_places_work_at_once(in_threads: Callable[..., list[Any]]) -> None:
@@ -57,9 +57,9 @@ def test_who_steps_aside_makes_room_and_comes_back_before_the_newcomers(
         assert stepped_aside.wait(LIMIT_S)
         with turnstile.passage():
             order.append("second")
-            assert until(lambda: len(turnstile._coming) == 1)
+            assert until(lambda: len(turnstile._later) == 1)
             has_come.set()
-            assert until(lambda: len(turnstile._returning) == 1)
+            assert until(lambda: len(turnstile._first) == 1)
 
     def third() -> None:
         assert until(lambda: order == ["second"])

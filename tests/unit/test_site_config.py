@@ -22,7 +22,7 @@ def test_an_empty_environment_gives_the_defaults(tmp_path: Path) -> None:
     assert (config.bind, config.broker_url, config.threads) == (
         "127.0.0.1:8000",
         "http://127.0.0.1:8000",
-        464,
+        528,
     )
     assert config.database is None
 
@@ -64,7 +64,7 @@ def test_a_brokers_name_and_url_may_be_given_and_requests_for_that_host_are_answ
         ("CATMQ_WORKERS", "two", "CATMQ_WORKERS must be a whole number, not 'two'."),
         ("CATMQ_WORKERS", "0", "CATMQ_WORKERS must be at least 1, not 0."),
         ("CATMQ_DEBUG", "perhaps", "CATMQ_DEBUG must be true or false, not 'perhaps'."),
-        ("CATMQ_MAX_WAITERS", "500", "CATMQ_MAX_WAITERS must be less than CATMQ_THREADS"),
+        ("CATMQ_MAX_WAITERS", "600", "CATMQ_MAX_WAITERS must be less than CATMQ_THREADS"),
         ("CATMQ_DATABASE_URL", "postgres://x/y", "CATMQ_DATABASE_URL must look like mysql://"),
         ("CATMQ_DATABASE_URL", "mysql://u:p@h:x/d", "CATMQ_DATABASE_URL must look like mysql://"),
         ("CATMQ_ENCRYPTION_KEYS", "short", "CATMQ_ENCRYPTION_KEYS: each must be 32 bytes"),

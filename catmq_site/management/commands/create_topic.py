@@ -8,7 +8,8 @@ from typing import Any
 from catmq_site.management.base import CatmqCommand
 from messagestore import topics
 
-SETTINGS = ("retention_days", "keep_unread_days", "keyed", "on_unknown", "owners", "department", "remark")
+RETENTION = ("retention_days", "keep_unread_days", "retention_bytes")
+SETTINGS = (*RETENTION, "keyed", "on_unknown", "owners", "department", "remark")
 
 
 class Command(CatmqCommand):
@@ -28,6 +29,9 @@ class Command(CatmqCommand):
         )
         parser.add_argument(
             "--keep-unread-days", type=int, help="days that unread messages are kept (default 30, 0: off)"
+        )
+        parser.add_argument(
+            "--retention-bytes", type=int, help="bytes that its messages may take (default: no limit)"
         )
         parser.add_argument(
             "--keyed", choices=("strict", "available"), help="keyed sends when their queue is closed"

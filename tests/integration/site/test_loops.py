@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import datetime
+from types import SimpleNamespace
 
 import pytest
 from django.db import OperationalError
@@ -50,6 +51,10 @@ def test_a_failing_loop_goes_on_and_says_so_with_a_count(caplog: pytest.LogCaptu
 def test_the_loops_of_a_worker_have_names_of_their_own() -> None:
     names = [loop.name for loop in maintenance.loops()]
     assert len(names) == len(set(names))
+
+
+def test_a_worker_makes_partitions_ahead_and_measures_disks() -> None:
+    assert {"partitions", "disks"} <= {loop.name for loop in maintenance.loops()}
 
 
 def test_a_leased_loop_is_run_by_its_holder_only_and_given_up_at_the_end(metadata_db: None) -> None:
@@ -126,14 +131,32 @@ def test_a_rebalance_that_nobody_ran_is_run_by_the_loop(
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
     monkeypatch.setattr(maintenance, "PATIENCE_S", 0.0)
     assert rebalance.pending()
-    assert maintenance.OverdueRebalances().run_once() == 1
+    loop = maintenance.OverdueRebalances()
+    assert loop.run_once() == 0
+    loop.look()
+    assert loop.run_once() == 1
     assert rebalance.pending() == []
 
 
-def test_a_rebalance_is_given_three_seconds_before_the_loop_takes_it(metadata_db: None) -> None:
+def test_a_rebalance_is_given_three_seconds_from_the_first_look_before_the_loop_takes_it(
+    make_node: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every process looks, so one that follows a dead leader knows for how long a group has waited."""
+    make_node("main")
+    topics.create(name="orders", queues=2, actor=ACTOR)
+    groups.create(name="billing", actor=ACTOR)
+    subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
+    now = [100.0]
+    monkeypatch.setattr(maintenance, "time", SimpleNamespace(monotonic=lambda: now[0]))
     loop = maintenance.OverdueRebalances()
-    assert maintenance.PATIENCE_S == 3.0
+
+    loop.look()
+    now[0] += 2.9
+    loop.look()
     assert loop.run_once() == 0
+    now[0] += 0.1
+    loop.look()
+    assert loop.run_once() == 1
 
 
 def test_background_work_is_asked_of_django_q(metadata_db: None) -> None:

@@ -1,0 +1,116 @@
+"""manage.py cleanup: removes what topics no longer keep, or shows what would go."""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from catmq_site.management.base import LATER, CatmqCommand
+from messagestore import retention
+from messagestore.retention import Cleaned, Progress, QueuePlan
+
+PROGRESS_EVERY_S = 3.0
+HEADINGS = ("TOPIC", "QUEUE", "NODE", "KEPT", "GOES", "WHY", "MESSAGES", "PARTITIONS", "BYTES")
+
+
+class Command(CatmqCommand):
+    """Cleans topics."""
+
+    help = (
+        "Removes the messages that topics keep no longer, by age and by size; the schedule clean_up does the "
+        "same every ten minutes. --dry-run changes nothing and shows, queue by queue, what would go and what "
+        "of it which group has not read. Exit codes: 0 done, 1 refused, 3 a queue could not be cleaned."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """The command line."""
+        parser.add_argument("--topic", help="only this topic (default: all)")
+        parser.add_argument("--dry-run", action="store_true", help="show what would go, and change nothing")
+
+    def run(self, **options: Any) -> None:
+        """Calls messagestore.retention.clean."""
+        found = retention.clean(
+            topic=options["topic"], dry_run=options["dry_run"], progress=self._progress(), actor=self.actor
+        )
+        self.stdout.write("\n".join(shown(found, dry_run=options["dry_run"])))
+        failed = sum(problem_of(one) is not None for one in found)
+        if failed:
+            text = f"{failed} of {len(found)} queues could not be cleaned."
+            raise CommandError(text, returncode=LATER)
+
+    def _progress(self) -> Callable[[Progress], None]:
+        """Says on stderr, now and then, where the run is."""
+        said_at = time.monotonic()
+
+        def say(progress: Progress) -> None:
+            nonlocal said_at
+            if time.monotonic() - said_at >= PROGRESS_EVERY_S:
+                said_at = time.monotonic()
+                self.stderr.write(f"{progress.what} {progress.done:,} of {progress.total:,}")
+
+        return say
+
+
+def shown(found: Sequence[Cleaned], *, dry_run: bool) -> list[str]:
+    """The table, what is to be said of single queues, and the sum, line by line."""
+    table = [HEADINGS, *(row(one.plan) for one in found)]
+    widths = [max(len(line[column]) for line in table) for column in range(len(HEADINGS))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in table
+    ]
+    for one in found:
+        name = f"{one.plan.topic} queue {one.plan.queue} (node {one.plan.node})"
+        lines += [f"{name}: {text}" for text in remarks(one)]
+    return [*lines, "", summary(found, dry_run=dry_run)]
+
+
+def remarks(one: Cleaned) -> list[str]:
+    """What is to be said of a queue beside the table."""
+    plan, problem = one.plan, problem_of(one)
+    said = [f"group {loss.group} has not read {loss.messages:,} of what goes" for loss in plan.unread]
+    if plan.messages and plan.keep_from == plan.head:
+        said.append("all of its messages go")
+    said += plan.notes
+    return [*said, f"not cleaned: {problem}"] if problem is not None else said
+
+
+def problem_of(one: Cleaned) -> str | None:
+    """Why a queue was not cleaned, or not as its topic wants it."""
+    return one.problem or one.plan.hindrance
+
+
+def row(plan: QueuePlan) -> tuple[str, ...]:
+    """A queue's line in the table."""
+    name = (plan.topic, str(plan.queue), plan.node)
+    if plan.problem is not None:
+        return (*name, "-", "-", "-", "-", "-", "-")
+    return (
+        *name,
+        span(plan.keep_from, plan.head),
+        span(plan.low, plan.keep_from),
+        plan.why or "-",
+        f"{plan.messages:,}",
+        "-" if plan.partitions is None else f"{plan.partitions:,}",
+        f"{plan.bytes:,}",
+    )
+
+
+def span(first: int, end: int) -> str:
+    """Offsets for people, who count the last one in."""
+    return f"{first:,} … {end - 1:,}" if first < end else "none"
+
+
+def summary(found: Sequence[Cleaned], *, dry_run: bool) -> str:
+    """The last line."""
+    messages = sum(one.plan.messages for one in found if dry_run or one.raised)
+    if dry_run:
+        size = sum(one.plan.bytes for one in found)
+        return f"{len(found)} queues: {messages:,} messages would go, about {size:,} bytes with them."
+    dropped, deleted = sum(one.dropped for one in found), sum(one.deleted for one in found)
+    done = f"{dropped:,} partitions dropped, {deleted:,} rows deleted"
+    return f"{len(found)} queues: {messages:,} messages are served no more; {done}."

@@ -1,0 +1,240 @@
+"""Carries plans out: low, a pause, then partitions and rows."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from messagestore import connections, partitions, tables
+from messagestore.connections import Node
+from messagestore.retention.planning import QueuePlan, plan
+from messagestore.sessions import READ_TIMEOUT_S, Session
+from metadata import access, alarms, audit, clock_marks, topics
+from metadata.actors import Actor
+from metadata.errors import CatmqError
+from metadata.topics import TopicView
+
+log = logging.getLogger(__name__)
+CHUNK = 2_000  # rows in one transaction: on SQLite every writer waits for it
+REST_S = READ_TIMEOUT_S + 1.0  # a pull that began before this is over: its read times out earlier
+PACE = 200  # writers stand while a partition goes: it takes no more than this part of their time
+MOST_PAUSE_S = 30.0
+PASS_S = 300.0  # a scheduled pass begins nothing new after it
+Say = Callable[["Progress"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run is."""
+
+    what: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """A plan, and what came of it: nothing with `dry_run`. A `problem` says why not all was done."""
+
+    plan: QueuePlan
+    raised: bool = False
+    dropped: int = 0
+    deleted: int = 0
+    problem: str | None = None
+
+
+def clean(
+    *,
+    actor: Actor,
+    topic: str | None = None,
+    dry_run: bool = False,
+    rest_s: float = REST_S,
+    pass_s: float | None = None,
+    progress: Say | None = None,
+) -> list[Cleaned]:
+    """Cleans a topic, or every one; for each queue what was done, or with `dry_run` would be. Needs `manage`.
+
+    Stops beginning with further queues after `pass_s`; the next run goes on from there. A person who cleans
+    says that the clock is right; a job that finds that it jumped cleans nothing by age. Raises
+    NotFound(topic_not_found), MetadataUnavailable.
+    """
+    run = _Run(actor=actor, dry_run=dry_run, ends=time.monotonic() + (pass_s or float("inf")), say=progress)
+    chosen = topics.ready() if topic is None else [topics.named(name=topic, actor=actor)]
+    for one in chosen:
+        access.require(actor, "manage", one.name)
+    run.jumped = clock_marks.look(confirm=actor.kind != "job" and not dry_run)
+    if pass_s is not None:
+        random.shuffle(chosen)  # so that every topic has its turn, also where a pass ends too early
+    for number, one in enumerate(chosen):
+        run.tell("planned topics:", number, len(chosen))
+        if time.monotonic() <= run.ends:
+            run.raise_lows(one)
+    if run.raised() and rest_s:
+        run.tell("waiting for pulls that began before, s:", 0, int(rest_s))
+        time.sleep(rest_s)
+    done = [run.remove(one) for one in run.found]
+    if not dry_run:
+        _alarm(done)
+    return done
+
+
+class _Run:
+    """One run over some topics."""
+
+    def __init__(self, *, actor: Actor, dry_run: bool, ends: float, say: Say | None) -> None:
+        self.actor = actor
+        self.dry_run = dry_run
+        self.ends = ends
+        self.say = say
+        self.jumped: str | None = None
+        self.found: list[Cleaned] = []
+
+    def tell(self, what: str, done: int, total: int) -> None:
+        """Says how far it is."""
+        if self.say is not None:
+            self.say(Progress(what, done, total))
+
+    def raised(self) -> bool:
+        """Whether some pull may have begun with a lower `low`."""
+        return any(one.raised for one in self.found)
+
+    def raise_lows(self, topic: TopicView) -> None:
+        """Plans a topic and raises `low` in its queues; what goes unread is written down before."""
+        mine = [
+            Cleaned(one, problem=one.problem)
+            for one in plan(topic, record=not self.dry_run, jumped=self.jumped)
+        ]
+        if not self.dry_run:
+            mine = [self._raise(one) for one in mine]
+            self._audit(topic, mine)
+        self.found += mine
+
+    def _raise(self, one: Cleaned) -> Cleaned:
+        aim = one.plan
+        if one.problem or not aim.messages:
+            return one
+        _count(aim, 1)
+        try:
+            with connections.node(aim.node_id).reading() as session:  # harmless to repeat
+                raised = tables.raise_low(session, queue=aim.queue, low=aim.keep_from)
+        except CatmqError as error:
+            return replace(one, problem=error.detail)
+        if not raised:  # somebody else did, and counted
+            _count(aim, -1)
+            return one
+        log.info("Queue %d of topic %s is kept from %d on (%s)", aim.queue, aim.topic, aim.keep_from, aim.why)
+        return replace(one, raised=True)
+
+    def remove(self, one: Cleaned) -> Cleaned:
+        """Drops and deletes what is below `low`, also what an earlier run left."""
+        if self.dry_run or one.problem or time.monotonic() > self.ends:
+            return one
+        node = connections.node(one.plan.node_id)
+        dropped = deleted = 0
+        try:
+            dropped = self._drop(node, one.plan)
+            deleted = self._delete(node, one.plan)
+            problem = None
+        except CatmqError as error:
+            problem = error.detail
+        return replace(one, dropped=dropped, deleted=deleted, problem=problem)
+
+    def _drop(self, node: Node, aim: QueuePlan) -> int:
+        """Drops the partitions below `low`, one by one, so that writers wait for a moment only; how many."""
+        if not aim.partitions:
+            return 0
+        done = 0
+        left: int | None = aim.partitions
+        while left:
+            begun = time.monotonic()
+            with node.maintaining() as session:  # one for each, so that others may change the table between
+                partitions.take_turn(session, queue=aim.queue)
+                left = _drop_one(session, aim.queue)
+            if left is None:
+                break
+            done += 1
+            self.tell(f"{aim.topic} queue {aim.queue}: partitions", done, done + left)
+            if time.monotonic() > self.ends:
+                break
+            if left and node.info.disk != "full":  # there nobody writes, and room is wanted
+                time.sleep(min(PACE * (time.monotonic() - begun), MOST_PAUSE_S))
+        return done
+
+    def _delete(self, node: Node, aim: QueuePlan) -> int:
+        """Deletes rows below `low` in small batches; how many.
+
+        Where there are partitions, only of a queue of which nothing is kept: others drop them soon.
+        """
+        if aim.partitions is not None and aim.keep_from < aim.head:
+            return 0
+        low, done, left = _low(node, aim.queue), 0, 0
+        while time.monotonic() < self.ends:
+            with node.reading() as session:
+                lowest, _ = tables.offset_ends(session, queue=aim.queue, first=0)
+                if lowest is None or lowest >= low:
+                    break
+                left = left or low - lowest
+                begun = time.monotonic()
+                done += tables.delete_below(session, queue=aim.queue, end=min(low, lowest + CHUNK))
+            self.tell(f"{aim.topic} queue {aim.queue}: rows", done, left)
+            time.sleep(time.monotonic() - begun)  # half of the time is for others
+        return done
+
+    def _audit(self, topic: TopicView, found: Sequence[Cleaned]) -> None:
+        """What people did is written down; what the schedule does stands in the log and in the alarms."""
+        moved = {str(one.plan.queue): one.plan for one in found if one.raised}
+        if not moved or self.actor.kind == "job":
+            return
+        before = {queue: aim.low for queue, aim in moved.items()}
+        after = {queue: aim.keep_from for queue, aim in moved.items()}
+        audit.record(
+            actor=self.actor, verb="clean", kind="topic", name=topic.name, before=before, after=after
+        )
+
+
+def _count(aim: QueuePlan, sign: int) -> None:
+    """Counts what groups lose unread, before it is lost; -1 takes that back."""
+    for loss in aim.unread:
+        what = f"{loss.messages:,} messages of queue {aim.queue} were cleaned by {aim.why} unread"
+        if sign > 0:
+            level = logging.WARNING if loss.active else logging.INFO
+            log.log(level, "Group %s, topic %s: %s", loss.group, aim.topic, what)
+        name, count = f"{loss.group}/{aim.topic}", sign * loss.messages
+        alarms.raise_alarm(kind="unread_dropped", name=name, detail=what, count=count)
+
+
+def _alarm(found: Sequence[Cleaned]) -> None:
+    """A queue that cannot be cleaned, or not as its topic wants it, is an alarm until it can."""
+    mended = []
+    for one in found:
+        name, why = f"{one.plan.topic}/{one.plan.queue}", one.problem or one.plan.hindrance
+        if why is None:
+            mended.append(name)
+            continue
+        log.warning("Queue %d of topic %s: %s", one.plan.queue, one.plan.topic, why)
+        alarms.raise_alarm(kind="not_cleaned", name=name, detail=why)
+    alarms.end(kind="not_cleaned", names=mended)
+
+
+def _low(node: Node, queue: int) -> int:
+    with node.reading() as session:
+        head = tables.read_head(session, queue=queue)
+    return head.low if head is not None else 0
+
+
+def _drop_one(session: Session, queue: int) -> int | None:
+    """Drops the lowest partition below `low`, never the last one; how many are left, None: there was none."""
+    head = tables.read_head(session, queue=queue)
+    parts = tables.list_partitions(session, queue=queue)
+    going = [one.name for one in parts[:-1] if head is not None and one.end <= head.low]
+    if not going:
+        return None
+
+    def change() -> None:
+        tables.drop_partition(session, queue=queue, name=going[0])
+
+    partitions.alter(session, queue=queue, change=change)
+    return len(going) - 1

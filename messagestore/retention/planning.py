@@ -1,0 +1,253 @@
+"""What is to be kept of each queue of a topic, and who has not read what goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from messagestore import connections, faults, tables
+from messagestore.sessions import Session
+from messagestore.tables import Head, Partition, ReaderRow
+from messagestore.times import first_at
+from metadata import activity, readings
+from metadata.clock import database_now, ms
+from metadata.errors import CatmqError, NodeUnavailable
+from metadata.readings import Reading
+from metadata.rules import retention as rules
+from metadata.rules.retention import Span
+from metadata.topics import QueueView, TopicView
+
+DAY_MS = 86_400_000
+SLICES = 20  # of a table without partitions, each weighed by a sample
+SAMPLE = 50  # rows
+ROW_BYTES = 60  # what a row costs beside what it holds
+_KEPT = ("read_write", "read_only")
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """How many messages that go a group has not read, a broadcasting one's slowest instance."""
+
+    group: str
+    messages: int
+    active: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePlan:
+    """A queue and the offset to keep it from; `why` is age, size, or empty if nothing goes.
+
+    `bytes` is an estimate of what is below that offset, of whole `partitions` or, without any, of rows.
+    `notes` tell how the settings work out here, `hindrance` why one of them cannot be followed; with a
+    `problem` the queue is left alone.
+    """
+
+    topic: str
+    queue: int
+    number: int
+    node: str
+    node_id: int
+    low: int = 0
+    head: int = 0
+    keep_from: int = 0
+    why: str = ""
+    partitions: int | None = None
+    bytes: int = 0
+    unread: tuple[Loss, ...] = ()
+    notes: tuple[str, ...] = ()
+    hindrance: str | None = None
+    problem: str | None = None
+
+    @property
+    def messages(self) -> int:
+        """How many messages are served no more."""
+        return self.keep_from - self.low
+
+
+@dataclass(frozen=True, slots=True)
+class _Readers:
+    """Who reads a topic, where they stand in each queue, and for whom unread messages are kept longer."""
+
+    groups: Mapping[int, Reading]
+    rows: Mapping[int, Sequence[ReaderRow]]
+    active: frozenset[int]
+
+    def kept_for(self, queue: int) -> list[int]:
+        """Where the active groups stand."""
+        return [row.committed for row in self.rows.get(queue, ()) if row.group_id in self.active]
+
+    def losses(self, queue: int, low: int, keep_from: int) -> tuple[Loss, ...]:
+        """What goes unread, by group."""
+        worst: dict[int, int] = {}
+        for row in self.rows.get(queue, ()):
+            lost = rules.lost(committed=row.committed, low=low, keep_from=keep_from)
+            worst[row.group_id] = max(lost, worst.get(row.group_id, 0))
+        return tuple(
+            Loss(self.groups[group].group, lost, group in self.active)
+            for group, lost in sorted(worst.items())
+            if lost
+        )
+
+
+def plan(topic: TopicView, *, record: bool, jumped: str | None = None) -> list[QueuePlan]:
+    """The plans of a topic's queues, by number; `record`: keep what was learned of its groups.
+
+    `jumped`: why the clock cannot be trusted, so that nothing goes by age.
+
+    Raises MetadataUnavailable. A node that does not answer, or a table that cannot be read, is a `problem`.
+    """
+    queues = [one for one in topic.queues if one.state in _KEPT]
+    readers, away = _readers(topic, queues, record)
+    plans = []
+    for queue in queues:
+        blank = QueuePlan(topic.name, queue.queue, queue.number, queue.node, queue.node_id)
+        if queue.node_id in away:
+            plans.append(replace(blank, problem=away[queue.node_id]))
+            continue
+        try:
+            with connections.node(queue.node_id).reading() as session:
+                plans.append(_plan(session, topic, replace(blank, hindrance=jumped), readers))
+        except CatmqError as error:
+            plans.append(replace(blank, problem=error.detail))
+    return plans
+
+
+def _readers(topic: TopicView, queues: Sequence[QueueView], record: bool) -> tuple[_Readers, dict[int, str]]:
+    """The readers of a topic, and why those on some nodes are not known."""
+    groups = {one.group_id: one for one in readings.readings(topic.id)}
+    rows: dict[int, list[ReaderRow]] = {}
+    away: dict[int, str] = {}
+    for node_id in sorted({one.node_id for one in queues}):
+        mine = [one.queue for one in queues if one.node_id == node_id]
+        try:
+            with connections.node(node_id).reading() as session:
+                for row in tables.list_readers(session, queues=mine):
+                    if row.group_id in groups and row.epoch >= groups[row.group_id].base_epoch:
+                        rows.setdefault(row.queue, []).append(row)
+        except (NodeUnavailable, faults.Final) as error:
+            away[node_id] = error.detail
+    sums = dict.fromkeys((one.id for one in groups.values()), 0)
+    for row in (row for of_queue in rows.values() for row in of_queue):
+        sums[groups[row.group_id].id] += row.committed
+    found = activity.active(topic_id=topic.id, progress={} if away else sums, record=record)
+    active = frozenset(one.group_id for one in groups.values() if one.id in found)
+    return _Readers(groups, rows, active), away
+
+
+def _plan(session: Session, topic: TopicView, blank: QueuePlan, readers: _Readers) -> QueuePlan:
+    head = tables.read_head(session, queue=blank.queue)
+    if head is None:
+        return replace(blank, problem=f"queue {blank.queue} has no head row on its node")
+    if not 0 <= head.low <= head.head:
+        return replace(blank, problem=f"low is {head.low} and the head {head.head}: run verify")
+    parts = tables.list_partitions(session, queue=blank.queue)
+    return _Planner(session, topic, blank, readers, head=head, parts=parts).plan()
+
+
+class _Planner:
+    """Makes the plan of one queue."""
+
+    def __init__(
+        self,
+        session: Session,
+        topic: TopicView,
+        blank: QueuePlan,
+        readers: _Readers,
+        *,
+        head: Head,
+        parts: Sequence[Partition],
+    ) -> None:
+        self._session = session
+        self._topic = topic
+        self._blank = blank
+        self._queue = blank.queue
+        self._readers = readers
+        self._head = head
+        self._parts = parts
+        self._notes: list[str] = []
+
+    def plan(self) -> QueuePlan:
+        """The plan. Raises the node's faults."""
+        low, head = self._head.low, self._head.head
+        spans = self._spans()
+        untrusted = self._untrusted_clock()
+        by_age = low if untrusted else self._by_age()
+        by_size = self._by_size(spans)
+        keep_from = min(max(low, by_age, by_size), head)
+        dropped = [one for one in self._parts[:-1] if one.end <= keep_from]
+        of_rows = sum(int(one.bytes * _share(one, keep_from)) for one in spans)
+        return replace(
+            self._blank,
+            low=low,
+            head=head,
+            keep_from=keep_from,
+            why="" if keep_from == low else "age" if by_age >= by_size else "size",
+            partitions=len(dropped) if self._parts else None,
+            bytes=sum(one.bytes for one in dropped) if self._parts else of_rows,
+            unread=self._readers.losses(self._queue, low, keep_from),
+            notes=tuple(self._notes),
+            hindrance=untrusted,
+        )
+
+    def _spans(self) -> list[Span]:
+        """What is kept now, in rising pieces with their bytes; the last one is written to."""
+        low, head = self._head.low, self._head.head
+        if self._parts:
+            cut = [Span(max(one.first, low), min(one.end, head), one.bytes) for one in self._parts]
+            return [one for one in cut if one.first < one.end]
+        if self._session.engine == "mysql":
+            self._notes.append("its table has no partitions, so rows are deleted in batches")
+        width = max(1, -(-(head - low) // SLICES))
+        return [self._weighed(first, min(first + width, head)) for first in range(low, head, width)]
+
+    def _weighed(self, first: int, end: int) -> Span:
+        last = min(first + SAMPLE, end)
+        rows, size = tables.row_bytes(self._session, queue=self._queue, first=first, end=last)
+        return Span(first, end, int((size / rows + ROW_BYTES) * (end - first)) if rows else 0)
+
+    def _untrusted_clock(self) -> str | None:
+        newest = None
+        if self._head.low < self._head.head:
+            newest = tables.stored_at_ms(self._session, queue=self._queue, offset=self._head.head - 1)
+        now, reference = tables.now_ms(self._session), ms(database_now())
+        problem = self._blank.hindrance or rules.clock_problem(
+            now_ms=now, reference_ms=reference, newest_ms=newest
+        )
+        return None if problem is None else f"nothing is cleaned by age: {problem}"
+
+    def _older_than(self, days: int) -> int:
+        """The first offset that is not older."""
+        at_ms = tables.now_ms(self._session) - days * DAY_MS
+        bounds = self._head.low, self._head.head
+        return first_at(self._session, queue=self._queue, bounds=bounds, at_ms=at_ms)
+
+    def _by_age(self) -> int:
+        """The offset to keep from by age."""
+        expired = self._older_than(self._topic.retention_days)
+        days = self._topic.keep_unread_days
+        unread = self._readers.kept_for(self._queue)
+        if days <= self._topic.retention_days or min(unread, default=expired) >= expired:
+            return expired  # 0 days: off
+        keep = rules.by_age(expired=expired, long_expired=self._older_than(days), unread=unread)
+        if keep < expired:
+            count = expired - max(keep, self._head.low)
+            self._notes.append(f"{count:,} older messages stay up to {days} days: a group has not read them")
+        return keep
+
+    def _by_size(self, spans: Sequence[Span]) -> int:
+        """The offset to keep from by size; every queue of the topic has an equal share."""
+        most = self._topic.retention_bytes
+        if most is None or not spans:
+            return 0
+        share = most // max(1, sum(one.state in _KEPT for one in self._topic.queues))
+        last, whole = spans[-1], bool(self._parts)
+        least = last.bytes if whole else last.bytes // (last.end - last.first)
+        if least > share:
+            what = "the part it is written to takes" if whole else "a message takes about"
+            self._notes.append(f"retention_bytes leaves it {share:,} bytes, {what} {least:,}: that stays")
+        return rules.by_size(spans, most=share, whole=whole)
+
+
+def _share(span: Span, below: int) -> float:
+    """Which part of a span lies below an offset, 0 to 1."""
+    return max(0.0, min(1.0, (below - span.first) / (span.end - span.first)))
