@@ -117,7 +117,8 @@ def _move(one: object, source: str | None, target: str | None) -> dict[str, Any]
 def node(view: NodeView) -> dict[str, Any]:
     """A node, without passwords."""
     names = ("name", "kind", "engine", "host", "port", "database", "username", "state", "special", "epoch")
-    return _some(view, (*names, "capacity_gb", "disk", "queues", "created_at_ms"))
+    more = ("capacity_gb", "disk", "replica_host", "replica_port", "barred", "queues", "created_at_ms")
+    return _some(view, (*names, *more))
 
 
 def broker(view: BrokerView) -> dict[str, Any]:

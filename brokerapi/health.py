@@ -34,7 +34,9 @@ def readiness() -> Health:
         return Health(status="unready", because=["no node is registered, or all are offline"])
     latencies = nodes.latencies()
     silent = sorted(name for name, seconds in latencies.items() if seconds is None)
-    because = [f"node {name} does not answer" for name in silent]
+    barred = nodes.barred()
+    because = [f"node {name} does not answer" for name in silent if name not in barred]
+    because += [f"node {name} is not served: {why}" for name, why in sorted(barred.items())]
     because += [f"queue {queue} is suspect" for queue in suspects.current()[:MOST_SUSPECTS]]
     if snapshot.age_s() > STALE_S:
         because.append(f"the metadata database has not answered for {snapshot.age_s():.0f} s")

@@ -31,7 +31,7 @@ from metadata.turnstile import turnstile
 
 # States that a client can do nothing about: worth waiting for their end like for a message.
 WAITING_STATES = ("ok", "stopped", "unavailable")
-# Nothing tells when a node is back, so a pull that it did not answer is tried again after so long.
+# Nothing tells when a node is back, or what its replica got meanwhile: such a pull is tried again then.
 UNAVAILABLE_WAIT_S = 1.0
 TURNED_AWAY_MS = (500, 1_000)  # pause of a client that found no place to wait, at random
 
@@ -105,7 +105,7 @@ class _Wait:
         # A stopped queue may hold messages already: what ends its wait is the group's next generation.
         self.offsets = {queue.queue: queue.next_offset for queue in answer.queues if queue.state == "ok"}
         self.limit_s = asked.wait_ms / 1000
-        if any(queue.state == "unavailable" for queue in answer.queues):
+        if any(queue.state == "unavailable" or queue.stale for queue in answer.queues):
             self.limit_s = min(self.limit_s, UNAVAILABLE_WAIT_S)
 
     def run(self) -> None:

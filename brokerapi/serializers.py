@@ -175,6 +175,8 @@ class NodeChange(Change):
     state = serializers.ChoiceField(choices=["read_write", "read_only", "offline"], required=False)
     special = Flag(required=False)
     capacity_gb = Number(required=False, allow_null=True)
+    replica_host = Text(required=False, allow_blank=True, help_text="serves pulls while the node is away")
+    replica_port = Number(required=False, allow_null=True)
 
 
 class BrokerChange(Request):
@@ -331,6 +333,9 @@ class NodeAnswer(serializers.Serializer[Any]):
     special = Flag()
     epoch = Number()
     capacity_gb = Number(allow_null=True)
+    replica_host = Text()
+    replica_port = Number(allow_null=True)
+    barred = Text(help_text="why no broker serves it; empty if they do")
     disk = Text(help_text="ok, low, or full: it stores nothing more")
     queues = Number()
     created_at_ms = Number()

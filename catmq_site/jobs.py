@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from django.contrib.sessions.models import Session
 from django.utils import timezone
 
-from messagestore import batches, drains, instances, retention, topics
-from metadata import actors, alarms, audit, brokers, history, job_runs, rebalance
+from messagestore import batches, drains, instances, nodes, retention, topics
+from metadata import actors, alarms, audit, brokers, history, job_runs, rebalance, snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,12 @@ def trim_alarms() -> int:
 def trim_batches() -> int:
     """Forgets sent batches that no client repeats any more."""
     return batches.trim()
+
+
+def note_heads() -> int:
+    """Copies the heads of all nodes to metadata, so that a node that goes back is known."""
+    snapshot.refresh()
+    return nodes.note_heads()
 
 
 def trim_audit() -> int:
@@ -97,6 +103,7 @@ JOBS = {
     "clean_up": Job("Remove messages that are older or more than their topics keep", 10, clean_up),
     "trim_alarms": Job("Delete alarms that were not raised for 90 days", 24 * 60, trim_alarms),
     "trim_batches": Job("Forget sent batches that no client repeats any more", 60, trim_batches),
+    "note_heads": Job("Note how far the queues of each node are", 1, note_heads),
     "trim_audit": Job("Delete audit rows older than 400 days", 24 * 60, trim_audit),
     "forget_brokers": Job("Forget brokers that were not seen for 7 days", 60, forget_brokers),
     "clear_sessions": Job("Delete expired web sessions", 24 * 60, clear_sessions),

@@ -22,11 +22,11 @@ from django.db import close_old_connections
 from brokerapi import draining, metrics
 from brokerapi.views.about import VERSION
 from catmq_site import master
-from messagestore import nodes, queues, subscriptions, topics
+from messagestore import connections, nodes, queues, subscriptions, topics
 from messagestore.disks import DiskWatch
 from messagestore.heads import board
 from messagestore.partitions import Ahead
-from metadata import brokers, consumers, history, leases, rebalance, snapshot
+from metadata import acknowledgements, brokers, consumers, history, leases, rebalance, snapshot
 from metadata.config import config
 from metadata.errors import CatmqError, MetadataUnavailable
 
@@ -58,6 +58,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop]:
         Loop("heads", config.head_interval_ms / 1000, board.run_once),
         Loop("metrics", 1.0, metrics.sample),
         Loop("nodes", 5.0, nodes.probe),
+        Loop("circuits", 0.25, connections.watch),
         Loop("history", 2.0, history.catch_up),
         leased("expiry", EXPIRY_EVERY_S, consumers.expire, first=consumers.look),
         leased("rebalances", 1.0, overdue.run_once, first=overdue.look),
@@ -118,7 +119,8 @@ def changed_groups(before: snapshot.Snapshot, after: snapshot.Snapshot) -> set[i
 
 def broker_loop(url: str) -> Loop:
     """The loop that speaks with the registry for this broker."""
-    speaker = BrokerLoop(brokers.Life(config.broker_name, url, VERSION, master.INCARNATION))
+    life = brokers.Life(config.broker_name, url, VERSION, master.INCARNATION)
+    speaker = BrokerLoop(life, acknowledgements.Voice(f"{config.broker_name}/{os.getpid()}"))
     return Loop("broker", 0.8, speaker.run_once, speaker.finish)
 
 
@@ -130,6 +132,7 @@ class BrokerLoop:
     """
 
     life: brokers.Life
+    voice: acknowledgements.Voice
     complained: str = ""
     complained_at: float = float("-inf")
     away: bool = False
@@ -141,6 +144,7 @@ class BrokerLoop:
                 brokers.stopped(life=self.life)
                 return
             standing = brokers.heartbeat(life=self.life, held=master.registered())
+            self._acknowledge()
         except MetadataUnavailable as error:
             if not self.away:
                 log.warning("The registry of brokers does not answer: %s", error.detail)
@@ -148,6 +152,13 @@ class BrokerLoop:
             return
         self.away = False
         self._follow(standing)
+
+    def _acknowledge(self) -> None:
+        """Tells up to which change this worker uses nothing older: who moves a node waits for that."""
+        change = snapshot.current().version[1]
+        if connections.follows():
+            nodes.tell_heads()
+            self.voice.acknowledge(life=self.life, change=change)
 
     def _follow(self, standing: brokers.Standing) -> None:
         if standing.registered:

@@ -2,7 +2,8 @@
 
 Nothing here pings. A session is closed instead of reused when its last string ended in doubt, after
 five minutes, or when it sat idle near the server's limit; when one is lost its siblings are thrown
-away with it. A changed node (new epoch, address or password) gets a new pool.
+away with it. A changed node (new epoch, address or password) gets a new pool. A node that is away is
+found out by few: see `circuit`, and `Node.writing` for how many may wait.
 """
 
 from __future__ import annotations
@@ -10,19 +11,27 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from messagestore import faults
+from messagestore import faults, vetting
+from messagestore.circuit import SILENT_S, Circuit, Passage
 from messagestore.sessions import READ_TIMEOUT_S, MySqlSession, Session, SqliteSession
 from metadata import snapshot
 from metadata.config import config
-from metadata.errors import Code, NodeUnavailable
+from metadata.errors import CatmqError, Code, NodeUnavailable
 from metadata.snapshot import NodeInfo
 from metadata.turnstile import turnstile
 
 MAX_AGE_S = 300.0
 BORROW_TIMEOUT_S = 2.0
+_LOOK_EVERY_S = 0.2  # while waiting for a place: whether the node is still there
+# Calls, in pool sizes, that may wait for a node that has answered none of them for STALLED_S. A busy node
+# answers all the time, so only a stalled one is held to this.
+MOST_STALLED = 4
+STALLED_S = 0.3
+WATCHED_S = 15.0  # so long after `watch` looked, probes are left to it
 MAINTENANCE_TIMEOUT_S = 120  # the longest that changing a table may take
 
 
@@ -61,28 +70,44 @@ class _Pooled:
 
 
 class Node:
-    """A registered node as this process reaches it."""
+    """A registered node as this process reaches it, or the replica of one (`behind`), which is only read."""
 
-    def __init__(self, info: NodeInfo) -> None:
+    def __init__(self, info: NodeInfo, *, behind: bool = False) -> None:
         self.info = info
+        self.circuit = Circuit(info.name)
+        self.replica = _replica_of(info) if info.replica_host and not behind else None
+        self._behind = behind
         self._free: list[_Pooled] = []
+        self._lent: dict[_Pooled, bool] = {}  # → whether it only reads
         self._guard = threading.Lock()
         self._places = threading.BoundedSemaphore(config.pool_size)
         self._term = 0
+        self._inside = 0
+        self._since = self._answered_at = time.monotonic()  # when somebody came in, when the node last spoke
+
+    @property
+    def busy(self) -> bool:
+        """Whether a session is lent out."""
+        return bool(self._lent)
+
+    def writing(self) -> AbstractContextManager[Session]:
+        """A session for one write.
+
+        Raises NodeUnavailable when none can be had: at once while the node is known to be away, or while
+        MOST_STALLED times the pool's size wait for a node that answers nobody.
+        """
+        return self._lending(reads=False)
+
+    def reading(self) -> AbstractContextManager[Session]:
+        """The same for what may be repeated: a lost connection leaves nothing in doubt, so it is
+        NodeUnavailable, and a node that is silent is not waited for."""
+        return self._lending(reads=True)
 
     @contextmanager
-    def writing(self) -> Iterator[Session]:
-        """A session for one write. Raises NodeUnavailable when none can be had."""
-        if self.info.state == "offline":
-            raise NodeUnavailable(f"Node {self.info.name} is offline.")
-        if not self._borrowed():
-            raise NodeUnavailable(
-                f"All {config.pool_size} connections of this worker to node {self.info.name} are busy.",
-                code=Code.BUSY,
-                retry_after_ms=200,
-            )
+    def _lending(self, *, reads: bool) -> Iterator[Session]:
+        passage = self._enter()
         try:
-            pooled = self._take()
+            pooled = self._taken(passage, reads)
             try:
                 yield pooled.session
             except faults.Ambiguous:
@@ -90,24 +115,65 @@ class Node:
                 raise
             finally:
                 self._give_back(pooled)
-        finally:
-            self._places.release()
+        except BaseException as error:
+            self.circuit.end(passage, error)
+            if reads and isinstance(error, faults.Ambiguous):
+                raise NodeUnavailable(error.detail) from error
+            raise
+        self.circuit.end(passage)
 
-    def _borrowed(self) -> bool:
-        """Takes a place among those that use the node; whether there was one in time."""
-        if self._places.acquire(blocking=False):
-            return True
-        with turnstile.aside():
-            return self._places.acquire(timeout=BORROW_TIMEOUT_S)
+    def _enter(self) -> Passage:
+        """Raises NodeUnavailable if it is known without asking."""
+        if self.info.state == "offline":
+            raise NodeUnavailable(f"Node {self.info.name} is offline.")
+        vetting.check(self.info)
+        self._look()
+        return self.circuit.enter(may_probe=self.circuit.is_open and not watched())
 
-    @contextmanager
-    def reading(self) -> Iterator[Session]:
-        """The same for a read: a lost connection leaves nothing in doubt, so it is NodeUnavailable."""
+    def _taken(self, passage: Passage, reads: bool) -> _Pooled:
+        """A session, with a place in the pool; `_give_back` gives both back."""
+        with self._guard:
+            if not self._inside:
+                self._since = time.monotonic()
+            elif self._inside >= MOST_STALLED * config.pool_size and self._is_stalled():
+                raise self._crowded("wait for its answer")
+            self._inside += 1
+        placed = False
         try:
-            with self.writing() as session:
-                yield session
-        except faults.Ambiguous as fault:
-            raise NodeUnavailable(fault.detail) from fault
+            placed = self._places.acquire(blocking=False)
+            if not placed:
+                with turnstile.aside():
+                    self._await_place(passage)
+                placed = True
+            pooled = self._take(reads)
+        except BaseException:
+            self._free_place(placed)
+            raise
+        passage.asked = True
+        return pooled
+
+    def _is_stalled(self) -> bool:
+        return time.monotonic() - max(self._answered_at, self._since) > STALLED_S
+
+    def _free_place(self, placed: bool) -> None:
+        if placed:
+            self._places.release()
+        with self._guard:
+            self._inside -= 1
+
+    def _await_place(self, passage: Passage) -> None:
+        """Takes a place when one is free; gives up after a while, or when the node turns out to be away."""
+        deadline = time.monotonic() + BORROW_TIMEOUT_S
+        while not self._places.acquire(timeout=_LOOK_EVERY_S):
+            if not passage.probe:
+                self._look()
+                self.circuit.check()
+            if time.monotonic() > deadline:
+                raise self._crowded(f"of this worker have all {config.pool_size} connections")
+
+    def _crowded(self, why: str) -> NodeUnavailable:
+        what = f"Node {self.info.name} is busy: {self._inside} calls {why}."
+        return NodeUnavailable(what, code=Code.BUSY, retry_after_ms=200)
 
     @contextmanager
     def maintaining(self) -> Iterator[Session]:
@@ -130,29 +196,95 @@ class Node:
         for pooled in idle:
             pooled.session.close()
 
-    def _take(self) -> _Pooled:
+    def watch(self) -> None:
+        """Opens the circuit of a silent node, ends the reads that wait for it, and sends the probes."""
+        self._look()
+        if self.circuit.is_open:
+            late = time.monotonic() - SILENT_S
+            for pooled, reads in self._lendings():
+                if reads and (pooled.session.busy_since or late) < late:
+                    pooled.session.cut()
+        if self.circuit.is_due():
+            self._probe()
+
+    def _probe(self) -> None:
+        try:
+            with self.circuit.passage(may_probe=True) as passage:
+                session = self._vetted()
+                passage.asked = True
+                session.close()
+        except CatmqError:
+            return  # still away: the circuit counts it
+
+    def _look(self) -> None:
+        """Opens the circuit if statements wait and none was answered for SILENT_S."""
+        if not self._lent or self.circuit.is_open or time.monotonic() - self._answered_at < SILENT_S:
+            return
+        lent = self._lendings()
+        waits = [pooled.session.busy_since for pooled, _ in lent if pooled.session.busy_since is not None]
+        if not waits:
+            return
+        answered_at = max(self._answered_at, *(pooled.session.answered_at for pooled, _ in lent))
+        if time.monotonic() - max(min(waits), answered_at) > SILENT_S:
+            self.circuit.trip()
+            self.forget()
+
+    def _lendings(self) -> list[tuple[_Pooled, bool]]:
+        with self._guard:
+            return list(self._lent.items())
+
+    def _take(self, reads: bool) -> _Pooled:
         while True:
             with self._guard:
                 term = self._term
                 pooled = self._free.pop() if self._free else None
-            if pooled is None:
-                return _Pooled(connect(self.info), term)
-            if pooled.usable(term):
-                return pooled
-            pooled.session.close()
+                if pooled is not None and pooled.usable(term):
+                    self._lent[pooled] = reads
+                    return pooled
+            if pooled is not None:
+                pooled.session.close()
+                continue
+            pooled = _Pooled(self._vetted(), term)
+            with self._guard:
+                self._lent[pooled] = reads
+            return pooled
+
+    def _vetted(self) -> Session:
+        """A new session, on a server that holds what this node must hold."""
+        lowest = {} if self._behind else vetting.lowest_heads(self.info)
+        session = connect(self.info)
+        try:
+            vetting.vet(self.info, session, lowest=lowest)
+        except BaseException:
+            session.close()
+            raise
+        return session
 
     def _give_back(self, pooled: _Pooled) -> None:
         pooled.returned = time.monotonic()
         with self._guard:
+            self._inside -= 1
+            self._lent.pop(pooled, None)
+            if pooled.session.clean:
+                self._answered_at = pooled.returned
             keep = pooled.usable(self._term)
             if keep:
                 self._free.append(pooled)
         if not keep:
             pooled.session.close()
+        self._places.release()
+
+
+def _replica_of(info: NodeInfo) -> Node:
+    """Same database, same account, another address."""
+    place = {"host": info.replica_host, "port": info.replica_port or 3306}
+    return Node(replace(info, name=f"{info.name} (replica)", **place), behind=True)  # type: ignore[arg-type]
 
 
 _nodes: dict[int, Node] = {}
+_replaced: list[Node] = []  # with sessions of theirs still lent
 _nodes_guard = threading.Lock()
+_watched_at = float("-inf")
 
 
 def node(node_id: int) -> Node:
@@ -166,7 +298,8 @@ def node(node_id: int) -> Node:
         if replaced is None or replaced.info != info:
             _nodes[node_id] = Node(info)
             if replaced is not None:
-                replaced.forget()
+                _forget([replaced])
+                _replaced.append(replaced)
         return _nodes[node_id]
 
 
@@ -183,7 +316,44 @@ def by_node(queues: Iterable[int]) -> list[tuple[Node, list[int]]]:
     return [(node(node_id), mine) for node_id, mine in nodes.items()]
 
 
+def watch() -> None:
+    """Looks after the circuits of all nodes; a loop of every worker. Requests need not probe then."""
+    global _watched_at
+    nodes = list(_nodes.values())
+    for known in (*nodes, *(one.replica for one in nodes if one.replica is not None)):
+        _watched_at = time.monotonic()
+        known.watch()
+    _watched_at = time.monotonic()
+
+
+def watched() -> bool:
+    """Whether this process has the loop that sends probes."""
+    return time.monotonic() - _watched_at < WATCHED_S
+
+
+def away() -> list[str]:
+    """The names of the nodes whose circuit is open in this process, in order."""
+    return sorted(known.info.name for known in list(_nodes.values()) if known.circuit.is_open)
+
+
+def follows() -> bool:
+    """Whether nobody in this process uses a node as an older snapshot described it."""
+    known = snapshot.current().nodes
+    for node_id in list(_nodes):
+        if node_id in known:
+            node(node_id)
+    with _nodes_guard:
+        _replaced[:] = [one for one in _replaced if one.busy]
+        return not _replaced
+
+
 def forget_all() -> None:
     """Closes every idle connection of this process, when it stops."""
-    for known in list(_nodes.values()):
+    _forget(list(_nodes.values()))
+
+
+def _forget(nodes: Iterable[Node]) -> None:
+    for known in nodes:
         known.forget()
+        if known.replica is not None:
+            known.replica.forget()

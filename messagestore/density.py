@@ -47,3 +47,13 @@ def explain(asked: int, *, low: int, gaps: Sequence[tuple[int, int]]) -> Verdict
         if first <= asked < end:
             return Verdict("lost_tail", 0, end, (asked, end))
     return Verdict("suspect", 0, asked)
+
+
+def left(first: int, end: int, *, gaps: Sequence[tuple[int, int]]) -> int:
+    """How many offsets from `first` up to `end` are in none of the gaps.
+
+    >>> left(5, 100, gaps=[(0, 3), (90, 200)]), left(5, 5, gaps=[]), left(0, 10, gaps=[(2, 4), (6, 7)])
+    (85, 0, 7)
+    """
+    lost = sum(max(0, min(end, gap_end) - max(first, gap_first)) for gap_first, gap_end in gaps)
+    return max(0, end - first - lost)

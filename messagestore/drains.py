@@ -7,10 +7,11 @@ up to the head, `retire_drained` retires them, and three days later `drop_retire
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from messagestore import connections, queue_states, tables
+from messagestore.density import left
 from messagestore.tables import Position
 from metadata import access, instances, queues, readings, topics
 from metadata.actors import Actor
@@ -108,14 +109,23 @@ def _places(reading: Sequence[Reading], queues: Sequence[QueueView]) -> Places:
         of_node: Places = {(one.group, queue): [] for one in reading for queue in mine}
         try:
             with connections.node(node_id).reading() as session:
+                gaps = tables.read_all_gaps(session, queues=mine)
                 for group, group_id, name in [(_NOBODY, 0, ""), *readers]:
                     places = tables.read_positions(session, group_id=group_id, queues=mine, instance=name)
                     for place in places.values():
-                        of_node.setdefault((group, place.queue), []).append(place)
+                        of_node.setdefault((group, place.queue), []).append(_without(place, gaps))
             found |= of_node
         except NodeUnavailable as error:
             log.warning("How much is unread on node %d is not known: %s", node_id, error.detail)
     return found
+
+
+def _without(place: Position, gaps: Mapping[int, Sequence[tuple[int, int]]]) -> Position:
+    """The place, so far ahead that only what is in no declared gap is left to read."""
+    if place.committed is None or place.queue not in gaps:
+        return place
+    unread = left(max(place.committed, place.low), place.head, gaps=gaps[place.queue])
+    return place._replace(committed=place.head - unread)
 
 
 def _worst(places: Sequence[Position] | None) -> int | None:

@@ -3,6 +3,7 @@
     RolledBack     nothing was stored: may be repeated, or go to another queue
       Refused      the head row said no (missing, read-only, another node epoch)
       Duplicate    a primary key exists already: never repeated blindly
+    Unreachable    no connection could be made, so nothing was sent either
       NoPartition  the table has no partition for these offsets yet
     Ambiguous      it may or may not have been stored: only the same batch id to the same queue
     Final          repeating cannot help: a person must look
@@ -29,6 +30,14 @@ AMBIGUOUS = frozenset(
     {2006, 2013, 2014, 2027, 2055, 1317, 1927, 1969, 3024, 4031, 1180, 1053, 1158, 1159, 1160, 1161}
 )  # connection lost, killed or out of step; interrupted; error in COMMIT; server going down; network
 LOST = AMBIGUOUS - {1317, 1969, 3024, 1180}  # the whole connection is gone, and most likely its siblings
+_TABLE = "The table is missing or was altered: restore it, then run manage.py verify on its topic."
+_RIGHT = "The node's account lacks a right: GRANT ALL ON the node's database."
+REMEDIES = {
+    **dict.fromkeys((1146, 1054, 1136, 1364, 1932), _TABLE),
+    **dict.fromkeys((1044, 1142, 1143, 1370), _RIGHT),
+    1049: "The node's database is gone: restore it, then run manage.py adopt_restored_node.",
+    1153: "The statement is larger than the node's max_allowed_packet: raise it, or send less at once.",
+}
 
 
 class RolledBack(NodeUnavailable):
@@ -43,12 +52,18 @@ class Duplicate(RolledBack):
     """A primary key exists already."""
 
 
+class Unreachable(NodeUnavailable):
+    """No connection could be made."""
+
+
 class NoPartition(RolledBack):
     """The table has no partition for these offsets yet."""
 
 
 class Ambiguous(OutcomeUnknown):
-    """The end of the statement was not seen."""
+    """The end of the statement was not seen; `lost`: because the connection broke or was silent too long."""
+
+    lost = False
 
 
 class Final(StoreCorrupt):
@@ -69,8 +84,10 @@ def of_mysql(number: int, text: str, node: str) -> RolledBack | Ambiguous | Fina
     if number in ROLLED_BACK - UNFIT:
         return RolledBack(detail)
     if number in AMBIGUOUS:
-        return Ambiguous(detail)
-    return Final(detail)
+        fault = Ambiguous(detail)
+        fault.lost = number in LOST
+        return fault
+    return Final(f"{detail}. {REMEDIES[number]}" if number in REMEDIES else detail)
 
 
 def of_sqlite(error: sqlite3.Error, node: str) -> RolledBack | Ambiguous | Final:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 
-from messagestore import connections, tables
+from messagestore import connections, floors, tables
 from metadata import snapshot
 from metadata.errors import CatmqError
 
@@ -74,6 +74,7 @@ class HeadBoard:
             if head <= self._heads.get(queue, -1):
                 return
             self._heads[queue] = head
+            floors.seen(queue, head)
             for waiter in self._by_queue.get(queue, ()):
                 if waiter.offsets[queue] < head:
                     waiter.event.set()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from messagestore import connections, tables
+from messagestore.density import left
 from messagestore.sessions import Session
 from messagestore.tables import Position
 from metadata import ownership
@@ -21,9 +22,9 @@ log = logging.getLogger(__name__)
 class QueueLag:
     """A queue as a group reads it; what a node that is away would tell is None.
 
-    `lag` = head - committed, in messages, without those that retention took; `lag_ms` = the node's time now -
-    when the first unread message was stored, 0 when there is none. `owner` is the member's name; `instance`
-    the reader's, None unless the group broadcasts.
+    `lag` = head - committed, without declared gaps and what retention took; `lag_ms` = the node's time
+    now - when the first unread message was stored, 0 when there is none. `owner` is the member's name;
+    `instance` the reader's, None unless the group broadcasts.
     """
 
     topic: str
@@ -60,13 +61,13 @@ def _of_node(node_id: int, rows: Sequence[QueueOwner]) -> dict[QueueOwner, Queue
         readers.setdefault(row.reader, []).append(row)
     found: dict[QueueOwner, QueueLag] = {}
     with connections.node(node_id).reading() as session:
-        clock = _Clock(session)
+        clock, gaps = _Clock(session), _Gaps(session, sorted({row.queue for row in rows}))
         for reader, mine in readers.items():
             queues = [row.queue for row in mine]
             positions = tables.read_positions(
                 session, group_id=mine[0].group_id, queues=queues, instance=reader
             )
-            found |= {row: _lag(clock, row, positions.get(row.queue)) for row in mine}
+            found |= {row: _lag(clock, gaps, row, positions.get(row.queue)) for row in mine}
     return found
 
 
@@ -91,7 +92,18 @@ def _unknown(row: QueueOwner) -> QueueLag:
     return QueueLag(row.topic, row.queue, row.number, row.instance, row.owner, row.epoch)
 
 
-def _lag(clock: _Clock, row: QueueOwner, position: Position | None) -> QueueLag:
+class _Gaps:
+    """The declared gaps of queues: nothing is left to read in them."""
+
+    def __init__(self, session: Session, queues: Sequence[int]) -> None:
+        self._gaps = tables.read_all_gaps(session, queues=queues)
+
+    def left(self, queue: int, first: int, end: int) -> int:
+        """How many offsets from `first` up to `end` are in no gap."""
+        return left(first, end, gaps=self._gaps.get(queue, ()))
+
+
+def _lag(clock: _Clock, gaps: _Gaps, row: QueueOwner, position: Position | None) -> QueueLag:
     if position is None or position.committed is None:
         return _unknown(row)
     unread = max(position.committed, position.low)
@@ -100,6 +112,6 @@ def _lag(clock: _Clock, row: QueueOwner, position: Position | None) -> QueueLag:
         committed=position.committed,
         head=position.head,
         low=position.low,
-        lag=position.head - unread,
+        lag=gaps.left(row.queue, unread, position.head) if unread < position.head else position.head - unread,
         lag_ms=clock.age_ms(row.queue, unread) if unread < position.head else 0,
     )

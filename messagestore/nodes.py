@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from messagestore import connections, faults, tables
+from messagestore import connections, faults, tables, vetting
+from messagestore.heads import board
 from messagestore.sessions import Session
 from messagestore.tables import ServerFacts
-from metadata import nodes, snapshot
-from metadata.actors import Actor
+from metadata import failovers, nodes, snapshot
+from metadata.actors import Actor, job
 from metadata.errors import CatmqError, Code, Invalid, NodeUnavailable
 from metadata.nodes import NodeView
 from metadata.snapshot import NodeInfo
@@ -20,6 +22,7 @@ from metadata.snapshot import NodeInfo
 log = logging.getLogger(__name__)
 _PROBE_QUEUE = 0  # no queue has this id
 _latencies: dict[int, float | None] = {}
+_told: dict[int, int] = {}  # node → the epoch under which it was offline when its heads were told
 
 
 def register(
@@ -48,19 +51,21 @@ def register(
         "username": username, "special": special, "capacity_gb": capacity_gb,
     }  # fmt: skip
     nodes.check_new(actor=actor, **given)
-    _prove(NodeInfo(id=0, password=password, state="read_write", epoch=1, **given), unsafe)
-    return nodes.create(actor=actor, password=password, **given)
+    identity = _prove(NodeInfo(id=0, password=password, state="read_write", epoch=1, **given), unsafe)
+    return nodes.create(actor=actor, password=password, identity=identity, **given)
 
 
-def _prove(info: NodeInfo, unsafe: bool) -> None:
+def _prove(info: NodeInfo, unsafe: bool) -> str:
+    """Tries that a database can serve, and marks it; the identity that it has now."""
     if info.engine == "sqlite":
         connections.sqlite_path(info.database).parent.mkdir(parents=True, exist_ok=True)
     try:
         session = connections.connect(info)
         try:
             if info.engine == "mysql":
-                _check_server(tables.server_facts(session), info, unsafe)
+                check_server(tables.server_facts(session), info, unsafe=unsafe)
             _try_rights(session)
+            return _mark(session, info, unsafe)
         finally:
             session.close()
     except (NodeUnavailable, faults.Ambiguous, faults.Final) as error:
@@ -77,7 +82,25 @@ def _reason(error: CatmqError, info: NodeInfo) -> str:
     return f"Node {info.name} cannot be reached at {where}: {cause.args[-1]}"
 
 
-def _check_server(facts: ServerFacts, info: NodeInfo, unsafe: bool) -> None:
+def _mark(session: Session, info: NodeInfo, unsafe: bool) -> str:
+    """Writes an identity into a database that is nobody's."""
+    found = ""
+    with suppress(faults.Final):  # no such table
+        found = tables.read_identity(session)
+    owner = nodes.with_identity(found) if found else None
+    if owner is not None:
+        what = f"Database {info.database} holds the data of node {owner} already: a node is registered once."
+        raise Invalid(what, code=Code.NODE_REFUSED)
+    if not unsafe and tables.read_heads(session, queues=None):
+        what = f"Database {info.database} holds queues that are not known here; give an empty one."
+        raise Invalid(what, code=Code.NODE_REFUSED)
+    identity = str(uuid.uuid4())
+    tables.write_identity(session, identity=identity)
+    return identity
+
+
+def check_server(facts: ServerFacts, info: NodeInfo, *, unsafe: bool) -> None:
+    """Raises Invalid (node_refused) if a server loses messages (`unsafe`: it may) or cannot hold them."""
     wrong = [
         (facts.character_set != "utf8mb4",
          f"its character set is {facts.character_set}; ALTER DATABASE {info.database} CHARACTER SET utf8mb4"),
@@ -181,6 +204,60 @@ def probe() -> None:
             _latencies[node_id] = None
     for gone in set(_latencies) - set(known):
         _latencies.pop(gone, None)
+    _tell_of_bars()
+
+
+def _tell_of_bars() -> None:
+    """Has every broker stop serving the nodes that this process found to have gone back."""
+    known = snapshot.current().nodes
+    for node_id, bar in vetting.barred().items():
+        info = known.get(node_id)
+        if info is None or info.barred or info.epoch != bar.epoch:
+            continue
+        try:
+            failovers.bar(node_id=node_id, epoch=bar.epoch, why=bar.why, actor=job("nodes"))
+        except CatmqError as error:
+            log.warning("That node %s is barred is told later: %s", info.name, error.detail)
+
+
+def tell_heads() -> None:
+    """Tells metadata how far this process has seen the queues of nodes that went offline: if one is promoted,
+    nobody else may know. Raises MetadataUnavailable."""
+    known = snapshot.current()
+    for node_id, info in known.nodes.items():
+        if info.state != "offline" or _told.get(node_id) == info.epoch:
+            continue
+        heads = {one.id: board.known(one.id) for one in known.queues.values() if one.node_id == node_id}
+        failovers.record_known({queue: head for queue, head in heads.items() if head})
+        _told[node_id] = info.epoch
+
+
+def barred() -> dict[str, str]:
+    """{node name: why no broker may serve it}, as this process knows."""
+    found = vetting.barred()
+    why = {
+        info.name: info.barred or (found[info.id].why if found.get(info.id, (0,))[0] == info.epoch else "")
+        for info in snapshot.current().nodes.values()
+    }
+    return {name: text for name, text in why.items() if text}
+
+
+def note_heads() -> int:
+    """Copies the heads of all nodes to metadata, so that a node that goes back is known; how many rose."""
+    known = snapshot.current()
+    done = 0
+    for node_id, info in known.nodes.items():
+        if info.state == "offline":
+            continue
+        try:
+            with connections.node(node_id).reading() as session:
+                heads = tables.read_heads(session, queues=None)
+        except CatmqError as error:
+            log.warning("The heads of node %s are noted later: %s", info.name, error.detail)
+            continue
+        mine = [(queue, head) for queue, head in heads.items() if queue in known.queues]
+        done += failovers.record_heads(sorted(mine))
+    return done
 
 
 def latencies() -> dict[str, float | None]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 from uuid import UUID
 
-from messagestore import batch_ids, connections, faults, partitions, suspects, tables
+from messagestore import batch_ids, connections, faults, floors, partitions, suspects, tables
 from messagestore.connections import Node
 from messagestore.heads import board
 from messagestore.messages import NewMessage, digest, message_id, validate
@@ -250,7 +250,7 @@ class _Write:
             return self._known(session)
 
     def _insert(self, node: Node, session: Session, queue: int) -> int:
-        return tables.insert_messages(
+        first = tables.insert_messages(
             session,
             queue=queue,
             node_epoch=node.info.epoch,
@@ -259,6 +259,8 @@ class _Write:
             messages=self.messages,
             producer=self.batch.producer,
         )
+        floors.stored(queue, first + len(self.messages))
+        return first
 
     def _known(self, session: Session) -> tuple[int, int] | None:
         """Where this part is stored already, if it is. Raises Conflict if its id was used for another."""

@@ -9,7 +9,7 @@ Every queue of the answer has a `state`:
     out_of_range  the position is above the head
     lost_tail     the position is in a declared gap (`gap`); `next_offset` is behind it
     suspect       a hole that nobody declared: nothing is delivered, a person must look
-    unavailable   the queue's node does not answer now
+    unavailable   the queue's node does not answer now, nor a replica of it
 
 Consumer ids are signed and everything else is on the node, so metadata is asked only about a queue that
 the snapshot does not know yet.
@@ -21,7 +21,7 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from messagestore import connections, faults, suspects, tables
+from messagestore import connections, faults, replicas, suspects, tables
 from messagestore.density import dense, explain
 from messagestore.heads import board
 from messagestore.messages import StoredMessage
@@ -51,7 +51,7 @@ class PullQueue(NamedTuple):
 
 
 class PulledQueue(NamedTuple):
-    """A queue of the answer; `head` is None where the node did not answer."""
+    """A queue of the answer; `head` is None where the node did not answer, `stale` if its replica did."""
 
     queue: int
     state: str
@@ -60,6 +60,7 @@ class PulledQueue(NamedTuple):
     head: int | None = None
     low: int | None = None
     gap: tuple[int, int] | None = None
+    stale: bool = False
 
 
 class _Budget:
@@ -109,8 +110,15 @@ def pull(
     for node_id, asked in _by_node(queues, pulled, consumer).items():
         try:
             _from_node(node_id, asked, consumer=consumer, budget=budget, pulled=pulled)
+        except faults.Final as fault:  # a table of the node is missing or was altered; other nodes go on
+            for ask in asked:
+                suspects.report(ask.queue, offset=ask.offset, why=fault.detail)
+                pulled.setdefault(ask.queue, PulledQueue(ask.queue, "suspect", [], ask.offset))
         except NodeUnavailable as error:
             failure = error
+            left = [ask for ask in asked if ask.queue not in pulled]
+            found = replicas.pull(node_id=node_id, asked=left, consumer=consumer, budget=budget)
+            pulled |= {queue: PulledQueue(queue, *served, stale=True) for queue, served in found.items()}
             for ask in asked:
                 pulled.setdefault(ask.queue, PulledQueue(ask.queue, "unavailable", [], ask.offset))
     if pulled and all(answer.state == "unavailable" for answer in pulled.values()):

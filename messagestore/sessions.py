@@ -12,17 +12,18 @@ import fcntl
 import itertools
 import logging
 import os
+import socket
 import sqlite3
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from messagestore import faults
-from metadata.errors import CatmqError, NodeUnavailable
+from metadata.errors import CatmqError
 
 log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 2
@@ -73,6 +74,8 @@ class Session(Protocol):
     engine: str
     clean: bool
     idle_limit_s: float
+    busy_since: float | None  # monotonic; of the statement that waits for its answer now, where that is known
+    answered_at: float  # monotonic; of the last answer
 
     def run(self, *steps: Step, fits: Fits | None = None) -> list[Result]:
         """Runs sections in order, each statement by itself; one result per statement. Raises `faults.*`.
@@ -86,19 +89,22 @@ class Session(Protocol):
         Raises `faults.*`; then nothing is stored, unless the fault is Ambiguous.
         """
 
+    def cut(self) -> None:
+        """Ends the wait of another thread for an answer, as if the connection had broken."""
+
     def close(self) -> None: ...
 
 
 _complained: dict[tuple[str, str], float] = {}
 
 
-def _unreachable(name: str, where: str, error: Exception) -> NodeUnavailable:
+def _unreachable(name: str, where: str, error: Exception) -> faults.Unreachable:
     """What clients are told of a failed connect; where the node is and what it said is for the log."""
     said, now = f"{where}: {error.args[-1]}", time.monotonic()
     if now - _complained.get((name, said), -COMPLAIN_EVERY_S) >= COMPLAIN_EVERY_S:
         _complained[name, said] = now
         log.warning("Node %s cannot be reached at %s", name, said)
-    return NodeUnavailable(f"Node {name} cannot be reached.")
+    return faults.Unreachable(f"Node {name} cannot be reached.")
 
 
 class MySqlSession:
@@ -123,6 +129,8 @@ class MySqlSession:
         self._error: type[Exception] = MySQLdb.Error
         self._name = name
         self.clean = True
+        self.busy_since: float | None = None
+        self.answered_at = time.monotonic()
         try:
             self._db = MySQLdb.connect(
                 host=host, port=port, db=database, user=username, passwd=password,
@@ -132,11 +140,21 @@ class MySqlSession:
             )  # fmt: skip
         except MySQLdb.Error as error:
             raise _unreachable(name, f"{host}:{port}", error) from error
+        # A second descriptor: the driver may close its own at any time, and the number may be given again.
+        self._socket = socket.socket(fileno=os.dup(self._db.fileno()))
+        self._closing = threading.Lock()
         self.flavour = "mariadb" if "mariadb" in self._db.get_server_info().lower() else "mysql"
         self.idle_limit_s = 300.0 if self.flavour == "mariadb" else 25.0  # below wait_timeout
-        results = self.send(_SESSION_SETTINGS.format(frozen=_FROZEN[self.flavour]).encode())
+        results = self._settings(name, f"{host}:{port}")
         self.max_packet = int(results[-1].rows[0][0])
         self.quote: Callable[[bytes], bytes] = self._db.string_literal
+
+    def _settings(self, name: str, where: str) -> list[Result]:
+        try:
+            return self.send(_SESSION_SETTINGS.format(frozen=_FROZEN[self.flavour]).encode())
+        except faults.Ambiguous as fault:
+            self.close()
+            raise _unreachable(name, where, fault) from fault
 
     def literal(self, given: object) -> bytes:
         """A value as SQL, escaped for this connection."""
@@ -168,6 +186,7 @@ class MySqlSession:
         """
         self.clean = False
         results = []
+        self.busy_since = time.monotonic()
         try:
             self._db.query(text)
             while True:
@@ -178,13 +197,17 @@ class MySqlSession:
                     break
         except self._error as error:
             raise self._fault(error) from error
+        finally:
+            self.busy_since = None
         self.clean = ends
+        self.answered_at = time.monotonic()
         return results
 
     def _stream(self, text: bytes, statements: int, fits: Fits) -> list[Result]:
         """Sections of one statement each; a result that does not fit leaves the session to be closed."""
         self.clean = False
         results: list[Result] = []
+        self.busy_since = time.monotonic()
         try:
             self._db.query(text)
             while True:
@@ -197,13 +220,18 @@ class MySqlSession:
                     break
         except self._error as error:
             raise self._fault(error) from error
+        finally:
+            self.busy_since = None
         self.clean = True
+        self.answered_at = time.monotonic()
         return results
 
     def _fault(self, error: Exception) -> faults.RolledBack | faults.Ambiguous | faults.Final:
         number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
         text = str(error.args[-1]) if error.args else str(error)
         fault = faults.of_mysql(number, text, self._name)
+        if not (isinstance(fault, faults.Ambiguous) and fault.lost):
+            self.answered_at = time.monotonic()
         if isinstance(fault, faults.RolledBack) or number in faults.UNFIT:
             try:
                 self._db.query(b"ROLLBACK")
@@ -212,8 +240,15 @@ class MySqlSession:
             self.clean = True
         return fault
 
+    def cut(self) -> None:
+        """See Session."""
+        with self._closing, suppress(OSError):  # the other side was faster
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Closes the connection; the server rolls back what was open."""
+        with self._closing:
+            self._socket.close()
         try:
             self._db.close()
         except self._error:
@@ -294,6 +329,8 @@ class SqliteSession:
 
     engine = "sqlite"
     idle_limit_s = 300.0
+    busy_since: float | None = None  # a file is not away
+    answered_at = 0.0
 
     def __init__(self, *, name: str, path: Path) -> None:
         self._name = name
@@ -354,6 +391,9 @@ class SqliteSession:
         rows = list(itertools.takewhile(fits, cursor))
         cursor.close()
         return Result(rows, len(rows))
+
+    def cut(self) -> None:
+        """See Session; nobody waits for a file."""
 
     def close(self) -> None:
         """Closes the file."""

@@ -116,7 +116,8 @@ def _queues(alias: str, topics: Iterable[int] | None) -> list[QueueInfo]:
     rows = Queue.objects.using(alias).exclude(topic__state="deleted").order_by("topic_id", "number")
     if topics is not None:
         rows = rows.filter(topic_id__in=list(topics))
-    return [QueueInfo(*row) for row in rows.values_list("id", "topic_id", "number", "node_id", "state")]
+    columns = rows.values_list("id", "topic_id", "number", "node_id", "state", "head_seen")
+    return [QueueInfo(*row) for row in columns]
 
 
 def _node(row: DbNode) -> NodeInfo:
@@ -139,6 +140,10 @@ def _node(row: DbNode) -> NodeInfo:
         special=row.special,
         epoch=row.epoch,
         capacity_gb=row.capacity_gb,
+        replica_host=row.replica_host,
+        replica_port=row.replica_port or 0,
+        identity=row.identity,
+        barred=row.barred,
         disk=row.disk,
     )
 

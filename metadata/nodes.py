@@ -35,7 +35,10 @@ CREATE = {
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node for people, without passwords; `queues` counts those of deleted topics too."""
+    """A node for people, without passwords; `queues` counts those of deleted topics too.
+
+    `replica_*`: where pulls go while it is away; `barred`: why no broker serves it, '' if they do.
+    """
 
     id: int
     name: str
@@ -52,6 +55,9 @@ class NodeView:
     disk: str
     created_at_ms: int
     queues: int
+    replica_host: str
+    replica_port: int | None
+    barred: str
 
 
 def check_new(*, name: str, actor: Actor, **given: object) -> dict[str, Any]:
@@ -65,6 +71,12 @@ def check_new(*, name: str, actor: Actor, **given: object) -> dict[str, Any]:
         if DbNode.objects.filter(name=name).exists():
             raise Conflict(f"Node {name} exists already.", code=Code.ALREADY_EXISTS)
     return values
+
+
+def with_identity(identity: str) -> str | None:
+    """The name of the node whose data carries this identity."""
+    with reachable():
+        return DbNode.objects.filter(identity=identity).values_list("name", flat=True).first()
 
 
 @transactional
@@ -81,8 +93,10 @@ def create(
     password: str = "",
     special: bool = False,
     capacity_gb: int | None = None,
+    identity: str = "",
 ) -> NodeView:
-    """A new node, read-write. Needs `admin`. `messagestore.nodes.register` has checked that it can serve.
+    """A new node, read-write. Needs `admin`. `messagestore.nodes.register` has checked that it can serve, and
+    has written `identity` into its database.
 
     Raises Invalid, Conflict(already_exists).
     """
@@ -92,7 +106,9 @@ def create(
     )  # fmt: skip
     sealed = encrypt(password)
     try:
-        row = DbNode.objects.create(name=name, password_encrypted=sealed, created_at=database_now(), **values)
+        row = DbNode.objects.create(
+            name=name, password_encrypted=sealed, created_at=database_now(), identity=identity, **values
+        )
     except IntegrityError:
         raise Conflict(f"Node {name} exists already.", code=Code.ALREADY_EXISTS) from None
     audit.record(actor=actor, verb="create", kind="node", name=name, before=None, after=values)
@@ -104,6 +120,8 @@ def check_update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> Nod
     """The node as it is, if it could be changed so. Needs `admin`. Raises Invalid, NotFound."""
     found = named(name=name, actor=actor)
     checked(NODE, settings)
+    if settings.get("replica_host") and found.engine != DbNode.Engine.MYSQL:
+        raise Invalid.field("replica_host", f"node {name} is a file, which has no replica")
     return found
 
 
@@ -211,4 +229,7 @@ def _as_view(row: DbNode, held: int) -> NodeView:
         disk=row.disk,
         created_at_ms=ms(row.created_at),
         queues=held,
+        replica_host=row.replica_host,
+        replica_port=row.replica_port,
+        barred=row.barred,
     )

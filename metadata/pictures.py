@@ -29,18 +29,23 @@ class NodeInfo:
     special: bool
     epoch: int
     capacity_gb: int | None
+    replica_host: str = ""
+    replica_port: int = 0
+    identity: str = ""
+    barred: str = ""
     disk: str = "ok"
 
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """A Queue."""
+    """A Queue; `head_seen` may be minutes old, and its head was at least that high."""
 
     id: int
     topic_id: int
     number: int
     node_id: int
     state: str
+    head_seen: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,6 +213,69 @@ SELECT batch_id, queue_id, first_offset, message_count, digest,
    AND stored_at >= FROM_UNIXTIME(:since_ms / 1000)
  ORDER BY batch_id
 
+-- What the loss of a node asks (messagestore/vetting, promotion). The last ones are not for every account.
+
+-- name: create_identity
+CREATE TABLE IF NOT EXISTS node_identity (
+    identity VARCHAR(36) NOT NULL PRIMARY KEY
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+
+-- name: write_identity
+DELETE FROM node_identity;
+INSERT INTO node_identity (identity) VALUES (:identity)
+
+-- name: select_identity
+SELECT identity FROM node_identity
+
+-- name: select_standing
+SELECT identity FROM node_identity;
+SELECT queue_id, head FROM queue_head
+
+-- name: select_highest_committed
+SELECT queue_id, MAX(committed) FROM reader GROUP BY queue_id
+
+-- name: select_gaps_of
+SELECT queue_id, from_offset, to_offset FROM queue_gap
+ WHERE queue_id IN ({queues}) ORDER BY queue_id, from_offset
+
+-- name: raise_head
+INSERT INTO queue_gap (queue_id, from_offset, to_offset, cause)
+SELECT queue_id, head, :head, :cause FROM queue_head WHERE queue_id = :queue AND head < :head;
+UPDATE queue_head SET head = :head WHERE queue_id = :queue AND head < :head
+
+-- name: fence_heads
+UPDATE queue_head SET node_epoch = :node_epoch, state = CASE state WHEN 'retired' THEN state ELSE 'ro' END
+
+-- name: raise_reader
+UPDATE reader SET owner = CASE WHEN epoch < :epoch THEN '' ELSE owner END,
+                  epoch = CASE WHEN epoch < :epoch THEN :epoch ELSE epoch END
+ WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
+
+-- name: select_replication
+SELECT COUNT(*), CAST(COALESCE(SUM(state LIKE '%read all relay log%'), 0) AS SIGNED)
+  FROM information_schema.processlist WHERE user = 'system user' AND command <> 'Daemon'
+
+-- name: stop_receiving
+STOP REPLICA IO_THREAD
+
+-- name: stop_replicating
+STOP REPLICA
+
+-- name: forbid_writes
+SET GLOBAL read_only = 1
+
+-- name: forbid_all_writes
+SET GLOBAL super_read_only = 1
+
+-- name: allow_writes
+SET GLOBAL read_only = 0
+
+-- name: select_connections
+SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID() AND user <> 'system user'
+
+-- name: kill_connection
+KILL :connection
+
 -- Partitions (messagestore/partitions.py). A table of an earlier version has one row here, without a name.
 
 -- name: select_partitions

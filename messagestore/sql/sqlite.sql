@@ -197,6 +197,44 @@ SELECT batch_id, queue_id, first_offset, message_count, digest, stored_at
    AND stored_at >= :since_ms
  ORDER BY batch_id
 
+-- What the loss of a node asks (messagestore/vetting, promotion). A file has no replica.
+
+-- name: create_identity
+CREATE TABLE IF NOT EXISTS node_identity (
+    identity TEXT NOT NULL PRIMARY KEY
+)
+
+-- name: write_identity
+DELETE FROM node_identity;
+INSERT INTO node_identity (identity) VALUES (:identity)
+
+-- name: select_identity
+SELECT identity FROM node_identity
+
+-- name: select_standing
+SELECT identity FROM node_identity;
+SELECT queue_id, head FROM queue_head
+
+-- name: select_highest_committed
+SELECT queue_id, MAX(committed) FROM reader GROUP BY queue_id
+
+-- name: select_gaps_of
+SELECT queue_id, from_offset, to_offset FROM queue_gap
+ WHERE queue_id IN ({queues}) ORDER BY queue_id, from_offset
+
+-- name: raise_head
+INSERT INTO queue_gap (queue_id, from_offset, to_offset, cause)
+SELECT queue_id, head, :head, :cause FROM queue_head WHERE queue_id = :queue AND head < :head;
+UPDATE queue_head SET head = :head WHERE queue_id = :queue AND head < :head
+
+-- name: fence_heads
+UPDATE queue_head SET node_epoch = :node_epoch, state = CASE state WHEN 'retired' THEN state ELSE 'ro' END
+
+-- name: raise_reader
+UPDATE reader SET owner = CASE WHEN epoch < :epoch THEN '' ELSE owner END,
+                  epoch = CASE WHEN epoch < :epoch THEN :epoch ELSE epoch END
+ WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
+
 -- Retention (messagestore/retention). Nothing at or above `low` can be deleted.
 
 -- name: raise_low

@@ -1,7 +1,7 @@
 """All models, one file per noun. Only metadata and the admin's read-only lists touch them."""
 
 from metadata.models.alarms import Alarm, ClockMark
-from metadata.models.brokers import Broker
+from metadata.models.brokers import Broker, BrokerProcess
 from metadata.models.consumers import (
     BroadcastInstance,
     Consumer,
@@ -23,6 +23,7 @@ __all__ = [
     "AuditLog",
     "BroadcastInstance",
     "Broker",
+    "BrokerProcess",
     "ChangeCounter",
     "ChangeLog",
     "ClockMark",

@@ -1,4 +1,4 @@
-"""Broker: one gunicorn master with its URL."""
+"""Broker: one gunicorn master with its URL. BrokerProcess: one of its workers."""
 
 from __future__ import annotations
 
@@ -32,6 +32,25 @@ class Broker(models.Model):
     class Meta:
         ordering = ("name",)
         constraints = (models.CheckConstraint(condition=Q(state__in=("in", "out")), name="broker_state"),)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class BrokerProcess(models.Model):
+    """A worker of a broker, and the metadata change up to which it has let go of everything older.
+
+    Who moves a node waits until no live worker can still write to its old address.
+    """
+
+    broker = models.ForeignKey(Broker, on_delete=models.CASCADE, related_name="processes")
+    name = NameField(max_length=MAX_NAME, unique=True)
+    acknowledged = models.BigIntegerField(default=0)
+    last_seen = models.DateTimeField()
+
+    class Meta:
+        ordering = ("name",)
+        verbose_name_plural = "broker processes"
 
     def __str__(self) -> str:
         return self.name

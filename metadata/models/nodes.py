@@ -52,6 +52,8 @@ class DbNode(models.Model):
     reader_username = models.CharField(max_length=200, blank=True)
     reader_password_encrypted = models.TextField(blank=True)
     epoch = models.BigIntegerField(default=1)  # counts promotions and restores
+    identity = models.CharField(max_length=36, blank=True)  # written into the database too: this node's data
+    barred = models.CharField(max_length=500, blank=True)  # why no broker serves it until an operator decided
     capacity_gb = models.PositiveIntegerField(null=True, blank=True)
     disk = models.CharField(max_length=4, choices=Disk.choices, default=Disk.OK)
     created_at = models.DateTimeField()

@@ -14,6 +14,9 @@ class Queue(models.Model):
 
     A read-only queue that no slot of the topic's layout names is *draining*: it is retired once every group
     has read it, and its table is dropped some days later. `state_since`: when it got the state it has.
+
+    `head_read` is the head as a job last read it, `head_seen` the highest that was still there a minute
+    later, so that no crash can take it back: a node below it has lost messages.
     """
 
     class State(models.TextChoices):
@@ -29,6 +32,8 @@ class Queue(models.Model):
     number = models.PositiveIntegerField()
     state = models.CharField(max_length=10, choices=State.choices, default=State.CREATING)
     state_since = models.DateTimeField()
+    head_read = models.BigIntegerField(default=0)
+    head_seen = models.BigIntegerField(default=0)
 
     class Meta:
         ordering = ("topic_id", "number")

@@ -90,6 +90,8 @@ NODE: Fields = {
     "state": one_of("read_write", "read_only", "offline"),
     "special": truth,
     "capacity_gb": whole(1, 10_000_000, or_null=True),
+    "replica_host": text(255),
+    "replica_port": whole(0, 65_535, or_null=True),
 }
 
 

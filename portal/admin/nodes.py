@@ -12,6 +12,18 @@ from portal.admin.readonly import ReadOnlyAdmin
 class DbNodeAdmin(ReadOnlyAdmin):
     """Where each node is and what may be done with it."""
 
-    list_display = ("name", "kind", "engine", "host", "port", "database", "state", "disk", "special", "epoch")
+    list_display = (
+        "name",
+        "kind",
+        "engine",
+        "host",
+        "port",
+        "database",
+        "state",
+        "disk",
+        "special",
+        "epoch",
+        "barred",
+    )
     list_filter = ("kind", "engine", "state", "disk")
     search_fields = ("name", "host", "database")

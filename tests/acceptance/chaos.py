@@ -18,6 +18,7 @@ from tests.acceptance.scenarios import (
     brokers,
     clocks,
     frozen,
+    lost_nodes,
     main_job,
     metadata_away,
     restarts,
@@ -87,6 +88,21 @@ def play_clocks(stage: Stage, pair: Pair) -> None:
     clocks.run(stage, pair, watch_s=10)
 
 
+def play_node_killed(stage: Stage, pair: Pair) -> None:
+    """kill -9 of a message node's database, 20 times, under sends and immediate reads."""
+    lost_nodes.run_killed(stage, pair, kills=20)
+
+
+def play_node_frozen(stage: Stage, pair: Pair) -> None:
+    """SIGSTOP of a node's database for 20 s while another node works."""
+    lost_nodes.run_frozen(stage, pair, frozen_s=20)
+
+
+def play_failover(stage: Stage, pair: Pair) -> None:
+    """kill -9 of a node's primary whose replica lacks the last seconds; the replica is promoted."""
+    lost_nodes.run_failover(stage, pair, tail_s=5)
+
+
 SCENARIOS: dict[str, Callable[[Stage, Path], None]] = {
     "restarts": play_restarts,
     "takeover": play_takeover,
@@ -100,6 +116,9 @@ ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {
     "brokers": play_brokers,
     "metadata-away": play_metadata_away,
     "clocks": play_clocks,
+    "node-killed": play_node_killed,
+    "node-frozen": play_node_frozen,
+    "failover": play_failover,
 }
 ALL = {**SCENARIOS, **ON_A_PAIR}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.acceptance.scenarios import brokers, clocks, metadata_away
+from tests.acceptance.scenarios import brokers, clocks, lost_nodes, metadata_away
 from tests.acceptance.scenarios.stage import Stage
 from tests.support.pair import Pair
 
@@ -23,3 +23,17 @@ def test_a_wall_clock_that_jumps_by_an_hour_expires_nobody_and_makes_no_second_o
     on_pair: Stage, pair: Pair
 ) -> None:
     clocks.run(on_pair, pair, watch_s=2.5)
+
+
+def test_what_a_node_acknowledged_is_handled_although_it_is_killed(on_pair: Stage, pair: Pair) -> None:
+    lost_nodes.run_killed(on_pair, pair, kills=2)
+
+
+def test_a_frozen_node_disturbs_no_other(on_pair: Stage, pair: Pair) -> None:
+    lost_nodes.run_frozen(on_pair, pair, frozen_s=6)
+
+
+def test_a_promoted_replica_that_lacks_the_tail_makes_nobody_skip_silently(
+    on_pair: Stage, pair: Pair
+) -> None:
+    lost_nodes.run_failover(on_pair, pair, tail_s=1)

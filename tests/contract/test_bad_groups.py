@@ -17,7 +17,7 @@ from tests.support.broker import Broker, problem
 from tests.support.members import Member, reader
 from tests.support.waiting import until
 
-RESTLESS = ("Heartbeat", "Lease", "Broker")  # models whose rows change by themselves
+RESTLESS = ("Heartbeat", "Lease", "Broker", "BrokerProcess")  # models whose rows change by themselves
 
 
 def everything(*queues: int) -> dict[str, Any]:

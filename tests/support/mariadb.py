@@ -84,3 +84,12 @@ def start(directory: Path, *, port: int, password: str = "", options: Sequence[s
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return MariaDB(directory, done.stdout.strip(), tuple(options))
+
+
+def is_alive(server: MariaDB) -> bool:
+    """Whether the server's process runs."""
+    try:
+        stat = Path(f"/proc/{server.pid}/stat").read_text()
+    except OSError:
+        return False
+    return "Z" not in stat.rpartition(")")[2].split()[0]

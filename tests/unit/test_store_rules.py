@@ -15,10 +15,12 @@ from metadata.errors import Invalid, OutcomeUnknown, StoreCorrupt, TooLarge
 
 def test_both_engines_know_the_same_verbs() -> None:
     mysql, sqlite = set(load("mysql")), set(load("sqlite"))
+    of_servers = {"select_replication", "stop_receiving", "stop_replicating", "select_connections"}
+    of_servers |= {"forbid_writes", "forbid_all_writes", "allow_writes", "kill_connection", "select_server"}
     partitions = {"select_partitions", "add_partitions", "drop_partition"}
     locks = {"limit_lock_wait", "take_table_lock", "select_long_transactions"}
     sizes = {"select_tablespaces", "select_table_sizes"}
-    assert mysql - sqlite == {"publish_open", "publish_close", "select_server"} | partitions | locks | sizes
+    assert mysql - sqlite == {"publish_open", "publish_close"} | of_servers | partitions | locks | sizes
     assert sqlite - mysql == {"publish_head", "publish_raise", "publish_batch", "select_file_size"}
 
 

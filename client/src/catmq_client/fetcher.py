@@ -265,7 +265,8 @@ class Fetcher:
             self._reset(owned, item, where)
         elif state == "lost_tail":
             target = int(item["next_offset"])
-            log.error("%s: messages %d to %d were lost with a node", where, owned.position, target - 1)
+            what = "%s: its node was replaced; what was stored at offsets %d to %d is lost, going on at %d"
+            log.error(what, where, owned.position, target - 1, target)
             owned.position = target
         elif state == "stopped":
             # Told before the heartbeat tells it, or by a broker that does not know of a start yet.

@@ -70,12 +70,13 @@ class Sender(NamedTuple):
 
 @dataclass
 class Crowd:
-    """One topic, one group. `ids` are the queues that somebody must own."""
+    """One topic, on one node if that is named, and one group. `ids` are the queues that somebody must own."""
 
     stage: Stage
     queues: int
     session_ms: int
     name: str = "crowd"
+    node: str | None = None
     members: dict[str, Member] = field(default_factory=dict)  # all that ever were
     deaths: dict[str, float] = field(default_factory=dict)
     senders: list[Sender] = field(default_factory=list)
@@ -83,7 +84,7 @@ class Crowd:
     def __post_init__(self) -> None:
         self.topic, self.group = self.stage.fresh(self.name), self.stage.fresh(f"{self.name}-group")
         admin = self.stage.terminal.admin
-        admin.create_topic(self.topic, queues=self.queues)
+        admin.create_topic(self.topic, queues=self.queues, **({"node": self.node} if self.node else {}))
         admin.create_group(self.group, session_timeout_ms=self.session_ms)
         self.ids = [queue["queue"] for queue in admin.topic(self.topic)["queues"]]
         self._numbers = itertools.count(1)
@@ -173,6 +174,11 @@ class Crowd:
             self._read[member.name] = len(lines)
         return len(self._handled)
 
+    def places(self) -> set[Place]:
+        """The messages that a handler has come back from."""
+        self.handled()
+        return self._handled
+
     def finish(self, *, stall_s: float) -> judge.Story:
         """Stops sending, waits until all is handled, ends everybody politely; the story."""
         for sender in self.senders:
@@ -180,6 +186,10 @@ class Crowd:
                 sender.process.end()
         count = sum(len(sender.told("sent")) for sender in self.senders)
         await_count(self.handled, count, stall_s=stall_s)
+        return self.disband()
+
+    def disband(self) -> judge.Story:
+        """Ends everybody politely; the story."""
         staying = self.running
         for member in staying:
             until(lambda one=member: one.is_up, limit_s=60)

@@ -10,16 +10,17 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from messagestore import connections, suspects, tables, topics
+from messagestore import connections, nodes, suspects, tables, topics
 from messagestore.messages import NewMessage
 from messagestore.publish import publish
 from metadata import snapshot
 from metadata.actors import command
-from metadata.errors import CatmqError, StoreCorrupt
+from metadata.errors import CatmqError, Code, Invalid, StoreCorrupt, TooLarge
 from tests.support.mariadb import MariaDB
 from tests.support.waiting import until
 
@@ -268,3 +269,45 @@ def test_a_statement_larger_than_a_packet_is_one_transaction(bench: Bench) -> No
         bench.server.execute(f"SET GLOBAL max_allowed_packet = {packet}")
         connections.node_of(bench.queue).forget()
     assert snapshot.find_topic("orders").queues == (bench.queue,)
+
+
+def test_an_account_that_may_only_read_is_named_and_writes_nothing(bench: Bench, mariadb: MariaDB) -> None:
+    account = f"'reader_{bench.queue}'@'127.0.0.1'"
+    bench.execute(f"CREATE USER {account} IDENTIFIED BY 'x'")
+    try:
+        bench.execute(f"GRANT SELECT ON {bench.schema}.* TO {account}")
+        info = replace(connections.node_of(bench.queue).info, username=f"reader_{bench.queue}", password="x")
+        session = connections.connect(info)
+        with pytest.raises(StoreCorrupt, match="account lacks a right") as caught:
+            tables.set_queue_state(session, queue=bench.queue, state="ro")
+        assert not caught.value.retriable
+        session.close()
+        place = {"host": info.host, "port": info.port, "database": info.database}
+        with pytest.raises(Invalid, match="lacks a right") as refused:
+            nodes.register(
+                name="again", engine="mysql", username=info.username, password="x", actor=ACTOR, **place
+            )
+        assert refused.value.code == Code.NODE_REFUSED
+    finally:
+        bench.execute(f"DROP USER {account}")
+    bench.must_be_whole(3)
+
+
+def test_a_message_larger_than_a_packet_is_too_large_and_stores_nothing(bench: Bench) -> None:
+    before = bench.execute("SELECT @@GLOBAL.max_allowed_packet")[0][0]
+    bench.execute("SET GLOBAL max_allowed_packet = 65536")
+    try:
+        connections.forget_all()
+        with pytest.raises(TooLarge, match="max_allowed_packet of 65536 bytes"):
+            bench.send([NewMessage(body=b"small", key="k"), NewMessage(body=b"x" * 70_000, key="k")])
+    finally:
+        bench.execute(f"SET GLOBAL max_allowed_packet = {before}")
+        connections.forget_all()
+    bench.must_be_whole(3)
+
+
+def test_an_altered_table_is_named_with_what_to_do(bench: Bench) -> None:
+    bench.execute("ALTER TABLE {table} DROP COLUMN trace_id")
+    with pytest.raises(StoreCorrupt, match="missing or was altered: restore it"):
+        bench.send()
+    assert bench.head() == 3

@@ -1,0 +1,28 @@
+"""manage.py adopt_restored_node: a node goes on with what was restored."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from catmq_site.management.base import CatmqCommand
+from catmq_site.management.outcomes import report
+from messagestore import promotion
+
+
+class Command(CatmqCommand):
+    """Adopts what is at a node's address."""
+
+    help = (
+        "Goes on with the database that is at a node's address now: a restored backup, a replica that took "
+        "over the address, or an empty one. What may be lost is declared: no consumer skips silently."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """The command line."""
+        parser.add_argument("node")
+
+    def run(self, **options: Any) -> None:
+        """Calls messagestore.promotion.adopt."""
+        done = promotion.adopt(name=options["node"], say=self.stderr.write, actor=self.actor)
+        self.stdout.write("\n".join(report(done)))

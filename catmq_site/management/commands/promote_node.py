@@ -1,0 +1,64 @@
+"""manage.py promote_node: a replica takes a node's place."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from catmq_site.management.base import CatmqCommand
+from catmq_site.management.outcomes import report
+from messagestore import promotion
+from metadata.errors import Invalid
+
+
+class Command(CatmqCommand):
+    """Promotes a replica."""
+
+    help = (
+        "Moves a node to its replica: fences the old primary, declares what may be lost, tells brokers and "
+        "consumers. Nothing needs a restart. If it stops half way the node stays offline: repeat it."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """The command line."""
+        parser.add_argument("node")
+        parser.add_argument("--to", metavar="HOST:PORT", help="default: the replica that the registry knows")
+        parser.add_argument(
+            "--i-know-it-is-dead",
+            action="store_true",
+            dest="known_dead",
+            help="the old primary is off for good: do not wait for brokers to let go of it",
+        )
+        parser.add_argument(
+            "--patience",
+            type=float,
+            default=promotion.PATIENCE_S,
+            metavar="S",
+            help="seconds to wait for brokers, and for the replica to catch up (default %(default)s)",
+        )
+
+    def run(self, **options: Any) -> None:
+        """Calls messagestore.promotion.promote."""
+        host, port = address(options["to"])
+        done = promotion.promote(
+            name=options["node"],
+            host=host,
+            port=port,
+            known_dead=options["known_dead"],
+            patience_s=options["patience"],
+            say=self.stderr.write,
+            actor=self.actor,
+        )
+        self.stdout.write("\n".join(report(done)))
+
+
+def address(text: str | None) -> tuple[str, int | None]:
+    """Host and port of HOST[:PORT]; ('', None) for nothing. Raises Invalid."""
+    if not text:
+        return "", None
+    host, colon, port = text.rpartition(":")
+    if not colon:
+        return text, None
+    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise Invalid.field("to", f"must look like HOST:PORT, not {text!r}")
+    return host, int(port)

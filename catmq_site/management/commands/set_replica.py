@@ -1,0 +1,32 @@
+"""manage.py set_replica: says where a node's replica is."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from catmq_site.management.base import CatmqCommand
+from catmq_site.management.commands.promote_node import address
+from messagestore import nodes
+
+
+class Command(CatmqCommand):
+    """Sets a node's replica."""
+
+    help = (
+        "Says where the replica of a node is: pulls go on from it while the node is away, and promote_node "
+        "moves the node there. It must have the same database and account."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """The command line."""
+        parser.add_argument("node")
+        parser.add_argument("to", nargs="?", metavar="HOST:PORT", help="leave out: the node has no replica")
+
+    def run(self, **options: Any) -> None:
+        """Calls messagestore.nodes.update."""
+        host, port = address(options["to"])
+        settings = {"replica_host": host, "replica_port": port}
+        nodes.update(name=options["node"], settings=settings, actor=self.actor)
+        said = f"is at {options['to']}" if host else "is forgotten"
+        self.stdout.write(f"The replica of node {options['node']} {said}.")

@@ -1,0 +1,125 @@
+"""Verbs for the loss of a node: whose data it holds, how far its heads are, fences, declared gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from messagestore.sessions import MySqlSession, Session
+from messagestore.tables.running import ids, key_of, rows_of, step
+from messagestore.tables.shapes import ReaderKey
+
+_TOGETHER = 200  # queues or readers in one transaction
+
+
+class Standing(NamedTuple):
+    """Whose data a database holds ('' if nobody's), and {queue: head} of all its queues."""
+
+    identity: str
+    heads: dict[int, int]
+
+
+class Replication(NamedTuple):
+    """The threads of a server that copy another one, and whether they have applied all that arrived."""
+
+    threads: int
+    caught_up: bool
+
+
+def write_identity(session: Session, *, identity: str) -> None:
+    """Writes whose data this is."""
+    session.run(step(session, "create_identity"))
+    session.transact(step(session, "write_identity", identity=identity))
+
+
+def read_identity(session: Session) -> str:
+    """Whose data this is, '' if nobody has written that. Raises `faults.Final` where it never stood."""
+    rows = rows_of(session, "select_identity")
+    return str(rows[0][0]) if rows else ""
+
+
+def read_standing(session: Session) -> Standing:
+    """Identity and heads, in one round trip."""
+    identity, heads = session.run(step(session, "select_standing"))[-2:]
+    return Standing(str(identity.rows[0][0]) if identity.rows else "", dict(heads.rows))
+
+
+def read_highest_committed(session: Session) -> dict[int, int]:
+    """{queue: the highest committed offset of any reader}."""
+    return dict(rows_of(session, "select_highest_committed"))
+
+
+def read_all_gaps(session: Session, *, queues: Sequence[int]) -> dict[int, list[tuple[int, int]]]:
+    """{queue: declared gaps (from, to) rising}; `to` is exclusive, queues without one are left out."""
+    gaps: dict[int, list[tuple[int, int]]] = {}
+    for queue, first, end in rows_of(session, "select_gaps_of", queues=ids(queues)) if queues else ():
+        gaps.setdefault(queue, []).append((first, end))
+    return gaps
+
+
+def raise_heads(session: Session, *, heads: Sequence[tuple[int, int]], cause: str) -> None:
+    """Raises heads to (queue, head), each with the gap that this makes; a head that is higher stays.
+
+    Queues rise within a transaction, as everybody locks them in that order.
+    """
+    rising = sorted(heads)
+    for first in range(0, len(rising), _TOGETHER):
+        session.transact(
+            *(
+                step(session, "raise_head", queue=queue, head=head, cause=cause)
+                for queue, head in rising[first : first + _TOGETHER]
+            )
+        )
+
+
+def fence_heads(session: Session, *, node_epoch: int) -> None:
+    """Closes every queue, for writers of this node epoch and of all others; retired ones stay so."""
+    session.transact(step(session, "fence_heads", node_epoch=node_epoch))
+
+
+def raise_readers(session: Session, *, epochs: Sequence[tuple[ReaderKey, int]]) -> None:
+    """Raises readers to at least these epochs; one that was lower has no owner then."""
+    for first in range(0, len(epochs), _TOGETHER):
+        session.transact(
+            *(
+                step(session, "raise_reader", **key_of(reader), epoch=epoch)
+                for reader, epoch in epochs[first : first + _TOGETHER]
+            )
+        )
+
+
+def replication(session: Session) -> Replication:
+    """How a server copies another one; needs the right PROCESS to see it."""
+    threads, waiting = rows_of(session, "select_replication")[0]
+    return Replication(int(threads), int(waiting) > 0)
+
+
+def stop_receiving(session: Session) -> None:
+    """Ends the copying from the other server; what has arrived is still applied."""
+    session.run(step(session, "stop_receiving"))
+
+
+def stop_replicating(session: Session) -> None:
+    """Ends all copying."""
+    session.run(step(session, "stop_replicating"))
+
+
+def allow_writes(session: Session) -> None:
+    """Lets the whole server be written to."""
+    session.run(step(session, "allow_writes"))
+
+
+def forbid_writes(session: MySqlSession) -> None:
+    """Makes the whole server read-only, as strictly as it can be."""
+    every = session.flavour == "mysql"
+    session.run(step(session, "forbid_all_writes" if every else "forbid_writes"))
+
+
+def connections(session: Session) -> list[int]:
+    """The server's ids of the other connections to this database."""
+    return [int(row[0]) for row in rows_of(session, "select_connections")]
+
+
+def kill_connection(session: Session, *, connection: int) -> None:
+    """Ends a connection of somebody else."""
+    session.run(step(session, "kill_connection", connection=connection))

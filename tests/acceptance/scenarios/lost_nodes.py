@@ -1,0 +1,230 @@
+"""A message node of its own is killed: again and again, or for good, so that its replica takes over.
+
+Killed, it comes back with all that was acknowledged. Lost for good while its replica lacks the tail, it
+leaves a declared gap: no offset is given twice, and each consumer is told before it goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from tests.acceptance.scenarios.crowd import Crowd, Member, Sender
+from tests.acceptance.scenarios.stage import Stage
+from tests.support import judge, mariadb, replication
+from tests.support.environment import free_port
+from tests.support.logs import Place
+from tests.support.mariadb import MariaDB
+from tests.support.pair import Pair
+from tests.support.waiting import until
+
+QUEUES = 4
+EVERY_MS = 20
+SESSION_MS = 15_000
+LEAST_S = 0.25  # differences below it are the machine's
+BACK_S = 20.0  # from the node's return until messages are handled again: the longest pause between two probes
+
+
+@contextmanager
+def own_server(stage: Stage) -> Iterator[MariaDB]:
+    """A database server for one node, with a synced binary log."""
+    server = mariadb.start(stage.directory / "own-node", port=free_port(), options=replication.options(1))
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def node_on(stage: Stage, pair: Pair, server: MariaDB) -> str:
+    """Registers a node on the server; its name."""
+    name = stage.fresh("moving")
+    server.execute("CREATE DATABASE moving CHARACTER SET utf8mb4")
+    pair.first.manage("register_node", name, server.url.rpartition("/")[0] + "/moving", "--special")
+    return name
+
+
+@dataclass
+class Played:
+    """A crowd that works on the node."""
+
+    stage: Stage
+    crowd: Crowd
+    members: list[Member] = field(default_factory=list)
+
+    def begin(self) -> Sender:
+        """Three members share the queues, and a sender sends."""
+        self.members = [self.crowd.join() for _ in range(3)]
+        self.crowd.await_shared(self.members)
+        sender = self.crowd.send(EVERY_MS)
+        self.more(3 * QUEUES)
+        return sender
+
+    def more(self, count: int, *, limit_s: float = 60.0) -> None:
+        """Waits until so many more messages have been handled."""
+        goal = self.crowd.handled() + count
+        until(lambda: self.crowd.handled() >= goal, limit_s=limit_s)
+
+
+def run_killed(stage: Stage, pair: Pair, *, kills: int) -> None:
+    """The node is killed with -9 under sends and immediate reads: what was acknowledged is handled."""
+    with own_server(stage) as server:
+        node = node_on(stage, pair, server)
+        play = Played(stage, Crowd(stage, QUEUES, SESSION_MS, name="killed", node=node))
+        play.begin()
+        took: list[float] = []
+        for _ in range(kills):
+            play.more(stage.rng.randrange(QUEUES, 50))
+            os.kill(server.pid, signal.SIGKILL)
+            until(lambda: not mariadb.is_alive(server), limit_s=10)
+            server.start()
+            back = time.monotonic()
+            play.more(2 * QUEUES, limit_s=BACK_S + 40)
+            took.append(time.monotonic() - back)
+        told = play.crowd.finish(stall_s=60)
+        judge.no_errors(told)
+        judge.one_owner(told)
+        count = judge.all_handled(told)
+        judge.kept_ids(told, [one.name for one in play.members])
+        assert max(took) <= BACK_S, f"{max(took):.1f} s after its return, the limit is {BACK_S} s"
+        stage.say(
+            f"{count} acknowledged messages were handled through {kills} kills; work went on at most "
+            f"{max(took):.2f} s after the node was back"
+        )
+
+
+def run_frozen(stage: Stage, pair: Pair, *, frozen_s: float) -> None:
+    """The node is frozen while another one works: that one is not disturbed, and both go on afterwards."""
+    with own_server(stage) as server:
+        ill = Played(stage, Crowd(stage, QUEUES, SESSION_MS, name="ill", node=node_on(stage, pair, server)))
+        well = Played(stage, Crowd(stage, QUEUES, SESSION_MS, name="well"))
+        for play in (ill, well):
+            play.begin()
+        calm = time.monotonic()
+        until(lambda: time.monotonic() >= calm + frozen_s, limit_s=frozen_s + 60)
+        os.kill(server.pid, signal.SIGSTOP)
+        frozen = time.monotonic()
+        try:
+            until(lambda: time.monotonic() >= frozen + frozen_s, limit_s=frozen_s + 60)
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        over = time.monotonic()
+        ill.more(2 * QUEUES, limit_s=BACK_S)
+        took_s = time.monotonic() - over
+        stories = [play.crowd.finish(stall_s=60) for play in (ill, well)]
+        for told in stories:
+            judge.no_errors(told)
+            judge.one_owner(told)
+            judge.all_handled(told)
+        before = judge.percentile(judge.receipts(stories[1], calm, frozen), 99)
+        during = judge.percentile(judge.receipts(stories[1], frozen, over), 99)
+        still = judge.no_standstill(
+            judge.standstills(stories[1], calm, frozen), judge.standstills(stories[1], frozen, over)
+        )
+        stage.say(
+            f"the other node's receipts: p99 {before * 1000:.0f} ms, then {during * 1000:.0f} ms; "
+            f"no queue of it stood still for {still:.2f} s; the frozen one went on after {took_s:.2f} s"
+        )
+        assert during <= max(2 * before, LEAST_S), "the other node was disturbed"
+
+
+def run_failover(stage: Stage, pair: Pair, *, tail_s: float) -> None:
+    """The node is lost for good and its replica lacks the last `tail_s` seconds: consumers are told."""
+    with ExitStack() as stack:
+        primary = stack.enter_context(own_server(stage))
+        home = stage.directory / "replica"
+        replica = mariadb.start(
+            home, port=free_port(), password=primary.password, options=replication.options(2)
+        )
+        stack.callback(replica.stop)
+        replication.follow(replica, primary)
+        node = node_on(stage, pair, primary)
+        crowd = Crowd(stage, QUEUES, SESSION_MS, name="failover", node=node)
+        Failover(stage, pair, node, primary, replica, Played(stage, crowd)).run(tail_s)
+
+
+@dataclass
+class Failover:
+    """One loss of a primary."""
+
+    stage: Stage
+    pair: Pair
+    node: str
+    primary: MariaDB
+    replica: MariaDB
+    play: Played
+
+    def run(self, tail_s: float) -> None:
+        """Plays and judges."""
+        sender = self.play.begin()
+        brokers = [server.broker_pid for server in self.pair.servers]
+        workers = [server.workers() for server in self.pair.servers]
+        replication.await_caught_up(self.replica, self.primary)
+        self.replica.execute("STOP REPLICA IO_THREAD")
+        cut = time.monotonic()
+        until(lambda: time.monotonic() >= cut + tail_s, limit_s=tail_s + 60)
+        self.play.more(2 * QUEUES)
+        os.kill(self.primary.pid, signal.SIGKILL)
+        before = len(sender.told("sent"))
+        kept = self.heads()
+        said = self.pair.first.manage("promote_node", self.node, "--to", f"127.0.0.1:{self.replica.port}")
+        self.stage.say(said.strip().replace("\n", " | "))
+        gaps = {queue: (first, end) for queue, first, end in self.gaps()}
+        assert {queue: first for queue, (first, _) in gaps.items()} == kept
+        until(lambda: len(sender.told("sent")) > before + max(self.lost(gaps, sender)), limit_s=90)
+        self.finish(sender, gaps)
+        assert [server.broker_pid for server in self.pair.servers] == brokers
+        assert [server.workers() for server in self.pair.servers] == workers, "nobody was restarted"
+
+    def heads(self) -> dict[int, int]:
+        """Queue → head, as the replica has it."""
+        rows = self.replica.execute("SELECT queue_id, head FROM moving.queue_head")
+        return {queue: head for queue, head in rows if queue in self.play.crowd.ids}
+
+    def gaps(self) -> list[tuple[int, int, int]]:
+        """(queue, first, end) of every declared gap."""
+        return [
+            (row[0], row[1], row[2])
+            for row in self.replica.execute("SELECT queue_id, from_offset, to_offset FROM moving.queue_gap")
+        ]
+
+    def lost(self, gaps: dict[int, tuple[int, int]], sender: Sender) -> list[int]:
+        """How many acknowledged messages of each queue are gone."""
+        counts = dict.fromkeys(gaps, 0)
+        for line in sender.told("sent"):
+            first, end = gaps[int(str(line["queue"]))]
+            counts[int(str(line["queue"]))] += first <= int(str(line["offset"])) < end
+        return list(counts.values())
+
+    def finish(self, sender: Sender, gaps: dict[int, tuple[int, int]]) -> None:
+        """Ends it and judges: all that is not in a gap was handled, nothing twice, everybody was told."""
+        sender.process.end()
+        receipts = [Place(line["queue"], line["offset"]) for line in sender.told("sent")]  # type: ignore[arg-type]
+        assert len(set(receipts)) == len(receipts), "an offset was given twice"
+        kept = {one for one in receipts if not gaps[one.queue][0] <= one.offset < gaps[one.queue][1]}
+        behind = {one for one in kept if one.offset >= gaps[one.queue][1]}
+        assert {one.queue for one in behind} == set(gaps), "each queue went on behind its gap"
+        until(lambda: self.handled(kept), limit_s=90, every_s=0.2)
+        told = self.play.crowd.disband()
+        judge.no_errors(told)
+        judge.one_owner(told)
+        logs = "".join(
+            one.journal.path.with_suffix(".err").read_text() for one in self.play.crowd.members.values()
+        )
+        untold = [
+            queue for queue, (_, end) in gaps.items() if f"queue {queue}: its node was replaced" not in logs
+        ]
+        assert not untold, f"nobody was told of the gap in queues {untold}"
+        gone = len(receipts) - len(kept)
+        assert gone > 0, "the replica lacked nothing, which proves nothing"
+        self.stage.say(
+            f"{gone} acknowledged messages were lost with the primary, all in declared gaps; {len(kept)} "
+            f"others were handled, {len(behind)} of them behind the gaps; no offset was given twice"
+        )
+
+    def handled(self, wanted: set[Place]) -> bool:
+        """Whether all of them were."""
+        return wanted <= self.play.crowd.places()

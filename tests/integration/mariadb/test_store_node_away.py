@@ -1,0 +1,166 @@
+"""A MariaDB server that is frozen or killed: few find out, others are answered at once, nobody restarts.
+
+Two nodes on two servers; one of them is the session's and stays well.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from messagestore import connections, membership, nodes, positions, pull, subscriptions, topics
+from messagestore.messages import NewMessage
+from messagestore.positions import Claim, CommitOffset
+from messagestore.publish import publish
+from messagestore.pull import PullQueue
+from metadata import consumer_ids, consumers, groups, snapshot
+from metadata.actors import command
+from metadata.config import config
+from metadata.errors import CatmqError, Code
+from tests.support.mariadb import MariaDB
+from tests.support.waiting import until
+
+ACTOR = command("test")
+CALLERS = 60
+AT_ONCE_S = 1.0  # an answer without the node takes microseconds; the machine does other things, too
+
+
+@pytest.fixture
+def queues(ill: MariaDB, watched: None, make_node: Callable[..., str]) -> Iterator[dict[str, int]]:
+    """Node name → its queue of topic `orders`, with a message; the loop of circuits runs as in workers."""
+    with ill.schema() as schema:
+        account = {"host": "127.0.0.1", "port": ill.port, "username": "catmq", "password": ill.password}
+        make_node("ill", engine="mysql", database=schema, **account)
+        make_node("well")
+        made = topics.create(name="orders", queues=2, actor=ACTOR)
+        snapshot.refresh()
+        found = {one.queue.node: one.queue.queue for one in made.queues}
+        for queue in found.values():
+            send(queue)
+        yield found
+        connections.forget_all()
+
+
+def send(queue: int, size: int = 1) -> Any:
+    messages = [NewMessage(body=b"x", queue=queue)] * size
+    return publish(topic="orders", messages=messages, batch_id=None, actor=ACTOR)[0]
+
+
+def refusal(queue: int) -> tuple[CatmqError, float]:
+    """What a send is refused with, and how long that took."""
+    begun = time.monotonic()
+    with pytest.raises(CatmqError) as caught:
+        send(queue)
+    return caught.value, time.monotonic() - begun
+
+
+def takes(queue: int) -> bool:
+    try:
+        send(queue)
+    except CatmqError:
+        return False
+    return True
+
+
+def test_a_frozen_node_holds_few_threads_and_others_are_answered_at_once(
+    ill: MariaDB, queues: dict[str, int]
+) -> None:
+    os.kill(ill.pid, signal.SIGSTOP)
+    try:
+        with ThreadPoolExecutor(CALLERS) as pool:
+            waiting = [pool.submit(takes, queues["ill"]) for _ in range(CALLERS)]
+            until(lambda: connections.away() == ["ill"], limit_s=20)
+            # Those inside a statement wait for its outcome; nobody waits for a place any more.
+            until(lambda: sum(not one.done() for one in waiting) <= config.pool_size, limit_s=20)
+            error, took_s = refusal(queues["ill"])
+            assert (error.code, error.retriable) == (Code.NODE_UNAVAILABLE, True)
+            assert error.retry_after_ms is not None
+            assert took_s < AT_ONCE_S
+            assert takes(queues["well"])
+            os.kill(ill.pid, signal.SIGCONT)
+            assert any(one.result(30) for one in waiting), "what was inside ends well"
+        until(lambda: takes(queues["ill"]), limit_s=20)
+        assert connections.away() == []
+    finally:
+        os.kill(ill.pid, signal.SIGCONT)
+
+
+def test_a_pull_answers_for_other_nodes_and_says_which_queues_are_unavailable(
+    ill: MariaDB, queues: dict[str, int]
+) -> None:
+    groups.create(name="billing", actor=ACTOR)
+    subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
+    snapshot.refresh()
+    joined = membership.join(group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR)
+    member = consumer_ids.check(joined.consumer_id)
+    assigned = consumers.heartbeat(consumer=member, generation=0, owned=[]).assigned
+    claims = [Claim(one.queue, one.epoch) for one in assigned]
+    assert {one.state for one in positions.acquire(consumer=member, queues=claims)} == {"ok"}
+    asked = [PullQueue(claim.queue, claim.epoch, 0) for claim in claims]
+    ends = [CommitOffset(claim.queue, claim.epoch, 1) for claim in claims]
+    states = {queues["ill"]: "unavailable", queues["well"]: "ok"}
+    os.kill(ill.pid, signal.SIGSTOP)
+    try:
+        for limit_s in (9, AT_ONCE_S, AT_ONCE_S):  # the first one finds out
+            begun = time.monotonic()
+            answers = pull.pull(consumer=member, queues=asked, max_messages=10, max_bytes=1 << 20)
+            assert time.monotonic() - begun < limit_s
+            assert {one.queue: one.state for one in answers} == states
+            assert {one.queue: len(one.messages) for one in answers} == {queues["ill"]: 0, queues["well"]: 1}
+            until(lambda: connections.away() == ["ill"], limit_s=20)
+        committed = positions.commit(consumer=member, offsets=ends)
+        assert {one.queue: one.state for one in committed} == states
+        acquired = positions.acquire(consumer=member, queues=claims)
+        assert {one.queue: one.state for one in acquired} == states
+    finally:
+        os.kill(ill.pid, signal.SIGCONT)
+    until(lambda: connections.away() == [], limit_s=20)
+    answers = pull.pull(consumer=member, queues=asked, max_messages=10, max_bytes=1 << 20)
+    assert {one.state for one in answers} == {"ok"}
+
+
+def test_reads_from_a_silent_node_are_not_waited_for(ill: MariaDB, queues: dict[str, int]) -> None:
+    node = connections.node_of(queues["ill"])
+    os.kill(ill.pid, signal.SIGSTOP)
+    try:
+        begun = time.monotonic()
+        with pytest.raises(CatmqError) as caught:
+            nodes.ping(node.info.id)
+        assert caught.value.code == Code.NODE_UNAVAILABLE
+        assert time.monotonic() - begun < 9, "well below the time limit of a statement"
+    finally:
+        os.kill(ill.pid, signal.SIGCONT)
+    until(lambda: takes(queues["ill"]), limit_s=20)
+
+
+def test_a_killed_node_is_answered_for_at_once_and_used_again_when_it_is_back(
+    ill: MariaDB, queues: dict[str, int]
+) -> None:
+    os.kill(ill.pid, signal.SIGKILL)
+    until(lambda: not Path(f"/proc/{ill.pid}/stat").exists() or not takes(queues["ill"]), limit_s=20)
+    until(lambda: not takes(queues["ill"]) and connections.away() == ["ill"], limit_s=20)
+    error, took_s = refusal(queues["ill"])
+    assert (error.code, took_s < AT_ONCE_S) == (Code.NODE_UNAVAILABLE, True)
+    assert takes(queues["well"])
+    ill.start()
+    until(lambda: takes(queues["ill"]), limit_s=20)
+
+
+def test_messages_that_may_go_anywhere_go_to_the_node_that_is_well(
+    ill: MariaDB, queues: dict[str, int]
+) -> None:
+    os.kill(ill.pid, signal.SIGKILL)
+    until(lambda: not takes(queues["ill"]) and connections.away() == ["ill"], limit_s=20)
+    for _ in range(8):
+        receipt = publish(topic="orders", messages=[NewMessage(body=b"x")], batch_id=None, actor=ACTOR)[0]
+        assert receipt.queue == queues["well"]  # type: ignore[union-attr]
+    ill.start()
+    until(lambda: takes(queues["ill"]), limit_s=20)

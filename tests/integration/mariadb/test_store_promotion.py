@@ -1,0 +1,215 @@
+"""Two real servers in GTID replication: pulls from the replica, a planned move, a promotion without tail."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import pytest
+
+from messagestore import connections, membership, nodes, positions, promotion, pull, subscriptions, topics
+from messagestore.messages import NewMessage
+from messagestore.positions import Claim, CommitOffset
+from messagestore.publish import publish
+from messagestore.pull import PulledQueue, PullQueue
+from metadata import acknowledgements, brokers, consumer_ids, consumers, groups, snapshot
+from metadata.acknowledgements import Voice
+from metadata.actors import command
+from metadata.consumer_ids import ConsumerId
+from metadata.errors import Conflict, Invalid, NodeUnavailable, Unavailable
+from metadata.models import DbNode
+from tests.support.mariadb import MariaDB
+from tests.support.replication import await_caught_up, follow
+from tests.support.waiting import until
+
+ACTOR = command("test")
+
+
+class Place(NamedTuple):
+    """A queue on node `moving`, in this schema, with ten messages that the replica has too."""
+
+    queue: int
+    schema: str
+
+
+@pytest.fixture
+def place(ill: MariaDB, replica: MariaDB, make_node: Callable[..., str]) -> Iterator[Place]:
+    """Topic `orders`, read by group `billing`."""
+    with ill.schema() as schema:
+        account = {"host": "127.0.0.1", "port": ill.port, "username": "catmq", "password": ill.password}
+        make_node("moving", engine="mysql", database=schema, **account)
+        made = topics.create(name="orders", queues=1, actor=ACTOR)
+        groups.create(name="billing", actor=ACTOR)
+        subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
+        snapshot.refresh()
+        send(10)
+        await_caught_up(replica, ill)
+        yield Place(made.queues[0].queue.queue, schema)
+        connections.forget_all()
+        ill.execute("SET GLOBAL read_only = 0")
+
+
+def send(count: int = 1) -> list[Any]:
+    messages = [NewMessage(body=b"%d" % index) for index in range(count)]
+    return publish(topic="orders", messages=messages, batch_id=None, actor=ACTOR)
+
+
+def reader(queue: int, name: str = "one") -> tuple[ConsumerId, int]:
+    """A member that has acquired the queue, and its epoch."""
+    joined = membership.join(group="billing", name=name, incarnation=str(uuid4()), actor=ACTOR)
+    member = consumer_ids.check(joined.consumer_id)
+    (assigned,) = consumers.heartbeat(consumer=member, generation=0, owned=[]).assigned
+    claim = Claim(queue, assigned.epoch)
+    assert positions.acquire(consumer=member, queues=[claim])[0].state == "ok"
+    return member, assigned.epoch
+
+
+def pulled(member: ConsumerId, queue: int, epoch: int, offset: int) -> PulledQueue:
+    asked = [PullQueue(queue, epoch, offset)]
+    return pull.pull(consumer=member, queues=asked, max_messages=100, max_bytes=1 << 20)[0]
+
+
+def promote(replica: MariaDB, **more: Any) -> promotion.Outcome:
+    done = promotion.promote(name="moving", host="127.0.0.1", port=replica.port, actor=ACTOR, **more)
+    snapshot.refresh()
+    return done
+
+
+def test_pulls_go_on_from_the_replica_while_the_node_is_away_and_nothing_else_does(
+    watched: None, place: Place, ill: MariaDB, replica: MariaDB
+) -> None:
+    there = {"replica_host": "127.0.0.1", "replica_port": replica.port}
+    nodes.update(name="moving", settings=there, actor=ACTOR)
+    snapshot.refresh()
+    member, epoch = reader(place.queue)
+    await_caught_up(replica, ill)
+    os.kill(ill.pid, signal.SIGSTOP)
+    try:
+        until(lambda: _is_served(member, place.queue, epoch), limit_s=20)
+        answer = pulled(member, place.queue, epoch, 4)
+        assert (answer.state, answer.stale) == ("ok", True)
+        assert [one.offset for one in answer.messages] == [4, 5, 6, 7, 8, 9]
+        ahead = pulled(member, place.queue, epoch, 12)  # read from the node before it went away
+        assert (ahead.state, ahead.messages, ahead.next_offset) == ("ok", [], 12)
+        with pytest.raises(NodeUnavailable):
+            positions.commit(consumer=member, offsets=[CommitOffset(place.queue, epoch, 5)])
+        with pytest.raises(NodeUnavailable):
+            pulled(member, place.queue, epoch - 1, 0)  # not what metadata granted
+        consumers.leave(consumer=member, actor=ACTOR)
+        with pytest.raises(NodeUnavailable):
+            pulled(member, place.queue, epoch, 0)  # its reader row on the replica still names it
+    finally:
+        os.kill(ill.pid, signal.SIGCONT)
+
+
+def _is_served(member: ConsumerId, queue: int, epoch: int) -> bool:
+    try:
+        return pulled(member, queue, epoch, 0).state == "ok"
+    except NodeUnavailable:
+        return False
+
+
+def test_a_planned_move_loses_nothing_and_closes_the_old_primary(
+    place: Place, ill: MariaDB, replica: MariaDB
+) -> None:
+    member, epoch = reader(place.queue)
+    done = promote(replica)
+    assert (done.state, done.epoch, done.gaps, done.messages) == ("read_write", 2, 0, 0)
+    assert ill.execute("SELECT @@read_only")[0][0] == 1
+    closed = ill.execute(f"SELECT state, node_epoch FROM {place.schema}.queue_head")
+    assert closed == [("ro", 2)]
+    assert [one.offset for one in send(3)] == [10, 11, 12]
+    assert len(pulled(member, place.queue, epoch, 0).messages) == 13
+    ill.execute("SET GLOBAL read_only = 0")
+    follow(replica, ill)
+
+
+def test_a_promotion_without_the_tail_skips_nothing_silently(
+    place: Place, ill: MariaDB, replica: MariaDB
+) -> None:
+    member, epoch = reader(place.queue)
+    await_caught_up(replica, ill)
+    replica.execute("STOP REPLICA")
+    send(5)
+    assert pulled(member, place.queue, epoch, 0).next_offset == 15
+    nodes.note_heads()
+    nodes.note_heads()
+    os.kill(ill.pid, signal.SIGKILL)
+    done = promote(replica)
+    assert (done.state, done.gaps, done.messages) == ("read_write", 1, 5)
+    assert [(one.group, one.messages) for one in done.lost] == [("billing", 5)]
+    refilled = [one.offset for one in send(20)]  # past the old head, before anybody looks
+    told = pulled(member, place.queue, epoch, 15)
+    assert (told.state, told.next_offset) == ("lost_tail", refilled[0])
+    assert [one.offset for one in pulled(member, place.queue, epoch, refilled[0]).messages] == refilled
+    assert [one.offset for one in pulled(member, place.queue, epoch, 0).messages] == list(range(10))
+    commit = positions.commit(consumer=member, offsets=[CommitOffset(place.queue, epoch, refilled[-1] + 1)])
+    assert commit[0].state == "ok"
+    ill.start()
+    follow(replica, ill)
+
+
+def test_a_dead_primary_is_left_only_when_every_live_broker_has_let_go_of_it(
+    place: Place, ill: MariaDB, replica: MariaDB
+) -> None:
+    life = brokers.Life("b1", "http://127.0.0.1:1", "test", str(uuid4()))
+    brokers.heartbeat(life=life, held=False)
+    Voice("b1/1").acknowledge(life=life, change=snapshot.current().version[1])
+    replica.execute("STOP REPLICA")
+    send(3)
+    os.kill(ill.pid, signal.SIGKILL)
+    with pytest.raises(Unavailable, match="b1/1") as caught:
+        promote(replica, patience_s=0.3)
+    assert "--i-know-it-is-dead" in caught.value.detail
+    assert DbNode.objects.get().state == "offline"
+    snapshot.refresh()
+    assert connections.follows()
+    nodes.tell_heads()  # with what it says, the promotion knows what is missing
+    Voice("b1/1").acknowledge(life=life, change=snapshot.current().version[1])
+    assert acknowledgements.behind(snapshot.current().version[1]) == []
+    Voice("b1/2").acknowledge(life=life, change=0)  # another worker, which is behind
+    with pytest.raises(Unavailable, match="b1/2"):
+        promote(replica, patience_s=0.3)
+    done = promote(replica, known_dead=True)
+    assert (done.state, done.messages) == ("read_write", 3)
+    send()
+    ill.start()
+    follow(replica, ill)
+
+
+def test_a_replica_that_lacks_what_a_living_primary_holds_is_not_promoted(
+    place: Place, ill: MariaDB, replica: MariaDB
+) -> None:
+    replica.execute("STOP REPLICA")
+    send(2)
+    with pytest.raises(Conflict, match="holds messages that the replica lacks"):
+        promote(replica, patience_s=0.3)
+    snapshot.refresh()
+    ill.execute("SET GLOBAL read_only = 0")
+    done = promotion.adopt(name="moving", actor=ACTOR)  # back to the old one
+    snapshot.refresh()
+    assert done.state == "read_write"
+    send()
+    follow(replica, ill)
+
+
+def test_nonsense_is_refused_before_anything_happens(
+    place: Place, ill: MariaDB, replica: MariaDB, node: str
+) -> None:
+    with pytest.raises(Invalid, match="metadata knows no replica"):
+        promotion.promote(name="moving", actor=ACTOR)
+    with pytest.raises(Invalid, match="adopt_restored_node"):
+        promotion.promote(name="moving", host="127.0.0.1", port=ill.port, actor=ACTOR)
+    other = connections.connect(replace(snapshot.find_node("moving"), port=replica.port))
+    other.close()
+    replica.execute(f"UPDATE {place.schema}.node_identity SET identity = 'x'")
+    with pytest.raises(Invalid, match="another node's data"):
+        promote(replica)
+    assert DbNode.objects.get(name="moving").epoch == 1
+    replica.execute(
+        f"UPDATE {place.schema}.node_identity SET identity = %s", [DbNode.objects.get(name="moving").identity]
+    )

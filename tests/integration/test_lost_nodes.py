@@ -1,0 +1,273 @@
+"""A node whose database was restored from a backup: detected, adopted, and no offset is given twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from brokerapi import health
+from messagestore import (
+    connections,
+    lag,
+    membership,
+    nodes,
+    positions,
+    promotion,
+    pull,
+    queues,
+    subscriptions,
+    topics,
+    verify,
+)
+from messagestore.messages import NewMessage
+from messagestore.positions import Acquired, Claim, CommitOffset
+from messagestore.publish import publish
+from messagestore.pull import PulledQueue, PullQueue
+from metadata import consumer_ids, consumers, failovers, groups, snapshot
+from metadata.actors import Actor, command
+from metadata.consumer_ids import ConsumerId
+from metadata.errors import CatmqError, Code, Forbidden, Invalid, NodeUnavailable, StoreCorrupt
+from metadata.models import AuditLog, DbNode, Queue
+from tests.support import restoring
+from tests.support.tampering import plant
+
+ACTOR = command("test")
+JUMP = promotion.JUMP
+
+
+@pytest.fixture
+def queue(node: str) -> int:
+    """The only queue of topic `orders`, with six messages and four, read by group `billing`."""
+    state = topics.create(name="orders", queues=1, actor=ACTOR)
+    groups.create(name="billing", actor=ACTOR)
+    subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
+    snapshot.refresh()
+    made = state.queues[0].queue.queue
+    send(6)
+    send(4)
+    return made
+
+
+def send(count: int = 1) -> list[Any]:
+    messages = [NewMessage(body=b"%d" % index) for index in range(count)]
+    return publish(topic="orders", messages=messages, batch_id=None, actor=ACTOR)
+
+
+def reader(queue: int) -> tuple[ConsumerId, int]:
+    """A member that has acquired the queue, and its epoch."""
+    joined = membership.join(group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR)
+    member = consumer_ids.check(joined.consumer_id)
+    (assigned,) = consumers.heartbeat(consumer=member, generation=0, owned=[]).assigned
+    claim = Claim(queue, assigned.epoch)
+    assert positions.acquire(consumer=member, queues=[claim])[0].state == "ok"
+    return member, assigned.epoch
+
+
+def pulled(member: ConsumerId, queue: int, epoch: int, offset: int) -> PulledQueue:
+    asked = [PullQueue(queue, epoch, offset)]
+    return pull.pull(consumer=member, queues=asked, max_messages=100, max_bytes=1 << 20)[0]
+
+
+def adopt() -> promotion.Outcome:
+    done = promotion.adopt(name="main", actor=ACTOR)
+    snapshot.refresh()
+    return done
+
+
+def test_a_node_whose_head_went_back_is_not_served_and_that_is_told_to_all(queue: int) -> None:
+    restoring.lose_tail(queue, 6)
+    with pytest.raises(NodeUnavailable) as caught:
+        send()
+    assert f"queue {queue} has head 6, but messages up to 10 were stored" in caught.value.detail
+    assert "adopt_restored_node main" in caught.value.detail
+    nodes.probe()
+    snapshot.refresh()
+    assert "has head 6" in DbNode.objects.get().barred
+    assert AuditLog.objects.filter(verb="bar", name="main").count() == 1
+    state = health.readiness()
+    assert state.status == "unready"
+    assert any("node main is not served" in one for one in state.because)
+
+
+def test_a_process_that_has_just_started_knows_the_heads_from_metadata(queue: int) -> None:
+    nodes.note_heads()
+    nodes.note_heads()  # what was still there a minute later counts
+    assert Queue.objects.get().head_seen == 10
+    connections.forget_all()
+    restoring.forget_floors()
+    snapshot.forget()
+    assert send()[0].offset == 10
+    restoring.lose_tail(queue, 6)
+    restoring.forget_floors()
+    with pytest.raises(NodeUnavailable, match="has head 6, but messages up to 10 were stored"):
+        send()
+
+
+def test_a_head_that_was_noted_but_never_seen_again_bars_nothing(queue: int) -> None:
+    nodes.note_heads()
+    restoring.lose_tail(queue, 6)  # a crash took back what was not on the disk
+    restoring.forget_floors()
+    snapshot.forget()
+    assert send()[0].offset == 6
+    nodes.note_heads()
+    assert Queue.objects.get().head_seen == 7
+
+
+def test_an_adopted_node_gives_no_offset_twice_and_consumers_are_told(queue: int) -> None:
+    member, epoch = reader(queue)
+    assert len(pulled(member, queue, epoch, 0).messages) == 10
+    restoring.lose_tail(queue, 6)
+    with pytest.raises(NodeUnavailable):
+        send()
+    done = adopt()
+    assert (done.state, done.epoch, done.gaps) == ("read_write", 2, 1)
+    first = send()[0].offset
+    assert first >= 6 + JUMP
+    told = pulled(member, queue, epoch, 8)
+    assert (told.state, told.next_offset, told.gap) == ("lost_tail", first, (8, first))
+    assert [one.offset for one in pulled(member, queue, epoch, first).messages] == [first]
+    assert len(pulled(member, queue, epoch, 0).messages) == 6, "what is left of the old ones is dense"
+    assert health.readiness().status == "ok"
+
+
+def test_what_groups_lost_is_reported_and_lag_counts_no_gap(queue: int) -> None:
+    member, epoch = reader(queue)
+    positions.commit(consumer=member, offsets=[CommitOffset(queue, epoch, 3)])
+    nodes.note_heads()
+    nodes.note_heads()
+    restoring.lose_tail(queue, 6)
+    done = adopt()
+    assert done.messages == 4
+    assert [(one.group, one.queue, one.messages) for one in done.lost] == [("billing", queue, 4)]
+    row = AuditLog.objects.get(verb="adopt", kind="node")
+    assert row.after[f"lost billing/orders/{queue}"] == 4  # type: ignore[index]
+    send(2)
+    (behind,) = lag.group_offsets(group="billing", actor=ACTOR)
+    assert behind.lag == 3 + 2
+
+
+def test_a_group_that_stands_in_a_gap_has_read_everything(queue: int) -> None:
+    member, epoch = reader(queue)
+    positions.commit(consumer=member, offsets=[CommitOffset(queue, epoch, 10)])
+    restoring.lose_tail(queue, 6)
+    adopt()
+    (behind,) = lag.group_offsets(group="billing", actor=ACTOR)
+    assert (behind.lag, behind.lag_ms) == (0, 0)
+
+
+def test_an_epoch_that_a_backup_does_not_know_is_raised_and_its_owner_comes_back(queue: int) -> None:
+    member, epoch = reader(queue)
+    plant(queue, f"UPDATE reader SET epoch = {epoch - 1}, owner = 'earlier' WHERE queue_id = {queue}")
+    adopt()
+    assert pulled(member, queue, epoch, 0).state == "fenced"
+    assert positions.acquire(consumer=member, queues=[Claim(queue, epoch)])[0].state == "fenced"
+    (again,) = consumers.heartbeat(consumer=member, generation=0, owned=[]).assigned
+    assert again.epoch > epoch
+    granted = positions.acquire(consumer=member, queues=[Claim(queue, again.epoch)])
+    assert granted == [Acquired(queue, "ok", 0)]
+
+
+def test_a_broker_with_an_older_picture_cannot_write_to_an_adopted_node(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = snapshot.current()
+    promotion.adopt(name="main", actor=ACTOR)
+    monkeypatch.setattr(snapshot._holder, "snapshot", old)
+    monkeypatch.setattr(snapshot, "refresh", lambda: False)
+    with pytest.raises(CatmqError) as caught:
+        send()
+    assert caught.value.retriable
+
+
+def test_a_queue_that_a_backup_does_not_know_is_made_again(queue: int) -> None:
+    expanded = queues.expand(topic="orders", queues=1, actor=ACTOR).queues[0].queue
+    plant(expanded, "DROP TABLE message_{q}", f"DELETE FROM queue_head WHERE queue_id = {expanded}")
+    plant(queue, f"DELETE FROM reader WHERE queue_id = {expanded}")
+    assert adopt().gaps == 2
+    message = NewMessage(body=b"x", queue=expanded)
+    receipt = publish(topic="orders", messages=[message], batch_id=None, actor=ACTOR)[0]
+    assert receipt.offset == JUMP  # type: ignore[union-attr]
+    behind = {one.queue: one.lag for one in lag.group_offsets(group="billing", actor=ACTOR)}
+    assert behind[expanded] == 1
+
+
+def test_a_read_only_node_stays_so_and_a_crash_half_way_is_repeated(queue: int) -> None:
+    nodes.update(name="main", settings={"state": "read_only"}, actor=ACTOR)
+    assert adopt().state == "read_only"
+    nodes.update(name="main", settings={"state": "read_write"}, actor=ACTOR)
+    failovers.begin(name="main", verb="adopt", actor=ACTOR)  # and nothing more
+    snapshot.refresh()
+    with pytest.raises(NodeUnavailable, match="offline"):
+        send()
+    done = adopt()
+    assert (done.state, done.epoch) == ("read_write", 4)
+    send()
+
+
+def test_a_database_with_the_data_of_another_node_is_neither_adopted_nor_served(
+    queue: int, make_node: Callable[..., str]
+) -> None:
+    make_node("second")
+    DbNode.objects.filter(name="second").update(identity=str(uuid4()))
+    connections.forget_all()
+    snapshot.forget()
+    with pytest.raises(NodeUnavailable, match="another server's data"):
+        nodes.ping(snapshot.find_node("second").id)
+    with pytest.raises(Invalid, match="holds another node's data") as caught:
+        promotion.adopt(name="second", actor=ACTOR)
+    assert caught.value.code == Code.NODE_REFUSED
+    assert DbNode.objects.get(name="second").state == "read_write", "nothing was begun"
+
+
+def test_a_database_is_registered_once(node_database: Callable[..., dict[str, Any]], queue: int) -> None:
+    info = snapshot.find_node("main")
+    place = {"host": info.host, "port": info.port, "database": info.database}
+    account = {"username": info.username, "password": info.password}
+    with pytest.raises(Invalid, match="holds the data of node main already"):
+        nodes.register(name="again", engine=info.engine, actor=ACTOR, **place, **account)
+    DbNode.objects.update(identity="")
+    with pytest.raises(Invalid, match="queues that are not known here"):
+        nodes.register(name="again", engine=info.engine, actor=ACTOR, **place, **account)
+
+
+def test_only_administrators_adopt_and_promote(queue: int) -> None:
+    nobody = Actor(kind="key", name="nobody")
+    with pytest.raises(Forbidden):
+        promotion.adopt(name="main", actor=nobody)
+    with pytest.raises(Forbidden):
+        promotion.promote(name="main", host="127.0.0.1", actor=nobody)
+
+
+def test_an_adopted_node_passes_the_auditor(queue: int) -> None:
+    reader(queue)
+    restoring.lose_tail(queue, 6)
+    adopt()
+    send(3)
+    report = verify.verify(topics=["orders"], actor=ACTOR, rows_per_s=0)
+    assert (report.complete, report.findings) == (True, 0)
+
+
+def test_the_replica_of_a_file_is_refused_and_that_of_a_server_is_kept(queue: int, engine: str) -> None:
+    if engine == "sqlite":
+        with pytest.raises(Invalid, match="which has no replica"):
+            nodes.update(name="main", settings={"replica_host": "h"}, actor=ACTOR)
+        with pytest.raises(Invalid, match="is a file"):
+            promotion.promote(name="main", host="h", actor=ACTOR)
+        return
+    made = nodes.update(name="main", settings={"replica_host": "h", "replica_port": 3307}, actor=ACTOR)
+    snapshot.refresh()
+    assert (made.replica_host, snapshot.find_node("main").replica_port) == ("h", 3307)
+
+
+def test_a_node_without_its_table_of_heads_makes_its_queues_suspect_and_no_pull_fail(queue: int) -> None:
+    member, epoch = reader(queue)
+    plant(queue, "ALTER TABLE queue_head RENAME TO gone")
+    answer = pulled(member, queue, epoch, 0)
+    assert (answer.state, answer.messages) == ("suspect", [])
+    with pytest.raises(StoreCorrupt):
+        send()
+    plant(queue, "ALTER TABLE gone RENAME TO queue_head")
+    assert len(pulled(member, queue, epoch, 0).messages) == 10

@@ -1,0 +1,23 @@
+"""Makes a node's database what a backup of some time ago, or a replica without the tail, would be."""
+
+from __future__ import annotations
+
+from messagestore import connections, floors
+from tests.support.tampering import plant
+
+
+def lose_tail(queue: int, head: int) -> None:
+    """Takes a queue back to a head: messages, batches and positions above it are gone, and connections."""
+    plant(
+        queue,
+        f"DELETE FROM message_{queue} WHERE msg_offset >= {head}",
+        f"DELETE FROM sent_batch WHERE queue_id = {queue} AND first_offset >= {head}",
+        f"UPDATE queue_head SET head = {head} WHERE queue_id = {queue}",
+        f"UPDATE reader SET committed = {head} WHERE queue_id = {queue} AND committed > {head}",
+    )
+    connections.forget_all()
+
+
+def forget_floors() -> None:
+    """This process has just started: it knows no head."""
+    floors.forget()
