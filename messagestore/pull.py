@@ -11,6 +11,7 @@ Every queue of the answer has a `state`:
     suspect       a hole that nobody declared: nothing is delivered, a person must look
     unavailable   the queue's node does not answer now
 
+Only durable messages are delivered (durability.py), and the `head` of an answer is the durable one.
 Consumer ids are signed and everything else is on the node, so metadata is asked only about a queue that
 the snapshot does not know yet.
 """
@@ -21,7 +22,7 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from messagestore import connections, faults, suspects, tables
+from messagestore import connections, durability, faults, suspects, tables
 from messagestore.density import dense, explain
 from messagestore.heads import board
 from messagestore.messages import StoredMessage
@@ -146,28 +147,42 @@ def _from_node(
     budget: _Budget,
     pulled: dict[int, PulledQueue],
 ) -> None:
-    with connections.node(node_id).reading() as session:
+    node = connections.node(node_id)
+    with node.reading() as session:
         positions = tables.read_positions(
             session,
             group_id=consumer.group_id,
             queues=[ask.queue for ask in asked],
             instance=consumer.instance,
         )
-        for ask in asked:
-            position = positions.get(ask.queue)
-            answer = _without_rows(ask, position, consumer)
-            if answer is None and not budget.spent():
-                answer = _with_rows(session, ask, consumer, budget)
-            pulled[ask.queue] = answer or PulledQueue(ask.queue, "ok", [], ask.offset, position.head)  # type: ignore[union-attr]
+    ready = []
+    for ask in asked:
+        answer = _without_rows(ask, positions.get(ask.queue), consumer)
+        if answer is None:
+            ready.append(ask)
+        else:
+            pulled[ask.queue] = answer
+    if not ready:
+        return
+    # A queue of which something durable is known waits for no barrier: the rest comes with the next pull.
+    risen = {ask.queue: positions[ask.queue].head for ask in ready if board.known(ask.queue) <= ask.offset}
+    durability.confirm(node_id=node_id, heads=risen)
+    with node.reading() as session:
+        for ask in ready:
+            if budget.spent():
+                head = min(positions[ask.queue].head, board.known(ask.queue))
+                pulled[ask.queue] = PulledQueue(ask.queue, "ok", [], ask.offset, head)
+            else:
+                pulled[ask.queue] = _with_rows(session, ask, consumer, budget)
 
 
 def _without_rows(ask: PullQueue, position: Position | None, consumer: ConsumerId) -> PulledQueue | None:
     """The answer that needs no message, or None when there are messages to read."""
     if position is None or position.epoch != ask.epoch or position.owner != consumer.text:
         return PulledQueue(ask.queue, "fenced", [], ask.offset)
-    board.note(ask.queue, position.head)
     if ask.offset < position.low:
-        return PulledQueue(ask.queue, "cleaned", [], ask.offset, position.head, low=position.low)
+        head = min(position.head, max(position.low, board.known(ask.queue)))
+        return PulledQueue(ask.queue, "cleaned", [], ask.offset, head, low=position.low)
     if ask.offset > position.head:
         return PulledQueue(ask.queue, "out_of_range", [], ask.offset, position.head, low=position.low)
     if ask.offset == position.head:
@@ -176,7 +191,8 @@ def _without_rows(ask: PullQueue, position: Position | None, consumer: ConsumerI
 
 
 def _with_rows(session: Session, ask: PullQueue, consumer: ConsumerId, budget: _Budget) -> PulledQueue:
-    wanted = budget.rows(ask.queue, max(1, board.known(ask.queue) - ask.offset))
+    durable = board.known(ask.queue)  # above the offset
+    wanted = budget.rows(ask.queue, durable - ask.offset)
     try:
         position, rows = tables.select_owned(
             session,
@@ -196,7 +212,7 @@ def _with_rows(session: Session, ask: PullQueue, consumer: ConsumerId, budget: _
         return _explained(session, ask, position.head)
     taken = budget.take(ask.queue, rows[:count])
     suspects.delivered(ask.queue, next_offset=ask.offset + len(taken))
-    return PulledQueue(ask.queue, "ok", taken, ask.offset + len(taken), position.head)
+    return PulledQueue(ask.queue, "ok", taken, ask.offset + len(taken), min(position.head, durable))
 
 
 def _explained(session: Session, ask: PullQueue, head: int) -> PulledQueue:

@@ -32,7 +32,8 @@ COMPLAIN_EVERY_S = 60.0  # about the same node for the same reason
 _SESSION_SETTINGS = (
     "SET SESSION sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone='+00:00',"
     " innodb_lock_wait_timeout=3, lock_wait_timeout=3, autocommit=1, {frozen};"
-    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SELECT @@max_allowed_packet"
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;"
+    "SELECT @@max_allowed_packet, @@log_bin, @@sync_binlog"
 )
 # A broker frozen inside a transaction must give its locks back: MariaDB can end just that, MySQL the session.
 _FROZEN = {"mariadb": "idle_write_transaction_timeout=5", "mysql": "wait_timeout=30"}
@@ -64,9 +65,13 @@ class Step(NamedTuple):
 
 
 class Session(Protocol):
-    """One connection; used by one thread at a time."""
+    """One connection; used by one thread at a time.
+
+    `shows_durable_only`: whether what others committed is seen only when it is on disk.
+    """
 
     engine: str
+    shows_durable_only: bool
     clean: bool
     idle_limit_s: float
 
@@ -123,7 +128,9 @@ class MySqlSession:
         self.flavour = "mariadb" if "mariadb" in self._db.get_server_info().lower() else "mysql"
         self.idle_limit_s = 300.0 if self.flavour == "mariadb" else 25.0  # below wait_timeout
         results = self.send(_SESSION_SETTINGS.format(frozen=_FROZEN[self.flavour]).encode())
-        self.max_packet = int(results[-1].rows[0][0])
+        self.max_packet, binlog, sync = map(int, results[-1].rows[0])
+        # The binary log is synced before InnoDB shows a commit; its redo log is not (durability.py).
+        self.shows_durable_only = bool(binlog) and sync == 1
         self.quote: Callable[[bytes], bytes] = self._db.string_literal
 
     def literal(self, given: object) -> bytes:
@@ -282,6 +289,7 @@ class SqliteSession:
 
     engine = "sqlite"
     idle_limit_s = 300.0
+    shows_durable_only = True  # synchronous=FULL: the log is synced before readers are told of its end
 
     def __init__(self, *, name: str, path: Path) -> None:
         self._name = name

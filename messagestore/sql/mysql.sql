@@ -35,6 +35,10 @@ CREATE TABLE IF NOT EXISTS queue_gap (
     to_offset   BIGINT       NOT NULL,
     cause       VARCHAR(100) NOT NULL,
     PRIMARY KEY (queue_id, from_offset)
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+CREATE TABLE IF NOT EXISTS node_pulse (
+    worker INT    NOT NULL PRIMARY KEY,
+    n      BIGINT NOT NULL
 ) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
 
 -- name: create_message_table
@@ -84,7 +88,7 @@ UPDATE queue_head
 SET @b = NULLIF(LAST_INSERT_ID(), 0) - :message_count,
     @t = (SELECT last_stored_at FROM queue_head WHERE queue_id = :queue);
 INSERT INTO sent_batch (batch_id, queue_id, first_offset, message_count, digest, stored_at)
-VALUES (:batch_id, :queue, @b, :message_count, :digest, @t);
+VALUES {batches};
 
 -- name: publish_rows
 INSERT INTO {table} (msg_offset, msg_key, tag, headers, body, trace_id, producer, stored_at)
@@ -207,3 +211,8 @@ SELECT batch_id, queue_id, first_offset, message_count, digest,
  WHERE batch_id > :after AND batch_id <= :last AND queue_id IN ({queues})
    AND stored_at >= FROM_UNIXTIME(:since_ms / 1000)
  ORDER BY batch_id
+
+-- The barrier before heads of a server without binary log are served (messagestore/durability.py).
+
+-- name: pulse
+INSERT INTO node_pulse (worker, n) VALUES (:worker, 1) ON DUPLICATE KEY UPDATE n = n + 1

@@ -24,7 +24,7 @@ from messagestore.tables.messages import (
     select_owned,
     stored_at_ms,
 )
-from messagestore.tables.node import create_node_tables, now_ms, server_facts
+from messagestore.tables.node import create_node_tables, now_ms, pulse, server_facts
 from messagestore.tables.queues import (
     close_queues,
     create_queue,
@@ -50,6 +50,7 @@ from messagestore.tables.running import message_table
 from messagestore.tables.shapes import (
     BatchRow,
     Head,
+    NewBatch,
     Position,
     ReaderKey,
     ReaderRow,
@@ -61,6 +62,7 @@ from messagestore.tables.shapes import (
 __all__ = [
     "BatchRow",
     "Head",
+    "NewBatch",
     "Position",
     "ReaderKey",
     "ReaderRow",
@@ -89,6 +91,7 @@ __all__ = [
     "now_ms",
     "offset_ends",
     "open_queues",
+    "pulse",
     "read_closed",
     "read_gaps",
     "read_head",

@@ -11,6 +11,7 @@ import pytest
 from messagestore import batch_ids, batches, connections, tables, topics
 from messagestore.messages import NewMessage
 from messagestore.publish import Receipt, publish
+from messagestore.tables import running
 from metadata import nodes, snapshot
 from metadata.actors import Actor, command
 from metadata.errors import CatmqError, Conflict, Forbidden, Invalid, NotFound, NoWritableQueue, StoreCorrupt
@@ -188,8 +189,8 @@ def test_a_head_below_a_stored_message_is_corrupt_and_stores_nothing(node: str) 
     (queue,) = make_topic("orders", 1)
     send("orders", NewMessage(body=b"a"), NewMessage(body=b"b"))
     with connections.node_of(queue).writing() as session:
-        session.transact(tables._step(session, "delete_head", queue=queue))
-        session.transact(tables._step(session, "insert_head", queue=queue, node_epoch=1))
+        session.transact(running.step(session, "delete_head", queue=queue))
+        session.transact(running.step(session, "insert_head", queue=queue, node_epoch=1))
     with pytest.raises(StoreCorrupt):
         send("orders", NewMessage(body=b"c"))
     assert stored(queue) == [b"a", b"b"]

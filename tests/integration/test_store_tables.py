@@ -12,7 +12,7 @@ import pytest
 from messagestore import batch_ids, connections, faults, tables
 from messagestore.messages import NewMessage, digest
 from messagestore.sessions import Session
-from messagestore.tables import ReaderKey
+from messagestore.tables import NewBatch, ReaderKey
 from metadata.snapshot import NodeInfo
 
 _queues = count(1)
@@ -60,10 +60,8 @@ def batch(size: int, body: bytes = b"m") -> list[NewMessage]:
 def insert(
     session: Session, queue: int, messages: list[NewMessage], *, batch_id: bytes = b"", node_epoch: int = 1
 ) -> int:
-    return tables.insert_messages(
-        session, queue=queue, node_epoch=node_epoch, batch_id=batch_id or batch_ids.new().bytes,
-        digest=digest(messages), messages=messages, producer="test",
-    )  # fmt: skip
+    batch = NewBatch(batch_id or batch_ids.new().bytes, digest(messages), messages, "test")
+    return tables.insert_messages(session, queue=queue, node_epoch=node_epoch, batches=[batch])
 
 
 def offsets(session: Session, queue: int) -> list[int]:
