@@ -92,9 +92,13 @@ class Rounds(Generic[Item, Result]):
             results = self._act([one.item for one in seats])
             for one, result in zip(seats, results, strict=True):
                 one.results.append(result)
-        except BaseException as error:
+        except Exception as error:
             for one in seats:
                 one.error = error
+            raise
+        except BaseException:  # this thread is ended; the others are not
+            for one in seats:
+                one.error = faults.Ambiguous("The thread that acted for this one was ended.")
             raise
         finally:
             self._hand_over()
