@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -23,7 +22,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
     queue: int | None = None
 
 
-class StoredMessage(NamedTuple):
+class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     """A message as a reader gets it; `stored_at_ms` is ms since 1970 UTC by the node's clock."""
 
     queue: int
@@ -70,11 +69,27 @@ def validate(messages: Sequence[NewMessage]) -> None:
     if len(messages) > config.max_messages:
         limit = config.max_messages
         raise TooLarge(f"messages: {len(messages)} in one request; at most {limit} are allowed.")
-    errors = [error for index, message in enumerate(messages) for error in _wrong(index, message)]
+    errors = [
+        error
+        for index, message in enumerate(messages)
+        if _may_be_wrong(message)
+        for error in _wrong(index, message)
+    ]
     if errors:
         over_body = any(error.field.endswith(".body") for error in errors)
         kind = TooLarge if over_body else Invalid
         raise kind(f"{errors[0].field}: {errors[0].message}", errors=errors)
+
+
+def _may_be_wrong(message: NewMessage) -> bool:
+    """Whether a message needs a closer look; most have only a body and a short key."""
+    return (
+        len(message.body) > config.max_body_bytes
+        or (message.key is not None and len(message.key) > config.max_key_chars)
+        or message.tag is not None
+        or message.trace_id is not None
+        or message.headers is not None
+    )
 
 
 def _wrong(index: int, message: NewMessage) -> list[FieldError]:

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 from uuid import UUID
 
+import msgspec
+
 from messagestore import batch_ids, connections, durability, faults, lanes, suspects, tables
 from messagestore.connections import Node
 from messagestore.heads import board
@@ -41,7 +43,7 @@ REPEATS = 3
 DEADLINE_S = 8.0  # inside the client's request timeout of 10 s
 
 
-class Receipt(NamedTuple):
+class Receipt(msgspec.Struct, frozen=True, gc=False):
     """Where a message was stored."""
 
     queue: int

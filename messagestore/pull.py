@@ -78,6 +78,14 @@ class _Budget:
 
     def take(self, queue: int, rows: list[StoredMessage]) -> list[StoredMessage]:
         """The rows that fit; a first one that is too large is taken alone."""
+        weight = sum(len(row.body) for row in rows) + _ROW_BYTES * len(rows)
+        if rows:
+            _row_bytes[queue] = weight / len(rows)
+        if weight <= self.size:
+            self.size -= weight
+            self.messages -= len(rows)
+            self.empty = self.empty and not rows
+            return rows
         taken: list[StoredMessage] = []
         for row in rows:
             weight = len(row.body) + _ROW_BYTES
@@ -87,8 +95,6 @@ class _Budget:
             taken.append(row)
             self.size -= weight
             self.empty = False
-        if rows:
-            _row_bytes[queue] = sum(len(row.body) + _ROW_BYTES for row in rows) / len(rows)
         self.messages -= len(taken)
         return taken
 

@@ -9,7 +9,6 @@ closed by the pool, never used again.
 from __future__ import annotations
 
 import fcntl
-import itertools
 import logging
 import os
 import sqlite3
@@ -39,7 +38,8 @@ _SESSION_SETTINGS = (
 _FROZEN = {"mariadb": "idle_write_transaction_timeout=5", "mysql": "wait_timeout=30"}
 
 
-Fits = Callable[[tuple[Any, ...]], bool]
+Rows = Sequence[tuple[Any, ...]]
+Fits = Callable[[Rows], int]  # how many of the rows that were fetched next are still wanted
 FETCHED_AT_ONCE = 16  # rows, of a result that may be too large
 
 
@@ -78,7 +78,7 @@ class Session(Protocol):
     def run(self, *steps: Step, fits: Fits | None = None) -> list[Result]:
         """Runs sections in order, each statement by itself; one result per statement. Raises `faults.*`.
 
-        Rows of the last statement are taken while `fits(row)`; the others stay out of this process's memory.
+        Rows of the last statement are taken while they fit; the others stay out of this process's memory.
         """
 
     def transact(self, *steps: Step) -> list[Result]:
@@ -184,7 +184,7 @@ class MySqlSession:
             self._db.query(text)
             while True:
                 last = len(results) == statements - 1
-                rows, whole = _taken(self._db.use_result(), fits if last else lambda row: True)
+                rows, whole = _taken(self._db.use_result(), fits if last else len)
                 results.append(Result(rows, len(rows)))
                 if not whole:
                     return results
@@ -219,10 +219,10 @@ def _taken(result: Any, fits: Fits) -> tuple[list[tuple[Any, ...]], bool]:
     """The first rows of a result that fit, and whether those were all."""
     rows: list[tuple[Any, ...]] = []
     while fetched := result.fetch_row(FETCHED_AT_ONCE):
-        for row in fetched:
-            if not fits(row):
-                return rows, False
-            rows.append(row)
+        count = fits(fetched)
+        rows.extend(fetched[:count])
+        if count < len(fetched):
+            return rows, False
     return rows, True
 
 
@@ -347,7 +347,12 @@ class SqliteSession:
     def _some(self, step: Step, fits: Fits) -> Result:
         (text,) = step.statement.single(step.parameters)
         cursor = self._db.execute(text, step.parameters)
-        rows = list(itertools.takewhile(fits, cursor))
+        rows: list[tuple[Any, ...]] = []
+        while fetched := cursor.fetchmany(FETCHED_AT_ONCE):
+            count = fits(fetched)
+            rows.extend(fetched[:count])
+            if count < len(fetched):
+                break
         cursor.close()
         return Result(rows, len(rows))
 

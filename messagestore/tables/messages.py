@@ -9,7 +9,7 @@ import msgspec
 
 from messagestore import faults
 from messagestore.messages import StoredMessage, headers_text
-from messagestore.sessions import Fits, MySqlSession, Result, Session, SqliteSession, Step
+from messagestore.sessions import Fits, MySqlSession, Result, Rows, Session, SqliteSession, Step
 from messagestore.statements import load
 from messagestore.tables.literals import literal_rows
 from messagestore.tables.running import ids, key_of, message_table, rows_of, step
@@ -169,11 +169,13 @@ def _until(most_bytes: int) -> Fits:
     """Takes rows of messages until their bodies have reached so many bytes: the last may exceed them."""
     taken = 0
 
-    def fits(row: tuple[Any, ...]) -> bool:
+    def fits(fetched: Rows) -> int:
         nonlocal taken
-        fit = taken < most_bytes
-        taken += len(row[_BODY])
-        return fit
+        for index, row in enumerate(fetched):
+            if taken >= most_bytes:
+                return index
+            taken += len(row[_BODY])
+        return len(fetched)
 
     return fits
 
