@@ -27,7 +27,7 @@ from benchmarks.measures import Setting, Work
 
 HOME = Path(__file__).resolve().parent.parent
 PROCESSES = 4
-PORT = 8391
+PORT = 8472
 
 
 @dataclass(frozen=True)
