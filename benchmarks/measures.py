@@ -5,7 +5,7 @@ store_publish  `messagestore.publish` without HTTP
 http_publish   the client's Producer against a running broker
 raw_select     SELECT by primary key over a stored queue: the limit of reading
 http_pull      the client's Transport pulling a stored queue, 500 messages a request
-http_consume   the client's Consumer, 500 messages a poll, committed after each
+http_consume   the client's Consumer, 500 messages a poll, with the commits it makes by default
 drf_single     one message a request to a DRF view that parses the body and stores nothing: the limit of …
 http_single    … one message a request, stored; each by several threads of a process
 """
@@ -146,16 +146,14 @@ def http_pull(setting: Setting, worker: int) -> Callable[[], int]:
 
 
 def http_consume(setting: Setting, worker: int) -> Callable[[], int]:
-    """One poll of up to 500 messages and its commit per call, in a group of its own that reads all queues."""
+    """One poll of up to 500 messages per call, committed as by default, in a group that reads all queues."""
     from catmq_client import Consumer
 
     group = f"bench-{uuid.uuid4()}"
     consumer = Consumer(setting.url, api_key=setting.api_key, group=group, topics=[setting.topic])
 
     def once() -> int:
-        messages = consumer.poll(500, timeout_s=1.0)
-        consumer.commit()
-        return len(messages)
+        return len(consumer.poll(500, timeout_s=1.0))
 
     return once
 

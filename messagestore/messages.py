@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -39,6 +40,23 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     def message_id(self) -> str:
         """The id: computed, never stored."""
         return message_id(self.queue, self.offset)
+
+
+# A message as its node gives it: offset, key, tag, headers (JSON text), body, trace id, stored at, attempt.
+StoredRow = tuple[int, str | None, str | None, str | None, bytes, str | None, int, int]
+ROW_OFFSET: Final = 0
+ROW_BODY: Final = 4
+
+
+def stored_message(queue: int, row: StoredRow) -> StoredMessage:
+    """The message that a row of a queue holds."""
+    offset, key, tag, headers, body, trace_id, stored_at_ms, attempt = row
+    return StoredMessage(queue, offset, key, tag, headers_of(headers), body, trace_id, stored_at_ms, attempt)
+
+
+def headers_of(text: str | None) -> dict[str, str] | None:
+    """Headers as they were sent, from the text that is stored."""
+    return msgspec.json.decode(text, type=dict[str, str]) if text else None
 
 
 def message_id(queue: int, offset: int) -> str:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from messagestore import connections, durability, faults, suspects, tables
 from messagestore.density import dense, explain
 from messagestore.heads import board
-from messagestore.messages import StoredMessage
+from messagestore.messages import ROW_BODY, ROW_OFFSET, StoredMessage, StoredRow, stored_message
 from messagestore.sessions import Session
 from messagestore.tables import Position, ReaderKey
 from metadata import snapshot
@@ -56,11 +56,16 @@ class PulledQueue(NamedTuple):
 
     queue: int
     state: str
-    messages: list[StoredMessage]
+    rows: list[StoredRow]
     next_offset: int
     head: int | None = None
     low: int | None = None
     gap: tuple[int, int] | None = None
+
+    @property
+    def messages(self) -> list[StoredMessage]:
+        """The rows as messages; answers to clients are made from the rows."""
+        return [stored_message(self.queue, row) for row in self.rows]
 
 
 class _Budget:
@@ -76,9 +81,9 @@ class _Budget:
         guess = int(self.size / _row_bytes.get(queue, _UNKNOWN_ROW_BYTES))
         return min(available, self.messages, max(1, guess))
 
-    def take(self, queue: int, rows: list[StoredMessage]) -> list[StoredMessage]:
+    def take(self, queue: int, rows: list[StoredRow]) -> list[StoredRow]:
         """The rows that fit; a first one that is too large is taken alone."""
-        weight = sum(len(row.body) for row in rows) + _ROW_BYTES * len(rows)
+        weight = sum([len(row[ROW_BODY]) for row in rows]) + _ROW_BYTES * len(rows)
         if rows:
             _row_bytes[queue] = weight / len(rows)
         if weight <= self.size:
@@ -86,9 +91,9 @@ class _Budget:
             self.messages -= len(rows)
             self.empty = self.empty and not rows
             return rows
-        taken: list[StoredMessage] = []
+        taken: list[StoredRow] = []
         for row in rows:
-            weight = len(row.body) + _ROW_BYTES
+            weight = len(row[ROW_BODY]) + _ROW_BYTES
             if weight > self.size and not self.empty:
                 self.size = 0
                 break
@@ -213,7 +218,7 @@ def _with_rows(session: Session, ask: PullQueue, consumer: ConsumerId, budget: _
     answer = _without_rows(ask, position, consumer)
     if answer is not None or position is None:
         return answer or PulledQueue(ask.queue, "fenced", [], ask.offset)
-    count = dense(ask.offset, [row.offset for row in rows])
+    count = dense(ask.offset, [row[ROW_OFFSET] for row in rows])
     if count == 0:
         return _explained(session, ask, position.head)
     taken = budget.take(ask.queue, rows[:count])

@@ -12,7 +12,14 @@ from brokerapi import formats
 from brokerapi.parsers import Body
 from brokerapi.wire.base import Answer, Id, Request
 from messagestore.browse import Browsed
-from messagestore.messages import NewMessage, StoredMessage, message_id
+from messagestore.messages import (
+    NewMessage,
+    StoredMessage,
+    StoredRow,
+    headers_of,
+    message_id,
+    stored_message,
+)
 from messagestore.publish import Receipt
 from metadata.config import config
 from metadata.errors import CatmqError, Code, Invalid, NotBuilt
@@ -183,6 +190,26 @@ def stored(message: StoredMessage, kind: formats.Format, queue: int | UnsetType 
     except UnicodeDecodeError:
         answer.body_base64 = message.body
     return answer
+
+
+def stored_rows(queue: int, rows: Sequence[StoredRow], kind: formats.Format) -> list[StoredAnswer]:
+    """Messages as a pull answers them, straight from the rows of their queue."""
+    if kind is not formats.MSGPACK:
+        return [stored(stored_message(queue, row), kind) for row in rows]
+    return [
+        StoredAnswer(
+            offset,
+            f"{queue}-{offset}",
+            key,
+            tag,
+            headers_of(headers) if headers else None,
+            trace_id,
+            stored_at_ms,
+            attempt,
+            body_bytes=body,
+        )
+        for offset, key, tag, headers, body, trace_id, stored_at_ms, attempt in rows
+    ]
 
 
 class MessagesAnswer(Answer, kw_only=True):

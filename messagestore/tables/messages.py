@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypedDict
-
-import msgspec
+from typing import TypedDict, cast
 
 from messagestore import faults
-from messagestore.messages import StoredMessage, headers_text
+from messagestore.messages import ROW_BODY, StoredMessage, StoredRow, headers_text, stored_message
 from messagestore.sessions import Fits, MySqlSession, Result, Rows, Session, SqliteSession, Step
 from messagestore.statements import load
 from messagestore.tables.literals import literal_rows
 from messagestore.tables.running import ids, key_of, message_table, rows_of, step
 from messagestore.tables.shapes import NewBatch, Position, ReaderKey, SentBatch
 from metadata.errors import TooLarge
-
-_BODY = 4  # the column of `select_messages`
 
 
 class _Send(TypedDict):
@@ -145,20 +141,25 @@ def select_from(
 ) -> list[StoredMessage]:
     """The messages at offsets first … end-1 that are there, until their bodies reach `most_bytes`."""
     (result,) = session.run(_select(session, queue, first, end), fits=_until(most_bytes))
-    return [_stored(queue, row) for row in result.rows]
+    return [stored_message(queue, row) for row in _typed(result)]
 
 
 def select_owned(
     session: Session, *, reader: ReaderKey, first: int, end: int, most_bytes: int
-) -> tuple[Position | None, list[StoredMessage]]:
-    """A reader's position, then the messages, in one round trip: rows never older than the head."""
+) -> tuple[Position | None, list[StoredRow]]:
+    """A reader's position, then the rows, in one round trip: rows never older than the head."""
     positions, messages = session.run(
         step(session, "select_positions", **key_of(reader), queues=ids([reader.queue])),
         _select(session, reader.queue, first, end),
         fits=_until(most_bytes),
     )
     position = Position(*positions.rows[0]) if positions.rows else None
-    return position, [_stored(reader.queue, row) for row in messages.rows]
+    return position, _typed(messages)
+
+
+def _typed(result: Result) -> list[StoredRow]:
+    """The rows of `select_messages`: its columns are what a StoredRow says."""
+    return cast("list[StoredRow]", result.rows)
 
 
 def _select(session: Session, queue: int, first: int, end: int) -> Step:
@@ -171,19 +172,17 @@ def _until(most_bytes: int) -> Fits:
 
     def fits(fetched: Rows) -> int:
         nonlocal taken
+        size = sum([len(row[ROW_BODY]) for row in fetched])
+        if taken + size < most_bytes:
+            taken += size
+            return len(fetched)
         for index, row in enumerate(fetched):
             if taken >= most_bytes:
                 return index
-            taken += len(row[_BODY])
+            taken += len(row[ROW_BODY])
         return len(fetched)
 
     return fits
-
-
-def _stored(queue: int, row: tuple[Any, ...]) -> StoredMessage:
-    offset, key, tag, headers, body, trace_id, stored_at_ms, attempt = row
-    parsed = msgspec.json.decode(headers) if headers else None
-    return StoredMessage(queue, offset, key, tag, parsed, body, trace_id, int(stored_at_ms), attempt)
 
 
 def stored_at_ms(session: Session, *, queue: int, offset: int) -> int | None:
