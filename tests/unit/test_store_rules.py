@@ -15,7 +15,7 @@ from metadata.errors import Invalid, OutcomeUnknown, StoreCorrupt, TooLarge
 
 def test_both_engines_know_the_same_verbs() -> None:
     mysql, sqlite = set(load("mysql")), set(load("sqlite"))
-    assert mysql - sqlite == {"publish_open", "publish_close", "select_server"}
+    assert mysql - sqlite == {"publish_open", "publish_close", "pulse", "select_server"}
     assert sqlite - mysql == {"publish_head", "publish_raise", "publish_batch"}
 
 
