@@ -77,6 +77,26 @@ def test_offsets_are_dense_from_zero(session: Session, queue: int) -> None:
     assert tables.read_head(session, queue=queue) == tables.Head(6, 0, "rw", 1)
 
 
+def test_batches_of_one_transaction_lie_one_behind_the_other(session: Session, queue: int) -> None:
+    insert(session, queue, batch(2))
+    sizes = (1, 3, 2)
+    together = [
+        NewBatch(batch_ids.new().bytes, digest(batch(size)), batch(size, b"%d-" % size), "p")
+        for size in sizes
+    ]
+    assert tables.insert_messages(session, queue=queue, node_epoch=1, batches=together) == 2
+    known = [tables.find_batch(session, batch_id=one.batch_id) for one in together]
+    assert [(one.first_offset, one.message_count) for one in known if one] == [(2, 1), (3, 3), (6, 2)]
+    bodies = tables.select_from(session, queue=queue, first=2, end=9, most_bytes=1 << 20)
+    assert [one.body for one in bodies] == [b"1-0", b"3-0", b"3-1", b"3-2", b"2-0", b"2-1"]
+    with pytest.raises(faults.Duplicate):
+        tables.insert_messages(
+            session, queue=queue, node_epoch=1,
+            batches=[NewBatch(batch_ids.new().bytes, digest(batch(1)), batch(1), "p"), together[0]],
+        )  # fmt: skip
+    assert len(offsets(session, queue)) == 8, "all or nothing"
+
+
 def test_queues_of_a_node_count_by_themselves(session: Session, queue: int) -> None:
     other = next(_queues)
     tables.create_queue(session, queue=other, node_epoch=1)
