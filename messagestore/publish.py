@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 from uuid import UUID
 
-import msgspec
-
 from messagestore import batch_ids, connections, durability, faults, lanes, suspects, tables
 from messagestore.connections import Node
 from messagestore.heads import board
@@ -43,7 +41,7 @@ REPEATS = 3
 DEADLINE_S = 8.0  # inside the client's request timeout of 10 s
 
 
-class Receipt(msgspec.Struct, frozen=True, gc=False):
+class Receipt(NamedTuple):
     """Where a message was stored."""
 
     queue: int
