@@ -11,12 +11,14 @@ import argparse
 import json
 import os
 import platform
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,17 +41,22 @@ class Line:
     batch: int
     limit: str = ""
     target: float = 0.0
+    processes: int = 4
+    threads: int = 1
 
 
 LINES = (
     Line("raw INSERT, 100 rows", measures.raw_insert, 100),
-    Line("store publish, 100", measures.store_publish, 100, "raw INSERT, 100 rows", 0.65),
-    Line("HTTP publish, 100", measures.http_publish, 100, "raw INSERT, 100 rows", 0.35),
+    Line("store publish, 100", measures.store_publish, 100, "raw INSERT, 100 rows", 0.72),
+    Line("HTTP publish, 100", measures.http_publish, 100, "raw INSERT, 100 rows", 0.45),
     Line("raw INSERT, 500 rows", measures.raw_insert, 500),
-    Line("store publish, 500", measures.store_publish, 500, "raw INSERT, 500 rows"),
-    Line("HTTP publish, 500", measures.http_publish, 500, "raw INSERT, 500 rows"),
+    Line("store publish, 500", measures.store_publish, 500, "raw INSERT, 500 rows", 0.80),
+    Line("HTTP publish, 500", measures.http_publish, 500, "raw INSERT, 500 rows", 0.55),
     Line("raw SELECT, 500 rows", measures.raw_select, 500),
     Line("HTTP pull, 500", measures.http_pull, 500, "raw SELECT, 500 rows"),
+    Line("HTTP consume, 500", measures.http_consume, 500, "raw SELECT, 500 rows", 0.50),
+    Line("DRF, parses, no store", measures.drf_single, 1, processes=1, threads=8),
+    Line("HTTP single sends", measures.http_single, 1, "DRF, parses, no store", 0.50, 1, 8),
 )
 
 
@@ -83,7 +90,24 @@ def server(directory: Path, database_url: str) -> Iterator[dict[str, str]]:
         process.wait(60)
 
 
-def prepare(database_url: str, credentials: dict[str, str]) -> Setting:
+@contextmanager
+def drf_server() -> Iterator[str]:
+    """The URL of the DRF view that stores nothing, run like the broker."""
+    address = f"127.0.0.1:{PORT + 1}"
+    gunicorn = [Path(sys.executable).with_name("gunicorn"), "--bind", address, "--workers", "2"]
+    process = subprocess.Popen([*gunicorn, "--threads", "64", "--keep-alive", "75", "benchmarks.drf_app"])
+    try:
+        for _ in range(200):
+            with suppress(OSError), socket.create_connection(("127.0.0.1", PORT + 1), timeout=1):
+                break
+            time.sleep(0.05)
+        yield f"http://{address}"
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def prepare(database_url: str, credentials: dict[str, str], drf_url: str) -> Setting:
     """A node of its own, and a topic of four queues on it."""
     import django
 
@@ -107,6 +131,7 @@ def prepare(database_url: str, credentials: dict[str, str]) -> Setting:
         topic="bench",
         queues=tuple(queue.queue.queue for queue in state.queues),
         batch=100,
+        drf_url=drf_url,
     )
 
 
@@ -130,7 +155,9 @@ def measure(setting: Setting, *, rounds: int, seconds: float) -> dict[str, list[
     for number in range(rounds):
         for line in LINES:
             given = Setting(**{**vars(setting), "batch": line.batch})
-            rate = measures.run(line.work, given, processes=PROCESSES, seconds=seconds)
+            rate = measures.run(
+                line.work, given, processes=line.processes, seconds=seconds, threads=line.threads
+            )
             rates[line.name].append(rate)
             print(f"  round {number + 1}/{rounds}  {line.name:22} {rate:10,.0f} msg/s", file=sys.stderr)
     return rates
@@ -180,7 +207,8 @@ def main() -> int:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="catmq-bench-")))
         database_url = stack.enter_context(mariadb(home / "mariadb"))
         credentials = stack.enter_context(server(home / "var", database_url))
-        rates = measure(prepare(database_url, credentials), rounds=rounds, seconds=seconds)
+        setting = prepare(database_url, credentials, stack.enter_context(drf_server()))
+        rates = measure(setting, rounds=rounds, seconds=seconds)
         memory = workers_resident_mb(home / "var")
     rows = table(rates, memory)
     machine = {"python": platform.python_version(), "cores": os.cpu_count(), "system": platform.platform()}

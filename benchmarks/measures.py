@@ -5,6 +5,9 @@ store_publish  `messagestore.publish` without HTTP
 http_publish   the client's Producer against a running broker
 raw_select     SELECT by primary key over a stored queue: the limit of reading
 http_pull      the client's Transport pulling a stored queue, 500 messages a request
+http_consume   the client's Consumer, 500 messages a poll, with the commits it makes by default
+drf_single     one message a request to a DRF view that parses the body and stores nothing: the limit of …
+http_single    … one message a request, stored; each by several threads of a process
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -38,6 +42,7 @@ class Setting:
     topic: str
     queues: tuple[int, ...]
     batch: int
+    drf_url: str = ""
 
 
 Work = Callable[[Setting, int], Callable[[], int]]
@@ -140,15 +145,57 @@ def http_pull(setting: Setting, worker: int) -> Callable[[], int]:
     return once
 
 
-def run(work: Work, setting: Setting, *, processes: int, seconds: float) -> float:
-    """Messages per second of all processes together."""
+def http_consume(setting: Setting, worker: int) -> Callable[[], int]:
+    """One poll of up to 500 messages per call, committed as by default, in a group that reads all queues."""
+    from catmq_client import Consumer
+
+    group = f"bench-{uuid.uuid4()}"
+    consumer = Consumer(setting.url, api_key=setting.api_key, group=group, topics=[setting.topic])
+
+    def once() -> int:
+        return len(consumer.poll(500, timeout_s=1.0))
+
+    return once
+
+
+def http_single(setting: Setting, worker: int) -> Callable[[], int]:
+    """One request with one message per call, in JSON."""
+    return _single(setting, setting.url)
+
+
+def drf_single(setting: Setting, worker: int) -> Callable[[], int]:
+    """The same request to the view that stores nothing."""
+    return _single(setting, setting.drf_url)
+
+
+def _single(setting: Setting, url: str) -> Callable[[], int]:
+    from catmq_client import HttpTransport
+    from catmq_client.transport import api_path
+    from catmq_client.wire import JsonCodec
+
+    transport = HttpTransport(url, api_key=setting.api_key, codec=JsonCodec(), discover=False)
+    path, body = (
+        api_path("topics", setting.topic, "messages"),
+        {"messages": [{"body": "x" * 200, "key": "k"}]},
+    )
+
+    def once() -> int:
+        return len(transport.request("POST", path, body=body)["results"])
+
+    return once
+
+
+def run(work: Work, setting: Setting, *, processes: int, seconds: float, threads: int = 1) -> float:
+    """Messages per second of all processes together, each with so many threads."""
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(processes)
     pipes: list[Connection] = []
     started = []
     for worker in range(processes):
         here, there = context.Pipe(duplex=False)
-        process = context.Process(target=_loop, args=((work, setting, worker), barrier, seconds, there))
+        process = context.Process(
+            target=_loop, args=((work, setting, worker), barrier, (seconds, threads), there)
+        )
         process.start()
         started.append(process)
         pipes.append(here)
@@ -158,18 +205,27 @@ def run(work: Work, setting: Setting, *, processes: int, seconds: float) -> floa
     return sum(rates)
 
 
-def _loop(job: tuple[Work, Setting, int], barrier: Any, seconds: float, answer: Connection) -> None:
+def _loop(
+    job: tuple[Work, Setting, int], barrier: Any, length: tuple[float, int], answer: Connection
+) -> None:
     work, setting, worker = job
-    once = work(setting, worker)
-    once()  # connections, caches and pages are warm before the clock runs
+    seconds, threads = length
+    onces = [work(setting, worker) for _ in range(threads)]
+    for once in onces:
+        once()  # connections, caches and pages are warm before the clock runs
     barrier.wait(60)
+    with ThreadPoolExecutor(threads) as pool:
+        answer.send(sum(pool.map(lambda once: _rate(once, seconds), onces)))
+    answer.close()
+    os._exit(0)  # nothing to tidy up, and threads of the client must not delay the next measure
+
+
+def _rate(once: Callable[[], int], seconds: float) -> float:
     begun = time.monotonic()
     done = 0
     while (now := time.monotonic()) < begun + seconds:
         done += once()
-    answer.send(done / (now - begun))
-    answer.close()
-    os._exit(0)  # nothing to tidy up, and threads of the client must not delay the next measure
+    return done / (now - begun)
 
 
 def _connect(setting: Setting) -> Any:

@@ -93,7 +93,7 @@ def _generation(group_id: int, otherwise: int) -> int:
 def _worth_telling(answer: Pulled) -> bool:
     if answer.assignment_changed:
         return True
-    return any(queue.messages or queue.state not in WAITING_STATES for queue in answer.queues)
+    return any(queue.rows or queue.state not in WAITING_STATES for queue in answer.queues)
 
 
 class _Wait:

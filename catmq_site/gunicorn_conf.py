@@ -82,7 +82,9 @@ def post_worker_init(worker: Any) -> None:
     """In the worker, with the application loaded: starts the loops and hears of the end first."""
     global _loops
     from catmq_site import maintenance
+    from messagestore.heads import board
 
+    board.share(master.HEADS)
     _loops = maintenance.Loops(maintenance.loops())
     _loops.start()
     signal.signal(signal.SIGTERM, lambda number, frame: leave(worker, number, frame))

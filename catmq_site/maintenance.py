@@ -22,7 +22,7 @@ from django.db import close_old_connections
 from brokerapi import draining, metrics
 from brokerapi.views.about import VERSION
 from catmq_site import master
-from messagestore import connections, nodes, queues, subscriptions, topics
+from messagestore import connections, nodes, queues, subscriptions, topics, watcher
 from messagestore.disks import DiskWatch
 from messagestore.heads import board
 from messagestore.partitions import Ahead
@@ -55,7 +55,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop]:
     return [
         Loop("snapshot", config.snapshot_interval_ms / 1000, SnapshotLoop().run_once),
         broker_loop(url),
-        Loop("heads", config.head_interval_ms / 1000, board.run_once),
+        Loop("heads", watcher.EVERY_S, watcher.watcher.run_once),
         Loop("metrics", 1.0, metrics.sample),
         Loop("nodes", 5.0, nodes.probe),
         Loop("circuits", 0.25, connections.watch),

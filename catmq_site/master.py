@@ -9,9 +9,12 @@ from __future__ import annotations
 import mmap
 import uuid
 
+from messagestore import shared_heads
+
 INCARNATION = str(uuid.uuid4())  # of the broker: this life of it
 STOPPING, REGISTERED = 0, 1
 _flags = mmap.mmap(-1, 2)  # one memory for the master and all workers
+HEADS = mmap.mmap(-1, shared_heads.SIZE)  # likewise; workers hand it to messagestore.heads
 
 
 def stop() -> None:

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from messagestore import faults, vetting
 from messagestore.circuit import SILENT_S, Circuit, Passage
-from messagestore.sessions import READ_TIMEOUT_S, MySqlSession, Session, SqliteSession
+from messagestore.sessions import READ_TIMEOUT_S, MySqlSession, Session
+from messagestore.sqlite_sessions import SqliteSession
 from metadata import snapshot
 from metadata.config import config
 from metadata.errors import CatmqError, Code, NodeUnavailable

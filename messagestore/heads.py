@@ -1,26 +1,20 @@
-"""Who waits for which queue, and the heads this process knows.
+"""Who waits for which queue, and the durable heads this process knows.
 
-A waiting pull registers the queues and offsets it waits behind. It is woken by a send in the same
-process, by the head watcher (`HeadBoard.run_once`, a loop of every worker) or by a change of its
-group. A waiter holds no database connection. The watcher asks only nodes somebody waits for, and
-never spends more than a 25th of its time on one.
+A waiting pull registers the queues and offsets it waits behind. It is woken by a send of the same process,
+by the watcher (watcher.py), which hears of sends of other processes, or by a change of its group. A waiter
+holds no database connection. Only heads that are durable come here: durability.py says how one knows.
 """
 
 from __future__ import annotations
 
-import logging
+import mmap
 import threading
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
-from messagestore import connections, floors, tables
-from metadata import snapshot
-from metadata.errors import CatmqError
+from messagestore import floors
+from messagestore.shared_heads import SharedHeads, now_ms
 
-log = logging.getLogger(__name__)
-PACE = 25
-RETRY_S = 1.0
-IDLE_S = 1.0
+WANTED_MS = 1000  # how long the other workers take a wait for granted
 
 
 class Waiter:
@@ -48,17 +42,21 @@ class HeadBoard:
     """The heads and waiters of one process; safe for all its threads."""
 
     def __init__(self) -> None:
+        self.shared = SharedHeads()
         self._guard = threading.Lock()
         self._heads: dict[int, int] = {}
         self._by_queue: dict[int, set[Waiter]] = {}
         self._waiters: set[Waiter] = set()
         self._somebody = threading.Event()
-        self._not_before: dict[int, float] = {}
-        self._failing: set[int] = set()
+        self._bell = 0
+
+    def share(self, memory: mmap.mmap) -> None:
+        """Shares heads with the other workers of the broker; called before the first request."""
+        self.shared = SharedHeads(memory)
 
     def known(self, queue: int) -> int:
-        """The highest head seen of a queue, 0 if none."""
-        return self._heads.get(queue, 0)
+        """The highest durable head that a worker of this broker knows of a queue, 0 if none."""
+        return max(self._heads.get(queue, 0), self.shared.head(queue))
 
     def watch(self, group_id: int, offsets: Mapping[int, int]) -> Waiter:
         """A waiter behind {queue: offset}, to be used as a context manager."""
@@ -69,7 +67,7 @@ class HeadBoard:
         return len(self._waiters)
 
     def note(self, queue: int, head: int) -> None:
-        """Records a head and wakes those who wait behind it."""
+        """Records a durable head, wakes those who wait behind it and tells the other workers."""
         with self._guard:
             if head <= self._heads.get(queue, -1):
                 return
@@ -78,16 +76,46 @@ class HeadBoard:
             for waiter in self._by_queue.get(queue, ()):
                 if waiter.offsets[queue] < head:
                     waiter.event.set()
+        self.shared.raise_head(queue, head)
+
+    def listen(self) -> None:
+        """Wakes those who wait behind heads that other workers raised."""
+        bell = self.shared.bell()
+        if bell != self._bell:
+            self._bell = bell  # a head that rises while we look rings again
+            for queue in self.awaited():
+                self.note(queue, self.shared.head(queue))
+
+    def awaited(self) -> list[int]:
+        """The queues that pulls of this process wait for."""
+        with self._guard:
+            return list(self._by_queue)
+
+    def keep(self, queues: Collection[int]) -> None:
+        """Forgets the heads of other queues, when most of what it knows are such."""
+        with self._guard:
+            if len(self._heads) > 2 * len(queues) + 1000:
+                self._heads = {queue: head for queue, head in self._heads.items() if queue in queues}
+
+    def somebody_within(self, seconds: float) -> bool:
+        """Whether somebody waits, or comes within a time."""
+        if self._waiters:
+            return True
+        came = self._somebody.wait(seconds)
+        self._somebody.clear()
+        return came
 
     def add(self, waiter: Waiter) -> None:
         """Registers a waiter; one that has missed a head is woken at once."""
-        self._somebody.set()
+        until_ms = now_ms() + WANTED_MS
         with self._guard:
             self._waiters.add(waiter)
             for queue, offset in waiter.offsets.items():
                 self._by_queue.setdefault(queue, set()).add(waiter)
-                if self._heads.get(queue, -1) > offset:
+                self.shared.want(queue, until_ms)
+                if self.known(queue) > offset:
                     waiter.event.set()
+        self._somebody.set()
 
     def remove(self, waiter: Waiter) -> None:
         """Forgets a waiter."""
@@ -116,48 +144,6 @@ class HeadBoard:
     def _wake(waiters: Iterable[Waiter]) -> None:
         for waiter in waiters:
             waiter.event.set()
-
-    def run_once(self) -> None:
-        """Reads the heads somebody waits for, node by node; if nobody does, waits a moment for somebody."""
-        if not self._waiters and not self._somebody.wait(IDLE_S):
-            return
-        self._somebody.clear()
-        for node_id, queues in self._wanted().items():
-            now = time.monotonic()
-            if now < self._not_before.get(node_id, 0.0):
-                continue
-            try:
-                self._read(node_id, queues)
-            except CatmqError as error:
-                self._fails(node_id, error)
-                continue
-            self._failing.discard(node_id)
-            self._not_before[node_id] = time.monotonic() + PACE * (time.monotonic() - now)
-
-    def _wanted(self) -> dict[int, list[int]]:
-        known = snapshot.current().queues
-        with self._guard:
-            waiting = [queue for queue in self._by_queue if queue in known]
-            if len(self._heads) > 2 * len(known) + 1000:
-                self._heads = {queue: head for queue, head in self._heads.items() if queue in known}
-        wanted: dict[int, list[int]] = {}
-        for queue in waiting:
-            wanted.setdefault(known[queue].node_id, []).append(queue)
-        return wanted
-
-    def _read(self, node_id: int, queues: list[int]) -> None:
-        everything = sum(queue.node_id == node_id for queue in snapshot.current().queues.values())
-        with connections.node(node_id).reading() as session:
-            heads = tables.read_heads(session, queues=None if 2 * len(queues) > everything else queues)
-        for queue in queues:
-            if queue in heads:
-                self.note(queue, heads[queue])
-
-    def _fails(self, node_id: int, error: CatmqError) -> None:
-        self._not_before[node_id] = time.monotonic() + RETRY_S
-        if node_id not in self._failing:
-            log.warning("Heads of node %d cannot be read: %s", node_id, error.detail)
-        self._failing.add(node_id)
 
 
 board = HeadBoard()

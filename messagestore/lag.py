@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from messagestore import connections, tables
+from messagestore import connections, durability, tables
 from messagestore.density import left
 from messagestore.sessions import Session
 from messagestore.tables import Position
@@ -68,6 +68,8 @@ def _of_node(node_id: int, rows: Sequence[QueueOwner]) -> dict[QueueOwner, Queue
                 session, group_id=mine[0].group_id, queues=queues, instance=reader
             )
             found |= {row: _lag(clock, gaps, row, positions.get(row.queue)) for row in mine}
+    heads = {row.queue: lag.head for row, lag in found.items() if lag.head is not None}
+    durability.confirm(node_id=node_id, heads=heads)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -23,7 +23,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
     queue: int | None = None
 
 
-class StoredMessage(NamedTuple):
+class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     """A message as a reader gets it; `stored_at_ms` is ms since 1970 UTC by the node's clock."""
 
     queue: int
@@ -40,6 +40,23 @@ class StoredMessage(NamedTuple):
     def message_id(self) -> str:
         """The id: computed, never stored."""
         return message_id(self.queue, self.offset)
+
+
+# A message as its node gives it: offset, key, tag, headers (JSON text), body, trace id, stored at, attempt.
+StoredRow = tuple[int, str | None, str | None, str | None, bytes, str | None, int, int]
+ROW_OFFSET: Final = 0
+ROW_BODY: Final = 4
+
+
+def stored_message(queue: int, row: StoredRow) -> StoredMessage:
+    """The message that a row of a queue holds."""
+    offset, key, tag, headers, body, trace_id, stored_at_ms, attempt = row
+    return StoredMessage(queue, offset, key, tag, headers_of(headers), body, trace_id, stored_at_ms, attempt)
+
+
+def headers_of(text: str | None) -> dict[str, str] | None:
+    """Headers as they were sent, from the text that is stored."""
+    return msgspec.json.decode(text, type=dict[str, str]) if text else None
 
 
 def message_id(queue: int, offset: int) -> str:
@@ -70,11 +87,27 @@ def validate(messages: Sequence[NewMessage]) -> None:
     if len(messages) > config.max_messages:
         limit = config.max_messages
         raise TooLarge(f"messages: {len(messages)} in one request; at most {limit} are allowed.")
-    errors = [error for index, message in enumerate(messages) for error in _wrong(index, message)]
+    errors = [
+        error
+        for index, message in enumerate(messages)
+        if _may_be_wrong(message)
+        for error in _wrong(index, message)
+    ]
     if errors:
         over_body = any(error.field.endswith(".body") for error in errors)
         kind = TooLarge if over_body else Invalid
         raise kind(f"{errors[0].field}: {errors[0].message}", errors=errors)
+
+
+def _may_be_wrong(message: NewMessage) -> bool:
+    """Whether a message needs a closer look; most have only a body and a short key."""
+    return (
+        len(message.body) > config.max_body_bytes
+        or (message.key is not None and len(message.key) > config.max_key_chars)
+        or message.tag is not None
+        or message.trace_id is not None
+        or message.headers is not None
+    )
 
 
 def _wrong(index: int, message: NewMessage) -> list[FieldError]:

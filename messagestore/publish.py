@@ -14,11 +14,21 @@ from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 from uuid import UUID
 
-from messagestore import batch_ids, connections, faults, floors, partitions, suspects, tables
+from messagestore import (
+    batch_ids,
+    connections,
+    durability,
+    faults,
+    floors,
+    lanes,
+    partitions,
+    suspects,
+    tables,
+)
 from messagestore.connections import Node
 from messagestore.heads import board
 from messagestore.messages import NewMessage, digest, message_id, validate
-from messagestore.sessions import Session
+from messagestore.tables import NewBatch
 from metadata import access, snapshot
 from metadata.actors import Actor
 from metadata.errors import (
@@ -27,6 +37,7 @@ from metadata.errors import (
     Conflict,
     FieldError,
     Invalid,
+    NodeUnavailable,
     NotFound,
     NoWritableQueue,
     OutcomeUnknown,
@@ -165,7 +176,7 @@ class _Batch:
                 return [Receipt(stored, first + position) for position in range(len(part.indexes))]
             except CatmqError as refusal:
                 error = refusal
-                if not self._may_go_elsewhere(queue, write.id, refusal):
+                if not self._may_go_elsewhere(queue, write.batch.batch_id, refusal):
                     break
         if error is None or (part.movable and error.code == Code.QUEUE_NOT_WRITABLE):
             error = NoWritableQueue(
@@ -195,10 +206,10 @@ class _Write:
     """One part's way into a queue: tried, and repeated where that is safe."""
 
     def __init__(self, batch: _Batch, part: Part) -> None:
-        self.batch = batch
-        self.messages = [batch.messages[index] for index in part.indexes]
-        self.id = routing.derived_batch_id(batch.id, part.number).bytes
-        self.digest = digest(self.messages)
+        messages = [batch.messages[index] for index in part.indexes]
+        part_id = routing.derived_batch_id(batch.id, part.number).bytes
+        self.request = batch
+        self.batch = NewBatch(part_id, digest(messages), messages, batch.producer)
 
     def into(self, queue: int) -> tuple[int, int]:
         """Where the part is stored: (queue, first offset); elsewhere if an earlier request stored it there.
@@ -209,7 +220,7 @@ class _Write:
         error: CatmqError
         for repeat in range(REPEATS + 1):
             try:
-                return self._try(queue)
+                return self._try(queue, alone=repeat > 0)
             except faults.Ambiguous as fault:
                 error = doubt = fault
             except faults.NoPartition as fault:
@@ -218,60 +229,44 @@ class _Write:
                 error = doubt or refusal
                 if not isinstance(refusal, faults.RolledBack) or refusal.code == Code.NODE_FULL:
                     break
-            if repeat == REPEATS or time.monotonic() > self.batch.deadline:
+            if repeat == REPEATS or time.monotonic() > self.request.deadline:
                 break
             time.sleep(random.uniform(0.005, 0.03) * (repeat + 1))
         raise error
 
-    def _try(self, queue: int) -> tuple[int, int]:
+    def _try(self, queue: int, *, alone: bool) -> tuple[int, int]:
         node = connections.node_of(queue)
         if snapshot.find_queue(queue).state == "creating":
             snapshot.refresh()  # clients may hear sooner than this process that it is open
         if snapshot.find_queue(queue).state != "read_write" or node.info.state != "read_write":
-            with node.reading() as session:
-                return self._known(session) or _closed(queue, node, "not open for sends")
+            return self._known(node) or _closed(queue, node, "not open for sends")
         if node.info.disk == "full":
-            return self._known_on(node) or _full(node)
-        with node.writing() as session:
-            try:
-                stored = queue, self._insert(node, session, queue)
-            except faults.Duplicate as fault:
-                stored = self._known(session) or _corrupt(queue, fault)
-            except faults.Refused:
-                stored = self._known(session) or _refused(queue, node, session)
-        board.note(stored[0], stored[1] + len(self.messages))
-        return stored
+            return (None if self.request.fresh else self._known(node)) or _full(node)
+        try:
+            first = lanes.store(node=node, queue=queue, batch=self.batch, alone=alone)
+        except faults.Duplicate as fault:
+            return self._known(node) or _corrupt(queue, fault)
+        except faults.Refused:
+            return self._known(node) or _refused(queue, node)
+        head = first + len(self.batch.messages)
+        floors.stored(queue, head)
+        board.note(queue, head)
+        return queue, first
 
-    def _known_on(self, node: Node) -> tuple[int, int] | None:
-        """Where this part is stored already, asked only if an earlier request may have stored it."""
-        if self.batch.fresh:
-            return None
+    def _known(self, node: Node) -> tuple[int, int] | None:
+        """Where this part is durably stored already, if it is. Raises Conflict if its id is another's."""
         with node.reading() as session:
-            return self._known(session)
-
-    def _insert(self, node: Node, session: Session, queue: int) -> int:
-        first = tables.insert_messages(
-            session,
-            queue=queue,
-            node_epoch=node.info.epoch,
-            batch_id=self.id,
-            digest=self.digest,
-            messages=self.messages,
-            producer=self.batch.producer,
-        )
-        floors.stored(queue, first + len(self.messages))
-        return first
-
-    def _known(self, session: Session) -> tuple[int, int] | None:
-        """Where this part is stored already, if it is. Raises Conflict if its id was used for another."""
-        known = tables.find_batch(session, batch_id=self.id)
+            known = tables.find_batch(session, batch_id=self.batch.batch_id)
         if known is None:
             return None
-        if known.digest != self.digest:
-            what = (
-                f"batch_id {self.batch.id} was already used for other messages; make a new one for each batch"
-            )
-            raise Conflict(what, code=Code.BATCH_CONFLICT)
+        if known.digest != self.batch.digest:
+            what = f"batch_id {self.request.id} was already used for other messages; make a new one for each"
+            raise Conflict(f"{what} batch", code=Code.BATCH_CONFLICT)
+        head = known.first_offset + known.message_count
+        try:
+            durability.confirm(node_id=node.info.id, heads={known.queue: head})
+        except NodeUnavailable as error:
+            raise faults.Ambiguous(f"It is stored, but perhaps not durably: {error.detail}") from error
         return known.queue, known.first_offset
 
 
@@ -295,9 +290,10 @@ def _corrupt(queue: int, fault: faults.Duplicate) -> NoReturn:
     raise StoreCorrupt(f"Queue {queue}: the head is below a stored message. An operator must look.")
 
 
-def _refused(queue: int, node: Node, session: Session) -> NoReturn:
+def _refused(queue: int, node: Node) -> NoReturn:
     """Says why the head row refused, once it is certain that the batch is not stored."""
-    head = tables.read_head(session, queue=queue)
+    with node.reading() as session:
+        head = tables.read_head(session, queue=queue)
     if head is None:
         _closed(queue, node, "without a head row")
     if head.state != "rw":

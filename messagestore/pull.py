@@ -11,6 +11,7 @@ Every queue of the answer has a `state`:
     suspect       a hole that nobody declared: nothing is delivered, a person must look
     unavailable   the queue's node does not answer now, nor a replica of it
 
+Only durable messages are delivered (durability.py), and the `head` of an answer is the durable one.
 Consumer ids are signed and everything else is on the node, so metadata is asked only about a queue that
 the snapshot does not know yet.
 """
@@ -21,10 +22,10 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from messagestore import connections, faults, replicas, suspects, tables
+from messagestore import connections, durability, faults, replicas, suspects, tables
 from messagestore.density import dense, explain
 from messagestore.heads import board
-from messagestore.messages import StoredMessage
+from messagestore.messages import ROW_BODY, ROW_OFFSET, StoredMessage, StoredRow, stored_message
 from messagestore.sessions import Session
 from messagestore.tables import Position, ReaderKey
 from metadata import snapshot
@@ -55,12 +56,17 @@ class PulledQueue(NamedTuple):
 
     queue: int
     state: str
-    messages: list[StoredMessage]
+    rows: list[StoredRow]
     next_offset: int
     head: int | None = None
     low: int | None = None
     gap: tuple[int, int] | None = None
     stale: bool = False
+
+    @property
+    def messages(self) -> list[StoredMessage]:
+        """The rows as messages; answers to clients are made from the rows."""
+        return [stored_message(self.queue, row) for row in self.rows]
 
 
 class _Budget:
@@ -76,19 +82,25 @@ class _Budget:
         guess = int(self.size / _row_bytes.get(queue, _UNKNOWN_ROW_BYTES))
         return min(available, self.messages, max(1, guess))
 
-    def take(self, queue: int, rows: list[StoredMessage]) -> list[StoredMessage]:
+    def take(self, queue: int, rows: list[StoredRow]) -> list[StoredRow]:
         """The rows that fit; a first one that is too large is taken alone."""
-        taken: list[StoredMessage] = []
+        weight = sum([len(row[ROW_BODY]) for row in rows]) + _ROW_BYTES * len(rows)
+        if rows:
+            _row_bytes[queue] = weight / len(rows)
+        if weight <= self.size:
+            self.size -= weight
+            self.messages -= len(rows)
+            self.empty = self.empty and not rows
+            return rows
+        taken: list[StoredRow] = []
         for row in rows:
-            weight = len(row.body) + _ROW_BYTES
+            weight = len(row[ROW_BODY]) + _ROW_BYTES
             if weight > self.size and not self.empty:
                 self.size = 0
                 break
             taken.append(row)
             self.size -= weight
             self.empty = False
-        if rows:
-            _row_bytes[queue] = sum(len(row.body) + _ROW_BYTES for row in rows) / len(rows)
         self.messages -= len(taken)
         return taken
 
@@ -154,28 +166,46 @@ def _from_node(
     budget: _Budget,
     pulled: dict[int, PulledQueue],
 ) -> None:
-    with connections.node(node_id).reading() as session:
+    node = connections.node(node_id)
+    if len(asked) == 1 and board.known(asked[0].queue) > asked[0].offset and not budget.spent():
+        with node.reading() as session:  # one round trip: the rows come with the position
+            pulled[asked[0].queue] = _with_rows(session, asked[0], consumer, budget)
+        return
+    with node.reading() as session:
         positions = tables.read_positions(
             session,
             group_id=consumer.group_id,
             queues=[ask.queue for ask in asked],
             instance=consumer.instance,
         )
-        for ask in asked:
-            position = positions.get(ask.queue)
-            answer = _without_rows(ask, position, consumer)
-            if answer is None and not budget.spent():
-                answer = _with_rows(session, ask, consumer, budget)
-            pulled[ask.queue] = answer or PulledQueue(ask.queue, "ok", [], ask.offset, position.head)  # type: ignore[union-attr]
+    ready = []
+    for ask in asked:
+        answer = _without_rows(ask, positions.get(ask.queue), consumer)
+        if answer is None:
+            ready.append(ask)
+        else:
+            pulled[ask.queue] = answer
+    if not ready:
+        return
+    # A queue of which something durable is known waits for no barrier: the rest comes with the next pull.
+    risen = {ask.queue: positions[ask.queue].head for ask in ready if board.known(ask.queue) <= ask.offset}
+    durability.confirm(node_id=node_id, heads=risen)
+    with node.reading() as session:
+        for ask in ready:
+            if budget.spent():
+                head = min(positions[ask.queue].head, board.known(ask.queue))
+                pulled[ask.queue] = PulledQueue(ask.queue, "ok", [], ask.offset, head)
+            else:
+                pulled[ask.queue] = _with_rows(session, ask, consumer, budget)
 
 
 def _without_rows(ask: PullQueue, position: Position | None, consumer: ConsumerId) -> PulledQueue | None:
     """The answer that needs no message, or None when there are messages to read."""
     if position is None or position.epoch != ask.epoch or position.owner != consumer.text:
         return PulledQueue(ask.queue, "fenced", [], ask.offset)
-    board.note(ask.queue, position.head)
     if ask.offset < position.low:
-        return PulledQueue(ask.queue, "cleaned", [], ask.offset, position.head, low=position.low)
+        head = min(position.head, max(position.low, board.known(ask.queue)))
+        return PulledQueue(ask.queue, "cleaned", [], ask.offset, head, low=position.low)
     if ask.offset > position.head:
         return PulledQueue(ask.queue, "out_of_range", [], ask.offset, position.head, low=position.low)
     if ask.offset == position.head:
@@ -184,7 +214,8 @@ def _without_rows(ask: PullQueue, position: Position | None, consumer: ConsumerI
 
 
 def _with_rows(session: Session, ask: PullQueue, consumer: ConsumerId, budget: _Budget) -> PulledQueue:
-    wanted = budget.rows(ask.queue, max(1, board.known(ask.queue) - ask.offset))
+    durable = board.known(ask.queue)  # above the offset
+    wanted = budget.rows(ask.queue, durable - ask.offset)
     try:
         position, rows = tables.select_owned(
             session,
@@ -199,12 +230,12 @@ def _with_rows(session: Session, ask: PullQueue, consumer: ConsumerId, budget: _
     answer = _without_rows(ask, position, consumer)
     if answer is not None or position is None:
         return answer or PulledQueue(ask.queue, "fenced", [], ask.offset)
-    count = dense(ask.offset, [row.offset for row in rows])
+    count = dense(ask.offset, [row[ROW_OFFSET] for row in rows])
     if count == 0:
         return _explained(session, ask, position.head)
     taken = budget.take(ask.queue, rows[:count])
     suspects.delivered(ask.queue, next_offset=ask.offset + len(taken))
-    return PulledQueue(ask.queue, "ok", taken, ask.offset + len(taken), position.head)
+    return PulledQueue(ask.queue, "ok", taken, ask.offset + len(taken), min(position.head, durable))
 
 
 def _explained(session: Session, ask: PullQueue, head: int) -> PulledQueue:

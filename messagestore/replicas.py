@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 from messagestore import connections, tables
 from messagestore.density import dense, explain
-from messagestore.messages import StoredMessage
+from messagestore.messages import ROW_OFFSET, StoredRow
 from messagestore.sessions import Session
 from messagestore.tables import Position
 from metadata import ownership
@@ -47,7 +47,7 @@ class Budget(Protocol):
     size: int
 
     def rows(self, queue: int, available: int) -> int: ...
-    def take(self, queue: int, rows: list[StoredMessage]) -> list[StoredMessage]: ...
+    def take(self, queue: int, rows: list[StoredRow]) -> list[StoredRow]: ...
     def spent(self) -> bool: ...
 
 
@@ -55,7 +55,7 @@ class Served(NamedTuple):
     """What a replica has of a queue; the fields mean what they mean in a pull."""
 
     state: str
-    messages: list[StoredMessage]
+    rows: list[StoredRow]
     next_offset: int
     head: int
     low: int | None = None
@@ -98,14 +98,14 @@ def _read(session: Session, ask: Ask, position: Position, budget: Budget) -> Ser
         return Served("cleaned", [], ask.offset, head, position.low)
     if ask.offset == head or budget.spent():
         return Served("ok", [], ask.offset, head)
-    rows = tables.select_from(
+    rows = tables.select_rows(
         session,
         queue=ask.queue,
         first=ask.offset,
         end=ask.offset + budget.rows(ask.queue, head - ask.offset),
         most_bytes=_OVERSHOOT * budget.size,
     )
-    count = dense(ask.offset, [row.offset for row in rows])
+    count = dense(ask.offset, [row[ROW_OFFSET] for row in rows])
     if count:
         taken = budget.take(ask.queue, rows[:count])
         return Served("ok", taken, ask.offset + len(taken), head)

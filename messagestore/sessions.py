@@ -1,4 +1,4 @@
-"""One connection to a node, for either engine.
+"""One connection to a node: what it can do, and how it does it on MySQL / MariaDB.
 
 A session runs whole strings and reads every result: with several statements in a string, `query()`
 returns although a later statement failed, and the error comes only when its result is asked for.
@@ -8,22 +8,16 @@ closed by the pool, never used again.
 
 from __future__ import annotations
 
-import fcntl
-import itertools
 import logging
 import os
 import socket
-import sqlite3
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 from messagestore import faults
-from metadata.errors import CatmqError
 
 log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 2
@@ -33,7 +27,8 @@ COMPLAIN_EVERY_S = 60.0  # about the same node for the same reason
 _SESSION_SETTINGS = (
     "SET SESSION sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone='+00:00',"
     " innodb_lock_wait_timeout=3, lock_wait_timeout=3, autocommit=1, {frozen};"
-    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SELECT @@max_allowed_packet"
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;"
+    "SELECT @@max_allowed_packet, @@log_bin, @@sync_binlog"
 )
 # A broker frozen inside a transaction must give its locks back: MariaDB can end just that, MySQL the session.
 # And MySQL would answer with sizes of tables that are a day old.
@@ -43,7 +38,8 @@ _FROZEN = {
 }
 
 
-Fits = Callable[[tuple[Any, ...]], bool]
+Rows = Sequence[tuple[Any, ...]]
+Fits = Callable[[Rows], int]  # how many of the rows that were fetched next are still wanted
 FETCHED_AT_ONCE = 16  # rows, of a result that may be too large
 
 
@@ -69,9 +65,13 @@ class Step(NamedTuple):
 
 
 class Session(Protocol):
-    """One connection; used by one thread at a time."""
+    """One connection; used by one thread at a time.
+
+    `shows_durable_only`: whether what others committed is seen only when it is on disk.
+    """
 
     engine: str
+    shows_durable_only: bool
     clean: bool
     idle_limit_s: float
     busy_since: float | None  # monotonic; of the statement that waits for its answer now, where that is known
@@ -80,7 +80,7 @@ class Session(Protocol):
     def run(self, *steps: Step, fits: Fits | None = None) -> list[Result]:
         """Runs sections in order, each statement by itself; one result per statement. Raises `faults.*`.
 
-        Rows of the last statement are taken while `fits(row)`; the others stay out of this process's memory.
+        Rows of the last statement are taken while they fit; the others stay out of this process's memory.
         """
 
     def transact(self, *steps: Step) -> list[Result]:
@@ -98,7 +98,7 @@ class Session(Protocol):
 _complained: dict[tuple[str, str], float] = {}
 
 
-def _unreachable(name: str, where: str, error: Exception) -> faults.Unreachable:
+def unreachable(name: str, where: str, error: Exception) -> faults.Unreachable:
     """What clients are told of a failed connect; where the node is and what it said is for the log."""
     said, now = f"{where}: {error.args[-1]}", time.monotonic()
     if now - _complained.get((name, said), -COMPLAIN_EVERY_S) >= COMPLAIN_EVERY_S:
@@ -139,14 +139,16 @@ class MySqlSession:
                 connect_timeout=CONNECT_TIMEOUT_S, read_timeout=read_timeout_s, write_timeout=READ_TIMEOUT_S,
             )  # fmt: skip
         except MySQLdb.Error as error:
-            raise _unreachable(name, f"{host}:{port}", error) from error
+            raise unreachable(name, f"{host}:{port}", error) from error
         # A second descriptor: the driver may close its own at any time, and the number may be given again.
         self._socket = socket.socket(fileno=os.dup(self._db.fileno()))
         self._closing = threading.Lock()
         self.flavour = "mariadb" if "mariadb" in self._db.get_server_info().lower() else "mysql"
         self.idle_limit_s = 300.0 if self.flavour == "mariadb" else 25.0  # below wait_timeout
         results = self._settings(name, f"{host}:{port}")
-        self.max_packet = int(results[-1].rows[0][0])
+        self.max_packet, binlog, sync = map(int, results[-1].rows[0])
+        # The binary log is synced before InnoDB shows a commit; its redo log is not (durability.py).
+        self.shows_durable_only = bool(binlog) and sync == 1
         self.quote: Callable[[bytes], bytes] = self._db.string_literal
 
     def _settings(self, name: str, where: str) -> list[Result]:
@@ -154,7 +156,7 @@ class MySqlSession:
             return self.send(_SESSION_SETTINGS.format(frozen=_FROZEN[self.flavour]).encode())
         except faults.Ambiguous as fault:
             self.close()
-            raise _unreachable(name, where, fault) from fault
+            raise unreachable(name, where, fault) from fault
 
     def literal(self, given: object) -> bytes:
         """A value as SQL, escaped for this connection."""
@@ -212,7 +214,7 @@ class MySqlSession:
             self._db.query(text)
             while True:
                 last = len(results) == statements - 1
-                rows, whole = _taken(self._db.use_result(), fits if last else lambda row: True)
+                rows, whole = _taken(self._db.use_result(), fits if last else len)
                 results.append(Result(rows, len(rows)))
                 if not whole:
                     return results
@@ -259,142 +261,8 @@ def _taken(result: Any, fits: Fits) -> tuple[list[tuple[Any, ...]], bool]:
     """The first rows of a result that fit, and whether those were all."""
     rows: list[tuple[Any, ...]] = []
     while fetched := result.fetch_row(FETCHED_AT_ONCE):
-        for row in fetched:
-            if not fits(row):
-                return rows, False
-            rows.append(row)
+        count = fits(fetched)
+        rows.extend(fetched[:count])
+        if count < len(fetched):
+            return rows, False
     return rows, True
-
-
-class FileLock:
-    """One writer at a time for an SQLite file: in turn within the process, then `flock` between processes."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path.with_name(path.name + ".lock")
-        self._guard = threading.Lock()
-        self._queue: deque[threading.Event] = deque()
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Holds the lock. Raises `faults.RolledBack` after LOCK_TIMEOUT_S."""
-        deadline = time.monotonic() + LOCK_TIMEOUT_S
-        turn = self._enqueue()
-        try:
-            if not turn.wait(LOCK_TIMEOUT_S):
-                raise faults.RolledBack(f"{self._path.name}: no turn to write within {LOCK_TIMEOUT_S} s")
-            with open(self._path, "ab") as handle:
-                self._flock(handle.fileno(), deadline)
-                yield
-        finally:
-            self._leave(turn)
-
-    def _enqueue(self) -> threading.Event:
-        turn = threading.Event()
-        with self._guard:
-            self._queue.append(turn)
-            if len(self._queue) == 1:
-                turn.set()
-        return turn
-
-    def _leave(self, turn: threading.Event) -> None:
-        with self._guard:
-            self._queue.remove(turn)
-            if self._queue:
-                self._queue[0].set()
-
-    def _flock(self, descriptor: int, deadline: float) -> None:
-        pause = 0.0002
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise faults.RolledBack(f"{self._path.name}: another process is writing") from None
-                time.sleep(pause)
-                pause = min(pause * 1.5, 0.005)
-
-
-_file_locks: dict[str, FileLock] = {}
-_file_locks_guard = threading.Lock()
-
-
-def _file_lock(path: Path) -> FileLock:
-    with _file_locks_guard:
-        return _file_locks.setdefault(os.fspath(path), FileLock(path))
-
-
-class SqliteSession:
-    """A connection to an SQLite file. Raises NodeUnavailable when it cannot be opened."""
-
-    engine = "sqlite"
-    idle_limit_s = 300.0
-    busy_since: float | None = None  # a file is not away
-    answered_at = 0.0
-
-    def __init__(self, *, name: str, path: Path) -> None:
-        self._name = name
-        self._lock = _file_lock(path)
-        self.clean = True
-        try:
-            self._db = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-        except sqlite3.Error as error:
-            raise _unreachable(name, str(path), error) from error
-
-    def run(self, *steps: Step, fits: Fits | None = None) -> list[Result]:
-        """See Session."""
-        try:
-            before = [result for step in steps[:-1] for result in self._each(step)]
-            return [*before, *(self._each(steps[-1]) if fits is None else [self._some(steps[-1], fits)])]
-        except sqlite3.Error as error:
-            raise faults.of_sqlite(error, self._name) from error
-
-    def transact(self, *steps: Step) -> list[Result]:
-        """See Session."""
-        with self.transaction():
-            return [result for step in steps for result in self._each(step)]
-
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """One write transaction; rolled back on any exception."""
-        with self._lock.held():
-            self.clean = False
-            try:
-                self._db.execute("BEGIN IMMEDIATE")
-                yield self._db
-                self._db.execute("COMMIT")
-            except sqlite3.Error as error:
-                raise self._roll_back(faults.of_sqlite(error, self._name)) from error
-            except BaseException:
-                self._roll_back(faults.RolledBack("abandoned"))
-                raise
-            self.clean = True
-
-    def _roll_back(self, fault: CatmqError) -> CatmqError:
-        if self._db.in_transaction:
-            self._db.rollback()
-        self.clean = not isinstance(fault, faults.Ambiguous)
-        return fault
-
-    def _each(self, step: Step) -> list[Result]:
-        results = []
-        for text in step.statement.single(step.parameters):
-            cursor = self._db.execute(text, step.parameters)
-            results.append(Result(cursor.fetchall(), cursor.rowcount))
-        return results
-
-    def _some(self, step: Step, fits: Fits) -> Result:
-        (text,) = step.statement.single(step.parameters)
-        cursor = self._db.execute(text, step.parameters)
-        rows = list(itertools.takewhile(fits, cursor))
-        cursor.close()
-        return Result(rows, len(rows))
-
-    def cut(self) -> None:
-        """See Session; nobody waits for a file."""
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._db.close()

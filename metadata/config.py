@@ -65,7 +65,7 @@ class Config:
     pool_size: int = 8  # connections of a worker to one node, at most
     metadata_timeout_ms: int = 2000  # longest wait of a heartbeat, registration or acquire for metadata, ms
     snapshot_interval_ms: int = 200  # how often a worker looks for changed metadata, ms
-    head_interval_ms: int = 10  # shortest pause between two looks at the heads of awaited queues, ms
+    head_interval_ms: int = 45  # shortest pause between two queries for the heads of awaited queues, ms
     # Room on nodes
     min_free_percent: int = 10  # with less of a node's disk free, nothing is stored there any more, percent
     alarm_free_percent: int = 20  # with less of it free, there is an alarm, percent

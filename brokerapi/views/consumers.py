@@ -90,7 +90,7 @@ class Pull(Endpoint):
         member, asked = call.consumer(consumer), call.read(wire.PULL)
         pulled = longpoll.pull_or_wait(consumer=member, asked=asked.asked())
         metrics.PULLS.inc()
-        metrics.PULLED.inc(sum(len(queue.messages) for queue in pulled.queues))
+        metrics.PULLED.inc(sum(len(queue.rows) for queue in pulled.queues))
         return call.answer(wire.pull_answer(pulled, call.kind))
 
 

@@ -12,7 +12,7 @@ from brokerapi import formats
 from brokerapi.longpoll import Asked, Pulled
 from brokerapi.parsers import Body
 from brokerapi.wire.base import Answer, Id, Request, ShortText
-from brokerapi.wire.messages import StoredAnswer, stored
+from brokerapi.wire.messages import StoredAnswer, stored_rows
 from messagestore import positions
 from messagestore.positions import Claim, CommitOffset
 from messagestore.pull import PulledQueue, PullQueue
@@ -172,7 +172,7 @@ def _pulled(queue: PulledQueue, kind: formats.Format) -> PulledAnswer:
     return PulledAnswer(
         queue=queue.queue,
         state=queue.state,
-        messages=[stored(message, kind) for message in queue.messages],
+        messages=stored_rows(queue.queue, queue.rows, kind),
         next_offset=queue.next_offset,
         head=queue.head,
         low=UNSET if queue.low is None else queue.low,

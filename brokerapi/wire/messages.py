@@ -12,7 +12,14 @@ from brokerapi import formats
 from brokerapi.parsers import Body
 from brokerapi.wire.base import Answer, Id, Request
 from messagestore.browse import Browsed
-from messagestore.messages import NewMessage, StoredMessage
+from messagestore.messages import (
+    NewMessage,
+    StoredMessage,
+    StoredRow,
+    headers_of,
+    message_id,
+    stored_message,
+)
 from messagestore.publish import Receipt
 from metadata.config import config
 from metadata.errors import CatmqError, Code, Invalid, NotBuilt
@@ -116,7 +123,7 @@ class SendError(Answer, kw_only=True):
     retriable: bool
 
 
-class SendResult(Answer, kw_only=True, omit_defaults=True):
+class SendResult(Answer, kw_only=False, omit_defaults=True, gc=False):
     """What became of one message: stored (queue, offset, message_id) or refused (error)."""
 
     queue: int | UnsetType = UNSET
@@ -139,38 +146,41 @@ def send_answer(fates: Sequence[Receipt | CatmqError]) -> SendAnswer:
 def _send_result(fate: Receipt | CatmqError) -> SendResult:
     if isinstance(fate, CatmqError):
         return SendResult(error=SendError(code=fate.code, detail=fate.detail, retriable=fate.retriable))
-    return SendResult(queue=fate.queue, offset=fate.offset, message_id=fate.message_id)
+    return SendResult(fate.queue, fate.offset, message_id(fate.queue, fate.offset))
 
 
-class StoredAnswer(Answer, kw_only=True, omit_defaults=True):
-    """A stored message: `body` (text) or `body_base64` in JSON, `body_bytes` in MessagePack."""
+class StoredAnswer(Answer, kw_only=False, omit_defaults=True, gc=False):
+    """A stored message: `body` (text) or `body_base64` in JSON, `body_bytes` in MessagePack.
 
-    queue: int | UnsetType = UNSET
+    Hundreds of them are made for a pull, so they are filled by position.
+    """
+
     offset: int
     message_id: str
     key: str | None
     tag: str | None
     headers: dict[str, str] | None
-    body: str | UnsetType = UNSET
-    body_base64: bytes | UnsetType = UNSET
-    body_bytes: bytes | UnsetType = UNSET
     trace_id: str | None
     stored_at_ms: int
     attempt: int
+    queue: int | UnsetType = UNSET
+    body: str | UnsetType = UNSET
+    body_base64: bytes | UnsetType = UNSET
+    body_bytes: bytes | UnsetType = UNSET
 
 
 def stored(message: StoredMessage, kind: formats.Format, queue: int | UnsetType = UNSET) -> StoredAnswer:
     """A message as it is answered in a format; `queue` only where the answer does not name it already."""
     answer = StoredAnswer(
-        queue=queue,
-        offset=message.offset,
-        message_id=message.message_id,
-        key=message.key,
-        tag=message.tag,
-        headers=message.headers,
-        trace_id=message.trace_id,
-        stored_at_ms=message.stored_at_ms,
-        attempt=message.attempt,
+        message.offset,
+        message_id(message.queue, message.offset),
+        message.key,
+        message.tag,
+        message.headers,
+        message.trace_id,
+        message.stored_at_ms,
+        message.attempt,
+        queue,
     )
     if kind is formats.MSGPACK:
         answer.body_bytes = message.body
@@ -180,6 +190,26 @@ def stored(message: StoredMessage, kind: formats.Format, queue: int | UnsetType 
     except UnicodeDecodeError:
         answer.body_base64 = message.body
     return answer
+
+
+def stored_rows(queue: int, rows: Sequence[StoredRow], kind: formats.Format) -> list[StoredAnswer]:
+    """Messages as a pull answers them, straight from the rows of their queue."""
+    if kind is not formats.MSGPACK:
+        return [stored(stored_message(queue, row), kind) for row in rows]
+    return [
+        StoredAnswer(
+            offset,
+            f"{queue}-{offset}",
+            key,
+            tag,
+            headers_of(headers) if headers else None,
+            trace_id,
+            stored_at_ms,
+            attempt,
+            body_bytes=body,
+        )
+        for offset, key, tag, headers, body, trace_id, stored_at_ms, attempt in rows
+    ]
 
 
 class MessagesAnswer(Answer, kw_only=True):

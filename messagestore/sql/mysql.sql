@@ -35,6 +35,10 @@ CREATE TABLE IF NOT EXISTS queue_gap (
     to_offset   BIGINT       NOT NULL,
     cause       VARCHAR(100) NOT NULL,
     PRIMARY KEY (queue_id, from_offset)
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+CREATE TABLE IF NOT EXISTS node_pulse (
+    worker INT    NOT NULL PRIMARY KEY,
+    n      BIGINT NOT NULL
 ) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
 
 -- name: create_message_table
@@ -89,7 +93,7 @@ UPDATE queue_head
 SET @b = NULLIF(LAST_INSERT_ID(), 0) - :message_count,
     @t = (SELECT last_stored_at FROM queue_head WHERE queue_id = :queue);
 INSERT INTO sent_batch (batch_id, queue_id, first_offset, message_count, digest, stored_at)
-VALUES (:batch_id, :queue, @b, :message_count, :digest, @t);
+VALUES {batches};
 
 -- name: publish_rows
 INSERT INTO {table} (msg_offset, msg_key, tag, headers, body, trace_id, producer, stored_at)
@@ -330,3 +334,8 @@ SELECT CAST(COALESCE(SUM(FILE_SIZE), 0) AS SIGNED) FROM information_schema.{view
 -- name: select_table_sizes
 SELECT CAST(COALESCE(SUM(DATA_LENGTH + INDEX_LENGTH + DATA_FREE), 0) AS SIGNED)
   FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE()
+
+-- The barrier before heads of a server without binary log are served (messagestore/durability.py).
+
+-- name: pulse
+INSERT INTO node_pulse (worker, n) VALUES (:worker, 1) ON DUPLICATE KEY UPDATE n = n + 1

@@ -42,9 +42,10 @@ from messagestore.tables.messages import (
     insert_messages,
     select_from,
     select_owned,
+    select_rows,
     stored_at_ms,
 )
-from messagestore.tables.node import create_node_tables, now_ms, server_facts
+from messagestore.tables.node import create_node_tables, now_ms, pulse, server_facts
 from messagestore.tables.partitions import (
     add_partitions,
     drop_partition,
@@ -79,6 +80,7 @@ from messagestore.tables.shapes import (
     BatchRow,
     Head,
     LongTransaction,
+    NewBatch,
     Partition,
     Position,
     ReaderKey,
@@ -92,6 +94,7 @@ __all__ = [
     "BatchRow",
     "Head",
     "LongTransaction",
+    "NewBatch",
     "Partition",
     "Position",
     "ReaderKey",
@@ -134,6 +137,7 @@ __all__ = [
     "now_ms",
     "offset_ends",
     "open_queues",
+    "pulse",
     "raise_heads",
     "raise_low",
     "raise_readers",
@@ -151,6 +155,7 @@ __all__ = [
     "row_bytes",
     "select_from",
     "select_owned",
+    "select_rows",
     "server_facts",
     "set_queue_state",
     "stop_receiving",

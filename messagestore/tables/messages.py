@@ -3,56 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
-
-import msgspec
+from typing import TypedDict, cast
 
 from messagestore import faults
-from messagestore.messages import NewMessage, StoredMessage, headers_text
-from messagestore.sessions import Fits, MySqlSession, Result, Session, SqliteSession, Step
+from messagestore.messages import ROW_BODY, StoredMessage, StoredRow, headers_text, stored_message
+from messagestore.sessions import Fits, MySqlSession, Result, Rows, Session, Step
+from messagestore.sqlite_sessions import SqliteSession
 from messagestore.statements import load
+from messagestore.tables.literals import literal_rows
 from messagestore.tables.running import ids, key_of, message_table, rows_of, step
-from messagestore.tables.shapes import Position, ReaderKey, SentBatch
+from messagestore.tables.shapes import NewBatch, Position, ReaderKey, SentBatch
 from metadata.errors import TooLarge
 
-_BODY = 4  # the column of `select_messages`
+
+class _Send(TypedDict):
+    """What the statements of a send are filled with."""
+
+    queue: int
+    node_epoch: int
+    message_count: int
+    table: str
 
 
-def insert_messages(
-    session: Session,
-    *,
-    queue: int,
-    node_epoch: int,
-    batch_id: bytes,
-    digest: bytes,
-    messages: Sequence[NewMessage],
-    producer: str,
-) -> int:
-    """Stores a batch at the head of a queue, all or nothing; the offset of its first message.
+def insert_messages(session: Session, *, queue: int, node_epoch: int, batches: Sequence[NewBatch]) -> int:
+    """Stores batches one behind the other at the head of a queue, all or nothing; the first message's offset.
 
-    Raises `faults.Refused` when the head row does not allow it, `faults.Duplicate` when the batch id
+    Raises `faults.Refused` when the head row does not allow it, `faults.Duplicate` when a batch id
     is known (or the head too low), and the other faults as they are.
     """
-    batch = {
+    head: _Send = {
         "queue": queue,
         "node_epoch": node_epoch,
-        "batch_id": batch_id,
-        "digest": digest,
-        "message_count": len(messages),
+        "message_count": sum(len(batch.messages) for batch in batches),
         "table": message_table(queue),
     }
     if isinstance(session, MySqlSession):
-        return _insert_mysql(session, batch, messages, producer)
+        return _insert_mysql(session, head, batches)
     assert isinstance(session, SqliteSession)  # noqa: S101 - there are two engines
-    return _insert_sqlite(session, batch, messages, producer)
+    return _insert_sqlite(session, head, batches)
 
 
-def _insert_mysql(
-    session: MySqlSession, batch: dict[str, object], messages: Sequence[NewMessage], producer: str
-) -> int:
-    opening = session.render(step(session, "publish_open", **batch))
+def _insert_mysql(session: MySqlSession, head: _Send, batches: Sequence[NewBatch]) -> int:
+    remembered = _batch_rows(session, head["queue"], batches)
+    opening = session.render(step(session, "publish_open", **head, batches=remembered))
     closing = session.render(step(session, "publish_close"))
-    inserts = _inserts(session, batch, messages, producer)
+    inserts = _inserts(session, head, literal_rows(batches, session.quote))
     whole = b";".join([opening, *inserts, closing])
     if len(inserts) == 1 and len(whole) <= session.max_packet:
         return _first_offset(session.send(whole), statements=8)
@@ -68,14 +63,27 @@ def _first_offset(results: list[Result], *, statements: int) -> int:
     return int(results[-1].rows[0][0])
 
 
-def _inserts(
-    session: MySqlSession, batch: dict[str, object], messages: Sequence[NewMessage], producer: str
-) -> list[bytes]:
-    """The INSERT statements of a batch, each within the server's `max_allowed_packet`."""
+def _batch_rows(session: MySqlSession, queue: int, batches: Sequence[NewBatch]) -> bytes:
+    """The rows of `sent_batch`, each batch's first offset behind those before it."""
+    rows: list[bytes] = []
+    before = 0
+    for batch in batches:
+        count = len(batch.messages)
+        known = (session.literal(batch.batch_id), queue, before, count, session.literal(batch.digest))
+        rows.append(b"(%b,%d,@b+%d,%d,%b,@t)" % known)
+        before += count
+    return b",".join(rows)
+
+
+def _inserts(session: MySqlSession, head: _Send, rows: list[bytes]) -> list[bytes]:
+    """The INSERT statements of some rows, each within the server's `max_allowed_packet`."""
     limit = session.max_packet - 10_000  # leaves room for everything around the rows
+    whole = b",".join(rows)
+    if len(whole) <= limit:
+        return [session.render(step(session, "publish_rows", **head, rows=whole))]
     chunks: list[list[bytes]] = [[]]
     size = 0
-    for row in _literal_rows(session, messages, producer):
+    for row in rows:
         if len(row) > limit:
             raise TooLarge(
                 f"A message does not fit the node's max_allowed_packet of {session.max_packet} bytes."
@@ -85,52 +93,37 @@ def _inserts(
             size = 0
         chunks[-1].append(row)
         size += len(row) + 1
-    return [session.render(step(session, "publish_rows", **batch, rows=b",".join(rows))) for rows in chunks]
+    return [session.render(step(session, "publish_rows", **head, rows=b",".join(rows))) for rows in chunks]
 
 
-def _literal_rows(session: MySqlSession, messages: Sequence[NewMessage], producer: str) -> Iterator[bytes]:
-    quote = session.quote
-    source = quote(producer.encode())
-    for index, message in enumerate(messages):
-        key = b"NULL" if message.key is None else quote(message.key.encode())
-        tag = b"NULL" if message.tag is None else quote(message.tag.encode())
-        headers = quote(headers_text(message.headers).encode()) if message.headers else b"NULL"  # type: ignore[union-attr]
-        trace = b"NULL" if message.trace_id is None else quote(message.trace_id.encode())
-        yield b"(@b+%d,%b,%b,%b,_binary%b,%b,%b,@t)" % (
-            index, key, tag, headers, quote(message.body), trace, source,
-        )  # fmt: skip
-
-
-def _insert_sqlite(
-    session: SqliteSession, batch: dict[str, object], messages: Sequence[NewMessage], producer: str
-) -> int:
+def _insert_sqlite(session: SqliteSession, head: _Send, batches: Sequence[NewBatch]) -> int:
     statements = load("sqlite")
     with session.transaction() as database:
-        row = database.execute(statements["publish_head"].text, batch).fetchone()
+        row = database.execute(statements["publish_head"].text, head).fetchone()
         if row is None:
             raise faults.Refused("The head row refused the write.")
         first, stored_at = row
-        values = {**batch, "first_offset": first, "stored_at": stored_at}
-        database.execute(statements["publish_raise"].text, values)
-        database.execute(statements["publish_batch"].text, values)
-        (insert,) = statements["publish_rows"].single(batch)
-        database.executemany(
-            insert,
-            (
-                (
-                    first + index,
-                    m.key,
-                    m.tag,
-                    headers_text(m.headers),
-                    m.body,
-                    m.trace_id,
-                    producer,
-                    stored_at,
-                )
-                for index, m in enumerate(messages)
-            ),
-        )
+        database.execute(statements["publish_raise"].text, {**head, "stored_at": stored_at})
+        (insert,) = statements["publish_rows"].single(head)
+        following = first
+        for batch in batches:
+            known = {
+                **batch._asdict(),
+                "queue": head["queue"],
+                "first_offset": following,
+                "message_count": len(batch.messages),
+                "stored_at": stored_at,
+            }
+            database.execute(statements["publish_batch"].text, known)
+            database.executemany(insert, _values(batch, following, stored_at))
+            following += len(batch.messages)
     return int(first)
+
+
+def _values(batch: NewBatch, first: int, stored_at: int) -> Iterator[tuple[object, ...]]:
+    for offset, m in enumerate(batch.messages, first):
+        headers = headers_text(m.headers)
+        yield offset, m.key, m.tag, headers, m.body, m.trace_id, batch.producer, stored_at
 
 
 def find_batch(session: Session, *, batch_id: bytes) -> SentBatch | None:
@@ -148,21 +141,32 @@ def select_from(
     session: Session, *, queue: int, first: int, end: int, most_bytes: int
 ) -> list[StoredMessage]:
     """The messages at offsets first … end-1 that are there, until their bodies reach `most_bytes`."""
+    rows = select_rows(session, queue=queue, first=first, end=end, most_bytes=most_bytes)
+    return [stored_message(queue, row) for row in rows]
+
+
+def select_rows(session: Session, *, queue: int, first: int, end: int, most_bytes: int) -> list[StoredRow]:
+    """The same as rows."""
     (result,) = session.run(_select(session, queue, first, end), fits=_until(most_bytes))
-    return [_stored(queue, row) for row in result.rows]
+    return _typed(result)
 
 
 def select_owned(
     session: Session, *, reader: ReaderKey, first: int, end: int, most_bytes: int
-) -> tuple[Position | None, list[StoredMessage]]:
-    """A reader's position, then the messages, in one round trip: rows never older than the head."""
+) -> tuple[Position | None, list[StoredRow]]:
+    """A reader's position, then the rows, in one round trip: rows never older than the head."""
     positions, messages = session.run(
         step(session, "select_positions", **key_of(reader), queues=ids([reader.queue])),
         _select(session, reader.queue, first, end),
         fits=_until(most_bytes),
     )
     position = Position(*positions.rows[0]) if positions.rows else None
-    return position, [_stored(reader.queue, row) for row in messages.rows]
+    return position, _typed(messages)
+
+
+def _typed(result: Result) -> list[StoredRow]:
+    """The rows of `select_messages`: its columns are what a StoredRow says."""
+    return cast("list[StoredRow]", result.rows)
 
 
 def _select(session: Session, queue: int, first: int, end: int) -> Step:
@@ -173,19 +177,19 @@ def _until(most_bytes: int) -> Fits:
     """Takes rows of messages until their bodies have reached so many bytes: the last may exceed them."""
     taken = 0
 
-    def fits(row: tuple[Any, ...]) -> bool:
+    def fits(fetched: Rows) -> int:
         nonlocal taken
-        fit = taken < most_bytes
-        taken += len(row[_BODY])
-        return fit
+        size = sum([len(row[ROW_BODY]) for row in fetched])
+        if taken + size < most_bytes:
+            taken += size
+            return len(fetched)
+        for index, row in enumerate(fetched):
+            if taken >= most_bytes:
+                return index
+            taken += len(row[ROW_BODY])
+        return len(fetched)
 
     return fits
-
-
-def _stored(queue: int, row: tuple[Any, ...]) -> StoredMessage:
-    offset, key, tag, headers, body, trace_id, stored_at_ms, attempt = row
-    parsed = msgspec.json.decode(headers) if headers else None
-    return StoredMessage(queue, offset, key, tag, parsed, body, trace_id, int(stored_at_ms), attempt)
 
 
 def stored_at_ms(session: Session, *, queue: int, offset: int) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from messagestore import faults
 from messagestore.sessions import Session
 from messagestore.tables.running import rows_of, step
 from messagestore.tables.shapes import ServerFacts
@@ -20,3 +21,15 @@ def server_facts(session: Session) -> ServerFacts:
 def now_ms(session: Session) -> int:
     """The node's clock, ms since 1970 UTC."""
     return int(rows_of(session, "select_now")[0][0])
+
+
+def pulse(session: Session, *, worker: int) -> None:
+    """A smallest commit to a worker's own row; when it returns, what was visible before is durable.
+
+    Only MySQL and MariaDB need it. A node that was registered before the table existed gets it now.
+    """
+    try:
+        session.run(step(session, "pulse", worker=worker))
+    except faults.Final:
+        create_node_tables(session)
+        session.run(step(session, "pulse", worker=worker))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from messagestore.messages import NewMessage
 
 
 class Head(NamedTuple):
@@ -26,6 +29,15 @@ class Position(NamedTuple):
     epoch: int | None
     owner: str | None
     committed: int | None
+
+
+class NewBatch(NamedTuple):
+    """Messages that are stored side by side in one queue, and what `sent_batch` is to remember of them."""
+
+    batch_id: bytes
+    digest: bytes
+    messages: Sequence[NewMessage]
+    producer: str
 
 
 class SentBatch(NamedTuple):

@@ -12,7 +12,7 @@ import pytest
 from messagestore import batch_ids, connections, faults, tables
 from messagestore.messages import NewMessage, digest
 from messagestore.sessions import Session
-from messagestore.tables import ReaderKey
+from messagestore.tables import NewBatch, ReaderKey
 from metadata.snapshot import NodeInfo
 
 _queues = count(1)
@@ -60,10 +60,8 @@ def batch(size: int, body: bytes = b"m") -> list[NewMessage]:
 def insert(
     session: Session, queue: int, messages: list[NewMessage], *, batch_id: bytes = b"", node_epoch: int = 1
 ) -> int:
-    return tables.insert_messages(
-        session, queue=queue, node_epoch=node_epoch, batch_id=batch_id or batch_ids.new().bytes,
-        digest=digest(messages), messages=messages, producer="test",
-    )  # fmt: skip
+    batch = NewBatch(batch_id or batch_ids.new().bytes, digest(messages), messages, "test")
+    return tables.insert_messages(session, queue=queue, node_epoch=node_epoch, batches=[batch])
 
 
 def offsets(session: Session, queue: int) -> list[int]:
@@ -77,6 +75,26 @@ def test_offsets_are_dense_from_zero(session: Session, queue: int) -> None:
     assert [insert(session, queue, batch(size)) for size in (1, 3, 2)] == [0, 1, 4]
     assert offsets(session, queue) == list(range(6))
     assert tables.read_head(session, queue=queue) == tables.Head(6, 0, "rw", 1)
+
+
+def test_batches_of_one_transaction_lie_one_behind_the_other(session: Session, queue: int) -> None:
+    insert(session, queue, batch(2))
+    sizes = (1, 3, 2)
+    together = [
+        NewBatch(batch_ids.new().bytes, digest(batch(size)), batch(size, b"%d-" % size), "p")
+        for size in sizes
+    ]
+    assert tables.insert_messages(session, queue=queue, node_epoch=1, batches=together) == 2
+    known = [tables.find_batch(session, batch_id=one.batch_id) for one in together]
+    assert [(one.first_offset, one.message_count) for one in known if one] == [(2, 1), (3, 3), (6, 2)]
+    bodies = tables.select_from(session, queue=queue, first=2, end=9, most_bytes=1 << 20)
+    assert [one.body for one in bodies] == [b"1-0", b"3-0", b"3-1", b"3-2", b"2-0", b"2-1"]
+    with pytest.raises(faults.Duplicate):
+        tables.insert_messages(
+            session, queue=queue, node_epoch=1,
+            batches=[NewBatch(batch_ids.new().bytes, digest(batch(1)), batch(1), "p"), together[0]],
+        )  # fmt: skip
+    assert len(offsets(session, queue)) == 8, "all or nothing"
 
 
 def test_queues_of_a_node_count_by_themselves(session: Session, queue: int) -> None:
@@ -266,9 +284,9 @@ def test_an_owned_read_shows_position_and_messages(session: Session, queue: int)
     reader = ReaderKey(1, queue)
     tables.insert_readers(session, group_id=1, queues=[queue], epoch=0, latest=False)
     tables.acquire_reader(session, reader=reader, epoch=1, owner="me")
-    position, messages = tables.select_owned(session, reader=reader, first=1, end=4, most_bytes=99)
+    position, rows = tables.select_owned(session, reader=reader, first=1, end=4, most_bytes=99)
     assert position == tables.Position(queue, 5, 0, 1, "me", 0)
-    assert [message.offset for message in messages] == [1, 2, 3]
+    assert [row[0] for row in rows] == [1, 2, 3]
 
 
 def test_batches_of_many_writers_never_interleave(

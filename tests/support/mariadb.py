@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,6 +25,7 @@ class MariaDB:
     directory: Path
     url: str
     options: tuple[str, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def port(self) -> int:
@@ -68,22 +71,30 @@ class MariaDB:
 
     def start(self) -> None:
         """Starts the server again after stop() or a kill."""
-        start(self.directory, port=self.port, options=self.options)
+        start(self.directory, port=self.port, options=self.options, environ=self.environ)
 
     def stop(self) -> None:
         """Ends the server cleanly."""
         subprocess.run([SCRIPT, "stop", self.directory], check=True)
 
 
-def start(directory: Path, *, port: int, password: str = "", options: Sequence[str] = ()) -> MariaDB:
-    """Starts a server; `options` are further ones of mariadbd, e.g. --log-bin."""
+def start(
+    directory: Path,
+    *,
+    port: int,
+    password: str = "",
+    options: Sequence[str] = (),
+    environ: Mapping[str, str] = MappingProxyType({}),
+) -> MariaDB:
+    """Starts a server; `options` are further ones of mariadbd, e.g. --log-bin, `environ` its variables."""
     if password:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "password").write_text(password)
     command = [str(SCRIPT), "start", str(directory), "--port", str(port), "--", *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    whole = {**os.environ, **environ}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=whole)
     assert done.returncode == 0, done.stderr
-    return MariaDB(directory, done.stdout.strip(), tuple(options))
+    return MariaDB(directory, done.stdout.strip(), tuple(options), environ)
 
 
 def is_alive(server: MariaDB) -> bool:

@@ -20,7 +20,9 @@ def test_both_engines_know_the_same_verbs() -> None:
     partitions = {"select_partitions", "add_partitions", "drop_partition"}
     locks = {"limit_lock_wait", "take_table_lock", "select_long_transactions"}
     sizes = {"select_tablespaces", "select_table_sizes"}
-    assert mysql - sqlite == {"publish_open", "publish_close"} | of_servers | partitions | locks | sizes
+    assert (
+        mysql - sqlite == {"publish_open", "publish_close", "pulse"} | of_servers | partitions | locks | sizes
+    )
     assert sqlite - mysql == {"publish_head", "publish_raise", "publish_batch", "select_file_size"}
 
 

@@ -1,0 +1,157 @@
+"""`script/bench combining`: what senders of one queue gain, or lose, by sharing transactions.
+
+One process stands for a worker: its threads send single messages to one queue through
+`messagestore.publish`, with sharing and without (each batch in a transaction of its own), and through plain
+connections that run a multi-row INSERT into an AUTO_INCREMENT table, one row each (`raw`). The three
+alternate. Two servers: one as it comes, and one with a synced binary log whose syncs take 2 ms longer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.support.environment import free_port
+from tests.support.mariadb import MariaDB, start
+from tests.support.slowsync import slow_sync
+
+ROW = """INSERT INTO raw (msg_key, body, producer, stored_at)
+    VALUES (NULL, %s, 'bench', '2026-01-01 00:00:00.000')"""
+RAW = """CREATE TABLE raw (
+    msg_offset BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, msg_key VARCHAR(200), tag VARCHAR(100),
+    headers MEDIUMTEXT, body MEDIUMBLOB NOT NULL, trace_id VARCHAR(100), producer VARCHAR(100) NOT NULL,
+    stored_at DATETIME(3) NOT NULL, attempt SMALLINT NOT NULL DEFAULT 0, origin TEXT
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"""
+BODY = bytes(range(200))
+Once = Callable[[], object]
+
+
+def rate(works: Sequence[Once], seconds: float) -> float:
+    """Calls a second of threads that each repeat their own."""
+    done = [0] * len(works)
+    end = time.monotonic() + seconds
+
+    def loop(number: int, work: Once) -> None:
+        while time.monotonic() < end:
+            work()
+            done[number] += 1
+
+    begun = time.monotonic()
+    threads = [threading.Thread(target=loop, args=pair) for pair in enumerate(works)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(done) / (time.monotonic() - begun)
+
+
+def prepare(home: Path) -> None:
+    """Metadata of its own, embedded."""
+    os.environ |= {"CATMQ_DATA_DIR": str(home), "CATMQ_POOL_SIZE": "64"}
+    os.environ["DJANGO_SETTINGS_MODULE"] = "catmq_site.settings"
+    import django
+    from django.core.management import call_command
+
+    django.setup()
+    call_command("migrate", verbosity=0)
+
+
+def topic_on(server: MariaDB, name: str) -> None:
+    """A topic of one queue on a node of its own."""
+    from messagestore import nodes, topics
+    from metadata import snapshot
+    from metadata.actors import command
+
+    server.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+    account = {"host": "127.0.0.1", "port": server.port, "username": "catmq", "password": server.password}
+    nodes.register(name=name, engine="mysql", database=name, actor=command("bench"), **account)
+    snapshot.refresh()
+    topics.create(name=name, queues=1, node=name, actor=command("bench"))
+    snapshot.refresh()
+    server.execute(RAW.replace("TABLE raw", f"TABLE {name}.raw"))
+
+
+def senders(name: str, threads: int, *, together: bool) -> list[Once]:
+    """One call that sends a message, for each thread."""
+    from messagestore import lanes
+    from messagestore.messages import NewMessage
+    from messagestore.publish import publish
+    from metadata.actors import command
+
+    actor, real = command("bench"), STORE.setdefault("real", lanes.store)
+
+    def alone(**given: Any) -> int:
+        return int(real(**{**given, "alone": True}))
+
+    lanes.store = real if together else alone  # type: ignore[assignment]
+
+    def once() -> object:
+        return publish(topic=name, messages=[NewMessage(body=BODY)], batch_id=None, actor=actor)
+
+    return [once] * threads
+
+
+STORE: dict[str, Any] = {}
+
+
+def raw(server: MariaDB, name: str, threads: int) -> list[Once]:
+    """One call that inserts a row, for each thread, on connections of their own."""
+    cursors = [server.connect(db=name).cursor() for _ in range(threads)]
+    return [lambda cursor=cursor: cursor.execute(ROW, (BODY,)) for cursor in cursors]  # type: ignore[misc]
+
+
+def compare(server: MariaDB, name: str, *, threads: int, rounds: int, seconds: float) -> None:
+    """Prints the three rates for a number of threads."""
+    rates: dict[str, list[float]] = {"raw": [], "alone": [], "together": []}
+    inserts = raw(server, name, threads)
+    for _ in range(rounds):
+        rates["raw"].append(rate(inserts, seconds))
+        for way in ("alone", "together"):
+            rates[way].append(rate(senders(name, threads, together=way == "together"), seconds))
+    for way, values in rates.items():
+        middle, low, high = statistics.median(values), min(values), max(values)
+        ratio = middle / statistics.median(rates["raw"])
+        line = f"{name:8} {threads:3} threads  {way:9}{middle:9,.0f}{low:9,.0f}{high:9,.0f}{ratio:7.2f}"
+        print(line, flush=True)
+
+
+def main() -> int:
+    """Runs the benchmark."""
+    parser = argparse.ArgumentParser(prog="script/bench combining", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of one measure (default 2)")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 8, 32])
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="catmq-bench-") as directory:
+        home = Path(directory)
+        prepare(home / "var")
+        disk = slow_sync(home)
+        synced = ["--log-bin", "--sync-binlog=1", "--server-id=1", "--binlog-format=ROW"]
+        servers = {
+            "fast": start(home / "fast", port=free_port()),
+            "slow": start(home / "slow", port=free_port(), options=synced, environ=disk.environ),
+        }
+        try:
+            print(f"{'':30}{'median/s':>9}{'min':>9}{'max':>9}{'ratio':>7}")
+            for name, server in servers.items():
+                topic_on(server, name)
+                disk.set(2)
+                for threads in chosen.threads:
+                    compare(server, name, threads=threads, rounds=chosen.rounds, seconds=chosen.seconds)
+        finally:
+            disk.set(0)
+            for server in servers.values():
+                server.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""A server without binary log is killed while a message is visible whose redo log is not on disk.
+
+The window is forced: one commit sits in a slow sync of the log, so that the next one, already visible to
+everybody, has not even been written to the file. What was served then would be given to another message.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from messagestore import batch_ids, connections, durability, lag, lanes, membership, positions, pull, topics
+from messagestore import subscriptions as subscribing
+from messagestore.messages import NewMessage
+from messagestore.positions import Claim
+from messagestore.publish import publish
+from messagestore.pull import PulledQueue, PullQueue
+from metadata import consumer_ids, consumers, groups, snapshot
+from metadata.actors import command
+from metadata.errors import CatmqError
+from tests.support.environment import free_port
+from tests.support.mariadb import MariaDB, start
+from tests.support.slowsync import SlowSync, slow_sync
+from tests.support.waiting import until
+
+ACTOR = command("test")
+SLOW_MS = 60_000  # longer than the test
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> SlowSync:
+    """The disk of the test's server."""
+    return slow_sync(tmp_path)
+
+
+@pytest.fixture
+def server(tmp_path: Path, disk: SlowSync) -> Iterator[MariaDB]:
+    """A server of this test's own, without binary log, on that disk."""
+    server = start(tmp_path / "server", port=free_port(), environ=disk.environ)
+    yield server
+    disk.forget()
+    server.stop()
+
+
+@pytest.fixture
+def background(disk: SlowSync) -> Iterator[Callable[..., Future[Any]]]:
+    """Runs a call beside the test; in the end the disk is fast again, so that none hangs."""
+    with ThreadPoolExecutor() as pool:
+        yield pool.submit
+        disk.set(0)
+
+
+class Reader:
+    """The only member of group `billing`, which reads the only queue of topic `orders`."""
+
+    def __init__(self, queue: int) -> None:
+        joined = membership.join(group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR)
+        self.id = consumer_ids.check(joined.consumer_id)
+        (assigned,) = consumers.heartbeat(consumer=self.id, generation=0, owned=[]).assigned
+        self.queue, self.epoch = queue, assigned.epoch
+        (acquired,) = positions.acquire(consumer=self.id, queues=[Claim(queue, self.epoch)])
+        assert acquired.state == "ok"
+
+    def pull(self, offset: int) -> PulledQueue:
+        asked = [PullQueue(self.queue, self.epoch, offset)]
+        return pull.pull(consumer=self.id, queues=asked, max_messages=10, max_bytes=1 << 20)[0]
+
+
+def send(body: bytes, batch_id: UUID | None = None) -> int:
+    (fate,) = publish(topic="orders", messages=[NewMessage(body=body)], batch_id=batch_id, actor=ACTOR)
+    if isinstance(fate, CatmqError):
+        raise fate
+    return fate.offset
+
+
+def settle(future: Future[Any]) -> Any:
+    """What a call beside the test came to; an error of the product is an outcome, too."""
+    try:
+        return future.result(60)
+    except CatmqError as error:
+        return error
+
+
+@pytest.fixture
+def queue(server: MariaDB, make_node: Callable[..., str]) -> Iterator[int]:
+    """The queue of topic `orders` on that server, read by group `billing`; it holds one message."""
+    with server.schema() as schema:
+        account = {"host": "127.0.0.1", "port": server.port, "username": "catmq", "password": server.password}
+        make_node("slow", engine="mysql", database=schema, **account)
+        queue = topics.create(name="orders", queues=1, actor=ACTOR).queues[0].queue.queue
+        groups.create(name="billing", actor=ACTOR)
+        subscribing.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
+        snapshot.refresh()
+        send(b"first")
+        server.execute(f"CREATE TABLE {schema}.other (id INT PRIMARY KEY)")
+        yield queue
+
+
+def head(server: MariaDB, queue: int) -> int:
+    """The head that everybody sees."""
+    schema = connections.node_of(queue).info.database
+    return int(server.execute(f"SELECT head FROM {schema}.queue_head WHERE queue_id = {queue}")[0][0])
+
+
+def busy(server: MariaDB) -> int:
+    """How many connections of the product run something: the send, the barrier, the repeat."""
+    running = "command = 'Query' AND id <> CONNECTION_ID() AND info NOT LIKE '%INTO other%'"
+    return int(server.execute(f"SELECT COUNT(*) FROM information_schema.processlist WHERE {running}")[0][0])
+
+
+def hold_up_the_log(server: MariaDB, disk: SlowSync, queue: int) -> None:
+    """Somebody commits until one of these commits syncs the log itself, which takes longer than the test."""
+    with closing(server.connect(db=connections.node_of(queue).info.database)) as connection:
+        cursor = connection.cursor()
+        cursor.execute("SELECT tid FROM information_schema.processlist WHERE id = CONNECTION_ID()")
+        disk.set(SLOW_MS, thread=cursor.fetchone()[0])
+        number = 0
+        while disk.delay_ms() > 0:
+            number += 1
+            cursor.execute(f"INSERT INTO other VALUES ({number})")
+
+
+def kill(server: MariaDB) -> None:
+    pid = server.pid
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not Path(f"/proc/{pid}").exists(), limit_s=10)
+
+
+def test_a_message_that_a_crash_may_take_back_is_not_served(
+    server: MariaDB, disk: SlowSync, queue: int, background: Callable[..., Future[Any]]
+) -> None:
+    reader = Reader(queue)
+    assert [message.body for message in reader.pull(0).messages] == [b"first"]
+    batch_id = batch_ids.new()
+
+    holding = background(hold_up_the_log, server, disk, queue)
+    until(lambda: disk.inside() > 0)
+    sending = background(send, b"lost", batch_id)
+    until(lambda: head(server, queue) == 2)
+    pulling = background(reader.pull, 1)
+    asking = background(lag.group_offsets, group="billing", actor=ACTOR)
+    barrier = durability._barrier(connections.node_of(queue).info.id)
+    # Both saw the message, and one leads the barrier that the other waits for, unless they answered already.
+    until(lambda: barrier.waiting() == 1 or pulling.done() or asking.done())
+    lanes._lanes.clear()  # the repeat comes through another worker, where nobody sends
+    repeating = background(send, b"lost", batch_id)
+    until(lambda: busy(server) + pulling.done() == 3 or repeating.done())
+    kill(server)
+    served, receipt, (known,), _ = map(settle, (pulling, repeating, asking, sending))
+    assert holding.exception() is not None, "its commit was not acknowledged either"
+    assert isinstance(served, CatmqError) or served.messages == []
+    assert known.head in (None, 1), "nor is it counted"
+    assert isinstance(receipt, CatmqError), "nor was it acknowledged to who sent it again"
+
+    disk.forget()
+    server.start()
+    assert head(server, queue) == 1, "the crash took it back"
+
+    assert send(b"second") == 1, "its offset goes to another message"
+    assert [message.body for message in reader.pull(1).messages] == [b"second"], "which nobody skips"
+
+
+def test_a_synced_binary_log_needs_no_barrier(tmp_path: Path, make_node: Callable[..., str]) -> None:
+    options = ["--log-bin", "--sync-binlog=1", "--server-id=1"]
+    server = start(tmp_path / "binlog", port=free_port(), options=options)
+    try:
+        account = {"host": "127.0.0.1", "port": server.port, "username": "catmq", "password": server.password}
+        server.execute("CREATE DATABASE node CHARACTER SET utf8mb4")
+        make_node("synced", engine="mysql", database="node", **account)
+        topics.create(name="orders", queues=1, actor=ACTOR)
+        queue = snapshot.find_topic("orders").queues[0]
+        durability.confirm(node_id=snapshot.find_queue(queue).node_id, heads={queue: 5})
+        assert server.execute("SELECT COUNT(*) FROM node.node_pulse")[0][0] == 0
+        server.execute("SET GLOBAL sync_binlog = 0")
+        connections.node_of(queue).forget()
+        durability.confirm(node_id=snapshot.find_queue(queue).node_id, heads={queue: 6})
+        assert server.execute("SELECT SUM(n) FROM node.node_pulse")[0][0] == 1
+    finally:
+        server.stop()

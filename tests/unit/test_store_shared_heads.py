@@ -1,0 +1,101 @@
+"""What the workers of a broker tell each other about heads, and who waits for what."""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+import pytest
+
+from messagestore import shared_heads
+from messagestore.heads import HeadBoard
+from messagestore.rounds import Rounds
+from messagestore.shared_heads import LEASE_MS, SharedHeads, now_ms
+
+
+@pytest.fixture
+def boards() -> tuple[HeadBoard, HeadBoard]:
+    """Two workers of one broker."""
+    memory = mmap.mmap(-1, shared_heads.SIZE)
+    mine, other = HeadBoard(), HeadBoard()
+    mine.share(memory)
+    other.share(memory)
+    return mine, other
+
+
+def test_a_head_that_one_worker_noted_is_known_to_the_other(boards: tuple[HeadBoard, HeadBoard]) -> None:
+    mine, other = boards
+    other.note(7, 5)
+    assert (mine.known(7), mine.known(8)) == (5, 0)
+    other.note(7, 3)
+    assert mine.known(7) == 5, "heads only rise"
+
+
+def test_a_waiter_hears_of_a_head_of_another_worker_at_the_next_look(
+    boards: tuple[HeadBoard, HeadBoard],
+) -> None:
+    mine, other = boards
+    with mine.watch(1, {7: 5}) as waiter:
+        other.note(8, 9)
+        other.note(7, 5)
+        mine.listen()
+        assert not waiter.event.is_set(), "nothing came behind its offset"
+        other.note(7, 6)
+        assert not waiter.event.is_set()
+        mine.listen()
+        assert waiter.event.is_set()
+
+
+def test_who_comes_behind_a_head_of_another_worker_does_not_wait(boards: tuple[HeadBoard, HeadBoard]) -> None:
+    mine, other = boards
+    other.note(7, 6)
+    with mine.watch(1, {7: 5}) as waiter:
+        assert waiter.event.is_set()
+
+
+def test_a_queue_is_wanted_by_all_workers_for_a_while_after_one_waited(
+    boards: tuple[HeadBoard, HeadBoard],
+) -> None:
+    mine, other = boards
+    with mine.watch(1, {7: 0}):
+        assert other.shared.wanted(7, now_ms())
+        assert not other.shared.wanted(8, now_ms())
+        assert not other.shared.wanted(7, now_ms() + 60_000)
+
+
+def test_one_worker_watches_a_node_until_it_is_silent_or_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = mmap.mmap(-1, shared_heads.SIZE)
+    mine = SharedHeads(memory)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    other = SharedHeads(memory)
+    assert mine.leads(3, 1000) and mine.leads(3, 1010)
+    assert not other.leads(3, 1010 + LEASE_MS - 1)
+    assert other.leads(4, 1010), "another node"
+    assert other.leads(3, 1010 + LEASE_MS), "the first one is frozen or gone"
+    assert not mine.leads(3, 1020 + LEASE_MS)
+    other.leave(3)
+    assert mine.leads(3, 1030 + LEASE_MS)
+
+
+def test_what_lies_beyond_the_table_is_every_workers_own(boards: tuple[HeadBoard, HeadBoard]) -> None:
+    mine, other = boards
+    far = shared_heads.QUEUES + 7
+    mine.note(far, 5)
+    assert (mine.known(far), other.known(far)) == (5, 0)
+    with mine.watch(1, {far: 0}):
+        assert not mine.shared.wanted(far, now_ms())
+    assert mine.shared.leads(shared_heads.NODES, 0) and other.shared.leads(shared_heads.NODES, 0)
+
+
+def test_a_lone_caller_has_a_round_of_its_own_and_its_error() -> None:
+    rounds: Rounds[int, int] = Rounds(lambda items: [one + 1 for one in items], limit_s=1)
+    assert [rounds.submit(1), rounds.submit(5)] == [2, 6]
+
+    def fail(items: object) -> list[int]:
+        raise ValueError("on purpose")
+
+    failing: Rounds[int, int] = Rounds(fail, limit_s=1)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="on purpose"):
+            failing.submit(1)
+    assert failing.waiting() == 0
