@@ -349,8 +349,11 @@ def follows() -> bool:
 
 
 def forget_all() -> None:
-    """Closes every idle connection of this process, when it stops."""
-    _forget(list(_nodes.values()))
+    """Closes every idle connection of this process and forgets its nodes, when it stops."""
+    with _nodes_guard:
+        nodes = list(_nodes.values())
+        _nodes.clear()
+    _forget(nodes)
 
 
 def _forget(nodes: Iterable[Node]) -> None:

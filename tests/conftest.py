@@ -66,8 +66,10 @@ def metadata_db(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]
         from django.db import connections as of_django
 
         from messagestore import connections as of_the_store
+        from messagestore import suspects
 
         of_the_store.forget_all()
+        suspects._reported.clear()
         of_django.close_all()
 
 
