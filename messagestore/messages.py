@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -40,6 +40,15 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     def message_id(self) -> str:
         """The id: computed, never stored."""
         return message_id(self.queue, self.offset)
+
+
+class Wanted(NamedTuple):
+    """What a message that is looked for carries; None: anything. `body_part`: bytes in its body."""
+
+    key: str | None = None
+    tag: str | None = None
+    trace_id: str | None = None
+    body_part: bytes | None = None
 
 
 # A message as its node gives it: offset, key, tag, headers (JSON text), body, trace id, stored at, attempt.

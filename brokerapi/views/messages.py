@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from django.http import HttpResponse
-from msgspec import UNSET
 
 from brokerapi import draining, metrics
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation
 from brokerapi.wire import messages as wire
-from messagestore import browse, publish
+from messagestore import browse, publish, search
 from metadata.errors import CatmqError, Invalid, NotBuilt
-
-NOT_YET = ("key", "trace_id", "tag", "from_ms", "to_ms", "contains")
 
 
 class Messages(Endpoint):
@@ -33,9 +30,12 @@ class Messages(Endpoint):
 
     @operation("browseMessages", tag="messages", query=wire.BrowseQuery, answer=wire.MessagesAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
-        """Shows stored messages without a group: from an offset of a queue on, or one by its id."""
+        """Shows stored messages without a group: from an offset of a queue on, one by its id, or those that
+        carry a key, tag, trace id or text, or were stored within a time. One request of a search looks at a
+        part of the topic: go on with `next` as `after`."""
         asked = call.query(wire.BrowseQuery)
-        _refuse_filters(asked)
+        if asked.is_search():
+            return call.answer(wire.browsed(_searched(call, topic, asked), call.kind))
         if isinstance(asked.message_id, str):
             found = browse.by_id(topic=topic, message_id=asked.message_id, actor=call.actor)
         elif isinstance(asked.queue, int):
@@ -43,7 +43,9 @@ class Messages(Endpoint):
                 topic=topic, queue=asked.queue, offset=asked.offset, limit=asked.limit, actor=call.actor
             )
         else:
-            raise Invalid.field("queue", "is missing: give queue (and offset), or message_id")
+            raise Invalid.field(
+                "queue", "is missing: give queue (and offset), message_id, or what the messages carry"
+            )
         return call.answer(wire.browsed(found, call.kind))
 
 
@@ -63,8 +65,15 @@ def _count(fates: Sequence[publish.Receipt | CatmqError]) -> None:
         metrics.count_error(code)
 
 
-def _refuse_filters(asked: wire.BrowseQuery) -> None:
-    for name in NOT_YET:
-        if getattr(asked, name) is not UNSET:
-            remedy = "use queue and offset, or message_id"
-            raise NotBuilt(f"Looking for messages by {name} is not built yet: {remedy}.")
+def _searched(call: Call, topic: str, asked: wire.BrowseQuery) -> search.Found:
+    if isinstance(asked.message_id, str):
+        raise Invalid.field("message_id", "names one message: leave out what it should carry")
+    return search.search(
+        topic=topic,
+        wanted=asked.wanted(),
+        times=asked.times(),
+        queue=asked.queue if isinstance(asked.queue, int) else None,
+        limit=asked.limit,
+        after=asked.after if isinstance(asked.after, str) else None,
+        actor=call.actor,
+    )

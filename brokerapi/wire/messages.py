@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, TypeVar
 from uuid import UUID
 
 from msgspec import UNSET, Meta, UnsetType
@@ -16,13 +16,17 @@ from messagestore.messages import (
     NewMessage,
     StoredMessage,
     StoredRow,
+    Wanted,
     headers_of,
     message_id,
     stored_message,
 )
 from messagestore.publish import Receipt
+from messagestore.search import Found, Times
 from metadata.config import config
 from metadata.errors import CatmqError, Code, Invalid, NotBuilt
+
+T = TypeVar("T")
 
 
 class Message(Request, kw_only=True):
@@ -213,21 +217,23 @@ def stored_rows(queue: int, rows: Sequence[StoredRow], kind: formats.Format) -> 
 
 
 class MessagesAnswer(Answer, kw_only=True):
-    """Messages that were looked at, how many were scanned for them, and the offset to go on from."""
+    """Messages, how many were looked at for them, and where to go on, null if that was all: the next `offset`
+    of a queue, or what a search takes as `after`."""
 
     messages: list[StoredAnswer]
     scanned: int
-    next: int | None
+    next: int | str | None
 
 
-def browsed(found: Browsed, kind: formats.Format) -> MessagesAnswer:
+def browsed(found: Browsed | Found, kind: formats.Format) -> MessagesAnswer:
     """The answer to a look at messages."""
     messages = [stored(message, kind, message.queue) for message in found.messages]
     return MessagesAnswer(messages=messages, scanned=found.scanned, next=found.next)
 
 
 class BrowseQuery(Request, kw_only=True):
-    """Which messages to look at: a queue from an offset on, or one message by its id."""
+    """Which messages to look at: a queue from an offset on, one message by its id, or all that carry what is
+    given, in one queue or all of the topic, from the message id `after` on."""
 
     queue: Id | UnsetType = UNSET
     offset: Id = 0
@@ -238,4 +244,24 @@ class BrowseQuery(Request, kw_only=True):
     tag: str | UnsetType = UNSET
     from_ms: Id | UnsetType = UNSET
     to_ms: Id | UnsetType = UNSET
-    contains: str | UnsetType = UNSET
+    contains: Annotated[str, Meta(min_length=1, max_length=200)] | UnsetType = UNSET
+    after: str | UnsetType = UNSET
+
+    def wanted(self) -> Wanted:
+        """What a message must carry."""
+        part = _given(self.contains)
+        return Wanted(
+            _given(self.key), _given(self.tag), _given(self.trace_id), None if part is None else part.encode()
+        )
+
+    def times(self) -> Times:
+        """When it was stored."""
+        return Times(_given(self.from_ms), _given(self.to_ms))
+
+    def is_search(self) -> bool:
+        """Whether it asks for more than a place in a queue."""
+        return self.wanted() != Wanted() or self.times() != Times()
+
+
+def _given(value: T | UnsetType) -> T | None:
+    return None if isinstance(value, UnsetType) else value

@@ -339,3 +339,13 @@ SELECT CAST(COALESCE(SUM(DATA_LENGTH + INDEX_LENGTH + DATA_FREE), 0) AS SIGNED)
 
 -- name: pulse
 INSERT INTO node_pulse (worker, n) VALUES (:worker, 1) ON DUPLICATE KEY UPDATE n = n + 1
+
+-- Look-ups (messagestore/search.py), in short ranges of offsets.
+
+-- name: search_messages
+SELECT msg_offset, msg_key, tag, headers, body, trace_id,
+       CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED), attempt
+  FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset
+   AND (:msg_key IS NULL OR msg_key = :msg_key) AND (:tag IS NULL OR tag = :tag)
+   AND (:trace_id IS NULL OR trace_id = :trace_id) AND (:body_part IS NULL OR INSTR(body, :body_part) > 0)
+ ORDER BY msg_offset LIMIT :most

@@ -254,3 +254,12 @@ SELECT COUNT(*), COALESCE(SUM(LENGTH(body) + COALESCE(LENGTH(headers), 0) + COAL
 -- name: select_file_size
 SELECT page_count * page_size, freelist_count * page_size
   FROM pragma_page_count(), pragma_page_size(), pragma_freelist_count()
+
+-- Look-ups (messagestore/search.py), in short ranges of offsets.
+
+-- name: search_messages
+SELECT msg_offset, msg_key, tag, headers, body, trace_id, stored_at, attempt
+  FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset
+   AND (:msg_key IS NULL OR msg_key = :msg_key) AND (:tag IS NULL OR tag = :tag)
+   AND (:trace_id IS NULL OR trace_id = :trace_id) AND (:body_part IS NULL OR INSTR(body, :body_part) > 0)
+ ORDER BY msg_offset LIMIT :most

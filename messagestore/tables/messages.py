@@ -6,7 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import TypedDict, cast
 
 from messagestore import faults
-from messagestore.messages import ROW_BODY, StoredMessage, StoredRow, headers_text, stored_message
+from messagestore.messages import (
+    ROW_BODY,
+    StoredMessage,
+    StoredRow,
+    Wanted,
+    headers_text,
+    stored_message,
+)
 from messagestore.sessions import Fits, MySqlSession, Result, Rows, Session, Step
 from messagestore.sqlite_sessions import SqliteSession
 from messagestore.statements import load
@@ -149,6 +156,19 @@ def select_rows(session: Session, *, queue: int, first: int, end: int, most_byte
     """The same as rows."""
     (result,) = session.run(_select(session, queue, first, end), fits=_until(most_bytes))
     return _typed(result)
+
+
+def search_from(
+    session: Session, *, queue: int, bounds: tuple[int, int], wanted: Wanted, most: int, most_bytes: int
+) -> list[StoredMessage]:
+    """At most so many messages at offsets first … end-1 that carry what is wanted; keep the range short."""
+    values: dict[str, object] = {"first_offset": bounds[0], "end_offset": bounds[1], "most": most}
+    values |= {"msg_key": wanted.key, "tag": wanted.tag, "trace_id": wanted.trace_id}
+    search = step(
+        session, "search_messages", table=message_table(queue), **values, body_part=wanted.body_part
+    )
+    (result,) = session.run(search, fits=_until(most_bytes))
+    return [stored_message(queue, row) for row in _typed(result)]
 
 
 def select_owned(

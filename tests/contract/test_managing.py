@@ -271,13 +271,72 @@ def test_a_key_is_shown_once(broker: Broker) -> None:
     [
         ("GET", "/topics/orders/read-plan"),
         ("DELETE", "/messages/d1-1"),
-        ("GET", "/topics/orders/messages?key=a"),
-        ("GET", "/topics/orders/messages?tag=a&from_ms=1"),
     ],
 )
 def test_what_is_not_built_yet_says_so(broker: Broker, topic: str, method: str, path: str) -> None:
     found = problem(broker.call(method, path), 501, "not_implemented")
     assert found["retriable"] is False
+
+
+def test_messages_are_found_by_what_they_carry(broker: Broker, topic: str) -> None:
+    sent = [
+        {"body": "one red", "key": "k1", "tag": "new", "trace_id": "t1"},
+        {"body": "two blue", "key": "k2", "tag": "new", "trace_id": "t2"},
+        {"body": "three red", "key": "k1", "tag": "paid", "trace_id": "t3"},
+    ]
+    path = "/topics/orders/messages"
+    ids = [one["message_id"] for one in broker.ok("POST", path, {"messages": sent})["results"]]
+
+    def found(query: str) -> list[str]:
+        answer = broker.ok("GET", f"{path}?{query}")
+        assert answer["next"] is None
+        assert answer["scanned"] <= 3
+        return sorted(one["message_id"] for one in answer["messages"])
+
+    assert found("key=k1") == sorted([ids[0], ids[2]])
+    assert found("tag=new") == sorted(ids[:2])
+    assert found("trace_id=t2") == [ids[1]]
+    assert found("contains=red&tag=paid") == [ids[2]]
+    assert found("from_ms=1") == sorted(ids)
+    assert found("to_ms=1000") == []
+    assert found("key=K1") == []  # byte by byte
+
+
+def test_a_search_goes_on_where_it_ended(broker: Broker, topic: str) -> None:
+    path = "/topics/orders/messages"
+    messages = [{"body": str(number), "key": str(number), "tag": "all"} for number in range(7)]
+    ids = {one["message_id"] for one in broker.ok("POST", path, {"messages": messages})["results"]}
+    found: list[str] = []
+    after = ""
+    for _ in range(20):
+        answer = broker.ok("GET", f"{path}?tag=all&limit=2{after}")
+        found += [one["message_id"] for one in answer["messages"]]
+        if answer["next"] is None:
+            break
+        after = f"&after={answer['next']}"
+
+    assert len(found) == 7
+    assert set(found) == ids
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("key=a&after=nonsense", "message_id"),
+        ("key=a&message_id=1-1", "message_id"),
+        ("from_ms=5&to_ms=5", "to_ms"),
+        ("contains=", "contains"),
+        ("key=a&limit=0", "limit"),
+    ],
+)
+def test_a_search_that_makes_no_sense_is_refused_by_name(
+    broker: Broker, topic: str, query: str, field: str
+) -> None:
+    problem(broker.call("GET", f"/topics/orders/messages?{query}"), 400, "invalid", field)
+
+
+def test_a_search_in_a_queue_of_another_topic_finds_no_queue(broker: Broker, topic: str, queue: int) -> None:
+    problem(broker.call("GET", f"/topics/orders/messages?key=a&queue={queue}"), 404, "queue_not_found")
 
 
 def test_messages_are_looked_at_without_a_group(broker: Broker, queue: int) -> None:

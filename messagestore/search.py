@@ -1,0 +1,140 @@
+"""Looking for messages by what they carry: key, tag, trace id, text of the body, time.
+
+There is no index but the primary key: one for each of them would be paid by every send (see
+docs/decisions/look-ups.md). Times bound the offsets by halving, because they never fall within a queue; what
+is left is read in chunks, each a statement of milliseconds that locks nothing. A request reads so many
+offsets, or for so long, and says where to go on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from messagestore import connections, tables
+from messagestore.messages import StoredMessage, Wanted, message_id, parse_message_id
+from messagestore.sessions import Session
+from messagestore.times import first_at
+from metadata import access, snapshot
+from metadata.actors import Actor
+from metadata.config import config
+from metadata.errors import Code, Invalid, NotFound
+
+CHUNK = 5_000  # offsets
+MOST_SCANNED = 200_000  # offsets of one request
+MOST_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Messages in the order of their queues, how many offsets were looked at for them, and the message id to
+    go on from (None: that was all)."""
+
+    messages: tuple[StoredMessage, ...]
+    scanned: int
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Stored at or after `from_ms` and before `to_ms`, ms since 1970 UTC; None: no bound."""
+
+    from_ms: int | None = None
+    to_ms: int | None = None
+
+
+def search(
+    *,
+    topic: str,
+    wanted: Wanted,
+    times: Times,
+    actor: Actor,
+    queue: int | None = None,
+    limit: int = 100,
+    after: str | None = None,
+) -> Found:
+    """At most `limit` messages that are all that is wanted, from the message id `after` on.
+
+    Needs `browse` on the topic. Raises NotFound (topic_not_found, queue_not_found), Invalid, NodeUnavailable.
+    """
+    access.require(actor, "browse", topic)
+    if not 1 <= limit <= config.max_pull_messages:
+        raise Invalid.field("limit", f"{limit} is not within 1 and {config.max_pull_messages}")
+    if None not in (times.from_ms, times.to_ms) and times.from_ms >= times.to_ms:  # type: ignore[operator]
+        raise Invalid.field("to_ms", f"{times.to_ms} is not after from_ms, {times.from_ms}")
+    info = snapshot.find_topic(topic)
+    queues = sorted(info.queues if queue is None else [queue])
+    start_queue, start = parse_message_id(after) if after is not None else (queues[0], 0)
+    for named in {queues[0] if queue is None else queue, start_queue} - set(info.queues):
+        mine = ", ".join(map(str, info.queues))
+        what = f"{named} is not a queue of topic {topic}; its queues are {mine}."
+        raise NotFound(what, code=Code.QUEUE_NOT_FOUND)
+    look = _Look(wanted, times, limit)
+    for one in queues:
+        if one >= start_queue and not look.goes_on(one, start if one == start_queue else 0):
+            break
+    return look.found()
+
+
+class _Look:
+    """One request's way through the queues."""
+
+    def __init__(self, wanted: Wanted, times: Times, limit: int) -> None:
+        self._wanted, self._times, self._limit = wanted, times, limit
+        self._ends_at = time.monotonic() + MOST_S
+        self._messages: list[StoredMessage] = []
+        self._scanned = self._bytes = 0
+        self._next: str | None = None
+
+    def found(self) -> Found:
+        return Found(tuple(self._messages), self._scanned, self._next)
+
+    def goes_on(self, queue: int, start: int) -> bool:
+        """Looks through a queue from an offset on; whether there is room and time for the next one."""
+        with connections.node_of(queue).reading() as session:
+            for first, end in self._chunks(session, queue, start):
+                if self._is_over():
+                    self._next = message_id(queue, first)
+                    return False
+                self._read(session, queue, first, end)
+                if self._next is not None:
+                    return False
+        return True
+
+    def _is_over(self) -> bool:
+        full = len(self._messages) >= self._limit or self._bytes >= config.max_pull_bytes
+        return full or self._scanned >= MOST_SCANNED or time.monotonic() > self._ends_at
+
+    def _chunks(self, session: Session, queue: int, start: int) -> Iterator[tuple[int, int]]:
+        """Offsets first … end-1, rising; none in declared gaps."""
+        head = tables.read_head(session, queue=queue)
+        if head is None:
+            return
+        bounds = max(start, head.low), head.head
+        if self._times.from_ms is not None:
+            bounds = first_at(session, queue=queue, bounds=bounds, at_ms=self._times.from_ms), bounds[1]
+        if self._times.to_ms is not None:
+            bounds = bounds[0], first_at(session, queue=queue, bounds=bounds, at_ms=self._times.to_ms)
+        first, last = bounds
+        for gap_first, gap_end in [*tables.read_gaps(session, queue=queue, position=first), (last, last)]:
+            while first < min(gap_first, last):
+                end = min(first + CHUNK, gap_first, last)
+                yield first, end
+                first = end
+            first = max(first, gap_end)
+
+    def _read(self, session: Session, queue: int, first: int, end: int) -> None:
+        room = self._limit - len(self._messages)
+        most_bytes = config.max_pull_bytes - self._bytes
+        found = tables.search_from(
+            session, queue=queue, bounds=(first, end), wanted=self._wanted, most=room, most_bytes=most_bytes
+        )
+        self._messages += found
+        weight = sum(len(message.body) for message in found)
+        self._bytes += weight
+        reached = end
+        if found and (len(found) == room or weight >= most_bytes):  # there may be more in this chunk
+            reached = found[-1].offset + 1
+            self._next = message_id(queue, reached)
+        self._scanned += reached - first

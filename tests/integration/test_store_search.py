@@ -1,0 +1,110 @@
+"""Looking for messages by what they carry, in chunks of a queue."""
+
+from __future__ import annotations
+
+import pytest
+
+from messagestore import connections, search, tables, topics
+from messagestore.messages import NewMessage, Wanted
+from messagestore.publish import publish
+from messagestore.search import Found, Times
+from metadata import snapshot
+from metadata.actors import Actor, command
+from metadata.errors import Forbidden, Invalid, NotFound
+
+ACTOR = command("test")
+
+
+@pytest.fixture
+def queues(node: str) -> list[int]:
+    """Two queues of the topic `orders`; the first holds 10 messages, the second 5, tags a and b in turn."""
+    made = topics.create(name="orders", queues=2, actor=ACTOR)
+    snapshot.refresh()
+    ids = [one.queue.queue for one in made.queues]
+    for queue, count in zip(ids, (10, 5), strict=True):
+        messages = [
+            NewMessage(
+                body=b"\x00body %d\xff" % n, queue=queue, key=f"k{n}", tag="ab"[n % 2], trace_id=f"t{n}"
+            )
+            for n in range(count)
+        ]
+        publish(topic="orders", messages=messages, batch_id=None, actor=ACTOR)
+    return ids
+
+
+def look(wanted: Wanted = Wanted(), times: Times = Times(), **more: object) -> Found:  # noqa: B008 - constants
+    return search.search(topic="orders", wanted=wanted, times=times, actor=ACTOR, **more)  # type: ignore[arg-type]
+
+
+def places(found: Found) -> list[tuple[int, int]]:
+    return [(one.queue, one.offset) for one in found.messages]
+
+
+def test_all_filters_hold_together_in_the_order_of_queues_and_offsets(queues: list[int]) -> None:
+    first, second = queues
+    assert places(look(Wanted(key="k3"))) == [(first, 3), (second, 3)]
+    assert places(look(Wanted(tag="b", trace_id="t9"))) == [(first, 9)]
+    assert places(look(Wanted(body_part=b"y 4\xff"))) == [(first, 4), (second, 4)]
+    assert places(look(Wanted(key="k3"), queue=second)) == [(second, 3)]
+    assert look(Wanted(key="nobody")) == Found((), 15, None)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7])
+@pytest.mark.parametrize("chunk", [1, 3, 100])
+def test_no_message_is_left_out_or_found_twice_wherever_a_search_ends(
+    queues: list[int], monkeypatch: pytest.MonkeyPatch, limit: int, chunk: int
+) -> None:
+    monkeypatch.setattr(search, "CHUNK", chunk)
+    monkeypatch.setattr(search, "MOST_SCANNED", 4)
+    found, scanned, after = [], 0, None
+    for _ in range(40):
+        part = look(Wanted(tag="a"), limit=limit, after=after)
+        assert len(part.messages) <= limit
+        found += places(part)
+        scanned += part.scanned
+        after = part.next
+        if after is None:
+            break
+
+    first, second = queues
+    assert found == [(first, n) for n in range(0, 10, 2)] + [(second, n) for n in range(0, 5, 2)]
+    assert scanned == 15
+
+
+def test_times_bound_what_is_looked_at(queues: list[int]) -> None:
+    with connections.node_of(queues[0]).reading() as session:
+        at_ms = tables.stored_at_ms(session, queue=queues[0], offset=0)
+    assert at_ms is not None
+    assert look(times=Times(to_ms=at_ms)) == Found((), 0, None)
+    assert len(look(times=Times(from_ms=at_ms)).messages) == 15
+    assert look(times=Times(from_ms=at_ms + 3_600_000)) == Found((), 0, None)
+
+
+def test_what_retention_took_and_declared_gaps_are_stepped_over(
+    queues: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = queues[0]
+    with connections.node_of(queue).writing() as session:
+        tables.raise_low(session, queue=queue, low=4)
+        tables.raise_heads(session, heads=[(queue, 5_000_000)], cause="test")
+    monkeypatch.setattr(search, "MOST_SCANNED", 6)
+    publish(
+        topic="orders", messages=[NewMessage(body=b"new", queue=queue, tag="a")], batch_id=None, actor=ACTOR
+    )
+
+    found = look(Wanted(tag="a"), queue=queue)
+
+    assert places(found) == [(queue, 4), (queue, 6), (queue, 8)]
+    assert places(look(Wanted(tag="a"), queue=queue, after=found.next)) == [(queue, 5_000_000)]
+
+
+def test_a_search_needs_the_right_to_browse_and_a_queue_of_the_topic(queues: list[int]) -> None:
+    stranger = Actor(kind="key", name="stranger", rights={"produce": ("*",)})
+    with pytest.raises(Forbidden):
+        search.search(topic="orders", wanted=Wanted(key="a"), times=Times(), actor=stranger)
+    with pytest.raises(NotFound):
+        look(Wanted(key="a"), queue=10**6)
+    with pytest.raises(NotFound):
+        look(Wanted(key="a"), after=f"{10**6}-1")
+    with pytest.raises(Invalid):
+        look(Wanted(key="a"), limit=0)
