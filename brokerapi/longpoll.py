@@ -33,7 +33,7 @@ from metadata.turnstile import turnstile
 WAITING_STATES = ("ok", "stopped", "unavailable")
 # Nothing tells when a node is back, or what its replica got meanwhile: such a pull is tried again then.
 UNAVAILABLE_WAIT_S = 1.0
-TURNED_AWAY_MS = (500, 1_000)  # pause of a client that found no place to wait, at random
+TURNED_AWAY_MS = (1_000, 2_000)  # pause of a client that found no place to wait, at random
 
 _places = threading.BoundedSemaphore(config.max_waiters)
 

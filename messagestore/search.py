@@ -22,7 +22,7 @@ from metadata.config import config
 from metadata.errors import Code, Invalid, NotFound
 
 CHUNK = 5_000  # offsets
-MOST_SCANNED = 200_000  # offsets of one request
+MOST_SCANNED = 1_000_000  # offsets of one request
 MOST_S = 2.0
 
 
