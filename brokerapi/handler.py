@@ -11,8 +11,14 @@ from django.core.handlers.wsgi import WSGIHandler
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
+from brokerapi import errors
+from metadata.gate import gate
 from metadata.turnstile import turnstile
 
+# Who joins can wait better than those who are members: above so many requests that wait for their turn a
+# registration is refused, before it takes a thread from them.
+MOST_WAITING = 100
+JOINING = "/consumers"
 PATHS = ("/api", "/livez", "/readyz", "/metrics")
 
 
@@ -28,9 +34,12 @@ class ApiHandler(WSGIHandler):
 
     def get_response(self, request: HttpRequest) -> HttpResponseBase:
         """The answer, with its length: without one a server would have to send it in chunks."""
-        # A heartbeat that is late costs a member its queues, and others the work of taking over.
-        with turnstile.passage(first=request.path.endswith("/heartbeat")):
-            response = super().get_response(request)
+        if turnstile.waiting() > MOST_WAITING and request.method == "POST" and request.path.endswith(JOINING):
+            response: HttpResponseBase = errors.respond(gate.later())
+        else:
+            # A heartbeat that is late costs a member its queues, and others the work of taking over.
+            with turnstile.passage(first=request.path.endswith("/heartbeat")):
+                response = super().get_response(request)
         if isinstance(response, HttpResponse) and "Content-Length" not in response:
             response["Content-Length"] = str(len(response.content))
         return response

@@ -63,6 +63,15 @@ class Gate:
         with self._changed:
             self._refuse_if_shut()
 
+    def later(self) -> MetadataUnavailable:
+        """The refusal of a call that was not tried because this process has too much to do; with its turn."""
+        with self._changed:
+            return self._full()
+
+    def _full(self) -> MetadataUnavailable:
+        what = "Too many calls wait for the metadata database."
+        return MetadataUnavailable(what, retry_after_ms=self._turns.next_ms())
+
     @contextmanager
     def passage(self, lane: str | None = CALLS) -> Iterator[None]:
         """One metadata call; raises MetadataUnavailable without making it when closed, or its lane is full.
@@ -102,9 +111,7 @@ class Gate:
         with self._changed:
             self._refuse_if_shut()
             if self._is_full(lane):
-                raise MetadataUnavailable(
-                    "Too many calls wait for the metadata database.", retry_after_ms=self._turns.next_ms()
-                )
+                raise self._full()
             self._inside[lane] += 1
             self._probing = self._probing or self._shut()
             return self._shut()

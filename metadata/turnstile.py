@@ -59,6 +59,10 @@ class Turnstile:
             self._enter(self._first)
             self._mine.entered = True
 
+    def waiting(self) -> int:
+        """How many wait for their turn."""
+        return len(self._first) + len(self._later)
+
     def _enter(self, queue: deque[threading.Event]) -> None:
         with self._guard:
             if self._inside < self._places:
@@ -67,7 +71,7 @@ class Turnstile:
             mine = threading.Event()
             queue.append(mine)
             # Who is far behind looks rarely: hundreds that look around would only fight for the interpreter.
-            look_s = self._stall_s * (len(self._first) + len(self._later))
+            look_s = self._stall_s * self.waiting()
         while not mine.wait(look_s):
             with self._guard:
                 now = time.monotonic()
