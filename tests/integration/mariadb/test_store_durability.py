@@ -10,7 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -165,7 +165,8 @@ def test_a_message_that_a_crash_may_take_back_is_not_served(
     until(lambda: barrier.waiting() == 1 or pulling.done() or asking.done())
     lanes._lanes.clear()  # the repeat comes through another worker, where nobody sends
     repeating = background(send, b"lost", batch_id)
-    until(lambda: busy(server) + pulling.done() == 3 or repeating.done())
+    with suppress(AssertionError):  # a moment for the repeat to get somewhere; nothing depends on it
+        until(lambda: busy(server) + pulling.done() == 3 or repeating.done(), limit_s=1)
     kill(server)
     served, receipt, (known,), _ = map(settle, (pulling, repeating, asking, calls[1]))
     assert calls[0].exception() is not None, "its commit was not acknowledged either"
