@@ -3,9 +3,10 @@
     closed    everybody goes through
     open      everybody is answered at once, but one probe after each pause (0.5 s, doubled up to 5 s)
 
-It opens after FAILURES calls in a row that found the node away (refused, timed out, connection lost), and
-as soon as the node is *silent*: statements wait for it and none was answered for SILENT_S. A server that is
-frozen takes connections and says nothing, so without the second rule each thread would find out by itself.
+It opens after FAILURES calls in a row that found the node away (refused, timed out, connection lost), after
+one that took SILENT_S to find out, and as soon as the node is *silent*: statements wait for it and none was
+answered for SILENT_S. A server that is frozen takes connections and says nothing, so without that rule each
+thread would find out by itself.
 Any answer closes it, errors included: whoever answers is not away.
 """
 
@@ -30,8 +31,13 @@ class Passage:
     """One call through a circuit; `asked` says that the node was reached, so that the end tells of it."""
 
     def __init__(self, *, probe: bool) -> None:
+        self.begun = time.monotonic()
         self.probe = probe
         self.asked = False
+
+    def lasts(self, seconds: float) -> bool:
+        """Whether it has been under way for so long."""
+        return time.monotonic() - self.begun >= seconds
 
 
 class Circuit:
@@ -109,7 +115,7 @@ class Circuit:
                 self._probing = False
                 self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
                 self._probe_at = time.monotonic() + self._pause_s
-            elif self._failed >= FAILURES and not self._open:
+            elif (self._failed >= FAILURES or passage.lasts(SILENT_S)) and not self._open:
                 self._open, self._pause_s = True, self._first_pause_s
                 self._probe_at = time.monotonic() + self._pause_s
 

@@ -53,6 +53,11 @@ class Pair:
         assert status == 200, answer
         return {one["url"]: one for one in answer["brokers"]}
 
+    def are_named(self) -> bool:
+        """Whether the names of both are known; the workers of a broker do not hear of another at once."""
+        self.names |= {one["url"]: one["name"] for one in self.brokers(asked=self.first).values()}
+        return len(self.names) == 2
+
     def topic(self, queues: int = 1) -> str:
         """A new topic."""
         name = next(_names)
@@ -107,8 +112,7 @@ def running(mariadb: MariaDB, tmp_path_factory: pytest.TempPathFactory) -> Itera
         node = {"name": "main", "engine": "mysql", "database": schemas[1], "port": mariadb.port, **account}
         assert servers[0].call("POST", "/api/v1/nodes", node)[0] == 201
         made = Pair(*servers, mariadb, schemas[0])
-        until(lambda: len(made.brokers(asked=made.first)) == 2)
-        made.names |= {one["url"]: one["name"] for one in made.brokers(asked=made.first).values()}
+        until(made.are_named)
         yield made
 
 

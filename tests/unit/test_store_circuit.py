@@ -56,6 +56,14 @@ def refused(circuit: Circuit) -> NodeUnavailable:
     return caught.value
 
 
+def test_one_call_that_took_long_to_find_the_node_away_opens_it(clock: Clock) -> None:
+    circuit = Circuit("n1")
+    with pytest.raises(faults.Unreachable), circuit.passage(may_probe=True):
+        clock.now += module.SILENT_S
+        raise faults.Unreachable("no answer")
+    assert circuit.is_open
+
+
 def test_two_calls_in_a_row_that_find_the_node_away_open_it(clock: Clock) -> None:
     circuit = Circuit("n1")
     fails(circuit)
