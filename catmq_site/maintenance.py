@@ -26,7 +26,7 @@ from messagestore import connections, nodes, queues, subscriptions, topics, watc
 from messagestore.disks import DiskWatch
 from messagestore.heads import board
 from messagestore.partitions import Ahead
-from metadata import acknowledgements, brokers, consumers, history, leases, rebalance, snapshot
+from metadata import acknowledgements, brokers, consumers, history, leases, rebalance, series, snapshot
 from metadata.config import config
 from metadata.errors import CatmqError, MetadataUnavailable
 
@@ -58,6 +58,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop]:
         Loop("heads", watcher.EVERY_S, watcher.watcher.run_once),
         Loop("metrics", 1.0, metrics.sample),
         Loop("nodes", 5.0, nodes.probe),
+        Loop("series", 3.0, series.flush, series.flush),
         Loop("circuits", 0.25, connections.watch),
         Loop("history", 2.0, history.catch_up),
         leased("expiry", EXPIRY_EVERY_S, consumers.expire, first=consumers.look),

@@ -65,7 +65,8 @@ class ConsumerGroupTopic(models.Model):
     """A subscription: the group reads the topic.
 
     `active_at`: when a look at it last found a member, or that its positions had moved; `progress` is the sum
-    of all its positions at that look. Null: not looked at yet.
+    of all its positions at that look. Null: not looked at yet. `lag`, `lag_ms`: of all its queues together
+    and of the oldest unread message, as a job saw them at `lag_at`; for lists, null while not known.
     """
 
     class State(models.TextChoices):
@@ -89,6 +90,9 @@ class ConsumerGroupTopic(models.Model):
     stopped_queues = models.JSONField(default=list, blank=True)  # ids of queues that are not read for now
     progress = models.BigIntegerField(default=0)
     active_at = models.DateTimeField(null=True, blank=True)
+    lag = models.BigIntegerField(null=True, blank=True)
+    lag_ms = models.BigIntegerField(null=True, blank=True)
+    lag_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField()
 
     class Meta:
