@@ -41,9 +41,13 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One step of a series: from `at_ms` on; what was sent and what was pulled; lag None where not known."""
+    """One step of a series: from `at_ms` on; what was sent and what was pulled; lag None where not known.
+
+    `seconds` that it tells of: the last step is not over yet.
+    """
 
     at_ms: int
+    seconds: float = 60.0
     sent: int = 0
     sent_bytes: int = 0
     errors: int = 0
@@ -174,7 +178,9 @@ def points(
     last = start_of(now, step_s=step)
     count = min(int((last - first).total_seconds()) // step + 1, MOST_POINTS)
     times = [ms(last - timedelta(seconds=step * back)) for back in range(count - 1, -1, -1)]
-    return [found.get(at, Point(at)) for at in times]
+    made = [replace(found.get(at, Point(at)), seconds=step) for at in times]
+    made[-1] = replace(made[-1], seconds=max(1.0, (now - last).total_seconds()))
+    return made
 
 
 def _fit(for_s: int) -> int:
@@ -187,7 +193,7 @@ def _summed(rows: QuerySet[Sample]) -> dict[int, Point]:
     sums: dict[str, Any] = {"n": Sum("messages"), "b": Sum("bytes"), "e": Sum("errors")}
     row: Any
     for row in rows.filter(group_ref=0).order_by("at").values("at").annotate(**sums):
-        found[ms(row["at"])] = Point(ms(row["at"]), row["n"], row["b"], row["e"])
+        found[ms(row["at"])] = Point(ms(row["at"]), sent=row["n"], sent_bytes=row["b"], errors=row["e"])
     sums = {"n": Sum("messages"), "b": Sum("bytes"), "lags": Sum("lag"), "oldest": Max("lag_ms")}
     for row in rows.exclude(group_ref=0).order_by("at").values("at").annotate(**sums):
         at = ms(row["at"])

@@ -76,7 +76,5 @@ def step_s(points: Sequence[Point]) -> int:
 def now_rates(points: Sequence[Point]) -> tuple[float, float]:
     """(sent, pulled) per second over the last whole minute and what there is of this one."""
     last = points[-2:]
-    seconds = 60.0 * len(last)
-    if len(last) < 2:
-        return 0.0, 0.0
+    seconds = sum(one.seconds for one in last) or 1.0
     return sum(one.sent for one in last) / seconds, sum(one.pulled for one in last) / seconds

@@ -81,6 +81,11 @@ def code(value: Any, href: str = "") -> Cell:
     return Cell(value, "code", href)
 
 
+def long(value: Any) -> Cell:
+    """Text of any length, such as a message: it is broken anywhere."""
+    return Cell(value, "long")
+
+
 def number(value: int | float | None, href: str = "", tone: str = "") -> Cell:
     """A whole number; None is not known."""
     return Cell(value, "number", href, tone)

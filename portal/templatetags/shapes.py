@@ -55,20 +55,24 @@ def lasts(value: int | float | None) -> str:
     """A length of time in ms.
 
     >>> lasts(850), lasts(61_000), lasts(7_200_000)
-    ('850 ms', '1 min 1 s', '2 h 0 min')
+    ('850 ms', '1 min 1 s', '2 h')
     """
     if value is None:
         return DASH
     ms = int(value)
     if ms < SECOND:
-        return f"{ms} ms"
+        return f"{value:.1f} ms" if isinstance(value, float) and ms < 10 else f"{ms} ms"
     if ms < MINUTE:
         return f"{ms / SECOND:.1f} s" if ms < 10 * SECOND else f"{ms // SECOND} s"
     if ms < HOUR:
-        return f"{ms // MINUTE} min {ms % MINUTE // SECOND} s"
+        return _parts(ms // MINUTE, "min", ms % MINUTE // SECOND, "s")
     if ms < DAY:
-        return f"{ms // HOUR} h {ms % HOUR // MINUTE} min"
+        return _parts(ms // HOUR, "h", ms % HOUR // MINUTE, "min")
     return ngettext("%(days)d day", "%(days)d days", ms // DAY) % {"days": ms // DAY}
+
+
+def _parts(most: int, of: str, rest: int, of_rest: str) -> str:
+    return f"{most} {of} {rest} {of_rest}" if rest else f"{most} {of}"
 
 
 @register.filter

@@ -55,7 +55,7 @@ def consumers(request: HttpRequest) -> HttpResponse:
         Column(_("Consumer"), "name"),
         Column(_("Group"), "group"),
         Column(_("Queues"), right=True),
-        Column(_("Heard"), "heard"),
+        Column(_("Heard"), "heard", right=True),
         Column(_("Address")),
         Column(_("Client")),
         Column(_("Since"), "joined"),

@@ -19,9 +19,13 @@ from portal.pages import to
 from portal.tables import Column, Empty, Text, badge, number, plain, text
 from portal.views.topic_actions import Confirm
 
+SETTINGS = ("session_timeout_ms", "max_active_members", "allow_addresses", "deny_addresses")
+
 
 class GroupSettings(PeopleFields):
     """Settings of a group."""
+
+    field_order = SETTINGS
 
     session_timeout_ms = forms.IntegerField(
         label=lazy("Session timeout, ms"),
@@ -53,7 +57,7 @@ class NewGroup(GroupSettings):
             ("broadcasting", lazy("broadcasting: every instance reads all")),
         ),
     )
-    field_order = ("name", "mode")
+    field_order = ("name", "mode", *SETTINGS)
 
 
 class Subscribing(forms.Form):

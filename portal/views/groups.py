@@ -146,13 +146,13 @@ def _matrix(
     columns = (
         Column(_("Queue")),
         Column(_("Owner")),
-        Column(_("Heard")),
+        Column(_("Heard"), right=True),
         Column(_("Position"), right=True),
         Column(_("Head"), right=True),
         Column(_("Unread"), right=True),
         Column(_("Oldest unread"), right=True),
         Column(_("First kept"), right=True),
-        Column(_("Epoch"), right=True),
+        Column(_("Epoch")),
         Column(_("State")),
     )
     stopped = set(subscription.stopped_queues) if subscription else set()
@@ -173,7 +173,7 @@ def _queue(one: QueueLag, heard: Mapping[str, MemberView], stopped: bool) -> Seq
         rows.lag(one.lag),
         rows.age(one.lag_ms),
         number(one.low),
-        number(one.epoch),
+        code(one.epoch),
         rows.state(state),
     )
 
@@ -185,7 +185,7 @@ def _reader(one: QueueLag) -> str:
 def _members(view: GroupView) -> Table:
     columns = (
         Column(_("Member")),
-        Column(_("Heard")),
+        Column(_("Heard"), right=True),
         Column(_("Queues"), right=True),
         Column(_("State")),
         Column(_("Address")),

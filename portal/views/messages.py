@@ -21,7 +21,7 @@ from metadata.listing.pages import Wanted as Window
 from portal import bodies, pages
 from portal.access import actor, may
 from portal.pages import Fact, Link, to
-from portal.tables import Cell, Column, Empty, Table, code, plain, text, when
+from portal.tables import Cell, Column, Empty, Table, code, long, plain, text, when
 from portal.templatetags.shapes import size
 
 SHOWN = 50  # messages on a page
@@ -170,7 +170,7 @@ def _row(topic: str, one: StoredMessage) -> Sequence[Cell]:
         code(one.key),
         text(one.tag),
         Cell(len(one.body) or None, "size"),
-        code(bodies.preview(one.body) or None),
+        long(bodies.preview(one.body) or None),
     )
 
 

@@ -28,6 +28,7 @@ from portal.tables import (
     code,
     lasting,
     listed,
+    long,
     number,
     plain,
     text,
@@ -105,7 +106,7 @@ def _run(row: RunRow) -> Sequence[Cell]:
         rows.state(row.state),
         lasting(row.took_ms),
         number(row.count),
-        text(row.detail[:MOST_SHOWN] or None),
+        long(row.detail[:MOST_SHOWN] or None),
     )
 
 
@@ -197,8 +198,8 @@ def _audit(row: AuditRow) -> Sequence[Cell]:
         text(who),
         text(f"{row.verb} {row.kind}"),
         rows.of_audit(row.kind, row.name),
-        code(_values(row.before)),
-        code(_values(row.after)),
+        long(_values(row.before)),
+        long(_values(row.after)),
     )
 
 

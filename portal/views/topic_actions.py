@@ -16,9 +16,13 @@ from portal.fields import PeopleFields, changes, given
 from portal.pages import to
 from portal.tables import Column, Empty, Table, Text, number, plain, text
 
+SETTINGS = ("retention_days", "keep_unread_days", "retention_bytes", "keyed", "on_unknown")
+
 
 class TopicSettings(PeopleFields):
     """Settings of a topic."""
+
+    field_order = SETTINGS
 
     retention_days = forms.IntegerField(
         label=lazy("Kept, days"), min_value=1, max_value=3650, initial=7, help_text=lazy("Read or not.")
@@ -56,7 +60,7 @@ class NewTopic(TopicSettings):
     node = forms.CharField(
         label=lazy("Node"), required=False, help_text=lazy("Empty: spread over the emptiest nodes.")
     )
-    field_order = ("name", "queues", "node")
+    field_order = ("name", "queues", "node", *SETTINGS)
 
 
 class Expand(forms.Form):

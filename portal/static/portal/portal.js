@@ -26,6 +26,10 @@
   // A chart's data is the table below it, so whoever cannot see the one can read the other.
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const number = (value) => (value === "" ? null : Number(value));
+  const clock = (at, all) => {
+    const text = new Date(at * 1000).toISOString();
+    return all.length > 1 && all[1] - all[0] >= 86400 ? text.slice(5, 10) : text.slice(11, 16);
+  };
   const short = (value) => Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 }).format(value);
   function columns(table) {
     const data = [...table.tHead.rows[0].cells].map(() => []);
@@ -47,7 +51,7 @@
       const plot = new uPlot({
         width: Math.max(240, figure.clientWidth), height: 190, series, cursor: { y: false },
         tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
-        axes: [axis, { ...axis, size: 56, values: (_, all) => all.map(short) }],
+        axes: [{ ...axis, values: (_, all) => all.map((at) => clock(at, all)) }, { ...axis, size: 56, values: (_, all) => all.map(short) }],
         scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 1) * 1.08] } },
       }, columns(table), place);
       new ResizeObserver(() => { if (plot.root.isConnected) plot.setSize({ width: Math.max(240, figure.clientWidth), height: 190 }); }).observe(figure);
