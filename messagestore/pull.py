@@ -11,6 +11,9 @@ Every queue of the answer has a `state`:
     suspect       a hole that nobody declared: nothing is delivered, a person must look
     unavailable   the queue's node does not answer now, nor a replica of it
 
+A node that is slow to answer while other nodes are asked, too, is not waited for: its queues are `ok`,
+without messages and without a head.
+
 Only durable messages are delivered (durability.py), and the `head` of an answer is the durable one.
 Consumer ids are signed and everything else is on the node, so metadata is asked only about a queue that
 the snapshot does not know yet.
@@ -19,7 +22,8 @@ the snapshot does not know yet.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from messagestore import connections, durability, faults, replicas, suspects, tables
@@ -34,6 +38,8 @@ from metadata.errors import MetadataUnavailable, NodeUnavailable, Unavailable
 
 _ROW_BYTES = 100  # what a message costs in an answer beside its body, roughly
 _UNKNOWN_ROW_BYTES = 8 * 1024.0  # assumed of a queue before the first pull
+
+LATE_S = 0.1  # how long a node may take to answer where others are asked, too
 
 # A SELECT may read so many times what is wanted before it is cut off, at the price of its connection: by so
 # much the guess of how many rows to ask for may be wrong.
@@ -52,7 +58,7 @@ class PullQueue(NamedTuple):
 
 
 class PulledQueue(NamedTuple):
-    """A queue of the answer; `head` is None where the node did not answer, `stale` if its replica did."""
+    """A queue of the answer; `head` is None where its node gave none in time, `stale` if a replica did."""
 
     queue: int
     state: str
@@ -108,6 +114,13 @@ class _Budget:
         return self.messages <= 0 or self.size <= 0
 
 
+def keep(queues: Collection[int]) -> None:
+    """Forgets what rows of other queues weighed."""
+    for queue in list(_row_bytes):
+        if queue not in queues:
+            _row_bytes.pop(queue, None)
+
+
 def pull(
     *, consumer: ConsumerId, queues: Sequence[PullQueue], max_messages: int, max_bytes: int
 ) -> list[PulledQueue]:
@@ -119,20 +132,10 @@ def pull(
     pulled: dict[int, PulledQueue] = {}
     failure: Unavailable = MetadataUnavailable("None of these queues is known yet.", retry_after_ms=1000)
     budget = _Budget(max_messages, max_bytes)
-    for node_id, asked in _by_node(queues, pulled, consumer).items():
-        try:
-            _from_node(node_id, asked, consumer=consumer, budget=budget, pulled=pulled)
-        except faults.Final as fault:  # a table of the node is missing or was altered; other nodes go on
-            for ask in asked:
-                suspects.report(ask.queue, offset=ask.offset, why=fault.detail)
-                pulled.setdefault(ask.queue, PulledQueue(ask.queue, "suspect", [], ask.offset))
-        except NodeUnavailable as error:
-            failure = error
-            left = [ask for ask in asked if ask.queue not in pulled]
-            found = replicas.pull(node_id=node_id, asked=left, consumer=consumer, budget=budget)
-            pulled |= {queue: PulledQueue(queue, *served, stale=True) for queue, served in found.items()}
-            for ask in asked:
-                pulled.setdefault(ask.queue, PulledQueue(ask.queue, "unavailable", [], ask.offset))
+    nodes = _by_node(queues, pulled, consumer)
+    for node_id, asked in nodes.items():
+        reading = _Reading(node_id, consumer, budget, LATE_S if len(nodes) > 1 else None)
+        failure = _try_node(reading, asked, pulled) or failure
     if pulled and all(answer.state == "unavailable" for answer in pulled.values()):
         raise failure
     return [pulled[ask.queue] for ask in queues]
@@ -158,20 +161,51 @@ def _by_node(
     return nodes
 
 
-def _from_node(
-    node_id: int,
-    asked: list[PullQueue],
-    *,
-    consumer: ConsumerId,
-    budget: _Budget,
-    pulled: dict[int, PulledQueue],
-) -> None:
-    node = connections.node(node_id)
+class _Reading(NamedTuple):
+    """How one node is asked."""
+
+    node_id: int
+    consumer: ConsumerId
+    budget: _Budget
+    within_s: float | None
+
+    def session(self) -> AbstractContextManager[Session]:
+        return connections.node(self.node_id).reading(within_s=self.within_s)
+
+
+def _try_node(
+    reading: _Reading, asked: list[PullQueue], pulled: dict[int, PulledQueue]
+) -> NodeUnavailable | None:
+    """Answers the queues of one node, whatever it says; why it does not serve them if it is away."""
+    failure = None
+    try:
+        _from_node(reading, asked, pulled)
+        return None
+    except faults.Late:
+        state = "ok"
+    except faults.Final as fault:  # a table of the node is missing or was altered; other nodes go on
+        state = "suspect"
+        for ask in asked:
+            suspects.report(ask.queue, offset=ask.offset, why=fault.detail)
+    except NodeUnavailable as error:
+        state, failure = "unavailable", error
+        left = [ask for ask in asked if ask.queue not in pulled]
+        found = replicas.pull(
+            node_id=reading.node_id, asked=left, consumer=reading.consumer, budget=reading.budget
+        )
+        pulled |= {queue: PulledQueue(queue, *served, stale=True) for queue, served in found.items()}
+    for ask in asked:
+        pulled.setdefault(ask.queue, PulledQueue(ask.queue, state, [], ask.offset))
+    return failure
+
+
+def _from_node(reading: _Reading, asked: list[PullQueue], pulled: dict[int, PulledQueue]) -> None:
+    consumer, budget = reading.consumer, reading.budget
     if len(asked) == 1 and board.known(asked[0].queue) > asked[0].offset and not budget.spent():
-        with node.reading() as session:  # one round trip: the rows come with the position
+        with reading.session() as session:  # one round trip: the rows come with the position
             pulled[asked[0].queue] = _with_rows(session, asked[0], consumer, budget)
         return
-    with node.reading() as session:
+    with reading.session() as session:
         positions = tables.read_positions(
             session,
             group_id=consumer.group_id,
@@ -189,8 +223,8 @@ def _from_node(
         return
     # A queue of which something durable is known waits for no barrier: the rest comes with the next pull.
     risen = {ask.queue: positions[ask.queue].head for ask in ready if board.known(ask.queue) <= ask.offset}
-    durability.confirm(node_id=node_id, heads=risen)
-    with node.reading() as session:
+    durability.confirm(node_id=reading.node_id, heads=risen)
+    with reading.session() as session:
         for ask in ready:
             if budget.spent():
                 head = min(positions[ask.queue].head, board.known(ask.queue))
