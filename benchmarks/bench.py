@@ -26,10 +26,10 @@ from urllib.parse import urlsplit
 from benchmarks import measures
 from benchmarks.figures import Spread, machine, plain, ratios
 from benchmarks.measures import Setting, Work
+from tests.support.environment import free_port
 
 HOME = Path(__file__).resolve().parent.parent
 PROCESSES = 4
-PORT = 8391
 BINLOG = ("--log-bin", "--sync-binlog=1", "--binlog-format=ROW", "--server-id=1")
 
 
@@ -80,7 +80,7 @@ def server(directory: Path, database_url: str) -> Iterator[dict[str, str]]:
     """A running server with its metadata on that database; its credentials."""
     os.environ["CATMQ_DATABASE_URL"] = database_url
     os.environ["CATMQ_DATA_DIR"] = str(directory)
-    command = [HOME / "script" / "server", "--port", str(PORT), "--data", directory]
+    command = [HOME / "script" / "server", "--port", str(free_port()), "--data", directory]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -97,12 +97,13 @@ def server(directory: Path, database_url: str) -> Iterator[dict[str, str]]:
 @contextmanager
 def drf_server() -> Iterator[str]:
     """The URL of the DRF view that stores nothing, run like the broker."""
-    address = f"127.0.0.1:{PORT + 1}"
+    port = free_port()
+    address = f"127.0.0.1:{port}"
     gunicorn = [Path(sys.executable).with_name("gunicorn"), "--bind", address, "--workers", "2"]
     process = subprocess.Popen([*gunicorn, "--threads", "64", "--keep-alive", "75", "benchmarks.drf_app"])
     try:
         for _ in range(200):
-            with suppress(OSError), socket.create_connection(("127.0.0.1", PORT + 1), timeout=1):
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 break
             time.sleep(0.05)
         yield f"http://{address}"
