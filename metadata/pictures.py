@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeVar
 
+from metadata.rules.delivery import Delivery
 from metadata.rules.routing import queue_for_key
 
 V = TypeVar("V")
@@ -63,6 +64,8 @@ class TopicInfo:
     queues: tuple[int, ...]
     retention_days: int
     retention_bytes: int | None
+    failure_group: int | None = None  # of a failure topic: whose failed messages, and of which topic
+    failure_of: int | None = None
 
     def queue_for(self, key: str) -> int:
         """The queue that serves `key`."""
@@ -92,6 +95,7 @@ class SubscriptionInfo:
     start: str
     stopped: bool
     stopped_queues: frozenset[int]
+    delivery: Delivery = field(default_factory=Delivery)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from metadata.clock import before, database_now, ms
 from metadata.errors import Code, Conflict, Invalid, NotFound, Unavailable
 from metadata.locks import group_by_name, topic_by_name
 from metadata.models import ConsumerGroup, ConsumerGroupTopic, Queue, QueueOffset
+from metadata.rules.delivery import Delivery
 from metadata.rules.settings import SUBSCRIPTION, checked
 from metadata.transactions import reachable, transactional
 
@@ -41,6 +42,7 @@ class SubscriptionView:
     stopped_queues: tuple[int, ...]
     created_at_ms: int
     queues: tuple[int, ...]
+    delivery: Delivery
 
     @property
     def base_epoch(self) -> int:
@@ -279,4 +281,5 @@ def _as_view(row: ConsumerGroupTopic, queues: tuple[int, ...]) -> SubscriptionVi
         stopped_queues=tuple(row.stopped_queues),
         created_at_ms=ms(row.created_at),
         queues=queues,
+        delivery=row.delivery,
     )
