@@ -339,10 +339,10 @@ def test_a_second_transaction_with_a_key_waits_for_the_first_to_commit(relays: R
     assert bodies(relays.broker, key="k") == ["first", "second"]
 
 
-def test_a_lane_that_is_missing_is_made(relays: Relays) -> None:
+def test_a_lane_that_is_missing_is_made(relays: Relays, engine: str) -> None:
     OutboxLane.objects.all().delete()  # as a test runner's flush does
     commit("a", key="k")
-    assert OutboxLane.objects.count() == 1
+    assert OutboxLane.objects.count() == (0 if engine == "sqlite" else 1)  # SQLite needs none
 
 
 def test_the_command_tells_retries_and_deletes_what_was_refused(

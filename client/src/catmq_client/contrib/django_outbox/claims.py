@@ -20,7 +20,6 @@ from catmq_client.contrib.django_outbox.clock import UtcNow
 from catmq_client.contrib.django_outbox.models import OutboxMessage, OutboxRelay
 from catmq_client.ids import uuid7
 
-LEASE_S = 30  # a relay not heard for so long is taken for dead
 LOOK_AT = 2_000  # waiting rows in one claim
 MAX_ERROR = 2_000
 
@@ -80,10 +79,14 @@ class Failed(NamedTuple):
 
 
 class Claims:
-    """What one relay, `holder`, may do with the rows of a database."""
+    """What one relay, `holder`, may do with the rows of a database.
 
-    def __init__(self, holder: str, *, using: str | None = None) -> None:
+    A relay that is not heard for `lease_s` seconds is taken for dead, and the next one works.
+    """
+
+    def __init__(self, holder: str, *, using: str | None = None, lease_s: float = 15.0) -> None:
         self.holder = holder
+        self.lease_s = lease_s
         self.alias = using or router.db_for_write(OutboxMessage)
 
     @property
@@ -94,7 +97,7 @@ class Claims:
         """Takes the lease if it is free, over or ours already; '' then, else the name of its holder."""
         relays = OutboxRelay.objects.using(self.alias)
         relays.get_or_create(pk=1)
-        free = Q(holder__in=("", self.holder)) | Q(seen_at__lt=UtcNow() - timedelta(seconds=LEASE_S))
+        free = Q(holder__in=("", self.holder)) | Q(seen_at__lt=UtcNow() - timedelta(seconds=self.lease_s))
         if relays.filter(free, pk=1).update(holder=self.holder, seen_at=UtcNow()):
             return ""
         return str(relays.values_list("holder", flat=True).get(pk=1)) or self.acquire()

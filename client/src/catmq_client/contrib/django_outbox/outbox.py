@@ -40,12 +40,13 @@ def send(
     """Puts a message into the outbox, as part of the transaction under way; the relay sends it afterwards.
 
     `body` is bytes or text, or `json` any value. Messages with the same key are sent in the order in which
-    their transactions commit: until then the key's lane is locked, so send last, and repeat a transaction
-    that the database ends for a deadlock. `using`: the database alias, default the outbox's own. Raises
-    OutsideTransaction, OptionError.
+    their transactions commit. For that the key's lane is locked until the commit (on SQLite everything is):
+    send last, and repeat a transaction that the database ends for a deadlock. `using`: the database alias,
+    default the outbox's own. Raises OutsideTransaction, OptionError.
     """
     alias = using or router.db_for_write(OutboxMessage)
-    if not transaction.get_connection(alias).in_atomic_block:
+    connection = transaction.get_connection(alias)
+    if not connection.in_atomic_block:
         raise OutsideTransaction(
             f"outbox.send({topic!r}) was called outside of a transaction on database {alias!r}: call it "
             f"within `with transaction.atomic(using={alias!r}):`, together with the rows it belongs to"
@@ -53,7 +54,7 @@ def send(
     data = _body(body, json)
     given = {_text("a header's name", name): _text(name, value) for name, value in (headers or {}).items()}
     slot = None if key is None else slot_of(_text("key", key, MAX_KEY))
-    if slot is not None and conf.current().order == "commit":
+    if slot is not None and conf.current().order == "commit" and connection.features.has_select_for_update:
         OutboxLane.objects.using(alias).select_for_update().get_or_create(slot=slot)
     return OutboxMessage.objects.using(alias).create(
         topic=_text("topic", topic),

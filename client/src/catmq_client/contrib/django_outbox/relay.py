@@ -28,7 +28,7 @@ from typing import Any
 from uuid import UUID
 
 from catmq_client.backoff import Backoff
-from catmq_client.contrib.django_outbox.claims import LEASE_S, Claimed, Claims, Place, Waiting
+from catmq_client.contrib.django_outbox.claims import Claimed, Claims, Place, Waiting
 from catmq_client.errors import CatmqError, InvalidRequest, NotFound, OptionError, Unauthenticated
 from catmq_client.routing import Layouts, Routes
 from catmq_client.transport import Transport, api_path
@@ -37,13 +37,19 @@ log = logging.getLogger("catmq.outbox")
 
 BATCH_MESSAGES = 500
 BATCH_BYTES = 1024 * 1024
-TIMEOUT_S = 10.0  # of a request
 LAYOUT_AGE_S = 60.0
 IN_FLIGHT = 8  # batches, each for another queue
-# No try begins later than this after the lease was renewed: it ends before another relay may take over.
-LAST_TRY_S = LEASE_S - TIMEOUT_S - 5
+# Shares of the lease: no try begins later than the first after the lease was renewed, and none takes longer
+# than the second. So it has ended before another relay may take over.
+TRY_WITHIN, TIMEOUT = 0.3, 0.6
 QUEUE_REFUSED = ("queue_not_writable", "queue_not_found", "node_unavailable", "node_full")
 _INDEX = re.compile(r"messages\[(\d+)\]")
+
+
+class NotTried(CatmqError):
+    """A batch was left for the next pass."""
+
+    retriable = True
 
 
 @dataclass(slots=True)
@@ -96,7 +102,8 @@ class Relay:
         self.claims = claims
         self._transport = transport
         self._clock = clock
-        self._layouts = Layouts(transport, max_age_s=LAYOUT_AGE_S, timeout_s=TIMEOUT_S)
+        self._timeout_s = TIMEOUT * claims.lease_s
+        self._layouts = Layouts(transport, max_age_s=LAYOUT_AGE_S, timeout_s=self._timeout_s)
         self._targets: dict[Place, _Target] = {}
         self._closed_topics: dict[str, _Target] = {}
         # What this pass found out about topics: routes, or why there are none.
@@ -221,14 +228,14 @@ class Relay:
                     self._end(tried, done)
 
     def _try(self, claimed: Claimed, ids: list[int], messages: list[dict[str, Any]]) -> _Try:
-        if self._clock() - self._begun > LAST_TRY_S:
-            return _Try(claimed, ids, error=CatmqError("not tried: this pass took too long", retriable=True))
+        if self._clock() - self._begun > TRY_WITHIN * self.claims.lease_s:
+            return _Try(claimed, ids, error=NotTried("this pass took too long: the next one goes on"))
         try:
             answer = self._transport.request(
                 "POST",
                 api_path("topics", claimed.place.topic, "messages"),
                 body={"messages": messages, "batch_id": str(claimed.batch_id)},
-                timeout_s=TIMEOUT_S,
+                timeout_s=self._timeout_s,
             )
         except CatmqError as error:
             return _Try(claimed, ids, error=error)
@@ -253,6 +260,9 @@ class Relay:
 
     def _after_failure(self, tried: _Try, error: CatmqError, target: _Target, done: Pass) -> None:
         claimed = tried.claimed
+        if isinstance(error, NotTried):
+            done.undone += 1
+            return
         if error.outcome_unknown or tried.results:
             self._unstored.discard(claimed.batch_id)
         if error.code in QUEUE_REFUSED and self._may_move(claimed, error):

@@ -10,12 +10,11 @@ from collections.abc import Callable
 from django.db import DatabaseError, InterfaceError, close_old_connections
 
 from catmq_client.backoff import Backoff
-from catmq_client.contrib.django_outbox.claims import LEASE_S, LeaseLost, counts
+from catmq_client.contrib.django_outbox.claims import LeaseLost, counts
 from catmq_client.contrib.django_outbox.relay import Pass, Relay
 
 log = logging.getLogger("catmq.outbox")
 
-RENEW_S = LEASE_S / 3
 STANDBY_S = 2.0
 
 
@@ -89,7 +88,7 @@ class Running:
         return self._until_next(done)
 
     def _is_standby(self) -> bool:
-        if time.monotonic() - self._renewed_at < RENEW_S:
+        if time.monotonic() - self._renewed_at < self._relay.claims.lease_s / 3:
             return False
         holder = self._relay.claims.acquire()
         if holder != self._holder:

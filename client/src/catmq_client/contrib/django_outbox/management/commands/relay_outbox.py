@@ -45,6 +45,12 @@ class Command(BaseCommand):
             "--poll-ms", type=int, default=500, help="how long to wait when nothing is there (default 500)"
         )
         parser.add_argument(
+            "--lease-s",
+            type=float,
+            default=15.0,
+            help="how long a relay that is not heard counts as working (default 15; 1.5 to 600)",
+        )
+        parser.add_argument(
             "--report-s", type=float, default=60.0, help="how often to say how far it is (default 60)"
         )
 
@@ -75,17 +81,16 @@ class Command(BaseCommand):
     def _relay(self, alias: str | None, options: dict[str, Any]) -> None:
         if options["poll_ms"] < 1:
             raise CommandError("--poll-ms: give a whole number, at least 1", returncode=2)
-        stop = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
-        given = conf.current()
-        try:
-            transport = HttpTransport(given.urls, api_key=given.api_key, verify=given.verify)
-        except CatmqError as error:
-            raise CommandError(f"{error} (CATMQ_OUTBOX['URLS'] or CATMQ_URL)", returncode=2) from None
-        relay = Relay(transport, Claims(name_of_this_relay(), using=alias))
+        if not 1.5 <= options["lease_s"] <= 600:
+            raise CommandError("--lease-s: give 1.5 to 600 seconds", returncode=2)
+        transport = _transport()
+        claims_of_it = Claims(name_of_this_relay(), using=alias, lease_s=options["lease_s"])
         running = Running(
-            relay, say=self._say, stop=stop, poll_s=options["poll_ms"] / 1000, report_s=options["report_s"]
+            Relay(transport, claims_of_it),
+            say=self._say,
+            stop=_stop_signal(),
+            poll_s=options["poll_ms"] / 1000,
+            report_s=options["report_s"],
         )
         try:
             if not options["once"]:
@@ -102,6 +107,22 @@ class Command(BaseCommand):
     def _say(self, text: str) -> None:
         self.stdout.write(text)
         self.stdout.flush()
+
+
+def _transport() -> HttpTransport:
+    given = conf.current()
+    try:
+        return HttpTransport(given.urls, api_key=given.api_key, verify=given.verify)
+    except CatmqError as error:
+        raise CommandError(f"{error} (CATMQ_OUTBOX['URLS'] or CATMQ_URL)", returncode=2) from None
+
+
+def _stop_signal() -> threading.Event:
+    """Set by SIGTERM and Ctrl-C."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
 
 
 def _status(alias: str | None) -> str:
