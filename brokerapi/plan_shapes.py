@@ -32,6 +32,7 @@ class PlannedNodeAnswer(serializers.Serializer[Any]):
     host = Text()
     port = Number()
     database = Text(help_text="the schema on mysql, the file's path on sqlite")
+    identity = Text(help_text="tells this node's data from any other's")
     username = Text()
     password = Text()
 

@@ -21,13 +21,17 @@ _WITHOUT_TABLE = ("creating", "retired")  # their tables may not be there yet, o
 
 @dataclass(frozen=True, slots=True)
 class PlannedNode:
-    """A node as jobs reach it; `username` is empty if it has no reader account."""
+    """A node as jobs reach it; `username` is empty if it has no reader account.
+
+    `identity` stands in its database too: by it an archive knows whose messages it holds.
+    """
 
     name: str
     engine: str
     host: str
     port: int
     database: str
+    identity: str
     username: str
     password: str = field(repr=False)
 
@@ -113,6 +117,7 @@ def _place(node_id: int, account: ReaderAccount) -> PlannedNode:
         host=info.host,
         port=info.port,
         database=str(connections.sqlite_path(info.database)) if embedded else info.database,
+        identity=info.identity,
         username=account.username,
         password=account.password,
     )

@@ -25,6 +25,7 @@ class PlannedNode(TypedDict):
     host: str
     port: int
     database: str
+    identity: str
     username: str
     password: str
 
