@@ -17,6 +17,7 @@ from messagestore.tables.auditing import (
     offset_ends,
 )
 from messagestore.tables.cleaning import delete_below, raise_low, row_bytes, used_bytes
+from messagestore.tables.delayed import due_at_ms, find_delayed_batch, insert_delayed
 from messagestore.tables.losses import (
     Replication,
     Standing,
@@ -79,9 +80,11 @@ from messagestore.tables.readers import (
 from messagestore.tables.running import message_table
 from messagestore.tables.shapes import (
     BatchRow,
+    DelayedBatch,
     Head,
     LongTransaction,
     NewBatch,
+    NewDelayed,
     Partition,
     Position,
     ReaderKey,
@@ -89,13 +92,16 @@ from messagestore.tables.shapes import (
     RowCount,
     SentBatch,
     ServerFacts,
+    StoredDelays,
 )
 
 __all__ = [
     "BatchRow",
+    "DelayedBatch",
     "Head",
     "LongTransaction",
     "NewBatch",
+    "NewDelayed",
     "Partition",
     "Position",
     "ReaderKey",
@@ -105,6 +111,7 @@ __all__ = [
     "SentBatch",
     "ServerFacts",
     "Standing",
+    "StoredDelays",
     "acquire_reader",
     "add_partitions",
     "allow_writes",
@@ -120,11 +127,14 @@ __all__ = [
     "delete_readers",
     "drop_partition",
     "drop_queue",
+    "due_at_ms",
     "end_of_batches",
     "fence_heads",
     "find_batch",
+    "find_delayed_batch",
     "forbid_writes",
     "forget_readers",
+    "insert_delayed",
     "insert_messages",
     "insert_readers",
     "kill_connection",
