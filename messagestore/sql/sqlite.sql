@@ -35,7 +35,28 @@ CREATE TABLE IF NOT EXISTS queue_gap (
     to_offset   INTEGER NOT NULL,
     cause       TEXT    NOT NULL,
     PRIMARY KEY (queue_id, from_offset)
-) WITHOUT ROWID
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS delayed_message (
+    id        INTEGER PRIMARY KEY AUTOINCREMENT,
+    queue_id  INTEGER NOT NULL,
+    due_at    INTEGER NOT NULL,
+    by_key    INTEGER NOT NULL,
+    known_as  TEXT    NULL,
+    batch_id  BLOB    NOT NULL,
+    position  INTEGER NOT NULL,
+    msg_key   TEXT    NULL,
+    tag       TEXT    NULL,
+    headers   TEXT    NULL,
+    body      BLOB    NOT NULL,
+    trace_id  TEXT    NULL,
+    producer  TEXT    NOT NULL,
+    stored_at INTEGER NOT NULL,
+    attempt   INTEGER NOT NULL,
+    origin    TEXT    NULL,
+    UNIQUE (batch_id, position)
+);
+CREATE INDEX IF NOT EXISTS delayed_message_due ON delayed_message (due_at);
+CREATE INDEX IF NOT EXISTS delayed_message_queue ON delayed_message (queue_id)
 
 -- name: create_message_table
 CREATE TABLE IF NOT EXISTS {table} (
@@ -255,15 +276,6 @@ SELECT COUNT(*), COALESCE(SUM(LENGTH(body) + COALESCE(LENGTH(headers), 0) + COAL
 SELECT page_count * page_size, freelist_count * page_size
   FROM pragma_page_count(), pragma_page_size(), pragma_freelist_count()
 
--- Look-ups (messagestore/search.py), in short ranges of offsets.
-
--- name: search_messages
-SELECT msg_offset, msg_key, tag, headers, body, trace_id, stored_at, attempt
-  FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset
-   AND (:msg_key IS NULL OR msg_key = :msg_key) AND (:tag IS NULL OR tag = :tag)
-   AND (:trace_id IS NULL OR trace_id = :trace_id) AND (:body_part IS NULL OR INSTR(body, :body_part) > 0)
- ORDER BY msg_offset LIMIT :most
-
 -- Failures (messagestore/failures.py): who may report one, and what is copied. `origin` is read of failure
 -- topics only.
 
@@ -283,6 +295,10 @@ SELECT msg_offset, msg_key, tag, headers, body, trace_id, stored_at, attempt, or
 
 -- name: select_stored_copies
 SELECT batch_id, queue_id, stored_at FROM sent_batch WHERE batch_id IN ({batches}) AND queue_id <= 0
+ UNION
+SELECT batch_id, 0, stored_at FROM delayed_message WHERE batch_id IN ({batches})
+ UNION
+SELECT batch_id, -1, died_at FROM dead_message WHERE batch_id IN ({batches})
 
 -- Dead messages (messagestore/dead.py). What is remembered of one in `sent_batch` has the queue -1. An INSERT
 -- whose queue is closed, missing or of another node epoch stores nothing.
@@ -358,3 +374,36 @@ DELETE FROM dead_message WHERE id IN (
      WHERE group_id = :group_id AND topic_id = :topic_id
        AND died_at < CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) - :days * 86400000
      ORDER BY died_at LIMIT :most)
+
+-- Look-ups (messagestore/search.py), in short ranges of offsets.
+
+-- name: search_messages
+SELECT msg_offset, msg_key, tag, headers, body, trace_id, stored_at, attempt
+  FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset
+   AND (:msg_key IS NULL OR msg_key = :msg_key) AND (:tag IS NULL OR tag = :tag)
+   AND (:trace_id IS NULL OR trace_id = :trace_id) AND (:body_part IS NULL OR INSTR(body, :body_part) > 0)
+ ORDER BY msg_offset LIMIT :most
+
+-- Delayed messages (messagestore/delays.py). In `sent_batch` a batch of them has no queue (0), and its first row
+-- instead of an offset.
+
+-- name: delay_head
+SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
+  FROM queue_head WHERE queue_id = :queue AND state = 'rw' AND node_epoch = :node_epoch
+
+-- name: delay_rows
+INSERT INTO delayed_message (queue_id, due_at, by_key, known_as, batch_id, position, msg_key, tag, headers, body,
+                             trace_id, producer, stored_at, attempt, origin)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: delay_batch
+INSERT INTO sent_batch (batch_id, queue_id, first_offset, message_count, digest, stored_at)
+VALUES (:batch_id, 0, (SELECT MIN(id) FROM delayed_message WHERE batch_id = :batch_id), :message_count, :digest,
+        :stored_at)
+
+-- What is remembered of a batch, or, when that was trimmed, what its rows that still wait say.
+-- name: select_delayed_batch
+SELECT first_offset, digest, stored_at FROM sent_batch WHERE batch_id = :batch_id AND queue_id = 0
+ UNION ALL
+SELECT MIN(id - position), NULL, MIN(stored_at)
+  FROM delayed_message WHERE batch_id = :batch_id HAVING COUNT(*) > 0

@@ -77,4 +77,3 @@ def find_copies(session: Session, *, batches: Sequence[bytes]) -> dict[bytes, St
     hexed = ",".join(f"X'{one.hex()}'" for one in batches)
     rows = rows_of(session, "select_stored_copies", batches=hexed)
     return {batch: StoredCopy(queue == DEAD, stored_at_ms) for batch, queue, stored_at_ms in rows}
-

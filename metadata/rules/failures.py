@@ -11,7 +11,9 @@ MAX_ERROR_CHARS = 2_000
 MAX_CLASS_CHARS = 100
 
 
-def copy_id(*, stored_at_ms: int, group_id: int, queue: int, offset: int, attempt: int, rewinds: int) -> bytes:
+def copy_id(
+    *, stored_at_ms: int, group_id: int, queue: int, offset: int, attempt: int, rewinds: int
+) -> bytes:
     """The batch id of the copy that a failure makes: the shape of UUIDv7, the same for every report of it.
 
     Its time is when the failing message was stored, not when it failed: another member that gets the message
