@@ -22,7 +22,16 @@ from django.db import close_old_connections
 from brokerapi import draining, metrics
 from brokerapi.views.about import VERSION
 from catmq_site import master
-from messagestore import connections, nodes, queues, remembered, subscriptions, topics, watcher
+from messagestore import (
+    connections,
+    failure_topics,
+    nodes,
+    queues,
+    remembered,
+    subscriptions,
+    topics,
+    watcher,
+)
 from messagestore.disks import DiskWatch
 from messagestore.heads import board
 from messagestore.partitions import Ahead
@@ -243,6 +252,7 @@ def finish_creations() -> None:
     topics.sweep()
     subscriptions.sweep()
     queues.sweep()
+    failure_topics.sweep()
 
 
 class _Running:

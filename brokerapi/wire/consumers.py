@@ -62,13 +62,14 @@ class HeartbeatRequest(Request, kw_only=True):
     owned: Annotated[list[Owned], Meta(max_length=MAX_OWNED)]
 
 
-class Assigned(Answer, kw_only=True):
-    """A queue to own."""
+class Assigned(Answer, kw_only=True, omit_defaults=True):
+    """A queue to own. `origin_topic`: its topic is a failure topic, with messages of that one to be retried."""
 
     topic: str
     queue: int
     epoch: int
     stopped: bool
+    origin_topic: str | UnsetType = UNSET
 
 
 class HeartbeatAnswer(Answer, kw_only=True):
@@ -233,7 +234,13 @@ COMMIT = Body(CommitRequest)
 def heartbeat_answer(told: consumers.HeartbeatAnswer) -> HeartbeatAnswer:
     """The answer to a heartbeat."""
     assigned = [
-        Assigned(topic=one.topic, queue=one.queue, epoch=one.epoch, stopped=one.stopped)
+        Assigned(
+            topic=one.topic,
+            queue=one.queue,
+            epoch=one.epoch,
+            stopped=one.stopped,
+            origin_topic=one.origin_topic or UNSET,
+        )
         for one in told.assigned
     ]
     return HeartbeatAnswer(generation=told.generation, assigned=assigned, revoked=list(told.revoked))
