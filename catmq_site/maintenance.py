@@ -238,6 +238,7 @@ class Loops:
         self._stopping.set()
         for wake in self._wakes.values():
             wake.set()
+        board.wake_all()  # the watcher of heads waits there for somebody to watch for
         end = time.monotonic() + limit_s
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 
 import pytest
 
 from catmq_site.maintenance import Loop, Loops
+from messagestore.heads import board
 
 LIMIT_S = 20.0
 
@@ -49,3 +51,18 @@ def test_loops_that_pause_end_at_once_and_finish() -> None:
     assert passed.wait(LIMIT_S)
     loops.stop(limit_s=LIMIT_S)
     assert finished.is_set()
+
+
+def test_the_watcher_of_heads_ends_at_once_although_nobody_waits_for_a_head() -> None:
+    looking = threading.Event()
+
+    def run_once() -> None:
+        looking.set()
+        board.somebody_within(LIMIT_S)
+
+    loops = Loops([Loop("heads", 3600.0, run_once)])
+    loops.start()
+    assert looking.wait(LIMIT_S)
+    begun = time.monotonic()
+    loops.stop(limit_s=LIMIT_S)
+    assert time.monotonic() - begun < LIMIT_S / 2
