@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from brokerapi.serializers import Number, Text
+from brokerapi.fields import Number, Text
 
 
 class PlannedQueueAnswer(serializers.Serializer[Any]):

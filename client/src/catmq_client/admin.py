@@ -220,6 +220,10 @@ class Admin:
         body = {"name": name, "queues": queues, **given(settings)}
         return cast(Topic, self._call("POST", "/api/v1/topics", body=body))
 
+    def change_topic(self, name: str, **settings: object) -> TopicRow:
+        """Changes retention_days, keep_unread_days, retention_bytes (None: no limit), keyed, on_unknown, …"""
+        return cast(TopicRow, self._call("PATCH", path_of("topics", topic=name), body=settings))
+
     def expand_topic(
         self, name: str, *, queues: int, node: str | None = None, dry_run: bool = False
     ) -> LayoutChange:
