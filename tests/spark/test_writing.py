@@ -66,7 +66,8 @@ def test_a_task_that_fails_half_way_and_is_tried_again_stores_once(
             raise RuntimeError("the first try ends here")
         return text
 
-    body = F.udf(fail_once)("body").alias("body")
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 50)  # so that some were sent before
+    body = F.udf(fail_once, useArrow=False)("body").alias("body")
     frame = rows(spark, 600, parts=1).select("key", body, "headers")
     with pytest.raises(PySparkException, match="the first try ends here"):
         send(frame, topic, runId="one run", chunkMessages=20)  # a local master gives a task one try
