@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from messagestore.lag import QueueLag
@@ -15,6 +16,7 @@ from metadata.keys import KeyView
 from metadata.nodes import NodeView
 from metadata.pages import Page
 from metadata.rebalance import Moves
+from metadata.rules.delivery import SEPARATOR, Delivery
 from metadata.subscriptions import SubscriptionView
 from metadata.topics import TopicView
 
@@ -75,7 +77,13 @@ def subscriptions(views: Iterable[SubscriptionView]) -> list[dict[str, Any]]:
 
 def subscription(view: SubscriptionView) -> dict[str, Any]:
     """A topic that a group reads."""
-    return _some(view, ("group", "topic", "state", "start", "stopped", "stopped_queues", "created_at_ms"))
+    named = _some(view, ("group", "topic", "state", "start", "stopped", "stopped_queues", "created_at_ms"))
+    return named | delivery(view.delivery)
+
+
+def delivery(settings: Delivery) -> dict[str, Any]:
+    """How messages come; the tags as operators write them."""
+    return {**asdict(settings), "tags": f" {SEPARATOR} ".join(settings.tags)}
 
 
 def offsets(group: str, lags: Sequence[QueueLag]) -> dict[str, Any]:

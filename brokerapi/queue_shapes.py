@@ -7,7 +7,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from brokerapi.serializers import Flag, Number, Request, Text
+from brokerapi.fields import Flag, Number, Request, Text
 from messagestore.drains import QueueDrain, Unread
 from messagestore.queues import Change
 from metadata.topics import QueueView

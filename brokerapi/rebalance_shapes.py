@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from brokerapi.serializers import Flag, Number, Request, Text
+from brokerapi.fields import Flag, Number, Request, Text
 
 
 class RebalanceRequest(Request):

@@ -1,10 +1,13 @@
-"""Looking at messages without a group: by queue and offset, or by message id. Moves no position."""
+"""Looking at messages without a group: by queue and offset, or by message id. Moves no position.
+
+As in pulls, only durable messages are shown: what a crash may take back never had its offset.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from messagestore import connections, tables
+from messagestore import connections, durability, tables
 from messagestore.messages import StoredMessage, masked, parse_message_id
 from metadata import access, snapshot
 from metadata.actors import Actor
@@ -36,11 +39,11 @@ def by_offset(*, topic: str, queue: int, offset: int, limit: int, actor: Actor) 
         raise Invalid.field("offset", f"{offset} is negative; offsets start at 0")
     if not 1 <= limit <= config.max_pull_messages:
         raise Invalid.field("limit", f"{limit} is not within 1 and {config.max_pull_messages}")
+    head = durability.head_of(queue=queue)
+    if head is None:
+        raise NotFound(f"Queue {queue} has no head row on its node.", code=Code.QUEUE_NOT_FOUND)
+    start = max(offset, head.low)
     with connections.node_of(queue).reading() as session:
-        head = tables.read_head(session, queue=queue)
-        if head is None:
-            raise NotFound(f"Queue {queue} has no head row on its node.", code=Code.QUEUE_NOT_FOUND)
-        start = max(offset, head.low)
         messages = tables.select_from(
             session,
             queue=queue,
@@ -57,13 +60,13 @@ def by_id(*, topic: str, message_id: str, actor: Actor) -> Browsed:
     """The message with an id. Needs `browse` on the topic. Raises NotFound (message_not_found), Invalid."""
     queue, offset = parse_message_id(message_id)
     reads = _reads(topic, queue, actor)
+    head = durability.head_of(queue=queue)
     with connections.node_of(queue).reading() as session:
         messages = tables.select_from(session, queue=queue, first=offset, end=offset + 1, most_bytes=1)
-        head = tables.read_head(session, queue=queue)
     if head is not None and offset < head.low:  # its row may be there until its partition goes
         what = f"Message {message_id} was cleaned: queue {queue} is kept from offset {head.low} on."
         raise NotFound(what, code=Code.MESSAGE_NOT_FOUND)
-    if not messages:
+    if not messages or head is None or offset >= head.head:
         raise NotFound(f"Topic {topic} has no message {message_id}.", code=Code.MESSAGE_NOT_FOUND)
     return Browsed(tuple(messages) if reads else tuple(map(masked, messages)), 1, None, not reads)
 

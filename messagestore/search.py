@@ -3,7 +3,7 @@
 There is no index but the primary key: one for each of them would be paid by every send (see
 docs/decisions/look-ups.md). Times bound the offsets by halving, because they never fall within a queue; what
 is left is read in chunks, each a statement of milliseconds that locks nothing. A request reads so many
-offsets, or for so long, and says where to go on.
+offsets, or for so long, and says where to go on. As in pulls, only durable messages are found.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from messagestore import connections, tables
+from messagestore import connections, durability, tables
 from messagestore.messages import StoredMessage, Wanted, masked, message_id, parse_message_id
 from messagestore.sessions import Session
 from messagestore.times import first_at
@@ -97,8 +97,11 @@ class _Look:
 
     def goes_on(self, queue: int, start: int) -> bool:
         """Looks through a queue from an offset on; whether there is room and time for the next one."""
+        head = durability.head_of(queue=queue)
+        if head is None:
+            return True
         with connections.node_of(queue).reading() as session:
-            for first, end in self._chunks(session, queue, start):
+            for first, end in self._chunks(session, queue, (max(start, head.low), head.head)):
                 if self._is_over():
                     self._next = message_id(queue, first)
                     return False
@@ -111,12 +114,8 @@ class _Look:
         full = len(self._messages) >= self._limit or self._bytes >= config.max_pull_bytes
         return full or self._scanned >= MOST_SCANNED or time.monotonic() > self._ends_at
 
-    def _chunks(self, session: Session, queue: int, start: int) -> Iterator[tuple[int, int]]:
-        """Offsets first … end-1, rising; none in declared gaps."""
-        head = tables.read_head(session, queue=queue)
-        if head is None:
-            return
-        bounds = max(start, head.low), head.head
+    def _chunks(self, session: Session, queue: int, bounds: tuple[int, int]) -> Iterator[tuple[int, int]]:
+        """Offsets first … end-1 within the bounds, rising; none in declared gaps."""
         if self._times.from_ms is not None:
             bounds = first_at(session, queue=queue, bounds=bounds, at_ms=self._times.from_ms), bounds[1]
         if self._times.to_ms is not None:

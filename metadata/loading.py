@@ -161,6 +161,8 @@ def _topic(row: Topic, queues: tuple[int, ...]) -> TopicInfo:
         queues=queues,
         retention_days=row.retention_days,
         retention_bytes=row.retention_bytes,
+        failure_group=row.failure_group_id,
+        failure_of=row.failure_of_id,
     )
 
 
@@ -177,6 +179,7 @@ def _subscription(row: ConsumerGroupTopic) -> SubscriptionInfo:
         start=row.start,
         stopped=row.stopped,
         stopped_queues=frozenset(row.stopped_queues),
+        delivery=row.delivery,
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from django.http import HttpResponse
 
-from brokerapi import answers, serializers
+from brokerapi import answers
+from brokerapi import subscription_shapes as shapes
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import list_of, operation
 from messagestore import subscriptions
@@ -15,9 +16,7 @@ from metadata import subscriptions as subscription_rows
 class Subscriptions(Endpoint):
     """/groups/{group}/subscriptions"""
 
-    @operation(
-        "listSubscriptions", tag="groups", answer=list_of("subscriptions", serializers.SubscriptionAnswer)
-    )
+    @operation("listSubscriptions", tag="groups", answer=list_of("subscriptions", shapes.SubscriptionAnswer))
     def get(self, call: Call, group: str) -> HttpResponse:
         """The topics a group reads."""
         view = groups.describe(name=group, actor=call.actor)
@@ -26,13 +25,13 @@ class Subscriptions(Endpoint):
     @operation(
         "subscribe",
         tag="groups",
-        request=serializers.SubscriptionCreate,
-        answer=serializers.SubscriptionAnswer,
+        request=shapes.SubscriptionCreate,
+        answer=shapes.SubscriptionAnswer,
         status=201,
     )
     def post(self, call: Call, group: str) -> HttpResponse:
         """Lets a group read a topic, from its earliest or its latest message on."""
-        asked = call.fields(serializers.SubscriptionCreate)
+        asked = call.fields(shapes.SubscriptionCreate)
         made = subscriptions.create(group=group, topic=asked["topic"], start=asked["start"], actor=call.actor)
         return call.created(answers.subscription(made), "groups", group, "subscriptions", asked["topic"])
 
@@ -40,7 +39,7 @@ class Subscriptions(Endpoint):
 class Subscription(Endpoint):
     """/groups/{group}/subscriptions/{topic}"""
 
-    @operation("showSubscription", tag="groups", answer=serializers.SubscriptionAnswer)
+    @operation("showSubscription", tag="groups", answer=shapes.SubscriptionAnswer)
     def get(self, call: Call, group: str, topic: str) -> HttpResponse:
         """One subscription."""
         view = subscription_rows.named(group=group, topic=topic, actor=call.actor)
@@ -49,12 +48,12 @@ class Subscription(Endpoint):
     @operation(
         "changeSubscription",
         tag="groups",
-        request=serializers.SubscriptionChange,
-        answer=serializers.SubscriptionAnswer,
+        request=shapes.SubscriptionChange,
+        answer=shapes.SubscriptionAnswer,
     )
     def patch(self, call: Call, group: str, topic: str) -> HttpResponse:
         """Stops or starts reading of one topic."""
-        settings = call.fields(serializers.SubscriptionChange)
+        settings = call.fields(shapes.SubscriptionChange)
         changed = subscription_rows.update(group=group, topic=topic, settings=settings, actor=call.actor)
         return call.answer(answers.subscription(changed))
 

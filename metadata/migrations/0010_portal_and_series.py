@@ -10,7 +10,7 @@ import metadata.models.fields
 class Migration(migrations.Migration):
     """Only adds; nothing that was there is looked at."""
 
-    dependencies = (("metadata", "0006_node_loss"),)
+    dependencies = (("metadata", "0007_delivery"),)
 
     operations = (
         migrations.CreateModel(

@@ -7,9 +7,15 @@ from django.db.models import F, Q
 
 from metadata.models.fields import MAX_NAME, NameField
 from metadata.models.topics import Topic
+from metadata.rules.delivery import RETRY_DELAYS_S, Delivery, tags_of
 
 MIN_SESSION_TIMEOUT_MS = 2_000
 MAX_SESSION_TIMEOUT_MS = 300_000
+
+
+def default_delays() -> list[int]:
+    """The pauses before the retries of a subscription that names none, in seconds."""
+    return list(RETRY_DELAYS_S)
 
 
 class ConsumerGroup(models.Model):
@@ -88,6 +94,20 @@ class ConsumerGroupTopic(models.Model):
     start = models.CharField(max_length=10, choices=Start.choices)
     stopped = models.BooleanField(default=False)
     stopped_queues = models.JSONField(default=list, blank=True)  # ids of queues that are not read for now
+    # How messages come; the meaning of each stands at metadata.rules.delivery.Delivery.
+    ordered = models.BooleanField(default=False)
+    retries = models.PositiveIntegerField(default=16)
+    retry_delays_s = models.JSONField(default=default_delays)
+    dead_days = models.PositiveIntegerField(default=30)
+    delay_s = models.PositiveIntegerField(default=0)
+    tags = models.CharField(max_length=1000, blank=True)
+    handler_timeout_ms = models.PositiveIntegerField(null=True, blank=True)
+    breaker_failures = models.PositiveIntegerField(null=True, blank=True)
+    breaker_pause_s = models.PositiveIntegerField(default=30)
+    threads = models.PositiveIntegerField(null=True, blank=True)
+    handler_batch = models.PositiveIntegerField(null=True, blank=True)
+    max_poll_records = models.PositiveIntegerField(null=True, blank=True)
+    fetch_max_wait_ms = models.PositiveIntegerField(null=True, blank=True)
     progress = models.BigIntegerField(default=0)
     active_at = models.DateTimeField(null=True, blank=True)
     lag = models.BigIntegerField(null=True, blank=True)
@@ -107,3 +127,22 @@ class ConsumerGroupTopic(models.Model):
 
     def __str__(self) -> str:
         return f"subscription {self.pk}"
+
+    @property
+    def delivery(self) -> Delivery:
+        """Its settings of how messages come."""
+        return Delivery(
+            ordered=self.ordered,
+            retries=self.retries,
+            retry_delays_s=tuple(self.retry_delays_s),
+            dead_days=self.dead_days,
+            delay_s=self.delay_s,
+            tags=tags_of(self.tags),
+            handler_timeout_ms=self.handler_timeout_ms,
+            breaker_failures=self.breaker_failures,
+            breaker_pause_s=self.breaker_pause_s,
+            threads=self.threads,
+            handler_batch=self.handler_batch,
+            max_poll_records=self.max_poll_records,
+            fetch_max_wait_ms=self.fetch_max_wait_ms,
+        )

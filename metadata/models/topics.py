@@ -46,6 +46,17 @@ class Topic(models.Model):
     retention_bytes = models.PositiveBigIntegerField(null=True, blank=True)
     layout = models.TextField(blank=True)  # JSON list of 1,024 queue ids; '' while creating
     layout_version = models.BigIntegerField(default=0)
+    # Of a failure topic: whose failed messages it holds. Names are only for people and old clients.
+    failure_group = models.ForeignKey(
+        "metadata.ConsumerGroup",
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="failure_topics",
+    )
+    failure_of = models.ForeignKey(
+        "self", on_delete=models.PROTECT, null=True, blank=True, related_name="failure_topics"
+    )
     owners = models.CharField(max_length=1000, blank=True)
     department = models.CharField(max_length=200, blank=True)
     alarm_emails = models.CharField(max_length=1000, blank=True)
@@ -62,6 +73,7 @@ class Topic(models.Model):
             ),
             models.CheckConstraint(condition=Q(keyed__in=("strict", "available")), name="topic_keyed"),
             models.CheckConstraint(condition=Q(on_unknown__in=("fail", "resend")), name="topic_on_unknown"),
+            models.UniqueConstraint(fields=("failure_group", "failure_of"), name="topic_failure_pair"),
             models.CheckConstraint(condition=Q(retention_days__gte=1), name="topic_retention_days"),
             models.CheckConstraint(
                 condition=~Q(state="deleted") | Q(deleted_at__isnull=False), name="topic_deleted_at"

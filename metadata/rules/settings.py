@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from metadata.errors import FieldError, Invalid
+from metadata.rules.delivery import tags_of
 from metadata.rules.eligibility import networks
 
 Check = Callable[[Any], str | None]  # what is wrong with a value, None if nothing
@@ -65,6 +66,24 @@ def ids(value: Any) -> str | None:
     return None if good and len(set(value)) == len(value) else "must be a list of different ids"
 
 
+def tag_filter(value: Any) -> str | None:
+    """Tags joined by ||, or a text for all messages: '' or *."""
+    if (problem := text(1000)(value)) is not None:
+        return problem
+    try:
+        tags_of(value)
+    except ValueError as error:
+        return f"{error}: write tags joined by ||, such as new || paid, or * for all messages"
+    return None
+
+
+def delays(value: Any) -> str | None:
+    """Some pauses in seconds."""
+    good = isinstance(value, list) and 0 < len(value) <= 100 and all(DELAY(one) is None for one in value)
+    return None if good else "must be a list of 1 to 100 whole numbers of seconds, each up to 31536000"
+
+
+DELAY = whole(0, 365 * 86_400)  # s
 PEOPLE: Fields = {
     "owners": text(1000),
     "department": text(200),
@@ -85,7 +104,22 @@ LIMITS: Fields = {
     "max_active_members": whole(1, 1_000_000, or_null=True),
 }
 GROUP: Fields = {"session_timeout_ms": whole(2_000, 300_000), "stopped": truth, **LIMITS, **PEOPLE}
-SUBSCRIPTION: Fields = {"stopped": truth, "stopped_queues": ids}
+DELIVERY: Fields = {  # metadata.rules.delivery.Delivery
+    "ordered": truth,
+    "retries": whole(0, 1000),
+    "retry_delays_s": delays,
+    "dead_days": whole(1, 3650),
+    "delay_s": DELAY,
+    "tags": tag_filter,
+    "handler_timeout_ms": whole(100, 86_400_000, or_null=True),
+    "breaker_failures": whole(1, 1_000_000, or_null=True),
+    "breaker_pause_s": whole(1, 86_400),
+    "threads": whole(1, 1000, or_null=True),
+    "handler_batch": whole(1, 1000, or_null=True),
+    "max_poll_records": whole(1, 1000, or_null=True),
+    "fetch_max_wait_ms": whole(0, 30_000, or_null=True),
+}
+SUBSCRIPTION: Fields = {"stopped": truth, "stopped_queues": ids, **DELIVERY}
 NODE: Fields = {
     "state": one_of("read_write", "read_only", "offline"),
     "special": truth,

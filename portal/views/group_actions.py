@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.utils.translation import gettext as _
@@ -25,7 +25,7 @@ SETTINGS = ("session_timeout_ms", "max_active_members", "allow_addresses", "deny
 class GroupSettings(PeopleFields):
     """Settings of a group."""
 
-    field_order = SETTINGS
+    field_order: ClassVar[tuple[str, ...]] = SETTINGS
 
     session_timeout_ms = forms.IntegerField(
         label=lazy("Session timeout, ms"),
@@ -57,7 +57,7 @@ class NewGroup(GroupSettings):
             ("broadcasting", lazy("broadcasting: every instance reads all")),
         ),
     )
-    field_order = ("name", "mode", *SETTINGS)
+    field_order: ClassVar[tuple[str, ...]] = ("name", "mode", *SETTINGS)
 
 
 class Subscribing(forms.Form):

@@ -50,7 +50,7 @@ class Steady:
                 self.journal.tell("error", error=repr(error))
                 return
             receipt = done.result()
-            where = {"queue": receipt.queue, "offset": receipt.offset}
+            where = {"queue": receipt.queue, "offset": receipt.offset, "number": number}
             self.journal.tell("sent", **where, asked=asked, due=due, took_s=took_s)
 
         future.add_done_callback(told)
