@@ -145,7 +145,8 @@ def update(
     row.is_staff = row.is_superuser = administrator
     row.is_active = active
     row.save()
-    if not _users().filter(is_superuser=True, is_active=True).exists():
+    was_one = before["administrator"] and before["active"]
+    if was_one and not _users().filter(is_superuser=True, is_active=True).exists():
         raise Conflict(f"{name} is the last administrator.", code=Code.IN_USE)
     UserRights.objects.update_or_create(name=name, defaults={"rights": values})
     after = {"administrator": administrator, "active": active, "rights": values}

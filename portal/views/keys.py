@@ -33,9 +33,9 @@ MEANING: dict[str, Text] = {
 
 def keys_list(request: HttpRequest) -> HttpResponse:
     """All keys."""
+    access.require(actor(request), "admin", "*", what="key")
     window = Window(search=wanted(request).search, limit=MOST)
     found = keys.page(window=window, actor=actor(request)).items
-    access.require(actor(request), "admin", "*", what="key")
     columns = (Column(_("Key")), Column(_("Rights")), Column(_("Created (UTC)")), Column(_("Change")))
     hint = Empty(_("No key is here, or none fits the search."), "python manage.py create_api_key --help")
     table = listed(request, columns, Listed(found, len(found), 1, 1), row=_row, empty=hint)

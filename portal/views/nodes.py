@@ -11,8 +11,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
 from messagestore import connections, disks, nodes
+from metadata import access, snapshot
 from metadata import nodes as node_rows
-from metadata import snapshot
 from metadata.errors import CatmqError, NodeUnavailable
 from metadata.listing.pages import Listed
 from metadata.nodes import NodeView
@@ -31,6 +31,7 @@ MOST = 1000
 
 def nodes_list(request: HttpRequest) -> HttpResponse:
     """All nodes."""
+    access.require(actor(request), "admin", "*", what="node")
     window = Window(search=wanted(request).search, limit=MOST)
     found = node_rows.page(window=window, actor=actor(request)).items
     latencies, away = nodes.latencies(), set(connections.away())
