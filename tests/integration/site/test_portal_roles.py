@@ -22,9 +22,10 @@ READS = (
 )  # fmt: skip
 ADMIN = (
     "nodes", "node", "node-register", "node-test", "node-settings", "node-delete", "broker-state",
-    "broker-forget", "job-run", "keys", "key-create", "key-delete", "users", "user-create", "user", "settings",
-    "checks",
+    "broker-forget", "job-run", "keys", "key-create", "key-delete", "users", "user-create", "user",
+    "settings", "checks",
 )  # fmt: skip
+NAMES = {"gro": "billing", "sub": "billing", "uns": "billing", "nod": "main", "use": "uma"}
 PAGES = [one for one in urlpatterns if one.name not in OPEN]
 BODY = b'{"secret": "treasure"}'
 
@@ -51,8 +52,7 @@ def url_of(page: URLPattern, world: dict[str, object]) -> str:
     words = {}
     for word in page.pattern.converters:
         if word == "name":
-            words[word] = {"gro": "billing", "top": "orders", "que": "orders", "sub": "billing", "uns": "billing",
-                           "nod": "main", "use": "uma"}.get(str(page.name)[:3], "orders")  # fmt: skip
+            words[word] = NAMES.get(str(page.name)[:3], "orders")
         else:
             words[word] = world[word]
     return reverse(str(page.name), kwargs=words)
