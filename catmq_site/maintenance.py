@@ -22,7 +22,7 @@ from django.db import close_old_connections
 from brokerapi import draining, metrics
 from brokerapi.views.about import VERSION
 from catmq_site import master
-from messagestore import connections, failure_topics, nodes, queues, subscriptions, topics, watcher
+from messagestore import connections, failure_topics, nodes, queues, redrives, subscriptions, topics, watcher
 from messagestore.disks import DiskWatch
 from messagestore.heads import board
 from messagestore.partitions import Ahead
@@ -64,6 +64,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop]:
         leased("rebalances", 1.0, overdue.run_once, first=overdue.look),
         leased("unfinished", 30.0, finish_creations),
         leased("partitions", 5.0, Ahead().run_once),
+        leased("redrives", redrives.EVERY_S, redrives.Redriver().run_once),
         leased("disks", 5.0, DiskWatch().run_once),
     ]
 

@@ -62,6 +62,9 @@ class PulledQueue(NamedTuple):
     low: int | None = None
     gap: tuple[int, int] | None = None
     stale: bool = False
+    origins: Sequence[
+        str | None
+    ] = ()  # of a failure topic's messages: where they came from (failures.Origin)
 
     @property
     def messages(self) -> list[StoredMessage]:
@@ -216,6 +219,7 @@ def _without_rows(ask: PullQueue, position: Position | None, consumer: ConsumerI
 def _with_rows(session: Session, ask: PullQueue, consumer: ConsumerId, budget: _Budget) -> PulledQueue:
     durable = board.known(ask.queue)  # above the offset
     wanted = budget.rows(ask.queue, durable - ask.offset)
+    origins: list[str | None] = []
     try:
         position, rows = tables.select_owned(
             session,
@@ -223,6 +227,7 @@ def _with_rows(session: Session, ask: PullQueue, consumer: ConsumerId, budget: _
             first=ask.offset,
             end=ask.offset + wanted,
             most_bytes=_OVERSHOOT * budget.size,
+            origins=origins if snapshot.current().holds_failures(ask.queue) else None,
         )
     except faults.Final as fault:  # this queue's table is missing or was altered; the others go on
         suspects.report(ask.queue, offset=ask.offset, why=fault.detail)
@@ -235,7 +240,9 @@ def _with_rows(session: Session, ask: PullQueue, consumer: ConsumerId, budget: _
         return _explained(session, ask, position.head)
     taken = budget.take(ask.queue, rows[:count])
     suspects.delivered(ask.queue, next_offset=ask.offset + len(taken))
-    return PulledQueue(ask.queue, "ok", taken, ask.offset + len(taken), min(position.head, durable))
+    following = ask.offset + len(taken)
+    head = min(position.head, durable)
+    return PulledQueue(ask.queue, "ok", taken, following, head, origins=origins[: len(taken)])
 
 
 def _explained(session: Session, ask: PullQueue, head: int) -> PulledQueue:
