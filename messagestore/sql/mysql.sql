@@ -58,8 +58,7 @@ CREATE TABLE IF NOT EXISTS delayed_message (
     attempt   SMALLINT     NOT NULL,
     origin    TEXT         NULL,
     UNIQUE KEY delayed_message_batch (batch_id, position),
-    KEY delayed_message_due (due_at),
-    KEY delayed_message_queue (queue_id)
+    KEY delayed_message_due (queue_id, due_at)
 ) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
 
 -- name: create_message_table

@@ -55,8 +55,7 @@ CREATE TABLE IF NOT EXISTS delayed_message (
     origin    TEXT    NULL,
     UNIQUE (batch_id, position)
 );
-CREATE INDEX IF NOT EXISTS delayed_message_due ON delayed_message (due_at);
-CREATE INDEX IF NOT EXISTS delayed_message_queue ON delayed_message (queue_id)
+CREATE INDEX IF NOT EXISTS delayed_message_due ON delayed_message (queue_id, due_at)
 
 -- name: create_message_table
 CREATE TABLE IF NOT EXISTS {table} (
