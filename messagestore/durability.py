@@ -43,6 +43,14 @@ def confirm(*, node_id: int, heads: Heads) -> None:
         raise NodeUnavailable(fault.detail) from fault
 
 
+def settle(*, node_id: int) -> None:
+    """Returns when all that could be seen on a node before is durable there. Raises NodeUnavailable."""
+    try:
+        _barrier(node_id).submit({})
+    except faults.Ambiguous as fault:
+        raise NodeUnavailable(fault.detail) from fault
+
+
 def head_of(*, queue: int) -> tables.Head | None:
     """The head row of a queue when all messages below its head are durable; None if there is no row.
 

@@ -83,6 +83,7 @@ class Config:
     max_pull_messages: int = 1000  # messages in one answer
     max_pull_bytes: int = 8 << 20  # bodies in one answer, bytes; one oversize message alone may exceed it
     max_wait_ms: int = 30_000  # longest wait of a pull, ms
+    scan_limit: int = 10_000  # messages that a pull with a tag filter passes at most, per queue
     max_topic_queues: int = 256  # queues of one topic
 
     @property

@@ -67,7 +67,7 @@ class Heartbeat(Endpoint):
         member, asked = call.consumer(consumer), call.read(wire.HEARTBEAT)
         owned = [(queue.queue, queue.epoch) for queue in asked.owned]
         told = consumers.heartbeat(consumer=member, generation=asked.generation, owned=owned)
-        return call.answer(wire.heartbeat_answer(told))
+        return call.answer(wire.heartbeat_answer(told, member.group_id))
 
 
 class Acquire(Endpoint):

@@ -76,6 +76,10 @@ class _Readers:
         """Where the active groups stand."""
         return [row.committed for row in self.rows.get(queue, ()) if row.group_id in self.active]
 
+    def positions(self, queue: int) -> list[int]:
+        """Where all groups stand."""
+        return [row.committed for row in self.rows.get(queue, ())]
+
     def losses(self, queue: int, low: int, keep_from: int) -> tuple[Loss, ...]:
         """What goes unread, by group."""
         worst: dict[int, int] = {}
@@ -224,6 +228,8 @@ class _Planner:
     def _by_age(self) -> int:
         """The offset to keep from by age."""
         expired = self._older_than(self._topic.retention_days)
+        if self._topic.kind == "failure":  # a retry that nobody has read never goes
+            return min([expired, *self._readers.positions(self._queue)])
         days = self._topic.keep_unread_days
         unread = self._readers.kept_for(self._queue)
         if days <= self._topic.retention_days or min(unread, default=expired) >= expired:

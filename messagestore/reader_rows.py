@@ -1,0 +1,30 @@
+"""The reader rows of a subscription, on the nodes of its queues: made when it is made, gone when it goes."""
+
+from __future__ import annotations
+
+from messagestore import connections, tables
+from metadata import instances
+from metadata.subscriptions import EPOCHS_EACH, SubscriptionView
+
+
+def insert(subscription: SubscriptionView) -> None:
+    """Makes them where the subscription starts, for each instance of a broadcasting group."""
+    readers = instances.readers(subscription.group_id)
+    for node, mine in connections.by_node(subscription.queues):
+        with node.writing() as session:
+            tables.insert_readers(
+                session,
+                group_id=subscription.group_id,
+                queues=mine,
+                epoch=subscription.base_epoch,
+                latest=subscription.start == "latest",
+                instances=readers,
+            )
+
+
+def delete(subscription: SubscriptionView) -> None:
+    """Removes them; the epoch keeps it from touching a later subscription of the same pair."""
+    below = subscription.base_epoch + EPOCHS_EACH
+    for node, mine in connections.by_node(subscription.queues):
+        with node.writing() as session:
+            tables.delete_readers(session, group_id=subscription.group_id, queues=mine, below=below)
