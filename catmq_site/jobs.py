@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from django.contrib.sessions.models import Session
 from django.utils import timezone
 
-from messagestore import batches, drains, instances, nodes, retention, topics
-from metadata import actors, alarms, audit, brokers, history, job_runs, rebalance, snapshot
+from messagestore import batches, drains, instances, lag, nodes, retention, topics
+from metadata import actors, alarms, audit, brokers, history, job_runs, rebalance, series, snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,26 @@ def forget_instances() -> int:
     return instances.forget()
 
 
+def record_lag() -> int:
+    """Records how far every subscription is behind, for lists and charts."""
+    snapshot.refresh()
+    return lag.record()
+
+
+def roll_up() -> int:
+    """Sums the minutes of charts up into quarters of an hour and days."""
+    return series.roll_up()
+
+
+def trim_series() -> int:
+    """Deletes the figures of charts that are older than they are kept."""
+    return series.trim()
+
+
 JOBS = {
+    "record_lag": Job("Record how far every group is behind", 1, record_lag),
+    "roll_up": Job("Sum up figures of minutes for charts of weeks and years", 5, roll_up),
+    "trim_series": Job("Delete old figures of charts", 10, trim_series),
     "sweep_rebalances": Job("Rebalance groups that nobody has rebalanced", 1, sweep_rebalances),
     "trim_history": Job("Delete old rebalances from the history", 5, trim_history),
     "forget_instances": Job("Forget long gone instances of broadcasting groups", 60, forget_instances),

@@ -89,8 +89,7 @@ class Pull(Endpoint):
         """Reads messages from positions on, waiting up to `wait_ms` for the first."""
         member, asked = call.consumer(consumer), call.read(wire.PULL)
         pulled = longpoll.pull_or_wait(consumer=member, asked=asked.asked())
-        metrics.PULLS.inc()
-        metrics.PULLED.inc(sum(len(queue.rows) for queue in pulled.queues))
+        metrics.count_pulled(member.group_id, pulled.queues)
         return call.answer(wire.pull_answer(pulled, call.kind))
 
 

@@ -15,7 +15,9 @@ from metadata.models.nodes import DbNode
 from metadata.models.operations import AuditLog, ChangeCounter, ChangeLog, JobRun, Lease
 from metadata.models.queues import Queue
 from metadata.models.rebalances import Rebalance, RebalanceMove
+from metadata.models.series import Sample
 from metadata.models.topics import Topic
+from metadata.models.users import UserRights
 
 __all__ = [
     "Alarm",
@@ -39,5 +41,7 @@ __all__ = [
     "QueueOffset",
     "Rebalance",
     "RebalanceMove",
+    "Sample",
     "Topic",
+    "UserRights",
 ]
