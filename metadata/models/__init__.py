@@ -15,6 +15,7 @@ from metadata.models.nodes import DbNode
 from metadata.models.operations import AuditLog, ChangeCounter, ChangeLog, JobRun, Lease
 from metadata.models.queues import Queue
 from metadata.models.rebalances import Rebalance, RebalanceMove
+from metadata.models.reports import Report, ReportRow
 from metadata.models.topics import Topic
 
 __all__ = [
@@ -39,5 +40,7 @@ __all__ = [
     "QueueOffset",
     "Rebalance",
     "RebalanceMove",
+    "Report",
+    "ReportRow",
     "Topic",
 ]
