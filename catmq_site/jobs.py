@@ -12,7 +12,7 @@ from django.contrib.sessions.models import Session
 from django.utils import timezone
 
 from messagestore import batches, drains, instances, lag, nodes, retention, topics
-from metadata import actors, alarms, audit, brokers, history, job_runs, rebalance, series, snapshot
+from metadata import actors, alarms, audit, brokers, history, job_runs, rebalance, reports, series, snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,11 @@ def trim_job_runs() -> int:
     return job_runs.trim()
 
 
+def trim_reports() -> int:
+    """Deletes old reports."""
+    return reports.trim()
+
+
 def sweep_rebalances() -> int:
     """Rebalances the groups whose mark is set, or that have a queue without a reader; how many."""
     return rebalance.each({*rebalance.pending(), *rebalance.neglected()})
@@ -127,6 +132,7 @@ JOBS = {
     "forget_brokers": Job("Forget brokers that were not seen for 7 days", 60, forget_brokers),
     "clear_sessions": Job("Delete expired web sessions", 24 * 60, clear_sessions),
     "trim_job_runs": Job("Delete old records of job runs", 24 * 60, trim_job_runs),
+    "trim_reports": Job("Delete reports older than 400 days", 24 * 60, trim_reports),
 }
 
 

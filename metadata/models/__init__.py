@@ -15,6 +15,7 @@ from metadata.models.nodes import DbNode
 from metadata.models.operations import AuditLog, ChangeCounter, ChangeLog, JobRun, Lease
 from metadata.models.queues import Queue
 from metadata.models.rebalances import Rebalance, RebalanceMove
+from metadata.models.reports import Report, ReportRow
 from metadata.models.series import Sample
 from metadata.models.topics import Topic
 from metadata.models.users import UserRights
@@ -41,6 +42,8 @@ __all__ = [
     "QueueOffset",
     "Rebalance",
     "RebalanceMove",
+    "Report",
+    "ReportRow",
     "Sample",
     "Topic",
     "UserRights",
