@@ -11,8 +11,20 @@ from dataclasses import dataclass
 from django.contrib.sessions.models import Session
 from django.utils import timezone
 
-from messagestore import batches, dead, drains, instances, nodes, retention, topics
-from metadata import actors, alarms, audit, brokers, history, job_runs, rebalance, redrives, snapshot
+from messagestore import batches, dead, drains, instances, lag, nodes, retention, topics
+from metadata import (
+    actors,
+    alarms,
+    audit,
+    brokers,
+    history,
+    job_runs,
+    rebalance,
+    redrives,
+    reports,
+    series,
+    snapshot,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +93,11 @@ def trim_job_runs() -> int:
     return job_runs.trim()
 
 
+def trim_reports() -> int:
+    """Deletes old reports."""
+    return reports.trim()
+
+
 def sweep_rebalances() -> int:
     """Rebalances the groups whose mark is set, or that have a queue without a reader; how many."""
     return rebalance.each({*rebalance.pending(), *rebalance.neglected()})
@@ -99,7 +116,26 @@ def forget_instances() -> int:
     return instances.forget()
 
 
+def record_lag() -> int:
+    """Records how far every subscription is behind, for lists and charts."""
+    snapshot.refresh()
+    return lag.record()
+
+
+def roll_up() -> int:
+    """Sums the minutes of charts up into quarters of an hour and days."""
+    return series.roll_up()
+
+
+def trim_series() -> int:
+    """Deletes the figures of charts that are older than they are kept."""
+    return series.trim()
+
+
 JOBS = {
+    "record_lag": Job("Record how far every group is behind", 1, record_lag),
+    "roll_up": Job("Sum up figures of minutes for charts of weeks and years", 5, roll_up),
+    "trim_series": Job("Delete old figures of charts", 10, trim_series),
     "sweep_rebalances": Job("Rebalance groups that nobody has rebalanced", 1, sweep_rebalances),
     "trim_history": Job("Delete old rebalances from the history", 5, trim_history),
     "forget_instances": Job("Forget long gone instances of broadcasting groups", 60, forget_instances),
@@ -114,6 +150,7 @@ JOBS = {
     "forget_brokers": Job("Forget brokers that were not seen for 7 days", 60, forget_brokers),
     "clear_sessions": Job("Delete expired web sessions", 24 * 60, clear_sessions),
     "trim_job_runs": Job("Delete old records of job runs", 24 * 60, trim_job_runs),
+    "trim_reports": Job("Delete reports older than 400 days", 24 * 60, trim_reports),
 }
 
 

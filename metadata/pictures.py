@@ -11,6 +11,7 @@ from metadata.rules.delivery import Delivery
 from metadata.rules.routing import queue_for_key
 
 V = TypeVar("V")
+_DEFAULTS = Delivery()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,16 @@ class Snapshot:
     def subscriptions_of(self, group_id: int) -> tuple[SubscriptionInfo, ...]:
         """The subscriptions of a group, in any state."""
         return self.subscriptions_by_group.get(group_id, ())
+
+    def delivery(self, group_id: int, topic_id: int) -> Delivery:
+        """How a group gets the messages of a topic; the defaults where it does not subscribe."""
+        mine = (one.delivery for one in self.subscriptions_of(group_id) if one.topic_id == topic_id)
+        return next(mine, _DEFAULTS)
+
+    def tags(self, group_id: int, queue: int) -> tuple[str, ...]:
+        """The tags that a group takes of a queue's messages; none: all."""
+        info = self.queues.get(queue)
+        return self.delivery(group_id, info.topic_id).tags if info is not None else ()
 
     def stopped(self, group_id: int, queue: QueueInfo) -> bool:
         """Whether an operator stopped the group, its subscription to the topic, or the queue in it.

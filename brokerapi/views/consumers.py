@@ -67,7 +67,7 @@ class Heartbeat(Endpoint):
         member, asked = call.consumer(consumer), call.read(wire.HEARTBEAT)
         owned = [(queue.queue, queue.epoch) for queue in asked.owned]
         told = consumers.heartbeat(consumer=member, generation=asked.generation, owned=owned)
-        return call.answer(wire.heartbeat_answer(told))
+        return call.answer(wire.heartbeat_answer(told, member.group_id))
 
 
 class Acquire(Endpoint):
@@ -89,8 +89,7 @@ class Pull(Endpoint):
         """Reads messages from positions on, waiting up to `wait_ms` for the first."""
         member, asked = call.consumer(consumer), call.read(wire.PULL)
         pulled = longpoll.pull_or_wait(consumer=member, asked=asked.asked())
-        metrics.PULLS.inc()
-        metrics.PULLED.inc(sum(len(queue.rows) for queue in pulled.queues))
+        metrics.count_pulled(member.group_id, pulled.queues)
         return call.answer(wire.pull_answer(pulled, call.kind))
 
 

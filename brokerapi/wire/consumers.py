@@ -12,6 +12,7 @@ from brokerapi import formats
 from brokerapi.longpoll import Asked, Pulled
 from brokerapi.parsers import Body
 from brokerapi.wire.base import Answer, Id, Request, ShortText
+from brokerapi.wire.delivery import DeliverySettings, delivery_settings
 from brokerapi.wire.messages import StoredAnswer, stored_rows, with_origins
 from messagestore import positions
 from messagestore.positions import Claim, CommitOffset
@@ -73,11 +74,15 @@ class Assigned(Answer, kw_only=True, omit_defaults=True):
 
 
 class HeartbeatAnswer(Answer, kw_only=True):
-    """What to own and what to give up, in `generation`; in a broadcasting group giving up needs no word."""
+    """What to own and what to give up, in `generation`; in a broadcasting group giving up needs no word.
+
+    `subscriptions`: how the messages of each topic in it come; they may change with any answer.
+    """
 
     generation: int
     assigned: list[Assigned]
     revoked: list[int]
+    subscriptions: dict[str, DeliverySettings]
 
 
 class AcquireRequest(Request, kw_only=True):
@@ -232,8 +237,8 @@ PULL = Body(PullRequest)
 COMMIT = Body(CommitRequest)
 
 
-def heartbeat_answer(told: consumers.HeartbeatAnswer) -> HeartbeatAnswer:
-    """The answer to a heartbeat."""
+def heartbeat_answer(told: consumers.HeartbeatAnswer, group_id: int) -> HeartbeatAnswer:
+    """The answer to a heartbeat of a member of the group."""
     assigned = [
         Assigned(
             topic=one.topic,
@@ -244,7 +249,12 @@ def heartbeat_answer(told: consumers.HeartbeatAnswer) -> HeartbeatAnswer:
         )
         for one in told.assigned
     ]
-    return HeartbeatAnswer(generation=told.generation, assigned=assigned, revoked=list(told.revoked))
+    return HeartbeatAnswer(
+        generation=told.generation,
+        assigned=assigned,
+        revoked=list(told.revoked),
+        subscriptions=delivery_settings(group_id, {one.topic for one in told.assigned}),
+    )
 
 
 def acquire_answer(acquired: Sequence[positions.Acquired], generation: int) -> AcquireAnswer:

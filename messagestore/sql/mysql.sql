@@ -149,6 +149,11 @@ SELECT msg_offset, msg_key, tag, headers, body, trace_id,
        CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED), attempt
   FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset ORDER BY msg_offset
 
+-- name: select_tagged_messages
+SELECT msg_offset, msg_key, tag, IF(tag IN ({tags}), headers, NULL), IF(tag IN ({tags}), body, NULL), trace_id,
+       CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED), attempt
+  FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset ORDER BY msg_offset
+
 -- name: select_closed_heads
 SELECT queue_id, state FROM queue_head WHERE state <> 'rw'
 

@@ -136,6 +136,11 @@ SELECT h.queue_id, h.head, h.low, r.epoch, r.owner, r.committed
 SELECT msg_offset, msg_key, tag, headers, body, trace_id, stored_at, attempt
   FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset ORDER BY msg_offset
 
+-- name: select_tagged_messages
+SELECT msg_offset, msg_key, tag, IIF(tag IN ({tags}), headers, NULL), IIF(tag IN ({tags}), body, NULL), trace_id,
+       stored_at, attempt
+  FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset ORDER BY msg_offset
+
 -- name: select_closed_heads
 SELECT queue_id, state FROM queue_head WHERE state <> 'rw'
 

@@ -16,7 +16,10 @@ from metadata.models.nodes import DbNode
 from metadata.models.operations import AuditLog, ChangeCounter, ChangeLog, JobRun, Lease
 from metadata.models.queues import Queue
 from metadata.models.rebalances import Rebalance, RebalanceMove
+from metadata.models.reports import Report, ReportRow
+from metadata.models.series import Sample
 from metadata.models.topics import Topic
+from metadata.models.users import UserRights
 
 __all__ = [
     "Alarm",
@@ -41,5 +44,9 @@ __all__ = [
     "Rebalance",
     "RebalanceMove",
     "Redrive",
+    "Report",
+    "ReportRow",
+    "Sample",
     "Topic",
+    "UserRights",
 ]
