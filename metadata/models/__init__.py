@@ -9,6 +9,7 @@ from metadata.models.consumers import (
     Heartbeat,
     QueueOffset,
 )
+from metadata.models.failures import Redrive
 from metadata.models.groups import ConsumerGroup, ConsumerGroupTopic
 from metadata.models.keys import ApiKey
 from metadata.models.nodes import DbNode
@@ -42,6 +43,7 @@ __all__ = [
     "QueueOffset",
     "Rebalance",
     "RebalanceMove",
+    "Redrive",
     "Report",
     "ReportRow",
     "Sample",
