@@ -15,9 +15,8 @@ from messagestore import (
     topics,
 )
 from messagestore.retention import planning
+from metadata import consumers, groups, pages, snapshot
 from metadata import failure_topics as rows
-from metadata import groups, pages, snapshot
-from metadata import subscriptions as subscription_rows
 from metadata import topics as topic_rows
 from metadata.errors import CatmqError, Code, Conflict, Invalid, NodeUnavailable
 from metadata.models import ConsumerGroupTopic, QueueOffset, Topic
@@ -101,7 +100,7 @@ def test_a_report_makes_a_missing_one(node: str, make_node: Callable[..., str]) 
     assert len(fail(who, queue, 0).retried) == 1
 
 
-@pytest.mark.usefixtures("node", "failure_node")
+@pytest.mark.usefixtures("node")
 @pytest.mark.parametrize(
     ("module", "step"),
     [
@@ -112,12 +111,10 @@ def test_a_report_makes_a_missing_one(node: str, make_node: Callable[..., str]) 
     ],
 )
 def test_a_crash_while_it_is_made_is_mended_by_the_sweeps(
-    module: Any, step: str, monkeypatch: pytest.MonkeyPatch
+    module: Any, step: str, make_node: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topics.create(name="orders", queues=1, actor=ME)
-    groups.create(name="billing", actor=ME)
-    planned = subscription_rows.plan(group="billing", topic="orders", start="earliest", actor=ME)
-    subscription_rows.make_ready(planned.id)
+    queue = failing.billing()
+    make_node("failure", kind="failure")
     with monkeypatch.context() as patch, pytest.raises(Crash):
         patch.setattr(module, step, dies)
         failure_topics.sweep()
@@ -127,8 +124,7 @@ def test_a_crash_while_it_is_made_is_mended_by_the_sweeps(
     assert failure_topics.sweep() == 1
     assert failing_topics() == ["billing_orders_fail"]
     failing.send(b"a")
-    (queue,) = topic_rows.named(name="orders", actor=ME).queues
-    assert len(fail(failing.member(), queue.queue, 0).retried) == 1
+    assert len(fail(failing.member(), queue, 0).retried) == 1
 
 
 def test_a_failure_node_that_is_away_keeps_no_group_from_subscribing(
@@ -176,7 +172,9 @@ def test_unsubscribing_while_retries_wait_ends_them_and_a_new_start_is_clean(
 ) -> None:
     queue = failing.billing()
     failing.send(b"a", b"b")
-    fail(failing.member(), queue, 0, 1)
+    who = failing.member()
+    fail(who, queue, 0, 1)
+    consumers.leave(consumer=who.id, actor=ME)
     old = failure_queues()
     subscriptions.delete(group="billing", topic="orders", actor=ME)
     assert tampering.look(old[0], "SELECT COUNT(*) FROM delayed_message") == [(0,)]
