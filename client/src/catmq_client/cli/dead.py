@@ -8,7 +8,7 @@ from typing import Any
 
 from catmq_client.cli.arguments import whole
 from catmq_client.cli.confirm import confirmed
-from catmq_client.cli.connection import Brokers
+from catmq_client.cli.connection import Brokers, Command
 from catmq_client.cli.output import add_output, json_line, moment, note, show, table, text_or_base64, write
 from catmq_client.dead import Redrive
 from catmq_client.errors import OptionError
@@ -20,17 +20,17 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """The arguments of `catmq dead` and `catmq failed`."""
     noun = commands.add_parser("dead", help="messages without a retry left: list, show, redrive, drop")
     verbs = noun.add_subparsers(metavar="VERB", required=True)
-    lister = _verb(verbs, common, "list", "dead messages of a group, the newest first", list_dead)
+    lister = _verb(verbs, common, list_dead, name="list", text="dead messages of a group, the newest first")
     _add_filter(lister)
     lister.add_argument("--limit", type=whole(1), default=50, metavar="N", help="so many (default 50)")
     add_output(lister, "table")
-    counter = _verb(verbs, common, "summary", "how many there are of each kind of error", summarize)
+    counter = _verb(verbs, common, summarize, name="summary", text="how many there are of each kind of error")
     counter.add_argument("--topic", metavar="TOPIC", help="only of this topic")
     add_output(counter, "table")
-    shower = _verb(verbs, common, "show", "one dead message with headers and body", show_dead)
+    shower = _verb(verbs, common, show_dead, name="show", text="one dead message with headers and body")
     shower.add_argument("id", metavar="ID", help="as `catmq dead list` shows it")
     _add_redrive(verbs, common)
-    dropper = _verb(verbs, common, "drop", "delete dead messages for good", drop)
+    dropper = _verb(verbs, common, drop, name="drop", text="delete dead messages for good")
     _add_choice(dropper)
     dropper.add_argument("--yes", action="store_true", help="do not ask (only a terminal is asked)")
     waiting = commands.add_parser(
@@ -46,9 +46,9 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def _verb(
-    verbs: Any, common: argparse.ArgumentParser, verb: str, text: str, command: Any
+    verbs: Any, common: argparse.ArgumentParser, command: Command, *, name: str, text: str
 ) -> argparse.ArgumentParser:
-    made: argparse.ArgumentParser = verbs.add_parser(verb, parents=[common], help=text)
+    made: argparse.ArgumentParser = verbs.add_parser(name, parents=[common], help=text)
     made.add_argument("group", metavar="GROUP")
     made.set_defaults(command=command)
     return made
@@ -66,7 +66,9 @@ def _add_choice(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_redrive(verbs: Any, common: argparse.ArgumentParser) -> None:
-    redriver = _verb(verbs, common, "redrive", "bring dead messages back, in the background", redrive)
+    redriver = _verb(
+        verbs, common, redrive, name="redrive", text="bring dead messages back, in the background"
+    )
     _add_choice(redriver)
     redriver.add_argument(
         "--to",
@@ -78,10 +80,12 @@ def _add_redrive(verbs: Any, common: argparse.ArgumentParser) -> None:
         "--rate", type=whole(1, 10_000), metavar="N", help="messages a second (default 200)"
     )
     add_output(redriver, "table")
-    past = _verb(verbs, common, "redrives", "redrives of a group, the newest first", list_redrives)
+    past = _verb(verbs, common, list_redrives, name="redrives", text="redrives of a group, the newest first")
     past.add_argument("--limit", type=whole(1, 1000), default=20, metavar="N", help="so many (default 20)")
     add_output(past, "table")
-    stopper = _verb(verbs, common, "stop", "stop a redrive; what it has brought back stays so", stop)
+    stopper = _verb(
+        verbs, common, stop, name="stop", text="stop a redrive; what it has brought back stays so"
+    )
     stopper.add_argument("redrive", type=whole(1), metavar="REDRIVE", help="its id")
 
 
@@ -179,9 +183,8 @@ def redrive(args: argparse.Namespace, brokers: Brokers) -> int:
     """Begins a redrive and shows it."""
     made = brokers.admin().dead.redrive(args.group, to=args.to, rate=args.rate, **_chosen(args))
     _show_redrives([made], args.output)
-    note(
-        f"how far it is: catmq dead redrives {args.group}; to stop it: catmq dead stop {args.group} {made['id']}"
-    )
+    note(f"how far it is: catmq dead redrives {args.group}")
+    note(f"to stop it: catmq dead stop {args.group} {made['id']}")
     return 0
 
 
