@@ -41,6 +41,7 @@ ERRORS = Counter("catmq_errors", "Errors answered, those of single messages incl
 SENT = Counter("catmq_messages_sent", "Messages stored by sends.")
 PULLED = Counter("catmq_messages_pulled", "Messages answered to pulls.")
 PULLS = Counter("catmq_pulls", "Pulls answered.")
+FAILURES = Counter("catmq_failures", "Failed messages stored for a retry, or with the dead.", ["fate"])
 COMMITTED = Counter("catmq_commits", "Queue positions committed.")
 WAITERS = Gauge("catmq_waiters", "Pulls that wait now.", multiprocess_mode="livesum")
 SNAPSHOT_AGE = Gauge(

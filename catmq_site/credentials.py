@@ -34,6 +34,11 @@ def ensure(*, url: str, actor: Actor) -> None:
         _write(written)
 
 
+def known() -> dict[str, str]:
+    """What credentials.env holds, {} if there is none."""
+    return _read()
+
+
 def _read() -> dict[str, str]:
     if not FILE.exists():
         return {}

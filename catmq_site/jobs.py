@@ -11,8 +11,20 @@ from dataclasses import dataclass
 from django.contrib.sessions.models import Session
 from django.utils import timezone
 
-from messagestore import batches, drains, instances, lag, nodes, retention, topics
-from metadata import actors, alarms, audit, brokers, history, job_runs, rebalance, series, snapshot
+from messagestore import batches, dead, drains, instances, lag, nodes, retention, topics
+from metadata import (
+    actors,
+    alarms,
+    audit,
+    brokers,
+    history,
+    job_runs,
+    rebalance,
+    redrives,
+    reports,
+    series,
+    snapshot,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +57,11 @@ def trim_alarms() -> int:
     return alarms.trim()
 
 
+def trim_dead() -> int:
+    """Forgets dead messages and redrives whose days are over."""
+    return dead.trim() + redrives.trim()
+
+
 def trim_batches() -> int:
     """Forgets sent batches that no client repeats any more."""
     return batches.trim()
@@ -74,6 +91,11 @@ def clear_sessions() -> int:
 def trim_job_runs() -> int:
     """Deletes old records of job runs."""
     return job_runs.trim()
+
+
+def trim_reports() -> int:
+    """Deletes old reports."""
+    return reports.trim()
 
 
 def sweep_rebalances() -> int:
@@ -121,12 +143,14 @@ JOBS = {
     "drop_tables": Job("Drop the tables of deleted topics and retired queues", 60, drop_tables),
     "clean_up": Job("Remove messages that are older or more than their topics keep", 10, clean_up),
     "trim_alarms": Job("Delete alarms that were not raised for 90 days", 24 * 60, trim_alarms),
+    "trim_dead": Job("Forget dead messages whose days are over", 60, trim_dead),
     "trim_batches": Job("Forget sent batches that no client repeats any more", 60, trim_batches),
     "note_heads": Job("Note how far the queues of each node are", 1, note_heads),
     "trim_audit": Job("Delete audit rows older than 400 days", 24 * 60, trim_audit),
     "forget_brokers": Job("Forget brokers that were not seen for 7 days", 60, forget_brokers),
     "clear_sessions": Job("Delete expired web sessions", 24 * 60, clear_sessions),
     "trim_job_runs": Job("Delete old records of job runs", 24 * 60, trim_job_runs),
+    "trim_reports": Job("Delete reports older than 400 days", 24 * 60, trim_reports),
 }
 
 

@@ -27,6 +27,7 @@ from messagestore import (
     failure_topics,
     nodes,
     queues,
+    redrives,
     remembered,
     subscriptions,
     topics,
@@ -92,6 +93,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
         leased("rebalances", 1.0, overdue.run_once, first=overdue.look),
         leased("unfinished", 30.0, finish_creations),
         leased("partitions", 5.0, Ahead().run_once),
+        leased("redrives", redrives.EVERY_S, redrives.Redriver().run_once),
         leased("disks", 5.0, DiskWatch().run_once),
     ]
 

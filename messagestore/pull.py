@@ -75,6 +75,9 @@ class PulledQueue(NamedTuple):
     low: int | None = None
     gap: tuple[int, int] | None = None
     stale: bool = False
+    origins: Sequence[
+        str | None
+    ] = ()  # of a failure topic's messages: where they came from (failures.Origin)
 
     @property
     def messages(self) -> list[StoredMessage]:
@@ -299,15 +302,25 @@ def _rows(
 ) -> PulledQueue:
     """What is there of the next `wanted` messages, without those that carry none of the tags."""
     durable = board.known(ask.queue)
+    origins: Sequence[str | None] = ()
     try:
-        position, rows = tables.select_owned(
-            session,
-            reader=ReaderKey(consumer.group_id, ask.queue, consumer.instance),
-            first=ask.offset,
-            end=ask.offset + wanted,
-            most_bytes=_OVERSHOOT * budget.size,
-            tags=tags,
-        )
+        if snapshot.current().holds_failures(ask.queue):
+            position, rows, origins = tables.select_owned_copies(
+                session,
+                reader=ReaderKey(consumer.group_id, ask.queue, consumer.instance),
+                first=ask.offset,
+                end=ask.offset + wanted,
+                most_bytes=_OVERSHOOT * budget.size,
+            )
+        else:
+            position, rows = tables.select_owned(
+                session,
+                reader=ReaderKey(consumer.group_id, ask.queue, consumer.instance),
+                first=ask.offset,
+                end=ask.offset + wanted,
+                most_bytes=_OVERSHOOT * budget.size,
+                tags=tags,
+            )
     except faults.Final as fault:  # this queue's table is missing or was altered; the others go on
         suspects.report(ask.queue, offset=ask.offset, why=fault.detail)
         return PulledQueue(ask.queue, "suspect", [], ask.offset)
@@ -323,7 +336,8 @@ def _rows(
         taken = budget.take(ask.queue, rows[:count])
         passed = len(taken)
     suspects.delivered(ask.queue, next_offset=ask.offset + passed)
-    return PulledQueue(ask.queue, "ok", taken, ask.offset + passed, min(position.head, durable))
+    head = min(position.head, durable)
+    return PulledQueue(ask.queue, "ok", taken, ask.offset + passed, head, origins=origins[: len(taken)])
 
 
 def _explained(session: Session, ask: PullQueue, head: int) -> PulledQueue:

@@ -71,6 +71,9 @@ class Config:
     # Room on nodes
     min_free_percent: int = 10  # with less of a node's disk free, nothing is stored there any more, percent
     alarm_free_percent: int = 20  # with less of it free, there is an alarm, percent
+    # Spark jobs
+    spark_master: str = "local[*]"  # where jobs run: local[N], spark://host:7077, yarn, k8s://…
+    spark_memory: str = "1g"  # memory of a job's driver, and of each executor, as Spark writes it
     # Limits of a request, shown by GET /api/v1
     request_max_bytes: int = 8 << 20  # a request on the wire, bytes
     request_max_unpacked_bytes: int = 16 << 20  # a request after gunzip, bytes

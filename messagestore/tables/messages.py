@@ -189,6 +189,26 @@ def select_owned(
     return position, _typed(messages)
 
 
+def select_owned_copies(
+    session: Session, *, reader: ReaderKey, first: int, end: int, most_bytes: int
+) -> tuple[Position | None, list[StoredRow], list[str | None]]:
+    """The same of a failure topic's queue, with the origin of each row."""
+    positions, messages = session.run(
+        step(session, "select_positions", **key_of(reader), queues=ids([reader.queue])),
+        step(
+            session,
+            "select_copies",
+            table=message_table(reader.queue),
+            first_offset=first,
+            end_offset=end,
+        ),
+        fits=_until(most_bytes),
+    )
+    position = Position(*positions.rows[0]) if positions.rows else None
+    rows = [cast("StoredRow", row[:-1]) for row in messages.rows]
+    return position, rows, [row[-1] for row in messages.rows]
+
+
 def _typed(result: Result) -> list[StoredRow]:
     """The rows of `select_messages`: its columns are what a StoredRow says."""
     return cast("list[StoredRow]", result.rows)
