@@ -22,7 +22,7 @@ from django.db import close_old_connections
 from brokerapi import draining, metrics
 from brokerapi.views.about import VERSION
 from catmq_site import master
-from messagestore import connections, nodes, queues, subscriptions, topics, watcher
+from messagestore import connections, moves, nodes, queues, subscriptions, topics, watcher
 from messagestore.disks import DiskWatch
 from messagestore.heads import board
 from messagestore.partitions import Ahead
@@ -65,6 +65,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop]:
         leased("unfinished", 30.0, finish_creations),
         leased("partitions", 5.0, Ahead().run_once),
         leased("disks", 5.0, DiskWatch().run_once),
+        delays_loop(),
     ]
 
 
@@ -115,6 +116,45 @@ def changed_groups(before: snapshot.Snapshot, after: snapshot.Snapshot) -> set[i
     old, new = before.subscriptions, after.subscriptions
     moved = [old.get(one) or new[one] for one in {*old, *new} if old.get(one) != new.get(one)]
     return groups | {subscription.group_id for subscription in moved}
+
+
+def delays_loop() -> Loop:
+    """Moves what is due, on every node in turn; each node has its own lease and its own circuit."""
+    movers = Movers(f"{socket.gethostname()}:{os.getpid()}")
+    return Loop("delays", moves.EVERY_S, movers.run_once, movers.finish)
+
+
+@dataclass(slots=True)
+class Movers:
+    """The movers of all nodes; one that fails does not hold up the others."""
+
+    holder: str
+    movers: dict[int, moves.NodeMover] = field(default_factory=dict)
+    failing: set[int] = field(default_factory=set)
+
+    def run_once(self) -> int:
+        """A pass over all nodes; how many messages left the tables of delayed ones."""
+        wanted = moves.nodes()
+        self.movers = {
+            one: self.movers.get(one) or moves.NodeMover(one, holder=self.holder) for one in wanted
+        }
+        return sum(self._pass(node_id, mover) for node_id, mover in self.movers.items())
+
+    def _pass(self, node_id: int, mover: moves.NodeMover) -> int:
+        try:
+            moved = mover.run_once()
+        except CatmqError as error:
+            if node_id not in self.failing:
+                log.warning("Due messages of node %d are moved later: %s", node_id, error.detail)
+            self.failing.add(node_id)
+            return 0
+        self.failing.discard(node_id)
+        return moved
+
+    def finish(self) -> None:
+        """Lets other processes go on at once."""
+        for mover in self.movers.values():
+            mover.finish()
 
 
 def broker_loop(url: str) -> Loop:

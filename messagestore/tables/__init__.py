@@ -17,7 +17,20 @@ from messagestore.tables.auditing import (
     offset_ends,
 )
 from messagestore.tables.cleaning import delete_below, raise_low, row_bytes, used_bytes
-from messagestore.tables.delayed import due_at_ms, find_delayed_batch, insert_delayed
+from messagestore.tables.delayed import (
+    count_delayed,
+    delayed_queues,
+    delete_queue_delayed,
+    due_at_ms,
+    find_delayed_batch,
+    insert_delayed,
+    leave_delayed,
+    list_delayed,
+    list_due,
+    read_delayed,
+    retarget_delayed,
+    retarget_queue_delayed,
+)
 from messagestore.tables.losses import (
     Replication,
     Standing,
@@ -47,6 +60,7 @@ from messagestore.tables.messages import (
     select_rows,
     stored_at_ms,
 )
+from messagestore.tables.moving import move_delayed
 from messagestore.tables.node import create_node_tables, now_ms, pulse, server_facts
 from messagestore.tables.partitions import (
     add_partitions,
@@ -81,7 +95,10 @@ from messagestore.tables.running import message_table
 from messagestore.tables.shapes import (
     BatchRow,
     DelayedBatch,
+    DelayedRow,
+    DueRow,
     Head,
+    Leaving,
     LongTransaction,
     NewBatch,
     NewDelayed,
@@ -98,7 +115,10 @@ from messagestore.tables.shapes import (
 __all__ = [
     "BatchRow",
     "DelayedBatch",
+    "DelayedRow",
+    "DueRow",
     "Head",
+    "Leaving",
     "LongTransaction",
     "NewBatch",
     "NewDelayed",
@@ -118,12 +138,15 @@ __all__ = [
     "batch_ends",
     "close_queues",
     "connections",
+    "count_delayed",
     "count_rows",
     "create_node_tables",
     "create_queue",
+    "delayed_queues",
     "delete_below",
     "delete_instance",
     "delete_old_batches",
+    "delete_queue_delayed",
     "delete_readers",
     "drop_partition",
     "drop_queue",
@@ -138,13 +161,17 @@ __all__ = [
     "insert_messages",
     "insert_readers",
     "kill_connection",
+    "leave_delayed",
     "limit_lock_wait",
     "list_batches",
+    "list_delayed",
+    "list_due",
     "list_offsets",
     "list_partitions",
     "list_readers",
     "long_transactions",
     "message_table",
+    "move_delayed",
     "now_ms",
     "offset_ends",
     "open_queues",
@@ -154,6 +181,7 @@ __all__ = [
     "raise_readers",
     "read_all_gaps",
     "read_closed",
+    "read_delayed",
     "read_gaps",
     "read_head",
     "read_heads",
@@ -163,6 +191,8 @@ __all__ = [
     "read_standing",
     "replication",
     "reset_reader",
+    "retarget_delayed",
+    "retarget_queue_delayed",
     "row_bytes",
     "search_from",
     "select_from",
