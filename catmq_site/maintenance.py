@@ -25,6 +25,7 @@ from catmq_site import master
 from messagestore import (
     connections,
     failure_topics,
+    moves,
     nodes,
     queues,
     redrives,
@@ -95,6 +96,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
         leased("partitions", 5.0, Ahead().run_once),
         leased("redrives", redrives.EVERY_S, redrives.Redriver().run_once),
         leased("disks", 5.0, DiskWatch().run_once),
+        delays_loop(),
     ]
 
 
@@ -159,6 +161,12 @@ def heads_loop(node_id: int) -> Loop:
 def circuit_loop(node_id: int) -> Loop:
     """Looks after the circuit of one node; a probe of a frozen one takes seconds."""
     return Loop(f"circuit-{node_id}", 0.25, lambda: connections.watch(node_id))
+
+
+def delays_loop() -> Loop:
+    """Moves what is due, on every node in turn; each node has its own lease and its own circuit."""
+    movers = moves.Movers(f"{socket.gethostname()}:{os.getpid()}")
+    return Loop("delays", moves.EVERY_S, movers.run_once, movers.finish)
 
 
 def broker_loop(url: str) -> Loop:
