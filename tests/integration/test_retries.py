@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -20,14 +21,6 @@ from tests.support.instances import Instance
 def queue(node: str, failure_node: str) -> int:
     """The queue of topic `orders`, which group `billing` reads; two retries."""
     return failing.billing(retries=2)
-
-
-class Crash(BaseException):
-    """The process dies here."""
-
-
-def dies(*args: object, **kwargs: object) -> Any:
-    raise Crash
 
 
 def bring_back() -> None:
@@ -115,6 +108,14 @@ def test_what_waits_and_what_is_unread_is_listed(queue: int) -> None:
 # and whatever the first one had stored is found.
 
 
+TWICE = {
+    "store",
+    "insert_delayed",
+    "insert_dead",
+    "_answer",
+}  # steps that each message takes: the second dies
+
+
 @pytest.mark.parametrize("retries", [5, 0])
 @pytest.mark.parametrize(
     ("module", "step"),
@@ -139,11 +140,9 @@ def test_whoever_dies_between_failing_and_committing_loses_and_doubles_nothing(
     first = failing.member("one")
     with monkeypatch.context() as patch:
         patch.setattr(module, step, moving.stop_at(2 if step in TWICE else 1, getattr(module, step)))
-        try:
+        with suppress(moving.Stopped):
             fail(first, queue, 0, 1)
             first.commit(queue, 2)
-        except moving.Stopped:
-            pass
     consumers.leave(consumer=first.id, actor=ME)
     heir = Instance("two", group="billing").join()
     (_, offset) = heir.take()[queue]
@@ -155,11 +154,3 @@ def test_whoever_dies_between_failing_and_committing_loses_and_doubles_nothing(
     bring_back()
     stored = [body for _, _, _, body in copies()] + dead()
     assert sorted(stored) == [b"a", b"b"]
-
-
-TWICE = {
-    "store",
-    "insert_delayed",
-    "insert_dead",
-    "_answer",
-}  # steps that each message takes: the second dies
