@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from django.http import HttpResponse
 
 from brokerapi import draining, metrics
@@ -12,7 +10,7 @@ from brokerapi.schema import operation
 from brokerapi.wire import delayed as wire_delayed
 from brokerapi.wire import messages as wire
 from messagestore import browse, publish, search, waiting
-from metadata.errors import CatmqError, Invalid
+from metadata.errors import Invalid
 
 
 class Messages(Endpoint):
@@ -23,10 +21,9 @@ class Messages(Endpoint):
         """Stores messages, each exactly once per `batch_id`; answered when they are durable."""
         asked = call.read(wire.SEND)
         draining.check()
-        fates = publish.publish(
-            topic=topic, messages=wire.new_messages(asked), batch_id=asked.batch_id, actor=call.actor
-        )
-        _count(fates)
+        messages = wire.new_messages(asked)
+        fates = publish.publish(topic=topic, messages=messages, batch_id=asked.batch_id, actor=call.actor)
+        metrics.count_sent(topic, fates, bytes=sum(len(message.body) for message in messages))
         return call.answer(wire.send_answer(fates))
 
     @operation("browseMessages", tag="messages", query=wire.BrowseQuery, answer=wire.MessagesAnswer)
@@ -72,13 +69,6 @@ class Delayed(Endpoint):
         after = asked.after if isinstance(asked.after, str) else None
         found = waiting.of_topic(topic=topic, after=after, limit=asked.limit, actor=call.actor)
         return call.answer(wire_delayed.delayed(found, call.kind))
-
-
-def _count(fates: Sequence[publish.Fate]) -> None:
-    refused = [fate.code for fate in fates if isinstance(fate, CatmqError)]
-    metrics.SENT.inc(len(fates) - len(refused))
-    for code in refused:
-        metrics.count_error(code)
 
 
 def _searched(call: Call, topic: str, asked: wire.BrowseQuery) -> search.Found:
