@@ -96,7 +96,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
         leased("partitions", 5.0, Ahead().run_once),
         leased("redrives", redrives.EVERY_S, redrives.Redriver().run_once),
         leased("disks", 5.0, DiskWatch().run_once),
-        delays_loop(),
+        Each("delays", moves.nodes, delays_loop),
     ]
 
 
@@ -163,10 +163,10 @@ def circuit_loop(node_id: int) -> Loop:
     return Loop(f"circuit-{node_id}", 0.25, lambda: connections.watch(node_id))
 
 
-def delays_loop() -> Loop:
-    """Moves what is due, on every node in turn; each node has its own lease and its own circuit."""
-    movers = moves.Movers(f"{socket.gethostname()}:{os.getpid()}")
-    return Loop("delays", moves.EVERY_S, movers.run_once, movers.finish)
+def delays_loop(node_id: int) -> Loop:
+    """Moves the due messages of one node; the mover has a lease of its own."""
+    mover = moves.NodeMover(node_id, holder=f"{socket.gethostname()}:{os.getpid()}")
+    return Loop(f"delays-{node_id}", moves.EVERY_S, mover.run_once, mover.finish)
 
 
 def broker_loop(url: str) -> Loop:

@@ -19,7 +19,6 @@ import hashlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from uuid import UUID
 
 from messagestore import connections, delays, faults, floors, partitions, suspects, tables
@@ -201,37 +200,6 @@ class NodeMover:
         except CatmqError as error:
             self._rest_because(queue, error)
             return 0
-
-
-@dataclass(slots=True)
-class Movers:
-    """The movers of all nodes; one that fails does not hold up the others."""
-
-    holder: str
-    movers: dict[int, NodeMover] = field(default_factory=dict)
-    failing: set[int] = field(default_factory=set)
-
-    def run_once(self) -> int:
-        """A pass over all nodes; how many messages left the tables of delayed ones."""
-        wanted = nodes()
-        self.movers = {one: self.movers.get(one) or NodeMover(one, holder=self.holder) for one in wanted}
-        return sum(self._pass(node_id, mover) for node_id, mover in self.movers.items())
-
-    def _pass(self, node_id: int, mover: NodeMover) -> int:
-        try:
-            moved = mover.run_once()
-        except CatmqError as error:
-            if node_id not in self.failing:
-                log.warning("Due messages of node %d are moved later: %s", node_id, error.detail)
-            self.failing.add(node_id)
-            return 0
-        self.failing.discard(node_id)
-        return moved
-
-    def finish(self) -> None:
-        """Lets other processes go on at once."""
-        for mover in self.movers.values():
-            mover.finish()
 
 
 def target_of(known: Snapshot, queue: int, row: DueRow, *, near: int) -> QueueInfo | None:

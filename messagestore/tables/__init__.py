@@ -86,7 +86,6 @@ from messagestore.tables.messages import (
     search_from,
     select_from,
     select_owned,
-    select_owned_copies,
     select_rows,
     stored_at_ms,
 )
@@ -251,7 +250,6 @@ __all__ = [
     "select_failing",
     "select_from",
     "select_owned",
-    "select_owned_copies",
     "select_rows",
     "server_facts",
     "set_queue_state",

@@ -20,8 +20,9 @@ def copy_id(
     after a crash, and fails at it again, makes the same copy, and not a second one. After a reset of the
     position, or under another subscription of the group, it is another copy.
 
-    >>> one = copy_id(stored_at_ms=1, subscription=2, queue=3, offset=4, attempt=1, rewinds=0)
-    >>> one.hex()[:13], one == copy_id(stored_at_ms=1, subscription=2, queue=3, offset=4, attempt=2, rewinds=0)
+    >>> where = {"stored_at_ms": 1, "subscription": 2, "queue": 3, "offset": 4, "rewinds": 0}
+    >>> one = copy_id(attempt=1, **where)
+    >>> one.hex()[:13], one == copy_id(attempt=2, **where)
     ('0000000000017', False)
     """
     return _as_uuid7(stored_at_ms, _hash(b"copy", subscription, queue, offset, attempt, rewinds))
