@@ -2,9 +2,10 @@
 
 It reads once. If there is nothing, and nothing to tell, the thread waits behind the positions it
 read from, without a database connection, until a head passes one of them, the group's generation
-moves, the broker is pulled out or stops, or the time is over; then it reads once more and answers.
-It reads again only where it got further, behind messages that a tag filter leaves out: whatever else wakes it
-for nothing cannot make it spin here.
+moves, the broker is pulled out or stops, or the time is over; then it reads once more, but only the
+queues with news and those that could not be read before, and answers. It reads again only where it got
+further, behind messages that a tag filter leaves out: whatever else wakes it for nothing cannot make it
+spin here.
 
 Waiting threads are capped (`max_waiters`) below the number of threads of the worker: above the cap
 a pull is answered at once, empty, so that sends and commits always find a thread; the answer says when
@@ -16,7 +17,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from django.db import close_old_connections
@@ -28,12 +29,14 @@ from messagestore.pull import PulledQueue, PullQueue
 from metadata import snapshot
 from metadata.config import config
 from metadata.consumer_ids import ConsumerId
+from metadata.errors import Unavailable
 from metadata.turnstile import turnstile
 
 # States that a client can do nothing about: worth waiting for their end like for a message.
 WAITING_STATES = ("ok", "stopped", "unavailable")
 # Nothing tells when a node is back, or what its replica got meanwhile: such a pull is tried again then.
 UNAVAILABLE_WAIT_S = 1.0
+LATE_WAIT_S = 0.25  # the same for a node that is only slow to answer
 TURNED_AWAY_MS = (1_000, 2_000)  # pause of a client that found no place to wait, at random
 
 _places = threading.BoundedSemaphore(config.max_waiters)
@@ -81,8 +84,9 @@ def _waited(consumer: ConsumerId, asked: Asked, answer: Pulled, *, until: float)
     passed = _passed(asked, answer)
     while True:
         asked = _behind(asked, answer)
-        _Wait(consumer, asked, answer, until).run()
-        answer = _pull(consumer, asked)
+        wait = _Wait(consumer, asked, answer, until)
+        wait.run()
+        answer = _pull_again(consumer, asked, {queue.queue: queue for queue in answer.queues}, wait.to_read())
         moved = _passed(asked, answer)
         passed += moved
         if not moved or passed >= config.scan_limit or _worth_telling(answer) or time.monotonic() >= until:
@@ -108,6 +112,25 @@ def _pull(consumer: ConsumerId, asked: Asked) -> Pulled:
     queues = pull.pull(
         consumer=consumer, queues=asked.queues, max_messages=asked.max_messages, max_bytes=asked.max_bytes
     )
+    return _answer(consumer, asked, queues)
+
+
+def _pull_again(
+    consumer: ConsumerId, asked: Asked, before: Mapping[int, PulledQueue], wanted: Set[int]
+) -> Pulled:
+    """The answer with the wanted queues read anew."""
+    some = asked._replace(queues=[position for position in asked.queues if position.queue in wanted])
+    try:
+        fresh = {queue.queue: queue for queue in _pull(consumer, some).queues} if wanted else {}
+    except Unavailable:
+        if len(wanted) == len(before):
+            raise
+        fresh = {}
+    found = {**before, **fresh}
+    return _answer(consumer, asked, [found[position.queue] for position in asked.queues])
+
+
+def _answer(consumer: ConsumerId, asked: Asked, queues: list[PulledQueue]) -> Pulled:
     generation = _generation(consumer.group_id, asked.generation)
     return Pulled(generation, queues, generation != asked.generation)
 
@@ -132,10 +155,16 @@ class _Wait:
         self.group_id = consumer.group_id
         self.generation = asked.generation
         # A stopped queue may hold messages already: what ends its wait is the group's next generation.
-        self.offsets = {queue.queue: queue.next_offset for queue in answer.queues if queue.state == "ok"}
-        self.until = until  # monotonic
+        served = [queue for queue in answer.queues if queue.state == "ok" and not _late(queue)]
+        self.offsets = {queue.queue: queue.next_offset for queue in served}
+        self.unread = {
+            queue.queue for queue in answer.queues if queue.stale or queue.queue not in self.offsets
+        }
+        self.until = until
         if any(queue.state == "unavailable" or queue.stale for queue in answer.queues):
-            self.until = min(until, time.monotonic() + UNAVAILABLE_WAIT_S)
+            self.until = min(self.until, time.monotonic() + UNAVAILABLE_WAIT_S)
+        if any(map(_late, answer.queues)):
+            self.until = min(self.until, time.monotonic() + LATE_WAIT_S)
 
     def run(self) -> None:
         """Returns when there is news or the time is over; a wake-up without news is slept over."""
@@ -152,3 +181,13 @@ class _Wait:
         if draining.hurries() or _generation(self.group_id, self.generation) != self.generation:
             return True
         return any(board.known(queue) > offset for queue, offset in self.offsets.items())
+
+    def to_read(self) -> Set[int]:
+        """The queues with news, and those that could not be read from their nodes."""
+        risen = {queue for queue, offset in self.offsets.items() if board.known(queue) > offset}
+        return risen | self.unread
+
+
+def _late(queue: PulledQueue) -> bool:
+    """Whether its node was not waited for."""
+    return queue.state == "ok" and queue.head is None

@@ -14,7 +14,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from django.db import close_old_connections
@@ -22,11 +22,21 @@ from django.db import close_old_connections
 from brokerapi import draining, metrics
 from brokerapi.views.about import VERSION
 from catmq_site import master
-from messagestore import connections, nodes, queues, subscriptions, topics, watcher
+from messagestore import (
+    connections,
+    failure_topics,
+    nodes,
+    queues,
+    redrives,
+    remembered,
+    subscriptions,
+    topics,
+    watcher,
+)
 from messagestore.disks import DiskWatch
 from messagestore.heads import board
 from messagestore.partitions import Ahead
-from metadata import acknowledgements, brokers, consumers, history, leases, rebalance, snapshot
+from metadata import acknowledgements, brokers, consumers, history, leases, rebalance, series, snapshot
 from metadata.config import config
 from metadata.errors import CatmqError, MetadataUnavailable
 
@@ -34,6 +44,7 @@ log = logging.getLogger(__name__)
 Act = Callable[[], object]
 MAX_PAUSE_S = 5.0
 LEASE_PASSES = 3  # a lease lasts so many pauses; when its holder dies another process goes on after that
+ROSTER_EVERY_S = 0.2  # between two looks at who came and went
 EXPIRY_EVERY_S = 0.5  # with LEASE_PASSES: a dead sweeper is followed within about 2 s
 COMPLAIN_EVERY_S = 60.0  # about a name that another broker has
 PATIENCE_S = 3.0  # how long a wanted rebalance waits for whom it was given to
@@ -41,29 +52,48 @@ PATIENCE_S = 3.0  # how long a wanted rebalance waits for whom it was given to
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """One repeated act: `run_once` makes a bounded pass about every `every_s` seconds, `finish` ends it."""
+    """One repeated act: `run_once` makes a bounded pass about every `every_s` seconds, `finish` ends it.
+
+    `jitter` is the part of the pause by which it varies.
+    """
 
     name: str
     every_s: float
     run_once: Act
     finish: Act | None = None
+    jitter: float = 0.2
 
 
-def loops(*, url: str = config.broker_url) -> list[Loop]:
+@dataclass(frozen=True, slots=True)
+class Each:
+    """A loop for each of some things that come and go: `members` tells their ids, `loop` makes one's loop.
+
+    The loop of one that is gone ends after the pass it is in.
+    """
+
+    name: str
+    members: Callable[[], Collection[int]]
+    loop: Callable[[int], Loop]
+
+
+def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
     """All loops of a worker, in the order in which they start; `url` is what clients are told of it."""
     overdue = OverdueRebalances()
     return [
         Loop("snapshot", config.snapshot_interval_ms / 1000, SnapshotLoop().run_once),
         broker_loop(url),
-        Loop("heads", watcher.EVERY_S, watcher.watcher.run_once),
+        Loop("bell", watcher.EVERY_S, watcher.listen),
+        Each("heads", watcher.nodes, heads_loop),
         Loop("metrics", 1.0, metrics.sample),
         Loop("nodes", 5.0, nodes.probe),
-        Loop("circuits", 0.25, connections.watch),
+        Loop("series", 3.0, series.flush, series.flush),
+        Each("circuits", connections.in_use, circuit_loop),
         Loop("history", 2.0, history.catch_up),
         leased("expiry", EXPIRY_EVERY_S, consumers.expire, first=consumers.look),
         leased("rebalances", 1.0, overdue.run_once, first=overdue.look),
         leased("unfinished", 30.0, finish_creations),
         leased("partitions", 5.0, Ahead().run_once),
+        leased("redrives", redrives.EVERY_S, redrives.Redriver().run_once),
         leased("disks", 5.0, DiskWatch().run_once),
     ]
 
@@ -95,7 +125,7 @@ def leased(
 
 @dataclass(slots=True)
 class SnapshotLoop:
-    """Keeps the snapshot fresh and wakes the pulls of groups that changed."""
+    """Keeps the snapshot fresh, wakes the pulls of groups that changed and forgets queues that are gone."""
 
     seen: snapshot.Snapshot | None = None
 
@@ -107,6 +137,8 @@ class SnapshotLoop:
             return
         for group_id in changed_groups(before, self.seen):
             board.wake_group(group_id)
+        if before.queues.keys() - self.seen.queues.keys():
+            remembered.keep(self.seen.queues)
 
 
 def changed_groups(before: snapshot.Snapshot, after: snapshot.Snapshot) -> set[int]:
@@ -115,6 +147,18 @@ def changed_groups(before: snapshot.Snapshot, after: snapshot.Snapshot) -> set[i
     old, new = before.subscriptions, after.subscriptions
     moved = [old.get(one) or new[one] for one in {*old, *new} if old.get(one) != new.get(one)]
     return groups | {subscription.group_id for subscription in moved}
+
+
+def heads_loop(node_id: int) -> Loop:
+    """The watch over the heads of one node."""
+    watch = watcher.NodeWatcher(node_id)
+    every_s = config.head_interval_ms / 1000
+    return Loop(f"heads-{node_id}", every_s, watch.run_once, watch.leave, jitter=0.1)
+
+
+def circuit_loop(node_id: int) -> Loop:
+    """Looks after the circuit of one node; a probe of a frozen one takes seconds."""
+    return Loop(f"circuit-{node_id}", 0.25, lambda: connections.watch(node_id))
 
 
 def broker_loop(url: str) -> Loop:
@@ -211,44 +255,38 @@ def finish_creations() -> None:
     topics.sweep()
     subscriptions.sweep()
     queues.sweep()
+    failure_topics.sweep()
 
 
-class Loops:
-    """The running threads of one worker."""
+class _Running:
+    """A loop in a thread of its own."""
 
-    def __init__(self, listed: Sequence[Loop]) -> None:
-        self._listed = listed
-        self._stopping = threading.Event()
-        self._wakes = {loop.name: threading.Event() for loop in listed}
-        self._threads: list[threading.Thread] = []
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._ending = threading.Event()
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"loop-{loop.name}", daemon=True)
+        self._thread.start()
 
-    def start(self) -> None:
-        """Starts a thread per loop."""
-        for loop in self._listed:
-            thread = threading.Thread(target=self._run, args=(loop,), name=f"loop-{loop.name}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+    def wake(self) -> None:
+        """Ends the pause of the loop: its next pass begins now."""
+        self._wake.set()
 
-    def wake(self, name: str) -> None:
-        """Ends the pause of a loop: its next pass begins now. A signal handler may call it."""
-        self._wakes[name].set()
+    def end(self) -> None:
+        """Asks the loop to end after its pass."""
+        self._ending.set()
+        self._wake.set()
 
-    def stop(self, *, limit_s: float = 5.0) -> None:
-        """Asks all loops to end and waits for their last pass, together no longer than the limit."""
-        self._stopping.set()
-        for wake in self._wakes.values():
-            wake.set()
-        end = time.monotonic() + limit_s
-        for thread in self._threads:
-            thread.join(max(0.0, end - time.monotonic()))
-            if thread.is_alive():
-                log.warning("%s is still in its last pass; it ends with the process", thread.name)
-        self._threads.clear()
+    def join(self, seconds: float) -> None:
+        """Waits for the end."""
+        self._thread.join(max(0.0, seconds))
+        if self._thread.is_alive():
+            log.warning("%s is still in its last pass; it ends with the process", self._thread.name)
 
-    def _run(self, loop: Loop) -> None:
-        pause, failures = 0.0, 0
+    def _run(self) -> None:
+        loop, pause, failures = self._loop, 0.0, 0
         # Jitter from the first pause on: workers that start together must not ask together.
-        while not self._stops_within(loop, pause * random.uniform(0.8, 1.2)):
+        while not self._ends_within(pause * random.uniform(1 - loop.jitter, 1 + loop.jitter)):
             try:
                 loop.run_once()
             except Exception:  # a loop must live on; what it could not do now it tries again
@@ -258,19 +296,77 @@ class Loops:
             else:
                 failures = 0
             pause = min(max(loop.every_s, MAX_PAUSE_S), loop.every_s * 2 ** min(failures, 10))
-        self._finish(loop)
+        self._finish()
 
-    def _stops_within(self, loop: Loop, pause_s: float) -> bool:
+    def _ends_within(self, pause_s: float) -> bool:
         """Waits, but no longer than until somebody wakes the loop; whether it is to end."""
-        wake = self._wakes[loop.name]
-        wake.wait(pause_s)
-        wake.clear()
-        return self._stopping.is_set()
+        self._wake.wait(pause_s)
+        self._wake.clear()
+        return self._ending.is_set()
 
-    def _finish(self, loop: Loop) -> None:
+    def _finish(self) -> None:
         try:
-            if loop.finish is not None:
-                loop.finish()
+            if self._loop.finish is not None:
+                self._loop.finish()
         except CatmqError as error:
-            log.info("Loop %s could not finish: %s", loop.name, error.detail)
+            log.info("Loop %s could not finish: %s", self._loop.name, error.detail)
         close_old_connections()
+
+
+class Loops:
+    """The running threads of one worker."""
+
+    def __init__(self, listed: Sequence[Loop | Each]) -> None:
+        self._listed = [self._roster(one) if isinstance(one, Each) else one for one in listed]
+        self._guard = threading.Lock()
+        self._stopping = False
+        self._running: dict[str, _Running] = {}
+
+    def start(self) -> None:
+        """Starts a thread per loop."""
+        for loop in self._listed:
+            self._start(loop)
+
+    def wake(self, name: str) -> None:
+        """Ends the pause of a loop: its next pass begins now. A signal handler may call it."""
+        running = self._running.get(name)
+        if running is not None:
+            running.wake()
+
+    def stop(self, *, limit_s: float = 5.0) -> None:
+        """Asks all loops to end and waits for their last pass, together no longer than the limit."""
+        with self._guard:
+            self._stopping = True
+            running = list(self._running.values())
+            self._running = {}
+        for one in running:
+            one.end()
+        board.wake_all()  # the watchers wait on it
+        end = time.monotonic() + limit_s
+        for one in running:
+            one.join(end - time.monotonic())
+
+    def _start(self, loop: Loop) -> None:
+        with self._guard:
+            if not self._stopping and loop.name not in self._running:
+                self._running[loop.name] = _Running(loop)
+
+    def _end(self, name: str) -> None:
+        with self._guard:
+            running = self._running.pop(name, None)
+        if running is not None:
+            running.end()
+
+    def _roster(self, each: Each) -> Loop:
+        """The loop that starts and ends the loops of those who come and go."""
+        there: dict[int, Loop] = {}
+
+        def run_once() -> None:
+            members = set(each.members())
+            for gone in there.keys() - members:
+                self._end(there.pop(gone).name)
+            for came in members - there.keys():
+                there[came] = each.loop(came)
+                self._start(there[came])
+
+        return Loop(each.name, ROSTER_EVERY_S, run_once)

@@ -95,7 +95,8 @@ class Circuit:
         if isinstance(error, faults.Unreachable) or (isinstance(error, faults.Ambiguous) and error.lost):
             self._failure(passage)
             return
-        answered = passage.asked or isinstance(error, faults.Final)
+        asked = passage.asked and not isinstance(error, faults.Late)
+        answered = asked or isinstance(error, faults.Final)
         if answered and (self._failed or self._open):
             with self._lock:
                 self._failed, self._open = 0, False

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from messagestore import faults, vetting
 from messagestore.circuit import SILENT_S, Circuit, Passage
+from messagestore.lateness import Lateness
 from messagestore.sessions import READ_TIMEOUT_S, MySqlSession, Session
 from messagestore.sqlite_sessions import SqliteSession
 from metadata import snapshot
@@ -85,6 +86,8 @@ class Node:
         self._term = 0
         self._inside = 0
         self._since = self._answered_at = time.monotonic()  # when somebody came in, when the node last spoke
+        self._watched_at = float("-inf")
+        self._lateness: Lateness[_Pooled] = Lateness(self._give_back)
 
     @property
     def busy(self) -> bool:
@@ -99,23 +102,33 @@ class Node:
         """
         return self._lending(reads=False)
 
-    def reading(self) -> AbstractContextManager[Session]:
+    def reading(self, *, within_s: float | None = None) -> AbstractContextManager[Session]:
         """The same for what may be repeated: a lost connection leaves nothing in doubt, so it is
-        NodeUnavailable, and a node that is silent is not waited for."""
-        return self._lending(reads=True)
+        NodeUnavailable, and a node that is silent is not waited for.
+
+        Raises `faults.Late` if the answer does not begin `within_s`, and at once while the node is in doubt;
+        for requests that ask other nodes, too (lateness.py).
+        """
+        return self._lending(reads=True, within_s=within_s)
 
     @contextmanager
-    def _lending(self, *, reads: bool) -> Iterator[Session]:
-        passage = self._enter()
+    def _lending(self, *, reads: bool, within_s: float | None = None) -> Iterator[Session]:
+        passage = self._enter(within_s)
         try:
-            pooled = self._taken(passage, reads)
+            pooled = self._taken(passage, reads, within_s)
+            late = False
             try:
                 yield pooled.session
+            except faults.Late:
+                late = True
+                self._lateness.add(pooled, begun=passage.begun)
+                raise
             except faults.Ambiguous:
                 self.forget()
                 raise
             finally:
-                self._give_back(pooled)
+                if not late:
+                    self._give_back(pooled)
         except BaseException as error:
             self.circuit.end(passage, error)
             if reads and isinstance(error, faults.Ambiguous):
@@ -123,15 +136,25 @@ class Node:
             raise
         self.circuit.end(passage)
 
-    def _enter(self) -> Passage:
+    def _enter(self, within_s: float | None) -> Passage:
         """Raises NodeUnavailable if it is known without asking."""
         if self.info.state == "offline":
             raise NodeUnavailable(f"Node {self.info.name} is offline.")
         vetting.check(self.info)
+        self._lateness.collect()
         self._look()
-        return self.circuit.enter(may_probe=self.circuit.is_open and not watched())
+        if within_s is not None and self._lateness.doubts(answered_at=self._answered_at):
+            raise self._late()
+        return self.circuit.enter(may_probe=self.circuit.is_open and not self._is_watched())
 
-    def _taken(self, passage: Passage, reads: bool) -> _Pooled:
+    def _is_watched(self) -> bool:
+        """Whether this process has a loop that sends probes."""
+        return time.monotonic() - self._watched_at < WATCHED_S
+
+    def _late(self) -> faults.Late:
+        return faults.Late(f"Node {self.info.name} takes its time.")
+
+    def _taken(self, passage: Passage, reads: bool, within_s: float | None) -> _Pooled:
         """A session, with a place in the pool; `_give_back` gives both back."""
         with self._guard:
             if not self._inside:
@@ -144,9 +167,12 @@ class Node:
             placed = self._places.acquire(blocking=False)
             if not placed:
                 with turnstile.aside():
-                    self._await_place(passage)
+                    self._await_place(passage, within_s)
                 placed = True
             pooled = self._take(reads)
+            if isinstance(within_s, float):
+                within_s = self._lateness.patience_s(within_s)
+            pooled.session.patience_s = within_s
         except BaseException:
             self._free_place(placed)
             raise
@@ -162,10 +188,12 @@ class Node:
         with self._guard:
             self._inside -= 1
 
-    def _await_place(self, passage: Passage) -> None:
+    def _await_place(self, passage: Passage, within_s: float | None) -> None:
         """Takes a place when one is free; gives up after a while, or when the node turns out to be away."""
         deadline = time.monotonic() + BORROW_TIMEOUT_S
-        while not self._places.acquire(timeout=_LOOK_EVERY_S):
+        while not self._places.acquire(timeout=_LOOK_EVERY_S if within_s is None else within_s):
+            if within_s is not None and self._is_stalled():
+                raise self._late()
             if not passage.probe:
                 self._look()
                 self.circuit.check()
@@ -199,6 +227,8 @@ class Node:
 
     def watch(self) -> None:
         """Opens the circuit of a silent node, ends the reads that wait for it, and sends the probes."""
+        self._watched_at = time.monotonic()
+        self._lateness.collect()
         self._look()
         if self.circuit.is_open:
             late = time.monotonic() - SILENT_S
@@ -207,6 +237,8 @@ class Node:
                     pooled.session.cut()
         if self.circuit.is_due():
             self._probe()
+        if self.replica is not None:
+            self.replica.watch()
 
     def _probe(self) -> None:
         try:
@@ -268,6 +300,7 @@ class Node:
             self._lent.pop(pooled, None)
             if pooled.session.clean:
                 self._answered_at = pooled.returned
+                self._lateness.note_answer()
             keep = pooled.usable(self._term)
             if keep:
                 self._free.append(pooled)
@@ -285,7 +318,6 @@ def _replica_of(info: NodeInfo) -> Node:
 _nodes: dict[int, Node] = {}
 _replaced: list[Node] = []  # with sessions of theirs still lent
 _nodes_guard = threading.Lock()
-_watched_at = float("-inf")
 
 
 def node(node_id: int) -> Node:
@@ -317,19 +349,16 @@ def by_node(queues: Iterable[int]) -> list[tuple[Node, list[int]]]:
     return [(node(node_id), mine) for node_id, mine in nodes.items()]
 
 
-def watch() -> None:
-    """Looks after the circuits of all nodes; a loop of every worker. Requests need not probe then."""
-    global _watched_at
-    nodes = list(_nodes.values())
-    for known in (*nodes, *(one.replica for one in nodes if one.replica is not None)):
-        _watched_at = time.monotonic()
-        known.watch()
-    _watched_at = time.monotonic()
+def watch(node_id: int) -> None:
+    """Looks after a node that this process uses; a loop of every worker. Requests need not probe then."""
+    used = _nodes.get(node_id)
+    if used is not None:
+        used.watch()
 
 
-def watched() -> bool:
-    """Whether this process has the loop that sends probes."""
-    return time.monotonic() - _watched_at < WATCHED_S
+def in_use() -> list[int]:
+    """The ids of the nodes that this process uses."""
+    return list(_nodes)
 
 
 def away() -> list[str]:
@@ -338,12 +367,16 @@ def away() -> list[str]:
 
 
 def follows() -> bool:
-    """Whether nobody in this process uses a node as an older snapshot described it."""
+    """Whether nobody in this process uses a node as an older snapshot described it. Nodes that are gone are
+    forgotten on the way."""
     known = snapshot.current().nodes
     for node_id in list(_nodes):
         if node_id in known:
             node(node_id)
     with _nodes_guard:
+        gone = [_nodes.pop(node_id) for node_id in list(_nodes) if node_id not in known]
+        _forget(gone)
+        _replaced.extend(gone)
         _replaced[:] = [one for one in _replaced if one.busy]
         return not _replaced
 

@@ -5,6 +5,7 @@
       Duplicate    a primary key exists already: never repeated blindly
     Unreachable    no connection could be made, so nothing was sent either
       NoPartition  the table has no partition for these offsets yet
+    Late           nobody waited for the end; only for what may be repeated
     Ambiguous      it may or may not have been stored: only the same batch id to the same queue
     Final          repeating cannot help: a person must look
 
@@ -54,6 +55,10 @@ class Duplicate(RolledBack):
 
 class Unreachable(NodeUnavailable):
     """No connection could be made."""
+
+
+class Late(NodeUnavailable):
+    """The answer did not come as soon as the request wanted it; the node may be well."""
 
 
 class NoPartition(RolledBack):

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Collection
 
 RIPE_S = 3.0  # InnoDB flushes what is visible every second
-_MOST = 100_000  # queues; far more than a broker has
 
 _guard = threading.Lock()
 _certain: dict[int, int] = {}
@@ -35,8 +35,6 @@ def seen(queue: int, head: int) -> None:
             if waiting is not None:
                 _certain[queue] = max(_certain.get(queue, 0), waiting[0])
             _young[queue] = (head, now)
-        if len(_young) > _MOST:
-            _young.clear()
 
 
 def known(queue: int) -> int:
@@ -46,6 +44,14 @@ def known(queue: int) -> int:
     if young is not None and time.monotonic() - young[1] >= RIPE_S:
         return max(head, young[0])
     return head
+
+
+def keep(queues: Collection[int]) -> None:
+    """Forgets the heads of other queues."""
+    with _guard:
+        for heads in (_certain, _young):
+            for queue in heads.keys() - queues:
+                del heads[queue]
 
 
 def forget() -> None:

@@ -1,7 +1,7 @@
 """Who waits for which queue, and the durable heads this process knows.
 
 A waiting pull registers the queues and offsets it waits behind. It is woken by a send of the same process,
-by the watcher (watcher.py), which hears of sends of other processes, or by a change of its group. A waiter
+by the watchers (watcher.py), which hear of sends of other processes, or by a change of its group. A waiter
 holds no database connection. Only heads that are durable come here: durability.py says how one knows.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 
 from messagestore import floors
 from messagestore.shared_heads import SharedHeads, now_ms
@@ -83,19 +83,20 @@ class HeadBoard:
         bell = self.shared.bell()
         if bell != self._bell:
             self._bell = bell  # a head that rises while we look rings again
-            for queue in self.awaited():
+            with self._guard:
+                awaited = list(self._by_queue)
+            for queue in awaited:
                 self.note(queue, self.shared.head(queue))
 
-    def awaited(self) -> list[int]:
-        """The queues that pulls of this process wait for."""
+    def awaited(self, among: Set[int]) -> Set[int]:
+        """Those of some queues that pulls of this process wait for."""
         with self._guard:
-            return list(self._by_queue)
+            return self._by_queue.keys() & among
 
     def keep(self, queues: Collection[int]) -> None:
-        """Forgets the heads of other queues, when most of what it knows are such."""
+        """Forgets the heads of other queues."""
         with self._guard:
-            if len(self._heads) > 2 * len(queues) + 1000:
-                self._heads = {queue: head for queue, head in self._heads.items() if queue in queues}
+            self._heads = {queue: head for queue, head in self._heads.items() if queue in queues}
 
     def somebody_within(self, seconds: float) -> bool:
         """Whether somebody waits, or comes within a time."""
@@ -132,7 +133,7 @@ class HeadBoard:
         self._wake(waiter for waiter in self._snapshot() if waiter.group_id == group_id)
 
     def wake_all(self) -> None:
-        """Wakes every pull, and the watcher: the process is about to stop."""
+        """Wakes every pull, and the watchers: the process is about to stop."""
         self._somebody.set()
         self._wake(self._snapshot())
 

@@ -10,7 +10,7 @@ alone; when its end was not seen, it was not seen for each of them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from messagestore import faults, tables
@@ -58,6 +58,13 @@ def lane(queue: int) -> Lane:
             lambda parts: _together(queue, parts), take=_fitting, look=_reachable, limit_s=READ_TIMEOUT_S
         )
         return _lanes.setdefault(queue, new)
+
+
+def keep(queues: Collection[int]) -> None:
+    """Forgets the lanes of other queues."""
+    with _guard:
+        for queue in _lanes.keys() - queues:
+            del _lanes[queue]
 
 
 def _insert(node: Node, queue: int, batches: Sequence[NewBatch]) -> int:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeVar
 
 from messagestore import connections, instances, tables
-from messagestore.connections import Node
+from messagestore.sessions import Session
 from messagestore.tables import Position, ReaderKey
 from metadata import history, ownership, snapshot
 from metadata.consumer_ids import ConsumerId
@@ -50,6 +51,8 @@ class CommitOffset(NamedTuple):
     offset: int
 
 
+LATE_S = 0.5  # how long a node may take to answer where others are asked, too; a commit waits for its disk
+
 Row = TypeVar("Row", Claim, CommitOffset)
 
 
@@ -69,8 +72,9 @@ def acquire(*, consumer: ConsumerId, queues: Sequence[Claim]) -> list[Acquired]:
     nodes = _by_node([claim for claim in queues if granted.get(claim.queue) == claim.epoch])
     for node_id, claims in nodes.items():
         states |= {claim.queue: Acquired(claim.queue, "unavailable") for claim in claims}
+        node = _Asked(node_id, LATE_S if len(nodes) > 1 else None)
         try:
-            _acquire(node_id, consumer, claims, states)
+            _acquire(node, consumer, claims, states)
         except (NodeUnavailable, MetadataUnavailable) as error:
             log.warning("Queues on node %d cannot be acquired: %s", node_id, error.detail)
     held = [(claim.queue, claim.epoch) for claim in queues if states[claim.queue].state == "ok"]
@@ -79,15 +83,26 @@ def acquire(*, consumer: ConsumerId, queues: Sequence[Claim]) -> list[Acquired]:
     return [states[claim.queue] for claim in queues]
 
 
+class _Asked(NamedTuple):
+    """A node, and how long it may take to answer."""
+
+    node_id: int
+    within_s: float | None
+
+    def session(self) -> AbstractContextManager[Session]:
+        """For what is harmless to repeat, so that a lost answer leaves nothing in doubt."""
+        return connections.node(self.node_id).reading(within_s=self.within_s)
+
+
 def _acquire(
-    node_id: int, consumer: ConsumerId, claims: Sequence[Claim], states: dict[int, Acquired]
+    node: _Asked, consumer: ConsumerId, claims: Sequence[Claim], states: dict[int, Acquired]
 ) -> None:
     """Acquires the queues of one node into `states`; ends at the first that the node does not answer."""
-    missing, outdated = _claim(node_id, consumer, claims, states)
+    missing, outdated = _claim(node, consumer, claims, states)
     if missing and consumer.instance_id:
         # It joined while the subscription was being made, or while the node was away.
         instances.place(consumer=consumer, queues=[claim.queue for claim in missing])
-        missing, later = _claim(node_id, consumer, missing, states)
+        missing, later = _claim(node, consumer, missing, states)
         outdated += later
     for claim in missing:
         log.error("Group %d has no reader row for queue %d", consumer.group_id, claim.queue)
@@ -96,11 +111,11 @@ def _acquire(
 
 
 def _claim(
-    node_id: int, consumer: ConsumerId, claims: Sequence[Claim], states: dict[int, Acquired]
+    node: _Asked, consumer: ConsumerId, claims: Sequence[Claim], states: dict[int, Acquired]
 ) -> tuple[list[Claim], list[tuple[Claim, int]]]:
     """Claims without a reader row; and those that met a later epoch there, with it."""
     missing, outdated = [], []
-    with connections.node(node_id).reading() as session:  # harmless to repeat, so nothing is in doubt
+    with node.session() as session:
         for claim in claims:
             reader = ReaderKey(consumer.group_id, claim.queue, consumer.instance)
             standing = tables.acquire_reader(session, reader=reader, epoch=claim.epoch, owner=consumer.text)
@@ -132,9 +147,11 @@ def commit(*, consumer: ConsumerId, offsets: Sequence[CommitOffset]) -> list[Com
     found, certain = snapshot.find_queues([offset.queue for offset in offsets])
     states = {offset.queue: "fenced" if certain else "unavailable" for offset in offsets}
     failure: Unavailable = MetadataUnavailable("None of these queues is known yet.", retry_after_ms=1000)
-    for node_id, mine in _by_node([offset for offset in offsets if offset.queue in found]).items():
+    nodes = _by_node([offset for offset in offsets if offset.queue in found])
+    for node_id, mine in nodes.items():
+        node = _Asked(node_id, LATE_S if len(nodes) > 1 else None)
         try:
-            states |= _commit(connections.node(node_id), consumer, sorted(mine))
+            states |= _commit(node, consumer, sorted(mine))
         except NodeUnavailable as error:
             failure = error
             states |= dict.fromkeys((offset.queue for offset in mine), "unavailable")
@@ -151,9 +168,9 @@ def _by_node(rows: Iterable[Row]) -> dict[int, list[Row]]:
     return nodes
 
 
-def _commit(node: Node, consumer: ConsumerId, offsets: list[CommitOffset]) -> dict[int, str]:
+def _commit(node: _Asked, consumer: ConsumerId, offsets: list[CommitOffset]) -> dict[int, str]:
     group_id, instance = consumer.group_id, consumer.instance
-    with node.reading() as session:  # a commit may be repeated, so a lost answer leaves nothing in doubt
+    with node.session() as session:
         allowed = tables.update_committed(
             session, group_id=group_id, instance=instance, owner=consumer.text, offsets=offsets
         )

@@ -11,6 +11,9 @@ Every queue of the answer has a `state`:
     suspect       a hole that nobody declared: nothing is delivered, a person must look
     unavailable   the queue's node does not answer now, nor a replica of it
 
+A node that is slow to answer while other nodes are asked, too, is not waited for: its queues are `ok`,
+without messages and without a head.
+
 A group that takes only some tags passes the other messages on the way: the position moves behind up to
 `scan_limit` of them, and an answer without messages may have a higher `next_offset`.
 
@@ -22,7 +25,8 @@ the snapshot does not know yet.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from messagestore import connections, durability, faults, replicas, suspects, tables
@@ -38,6 +42,8 @@ from metadata.errors import MetadataUnavailable, NodeUnavailable, Unavailable
 
 _ROW_BYTES = 100  # what a message costs in an answer beside its body, roughly
 _UNKNOWN_ROW_BYTES = 8 * 1024.0  # assumed of a queue before the first pull
+
+LATE_S = 0.1  # how long a node may take to answer where others are asked, too
 
 # A SELECT may read so many times what is wanted before it is cut off, at the price of its connection: by so
 # much the guess of how many rows to ask for may be wrong.
@@ -59,7 +65,7 @@ class PullQueue(NamedTuple):
 
 
 class PulledQueue(NamedTuple):
-    """A queue of the answer; `head` is None where the node did not answer, `stale` if its replica did."""
+    """A queue of the answer; `head` is None where its node gave none in time, `stale` if a replica did."""
 
     queue: int
     state: str
@@ -69,6 +75,9 @@ class PulledQueue(NamedTuple):
     low: int | None = None
     gap: tuple[int, int] | None = None
     stale: bool = False
+    origins: Sequence[
+        str | None
+    ] = ()  # of a failure topic's messages: where they came from (failures.Origin)
 
     @property
     def messages(self) -> list[StoredMessage]:
@@ -121,6 +130,13 @@ class _Budget:
         return self.messages <= 0 or self.size <= 0
 
 
+def keep(queues: Collection[int]) -> None:
+    """Forgets what rows of other queues weighed."""
+    for queue in list(_row_bytes):
+        if queue not in queues:
+            _row_bytes.pop(queue, None)
+
+
 def pull(
     *, consumer: ConsumerId, queues: Sequence[PullQueue], max_messages: int, max_bytes: int
 ) -> list[PulledQueue]:
@@ -132,20 +148,10 @@ def pull(
     pulled: dict[int, PulledQueue] = {}
     failure: Unavailable = MetadataUnavailable("None of these queues is known yet.", retry_after_ms=1000)
     budget = _Budget(max_messages, max_bytes)
-    for node_id, asked in _by_node(queues, pulled, consumer).items():
-        try:
-            _from_node(node_id, asked, consumer=consumer, budget=budget, pulled=pulled)
-        except faults.Final as fault:  # a table of the node is missing or was altered; other nodes go on
-            for ask in asked:
-                suspects.report(ask.queue, offset=ask.offset, why=fault.detail)
-                pulled.setdefault(ask.queue, PulledQueue(ask.queue, "suspect", [], ask.offset))
-        except NodeUnavailable as error:
-            failure = error
-            left = [ask for ask in asked if ask.queue not in pulled]
-            found = replicas.pull(node_id=node_id, asked=left, consumer=consumer, budget=budget)
-            pulled |= {queue: PulledQueue(queue, *served, stale=True) for queue, served in found.items()}
-            for ask in asked:
-                pulled.setdefault(ask.queue, PulledQueue(ask.queue, "unavailable", [], ask.offset))
+    nodes = _by_node(queues, pulled, consumer)
+    for node_id, asked in nodes.items():
+        reading = _Reading(node_id, consumer, budget, LATE_S if len(nodes) > 1 else None)
+        failure = _try_node(reading, asked, pulled) or failure
     if pulled and all(answer.state == "unavailable" for answer in pulled.values()):
         raise failure
     return [pulled[ask.queue] for ask in queues]
@@ -171,20 +177,51 @@ def _by_node(
     return nodes
 
 
-def _from_node(
-    node_id: int,
-    asked: list[PullQueue],
-    *,
-    consumer: ConsumerId,
-    budget: _Budget,
-    pulled: dict[int, PulledQueue],
-) -> None:
-    node = connections.node(node_id)
+class _Reading(NamedTuple):
+    """How one node is asked."""
+
+    node_id: int
+    consumer: ConsumerId
+    budget: _Budget
+    within_s: float | None
+
+    def session(self) -> AbstractContextManager[Session]:
+        return connections.node(self.node_id).reading(within_s=self.within_s)
+
+
+def _try_node(
+    reading: _Reading, asked: list[PullQueue], pulled: dict[int, PulledQueue]
+) -> NodeUnavailable | None:
+    """Answers the queues of one node, whatever it says; why it does not serve them if it is away."""
+    failure = None
+    try:
+        _from_node(reading, asked, pulled)
+        return None
+    except faults.Late:
+        state = "ok"
+    except faults.Final as fault:  # a table of the node is missing or was altered; other nodes go on
+        state = "suspect"
+        for ask in asked:
+            suspects.report(ask.queue, offset=ask.offset, why=fault.detail)
+    except NodeUnavailable as error:
+        state, failure = "unavailable", error
+        left = [ask for ask in asked if ask.queue not in pulled]
+        found = replicas.pull(
+            node_id=reading.node_id, asked=left, consumer=reading.consumer, budget=reading.budget
+        )
+        pulled |= {queue: PulledQueue(queue, *served, stale=True) for queue, served in found.items()}
+    for ask in asked:
+        pulled.setdefault(ask.queue, PulledQueue(ask.queue, state, [], ask.offset))
+    return failure
+
+
+def _from_node(reading: _Reading, asked: list[PullQueue], pulled: dict[int, PulledQueue]) -> None:
+    consumer, budget = reading.consumer, reading.budget
     if len(asked) == 1 and board.known(asked[0].queue) > asked[0].offset and not budget.spent():
-        with node.reading() as session:  # one round trip: the rows come with the position
+        with reading.session() as session:  # one round trip: the rows come with the position
             pulled[asked[0].queue] = _with_rows(session, asked[0], consumer, budget)
         return
-    with node.reading() as session:
+    with reading.session() as session:
         positions = tables.read_positions(
             session,
             group_id=consumer.group_id,
@@ -202,8 +239,8 @@ def _from_node(
         return
     # A queue of which something durable is known waits for no barrier: the rest comes with the next pull.
     risen = {ask.queue: positions[ask.queue].head for ask in ready if board.known(ask.queue) <= ask.offset}
-    durability.confirm(node_id=node_id, heads=risen)
-    with node.reading() as session:
+    durability.confirm(node_id=reading.node_id, heads=risen)
+    with reading.session() as session:
         for ask in ready:
             if budget.spent():
                 head = min(positions[ask.queue].head, board.known(ask.queue))
@@ -265,6 +302,7 @@ def _rows(
 ) -> PulledQueue:
     """What is there of the next `wanted` messages, without those that carry none of the tags."""
     durable = board.known(ask.queue)
+    origins: list[str | None] = []
     try:
         position, rows = tables.select_owned(
             session,
@@ -273,6 +311,7 @@ def _rows(
             end=ask.offset + wanted,
             most_bytes=_OVERSHOOT * budget.size,
             tags=tags,
+            origins=origins if snapshot.current().holds_failures(ask.queue) else None,
         )
     except faults.Final as fault:  # this queue's table is missing or was altered; the others go on
         suspects.report(ask.queue, offset=ask.offset, why=fault.detail)
@@ -288,8 +327,9 @@ def _rows(
     else:
         taken = budget.take(ask.queue, rows[:count])
         passed = len(taken)
-    suspects.delivered(ask.queue, next_offset=ask.offset + passed)
-    return PulledQueue(ask.queue, "ok", taken, ask.offset + passed, min(position.head, durable))
+    following, head = ask.offset + passed, min(position.head, durable)
+    suspects.delivered(ask.queue, next_offset=following)
+    return PulledQueue(ask.queue, "ok", taken, following, head, origins=origins[: len(taken)])
 
 
 def _explained(session: Session, ask: PullQueue, head: int) -> PulledQueue:

@@ -8,6 +8,7 @@ also be paced and counted.)
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -115,8 +116,9 @@ class Rounds(Generic[Item, Result]):
             for one, result in zip(seats, results, strict=True):
                 one.results.append(result)
         except Exception as error:
-            for one in seats:
-                one.error = error
+            for one in seats[1:]:  # each raises one of its own: threads must not share a traceback
+                one.error = copy.copy(error)
+                one.error.__cause__ = error
             raise
         except BaseException:  # this thread is ended; the others are not
             for one in seats:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import socket
 import threading
 import time
@@ -76,6 +77,7 @@ class Session(Protocol):
     idle_limit_s: float
     busy_since: float | None  # monotonic; of the statement that waits for its answer now, where that is known
     answered_at: float  # monotonic; of the last answer
+    patience_s: float | None  # how long an answer may take to begin before `Late` is raised; None: no limit
 
     def run(self, *steps: Step, fits: Fits | None = None) -> list[Result]:
         """Runs sections in order, each statement by itself; one result per statement. Raises `faults.*`.
@@ -91,6 +93,9 @@ class Session(Protocol):
 
     def cut(self) -> None:
         """Ends the wait of another thread for an answer, as if the connection had broken."""
+
+    def catch_up(self) -> bool:
+        """Whether an answer that was late has come, or will not come; `clean` again if it was read."""
 
     def close(self) -> None: ...
 
@@ -131,6 +136,7 @@ class MySqlSession:
         self.clean = True
         self.busy_since: float | None = None
         self.answered_at = time.monotonic()
+        self.patience_s: float | None = None
         try:
             self._db = MySQLdb.connect(
                 host=host, port=port, db=database, user=username, passwd=password,
@@ -187,48 +193,82 @@ class MySqlSession:
         usable only if the server acknowledged that; after any other it is not clean.
         """
         self.clean = False
-        results = []
-        self.busy_since = time.monotonic()
         try:
-            self._db.query(text)
-            while True:
-                rows = self._db.store_result()
-                matched = self._db.affected_rows()
-                results.append(Result(rows.fetch_row(0) if rows else (), matched))
-                if self._db.next_result() == -1:
-                    break
+            self._ask(text)
+            results = self._read()
         except self._error as error:
             raise self._fault(error) from error
-        finally:
-            self.busy_since = None
         self.clean = ends
-        self.answered_at = time.monotonic()
+        self._answered()
         return results
+
+    def _ask(self, text: bytes) -> None:
+        """Sends a string, and waits until its answer begins. Raises Late."""
+        self.busy_since = time.monotonic()
+        if self.patience_s is None:
+            self._db.query(text)
+            return
+        self._db.send_query(text)
+        if not self._answers_within(self.patience_s):
+            raise faults.Late(f"Node {self._name} takes its time.")
+        self._db.read_query_result()
+
+    def _answers_within(self, seconds: float) -> bool:
+        waiting = select.poll()
+        waiting.register(self._socket, select.POLLIN)
+        return bool(waiting.poll(seconds * 1000))
+
+    def _read(self) -> list[Result]:
+        """Every result of a string whose answer has begun."""
+        results = []
+        while True:
+            rows = self._db.store_result()
+            matched = self._db.affected_rows()
+            results.append(Result(rows.fetch_row(0) if rows else (), matched))
+            if self._db.next_result() == -1:
+                return results
+
+    def _answered(self) -> None:
+        self.busy_since = None
+        self.answered_at = time.monotonic()
+
+    def catch_up(self) -> bool:
+        """See Session."""
+        if not self._answers_within(0):
+            return False
+        try:
+            self._db.read_query_result()
+            self._read()
+        except self._error as error:
+            self._fault(error)
+        else:
+            self.clean = True
+            self._answered()
+        return True
 
     def _stream(self, text: bytes, statements: int, fits: Fits) -> list[Result]:
         """Sections of one statement each; a result that does not fit leaves the session to be closed."""
         self.clean = False
         results: list[Result] = []
-        self.busy_since = time.monotonic()
         try:
-            self._db.query(text)
+            self._ask(text)
             while True:
                 last = len(results) == statements - 1
                 rows, whole = _taken(self._db.use_result(), fits if last else len)
                 results.append(Result(rows, len(rows)))
                 if not whole:
+                    self.busy_since = None
                     return results
                 if self._db.next_result() == -1:
                     break
         except self._error as error:
             raise self._fault(error) from error
-        finally:
-            self.busy_since = None
         self.clean = True
-        self.answered_at = time.monotonic()
+        self._answered()
         return results
 
     def _fault(self, error: Exception) -> faults.RolledBack | faults.Ambiguous | faults.Final:
+        self.busy_since = None
         number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
         text = str(error.args[-1]) if error.args else str(error)
         fault = faults.of_mysql(number, text, self._name)

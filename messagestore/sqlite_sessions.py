@@ -86,6 +86,7 @@ class SqliteSession:
     idle_limit_s = 300.0
     busy_since: float | None = None  # a file is not away
     answered_at = 0.0
+    patience_s: float | None = None  # nor is it late
     shows_durable_only = True  # synchronous=FULL: the log is synced before readers are told of its end
 
     def __init__(self, *, name: str, path: Path) -> None:
@@ -155,6 +156,10 @@ class SqliteSession:
 
     def cut(self) -> None:
         """See Session; nobody waits for a file."""
+
+    def catch_up(self) -> bool:
+        """See Session; a file is never late."""
+        return True
 
     def close(self) -> None:
         """Closes the file."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection
 
 log = logging.getLogger(__name__)
 _REPEAT_S = 60.0
@@ -28,6 +29,14 @@ def delivered(queue: int, *, next_offset: int) -> None:
     """Takes the mark back once messages beyond the marked offset were delivered."""
     if queue in _reported and next_offset > _reported[queue]:
         del _reported[queue]
+
+
+def keep(queues: Collection[int]) -> None:
+    """Forgets other queues."""
+    for known in (_reported, _logged):
+        for queue in list(known):
+            if queue not in queues:
+                known.pop(queue, None)
 
 
 def current() -> list[int]:

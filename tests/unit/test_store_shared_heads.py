@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from messagestore import shared_heads
+from messagestore import faults, floors, lanes, remembered, shared_heads
 from messagestore.heads import HeadBoard
 from messagestore.rounds import Rounds
 from messagestore.shared_heads import LEASE_MS, SharedHeads, now_ms
+from metadata.snapshot import QueueInfo
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -99,3 +104,38 @@ def test_a_lone_caller_has_a_round_of_its_own_and_its_error() -> None:
         with pytest.raises(ValueError, match="on purpose"):
             failing.submit(1)
     assert failing.waiting() == 0
+
+
+def test_those_who_share_a_round_raise_errors_of_their_own() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def fail(items: Sequence[int]) -> list[int]:
+        if items == [0]:
+            begun.set()
+            go_on.wait(20)
+            return [0]
+        raise faults.RolledBack("on purpose")
+
+    rounds: Rounds[int, int] = Rounds(fail, limit_s=20)
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(rounds.submit, 0)
+        assert begun.wait(20)
+        others = [pool.submit(rounds.submit, one) for one in (1, 2)]
+        until(lambda: rounds.waiting() == 2)
+        go_on.set()
+        assert first.result(20) == 0
+        errors = [one.exception(20) for one in others]
+    assert [str(error) for error in errors] == ["on purpose"] * 2
+    assert errors[0] is not errors[1]
+
+
+def test_queues_that_are_gone_are_forgotten() -> None:
+    kept, gone = 900_007, 900_008
+    lane_of = {queue: lanes.lane(queue) for queue in (kept, gone)}
+    for queue in (kept, gone):
+        floors.stored(queue, 5)
+    remembered.keep({kept: QueueInfo(id=kept, topic_id=1, number=0, node_id=1, state="read_write")})
+    assert (floors.known(kept), floors.known(gone)) == (5, 0)
+    assert lanes.lane(kept) is lane_of[kept]
+    assert lanes.lane(gone) is not lane_of[gone]
+    remembered.keep({})

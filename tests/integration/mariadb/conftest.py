@@ -39,12 +39,13 @@ def replica(ill: MariaDB, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def watched() -> Iterator[None]:
-    """The loop of circuits, as every worker has it."""
+    """The loops of circuits, in one thread for all nodes."""
     stop = threading.Event()
 
     def watch() -> None:
         while not stop.wait(0.1):
-            connections.watch()
+            for node in connections.in_use():
+                connections.watch(node)
 
     with ThreadPoolExecutor(1) as pool:
         watching = pool.submit(watch)

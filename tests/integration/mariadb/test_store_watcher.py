@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
+from uuid import uuid4
 
 import pytest
 
-from messagestore import connections, shared_heads, topics, watcher
-from messagestore.heads import HeadBoard
+from catmq_site.maintenance import Each, Loops, heads_loop
+from messagestore import connections, shared_heads, tables, topics, watcher
+from messagestore.heads import HeadBoard, board
 from messagestore.messages import NewMessage
 from messagestore.publish import publish
-from messagestore.watcher import HeadWatcher
+from messagestore.shared_heads import now_ms
+from messagestore.tables import NewBatch
+from messagestore.watcher import NodeWatcher
+from metadata import snapshot
 from metadata.actors import command
+from metadata.config import config
 from tests.support.mariadb import MariaDB
 from tests.support.waiting import until
 
 ACTOR = command("test")
 WAITERS = 200
+HEARD_WITHIN_S = 1.0  # usually 50 ms; a circuit opens after 2 s
 
 
 @pytest.fixture
@@ -33,9 +42,9 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> tuple[HeadBoard, HeadBoard]:
     """The boards of two workers of one broker."""
     memory = mmap.mmap(-1, shared_heads.SIZE)
     boards = HeadBoard(), HeadBoard()
-    for number, board in enumerate(boards, 1):
+    for number, one in enumerate(boards, 1):
         monkeypatch.setattr(os, "getpid", lambda number=number: number)
-        board.share(memory)
+        one.share(memory)
     monkeypatch.undo()
     monkeypatch.setattr("messagestore.durability.board", boards[0])
     return boards
@@ -49,7 +58,8 @@ def selects(server: MariaDB) -> int:
 def test_200_waiting_pulls_cost_less_than_25_queries_a_second(
     mariadb: MariaDB, queues: list[int], workers: tuple[HeadBoard, HeadBoard]
 ) -> None:
-    watchers = [HeadWatcher(board) for board in workers]
+    node_id = snapshot.find_queue(queues[0]).node_id
+    watchers = [NodeWatcher(node_id, board) for board in workers]
     with connections.node_of(queues[0]).reading():
         pass  # a session is made, which asks the server what it is
     with ExitStack() as stack:
@@ -59,7 +69,7 @@ def test_200_waiting_pulls_cost_less_than_25_queries_a_second(
         while time.monotonic() < begun + 2:
             for one in watchers:
                 one.run_once()
-            time.sleep(watcher.EVERY_S)
+            time.sleep(config.head_interval_ms / 1000)
         asked, took = selects(mariadb) - asked, time.monotonic() - begun
     assert 1 <= asked <= 25 * took, "both workers together; a single one may ask no more"
 
@@ -68,7 +78,8 @@ def test_one_worker_asks_for_what_another_waits_for(
     queues: list[int], workers: tuple[HeadBoard, HeadBoard]
 ) -> None:
     leader, follower = workers
-    watching, following = HeadWatcher(leader), HeadWatcher(follower)
+    node_id = snapshot.find_queue(queues[0]).node_id
+    watching, following = NodeWatcher(node_id, leader), NodeWatcher(node_id, follower)
     with leader.watch(1, {queues[0]: 0}), follower.watch(2, {queues[1]: 0}) as waiter:
         watching.run_once()
         following.run_once()
@@ -76,5 +87,42 @@ def test_one_worker_asks_for_what_another_waits_for(
         publish(topic="orders", messages=[NewMessage(body=b"", queue=queues[1])], batch_id=None, actor=ACTOR)
         until(lambda: watching.run_once() or leader.known(queues[1]) == 1)
         assert not waiter.event.is_set()
-        following.run_once()
+        follower.listen()
         assert waiter.event.is_set()
+
+
+def test_a_frozen_node_delays_news_of_no_other_node(
+    ill: MariaDB, make_node: Callable[..., str], watched: None
+) -> None:
+    with ill.schema() as schema:
+        account = {"host": "127.0.0.1", "port": ill.port, "username": "catmq", "password": ill.password}
+        make_node("ill", engine="mysql", database=schema, **account)
+        make_node("well")
+        made = topics.create(name="orders", queues=2, actor=ACTOR)
+        snapshot.refresh()
+        queue_of = {one.queue.node: one.queue.queue for one in made.queues}
+        loops = Loops([Each("heads", watcher.nodes, heads_loop)])
+        with board.watch(1, dict.fromkeys(queue_of.values(), 0)) as waiter:
+            loops.start()
+            until(lambda: all(board.shared.wanted(one, now_ms()) for one in queue_of.values()))
+            os.kill(ill.pid, signal.SIGSTOP)
+            try:
+                for head in (1, 2, 3):  # while the other node is being found out, and after
+                    store_elsewhere(queue_of["well"])
+                    begun = time.monotonic()
+                    until(lambda head=head: board.known(queue_of["well"]) == head, limit_s=20)
+                    assert time.monotonic() - begun < HEARD_WITHIN_S
+                assert waiter.event.is_set()
+                until(lambda: connections.away() == ["ill"], limit_s=20)
+            finally:
+                os.kill(ill.pid, signal.SIGCONT)
+        loops.stop()
+        connections.forget_all()
+
+
+def store_elsewhere(queue: int) -> None:
+    """Stores a message as another broker does: nobody here hears of it."""
+    node = connections.node_of(queue)
+    batch = NewBatch(uuid4().bytes, b"", [NewMessage(body=b"x")], "other")
+    with node.writing() as session:
+        tables.insert_messages(session, queue=queue, node_epoch=node.info.epoch, batches=[batch])
