@@ -189,10 +189,11 @@ class Reporter:
                 state.halt(report.owned, failure)
 
     def _go_back(self, batch: list[Report]) -> list[Report]:
-        """Where nothing can be stored for a retry, queues go back to their failed messages, once: from then
-        on those are tried in place before they are reported. The reports that this does not settle."""
+        """Where nothing can be stored for a retry, queues go back to their failed messages: from then on
+        run() tries those in place, and whoever polls gets them once more. The reports that this does not
+        settle."""
         in_place = self._state.in_place
-        going = [report for report in batch if report.owned.subscription not in in_place]
+        going = [one for one in batch if self._state.in_run or one.owned.subscription not in in_place]
         in_place |= {report.owned.subscription for report in going}
         for owned in {report.owned for report in going}:
             what = "%s: there is no retry topic: messages that fail are tried again in place"

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from catmq_client.errors import HandlerTimeout, OptionError
+from catmq_client.errors import HandlerFailed, HandlerTimeout, OptionError
 from catmq_client.failures import Reporter
 from catmq_client.lanes import Job, Lanes, Task
 from catmq_client.message import Message
@@ -195,11 +195,13 @@ class Workers:
         task, lane = job.tasks[0], job.lane
         lane.tries += 1
         log.warning("%r: the handler failed, try %d", task.message, lane.tries, exc_info=error)
-        later_s = self._retry_in_place_s(task, settings, lane.tries)
         state = self._state
         with state.changed:
+            later_s = self._retry_in_place_s(task, settings, lane.tries)
             if self._lanes.is_void(task):
                 later_s = 0.0
+            elif later_s is None and task.owned.subscription in state.in_place:
+                self._halt(task, lane.tries, error)
             elif later_s is None:
                 self._reporter.add(task.owned, task.message, error, last=settings.ordered)
             self._leave(job)
@@ -220,6 +222,14 @@ class Workers:
             return None
         pause_ms = min(options.retry_backoff_max_ms, options.retry_backoff_ms << min(tries - 1, 20))
         return pause_ms / 1000 * random.uniform(0.5, 1.0)
+
+    def _halt(self, task: Task, tries: int, error: BaseException) -> None:
+        """There is nowhere to put the message: going on would lose it."""
+        detail = f"{task.message!r}: the handler failed {tries} times, its queue stands still: {error!r}"
+        failure = HandlerFailed(detail)
+        failure.__cause__ = error
+        log.error("%s", detail)
+        self._state.halt(task.owned, failure)
 
     def _tell_breaker(self, job: Job, settings: Settings) -> None:
         if self._lanes.failed(job, settings):

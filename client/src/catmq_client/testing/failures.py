@@ -98,7 +98,7 @@ class FakeFailures:
         first = {"topic": message.topic, "queue": message.queue, "offset": message.offset}
         origin = message.origin or {**first, "first_failed_at_ms": one.get("first_failed_at_ms") or 0}
         settings = group.settings(origin["topic"])
-        is_dead = one.get("last", False) or attempt > settings.retries
+        is_dead = one.get("last", False) or settings.ordered or attempt > settings.retries
         due_at_ms = None if is_dead else self._clock.now_ms() + round(settings.pause_s(attempt) * 1000)
         copy = replace(message, attempt=attempt, origin={**origin, "error": error})
         failed = FailedMessage(group.name, copy, attempt, error, due_at_ms)
