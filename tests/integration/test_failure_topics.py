@@ -187,7 +187,7 @@ def test_unsubscribing_while_retries_wait_ends_them_and_a_new_start_is_clean(
     assert len(waiting()) == 1
 
 
-@pytest.mark.parametrize("step", ["set_queue_state", "delete_waiting", "delete_readers"])
+@pytest.mark.parametrize("step", ["set_queue_state", "delete_queue_delayed", "delete_readers"])
 def test_a_crash_while_unsubscribing_is_finished_by_the_sweep(
     node: str, failure_node: str, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
