@@ -317,9 +317,9 @@ class Admin:
         return cast(Subscription, self._call("GET", path_of("groups", group=group, subscriptions=topic)))
 
     def change_subscription(self, group: str, topic: str, **settings: object) -> Subscription:
-        """Changes stopped, or stopped_queues (ids, in place of those before)."""
+        """Changes stopped, stopped_queues (ids, in place of those before), ordered, retries, threads, …"""
         path = path_of("groups", group=group, subscriptions=topic)
-        return cast(Subscription, self._call("PATCH", path, body=given(settings)))
+        return cast(Subscription, self._call("PATCH", path, body=settings))
 
     def unsubscribe(self, group: str, topic: str) -> None:
         """Ends a subscription and forgets its positions."""
