@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from catmq_client import HttpTransport, Producer, errors
+from catmq_client import Consumer, HttpTransport, Producer, errors
 from catmq_client.admin import Admin
+from catmq_client.testing import FakeBroker
 from catmq_client.transport import Transport
 from tests.support.broker import Broker
 from tests.support.tampering import plant
@@ -95,6 +96,34 @@ def test_wrong_delays_are_refused_by_name_and_their_neighbours_are_sent(
             producer.send("single", b"x", deliver_at=datetime(2031, 1, 1))
     assert bodies(plain, queue) == [b"now"]
     assert Admin(plain).delayed("single")["count"] == 1
+
+
+def test_the_fake_broker_delays_and_recalls_as_a_broker_does() -> None:
+    fake = FakeBroker()
+    fake.create_topic("orders", queues=2)
+    with Producer(transport=fake) as producer:
+        kept, recalled = (producer.send("orders", b"k", key="k", delay_ms=HOUR_MS) for _ in range(2))
+        producer.send("orders", b"now", key="k")
+        producer.recall(recalled.message_id)
+        producer.recall(recalled.message_id)
+        assert [one["message_id"] for one in Admin(fake).delayed("orders")["messages"]] == [kept.message_id]
+        assert [one.body for one in fake.messages("orders")] == [b"now"]
+        fake.advance(3601)
+        now, moved = fake.messages("orders")
+        assert (moved.body, moved.queue, moved.offset) == (b"k", now.queue, 1)
+        assert moved.headers == {"catmq-delayed-id": kept.message_id}
+        with pytest.raises(errors.Conflict):
+            producer.recall(kept.message_id)
+        with pytest.raises(errors.NotFound):
+            producer.recall("d1-77")
+        with pytest.raises(errors.InvalidRequest, match="a year"):
+            producer.send("orders", b"x", delay_ms=400 * 86_400_000)
+    with Consumer(group="billing", topics=["orders"], transport=fake) as consumer:
+        with Producer(transport=fake) as producer:
+            producer.send("orders", b"soon", delay_ms=50)
+        taken: list[bytes] = []
+        until(lambda: taken.extend(one.body for one in consumer.poll(timeout_s=0.5)) or len(taken) == 3)
+    assert sorted(taken) == [b"k", b"now", b"soon"]
 
 
 def test_a_batch_of_delayed_messages_sent_twice_waits_once(broker: Broker, queue: int) -> None:
