@@ -2,6 +2,7 @@
 
 raw_insert     multi-row INSERT into AUTO_INCREMENT tables with our columns: the limit of sending
 store_publish  `messagestore.publish` without HTTP
+…_together     the same by all processes into one table, one queue
 http_publish   the client's Producer against a running broker
 raw_select     SELECT by primary key over a stored queue: the limit of reading
 http_pull      the client's Transport pulling a stored queue, 500 messages a request
@@ -50,10 +51,19 @@ Work = Callable[[Setting, int], Callable[[], int]]
 
 def raw_insert(setting: Setting, worker: int) -> Callable[[], int]:
     """One multi-row INSERT per call, on a table of the worker's own."""
+    return _inserts(setting, str(worker))
+
+
+def raw_insert_together(setting: Setting, worker: int) -> Callable[[], int]:
+    """The same, all workers on one table."""
+    return _inserts(setting, "together")
+
+
+def _inserts(setting: Setting, table: str) -> Callable[[], int]:
     connection = _connect(setting)
     cursor = connection.cursor()
-    cursor.execute(RAW_TABLE.format(worker))
-    statement = RAW_INSERT.format(worker)
+    cursor.execute(RAW_TABLE.format(table))
+    statement = RAW_INSERT.format(table)
     keys = [f"key-{number}" for number in range(setting.batch)]
 
     def once() -> int:
@@ -81,6 +91,11 @@ def store_publish(setting: Setting, worker: int) -> Callable[[], int]:
         return len(publish(topic=setting.topic, messages=messages, batch_id=None, actor=actor))
 
     return once
+
+
+def store_publish_together(setting: Setting, worker: int) -> Callable[[], int]:
+    """The same, all workers into one queue."""
+    return store_publish(setting, 0)
 
 
 def http_publish(setting: Setting, worker: int) -> Callable[[], int]:

@@ -1,8 +1,9 @@
 """`script/bench retention`: what cleaning a large queue costs those who write to it.
 
 Starts a private MariaDB with durable settings and fills one queue with SQL, in slices of which each is a day
-older than the next. Sends at full speed into it are compared with those into an empty queue. Then, round by
-round, writers send for a while undisturbed, and at the same pace while one more slice is removed by
+older than the next. Sends at full speed into it are compared with those into an empty queue, and so are pulls
+of what was just sent; pulls from the middle of the large queue are shown beside them. Then, round by round,
+writers send for a while undisturbed, and at the same pace while one more slice is removed by
 `messagestore.retention`. Prints how long sends took in both, their ratio in each round, and the median of
 the ratios.
 """
@@ -26,6 +27,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks import bench
+from benchmarks.figures import machine, percentile, ratios
+from benchmarks.reading import Span, head_of, pulled_a_second
 
 BODY = bytes(range(200))
 BATCH = 20  # messages in one send
@@ -63,11 +66,6 @@ class Round:
         return percentile(self.cleaning, 99) / percentile(self.calm, 99)
 
 
-def percentile(rising: Sequence[float], percent: float) -> float:
-    """The value below which so many percent lie."""
-    return rising[min(len(rising) - 1, int(len(rising) * percent / 100))]
-
-
 @contextmanager
 def store(home: Path) -> Iterator[dict[str, Any]]:
     """Metadata in a file, one MariaDB node called `bench`; the arguments that reach its database."""
@@ -99,7 +97,8 @@ def make_queue(topic: str) -> int:
     from metadata import snapshot
     from metadata.actors import command
 
-    made = topics.create(name=topic, queues=1, settings={"retention_days": 3650}, actor=command("bench"))
+    settings = {"retention_days": 3650, "keep_unread_days": 0}  # the group that pulls holds nothing back
+    made = topics.create(name=topic, queues=1, settings=settings, actor=command("bench"))
     snapshot.refresh()
     return made.queues[0].queue.queue
 
@@ -224,6 +223,31 @@ def rates(full: int, empty: int, *, rounds: int, seconds: float) -> dict[str, li
     return found
 
 
+def pulls(full: int, empty: int, *, rounds: int, seconds: float) -> dict[str, list[float]]:
+    """Messages pulled a second, in turn: the newest of the full queue, all of the other one, which was empty
+    before the sends, and as many from the middle of the full one, where nothing is cached."""
+    end, sent = head_of(full), head_of(empty)
+    spans = {
+        "full": Span("full", full, end - sent, end),
+        "empty": Span("empty", empty, 0, sent),
+        "middle": Span("full", full, (end - sent) // 2, end),
+    }
+    found: dict[str, list[float]] = {name: [] for name in spans}
+    for _ in range(rounds):
+        for name, span in spans.items():
+            found[name].append(pulled_a_second(span, seconds=seconds))
+    return found
+
+
+def beside(what: str, rates: dict[str, list[float]]) -> list[float]:
+    """Prints what the full queue gives beside the empty one; the ratios of the rounds."""
+    found = ratios(rates["full"], rates["empty"])
+    medians = ", ".join(f"{name} {statistics.median(values):,.0f}" for name, values in rates.items())
+    middle, shown = statistics.median(found), [f"{one:.2f}" for one in found]
+    print(f"{what} a second, full / empty queue: median {middle:.2f} {shown}; {medians}")
+    return found
+
+
 def table(rounds: Sequence[Round]) -> float:
     """Prints the rounds; the median of their ratios."""
     print(f"{'':8}{'sends':>8}{'p50 ms':>9}{'p99 ms':>9}{'max ms':>9}   while cleaning")
@@ -251,25 +275,25 @@ def main() -> int:
     parser.add_argument("--pause-ms", type=float, default=5.0, help="between the sends of each (default 5)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="writes the figures there too")
     chosen = parser.parse_args()
+    facts = machine()
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="catmq-bench-")))
         account = stack.enter_context(store(home))
         queue, empty = make_queue("full"), make_queue("empty")
         fill(account, queue, rows=chosen.rows, slices=2 * chosen.rounds)
         speed = rates(queue, empty, rounds=chosen.rounds, seconds=chosen.seconds)
+        sends = beside("sends of 20 messages", speed)
+        reading = pulls(queue, empty, rounds=chosen.rounds, seconds=chosen.seconds)
+        read = beside("messages pulled", reading)
         rounds = measure(
             "full", queue, rounds=chosen.rounds, seconds=chosen.seconds, writers=chosen.writers,
             pause_s=chosen.pause_ms / 1000,
         )  # fmt: skip
     middle = table(rounds)
-    pairs = [full / bare for full, bare in zip(speed["full"], speed["empty"], strict=True)]
-    print(
-        f"sends a second, full / empty queue: median {statistics.median(pairs):.2f}",
-        [f"{one:.2f}" for one in pairs],
-    )
     if chosen.json:
-        ratios = {"cleaning": [one.ratio for one in rounds], "full_to_empty": pairs}
-        chosen.json.write_text(json.dumps({"rows": chosen.rows, **ratios}, indent=1))
+        found = {"cleaning": [one.ratio for one in rounds], "sends": sends, "pulls": read}
+        rows = {"rows": chosen.rows, "machine": facts, "rates": {"sends": speed, "pulls": reading}}
+        chosen.json.write_text(json.dumps({**rows, "ratios": found}, indent=1))
     return int(middle > TARGET)
 
 

@@ -3,8 +3,9 @@
 It reads once. If there is nothing, and nothing to tell, the thread waits behind the positions it
 read from, without a database connection, until a head passes one of them, the group's generation
 moves, the broker is pulled out or stops, or the time is over; then it reads once more, but only the
-queues with news and those that could not be read before, and answers. It never reads a third time, so
-whatever wakes it for nothing cannot make it spin here.
+queues with news and those that could not be read before, and answers. It reads again only where it got
+further, behind messages that a tag filter leaves out: whatever else wakes it for nothing cannot make it
+spin here.
 
 Waiting threads are capped (`max_waiters`) below the number of threads of the worker: above the cap
 a pull is answered at once, empty, so that sends and commits always find a thread; the answer says when
@@ -71,12 +72,40 @@ def pull_or_wait(*, consumer: ConsumerId, asked: Asked) -> Pulled:
         return answer
     if not _places.acquire(blocking=False):
         return answer._replace(retry_after_ms=min(asked.wait_ms, random.randint(*TURNED_AWAY_MS)))
-    wait = _Wait(consumer, asked, answer)
     try:
-        wait.run()
+        return _waited(consumer, asked, answer, until=time.monotonic() + asked.wait_ms / 1000)
     finally:
         _places.release()
-    return _pull_again(consumer, asked, {queue.queue: queue for queue in answer.queues}, wait.to_read())
+
+
+def _waited(consumer: ConsumerId, asked: Asked, answer: Pulled, *, until: float) -> Pulled:
+    """The answer at the first news, or at the end; after `scan_limit` messages that were left out, too, so
+    that a group commits how far it is."""
+    passed = _passed(asked, answer)
+    while True:
+        asked = _behind(asked, answer)
+        wait = _Wait(consumer, asked, answer, until)
+        wait.run()
+        answer = _pull_again(consumer, asked, {queue.queue: queue for queue in answer.queues}, wait.to_read())
+        moved = _passed(asked, answer)
+        passed += moved
+        if not moved or passed >= config.scan_limit or _worth_telling(answer) or time.monotonic() >= until:
+            return answer
+
+
+def _passed(asked: Asked, answer: Pulled) -> int:
+    """How many messages were left out."""
+    if any(queue.rows for queue in answer.queues):
+        return 0
+    pairs = zip(asked.queues, answer.queues, strict=True)
+    return sum(got.next_offset - ask.offset for ask, got in pairs if got.state == "ok")
+
+
+def _behind(asked: Asked, answer: Pulled) -> Asked:
+    """The same pull, from where the answer ends."""
+    pairs = zip(asked.queues, answer.queues, strict=True)
+    queues = [ask._replace(offset=got.next_offset) if got.state == "ok" else ask for ask, got in pairs]
+    return asked._replace(queues=queues)
 
 
 def _pull(consumer: ConsumerId, asked: Asked) -> Pulled:
@@ -120,9 +149,9 @@ def _worth_telling(answer: Pulled) -> bool:
 
 
 class _Wait:
-    """The wait between the two reads of a pull."""
+    """The wait between two reads of a pull, for at most until a time (monotonic)."""
 
-    def __init__(self, consumer: ConsumerId, asked: Asked, answer: Pulled) -> None:
+    def __init__(self, consumer: ConsumerId, asked: Asked, answer: Pulled, until: float) -> None:
         self.group_id = consumer.group_id
         self.generation = asked.generation
         # A stopped queue may hold messages already: what ends its wait is the group's next generation.
@@ -131,17 +160,16 @@ class _Wait:
         self.unread = {
             queue.queue for queue in answer.queues if queue.stale or queue.queue not in self.offsets
         }
-        self.limit_s = asked.wait_ms / 1000
+        self.until = until
         if any(queue.state == "unavailable" or queue.stale for queue in answer.queues):
-            self.limit_s = min(self.limit_s, UNAVAILABLE_WAIT_S)
+            self.until = min(self.until, time.monotonic() + UNAVAILABLE_WAIT_S)
         if any(map(_late, answer.queues)):
-            self.limit_s = min(self.limit_s, LATE_WAIT_S)
+            self.until = min(self.until, time.monotonic() + LATE_WAIT_S)
 
     def run(self) -> None:
         """Returns when there is news or the time is over; a wake-up without news is slept over."""
         close_old_connections()
-        end = time.monotonic() + self.limit_s
-        while (left_s := end - time.monotonic()) > 0:
+        while (left_s := self.until - time.monotonic()) > 0:
             with board.watch(self.group_id, self.offsets) as waiter:
                 # What happened before the waiter was registered would wake nobody.
                 if self._news():

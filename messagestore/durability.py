@@ -43,6 +43,27 @@ def confirm(*, node_id: int, heads: Heads) -> None:
         raise NodeUnavailable(fault.detail) from fault
 
 
+def settle(*, node_id: int) -> None:
+    """Returns when all that could be seen on a node before is durable there. Raises NodeUnavailable."""
+    try:
+        _barrier(node_id).submit({})
+    except faults.Ambiguous as fault:
+        raise NodeUnavailable(fault.detail) from fault
+
+
+def head_of(*, queue: int) -> tables.Head | None:
+    """The head row of a queue when all messages below its head are durable; None if there is no row.
+
+    Raises NotFound (queue_not_found), NodeUnavailable.
+    """
+    node = connections.node_of(queue)
+    with node.reading() as session:
+        found = tables.read_head(session, queue=queue)
+    if found is not None:  # the barrier borrows a session of its own
+        confirm(node_id=node.info.id, heads={queue: found.head})
+    return found
+
+
 def _barrier(node_id: int) -> Rounds[Heads, None]:
     with _guard:
         if node_id not in _barriers:

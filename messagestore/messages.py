@@ -13,7 +13,10 @@ from metadata.errors import FieldError, Invalid, TooLarge
 
 
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message to be stored. `queue` is the queue's global id, or None to let key or batch decide."""
+    """A message to be stored. `queue` is the queue's global id, or None to let key or batch decide.
+
+    With `delay_ms`, or with `deliver_at_ms` (ms since 1970 UTC), it comes into its queue when it is due.
+    """
 
     body: bytes
     key: str | None = None
@@ -21,6 +24,8 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str] | None = None
     trace_id: str | None = None
     queue: int | None = None
+    delay_ms: int | None = None
+    deliver_at_ms: int | None = None
 
 
 class StoredMessage(msgspec.Struct, frozen=True, gc=False):
@@ -40,6 +45,11 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     def message_id(self) -> str:
         """The id: computed, never stored."""
         return message_id(self.queue, self.offset)
+
+
+def masked(message: StoredMessage) -> StoredMessage:
+    """The outside of a message: what it says is left out, for people who may not read it."""
+    return msgspec.structs.replace(message, body=b"", headers=None)
 
 
 class Wanted(NamedTuple):

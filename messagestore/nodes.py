@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 from messagestore import connections, faults, tables, vetting
@@ -149,6 +150,32 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
     view = nodes.update(name=name, settings=settings, actor=actor)
     _settle(view, actor)
     return view
+
+
+def set_reader(*, name: str, username: str, password: str, actor: Actor) -> None:
+    """Gives a node the account with which jobs read it, once it was tried; '' takes it away. Needs `admin`.
+
+    Raises NotFound(node_not_found), Invalid(node_refused) when it cannot read or is a file.
+    """
+    found = nodes.named(name=name, actor=actor)
+    if username:
+        if found.engine != "mysql":
+            raise Invalid.field("username", f"node {name} is a file; who may read it, the system decides")
+        _try_reader(replace(snapshot.node_by_id(found.id), username=username, password=password))
+    nodes.set_reader(name=name, username=username, password=password, actor=actor)
+
+
+def _try_reader(info: NodeInfo) -> None:
+    try:
+        session = connections.connect(info)
+        try:
+            tables.read_heads(session, queues=None)
+        finally:
+            session.close()
+    except (NodeUnavailable, faults.Ambiguous, faults.Final) as error:
+        grant = f"GRANT SELECT ON `{info.database}`.* TO '{info.username}'"
+        reason = f"{_reason(error, info)}. It needs: {grant}"
+        raise Invalid(reason, code=Code.NODE_REFUSED) from error
 
 
 def _settle(view: NodeView, actor: Actor) -> None:

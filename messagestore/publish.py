@@ -8,47 +8,32 @@ certain that no earlier try stored it.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Sequence
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 from uuid import UUID
 
-from messagestore import (
-    batch_ids,
-    connections,
-    durability,
-    faults,
-    floors,
-    lanes,
-    partitions,
-    suspects,
-    tables,
-)
+from messagestore import batch_ids, connections, durability, faults, floors, lanes, tables
 from messagestore.connections import Node
 from messagestore.heads import board
 from messagestore.messages import NewMessage, digest, message_id, validate
 from messagestore.tables import NewBatch
+from messagestore.writes import DEADLINE_S, Write
 from metadata import access, snapshot
 from metadata.actors import Actor
 from metadata.errors import (
     CatmqError,
     Code,
-    Conflict,
     FieldError,
     Invalid,
     NodeUnavailable,
     NotFound,
     NoWritableQueue,
     OutcomeUnknown,
-    StoreCorrupt,
     Unavailable,
 )
 from metadata.rules import routing
 from metadata.snapshot import TopicInfo
-
-REPEATS = 3
-DEADLINE_S = 8.0  # inside the client's request timeout of 10 s
 
 
 class Receipt(NamedTuple):
@@ -176,7 +161,7 @@ class _Batch:
                 return [Receipt(stored, first + position) for position in range(len(part.indexes))]
             except CatmqError as refusal:
                 error = refusal
-                if not self._may_go_elsewhere(queue, write.batch.batch_id, refusal):
+                if not self._may_go_elsewhere(queue, write.batch_id, refusal):
                     break
         if error is None or (part.movable and error.code == Code.QUEUE_NOT_WRITABLE):
             error = NoWritableQueue(
@@ -202,107 +187,34 @@ def _absent(queue: int, part_id: bytes) -> bool:
         return False  # nobody can say, so the part stays with its queue
 
 
-class _Write:
-    """One part's way into a queue: tried, and repeated where that is safe."""
+class _Write(Write[tuple[int, int]]):
+    """A part on its way into a message table: (queue, first offset)."""
 
-    def __init__(self, batch: _Batch, part: Part) -> None:
-        messages = [batch.messages[index] for index in part.indexes]
-        part_id = routing.derived_batch_id(batch.id, part.number).bytes
-        self.request = batch
-        self.batch = NewBatch(part_id, digest(messages), messages, batch.producer)
+    def __init__(self, request: _Batch, part: Part) -> None:
+        messages = [request.messages[index] for index in part.indexes]
+        part_id = routing.derived_batch_id(request.id, part.number).bytes
+        super().__init__(part_id, digest(messages), name=str(request.id), fresh=request.fresh)
+        self.deadline = request.deadline
+        self.batch = NewBatch(part_id, self.digest, messages, request.producer)
 
-    def into(self, queue: int) -> tuple[int, int]:
-        """Where the part is stored: (queue, first offset); elsewhere if an earlier request stored it there.
-
-        Raises what stopped it, and OutcomeUnknown if a try ended unseen and no later one could clear it up.
-        """
-        doubt: OutcomeUnknown | None = None
-        error: CatmqError
-        for repeat in range(REPEATS + 1):
-            try:
-                return self._try(queue, alone=repeat > 0)
-            except faults.Ambiguous as fault:
-                error = doubt = fault
-            except faults.NoPartition as fault:
-                error = doubt or _extended(queue, fault)
-            except Unavailable as refusal:
-                error = doubt or refusal
-                if not isinstance(refusal, faults.RolledBack) or refusal.code == Code.NODE_FULL:
-                    break
-            if repeat == REPEATS or time.monotonic() > self.request.deadline:
-                break
-            time.sleep(random.uniform(0.005, 0.03) * (repeat + 1))
-        raise error
-
-    def _try(self, queue: int, *, alone: bool) -> tuple[int, int]:
-        node = connections.node_of(queue)
-        if snapshot.find_queue(queue).state == "creating":
-            snapshot.refresh()  # clients may hear sooner than this process that it is open
-        if snapshot.find_queue(queue).state != "read_write" or node.info.state != "read_write":
-            return self._known(node) or _closed(queue, node, "not open for sends")
-        if node.info.disk == "full":
-            return (None if self.request.fresh else self._known(node)) or _full(node)
-        try:
-            first = lanes.store(node=node, queue=queue, batch=self.batch, alone=alone)
-        except faults.Duplicate as fault:
-            return self._known(node) or _corrupt(queue, fault)
-        except faults.Refused:
-            return self._known(node) or _refused(queue, node)
+    def store(self, node: Node, queue: int, *, alone: bool) -> tuple[int, int]:
+        """See Write."""
+        first = lanes.store(node=node, queue=queue, batch=self.batch, alone=alone)
         head = first + len(self.batch.messages)
         floors.stored(queue, head)
         board.note(queue, head)
         return queue, first
 
-    def _known(self, node: Node) -> tuple[int, int] | None:
-        """Where this part is durably stored already, if it is. Raises Conflict if its id is another's."""
+    def known(self, node: Node) -> tuple[int, int] | None:
+        """See Write."""
         with node.reading() as session:
-            known = tables.find_batch(session, batch_id=self.batch.batch_id)
+            known = tables.find_batch(session, batch_id=self.batch_id)
         if known is None:
             return None
-        if known.digest != self.batch.digest:
-            what = f"batch_id {self.request.id} was already used for other messages; make a new one for each"
-            raise Conflict(f"{what} batch", code=Code.BATCH_CONFLICT)
+        self.compare(known.digest)
         head = known.first_offset + known.message_count
         try:
             durability.confirm(node_id=node.info.id, heads={known.queue: head})
         except NodeUnavailable as error:
             raise faults.Ambiguous(f"It is stored, but perhaps not durably: {error.detail}") from error
         return known.queue, known.first_offset
-
-
-def _extended(queue: int, fault: faults.NoPartition) -> CatmqError:
-    """Makes the partitions that were missing; the error to report if the repeat meets the same."""
-    try:
-        partitions.extend(queue)
-    except CatmqError as error:
-        return error
-    return fault
-
-
-def _full(node: Node) -> NoReturn:
-    name = node.info.name
-    what = f"The disk of node {name} is nearly full, so it stores nothing. Name a queue on another node."
-    raise faults.RolledBack(what, code=Code.NODE_FULL, retry_after_ms=10_000)
-
-
-def _corrupt(queue: int, fault: faults.Duplicate) -> NoReturn:
-    suspects.report(queue, offset=0, why=f"its head is below a stored message ({fault.detail})")
-    raise StoreCorrupt(f"Queue {queue}: the head is below a stored message. An operator must look.")
-
-
-def _refused(queue: int, node: Node) -> NoReturn:
-    """Says why the head row refused, once it is certain that the batch is not stored."""
-    with node.reading() as session:
-        head = tables.read_head(session, queue=queue)
-    if head is None:
-        _closed(queue, node, "without a head row")
-    if head.state != "rw":
-        _closed(queue, node, {"ro": "read-only"}.get(head.state, head.state))
-    if head.node_epoch != node.info.epoch:
-        snapshot.refresh()
-    raise faults.RolledBack(f"Queue {queue} on node {node.info.name} changed meanwhile.")
-
-
-def _closed(queue: int, node: Node, how: str) -> NoReturn:
-    what = f"Queue {queue} on node {node.info.name} is {how}. Name another queue, or none."
-    raise Conflict(what, code=Code.QUEUE_NOT_WRITABLE)

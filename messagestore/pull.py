@@ -14,6 +14,9 @@ Every queue of the answer has a `state`:
 A node that is slow to answer while other nodes are asked, too, is not waited for: its queues are `ok`,
 without messages and without a head.
 
+A group that takes only some tags passes the other messages on the way: the position moves behind up to
+`scan_limit` of them, and an answer without messages may have a higher `next_offset`.
+
 Only durable messages are delivered (durability.py), and the `head` of an answer is the durable one.
 Consumer ids are signed and everything else is on the node, so metadata is asked only about a queue that
 the snapshot does not know yet.
@@ -33,6 +36,7 @@ from messagestore.messages import ROW_BODY, ROW_OFFSET, StoredMessage, StoredRow
 from messagestore.sessions import Session
 from messagestore.tables import Position, ReaderKey
 from metadata import snapshot
+from metadata.config import config
 from metadata.consumer_ids import ConsumerId
 from metadata.errors import MetadataUnavailable, NodeUnavailable, Unavailable
 
@@ -44,6 +48,9 @@ LATE_S = 0.1  # how long a node may take to answer where others are asked, too
 # A SELECT may read so many times what is wanted before it is cut off, at the price of its connection: by so
 # much the guess of how many rows to ask for may be wrong.
 _OVERSHOOT = 2
+
+# Rows of a queue with a tag filter that are looked at with one statement.
+_TAGGED_AT_ONCE = 1_000
 
 _turn = itertools.count()
 _row_bytes: dict[int, float] = {}
@@ -68,6 +75,9 @@ class PulledQueue(NamedTuple):
     low: int | None = None
     gap: tuple[int, int] | None = None
     stale: bool = False
+    origins: Sequence[
+        str | None
+    ] = ()  # of a failure topic's messages: where they came from (failures.Origin)
 
     @property
     def messages(self) -> list[StoredMessage]:
@@ -109,6 +119,12 @@ class _Budget:
             self.empty = False
         self.messages -= len(taken)
         return taken
+
+    def choose(self, queue: int, rows: list[StoredRow]) -> tuple[list[StoredRow], int]:
+        """The rows with a body that fit, and how many rows lie before the first one that does not."""
+        tagged = [(index, row) for index, row in enumerate(rows) if row[ROW_BODY] is not None]
+        taken = self.take(queue, [row for _, row in tagged[: self.messages]])
+        return taken, tagged[len(taken)][0] if len(taken) < len(tagged) else len(rows)
 
     def spent(self) -> bool:
         return self.messages <= 0 or self.size <= 0
@@ -249,7 +265,44 @@ def _without_rows(ask: PullQueue, position: Position | None, consumer: ConsumerI
 
 def _with_rows(session: Session, ask: PullQueue, consumer: ConsumerId, budget: _Budget) -> PulledQueue:
     durable = board.known(ask.queue)  # above the offset
+    tags = snapshot.current().tags(consumer.group_id, ask.queue)
+    if tags:
+        return _with_tagged_rows(session, ask, consumer, budget, tags=tags)
     wanted = budget.rows(ask.queue, durable - ask.offset)
+    return _rows(session, ask, consumer, budget, wanted=wanted)
+
+
+def _with_tagged_rows(
+    session: Session, ask: PullQueue, consumer: ConsumerId, budget: _Budget, *, tags: tuple[str, ...]
+) -> PulledQueue:
+    """The messages that carry one of the tags; the position moves behind the others in between."""
+    end = min(board.known(ask.queue), ask.offset + config.scan_limit)
+    rows: list[StoredRow] = []
+    while True:
+        wanted = min(end - ask.offset, _TAGGED_AT_ONCE)
+        part = _rows(session, ask, consumer, budget, wanted=wanted, tags=tags)
+        rows += part.rows
+        moved = part.state == "ok" and part.next_offset > ask.offset
+        if not moved or part.next_offset >= end or budget.spent():
+            # What ended it early is told by the next pull, which begins there.
+            if part.state == "ok" or not rows:
+                return part._replace(rows=rows)
+            return PulledQueue(ask.queue, "ok", rows, ask.offset, part.head)
+        ask = ask._replace(offset=part.next_offset)
+
+
+def _rows(
+    session: Session,
+    ask: PullQueue,
+    consumer: ConsumerId,
+    budget: _Budget,
+    *,
+    wanted: int,
+    tags: tuple[str, ...] = (),
+) -> PulledQueue:
+    """What is there of the next `wanted` messages, without those that carry none of the tags."""
+    durable = board.known(ask.queue)
+    origins: list[str | None] = []
     try:
         position, rows = tables.select_owned(
             session,
@@ -257,6 +310,8 @@ def _with_rows(session: Session, ask: PullQueue, consumer: ConsumerId, budget: _
             first=ask.offset,
             end=ask.offset + wanted,
             most_bytes=_OVERSHOOT * budget.size,
+            tags=tags,
+            origins=origins if snapshot.current().holds_failures(ask.queue) else None,
         )
     except faults.Final as fault:  # this queue's table is missing or was altered; the others go on
         suspects.report(ask.queue, offset=ask.offset, why=fault.detail)
@@ -267,9 +322,14 @@ def _with_rows(session: Session, ask: PullQueue, consumer: ConsumerId, budget: _
     count = dense(ask.offset, [row[ROW_OFFSET] for row in rows])
     if count == 0:
         return _explained(session, ask, position.head)
-    taken = budget.take(ask.queue, rows[:count])
-    suspects.delivered(ask.queue, next_offset=ask.offset + len(taken))
-    return PulledQueue(ask.queue, "ok", taken, ask.offset + len(taken), min(position.head, durable))
+    if tags:
+        taken, passed = budget.choose(ask.queue, rows[:count])
+    else:
+        taken = budget.take(ask.queue, rows[:count])
+        passed = len(taken)
+    following, head = ask.offset + passed, min(position.head, durable)
+    suspects.delivered(ask.queue, next_offset=following)
+    return PulledQueue(ask.queue, "ok", taken, following, head, origins=origins[: len(taken)])
 
 
 def _explained(session: Session, ask: PullQueue, head: int) -> PulledQueue:

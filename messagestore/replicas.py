@@ -22,7 +22,7 @@ from messagestore.density import dense, explain
 from messagestore.messages import ROW_OFFSET, StoredRow
 from messagestore.sessions import Session
 from messagestore.tables import Position
-from metadata import ownership
+from metadata import ownership, snapshot
 from metadata.consumer_ids import ConsumerId
 from metadata.errors import CatmqError
 
@@ -48,6 +48,7 @@ class Budget(Protocol):
 
     def rows(self, queue: int, available: int) -> int: ...
     def take(self, queue: int, rows: list[StoredRow]) -> list[StoredRow]: ...
+    def choose(self, queue: int, rows: list[StoredRow]) -> tuple[list[StoredRow], int]: ...
     def spent(self) -> bool: ...
 
 
@@ -78,7 +79,8 @@ def pull(*, node_id: int, asked: Sequence[Ask], consumer: ConsumerId, budget: Bu
             for ask in asked:
                 position = positions.get(ask.queue)
                 if granted.get(ask.queue) == ask.epoch and _says_nothing_against(position, ask, consumer):
-                    answer = _read(session, ask, position, budget)  # type: ignore[arg-type]  # it is there
+                    tags = snapshot.current().tags(consumer.group_id, ask.queue)
+                    answer = _read(session, ask, position, budget, tags=tags)  # type: ignore[arg-type]  # it is there
                     served |= {} if answer is None else {ask.queue: answer}
     except CatmqError as error:
         log.info("The replica of node %s cannot be read: %s", node.info.name, error.detail)
@@ -91,7 +93,9 @@ def _says_nothing_against(position: Position | None, ask: Ask, consumer: Consume
     return position.epoch < ask.epoch or (position.epoch == ask.epoch and position.owner == consumer.text)
 
 
-def _read(session: Session, ask: Ask, position: Position, budget: Budget) -> Served | None:
+def _read(
+    session: Session, ask: Ask, position: Position, budget: Budget, *, tags: tuple[str, ...]
+) -> Served | None:
     """What is there from the offset on; None if that contradicts itself."""
     head = max(position.head, ask.offset)
     if ask.offset < position.low:
@@ -104,9 +108,13 @@ def _read(session: Session, ask: Ask, position: Position, budget: Budget) -> Ser
         first=ask.offset,
         end=ask.offset + budget.rows(ask.queue, head - ask.offset),
         most_bytes=_OVERSHOOT * budget.size,
+        tags=tags,
     )
     count = dense(ask.offset, [row[ROW_OFFSET] for row in rows])
     if count:
+        if tags:
+            taken, passed = budget.choose(ask.queue, rows[:count])
+            return Served("ok", taken, ask.offset + passed, head)
         taken = budget.take(ask.queue, rows[:count])
         return Served("ok", taken, ask.offset + len(taken), head)
     gaps = tables.read_gaps(session, queue=ask.queue, position=ask.offset)

@@ -2,14 +2,15 @@
 
 Rows in state creating, then reader rows on the nodes, then ready; backwards when a subscription goes.
 `sweep` finishes what a crash left half done. In a broadcasting group each instance has its own reader row.
+The failure topic of the subscription comes and goes with it.
 """
 
 from __future__ import annotations
 
 import logging
 
-from messagestore import connections, tables
-from metadata import instances, subscriptions
+from messagestore import failure_topics, reader_rows
+from metadata import subscriptions
 from metadata.actors import Actor, job
 from metadata.errors import CatmqError
 from metadata.subscriptions import SubscriptionView
@@ -25,7 +26,8 @@ def create(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionV
     """
     planned = subscriptions.plan(group=group, topic=topic, start=start, actor=actor)
     try:
-        _insert_readers(planned)
+        reader_rows.insert(planned)
+        failure_topics.try_to_make(group_id=planned.group_id, topic_id=planned.topic_id)
         return subscriptions.make_ready(planned.id)
     except CatmqError:
         _take_back(planned, actor)
@@ -33,7 +35,7 @@ def create(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionV
 
 
 def delete(*, group: str, topic: str, actor: Actor) -> None:
-    """Ends a subscription and forgets its positions. Needs `manage` on the group.
+    """Ends a subscription and forgets its positions and its retries. Needs `manage` on the group.
 
     A node that is away keeps its reader rows until the sweep reaches it; until then the same subscription
     cannot be made again.
@@ -46,29 +48,17 @@ def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
     return sum(_take_back(left, job("subscriptions")) for left in subscriptions.unfinished(older_than_s))
 
 
-def _insert_readers(subscription: SubscriptionView) -> None:
-    readers = instances.readers(subscription.group_id)
-    for node, mine in connections.by_node(subscription.queues):
-        with node.writing() as session:
-            tables.insert_readers(
-                session,
-                group_id=subscription.group_id,
-                queues=mine,
-                epoch=subscription.base_epoch,
-                latest=subscription.start == "latest",
-                instances=readers,
-            )
-
-
 def _take_back(subscription: SubscriptionView, actor: Actor) -> bool:
-    """Removes what is not ready; the epoch keeps it from touching a later subscription of the same pair."""
-    below = subscription.base_epoch + subscriptions.EPOCHS_EACH
+    """Removes what is not ready, its failure topic first."""
     try:
         if not subscriptions.give_up(subscription.id):
             return False
-        for node, mine in connections.by_node(subscription.queues):
-            with node.writing() as session:
-                tables.delete_readers(session, group_id=subscription.group_id, queues=mine, below=below)
+        to_failures = subscriptions.to_failures(subscription)
+        if to_failures is not None:
+            _take_back(to_failures, actor)
+        if subscription.to_failures:
+            reader_rows.close(subscription)
+        reader_rows.delete(subscription)
         subscriptions.remove(subscription.id, actor)
     except CatmqError as error:
         name = f"{subscription.group}/{subscription.topic}"

@@ -52,7 +52,7 @@ def create(
     """
     planned = topics.plan(name=name, queues=queues, node=node, settings=settings, actor=actor)
     try:
-        _make_tables(planned)
+        make_tables(planned)
         ready = topics.make_ready(planned.id)
     except CatmqError:
         _take_back(planned, actor)
@@ -60,7 +60,8 @@ def create(
     return _state(ready)
 
 
-def _make_tables(topic: TopicView) -> None:
+def make_tables(topic: TopicView) -> None:
+    """Makes the tables of a topic's queues; harmless where they exist."""
     for node, queues in _by_node(topic.queues):
         with node.writing() as session:
             for queue in queues:

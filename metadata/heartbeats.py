@@ -45,12 +45,16 @@ _Owned = Callable[[Sequence[Holder]], dict[str, tuple[Held, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """A queue to own: acquire it under this epoch. `stopped`: own it, but read nothing for now."""
+    """A queue to own: acquire it under this epoch. `stopped`: own it, but read nothing for now.
+
+    `origin_topic`: of a failure topic's queue, the topic whose messages failed.
+    """
 
     topic: str
     queue: int
     epoch: int
     stopped: bool
+    origin_topic: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,9 @@ def heartbeat(*, consumer: ConsumerId, generation: int, owned: Sequence[tuple[in
     return HeartbeatAnswer(
         generation=seen.generation,
         assigned=tuple(
-            Assigned(one.topic, one.queue, one.epoch, one.stopped) for one in seen.held if not one.leaving
+            Assigned(one.topic, one.queue, one.epoch, one.stopped, one.origin_topic)
+            for one in seen.held
+            if not one.leaving
         ),
         revoked=tuple(sorted(leaving | foreign)),
     )

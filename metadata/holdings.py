@@ -27,6 +27,8 @@ _COLUMNS = (  # no more: a topic's layout alone is 6 KB
     "queue__topic__name",
     "group_id",
     "group__stopped",
+    "queue__topic__failure_of_id",
+    "queue__topic__failure_of__name",
 )
 
 
@@ -40,6 +42,7 @@ class Held:
     stopped: bool
     leaving: bool
     target_generation: int
+    origin_topic: str | None = None  # of a failure topic's queue: the topic whose messages failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +106,18 @@ def read_owned(holders: Sequence[Holder]) -> dict[str, tuple[Held, ...]]:
     stops = read_stops(sorted({one.group_id for one in holders}))
     rows = QueueOffset.objects.filter(owner_id__in=sorted({one.member_id for one in holders}))
     found: dict[str, list[Held]] = {one.text: [] for one in holders}
-    for queue, epoch, owner, target, ordered, text, topic_id, topic, group_id, group_stopped in rows.order_by(
-        "queue_id"
-    ).values_list(*_COLUMNS):
+    for row in rows.order_by("queue_id").values_list(*_COLUMNS):
+        queue, epoch, owner, target, ordered, text, topic_id, topic, group_id, stopped, origin, of = row
         held = Held(
             topic=topic,
             queue=queue,
             epoch=epoch,
-            stopped=group_stopped or stops.cover(group_id, topic_id, queue),
+            stopped=stopped
+            or stops.cover(group_id, topic_id, queue)
+            or (origin is not None and stops.cover(group_id, origin, queue)),
             leaving=target != owner,
             target_generation=ordered,
+            origin_topic=of,
         )
         found.get(text, []).append(held)
     return {text: tuple(held) for text, held in found.items()}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import IntegrityError
@@ -18,7 +18,7 @@ from metadata.models import DbNode, Queue, Topic
 from metadata.pages import Page, Window
 from metadata.rules.names import check_confirmed, check_name
 from metadata.rules.settings import NODE, checked, one_of, text, whole
-from metadata.secrets import encrypt
+from metadata.secrets import decrypt, encrypt
 from metadata.transactions import reachable, transactional
 
 CREATE = {
@@ -58,6 +58,14 @@ class NodeView:
     replica_host: str
     replica_port: int | None
     barred: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderAccount:
+    """An account of a node that can only read; without one both are empty."""
+
+    username: str
+    password: str = field(repr=False)
 
 
 def check_new(*, name: str, actor: Actor, **given: object) -> dict[str, Any]:
@@ -158,6 +166,31 @@ def note_disk(*, node_id: int, state: str) -> None:
     """Records how full a node is (`ok`, `low`, `full`), as it was measured; brokers learn it at once."""
     if DbNode.objects.filter(pk=node_id).exclude(disk=state).update(disk=state):
         changed("node", node_id)
+
+
+@transactional
+def set_reader(*, name: str, username: str, password: str, actor: Actor) -> None:
+    """Keeps the account with which jobs read a node; '' takes it away. Needs `admin`.
+
+    `messagestore.nodes.set_reader` has tried it.
+    """
+    access.require(actor, "admin", name, what="node")
+    row = _locked(name)
+    before, row.reader_username = row.reader_username, username
+    row.reader_password_encrypted = encrypt(password)
+    row.save(update_fields=("reader_username", "reader_password_encrypted"))
+    audit.record(
+        actor=actor, verb="set_reader", kind="node", name=name,
+        before={"reader_username": before}, after={"reader_username": username},
+    )  # fmt: skip
+
+
+def reader_accounts(node_ids: Iterable[int]) -> dict[int, ReaderAccount]:
+    """{node id: its reader account}. Raises Undecryptable."""
+    with reachable():
+        rows = DbNode.objects.filter(pk__in=list(node_ids))
+        found = list(rows.values_list("pk", "reader_username", "reader_password_encrypted"))
+    return {node_id: ReaderAccount(username, decrypt(sealed)) for node_id, username, sealed in found}
 
 
 @transactional

@@ -11,6 +11,7 @@ from metadata.rules.delivery import Delivery
 from metadata.rules.routing import queue_for_key
 
 V = TypeVar("V")
+_DEFAULTS = Delivery()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,7 @@ class Snapshot:
     groups_by_name: Mapping[str, GroupInfo] = field(repr=False)
     keys_by_digest: Mapping[str, KeyInfo] = field(repr=False)
     subscriptions_by_group: Mapping[int, tuple[SubscriptionInfo, ...]] = field(repr=False)
+    failure_topics: Mapping[tuple[int, int], TopicInfo] = field(repr=False)  # by (group, topic)
 
     def topic(self, name: str) -> TopicInfo | None:
         """The topic called `name`, in any state but deleted."""
@@ -163,13 +165,43 @@ class Snapshot:
         """The subscriptions of a group, in any state."""
         return self.subscriptions_by_group.get(group_id, ())
 
+    def delivery(self, group_id: int, topic_id: int) -> Delivery:
+        """How a group gets the messages of a topic; the defaults where it does not subscribe."""
+        mine = (one.delivery for one in self.subscriptions_of(group_id) if one.topic_id == topic_id)
+        return next(mine, _DEFAULTS)
+
+    def tags(self, group_id: int, queue: int) -> tuple[str, ...]:
+        """The tags that a group takes of a queue's messages; none: all."""
+        info = self.queues.get(queue)
+        return self.delivery(group_id, info.topic_id).tags if info is not None else ()
+
     def stopped(self, group_id: int, queue: QueueInfo) -> bool:
-        """Whether an operator stopped the group, its subscription to the topic, or the queue in it."""
+        """Whether an operator stopped the group, its subscription to the topic, or the queue in it.
+
+        Who reads nothing of a topic gets no retries of its messages either.
+        """
         group = self.groups.get(group_id)
         mine = self.subscriptions_of(group_id)
         return (group is not None and group.stopped) or any(
-            one.stopped or queue.id in one.stopped_queues for one in mine if one.topic_id == queue.topic_id
+            one.stopped or queue.id in one.stopped_queues
+            for one in mine
+            if one.topic_id in (queue.topic_id, self.origin(queue.topic_id))
         )
+
+    def origin(self, topic_id: int) -> int:
+        """The topic whose failed messages a topic holds; of any but a failure topic itself."""
+        topic = self.topics.get(topic_id)
+        return topic_id if topic is None or topic.failure_of is None else topic.failure_of
+
+    def holds_failures(self, queue: int) -> bool:
+        """Whether a queue belongs to a failure topic."""
+        info = self.queues.get(queue)
+        topic = None if info is None else self.topics.get(info.topic_id)
+        return topic is not None and topic.failure_of is not None
+
+    def subscription(self, group_id: int, topic_id: int) -> SubscriptionInfo | None:
+        """The group's subscription to a topic, in any state."""
+        return next((one for one in self.subscriptions_of(group_id) if one.topic_id == topic_id), None)
 
 
 def build(*, version: tuple[str, int], at: float, full_at: float, content: Content) -> Snapshot:
@@ -192,6 +224,13 @@ def build(*, version: tuple[str, int], at: float, full_at: float, content: Conte
         groups_by_name=MappingProxyType({one.name: one for one in content.groups.values()}),
         keys_by_digest=MappingProxyType({one.digest: one for one in content.keys.values()}),
         subscriptions_by_group=MappingProxyType({group: tuple(ones) for group, ones in by_group.items()}),
+        failure_topics=MappingProxyType(
+            {
+                (one.failure_group, one.failure_of): one
+                for one in content.topics.values()
+                if one.failure_group is not None and one.failure_of is not None
+            }
+        ),
     )
 
 

@@ -29,6 +29,14 @@ def nodes_for(count: int, *, node: str | None, held: Mapping[int, int] | None = 
     return place(count=count, load=load, held=held or {})
 
 
+def failure_nodes(count: int) -> list[int]:
+    """Node ids for `count` queues of a failure topic, spread over the failure nodes; none without any."""
+    rows = DbNode.objects.filter(kind="failure", state="read_write").exclude(disk="full")
+    held = Count("queues", filter=~Q(queues__state="retired"))
+    load = dict(rows.annotate(held=held).values_list("id", "held"))
+    return place(count=count, load=load) if load else []
+
+
 def _named_node(name: str) -> int:
     row = DbNode.objects.filter(name=name).first()
     if row is None or row.name != name:

@@ -64,7 +64,7 @@ def plan_expand(
     They are spread over the normal nodes, or all on `node`. Raises Invalid, NotFound, NoWritableQueue, and
     Conflict(in_use) while the topic or an earlier expansion of it is being made.
     """
-    row = _changeable(topic, actor)
+    row = _shaped_by_hand(topic, actor)
     mine = list(row.queues.exclude(state=Queue.State.RETIRED))
     if any(one.state == Queue.State.CREATING for one in mine):
         raise Conflict(f"Topic {topic} is being expanded: try again in a moment.", code=Code.IN_USE)
@@ -161,7 +161,7 @@ def shrink(
     `messagestore.queues.shrink` has closed them on their nodes. Raises Invalid, NotFound, and
     Conflict(last_queue) unless another queue takes messages.
     """
-    row = _changeable(topic, actor)
+    row = _shaped_by_hand(topic, actor)
     chosen = _chosen(row, queues, count)
     writable = _writable(row) - set(chosen)
     if not writable:
@@ -306,6 +306,14 @@ def _changeable(name: str, actor: Actor) -> Topic:
         raise no_topic(name)
     if row.state == Topic.State.CREATING:
         raise Conflict(f"Topic {name} is still being created: try again in a moment.", code=Code.IN_USE)
+    return row
+
+
+def _shaped_by_hand(name: str, actor: Actor) -> Topic:
+    """The same, unless it is a failure topic: which of its queues a copy goes to must not change."""
+    row = _changeable(name, actor)
+    if row.kind == Topic.Kind.FAILURE:
+        raise Invalid.field("topic", f"{name} is a failure topic: the number of its queues is fixed")
     return row
 
 

@@ -13,14 +13,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from metadata import access, audit, rebalance
+from django.db.models import QuerySet
+
+from metadata import access, audit, rebalance, topics
 from metadata.actors import Actor, job
 from metadata.changes import changed
 from metadata.clock import before, database_now, ms
 from metadata.errors import Code, Conflict, Invalid, NotFound, Unavailable
 from metadata.locks import group_by_name, topic_by_name
-from metadata.models import ConsumerGroup, ConsumerGroupTopic, Queue, QueueOffset
+from metadata.models import ConsumerGroup, ConsumerGroupTopic, Queue, QueueOffset, Topic
 from metadata.rules.delivery import Delivery
+from metadata.rules.names import failure_name
 from metadata.rules.settings import SUBSCRIPTION, checked
 from metadata.transactions import reachable, transactional
 
@@ -43,6 +46,7 @@ class SubscriptionView:
     created_at_ms: int
     queues: tuple[int, ...]
     delivery: Delivery
+    to_failures: bool = False  # its topic is the group's failure topic
 
     @property
     def base_epoch(self) -> int:
@@ -64,6 +68,7 @@ def plan(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionVie
         raise Invalid.field("start", f"must be one of {', '.join(ConsumerGroupTopic.Start.values)}")
     group_row = group_by_name(group)
     topic_row = topic_by_name(topic)
+    _check_readable(group_row, topic_row)
     existing = ConsumerGroupTopic.objects.filter(group=group_row, topic=topic_row).first()
     if existing is not None and existing.state == ConsumerGroupTopic.State.READY:
         raise Conflict(f"Group {group} subscribes to {topic} already.", code=Code.ALREADY_EXISTS)
@@ -83,7 +88,30 @@ def plan(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionVie
         actor=actor, verb="create", kind="subscription", name=f"{group}/{topic}", before=None, after=after
     )
     changed("subscription", row.pk)
-    return _view(row)
+    return view_of(row)
+
+
+def _check_readable(group: ConsumerGroup, topic: Topic) -> None:
+    if topic.kind == Topic.Kind.FAILURE:
+        what = f"{topic.name} holds what one group failed at, and only that group reads it"
+        raise Invalid.field("topic", what)
+    check_failure_name(group, topic)
+
+
+def check_failure_name(group: ConsumerGroup, topic: Topic) -> None:
+    """Raises Conflict(already_exists) if the pair's failure topic would be called like another pair's."""
+    name = failure_name(group.name, topic.name)
+    other = Topic.objects.filter(name=name).exclude(failure_group=group, failure_of=topic).first()
+    if other is None:
+        return
+    whose = "there is a topic of that name"
+    if other.failure_group is not None and other.failure_of is not None:
+        whose = f"that of group {other.failure_group.name} and topic {other.failure_of.name} is"
+    raise Conflict(
+        f"The failure topic of group {group.name} and topic {topic.name} would be called {name}, "
+        f"but {whose}: give the group another name.",
+        code=Code.ALREADY_EXISTS,
+    )
 
 
 @transactional
@@ -100,7 +128,7 @@ def make_ready(subscription_id: int) -> SubscriptionView:
         row.save(update_fields=("state",))
         rebalance.request(row.group_id, f"subscribed to {row.topic.name}")
         changed("subscription", row.pk)
-    return _view(row)
+    return view_of(row)
 
 
 @transactional
@@ -127,7 +155,7 @@ def update(*, group: str, topic: str, settings: Mapping[str, Any], actor: Actor)
         audit.record(actor=actor, verb="update", kind="subscription", name=name, before=before, after=after)
         changed("subscription", row.pk)
         changed("group", group_row.pk)
-    return _view(row)
+    return view_of(row)
 
 
 def _own_queues(row: ConsumerGroupTopic, queues: Sequence[int]) -> list[int]:
@@ -148,13 +176,35 @@ def mark_deleting(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
     row = _of(group_row, topic)
     before_state, row.state = row.state, ConsumerGroupTopic.State.DELETING
     row.save(update_fields=("state",))
+    _end_failures(row)
     rebalance.request(group_row.pk, f"unsubscribed from {topic}")
     name = f"{group}/{topic}"
     audit.record(
         actor=actor, verb="delete", kind="subscription", name=name, before={"state": before_state}, after=None
     )
     changed("subscription", row.pk)
-    return _view(row)
+    return view_of(row)
+
+
+def _end_failures(row: ConsumerGroupTopic) -> None:
+    """The subscription to the failure topic goes along, and with it the topic."""
+    for one in _to_failures(row.group_id, row.topic_id).exclude(state=ConsumerGroupTopic.State.DELETING):
+        one.state = ConsumerGroupTopic.State.DELETING
+        one.save(update_fields=("state",))
+        changed("subscription", one.pk)
+
+
+def _to_failures(group_id: int, topic_id: int) -> QuerySet[ConsumerGroupTopic]:
+    return ConsumerGroupTopic.objects.filter(
+        group=group_id, topic__failure_group=group_id, topic__failure_of=topic_id
+    )
+
+
+def to_failures(view: SubscriptionView) -> SubscriptionView | None:
+    """The group's subscription to the failure topic of a subscription, None if there is none."""
+    with reachable():
+        row = _to_failures(view.group_id, view.topic_id).select_related("group", "topic").first()
+        return None if row is None else view_of(row)
 
 
 @transactional
@@ -167,6 +217,7 @@ def give_up(subscription_id: int) -> bool:
     if row.state == ConsumerGroupTopic.State.CREATING:
         row.state = ConsumerGroupTopic.State.DELETING
         row.save(update_fields=("state",))
+        _end_failures(row)
         changed("subscription", row.pk)
     return row.state == ConsumerGroupTopic.State.DELETING
 
@@ -183,6 +234,7 @@ def remove(subscription_id: int, actor: Actor | None = None) -> None:
     name, group_id = f"{row.group.name}/{row.topic.name}", row.group_id
     QueueOffset.objects.filter(group_id=group_id, queue__topic_id=row.topic_id).delete()
     row.delete()
+    topics.end_failure_topic(row.topic, actor or job("subscriptions"))
     rebalance.next_generation(group_id)
     audit.record(
         actor=actor or job("subscriptions"),
@@ -205,7 +257,7 @@ def named(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
         row = rows.filter(topic__name=topic).select_related("group", "topic").first()
         if row is None or (row.group.name, row.topic.name) != (group, topic):
             raise _gone(group, topic)
-        return _view(row)
+        return view_of(row)
 
 
 def unfinished(older_than_s: float) -> list[SubscriptionView]:
@@ -215,12 +267,13 @@ def unfinished(older_than_s: float) -> list[SubscriptionView]:
         creating = ConsumerGroupTopic.objects.filter(state="creating", created_at__lt=limit)
         deleting = ConsumerGroupTopic.objects.filter(state="deleting")
         rows = (creating | deleting).select_related("group", "topic").order_by("pk")[:100]
-        return [_view(row) for row in rows]
+        return [view_of(row) for row in rows]
 
 
 def views_of(group_ids: Sequence[int]) -> dict[int, tuple[SubscriptionView, ...]]:
-    """The subscriptions of several groups, by group id."""
-    rows = ConsumerGroupTopic.objects.filter(group_id__in=list(group_ids)).select_related("group", "topic")
+    """The subscriptions of several groups, by group id, without those to failure topics."""
+    rows = ConsumerGroupTopic.objects.filter(group_id__in=list(group_ids), topic__kind=Topic.Kind.NORMAL)
+    rows = rows.select_related("group", "topic")
     found: dict[int, list[SubscriptionView]] = {}
     ordered = list(rows.order_by("topic__name"))
     queues = _queues_of({row.topic_id for row in ordered})
@@ -264,7 +317,8 @@ def _queues_of(topic_ids: set[int]) -> dict[int, tuple[int, ...]]:
     return found
 
 
-def _view(row: ConsumerGroupTopic) -> SubscriptionView:
+def view_of(row: ConsumerGroupTopic) -> SubscriptionView:
+    """The view of one row."""
     return _as_view(row, _queues_of({row.topic_id}).get(row.topic_id, ()))
 
 
@@ -282,4 +336,5 @@ def _as_view(row: ConsumerGroupTopic, queues: tuple[int, ...]) -> SubscriptionVi
         created_at_ms=ms(row.created_at),
         queues=queues,
         delivery=row.delivery,
+        to_failures=row.topic.kind == Topic.Kind.FAILURE,
     )

@@ -142,7 +142,8 @@ def remove(topic_id: int, actor: Actor | None = None) -> None:
     topic = Topic.objects.select_for_update().filter(pk=topic_id, state=Topic.State.DELETED).first()
     if topic is None:
         return
-    if topic.subscriptions.exists() or QueueOffset.objects.filter(queue__topic=topic).exists():
+    waits_for = (topic.subscriptions, topic.failure_topics, QueueOffset.objects.filter(queue__topic=topic))
+    if any(rows.exists() for rows in waits_for):
         raise Conflict(f"Topic {topic.name} still has subscriptions.", code=Code.IN_USE)
     _erase(topic, verb="remove", actor=actor or job("topics"))
 
@@ -194,10 +195,17 @@ def mark_deleted(*, name: str, confirm: str | None, actor: Actor) -> TopicView:
 def _delete(topic: Topic, *, verb: str, actor: Actor) -> None:
     name = topic.name
     topic.name, topic.state, topic.deleted_at = f"{name}~{topic.pk}", Topic.State.DELETED, database_now()
-    topic.save(update_fields=("name", "state", "deleted_at"))
+    topic.failure_group = topic.failure_of = None  # the pair may get another one
+    topic.save(update_fields=("name", "state", "deleted_at", "failure_group", "failure_of"))
     before = {"id": topic.pk}
     audit.record(actor=actor, verb=verb, kind="topic", name=name, before=before, after={"name": topic.name})
     changed("topic", topic.pk)
+
+
+def end_failure_topic(topic: Topic, actor: Actor) -> None:
+    """Deletes a failure topic whose subscription is gone; its tables stay for three more days."""
+    if topic.kind == Topic.Kind.FAILURE and topic.state != Topic.State.DELETED:
+        _delete(topic, verb="delete", actor=actor)
 
 
 def named(*, name: str, actor: Actor) -> TopicView:
@@ -211,9 +219,10 @@ def named(*, name: str, actor: Actor) -> TopicView:
         return view_of(row)
 
 
-def page(*, actor: Actor, window: Window) -> Page[TopicView]:
-    """Topics by name, without the deleted, those the actor has any right on."""
-    rows, following = pages.select(Topic.objects.exclude(state="deleted"), window=window, actor=actor)
+def page(*, actor: Actor, window: Window, kind: str = "normal") -> Page[TopicView]:
+    """Topics of a kind by name, without the deleted, those the actor has any right on."""
+    there_are = Topic.objects.exclude(state="deleted").filter(kind=kind)
+    rows, following = pages.select(there_are, window=window, actor=actor)
     with reachable():
         return Page(tuple(_views(rows)), following)
 

@@ -6,22 +6,23 @@ from django.http import HttpResponse
 
 from brokerapi import answers, serializers
 from brokerapi.endpoint import Call, Endpoint
+from brokerapi.plan_shapes import ReadPlanAnswer
 from brokerapi.schema import operation, page_of
-from brokerapi.wire.queries import ConfirmQuery, ListQuery
-from messagestore import topics
+from brokerapi.wire.queries import ConfirmQuery, TopicsQuery
+from messagestore import read_plans, topics
 from metadata import topics as topic_rows
-from metadata.errors import NotBuilt
 
 
 class Topics(Endpoint):
     """/topics"""
 
     @operation(
-        "listTopics", tag="topics", query=ListQuery, answer=page_of("topics", serializers.TopicSummary)
+        "listTopics", tag="topics", query=TopicsQuery, answer=page_of("topics", serializers.TopicSummary)
     )
     def get(self, call: Call) -> HttpResponse:
         """The topics the key may do anything with, by name."""
-        page = topic_rows.page(window=call.window(), actor=call.actor)
+        kind = call.query(TopicsQuery).kind
+        page = topic_rows.page(window=call.window(TopicsQuery), kind=kind, actor=call.actor)
         return call.answer(answers.page("topics", page, answers.topic_summary))
 
     @operation(
@@ -64,7 +65,9 @@ class Topic(Endpoint):
 class ReadPlan(Endpoint):
     """/topics/{topic}/read-plan"""
 
-    @operation("readPlan", tag="topics", status=501)
+    @operation("readPlan", tag="topics", answer=ReadPlanAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
-        """Tables and ranges for jobs that read straight from the nodes."""
-        raise NotBuilt("Read plans are not built yet.")
+        """Tables and ranges for jobs that read straight from the nodes, and their accounts there."""
+        response = call.answer(read_plans.read_plan(topic=topic, actor=call.actor))
+        response["Cache-Control"] = "no-store"  # it holds passwords
+        return response

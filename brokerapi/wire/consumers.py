@@ -12,7 +12,8 @@ from brokerapi import formats
 from brokerapi.longpoll import Asked, Pulled
 from brokerapi.parsers import Body
 from brokerapi.wire.base import Answer, Id, Request, ShortText
-from brokerapi.wire.messages import StoredAnswer, stored_rows
+from brokerapi.wire.delivery import DeliverySettings, delivery_settings
+from brokerapi.wire.messages import StoredAnswer, stored_rows, with_origins
 from messagestore import positions
 from messagestore.positions import Claim, CommitOffset
 from messagestore.pull import PulledQueue, PullQueue
@@ -62,21 +63,26 @@ class HeartbeatRequest(Request, kw_only=True):
     owned: Annotated[list[Owned], Meta(max_length=MAX_OWNED)]
 
 
-class Assigned(Answer, kw_only=True):
-    """A queue to own."""
+class Assigned(Answer, kw_only=True, omit_defaults=True):
+    """A queue to own. `origin_topic`: its topic is a failure topic, and holds messages of that one."""
 
     topic: str
     queue: int
     epoch: int
     stopped: bool
+    origin_topic: str | UnsetType = UNSET
 
 
 class HeartbeatAnswer(Answer, kw_only=True):
-    """What to own and what to give up, in `generation`; in a broadcasting group giving up needs no word."""
+    """What to own and what to give up, in `generation`; in a broadcasting group giving up needs no word.
+
+    `subscriptions`: how the messages of each topic in it come; they may change with any answer.
+    """
 
     generation: int
     assigned: list[Assigned]
     revoked: list[int]
+    subscriptions: dict[str, DeliverySettings]
 
 
 class AcquireRequest(Request, kw_only=True):
@@ -169,10 +175,11 @@ def pull_answer(pulled: Pulled, kind: formats.Format) -> PullAnswer:
 
 
 def _pulled(queue: PulledQueue, kind: formats.Format) -> PulledAnswer:
+    messages = stored_rows(queue.queue, queue.rows, kind)
     return PulledAnswer(
         queue=queue.queue,
         state=queue.state,
-        messages=stored_rows(queue.queue, queue.rows, kind),
+        messages=with_origins(messages, queue.origins) if queue.origins else messages,
         next_offset=queue.next_offset,
         head=queue.head,
         low=UNSET if queue.low is None else queue.low,
@@ -230,13 +237,24 @@ PULL = Body(PullRequest)
 COMMIT = Body(CommitRequest)
 
 
-def heartbeat_answer(told: consumers.HeartbeatAnswer) -> HeartbeatAnswer:
-    """The answer to a heartbeat."""
+def heartbeat_answer(told: consumers.HeartbeatAnswer, group_id: int) -> HeartbeatAnswer:
+    """The answer to a heartbeat of a member of the group."""
     assigned = [
-        Assigned(topic=one.topic, queue=one.queue, epoch=one.epoch, stopped=one.stopped)
+        Assigned(
+            topic=one.topic,
+            queue=one.queue,
+            epoch=one.epoch,
+            stopped=one.stopped,
+            origin_topic=one.origin_topic or UNSET,
+        )
         for one in told.assigned
     ]
-    return HeartbeatAnswer(generation=told.generation, assigned=assigned, revoked=list(told.revoked))
+    return HeartbeatAnswer(
+        generation=told.generation,
+        assigned=assigned,
+        revoked=list(told.revoked),
+        subscriptions=delivery_settings(group_id, {one.topic for one in told.assigned}),
+    )
 
 
 def acquire_answer(acquired: Sequence[positions.Acquired], generation: int) -> AcquireAnswer:

@@ -39,6 +39,26 @@ CREATE TABLE IF NOT EXISTS queue_gap (
 CREATE TABLE IF NOT EXISTS node_pulse (
     worker INT    NOT NULL PRIMARY KEY,
     n      BIGINT NOT NULL
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+CREATE TABLE IF NOT EXISTS delayed_message (
+    id        BIGINT       NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    queue_id  BIGINT       NOT NULL,
+    due_at    DATETIME(3)  NOT NULL,
+    by_key    TINYINT      NOT NULL,
+    known_as  VARCHAR(50)  NULL,
+    batch_id  BINARY(16)   NOT NULL,
+    position  INT          NOT NULL,
+    msg_key   VARCHAR(200) NULL,
+    tag       VARCHAR(100) NULL,
+    headers   MEDIUMTEXT   NULL,
+    body      MEDIUMBLOB   NOT NULL,
+    trace_id  VARCHAR(100) NULL,
+    producer  VARCHAR(100) NOT NULL,
+    stored_at DATETIME(3)  NOT NULL,
+    attempt   SMALLINT     NOT NULL,
+    origin    TEXT         NULL,
+    UNIQUE KEY delayed_message_batch (batch_id, position),
+    KEY delayed_message_due (queue_id, due_at)
 ) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
 
 -- name: create_message_table
@@ -126,6 +146,11 @@ SELECT h.queue_id, h.head, h.low, r.epoch, r.owner, r.committed
 
 -- name: select_messages
 SELECT msg_offset, msg_key, tag, headers, body, trace_id,
+       CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED), attempt
+  FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset ORDER BY msg_offset
+
+-- name: select_tagged_messages
+SELECT msg_offset, msg_key, tag, IF(tag IN ({tags}), headers, NULL), IF(tag IN ({tags}), body, NULL), trace_id,
        CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED), attempt
   FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset ORDER BY msg_offset
 
@@ -340,6 +365,124 @@ SELECT CAST(COALESCE(SUM(DATA_LENGTH + INDEX_LENGTH + DATA_FREE), 0) AS SIGNED)
 -- name: pulse
 INSERT INTO node_pulse (worker, n) VALUES (:worker, 1) ON DUPLICATE KEY UPDATE n = n + 1
 
+-- Failures (messagestore/failures.py): who may report one, and what is copied. `origin` is read of failure
+-- topics only.
+
+-- name: select_fences
+SELECT h.queue_id, h.head, h.low, r.epoch, r.owner, r.rewinds,
+       CAST(UNIX_TIMESTAMP(UTC_TIMESTAMP(3)) * 1000 AS SIGNED)
+  FROM queue_head h JOIN reader r ON r.queue_id = h.queue_id
+ WHERE r.group_id = :group_id AND r.instance = '' AND h.queue_id IN ({queues})
+
+-- name: select_failing
+SELECT msg_offset, msg_key, tag, headers, body, trace_id,
+       CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED), attempt, origin, producer
+  FROM {table} WHERE msg_offset IN ({offsets}) ORDER BY msg_offset
+
+-- name: select_copies
+SELECT msg_offset, msg_key, tag, headers, body, trace_id,
+       CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED), attempt, origin
+  FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset ORDER BY msg_offset
+
+-- name: select_stored_copies
+SELECT batch_id, queue_id, CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED)
+  FROM sent_batch WHERE batch_id IN ({batches}) AND queue_id <= 0
+ UNION
+SELECT batch_id, 0, CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED)
+  FROM delayed_message WHERE batch_id IN ({batches})
+ UNION
+SELECT batch_id, -1, CAST(UNIX_TIMESTAMP(died_at) * 1000 AS SIGNED)
+  FROM dead_message WHERE batch_id IN ({batches})
+
+-- name: delete_waiting
+DELETE FROM delayed_message WHERE queue_id = :queue ORDER BY id LIMIT :most
+
+-- name: count_waiting
+SELECT queue_id, COUNT(*) FROM delayed_message WHERE queue_id IN ({queues}) GROUP BY queue_id
+
+-- name: list_waiting
+SELECT id, queue_id, CAST(UNIX_TIMESTAMP(due_at) * 1000 AS SIGNED), attempt, origin, msg_key, tag, LENGTH(body)
+  FROM delayed_message WHERE queue_id IN ({queues}) ORDER BY due_at, id LIMIT :most
+
+-- Dead messages (messagestore/dead.py). What is remembered of one in `sent_batch` has the queue -1. An INSERT
+-- whose queue is closed, missing or of another node epoch stores nothing.
+
+-- name: create_dead_table
+CREATE TABLE IF NOT EXISTS dead_message (
+    id          BIGINT       NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    batch_id    BINARY(16)   NOT NULL,
+    group_id    BIGINT       NOT NULL,
+    topic_id    BIGINT       NOT NULL,
+    died_at     DATETIME(3)  NOT NULL,
+    attempts    INT          NOT NULL,
+    error_class VARCHAR(100) NOT NULL,
+    error       TEXT         NOT NULL,
+    origin      TEXT         NOT NULL,
+    msg_key     VARCHAR(200) NULL,
+    tag         VARCHAR(100) NULL,
+    headers     MEDIUMTEXT   NULL,
+    body        MEDIUMBLOB   NOT NULL,
+    trace_id    VARCHAR(100) NULL,
+    producer    VARCHAR(100) NOT NULL,
+    UNIQUE KEY dead_message_batch (batch_id),
+    KEY dead_message_group (group_id, died_at),
+    KEY dead_message_topic (group_id, topic_id, died_at),
+    KEY dead_message_error (group_id, error_class, died_at),
+    KEY dead_message_both (group_id, topic_id, error_class, died_at)
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+
+-- name: insert_dead
+INSERT INTO sent_batch (batch_id, queue_id, first_offset, message_count, digest, stored_at)
+SELECT :batch_id, -1, 0, 1, :batch_id, UTC_TIMESTAMP(3)
+  FROM queue_head WHERE queue_id = :queue AND state = 'rw' AND node_epoch = :node_epoch;
+INSERT INTO dead_message (batch_id, group_id, topic_id, died_at, attempts, error_class, error, origin,
+                          msg_key, tag, headers, body, trace_id, producer)
+SELECT :batch_id, :group_id, :topic_id, UTC_TIMESTAMP(3), :attempts, :error_class, :error, :origin,
+       :msg_key, :tag, :headers, :body, :trace_id, :producer
+  FROM queue_head WHERE queue_id = :queue AND state = 'rw' AND node_epoch = :node_epoch
+
+-- name: list_dead
+SELECT id, group_id, topic_id, CAST(UNIX_TIMESTAMP(died_at) * 1000 AS SIGNED), attempts, error_class, error,
+       origin, msg_key, tag, trace_id, LENGTH(body)
+  FROM dead_message FORCE INDEX ({by})
+ WHERE {where} AND died_at <= TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :until_ms * 1000 MICROSECOND
+   AND (died_at < TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :until_ms * 1000 MICROSECOND OR id < :below)
+ ORDER BY died_at DESC, id DESC LIMIT :most
+
+-- name: summarize_dead
+SELECT topic_id, error_class, COUNT(*), CAST(UNIX_TIMESTAMP(MIN(died_at)) * 1000 AS SIGNED),
+       CAST(UNIX_TIMESTAMP(MAX(died_at)) * 1000 AS SIGNED)
+  FROM dead_message FORCE INDEX (dead_message_both)
+ WHERE {where} GROUP BY topic_id, error_class
+
+-- name: select_dead
+SELECT id, group_id, topic_id, CAST(UNIX_TIMESTAMP(died_at) * 1000 AS SIGNED), attempts, error_class, error,
+       origin, msg_key, tag, trace_id, LENGTH(body), headers, body, batch_id
+  FROM dead_message WHERE group_id = :group_id AND id IN ({ids}) ORDER BY id
+
+-- name: select_dead_places
+SELECT id, CAST(UNIX_TIMESTAMP(died_at) * 1000 AS SIGNED) FROM dead_message FORCE INDEX ({by})
+ WHERE {where} AND id <= :upto AND died_at >= TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :from_ms * 1000 MICROSECOND
+   AND (died_at > TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :from_ms * 1000 MICROSECOND OR id > :after)
+ ORDER BY died_at, id LIMIT :most
+
+-- name: select_newest_dead
+SELECT COALESCE(MAX(id), 0) FROM dead_message
+
+-- name: count_dead
+SELECT COUNT(*) FROM dead_message WHERE {where} AND id <= :upto
+
+-- name: delete_dead
+DELETE FROM dead_message WHERE group_id = :group_id AND id IN ({ids})
+
+-- name: select_dead_pairs
+SELECT DISTINCT group_id, topic_id FROM dead_message
+
+-- name: delete_old_dead
+DELETE FROM dead_message
+ WHERE group_id = :group_id AND topic_id = :topic_id AND died_at < UTC_TIMESTAMP(3) - INTERVAL :days DAY
+ ORDER BY died_at LIMIT :most
+
 -- Look-ups (messagestore/search.py), in short ranges of offsets.
 
 -- name: search_messages
@@ -349,3 +492,34 @@ SELECT msg_offset, msg_key, tag, headers, body, trace_id,
    AND (:msg_key IS NULL OR msg_key = :msg_key) AND (:tag IS NULL OR tag = :tag)
    AND (:trace_id IS NULL OR trace_id = :trace_id) AND (:body_part IS NULL OR INSTR(body, :body_part) > 0)
  ORDER BY msg_offset LIMIT :most
+
+-- Delayed messages (messagestore/delays.py). In `sent_batch` a batch of them has no queue (0), and its first row
+-- instead of an offset. A queue that is closed or missing makes @q NULL, rows that were not numbered one by one
+-- make @d NULL: then the INSERT that follows fails with 1048.
+
+-- name: delay_open
+START TRANSACTION;
+SET @t = UTC_TIMESTAMP(3),
+    @q = (SELECT queue_id FROM queue_head
+           WHERE queue_id = :queue AND state = 'rw' AND node_epoch = :node_epoch)
+
+-- name: delay_rows
+INSERT INTO delayed_message (queue_id, due_at, by_key, known_as, batch_id, position, msg_key, tag, headers, body,
+                             trace_id, producer, stored_at, attempt, origin)
+VALUES {rows}
+
+-- name: delay_close
+SET @d = (SELECT IF(MAX(id) = MIN(id) + :message_count - 1, MIN(id), NULL)
+            FROM delayed_message WHERE batch_id = :batch_id);
+INSERT INTO sent_batch (batch_id, queue_id, first_offset, message_count, digest, stored_at)
+VALUES (:batch_id, 0, @d, :message_count, :digest, @t);
+COMMIT;
+SELECT CAST(@d AS SIGNED), CAST(UNIX_TIMESTAMP(@t) * 1000 AS SIGNED)
+
+-- What is remembered of a batch, or, when that was trimmed, what its rows that still wait say.
+-- name: select_delayed_batch
+SELECT first_offset, digest, CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED)
+  FROM sent_batch WHERE batch_id = :batch_id AND queue_id = 0
+ UNION ALL
+SELECT MIN(id - position), NULL, CAST(UNIX_TIMESTAMP(MIN(stored_at)) * 1000 AS SIGNED)
+  FROM delayed_message WHERE batch_id = :batch_id HAVING COUNT(*) > 0

@@ -35,7 +35,27 @@ CREATE TABLE IF NOT EXISTS queue_gap (
     to_offset   INTEGER NOT NULL,
     cause       TEXT    NOT NULL,
     PRIMARY KEY (queue_id, from_offset)
-) WITHOUT ROWID
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS delayed_message (
+    id        INTEGER PRIMARY KEY AUTOINCREMENT,
+    queue_id  INTEGER NOT NULL,
+    due_at    INTEGER NOT NULL,
+    by_key    INTEGER NOT NULL,
+    known_as  TEXT    NULL,
+    batch_id  BLOB    NOT NULL,
+    position  INTEGER NOT NULL,
+    msg_key   TEXT    NULL,
+    tag       TEXT    NULL,
+    headers   TEXT    NULL,
+    body      BLOB    NOT NULL,
+    trace_id  TEXT    NULL,
+    producer  TEXT    NOT NULL,
+    stored_at INTEGER NOT NULL,
+    attempt   INTEGER NOT NULL,
+    origin    TEXT    NULL,
+    UNIQUE (batch_id, position)
+);
+CREATE INDEX IF NOT EXISTS delayed_message_due ON delayed_message (queue_id, due_at)
 
 -- name: create_message_table
 CREATE TABLE IF NOT EXISTS {table} (
@@ -114,6 +134,11 @@ SELECT h.queue_id, h.head, h.low, r.epoch, r.owner, r.committed
 
 -- name: select_messages
 SELECT msg_offset, msg_key, tag, headers, body, trace_id, stored_at, attempt
+  FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset ORDER BY msg_offset
+
+-- name: select_tagged_messages
+SELECT msg_offset, msg_key, tag, IIF(tag IN ({tags}), headers, NULL), IIF(tag IN ({tags}), body, NULL), trace_id,
+       stored_at, attempt
   FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset ORDER BY msg_offset
 
 -- name: select_closed_heads
@@ -255,6 +280,116 @@ SELECT COUNT(*), COALESCE(SUM(LENGTH(body) + COALESCE(LENGTH(headers), 0) + COAL
 SELECT page_count * page_size, freelist_count * page_size
   FROM pragma_page_count(), pragma_page_size(), pragma_freelist_count()
 
+-- Failures (messagestore/failures.py): who may report one, and what is copied. `origin` is read of failure
+-- topics only.
+
+-- name: select_fences
+SELECT h.queue_id, h.head, h.low, r.epoch, r.owner, r.rewinds,
+       CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
+  FROM queue_head h JOIN reader r ON r.queue_id = h.queue_id
+ WHERE r.group_id = :group_id AND r.instance = '' AND h.queue_id IN ({queues})
+
+-- name: select_failing
+SELECT msg_offset, msg_key, tag, headers, body, trace_id, stored_at, attempt, origin, producer
+  FROM {table} WHERE msg_offset IN ({offsets}) ORDER BY msg_offset
+
+-- name: select_copies
+SELECT msg_offset, msg_key, tag, headers, body, trace_id, stored_at, attempt, origin
+  FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset ORDER BY msg_offset
+
+-- name: select_stored_copies
+SELECT batch_id, queue_id, stored_at FROM sent_batch WHERE batch_id IN ({batches}) AND queue_id <= 0
+ UNION
+SELECT batch_id, 0, stored_at FROM delayed_message WHERE batch_id IN ({batches})
+ UNION
+SELECT batch_id, -1, died_at FROM dead_message WHERE batch_id IN ({batches})
+
+-- name: delete_waiting
+DELETE FROM delayed_message
+ WHERE id IN (SELECT id FROM delayed_message WHERE queue_id = :queue ORDER BY id LIMIT :most)
+
+-- name: count_waiting
+SELECT queue_id, COUNT(*) FROM delayed_message WHERE queue_id IN ({queues}) GROUP BY queue_id
+
+-- name: list_waiting
+SELECT id, queue_id, due_at, attempt, origin, msg_key, tag, LENGTH(body)
+  FROM delayed_message WHERE queue_id IN ({queues}) ORDER BY due_at, id LIMIT :most
+
+-- Dead messages (messagestore/dead.py). What is remembered of one in `sent_batch` has the queue -1. An INSERT
+-- whose queue is closed, missing or of another node epoch stores nothing.
+
+-- name: create_dead_table
+CREATE TABLE IF NOT EXISTS dead_message (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    batch_id    BLOB    NOT NULL UNIQUE,
+    group_id    INTEGER NOT NULL,
+    topic_id    INTEGER NOT NULL,
+    died_at     INTEGER NOT NULL,
+    attempts    INTEGER NOT NULL,
+    error_class TEXT    NOT NULL,
+    error       TEXT    NOT NULL,
+    origin      TEXT    NOT NULL,
+    msg_key     TEXT    NULL,
+    tag         TEXT    NULL,
+    headers     TEXT    NULL,
+    body        BLOB    NOT NULL,
+    trace_id    TEXT    NULL,
+    producer    TEXT    NOT NULL
+);
+CREATE INDEX IF NOT EXISTS dead_message_group ON dead_message (group_id, died_at);
+CREATE INDEX IF NOT EXISTS dead_message_topic ON dead_message (group_id, topic_id, died_at);
+CREATE INDEX IF NOT EXISTS dead_message_error ON dead_message (group_id, error_class, died_at);
+CREATE INDEX IF NOT EXISTS dead_message_both ON dead_message (group_id, topic_id, error_class, died_at)
+
+-- name: insert_dead
+INSERT INTO sent_batch (batch_id, queue_id, first_offset, message_count, digest, stored_at)
+SELECT :batch_id, -1, 0, 1, :batch_id, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
+  FROM queue_head WHERE queue_id = :queue AND state = 'rw' AND node_epoch = :node_epoch;
+INSERT INTO dead_message (batch_id, group_id, topic_id, died_at, attempts, error_class, error, origin,
+                          msg_key, tag, headers, body, trace_id, producer)
+SELECT :batch_id, :group_id, :topic_id, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER),
+       :attempts, :error_class, :error, :origin, :msg_key, :tag, :headers, :body, :trace_id, :producer
+  FROM queue_head WHERE queue_id = :queue AND state = 'rw' AND node_epoch = :node_epoch
+
+-- name: list_dead
+SELECT id, group_id, topic_id, died_at, attempts, error_class, error, origin, msg_key, tag, trace_id, LENGTH(body)
+  FROM dead_message INDEXED BY {by}
+ WHERE {where} AND died_at <= :until_ms AND (died_at < :until_ms OR id < :below)
+ ORDER BY died_at DESC, id DESC LIMIT :most
+
+-- name: summarize_dead
+SELECT topic_id, error_class, COUNT(*), MIN(died_at), MAX(died_at)
+  FROM dead_message INDEXED BY dead_message_both WHERE {where} GROUP BY topic_id, error_class
+
+-- name: select_dead
+SELECT id, group_id, topic_id, died_at, attempts, error_class, error, origin, msg_key, tag, trace_id,
+       LENGTH(body), headers, body, batch_id
+  FROM dead_message WHERE group_id = :group_id AND id IN ({ids}) ORDER BY id
+
+-- name: select_dead_places
+SELECT id, died_at FROM dead_message INDEXED BY {by}
+ WHERE {where} AND id <= :upto AND died_at >= :from_ms AND (died_at > :from_ms OR id > :after)
+ ORDER BY died_at, id LIMIT :most
+
+-- name: select_newest_dead
+SELECT COALESCE(MAX(id), 0) FROM dead_message
+
+-- name: count_dead
+SELECT COUNT(*) FROM dead_message WHERE {where} AND id <= :upto
+
+-- name: delete_dead
+DELETE FROM dead_message WHERE group_id = :group_id AND id IN ({ids})
+
+-- name: select_dead_pairs
+SELECT DISTINCT group_id, topic_id FROM dead_message
+
+-- name: delete_old_dead
+DELETE FROM dead_message WHERE id IN (
+    SELECT id FROM dead_message
+     WHERE group_id = :group_id AND topic_id = :topic_id
+       AND died_at < CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) - :days * 86400000
+     ORDER BY died_at LIMIT :most)
+
 -- Look-ups (messagestore/search.py), in short ranges of offsets.
 
 -- name: search_messages
@@ -263,3 +398,27 @@ SELECT msg_offset, msg_key, tag, headers, body, trace_id, stored_at, attempt
    AND (:msg_key IS NULL OR msg_key = :msg_key) AND (:tag IS NULL OR tag = :tag)
    AND (:trace_id IS NULL OR trace_id = :trace_id) AND (:body_part IS NULL OR INSTR(body, :body_part) > 0)
  ORDER BY msg_offset LIMIT :most
+
+-- Delayed messages (messagestore/delays.py). In `sent_batch` a batch of them has no queue (0), and its first row
+-- instead of an offset.
+
+-- name: delay_head
+SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
+  FROM queue_head WHERE queue_id = :queue AND state = 'rw' AND node_epoch = :node_epoch
+
+-- name: delay_rows
+INSERT INTO delayed_message (queue_id, due_at, by_key, known_as, batch_id, position, msg_key, tag, headers, body,
+                             trace_id, producer, stored_at, attempt, origin)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: delay_batch
+INSERT INTO sent_batch (batch_id, queue_id, first_offset, message_count, digest, stored_at)
+VALUES (:batch_id, 0, (SELECT MIN(id) FROM delayed_message WHERE batch_id = :batch_id), :message_count, :digest,
+        :stored_at)
+
+-- What is remembered of a batch, or, when that was trimmed, what its rows that still wait say.
+-- name: select_delayed_batch
+SELECT first_offset, digest, stored_at FROM sent_batch WHERE batch_id = :batch_id AND queue_id = 0
+ UNION ALL
+SELECT MIN(id - position), NULL, MIN(stored_at)
+  FROM delayed_message WHERE batch_id = :batch_id HAVING COUNT(*) > 0

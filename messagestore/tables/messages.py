@@ -18,7 +18,7 @@ from messagestore.sessions import Fits, MySqlSession, Result, Rows, Session, Ste
 from messagestore.sqlite_sessions import SqliteSession
 from messagestore.statements import load
 from messagestore.tables.literals import literal_rows
-from messagestore.tables.running import ids, key_of, message_table, rows_of, step
+from messagestore.tables.running import ids, key_of, message_table, rows_of, step, texts
 from messagestore.tables.shapes import NewBatch, Position, ReaderKey, SentBatch
 from metadata.errors import TooLarge
 
@@ -152,9 +152,11 @@ def select_from(
     return [stored_message(queue, row) for row in rows]
 
 
-def select_rows(session: Session, *, queue: int, first: int, end: int, most_bytes: int) -> list[StoredRow]:
-    """The same as rows."""
-    (result,) = session.run(_select(session, queue, first, end), fits=_until(most_bytes))
+def select_rows(
+    session: Session, *, queue: int, first: int, end: int, most_bytes: int, tags: Sequence[str] = ()
+) -> list[StoredRow]:
+    """The same as rows; see select_owned for `tags`."""
+    (result,) = session.run(_select(session, queue, first=first, end=end, tags=tags), fits=_until(most_bytes))
     return _typed(result)
 
 
@@ -172,16 +174,32 @@ def search_from(
 
 
 def select_owned(
-    session: Session, *, reader: ReaderKey, first: int, end: int, most_bytes: int
+    session: Session,
+    *,
+    reader: ReaderKey,
+    first: int,
+    end: int,
+    most_bytes: int,
+    tags: Sequence[str] = (),
+    origins: list[str | None] | None = None,
 ) -> tuple[Position | None, list[StoredRow]]:
-    """A reader's position, then the rows, in one round trip: rows never older than the head."""
+    """A reader's position, then the rows, in one round trip: rows never older than the head.
+
+    With `tags`, rows that carry none of them come without headers and body (None).
+    `origins`: where to put the origin of each row, of a failure topic's queue; no other has any.
+    """
     positions, messages = session.run(
         step(session, "select_positions", **key_of(reader), queues=ids([reader.queue])),
-        _select(session, reader.queue, first, end),
+        _select(session, reader.queue, first=first, end=end, tags=tags)
+        if origins is None
+        else _select_copies(session, reader.queue, first, end),
         fits=_until(most_bytes),
     )
     position = Position(*positions.rows[0]) if positions.rows else None
-    return position, _typed(messages)
+    if origins is None:
+        return position, _typed(messages)
+    origins.extend(row[-1] for row in messages.rows)
+    return position, [cast(StoredRow, row[:-1]) for row in messages.rows]
 
 
 def _typed(result: Result) -> list[StoredRow]:
@@ -189,8 +207,16 @@ def _typed(result: Result) -> list[StoredRow]:
     return cast("list[StoredRow]", result.rows)
 
 
-def _select(session: Session, queue: int, first: int, end: int) -> Step:
-    return step(session, "select_messages", table=message_table(queue), first_offset=first, end_offset=end)
+def _select(session: Session, queue: int, *, first: int, end: int, tags: Sequence[str]) -> Step:
+    values = {"table": message_table(queue), "first_offset": first, "end_offset": end}
+    if tags:
+        return step(session, "select_tagged_messages", **values, tags=texts(session, tags))
+    return step(session, "select_messages", **values)
+
+
+def _select_copies(session: Session, queue: int, first: int, end: int) -> Step:
+    """The same with the origin of each message as a last column."""
+    return step(session, "select_copies", table=message_table(queue), first_offset=first, end_offset=end)
 
 
 def _until(most_bytes: int) -> Fits:
@@ -199,14 +225,14 @@ def _until(most_bytes: int) -> Fits:
 
     def fits(fetched: Rows) -> int:
         nonlocal taken
-        size = sum([len(row[ROW_BODY]) for row in fetched])
+        size = sum([len(row[ROW_BODY] or b"") for row in fetched])
         if taken + size < most_bytes:
             taken += size
             return len(fetched)
         for index, row in enumerate(fetched):
             if taken >= most_bytes:
                 return index
-            taken += len(row[ROW_BODY])
+            taken += len(row[ROW_BODY] or b"")
         return len(fetched)
 
     return fits

@@ -10,7 +10,7 @@ from messagestore.tables.shapes import ServerFacts
 
 def create_node_tables(session: Session) -> None:
     """Makes the tables every node has; harmless when they exist."""
-    session.run(step(session, "create_node_tables"))
+    session.run(step(session, "create_node_tables"), step(session, "create_dead_table"))
 
 
 def server_facts(session: Session) -> ServerFacts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from messagestore.sessions import Session, Step
+from messagestore.sessions import MySqlSession, Session, Step
 from messagestore.statements import load
 from messagestore.tables.shapes import ReaderKey
 
@@ -33,3 +33,10 @@ def key_of(reader: ReaderKey) -> dict[str, object]:
 def ids(queues: Sequence[int]) -> str:
     """Queue ids as the inside of an IN (…)."""
     return ",".join(str(int(queue)) for queue in queues)
+
+
+def texts(session: Session, values: Sequence[str]) -> str | bytes:
+    """Texts as the inside of an IN (…), whatever characters they have."""
+    if isinstance(session, MySqlSession):
+        return b",".join(session.literal(value) for value in values)
+    return ",".join(f"CAST(x'{value.encode().hex()}' AS TEXT)" for value in values)

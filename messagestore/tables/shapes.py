@@ -40,6 +40,38 @@ class NewBatch(NamedTuple):
     producer: str
 
 
+class NewDelayed(NamedTuple):
+    """A message that is to wait for its time; its `delay_ms` or `deliver_at_ms` says until when.
+
+    `by_key`: when it is due it goes to the queue that its key belongs to then. `attempt` and `origin` are
+    what its row in the queue will say. `known_as` is the id that the sender was told, None for the row's own.
+    """
+
+    message: NewMessage
+    by_key: bool = False
+    attempt: int = 0
+    origin: str | None = None
+    known_as: str | None = None
+
+
+class DelayedBatch(NamedTuple):
+    """Delayed messages that are stored together, and what `sent_batch` is to remember of them."""
+
+    batch_id: bytes
+    digest: bytes
+    rows: Sequence[NewDelayed]
+    producer: str
+
+
+class StoredDelays(NamedTuple):
+    """Where a batch of delayed messages was put: its first row, the others follow; `digest` is None when
+    nothing but the rows themselves is left of it."""
+
+    first_row: int
+    digest: bytes | None
+    stored_at_ms: int
+
+
 class SentBatch(NamedTuple):
     """What `sent_batch` remembers of a stored batch."""
 

@@ -20,6 +20,15 @@ def is_name(text: str) -> bool:
     return PATTERN.fullmatch(text) is not None
 
 
+def failure_name(group: str, topic: str) -> str:
+    """The name of the failure topic of a pair; only for people and old clients, the pair identifies it.
+
+    >>> failure_name("billing", "orders")
+    'billing_orders_fail'
+    """
+    return f"{group}_{topic}{FAILURE_SUFFIX}"
+
+
 def check_name(kind: str, text: str, *, field: str = "name") -> str:
     """`text` itself if users may call a `kind` (topic, group, node, …) so; raises Invalid naming `field`."""
     check_spelling(kind, text, field=field)

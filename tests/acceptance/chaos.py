@@ -22,6 +22,7 @@ from tests.acceptance.scenarios import (
     main_job,
     metadata_away,
     restarts,
+    soak,
     storm,
     takeover,
     workers,
@@ -89,8 +90,8 @@ def play_clocks(stage: Stage, pair: Pair) -> None:
 
 
 def play_node_killed(stage: Stage, pair: Pair) -> None:
-    """kill -9 of a message node's database, 20 times, under sends and immediate reads."""
-    lost_nodes.run_killed(stage, pair, kills=20)
+    """kill -9 of a message node's database, 20 times (or --times), under sends and immediate reads."""
+    lost_nodes.run_killed(stage, pair, kills=stage.times or 20)
 
 
 def play_node_frozen(stage: Stage, pair: Pair) -> None:
@@ -101,6 +102,11 @@ def play_node_frozen(stage: Stage, pair: Pair) -> None:
 def play_failover(stage: Stage, pair: Pair) -> None:
     """kill -9 of a node's primary whose replica lacks the last seconds; the replica is promoted."""
     lost_nodes.run_failover(stage, pair, tail_s=5)
+
+
+def play_soak(stage: Stage, pair: Pair) -> None:
+    """Steady work for 10 minutes: memory, threads, connections, files, statements and tables stay flat."""
+    soak.run(stage, pair, seconds=600, every_s=3.0)
 
 
 SCENARIOS: dict[str, Callable[[Stage, Path], None]] = {
@@ -119,6 +125,7 @@ ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {
     "node-killed": play_node_killed,
     "node-frozen": play_node_frozen,
     "failover": play_failover,
+    "soak": play_soak,
 }
 ALL = {**SCENARIOS, **ON_A_PAIR}
 
@@ -137,6 +144,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--minutes", type=float, default=0.0, metavar="M", help="plays again until so long has passed"
     )
+    parser.add_argument("--times", type=int, metavar="N", help="node-killed: so many kills (default 20)")
     parser.add_argument(
         "--engine",
         choices=("sqlite", "mysql"),
@@ -187,7 +195,7 @@ def stages(options: argparse.Namespace, home: Path, rng: random.Random) -> Itera
             server, urls = stack.enter_context(serving(options.engine, home)), ""
 
         def round_of(name: str) -> None:
-            stage = Stage(server, home / name, rng, say, urls)
+            stage = Stage(server, home / name, rng, say, urls, options.times)
             try:
                 if options.name in ON_A_PAIR:
                     ON_A_PAIR[options.name](stage, pair)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.acceptance.scenarios import brokers, clocks, lost_nodes, metadata_away
+from tests.acceptance.scenarios import brokers, clocks, lost_nodes, metadata_away, soak
 from tests.acceptance.scenarios.stage import Stage
 from tests.support.pair import Pair
 
@@ -37,3 +37,7 @@ def test_a_promoted_replica_that_lacks_the_tail_makes_nobody_skip_silently(
     on_pair: Stage, pair: Pair
 ) -> None:
     lost_nodes.run_failover(on_pair, pair, tail_s=1)
+
+
+def test_nothing_grows_in_a_soak(on_pair: Stage, pair: Pair) -> None:
+    soak.run(on_pair, pair, seconds=40, every_s=0.5)

@@ -64,6 +64,20 @@ def test_settings_of_a_group_are_changed_and_taken_back(admin: Admin, run: Run) 
     )
 
 
+def test_how_long_a_topic_keeps_messages_is_changed_and_taken_back(
+    admin: Admin, topic: str, run: Run
+) -> None:
+    run("topic", "set", topic, "--retention-days", "2", "--keep-unread-days", "0")
+    run("topic", "set", topic, "--retention-bytes", "1.5GB", "--keyed", "available")
+    changed = admin.topic(topic)
+    assert (changed["retention_days"], changed["keep_unread_days"]) == (2, 0)
+    assert (changed["retention_bytes"], changed["keyed"]) == (3 << 29, "available")
+    run("topic", "set", topic, "--retention-bytes", "none", "--on-unknown", "resend", "--remark", "orders")
+    changed = admin.topic(topic)
+    assert (changed["retention_bytes"], changed["retention_days"]) == (None, 2)
+    assert (changed["on_unknown"], changed["remark"]) == ("resend", "orders")
+
+
 def test_topics_and_queues_are_stopped_and_started(admin: Admin, topic: str, run: Run) -> None:
     first, second = (row["queue"] for row in admin.topic(topic)["queues"])
     admin.create_group("g")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from metadata import consumers
+from metadata import consumers, snapshot
 from metadata.config import config
 from tests.support.broker import Broker, problem
 from tests.support.members import Member, reader
@@ -236,3 +236,15 @@ def test_an_answer_while_metadata_is_away_says_that_it_may_be_repeated(
     monkeypatch.setattr(consumers, "heartbeat", away)
     answer = broker.call("POST", f"{member.path}/heartbeat", bodies(queue)["heartbeat"])
     assert problem(answer, 503, "metadata_unavailable")["retriable"] is True
+
+
+def test_a_heartbeat_tells_how_the_messages_of_each_topic_come(broker: Broker, queue: int) -> None:
+    member = reader(broker)
+    told = member.heartbeat()["subscriptions"]
+    assert [*told] == ["single"] and told["single"]["retries"] == 16 and "threads" not in told["single"]
+    changes = {"ordered": True, "retry_delays_s": [1, 2], "tags": "new||paid", "threads": 3}
+    broker.ok("PATCH", "/groups/readers/subscriptions/single", changes)
+    snapshot.refresh()
+    told = member.heartbeat()["subscriptions"]["single"]
+    assert told["ordered"] and told["retry_delays_s"] == [1, 2] and told["threads"] == 3
+    assert told["tags"] == ["new", "paid"]

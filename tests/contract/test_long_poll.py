@@ -12,6 +12,7 @@ import pytest
 from brokerapi import draining, longpoll
 from messagestore.heads import board
 from metadata import snapshot
+from metadata.config import Config
 from tests.support.broker import Broker
 from tests.support.members import Member, reader
 from tests.support.waiting import until
@@ -141,3 +142,40 @@ def test_a_waiting_pull_holds_no_connection_of_metadata(
     member.pull(member.position(queue, 0), wait_ms=50)
     assert held
     assert not any(held)
+
+
+def test_a_wait_goes_on_behind_messages_that_a_tag_filter_leaves_out(broker: Broker, queue: int) -> None:
+    member = reader(broker)
+    broker.ok("PATCH", "/groups/readers/subscriptions/single", {"tags": "new"})
+    snapshot.refresh()
+    member.heartbeat()
+    future = waiting(lambda: member.pull(member.position(queue, 0), wait_ms=LONG_MS))
+    for _ in range(3):
+        broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "a", "tag": "old"}]})
+    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "b", "tag": "new"}]})
+    (answer,) = quick(future)["queues"]
+    assert [message["offset"] for message in answer["messages"]] == [3] and answer["next_offset"] == 4
+
+
+def test_a_wait_that_only_passed_others_tells_at_its_end_how_far_it_is(broker: Broker, queue: int) -> None:
+    member = reader(broker)
+    broker.ok("PATCH", "/groups/readers/subscriptions/single", {"tags": "new"})
+    snapshot.refresh()
+    member.heartbeat()
+    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "a", "tag": "old"}] * 5})
+    (answer,) = member.pull(member.position(queue, 0), wait_ms=300)["queues"]
+    assert answer["messages"] == [] and answer["next_offset"] == 5
+    assert member.commit(member.position(queue, 5)) == ["ok"]
+
+
+def test_a_wait_ends_once_it_has_passed_the_scan_limit(
+    broker: Broker, queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = reader(broker)
+    broker.ok("PATCH", "/groups/readers/subscriptions/single", {"tags": "new"})
+    snapshot.refresh()
+    member.heartbeat()
+    monkeypatch.setattr(longpoll, "config", Config(scan_limit=4))
+    future = waiting(lambda: member.pull(member.position(queue, 0), wait_ms=LONG_MS))
+    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "a", "tag": "old"}] * 4})
+    assert quick(future)["queues"][0]["next_offset"] == 4

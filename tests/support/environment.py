@@ -41,4 +41,4 @@ def prepare() -> None:
     os.environ["CATMQ_DATA_DIR"] = str(HOME / "var")
     if ENGINE == "mysql":
         os.environ["CATMQ_DATABASE_URL"] = MARIADB_URL
-    os.environ["DJANGO_SETTINGS_MODULE"] = "catmq_site.settings"
+    os.environ["DJANGO_SETTINGS_MODULE"] = "tests.support.settings"

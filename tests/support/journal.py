@@ -6,9 +6,11 @@ same for all processes of a machine, `what` is
     up          the program is ready to be told to stop
     joined      consumer (its id)                     a member has a new consumer id
     gained      queue, epoch                          a member owns a queue and has acquired it
-    begin, end  queue, offset, epoch, wall            a handler starts, returns; wall is the wall clock
+    begin, end  queue, offset, epoch, wall, number    a handler starts, returns; wall is the wall clock,
+                                                      number what the sender wrote into the body
     commit      queue, offset, error                  a commit by hand; error is null if it was stored
-    sent        queue, offset, asked, due, took_s     a receipt: when the send was asked for, when it should
+    sent        queue, offset, number, asked, due, took_s
+                                                      a receipt: when the send was asked for, when it should
                                                       have been, and how long the asking kept the sender
     left                                              the member has left and ends
     error       error                                 what the application got to see

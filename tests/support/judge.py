@@ -31,6 +31,7 @@ class Handling:
     begun: float
     ended: float | None
     wall_s: float = 0.0
+    number: int | None = None  # the sender's own, from the body
 
     @property
     def place(self) -> Place:
@@ -60,6 +61,7 @@ class Sent(NamedTuple):
     confirmed: float
     late_s: float
     took_s: float
+    number: int | None = None
 
 
 @dataclass
@@ -101,7 +103,8 @@ def story(
         if line["what"] == "sent":
             place = Place(line["queue"], line["offset"])
             late_s = line["asked"] - line["due"]
-            told.sent[place] = Sent(place, line["asked"], line["at"], late_s, line["took_s"])
+            number = line.get("number")
+            told.sent[place] = Sent(place, line["asked"], line["at"], late_s, line["took_s"], number)
         elif line["what"] == "error":
             told.errors.append(f"sender: {line['error']}")
     told.handlings.sort(key=lambda one: one.begun)
@@ -125,8 +128,8 @@ def _read_member(told: Story, name: str, lines: Sequence[Line]) -> None:
             queue, offset, epoch = line["queue"], line["offset"], line["epoch"]
             ended = ends[queue, offset, epoch]
             done = ended.pop(0) if ended else None
-            wall_s = line.get("wall", 0.0)
-            told.handlings.append(Handling(name, queue, offset, epoch, line["at"], done, wall_s))
+            more = line.get("wall", 0.0), line.get("number")
+            told.handlings.append(Handling(name, queue, offset, epoch, line["at"], done, *more))
 
 
 def one_owner(told: Story) -> int:
@@ -152,10 +155,21 @@ def one_owner(told: Story) -> int:
 
 
 def all_handled(told: Story) -> int:
-    """Checks that a handler returned for every message that has a receipt; how many there were."""
-    done = {one.place for one in told.handlings if one.ended is not None}
-    missing = sorted(told.sent.keys() - done)
-    _check([f"queue {place.queue} offset {place.offset}" for place in missing], "messages were not handled")
+    """Checks that a handler returned for every message that has a receipt; how many there were.
+
+    A message is known by its number, too: a place that was lost after somebody had read it, and then given to
+    another message, would otherwise look as if that one had been handled.
+    """
+    done: dict[Place, set[int | None]] = defaultdict(set)
+    for one in told.handlings:
+        if one.ended is not None:
+            done[one.place].add(one.number)
+    missing = [
+        f"queue {place.queue} offset {place.offset}" + (f": another message, {done[place]}" if seen else "")
+        for place, sent in sorted(told.sent.items())
+        if sent.number not in (seen := done.get(place, set()))
+    ]
+    _check(missing, "messages were not handled")
     return len(told.sent)
 
 

@@ -69,6 +69,17 @@ class MariaDB:
         finally:
             self.execute(f"DROP DATABASE IF EXISTS {name}")
 
+    @contextmanager
+    def reader(self, schema: str) -> Iterator[tuple[str, str]]:
+        """(name, password) of an account that can only read one schema."""
+        name, password = f"reader_{uuid.uuid4().hex[:12]}", uuid.uuid4().hex
+        self.execute(f"CREATE USER {name}@'127.0.0.1' IDENTIFIED BY '{password}'")
+        self.execute(f"GRANT SELECT ON {schema}.* TO {name}@'127.0.0.1'")
+        try:
+            yield name, password
+        finally:
+            self.execute(f"DROP USER {name}@'127.0.0.1'")
+
     def start(self) -> None:
         """Starts the server again after stop() or a kill."""
         start(self.directory, port=self.port, options=self.options, environ=self.environ)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from tests.support.mariadb import MariaDB
 from tests.support.waiting import until
 
+SMALL = ("--innodb-log-file-size=16M", "--innodb-buffer-pool-size=64M")  # so that a server starts soon
+
 
 def options(server_id: int) -> list[str]:
-    """What a server of a pair is started with; small, so that it starts soon."""
-    small = ["--innodb-log-file-size=16M", "--innodb-buffer-pool-size=64M"]
+    """What a server of a pair is started with."""
     durable = ["--log-bin", "--sync-binlog=1", "--binlog-format=ROW", "--log-slave-updates"]
-    return [*small, *durable, f"--server-id={server_id}", "--slave-net-timeout=5"]
+    return [*SMALL, *durable, f"--server-id={server_id}", "--slave-net-timeout=5"]
 
 
 def follow(replica: MariaDB, primary: MariaDB) -> None:

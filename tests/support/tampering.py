@@ -38,6 +38,11 @@ def plant(queue: int, *statements: str) -> None:
         _behind_the_back(queue, statement.replace("{q}", str(queue)))
 
 
+def look(queue: int, statement: str) -> list[tuple[Any, ...]]:
+    """The rows of a SELECT on the queue's node; `{q}` in it is the queue's id."""
+    return list(_behind_the_back(queue, statement.replace("{q}", str(queue))))
+
+
 def age(queue: int, first: int, end: int, *, seconds: int) -> None:
     """Makes the messages at offsets first … end-1, and batches that begin there, so much older."""
     on_sqlite = connections.node_of(queue).info.engine == "sqlite"

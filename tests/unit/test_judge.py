@@ -68,6 +68,15 @@ def test_a_message_that_no_handler_returned_for_was_not_handled() -> None:
         judge.all_handled(told({"a": steady(2) + handling(1.0, 2, took_s=None)}, sending(3)))
 
 
+def test_a_message_at_the_place_of_another_that_was_handled_was_not_handled_itself() -> None:
+    """What a node that serves messages before they are durable does when it is killed."""
+    read, lost = handling(1.0, 0), sent(0.9, 0)
+    numbered = [line | {"number": 7} for line in read]
+    assert judge.all_handled(told({"a": numbered}, [lost | {"number": 7}])) == 1
+    with pytest.raises(AssertionError, match=r"queue 1 offset 0: another message, \{7\}"):
+        judge.all_handled(told({"a": numbered}, [lost | {"number": 8}]))
+
+
 def test_a_repeat_is_excused_by_the_death_of_who_handled_the_message_first() -> None:
     twice = {"a": handling(1.0, 0), "b": handling(3.0, 0, epoch=2)}
     assert judge.repeats(told(twice, a=1.5)) == (1, 0.5)

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypedDict, cast
 
 from catmq_client import wire
 from catmq_client.errors import OptionError
+from catmq_client.plan_shapes import ReadPlan
 from catmq_client.queue_shapes import LayoutChange, QueueRow, QueueState
 from catmq_client.transport import Transport, api_path
 
@@ -219,6 +220,10 @@ class Admin:
         body = {"name": name, "queues": queues, **given(settings)}
         return cast(Topic, self._call("POST", "/api/v1/topics", body=body))
 
+    def change_topic(self, name: str, **settings: object) -> TopicRow:
+        """Changes retention_days, keep_unread_days, retention_bytes (None: no limit), keyed, on_unknown, …"""
+        return cast(TopicRow, self._call("PATCH", path_of("topics", topic=name), body=settings))
+
     def expand_topic(
         self, name: str, *, queues: int, node: str | None = None, dry_run: bool = False
     ) -> LayoutChange:
@@ -257,6 +262,10 @@ class Admin:
         params = {"queue": queue, "offset": offset, "limit": limit}
         answer = self._call("GET", path_of("topics", topic=topic) + "/messages", params=params)
         return [{**message, "body_bytes": wire.body_of(message)} for message in answer["messages"]]
+
+    def read_plan(self, topic: str) -> ReadPlan:
+        """Tables and ranges for a job that reads a topic straight from its nodes; needs the right admin."""
+        return cast(ReadPlan, self._call("GET", path_of("topics", topic=topic) + "/read-plan"))
 
     def groups(self, *, search: str | None = None) -> Iterator[Group]:
         """All groups by name, or those whose name contains `search`."""

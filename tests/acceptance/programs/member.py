@@ -40,6 +40,7 @@ class Work:
         """Works for a while."""
         begun, wall = time.monotonic(), time.time()
         place = {"queue": message.queue, "offset": message.offset, "epoch": message.epoch}
+        place["number"] = int(message.body)
         self.journal.tell("begin", at=begun, wall=wall, **place)
         if self.handler_s:
             self.never.wait(self.handler_s)

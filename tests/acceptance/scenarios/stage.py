@@ -25,6 +25,7 @@ class Stage:
     """`say` tells what is being done; scenarios raise AssertionError when something does not hold.
 
     `urls` are the brokers that processes on the stage know, separated by commas; by default the server's.
+    `times` is how often a scenario does what it does, where that may be chosen; None: its own choice.
     """
 
     server: Server
@@ -32,6 +33,7 @@ class Stage:
     rng: random.Random = field(default_factory=lambda: random.Random(1))
     say: Callable[[str], None] = lambda text: None
     urls: str = ""
+    times: int | None = None
 
     def __post_init__(self) -> None:
         self.terminal = Terminal(self.server, self.directory, self.urls)

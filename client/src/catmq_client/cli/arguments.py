@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 MAX_QUEUES = 256  # of a topic
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+SIZES = {"": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
+SIZE = re.compile(r"(\d{1,19}(?:\.\d{1,6})?)(|[KMGT]B)", re.ASCII | re.IGNORECASE)
 AGO = re.compile(r"-(\d+)([smhd])")
 POSITIONS = "earliest, latest, an OFFSET, a TIME like 2026-03-01T12:00, or how long ago: -15m (s, m, h, d)"
 
@@ -47,6 +49,36 @@ def or_none(kind: Callable[[str], int]) -> Callable[[str], int | None]:
             raise wrong(f"{error}, or none") from None
 
     return parse
+
+
+def size(least: int, most: int) -> Callable[[str], int]:
+    """A number of bytes, or of KB, MB, GB or TB, which are powers of 1,024.
+
+    >>> size(1, 1 << 40)("512"), size(1, 1 << 40)("1.5GB"), size(1, 1 << 40)("20mb")
+    (512, 1610612736, 20971520)
+    """
+    wanted = f"bytes or a size like 500MB or 1.5GB, from {shown(least)} to {shown(most)}"
+
+    def parse(text: str) -> int:
+        found = SIZE.fullmatch(text)
+        value = int(float(found[1]) * SIZES[found[2].upper()]) if found else -1
+        if not least <= value <= most:
+            raise wrong(f"{text!r}: give {wanted}")
+        return value
+
+    return parse
+
+
+def shown(count: int) -> str:
+    """A number of bytes in the largest unit that it is a whole number of.
+
+    >>> shown(1 << 20), shown(1536), shown(0)
+    ('1MB', '1536', '0')
+    """
+    for unit, weight in reversed(SIZES.items()):
+        if count and count % weight == 0:
+            return f"{count // weight}{unit}"
+    return str(count)
 
 
 def seconds(text: str) -> float:

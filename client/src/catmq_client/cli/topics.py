@@ -1,4 +1,4 @@
-"""catmq topic create | list | show | delete; the rest of `catmq topic` is in queues.py"""
+"""catmq topic create | list | show | set | delete; the rest of `catmq topic` is in queues.py"""
 
 from __future__ import annotations
 
@@ -7,15 +7,51 @@ from typing import Any
 
 from catmq_client.admin import Topic
 from catmq_client.cli import queues
-from catmq_client.cli.arguments import MAX_QUEUES, whole
+from catmq_client.cli.arguments import MAX_QUEUES, or_none, size, whole
 from catmq_client.cli.confirm import confirmed
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.output import add_output, facts, json_line, moment, note, show, table, write
+from catmq_client.errors import OptionError
+
+# What `set` changes: setting, option, the form of its value, help
+SETTINGS: tuple[tuple[str, str, dict[str, Any], str], ...] = (
+    (
+        "retention_days",
+        "--retention-days",
+        {"metavar": "DAYS", "type": whole(1, 3650)},
+        "days to keep messages",
+    ),
+    (
+        "keep_unread_days",
+        "--keep-unread-days",
+        {"metavar": "DAYS", "type": whole(0, 3650)},
+        "days to keep what an active group has not read; 0: no longer than the rest",
+    ),
+    (
+        "retention_bytes",
+        "--retention-bytes",
+        {"metavar": "SIZE|none", "type": or_none(size(1 << 20, 1 << 60))},
+        "keep no more than this, read or not, like 20GB; none: no limit by size",
+    ),
+    (
+        "keyed",
+        "--keyed",
+        {"choices": ("strict", "available")},
+        "a keyed send whose queue is down waits (strict) or goes elsewhere (available)",
+    ),
+    (
+        "on_unknown",
+        "--on-unknown",
+        {"choices": ("fail", "resend")},
+        "a send whose end is not known is an error (fail) or sent again, perhaps stored twice (resend)",
+    ),
+    ("remark", "--remark", {"metavar": "TEXT"}, "what the topic is for"),
+)
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """The arguments of `catmq topic`."""
-    noun = commands.add_parser("topic", help="create, list, show, delete, expand, shrink topics")
+    noun = commands.add_parser("topic", help="create, list, show, change, delete, expand, shrink topics")
     verbs = noun.add_subparsers(metavar="VERB", required=True)
     add_create(verbs, common)
     lister = verbs.add_parser("list", parents=[common], help="all topics")
@@ -32,7 +68,17 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     deleter.add_argument("name", metavar="NAME")
     deleter.add_argument("--yes", action="store_true", help="do not ask (only a terminal is asked)")
     deleter.set_defaults(command=delete_topic)
+    add_set(verbs, common)
     queues.add(verbs, common)
+
+
+def add_set(verbs: Any, common: argparse.ArgumentParser) -> None:
+    """The arguments of `catmq topic set`; what is not given is absent."""
+    setter = verbs.add_parser("set", parents=[common], help="change a topic's settings")
+    setter.add_argument("name", metavar="NAME")
+    for dest, option, form, text in SETTINGS:
+        setter.add_argument(option, dest=dest, default=argparse.SUPPRESS, help=text, **form)
+    setter.set_defaults(command=set_topic)
 
 
 def add_create(verbs: Any, common: argparse.ArgumentParser) -> None:
@@ -143,6 +189,17 @@ def topic_facts(topic: Topic) -> str:
             ("created", made(topic)),
         ]
     )
+
+
+def set_topic(args: argparse.Namespace, brokers: Brokers) -> int:
+    """Changes the settings that were given. Raises OptionError for none."""
+    given = {name: getattr(args, name) for name, *_ in SETTINGS if hasattr(args, name)}
+    if not given:
+        raise OptionError(f"nothing to set: give {', '.join(option for _, option, *_ in SETTINGS)}")
+    brokers.admin().change_topic(args.name, **given)
+    told = ", ".join(f"{name}={'none' if value is None else repr(value)}" for name, value in given.items())
+    note(f"topic {args.name}: {told}")
+    return 0
 
 
 def delete_topic(args: argparse.Namespace, brokers: Brokers) -> int:

@@ -1,0 +1,1 @@
+"""What joins the client to frameworks; each package here needs its own optional extra."""

@@ -1,0 +1,14 @@
+"""The application as Django knows it."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+
+class OutboxConfig(AppConfig):
+    """The outbox: its tables begin with `catmq_outbox_`."""
+
+    name = "catmq_client.contrib.django_outbox"
+    label = "catmq_outbox"
+    verbose_name = "CatMQ outbox"
+    default_auto_field = "django.db.models.BigAutoField"

@@ -1,0 +1,118 @@
+"""Handling once: a row of the inbox is committed together with what the handler did to the database.
+
+Brokers deliver at least once. Who handles a message again, because its commit was lost or its owner died,
+finds the row and does nothing. Two who handle it at the same time: the second waits for the first's
+transaction, and then finds the row, or makes it when that was rolled back.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TypeVar
+
+from django.db import IntegrityError, router, transaction
+
+from catmq_client.contrib.django_outbox import conf
+from catmq_client.contrib.django_outbox.clock import UtcNow
+from catmq_client.contrib.django_outbox.models import MAX_SCOPE, InboxMessage
+from catmq_client.contrib.django_outbox.outbox import ID_HEADER
+from catmq_client.errors import OptionError
+from catmq_client.message import Message
+
+R = TypeVar("R")
+
+TRIM_EVERY = 1_000  # messages of this process
+TRIM_ROWS = 5_000  # at once: more than come in between, so the table cannot outgrow its days
+
+
+def identity(message: Message) -> str:
+    """What the message is known by: the outbox's own id if it came from one, else its message id.
+
+    A message that an outbox stored twice, or that was copied to a retry topic, keeps the former.
+    """
+    return message.headers.get(ID_HEADER) or message.message_id
+
+
+@contextmanager
+def once(message: Message, *, scope: str = "", using: str | None = None) -> Iterator[bool]:
+    """A transaction that yields whether the message is new here; if not, the block has nothing to do.
+
+        with once(message, scope="billing") as new:
+            if new:
+                Invoice.objects.create(...)
+
+    An exception rolls everything back: the message is then new again. `scope` tells apart those that handle
+    the same messages in one database, such as two consumer groups. `using`: the database alias, which must
+    be that of the rows that the handler changes.
+    """
+    if len(scope) > MAX_SCOPE:
+        raise OptionError(f"scope has {len(scope)} characters: at most {MAX_SCOPE} are allowed")
+    alias = using or router.db_for_write(InboxMessage)
+    with transaction.atomic(using=alias):
+        yield _is_new(alias, scope, identity(message))
+        transaction.on_commit(lambda: _trim_sometimes(alias), using=alias, robust=True)
+
+
+def handled_once(
+    *, scope: str = "", using: str | None = None
+) -> Callable[[Callable[[Message], R]], Callable[[Message], R | None]]:
+    """Makes a handler run once for each message, in a transaction; it is not called for one it had before.
+
+    @handled_once(scope="billing")
+    def handle(message): ...
+
+    consumer.run(handle)
+    """
+
+    def decorate(handler: Callable[[Message], R]) -> Callable[[Message], R | None]:
+        @functools.wraps(handler)
+        def handle(message: Message) -> R | None:
+            with once(message, scope=scope, using=using) as new:
+                return handler(message) if new else None
+
+        return handle
+
+    return decorate
+
+
+def _is_new(alias: str, scope: str, name: str) -> bool:
+    try:
+        with transaction.atomic(using=alias):  # a savepoint: PostgreSQL ends a transaction at an error
+            InboxMessage.objects.using(alias).create(scope=scope, identity=name, handled_at=UtcNow())
+    except IntegrityError:
+        return False
+    return True
+
+
+def trim(*, using: str | None = None, rows: int = TRIM_ROWS) -> int:
+    """Forgets up to so many messages that are older than INBOX_DAYS; how many."""
+    alias = using or router.db_for_write(InboxMessage)
+    kept = timedelta(days=conf.current().inbox_days)
+    old = InboxMessage.objects.using(alias).filter(handled_at__lt=UtcNow() - kept).order_by("handled_at")
+    ids = list(old.values_list("pk", flat=True)[:rows])
+    deleted, _ = InboxMessage.objects.using(alias).filter(pk__in=ids).delete()
+    return deleted
+
+
+class _Turns:
+    """Counts the messages of this process. The first one trims, so that short-lived processes do, too."""
+
+    def __init__(self) -> None:
+        self._lock, self._count = threading.Lock(), 0
+
+    def mine(self) -> bool:
+        with self._lock:
+            self._count += 1
+            return self._count % TRIM_EVERY == 1
+
+
+_turns = _Turns()
+
+
+def _trim_sometimes(alias: str) -> None:
+    if _turns.mine():
+        trim(using=alias)

@@ -1,0 +1,133 @@
+"""manage.py relay_outbox: carries the messages of the outbox to the brokers."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from catmq_client.contrib.django_outbox import claims, conf
+from catmq_client.contrib.django_outbox.claims import Claims, LeaseLost
+from catmq_client.contrib.django_outbox.relay import Relay, name_of_this_relay
+from catmq_client.contrib.django_outbox.running import Running
+from catmq_client.errors import CatmqError
+from catmq_client.transport import HttpTransport
+
+MOST_LISTED = 1_000
+
+
+class Command(BaseCommand):
+    """Runs a relay, or looks after what was refused."""
+
+    help = (
+        "Sends the messages of the outbox until SIGTERM or Ctrl-C. Of several relays one works, the others "
+        "stand by. Brokers and API key: CATMQ_OUTBOX in the settings, else CATMQ_URL and CATMQ_API_KEY. "
+        "Exit codes: 0 done, 1 something is left or the brokers do not know the key, 2 wrong usage."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """The command line."""
+        what = parser.add_mutually_exclusive_group()
+        what.add_argument("--once", action="store_true", help="send what is there, then end")
+        what.add_argument("--status", action="store_true", help="only say how many messages wait")
+        what.add_argument("--failed", action="store_true", help="list messages that were refused for good")
+        what.add_argument(
+            "--retry", nargs="*", type=int, metavar="ID", help="let refused messages go again; no ID: all"
+        )
+        what.add_argument(
+            "--discard", nargs="+", type=int, metavar="ID", help="delete refused messages for good"
+        )
+        parser.add_argument("--database", metavar="ALIAS", help="the outbox of this database")
+        parser.add_argument(
+            "--poll-ms", type=int, default=500, help="how long to wait when nothing is there (default 500)"
+        )
+        parser.add_argument(
+            "--lease-s",
+            type=float,
+            default=15.0,
+            help="how long a relay that is not heard counts as working (default 15; 1.5 to 600)",
+        )
+        parser.add_argument(
+            "--report-s", type=float, default=60.0, help="how often to say how far it is (default 60)"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Runs the command."""
+        alias = options["database"]
+        if options["status"]:
+            self.stdout.write(_status(alias))
+        elif options["failed"]:
+            self._list_failed(alias)
+        elif options["retry"] is not None:
+            ended = claims.retry(options["retry"] or None, using=alias)
+            self.stdout.write(f"{ended} messages go again")
+        elif options["discard"] is not None:
+            self.stdout.write(f"{claims.discard(options['discard'], using=alias)} messages deleted")
+        else:
+            self._relay(alias, options)
+
+    def _list_failed(self, alias: str | None) -> None:
+        listed = claims.failed(using=alias, most=MOST_LISTED)
+        for one in listed:
+            key = "no key" if one.key is None else f"key {one.key}, {one.held} held behind it"
+            when = f"{one.created_at:%Y-%m-%d %H:%M:%S}"
+            self.stdout.write(f"{one.id}  {when}  {one.topic}  ({key})  {one.error}")
+        if not listed:
+            self.stdout.write("none")
+
+    def _relay(self, alias: str | None, options: dict[str, Any]) -> None:
+        if options["poll_ms"] < 1:
+            raise CommandError("--poll-ms: give a whole number, at least 1", returncode=2)
+        if not 1.5 <= options["lease_s"] <= 600:
+            raise CommandError("--lease-s: give 1.5 to 600 seconds", returncode=2)
+        transport = _transport()
+        claims_of_it = Claims(name_of_this_relay(), using=alias, lease_s=options["lease_s"])
+        running = Running(
+            Relay(transport, claims_of_it),
+            say=self._say,
+            stop=_stop_signal(),
+            poll_s=options["poll_ms"] / 1000,
+            report_s=options["report_s"],
+        )
+        try:
+            if not options["once"]:
+                running.forever()
+            elif not running.once():
+                raise CommandError("not all is sent; see --status and --failed")
+        except LeaseLost as lost:
+            raise CommandError(f"relay {lost} works; only one does at a time") from None
+        except CatmqError as error:
+            raise CommandError(str(error)) from None
+        finally:
+            transport.close()
+
+    def _say(self, text: str) -> None:
+        self.stdout.write(text)
+        self.stdout.flush()
+
+
+def _transport() -> HttpTransport:
+    given = conf.current()
+    try:
+        return HttpTransport(given.urls, api_key=given.api_key, verify=given.verify)
+    except CatmqError as error:
+        raise CommandError(f"{error} (CATMQ_OUTBOX['URLS'] or CATMQ_URL)", returncode=2) from None
+
+
+def _stop_signal() -> threading.Event:
+    """Set by SIGTERM and Ctrl-C."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+def _status(alias: str | None) -> str:
+    found = claims.counts(using=alias)
+    return (
+        f"waiting {found.waiting}, being sent {found.claimed}, refused {found.failed}, "
+        f"held behind refused ones {found.held}"
+    )

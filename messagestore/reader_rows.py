@@ -1,0 +1,45 @@
+"""The reader rows of a subscription, on the nodes of its queues: made when it is made, gone when it goes."""
+
+from __future__ import annotations
+
+from messagestore import connections, tables
+from metadata import instances
+from metadata.subscriptions import EPOCHS_EACH, SubscriptionView
+
+CHUNK = 500  # rows in one transaction
+
+
+def insert(subscription: SubscriptionView) -> None:
+    """Makes them where the subscription starts, for each instance of a broadcasting group."""
+    readers = instances.readers(subscription.group_id)
+    for node, mine in connections.by_node(subscription.queues):
+        with node.writing() as session:
+            tables.insert_readers(
+                session,
+                group_id=subscription.group_id,
+                queues=mine,
+                epoch=subscription.base_epoch,
+                latest=subscription.start == "latest",
+                instances=readers,
+            )
+
+
+def close(subscription: SubscriptionView) -> None:
+    """Closes the queues of a failure topic that goes, and drops the retries that wait for their time."""
+    for node, mine in connections.by_node(subscription.queues):
+        with node.writing() as session:
+            for queue in mine:
+                tables.set_queue_state(session, queue=queue, state="retired")
+        for queue in mine:
+            gone = CHUNK
+            while gone == CHUNK:
+                with node.writing() as session:
+                    gone = tables.delete_waiting(session, queue=queue, most=CHUNK)
+
+
+def delete(subscription: SubscriptionView) -> None:
+    """Removes them; the epoch keeps it from touching a later subscription of the same pair."""
+    below = subscription.base_epoch + EPOCHS_EACH
+    for node, mine in connections.by_node(subscription.queues):
+        with node.writing() as session:
+            tables.delete_readers(session, group_id=subscription.group_id, queues=mine, below=below)

@@ -1,0 +1,167 @@
+"""Verbs on dead messages: those of which no retry is left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from messagestore.sessions import MySqlSession, Session
+from messagestore.tables.running import ids, rows_of, step
+
+
+class NewDead(NamedTuple):
+    """A dead message to be stored; `origin` is JSON, headers as they are stored."""
+
+    batch_id: bytes
+    group_id: int
+    topic_id: int
+    attempts: int
+    error_class: str
+    error: str
+    origin: str
+    msg_key: str | None
+    tag: str | None
+    headers: str | None
+    body: bytes
+    trace_id: str | None
+    producer: str
+
+
+class DeadRow(NamedTuple):
+    """A dead message in a list."""
+
+    id: int
+    group_id: int
+    topic_id: int
+    died_at_ms: int
+    attempts: int
+    error_class: str
+    error: str
+    origin: str
+    key: str | None
+    tag: str | None
+    trace_id: str | None
+    size: int
+
+
+class WholeDead(NamedTuple):
+    """A dead message with what it holds; the fields before `headers` are those of a DeadRow."""
+
+    row: DeadRow
+    headers: str | None
+    body: bytes
+    batch_id: bytes
+
+
+class Kept(NamedTuple):
+    """Which dead messages of a group are meant; None: of all topics, of all errors."""
+
+    group_id: int
+    topic_id: int | None = None
+    error_class: str | None = None
+
+
+class Place(NamedTuple):
+    """A dead message's place in the order of their deaths on a node."""
+
+    died_at_ms: int
+    id: int
+
+
+START = Place(0, 0)
+
+
+class ErrorCount(NamedTuple):
+    """How many dead messages of a topic died of a kind of error, and when the first and the last did."""
+
+    topic_id: int
+    error_class: str
+    messages: int
+    first_ms: int
+    last_ms: int
+
+
+def insert_dead(session: Session, *, queue: int, node_epoch: int, dead: NewDead) -> bool:
+    """Stores a dead message, once; False, and nothing stored, if the failure queue's head row refuses it.
+
+    Raises `faults.Duplicate` if the batch id is known.
+    """
+    results = session.transact(
+        step(session, "insert_dead", queue=queue, node_epoch=node_epoch, **dead._asdict())
+    )
+    return results[-1].matched == 1
+
+
+def list_dead(session: Session, *, kept: Kept, before: Place, most: int) -> list[DeadRow]:
+    """At most so many of them that died before a place, the newest first."""
+    values = _which(session, kept)
+    values |= {"until_ms": before.died_at_ms, "below": before.id, "most": most}
+    return [DeadRow(*row) for row in rows_of(session, "list_dead", **values)]
+
+
+def summarize_dead(session: Session, *, kept: Kept) -> list[ErrorCount]:
+    """How many of them died of what."""
+    return [ErrorCount(*row) for row in rows_of(session, "summarize_dead", **_which(session, kept))]
+
+
+def select_dead(session: Session, *, group_id: int, ids_wanted: Sequence[int]) -> list[WholeDead]:
+    """Those of some dead messages that are the group's, by id."""
+    if not ids_wanted:
+        return []
+    rows = rows_of(session, "select_dead", group_id=group_id, ids=ids(ids_wanted))
+    return [WholeDead(DeadRow(*row[:12]), *row[12:]) for row in rows]
+
+
+def dead_places(session: Session, *, kept: Kept, after: Place, upto: int, most: int) -> list[Place]:
+    """At most so many of them behind a place, in the order of their deaths, with ids up to `upto`."""
+    values = _which(session, kept)
+    values |= {"from_ms": after.died_at_ms, "after": after.id, "upto": upto, "most": most}
+    rows = rows_of(session, "select_dead_places", **values)
+    return [Place(died_at_ms, row_id) for row_id, died_at_ms in rows]
+
+
+def newest_dead(session: Session) -> int:
+    """The highest id of a dead message on the node, 0 without any."""
+    return int(rows_of(session, "select_newest_dead")[0][0])
+
+
+def count_dead(session: Session, *, kept: Kept, upto: int) -> int:
+    """How many of them there are with ids up to `upto`."""
+    return int(rows_of(session, "count_dead", **_which(session, kept), upto=upto)[0][0])
+
+
+def delete_dead(session: Session, *, group_id: int, ids_wanted: Sequence[int]) -> int:
+    """Deletes some dead messages of a group; how many there were."""
+    if not ids_wanted:
+        return 0
+    results = session.transact(step(session, "delete_dead", group_id=group_id, ids=ids(ids_wanted)))
+    return results[0].matched
+
+
+def dead_pairs(session: Session) -> list[tuple[int, int]]:
+    """(group, topic) of all that the node holds."""
+    return [(group_id, topic_id) for group_id, topic_id in rows_of(session, "select_dead_pairs")]
+
+
+def delete_old_dead(session: Session, *, group_id: int, topic_id: int, days: int, most: int) -> int:
+    """Deletes what died more than so many days ago, the oldest first, at most so many; how many."""
+    delete = step(session, "delete_old_dead", group_id=group_id, topic_id=topic_id, days=days, most=most)
+    return session.transact(delete)[0].matched
+
+
+def _which(session: Session, kept: Kept) -> dict[str, object]:
+    """The condition and the index that serves it, as the holes `where` and `by`, and values."""
+    where = f"group_id = {kept.group_id:d}"
+    by = "dead_message_group"
+    if kept.topic_id is not None:
+        where += f" AND topic_id = {kept.topic_id:d}"
+        by = "dead_message_topic"
+    if kept.error_class is None:
+        return {"where": where, "by": by}
+    by = "dead_message_error" if kept.topic_id is None else "dead_message_both"
+    if isinstance(session, MySqlSession):
+        return {
+            "where": where.encode() + b" AND error_class = " + session.literal(kept.error_class),
+            "by": by,
+        }
+    return {"where": f"{where} AND error_class = :error_class", "by": by, "error_class": kept.error_class}

@@ -1,0 +1,108 @@
+"""Verbs on failures: who may report one, the messages that are copied, and what is remembered of copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from messagestore.sessions import Rows, Session
+from messagestore.tables.running import ids, message_table, rows_of, step
+
+DEAD = -1  # stands for the queue where `sent_batch` remembers a dead message; 0 for one that waits or waited
+
+
+class Fence(NamedTuple):
+    """A queue and its reader row: who may report failures; `now_ms` by the node's clock."""
+
+    queue: int
+    head: int
+    low: int
+    epoch: int
+    owner: str
+    rewinds: int
+    now_ms: int
+
+
+class FailingRow(NamedTuple):
+    """A message whose handler failed, all of it."""
+
+    offset: int
+    key: str | None
+    tag: str | None
+    headers: str | None
+    body: bytes
+    trace_id: str | None
+    stored_at_ms: int
+    attempt: int
+    origin: str | None
+    producer: str
+
+
+class StoredCopy(NamedTuple):
+    """What is remembered of a copy: whether the message was dead, and when that was stored."""
+
+    dead: bool
+    stored_at_ms: int
+
+
+def read_fences(session: Session, *, group_id: int, queues: Sequence[int]) -> dict[int, Fence]:
+    """{queue: fence} of those queues in which the group has a place."""
+    rows = rows_of(session, "select_fences", group_id=group_id, queues=ids(queues))
+    return {row[0]: Fence(*row) for row in rows}
+
+
+def select_failing(
+    session: Session, *, queue: int, offsets: Sequence[int], most_bytes: int
+) -> list[FailingRow]:
+    """The messages at some offsets that are there, by offset, until their bodies reach so many bytes."""
+    taken = 0
+
+    def fits(fetched: Rows) -> int:
+        nonlocal taken
+        for index, row in enumerate(fetched):
+            if taken >= most_bytes:
+                return index
+            taken += len(row[4])
+        return len(fetched)
+
+    select = step(session, "select_failing", table=message_table(queue), offsets=ids(offsets))
+    (result,) = session.run(select, fits=fits)
+    return [FailingRow(*row) for row in result.rows]
+
+
+class WaitingRow(NamedTuple):
+    """A copy that waits for its time."""
+
+    id: int
+    queue: int
+    due_at_ms: int
+    attempt: int
+    origin: str | None
+    key: str | None
+    tag: str | None
+    size: int
+
+
+def delete_waiting(session: Session, *, queue: int, most: int) -> int:
+    """Deletes messages that wait for a queue, at most so many; how many."""
+    return session.transact(step(session, "delete_waiting", queue=queue, most=most))[0].matched
+
+
+def count_waiting(session: Session, *, queues: Sequence[int]) -> dict[int, int]:
+    """{queue: how many messages wait for it}; queues for which none does are left out."""
+    return dict(rows_of(session, "count_waiting", queues=ids(queues))) if queues else {}
+
+
+def list_waiting(session: Session, *, queues: Sequence[int], most: int) -> list[WaitingRow]:
+    """At most so many messages that wait for some queues, by the time when they are due."""
+    rows = rows_of(session, "list_waiting", queues=ids(queues), most=most) if queues else ()
+    return [WaitingRow(*row) for row in rows]
+
+
+def find_copies(session: Session, *, batches: Sequence[bytes]) -> dict[bytes, StoredCopy]:
+    """{batch id: what is remembered} of those copies that were stored on this node."""
+    if not batches:
+        return {}
+    hexed = ",".join(f"X'{one.hex()}'" for one in batches)
+    rows = rows_of(session, "select_stored_copies", batches=hexed)
+    return {batch: StoredCopy(queue == DEAD, stored_at_ms) for batch, queue, stored_at_ms in rows}

@@ -1,0 +1,216 @@
+"""One connection to a node, for reading only: short statements, each its own snapshot.
+
+Nothing stays open between two chunks, so that no read of a job delays the dropping of a partition. A result
+is fetched in pieces and given up when it is larger than a chunk may be; the next one is then smaller.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import Any, Protocol
+
+from spark_tasks.columns import COLUMNS, Column
+from spark_tasks.errors import NodeError
+from spark_tasks.plans import Address, Span
+
+CONNECT_TIMEOUT_S = 5
+READ_TIMEOUT_S = 60
+FETCHED_AT_ONCE = 1_000  # rows; of bodies of 1 MiB that is the most that is held beside a chunk
+FETCHED_WITH_BODIES = 50
+MOST_BYTES = 32 << 20  # bodies in one chunk
+
+Rows = list[tuple[Any, ...]]
+
+
+class Lost(Exception):
+    """The connection broke; what was asked for may be asked for again."""
+
+
+class Node(Protocol):
+    """A connection to a node; `now` is its time in SQL, µs since 1970."""
+
+    now: str
+
+    def rows(self, select: str, *, body: int | None) -> tuple[Rows, bool]:
+        """What a SELECT gives, and whether that is all: after False only `close` may be called.
+
+        `body`: the column that is weighed, if one is. Raises Lost, NodeError.
+        """
+
+    def one(self, select: str) -> tuple[Any, ...]:
+        """The only row of a SELECT. Raises Lost, NodeError."""
+
+    def literal(self, text: str) -> str:
+        """A text as SQL."""
+
+    def expression(self, column: Column) -> str:
+        """What to select for a column."""
+
+    def close(self) -> None: ...
+
+
+class MySqlNode:
+    """A connection to MySQL or MariaDB."""
+
+    now = "CAST(UNIX_TIMESTAMP(UTC_TIMESTAMP(3)) * 1000000 AS SIGNED)"
+
+    def __init__(self, address: Address) -> None:
+        import MySQLdb
+
+        self._error = MySQLdb.Error
+        self._broken = (2002, 2003, 2006, 2013, 2014, 2055, 1317, 1927, 4031)
+        self._name = address.name
+        try:
+            self._db = MySQLdb.connect(
+                host=address.host, port=address.port, db=address.database, user=address.username,
+                passwd=address.password, charset="utf8mb4", use_unicode=True, autocommit=True,
+                connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, write_timeout=READ_TIMEOUT_S,
+            )  # fmt: skip
+            self._db.query("SET SESSION time_zone='+00:00', sql_mode='STRICT_ALL_TABLES'")
+        except MySQLdb.Error as error:
+            where = f"{address.host}:{address.port}/{address.database}"
+            raise NodeError(f"node {address.name} cannot be read at {where}: {error.args[-1]}") from None
+
+    def rows(self, select: str, *, body: int | None) -> tuple[Rows, bool]:
+        """See Node."""
+        size = FETCHED_AT_ONCE if body is None else FETCHED_WITH_BODIES
+        found: Rows = []
+        weight = 0
+        try:
+            self._db.query(select)
+            result = self._db.use_result()
+            while fetched := result.fetch_row(size):
+                found.extend(fetched)
+                if body is not None:
+                    weight += sum(len(row[body] or b"") for row in fetched)
+                    if weight > MOST_BYTES:
+                        return found, False
+        except self._error as error:
+            raise self._fault(error) from None
+        return found, True
+
+    def one(self, select: str) -> tuple[Any, ...]:
+        """See Node."""
+        found, _ = self.rows(select, body=None)
+        return found[0] if found else (None,)
+
+    def literal(self, text: str) -> str:
+        """See Node."""
+        return str(self._db.string_literal(text.encode()).decode())
+
+    def expression(self, column: Column) -> str:
+        """See Node."""
+        return column.mysql
+
+    def close(self) -> None:
+        """Closes the connection, also one that is broken."""
+        with suppress(self._error):
+            self._db.close()
+
+    def _fault(self, error: Exception) -> Exception:
+        if error.args and error.args[0] in self._broken:
+            return Lost(str(error.args[-1]))
+        return NodeError(f"node {self._name} cannot be read: {error.args[-1]}")
+
+
+class SqliteNode:
+    """A connection to the file of an embedded node, which this can never change."""
+
+    now = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
+
+    def __init__(self, address: Address) -> None:
+        self._name = address.name
+        try:
+            self._db = sqlite3.connect(f"file:{address.database}?mode=ro", uri=True, timeout=10.0)
+        except sqlite3.Error as error:
+            raise NodeError(f"node {address.name} cannot be read at {address.database}: {error}") from None
+
+    def rows(self, select: str, *, body: int | None) -> tuple[Rows, bool]:
+        """See Node."""
+        size = FETCHED_AT_ONCE if body is None else FETCHED_WITH_BODIES
+        found: Rows = []
+        weight = 0
+        try:
+            with closing(self._db.execute(select)) as cursor:
+                while fetched := cursor.fetchmany(size):
+                    found.extend(fetched)
+                    if body is not None:
+                        weight += sum(len(row[body] or b"") for row in fetched)
+                        if weight > MOST_BYTES:
+                            return found, False
+        except sqlite3.Error as error:
+            raise NodeError(f"node {self._name} cannot be read: {error}") from None
+        return found, True
+
+    def one(self, select: str) -> tuple[Any, ...]:
+        """See Node."""
+        found, _ = self.rows(select, body=None)
+        return found[0] if found else (None,)
+
+    def literal(self, text: str) -> str:
+        """See Node."""
+        return "'" + text.replace("'", "''") + "'"
+
+    def expression(self, column: Column) -> str:
+        """See Node."""
+        return column.sqlite
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._db.close()
+
+
+def connect(address: Address) -> Node:
+    """A connection to a node. Raises NodeError."""
+    return SqliteNode(address) if address.engine == "sqlite" else MySqlNode(address)
+
+
+@contextmanager
+def connection(address: Address) -> Iterator[Node]:
+    """A connection for a few questions. Raises NodeError, also for a connection that breaks."""
+    node = connect(address)
+    try:
+        yield node
+    except Lost as fault:
+        raise NodeError(f"node {address.name} was lost: {fault}") from None
+    finally:
+        node.close()
+
+
+def now_us(node: Node) -> int:
+    """The node's time, µs since 1970 UTC."""
+    return int(node.one(f"SELECT {node.now}")[0])
+
+
+def low_of(node: Node, queue: int) -> int:
+    """The first offset that is still kept."""
+    return int(node.one(f"SELECT low FROM queue_head WHERE queue_id = {queue}")[0] or 0)  # noqa: S608
+
+
+def gaps_of(node: Node, queue: int) -> list[Span]:
+    """The declared gaps of a queue."""
+    rows, _ = node.rows(
+        f"SELECT from_offset, to_offset FROM queue_gap WHERE queue_id = {queue} ORDER BY from_offset",  # noqa: S608
+        body=None,
+    )
+    return [Span(int(first), int(end)) for first, end in rows]
+
+
+def first_at(node: Node, table: str, bounds: Span, at_us: int) -> int:
+    """The first offset in bounds stored at or after a time (µs since 1970), or the end of the bounds.
+
+    Times never fall within a queue, so halving finds it.
+    """
+    stored_at = node.expression(COLUMNS["stored_at"])
+    low, high = bounds
+    while low < high:
+        middle = (low + high) // 2
+        select = f"SELECT {stored_at} FROM {table} WHERE msg_offset >= {middle} ORDER BY msg_offset LIMIT 1"  # noqa: S608
+        found = node.one(select)[0]
+        if found is not None and int(found) < at_us:
+            low = middle + 1
+        else:
+            high = middle
+    return low

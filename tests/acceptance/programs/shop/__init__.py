@@ -1,0 +1,1 @@
+"""A small Django application of a user: it sells, and tells of it through the outbox."""

@@ -1,0 +1,82 @@
+"""Read plans over HTTP: what they name, who may have them, and that they hold what a job needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from catmq_client import HttpTransport
+from catmq_client.admin import Admin
+from catmq_client.plan_shapes import ReadPlan
+from messagestore import connections as of_the_store
+from messagestore import nodes, tables
+from metadata import actors
+from metadata.errors import Invalid
+from metadata.models import AuditLog, DbNode
+from tests.support.broker import Broker, problem
+from tests.support.mariadb import MariaDB
+
+ME = actors.command("test")
+
+
+def plan_of(broker: Broker, topic: str) -> ReadPlan:
+    """The plan as the client's call gives it."""
+    transport = HttpTransport(broker.url, api_key=broker.api_key, discover=False)
+    try:
+        return Admin(transport).read_plan(topic)
+    finally:
+        transport.close()
+
+
+def test_a_plan_names_tables_and_ranges_up_to_the_durable_head(broker: Broker, queue: int) -> None:
+    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "a"}, {"body": "b"}]})
+    plan = plan_of(broker, "single")
+    found = {"queue": queue, "number": 0, "node": "main", "table": tables.message_table(queue)}
+    assert plan["queues"] == [{**found, "low": 0, "head": 2, "gaps": []}]
+    (node,) = plan["nodes"]
+    assert (node["name"], node["username"], node["password"]) == ("main", "", "")
+    if node["engine"] == "sqlite":
+        assert Path(node["database"]).is_absolute()
+
+
+def test_a_plan_tells_of_declared_gaps(broker: Broker, queue: int) -> None:
+    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "a"}]})
+    with of_the_store.node_of(queue).writing() as session:
+        tables.raise_heads(session, heads=[(queue, 10)], cause="promotion")
+    (planned,) = plan_of(broker, "single")["queues"]
+    assert (planned["head"], planned["gaps"]) == (10, [[1, 10]])
+
+
+def test_only_a_key_with_admin_gets_a_plan(broker: Broker, topic: str) -> None:
+    manager = broker.as_key({"browse": ["*"], "manage": ["*"]})
+    problem(manager.call("GET", "/topics/orders/read-plan"), 403, "forbidden")
+
+
+def test_a_plan_of_an_unknown_topic_is_refused(broker: Broker) -> None:
+    problem(broker.call("GET", "/topics/nothing/read-plan"), 404, "topic_not_found")
+
+
+def test_a_file_has_no_reader_account(make_node: Callable[..., str]) -> None:
+    make_node("main", engine="sqlite")
+    with pytest.raises(Invalid, match="is a file"):
+        nodes.set_reader(name="main", username="reader", password="x", actor=ME)
+
+
+def test_a_reader_account_is_tried_kept_sealed_and_given_to_jobs(
+    bare_broker: Broker, make_node: Callable[..., str], mariadb: MariaDB
+) -> None:
+    make_node("main", engine="mysql")
+    bare_broker.ok("POST", "/topics", {"name": "orders", "queues": 1})
+    with pytest.raises(Invalid, match="GRANT SELECT"):
+        nodes.set_reader(name="main", username="nobody", password="wrong", actor=ME)
+    with mariadb.reader(DbNode.objects.get(name="main").database) as (name, password):
+        nodes.set_reader(name="main", username=name, password=password, actor=ME)
+        (node,) = plan_of(bare_broker, "orders")["nodes"]
+        assert (node["username"], node["password"]) == (name, password)
+        assert password not in DbNode.objects.get(name="main").reader_password_encrypted
+        assert password not in str(AuditLog.objects.filter(verb="set_reader").values_list("after", flat=True))
+    nodes.set_reader(name="main", username="", password="", actor=ME)
+    (node,) = plan_of(bare_broker, "orders")["nodes"]
+    assert node["username"] == ""

@@ -1,0 +1,97 @@
+"""The inbox: what a handler does to the database happens once, however often its message comes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from catmq_client import Message
+from catmq_client.contrib.django_outbox import inbox
+from catmq_client.contrib.django_outbox.inbox import handled_once, once
+from catmq_client.contrib.django_outbox.models import InboxMessage
+from catmq_client.contrib.django_outbox.outbox import ID_HEADER
+from tests.support import outboxes
+
+
+@pytest.fixture(autouse=True)
+def empty(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    with django_db_blocker.unblock():
+        outboxes.forget_all()
+        yield
+        outboxes.forget_all()
+        connections.close_all()
+
+
+def message(offset: int = 0, headers: dict[str, str] | None = None) -> Message:
+    view = {"offset": offset, "message_id": f"7-{offset}", "body_bytes": b"", "headers": headers}
+    return Message(topic="t", queue=7, epoch=1, view=view)
+
+
+def test_a_message_that_comes_again_is_not_handled_again() -> None:
+    handled = []
+
+    @handled_once(scope="billing")
+    def handle(message: Message) -> str:
+        handled.append(message.offset)
+        return "done"
+
+    assert [handle(message(1)), handle(message(1)), handle(message(2))] == ["done", None, "done"]
+    assert handled == [1, 2]
+
+
+def test_a_handler_that_failed_is_called_again() -> None:
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError), once(message()) as new:
+            assert new
+            raise ZeroDivisionError
+    with once(message()) as new:
+        assert new
+
+
+def test_two_scopes_know_nothing_of_each_other() -> None:
+    for scope in ("billing", "stock"):
+        with once(message(), scope=scope) as new:
+            assert new
+
+
+def test_a_message_that_an_outbox_stored_twice_is_one_message() -> None:
+    for offset, wanted in ((1, True), (2, False)):
+        with once(message(offset, {ID_HEADER: "the same"})) as new:
+            assert new is wanted
+
+
+def test_of_two_who_handle_a_message_at_once_the_second_waits_and_then_does_nothing() -> None:
+    inside, may_end = threading.Event(), threading.Event()
+
+    def first() -> bool:
+        with once(message()) as new:
+            inside.set()
+            assert may_end.wait(10)
+        connections.close_all()
+        return new
+
+    def second() -> bool:
+        assert inside.wait(10)
+        may_end.set()
+        with once(message()) as new:
+            pass
+        connections.close_all()
+        return new
+
+    with ThreadPoolExecutor(2) as pool:
+        assert [one.result() for one in [pool.submit(first), pool.submit(second)]] == [True, False]
+
+
+def test_old_rows_are_forgotten_a_bounded_number_at_once() -> None:
+    old = [InboxMessage(scope="", identity=str(n), handled_at="2020-01-01 00:00:00+00:00") for n in range(5)]
+    InboxMessage.objects.bulk_create(old)
+    with once(message()):
+        pass
+    inbox.trim(rows=3)
+    inbox.trim(rows=3)
+    assert [row.identity for row in InboxMessage.objects.all()] == ["7-0"]

@@ -1,0 +1,375 @@
+"""The outbox: a message exists if and only if its transaction committed, once, in the order of its key."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import call_command
+from django.db import connections, transaction
+
+from catmq_client.contrib.django_outbox import claims, outbox
+from catmq_client.contrib.django_outbox.claims import LeaseLost
+from catmq_client.contrib.django_outbox.models import OutboxLane, OutboxMessage, OutboxRelay
+from catmq_client.errors import AnswerLost, ConnectFailed, InvalidRequest, OptionError, Unauthenticated
+from catmq_client.testing import FakeBroker
+from tests.support import outboxes
+from tests.support.outboxes import Relays, bodies, commit
+
+PUBLISH = "POST .*/messages"
+
+
+@pytest.fixture
+def broker() -> FakeBroker:
+    made = FakeBroker()
+    made.create_topic("t", queues=2, nodes=["a", "b"])
+    return made
+
+
+@pytest.fixture
+def relays(broker: FakeBroker, django_db_setup: None, django_db_blocker: Any) -> Iterator[Relays]:
+    with django_db_blocker.unblock():
+        outboxes.forget_all()
+        yield Relays(broker)
+        outboxes.forget_all()
+        connections.close_all()
+
+
+def keys_of_both_queues(broker: FakeBroker) -> tuple[str, str]:
+    """A key of the first queue, and one of the second."""
+    from catmq_client.routing import slot_of
+
+    slots, first = broker.topics.find("t").slots, broker.topics.find("t").queues[0].id
+    found = {slots[slot_of(str(n))] == first: str(n) for n in range(20)}
+    return found[True], found[False]
+
+
+def test_a_message_is_sent_if_and_only_if_its_transaction_commits(relays: Relays) -> None:
+    commit("kept", key="k")
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        outbox.send("t", "rolled back", key="k")
+        raise ZeroDivisionError
+    relay = relays.new()
+    relays.drain(relay)
+    assert bodies(relays.broker) == ["kept"]
+    assert not OutboxMessage.objects.exists()
+
+
+def test_sending_outside_of_a_transaction_is_refused_and_says_what_to_write(relays: Relays) -> None:
+    with pytest.raises(outbox.OutsideTransaction, match=r"with transaction\.atomic\(using='default'\)"):
+        outbox.send("t", "alone")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"key": 7}, {"key": "k" * 201}, {"tag": "t" * 101}, {"headers": {"a": 1}}, {"body": 1.5}]
+)
+def test_what_no_broker_would_take_is_refused_in_its_transaction(
+    relays: Relays, wrong: dict[str, Any]
+) -> None:
+    with pytest.raises(OptionError), transaction.atomic():
+        outbox.send("t", **{"body": "b", **wrong})
+    assert not OutboxMessage.objects.exists()
+
+
+def test_everything_of_a_message_arrives(relays: Relays) -> None:
+    commit("b", key="", tag="new", headers={"h": "v"}, trace_id="trace")
+    with transaction.atomic():
+        outbox.send("t", json={"n": 1})
+    relays.drain(relays.new())
+    first, second = sorted(
+        (m for queue in relays.broker.topics.find("t").queues for m in queue.messages),
+        key=lambda message: message.key is None,
+    )
+    assert (first.body, first.key, first.tag, first.trace_id) == (b"b", "", "new", "trace")
+    assert first.headers is not None and first.headers["h"] == "v" and outbox.ID_HEADER in first.headers
+    assert second.body == b'{"n":1}'
+
+
+def test_messages_of_a_key_keep_their_order_over_batches(relays: Relays) -> None:
+    wanted = [f"{n}" for n in range(1_200)]
+    commit(*wanted, key="k")
+    relays.drain(relays.new())
+    assert bodies(relays.broker, key="k") == wanted
+    assert len(relays.broker.seen(PUBLISH)) == 3  # of 500 at most
+
+
+def test_a_send_whose_answer_was_lost_is_repeated_with_the_same_id_and_stored_once(relays: Relays) -> None:
+    commit("a", "b", key="k")
+    relays.broker.fail(PUBLISH, AnswerLost("cut off"), after=True)
+    relay = relays.new()
+    assert relay.run_once().left == 1
+    commit("c", key="k")  # must not overtake, and must not join the batch
+    relays.drain(relay)
+    sent = [seen.body for seen in relays.broker.seen(PUBLISH)]
+    assert sent[0] == sent[1] and sent[2]["batch_id"] != sent[0]["batch_id"]
+    assert bodies(relays.broker, key="k") == ["a", "b", "c"]
+
+
+def test_a_relay_that_dies_after_the_send_is_followed_by_one_that_repeats_it(relays: Relays) -> None:
+    commit("a", "b", key="k")
+    dying = relays.new()
+    dying.claims.sent = _killed  # type: ignore[method-assign, assignment]
+    with pytest.raises(SystemExit):
+        dying.run_once()
+    dying.claims.release()
+    relays.drain(relays.new("second"))
+    assert bodies(relays.broker) == ["a", "b"]
+    assert len({seen.body["batch_id"] for seen in relays.broker.seen(PUBLISH)}) == 1
+
+
+def _killed(*_: object) -> int:
+    raise SystemExit
+
+
+def test_an_unsure_batch_is_not_taken_elsewhere_because_its_node_is_away(relays: Relays) -> None:
+    commit("a")
+    relays.broker.fail(PUBLISH, AnswerLost("cut off"), after=True)
+    relay = relays.new()
+    relay.run_once()
+    for down in ({"a", "b"}, set[str]()):
+        relays.broker.topics.down_nodes = down
+        relays.drain(relay)
+    assert bodies(relays.broker) == ["a"]
+    assert len({seen.body["batch_id"] for seen in relays.broker.seen(PUBLISH)}) == 1
+
+
+def test_what_has_no_key_leaves_a_closed_queue_and_what_has_one_waits_for_it(relays: Relays) -> None:
+    closed, other = relays.broker.topics.find("t").queues
+    here, there = keys_of_both_queues(relays.broker)
+    closed.state = "read_only"
+    relay = relays.new()
+    commit("keyed", key=here)
+    commit("elsewhere", key=there)
+    commit(*(f"free {n}" for n in range(5)))
+    relays.drain(relay)
+    assert closed.messages == []
+    assert len(other.messages) == 6
+    closed.state = "read_write"
+    relays.drain(relay)
+    assert [message.body for message in closed.messages] == [b"keyed"]
+
+
+def test_a_message_refused_for_good_holds_back_only_its_own_key(relays: Relays) -> None:
+    here, there = keys_of_both_queues(relays.broker)
+    with transaction.atomic():
+        outbox.send("t", "before", key=here)
+        outbox.send("t", b"x" * (1024 * 1024 + 1), key=here)
+        outbox.send("t", "behind", key=here)
+        outbox.send("t", "other queue", key=there)
+        outbox.send("t", "no key")
+    relay = relays.new()
+    relays.drain(relay)
+    assert sorted(bodies(relays.broker)) == ["before", "no key", "other queue"]
+    (failed,) = claims.failed()
+    assert (failed.key, failed.held) == (here, 1)
+    assert "too_large" in failed.error or "1 MiB" in failed.error
+    commit("later", key=here)
+    relays.drain(relay)
+    assert claims.counts() == (0, 0, 1, 2)
+    assert claims.discard([failed.id]) == 1
+    relays.drain(relay)
+    assert bodies(relays.broker, key=here) == ["before", "behind", "later"]
+
+
+def test_messages_for_an_unknown_topic_are_marked_and_go_in_order_when_retried(relays: Relays) -> None:
+    commit("1", "2", topic="new", key="k")
+    commit("of t")
+    relay = relays.new()
+    relays.drain(relay)
+    commit("3", topic="new", key="k")
+    relays.drain(relay)
+    assert bodies(relays.broker) == ["of t"]
+    assert {one.error.partition(":")[0] for one in claims.failed()} == {"topic_not_found"}
+    relays.broker.create_topic("new")
+    claims.retry(None)
+    relays.drain(relay)
+    assert bodies(relays.broker, "new") == ["1", "2", "3"]
+
+
+def test_a_batch_refused_as_a_whole_is_halved_down_to_the_message_that_is_wrong(relays: Relays) -> None:
+    commit(*"abcdefgh", key="k")
+    publish = relays.broker.topics.publish
+
+    def picky(name: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+        if any("f" in str(message) for message in [m["body"] for m in body["messages"]]):
+            raise InvalidRequest("something is wrong in there")
+        return publish(name, body)
+
+    relays.broker.topics.publish = picky  # type: ignore[method-assign]
+    relays.drain(relays.new())
+    assert bodies(relays.broker) == [*"abcde"]
+    assert [one.error for one in claims.failed()] == ["invalid: something is wrong in there"]
+
+
+def test_while_no_broker_answers_everything_waits(relays: Relays) -> None:
+    commit("a", key="k")
+    relays.broker.fail(".*", ConnectFailed("nobody there"), times=3)
+    relay = relays.new()
+    done = relay.run_once()
+    assert (done.sent, done.failed) == (0, 0)
+    assert done.error is not None and relay.wait_s() is not None
+    while not bodies(relays.broker):
+        relays.drain(relay)
+    assert bodies(relays.broker) == ["a"]
+
+
+def test_an_api_key_that_nobody_knows_ends_the_relay_and_blames_no_message(relays: Relays) -> None:
+    commit("a", key="k")
+    relays.broker.fail(PUBLISH, Unauthenticated("who is that?"))
+    with pytest.raises(Unauthenticated):
+        relays.new().run_once()
+    assert claims.failed() == []
+
+
+def test_of_two_relays_one_works_and_the_other_takes_over_when_it_is_silent(relays: Relays) -> None:
+    first = relays.new("first")
+    second = claims.Claims("second")
+    assert second.acquire() == "first"
+    OutboxRelay.objects.update(seen_at="2020-01-01 00:00:00+00:00")
+    assert second.acquire() == ""
+    commit("a")
+    with pytest.raises(LeaseLost):
+        first.run_once()
+
+
+def test_a_relay_that_was_frozen_over_its_lease_changes_nothing(relays: Relays) -> None:
+    commit("a", "b", key="k")
+    relay = relays.new("frozen")
+    publish = relays.broker.topics.publish
+
+    def overtaken(name: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """While this request is on its way, the other relay repeats it and has the next one sent."""
+        relays.broker.topics.publish = publish  # type: ignore[method-assign]
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(_another_relay, relays, relay).result()
+        raise InvalidRequest("refused")
+
+    lock, relays.broker._changed = relays.broker._changed, threading.Condition(threading.RLock())
+    relays.broker.topics.publish = overtaken  # type: ignore[method-assign]
+    relays.broker._changed = _Open()  # type: ignore[assignment]
+    with pytest.raises(LeaseLost):
+        relay.run_once()
+    relays.broker._changed = lock
+    assert bodies(relays.broker) == ["a", "b"]
+    assert claims.counts() == (0, 0, 0, 0)
+
+
+class _Open(threading.Condition):
+    """A lock that lets everybody in: a request is answered while another one is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def __enter__(self) -> bool:
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def notify_all(self) -> None:
+        """Nobody waits."""
+
+
+def _another_relay(relays: Relays, relay: Any) -> None:
+    try:
+        with outboxes.lost_lease(relay) as other:
+            relays.drain(other)
+            OutboxRelay.objects.update(holder="the other")
+    finally:
+        connections.close_all()
+
+
+def test_a_row_that_commits_late_with_a_smaller_id_is_sent_all_the_same(relays: Relays, engine: str) -> None:
+    if engine == "sqlite":
+        pytest.skip("SQLite has one writer at a time: ids are seen in order there")
+    late, may_commit = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        with transaction.atomic():
+            outbox.send("t", "late")
+            late.set()
+            assert may_commit.wait(10)
+        connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        slowly = pool.submit(slow)
+        assert late.wait(10)
+        commit("early")
+        relay = relays.new()
+        relays.drain(relay)
+        assert bodies(relays.broker) == ["early"]
+        may_commit.set()
+        slowly.result()
+    relays.drain(relay)
+    assert sorted(bodies(relays.broker)) == ["early", "late"]
+
+
+def test_a_second_transaction_with_a_key_waits_for_the_first_to_commit(relays: Relays, engine: str) -> None:
+    sent, entered, may_commit = threading.Event(), threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def first() -> None:
+        with transaction.atomic():
+            outbox.send("t", "first", key="k")
+            sent.set()
+            assert may_commit.wait(10)
+            order.append("first")
+        connections.close_all()
+
+    def second() -> None:
+        assert sent.wait(10)
+        entered.set()
+        with transaction.atomic():
+            outbox.send("t", "second", key="k")
+            order.append("second")
+        connections.close_all()
+
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(first), pool.submit(second)]
+        assert entered.wait(10)
+        may_commit.set()
+        for one in both:
+            one.result()
+    assert order == ["first", "second"]
+    relays.drain(relays.new())
+    assert bodies(relays.broker, key="k") == ["first", "second"]
+
+
+def test_a_lane_that_is_missing_is_made(relays: Relays, engine: str) -> None:
+    OutboxLane.objects.all().delete()  # as a test runner's flush does
+    commit("a", key="k")
+    assert OutboxLane.objects.count() == (0 if engine == "sqlite" else 1)  # SQLite needs none
+
+
+def test_the_command_tells_retries_and_deletes_what_was_refused(
+    relays: Relays, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commit("1", "2", topic="nowhere", key="k")
+    relays.drain(relays.new())
+    call_command("relay_outbox", "--failed")
+    first = capsys.readouterr().out
+    assert "nowhere" in first and "topic_not_found" in first
+    call_command("relay_outbox", "--status")
+    assert capsys.readouterr().out.startswith("waiting 0, being sent 0, refused 2")
+    ids = [one.id for one in claims.failed()]
+    call_command("relay_outbox", "--retry", str(ids[0]))
+    call_command("relay_outbox", "--discard", str(ids[1]))
+    assert capsys.readouterr().out == "1 messages go again\n1 messages deleted\n"
+    assert claims.counts() == (1, 0, 0, 0)
+
+
+def test_a_wrong_setting_is_named(relays: Relays, settings: Any) -> None:
+    settings.CATMQ_OUTBOX = {"URL": "http://127.0.0.1:1"}
+    with pytest.raises(ImproperlyConfigured, match="'URL'"):
+        commit("a", key="k")
+    settings.CATMQ_OUTBOX = {"ORDER": "alphabet"}
+    with pytest.raises(ImproperlyConfigured, match="ORDER"):
+        commit("a", key="k")
+
+
+def test_the_migrations_make_what_the_models_say(relays: Relays) -> None:
+    call_command("makemigrations", "catmq_outbox", "--check", "--dry-run", verbosity=0)

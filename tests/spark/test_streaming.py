@@ -1,0 +1,70 @@
+"""Streams: every offset once in a file sink, also when the driver is killed in the middle."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tests.spark.stage import Stage
+from tests.support.environment import ROOT
+from tests.support.waiting import until
+
+DRIVER = ROOT / "tests/spark/programs/stream_to_files.py"
+START_S = 90
+
+
+def test_a_stream_takes_up_what_comes_in_bounded_batches(
+    stage: Stage, spark: SparkSession, node: str, tmp_path: Path
+) -> None:
+    topic = stage.topic(node)
+    stage.fill(topic, 500)
+
+    def run() -> list[int]:
+        reader = spark.readStream.format("catmq").option("topic", topic).option("maxOffsetsPerTrigger", 200)
+        writer = reader.load().writeStream.format("parquet").trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / "c")).start(str(tmp_path / "out"))
+        assert query.awaitTermination(60)
+        return [one.numInputRows for one in query.recentProgress if one.numInputRows]
+
+    assert run() == [200, 200, 100]
+    stage.fill(topic, 50)
+    assert run() == [50]
+    found = spark.read.parquet(str(tmp_path / "out"))
+    assert found.count() == found.select("queue", "offset").distinct().count() == 550
+
+
+def test_a_driver_that_is_killed_goes_on_where_it_was(
+    stage: Stage, spark: SparkSession, tmp_path: Path
+) -> None:
+    topic = stage.topic("maria")
+    stage.fill(topic, 3_000)
+    sink = tmp_path / "out"
+    first = start(stage, topic, tmp_path)
+    until(lambda: len(list(sink.glob("_spark_metadata/*"))) >= 2, limit_s=START_S)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait(30)
+    assert first.returncode == -signal.SIGKILL, "it was still at work"
+    second = start(stage, topic, tmp_path, "--until-empty")
+    assert second.wait(START_S) == 0
+    found = spark.read.parquet(str(sink)).groupBy("queue", "offset").agg(F.count("*").alias("times"))
+    assert found.count() == 3_000
+    assert found.where("times > 1").count() == 0
+
+
+def start(stage: Stage, topic: str, directory: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """The driver as a process of its own, which leads its group: Java and the Python workers die with it."""
+    environ = {
+        **os.environ,
+        "CATMQ_URL": stage.server.url,
+        "CATMQ_API_KEY": stage.server.api_key,
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'client/src'}",
+    }
+    command = [sys.executable, str(DRIVER), topic, str(directory), *arguments]
+    with (directory / "log").open("ab") as log:
+        return subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)

@@ -1,0 +1,79 @@
+"""An outbox in the test's database, a broker in memory, and relays between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import transaction
+
+from catmq_client.contrib.django_outbox import outbox
+from catmq_client.contrib.django_outbox.claims import Claims
+from catmq_client.contrib.django_outbox.models import InboxMessage, OutboxMessage, OutboxRelay
+from catmq_client.contrib.django_outbox.relay import Pass, Relay
+from catmq_client.testing import FakeBroker
+
+
+def forget_all() -> None:
+    """Empties the tables; the lanes stay, as after the migration."""
+    for model in (OutboxMessage, OutboxRelay, InboxMessage):
+        model.objects.all().delete()
+
+
+def commit(*bodies: str, topic: str = "t", **more: Any) -> None:
+    """Sends in one transaction."""
+    with transaction.atomic():
+        for body in bodies:
+            outbox.send(topic, body, **more)
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Relays:
+    """Relays that work one after the other on one outbox."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self.broker = broker
+        self.clock = Clock()
+
+    def new(self, name: str = "first") -> Relay:
+        """A relay that has just started and has the lease."""
+        relay = Relay(self.broker, Claims(name), clock=self.clock)
+        assert relay.claims.acquire() == ""
+        return relay
+
+    def drain(self, relay: Relay) -> Pass:
+        """Lets what failed be due again, and passes until there is nothing more to do; the last pass."""
+        self.clock.now += 60.0
+        while (done := relay.run_once()).advanced:
+            pass
+        return done
+
+
+@contextmanager
+def lost_lease(relay: Relay) -> Iterator[Relay]:
+    """For the length of a block another relay, which is yielded, has the lease."""
+    relay.claims.release()
+    other = Relay(relay._transport, Claims("the other"), clock=relay._clock)
+    assert other.claims.acquire() == ""
+    yield other
+    other.claims.release()
+
+
+def bodies(broker: FakeBroker, topic: str = "t", key: str | None = None) -> list[str]:
+    """What the topic's queues hold, each queue in order; with a key, only its messages."""
+    return [
+        message.body.decode()
+        for queue in broker.topics.find(topic).queues
+        for message in queue.messages
+        if key is None or message.key == key
+    ]

@@ -1,0 +1,57 @@
+"""catmq topic set: what is asked, printed, ended with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from catmq_client.cli import main
+from catmq_client.errors import Forbidden
+from tests.support.canned import Canned
+
+ROW: dict[str, Any] = {"name": "orders", "kind": "normal", "state": "ready", "queues": 4}
+
+
+@pytest.mark.parametrize(
+    ("argv", "body"),
+    [
+        (["--retention-days", "2"], {"retention_days": 2}),
+        (["--keep-unread-days", "0", "--remark", ""], {"keep_unread_days": 0, "remark": ""}),
+        (["--retention-bytes", "20GB"], {"retention_bytes": 20 << 30}),
+        (["--retention-bytes", "1048576"], {"retention_bytes": 1 << 20}),
+        (["--retention-bytes", "none"], {"retention_bytes": None}),
+        (
+            ["--keyed", "available", "--on-unknown", "resend"],
+            {"keyed": "available", "on_unknown": "resend"},
+        ),
+    ],
+)
+def test_set_sends_what_was_given_and_nothing_else(argv: list[str], body: dict[str, Any]) -> None:
+    canned = Canned({"PATCH topics/orders": ROW})
+    assert main(["topic", "set", "orders", *argv], transport=canned) == 0
+    assert canned.requests[0].body == body
+
+
+def test_set_tells_what_it_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["topic", "set", "orders", "--retention-days", "2", "--retention-bytes", "none"]
+    assert main(argv, transport=Canned({"PATCH topics/orders": ROW})) == 0
+    assert "topic orders: retention_days=2, retention_bytes=none" in capsys.readouterr().err
+
+
+def test_set_without_a_setting_says_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topic", "set", "orders"], transport=Canned({})) == 2
+    assert "nothing to set: give --retention-days, --keep-unread-days" in capsys.readouterr().err
+
+
+def test_a_size_that_is_none_says_which_would_do(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["topic", "set", "orders", "--retention-bytes", "1KB"])
+    wanted = "'1KB': give bytes or a size like 500MB or 1.5GB, from 1MB to 1048576TB, or none"
+    assert wanted in capsys.readouterr().err
+
+
+def test_set_shows_what_the_broker_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    canned = Canned({"PATCH topics/orders": Forbidden("the key lacks manage on topic orders", status=403)})
+    assert main(["topic", "set", "orders", "--retention-days", "1"], transport=canned) == 1
+    assert "lacks manage" in capsys.readouterr().err
