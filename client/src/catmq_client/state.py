@@ -30,8 +30,8 @@ def lease_clock() -> float:
 class Changed(threading.Condition):
     """What the threads of a consumer wait on.
 
-    With every batch messages come and room for more does, which concerns one thread each: it waits on a side
-    door of its own, so that the others are not woken hundreds of times a second. `notify_all` opens all doors.
+    With every batch messages come and room for more does, which concerns one thread each: it waits at a side
+    door of its own, so that the others are not woken hundreds of times a second. `notify_all` opens them all.
     """
 
     def __init__(self) -> None:
