@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from messagestore import connections, durability, tables
-from messagestore.messages import StoredMessage, Wanted, message_id, parse_message_id
+from messagestore.messages import StoredMessage, Wanted, masked, message_id, parse_message_id
 from messagestore.sessions import Session
 from messagestore.times import first_at
 from metadata import access, snapshot
@@ -29,11 +29,12 @@ MOST_S = 2.0
 @dataclass(frozen=True, slots=True)
 class Found:
     """Messages in the order of their queues, how many offsets were looked at for them, and the message id to
-    go on from (None: that was all)."""
+    go on from (None: that was all). `masked`: bodies and headers are left out: the actor may not."""
 
     messages: tuple[StoredMessage, ...]
     scanned: int
     next: str | None
+    masked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,12 @@ def search(
 ) -> Found:
     """At most `limit` messages that are all that is wanted, from the message id `after` on.
 
-    Needs `browse` on the topic. Raises NotFound (topic_not_found, queue_not_found), Invalid, NodeUnavailable.
+    Needs `browse` on the topic, or of a person to look. Raises NotFound (topic_not_found, queue_not_found),
+    Invalid, NodeUnavailable.
     """
-    access.require(actor, "browse", topic)
+    reads = access.require_look(actor, topic)
+    if wanted.body_part is not None and not reads:
+        access.require(actor, "browse", topic)  # what is found would tell what bodies say
     if not 1 <= limit <= config.max_pull_messages:
         raise Invalid.field("limit", f"{limit} is not within 1 and {config.max_pull_messages}")
     if None not in (times.from_ms, times.to_ms) and times.from_ms >= times.to_ms:  # type: ignore[operator]
@@ -74,7 +78,8 @@ def search(
     for one in queues:
         if one >= start_queue and not look.goes_on(one, start if one == start_queue else 0):
             break
-    return look.found()
+    found = look.found()
+    return found if reads else replace(found, messages=tuple(map(masked, found.messages)), masked=True)
 
 
 class _Look:
