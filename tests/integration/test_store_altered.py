@@ -10,6 +10,7 @@ import pytest
 from messagestore import (
     browse,
     connections,
+    lag,
     membership,
     positions,
     pull,
@@ -20,12 +21,13 @@ from messagestore import (
     topics,
 )
 from messagestore.messages import NewMessage, Wanted
-from messagestore.positions import Claim
+from messagestore.positions import Claim, CommitOffset
 from messagestore.publish import publish
 from messagestore.pull import PulledQueue, PullQueue
 from messagestore.search import Times
 from metadata import consumer_ids, consumers, groups, snapshot
 from metadata.actors import command
+from metadata.consumer_ids import ConsumerId
 from metadata.errors import CatmqError, Code, StoreCorrupt
 from tests.support.tampering import plant
 
@@ -58,14 +60,20 @@ def send(queue: int) -> object:
     ]
 
 
-def pulled(queues: tuple[int, int]) -> dict[int, PulledQueue]:
-    """Both queues, pulled at once by a member that owns them."""
+def owner() -> tuple[ConsumerId, *tuple[Claim, ...]]:
+    """A member of the group, and the queues that it owns."""
     joined = membership.join(group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR)
     consumer = consumer_ids.check(joined.consumer_id)
     given = consumers.heartbeat(consumer=consumer, generation=0, owned=[]).assigned
     claims = [Claim(one.queue, one.epoch) for one in given]
     assert {one.state for one in positions.acquire(consumer=consumer, queues=claims)} == {"ok"}
-    asked = [PullQueue(one.queue, one.epoch, 0) for one in given]
+    return consumer, *claims
+
+
+def pulled(queues: tuple[int, int]) -> dict[int, PulledQueue]:
+    """Both queues, pulled at once by a member that owns them."""
+    consumer, *claims = owner()
+    asked = [PullQueue(one.queue, one.epoch, 0) for one in claims]
     answers = pull.pull(consumer=consumer, queues=asked, max_messages=10, max_bytes=1 << 20)
     return {answer.queue: answer for answer in answers}
 
@@ -102,3 +110,41 @@ def test_looking_at_it_is_an_error_that_names_it(queues: tuple[int, int]) -> Non
             look()
     found = browse.by_offset(topic="orders", queue=well, offset=0, limit=1, actor=ACTOR)
     assert len(found.messages) == 1
+
+
+@pytest.mark.parametrize(
+    ("table", "broken", "state"),
+    [
+        ("reader", {"acquire", "commit", "lag"}, "suspect"),
+        ("queue_head", {"commit", "lag", "send"}, "suspect"),
+        ("sent_batch", {"send"}, "ok"),
+    ],
+)
+def test_a_table_of_the_node_that_is_gone_is_named_and_moves_nothing(
+    node: str, table: str, broken: set[str], state: str
+) -> None:
+    queue = topics.create(name="orders", queues=1, actor=ACTOR).queues[0].queue.queue
+    groups.create(name="billing", actor=ACTOR)
+    subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
+    snapshot.refresh()
+    send(queue)
+    consumer, claim = owner()
+    plant(queue, f"ALTER TABLE {table} RENAME TO moved_{table}")
+    ways: dict[str, Callable[[], object]] = {
+        "acquire": lambda: positions.acquire(consumer=consumer, queues=[claim]),
+        "commit": lambda: positions.commit(consumer=consumer, offsets=[CommitOffset(queue, claim.epoch, 1)]),
+        "send": lambda: send(queue),
+        "lag": lambda: lag.group_offsets(group="billing", actor=ACTOR),
+    }
+    for name in broken:
+        with pytest.raises(StoreCorrupt, match=f"{table}.*missing or was altered"):
+            ways[name]()
+    asked = [PullQueue(queue, claim.epoch, 0)]
+    (answer,) = pull.pull(consumer=consumer, queues=asked, max_messages=10, max_bytes=1 << 20)
+    assert answer.state == state
+    plant(queue, f"ALTER TABLE moved_{table} RENAME TO {table}")
+    connections.forget_all()
+    for way in ways.values():
+        way()
+    (answer,) = pull.pull(consumer=consumer, queues=asked, max_messages=10, max_bytes=1 << 20)
+    assert [message.offset for message in answer.messages] == [0, 1]
