@@ -48,7 +48,7 @@ def run(name: str, *, settings: Row, inputs: object = None, say: Say | None = No
     environ = _environ()
     directory = config.data_dir / "jobs" / f"{name}-{uuid.uuid4().hex[:12]}"
     directory.mkdir(mode=0o700, parents=True)
-    given = {"master": config.spark_master, "memory": config.spark_memory, **settings}
+    given = {"master": config.spark_master, "memory": config.spark_memory, **settings, "parent": os.getpid()}
     (directory / "settings.json").write_text(json.dumps(given))
     if inputs is not None:
         (directory / "inputs.json").write_text(json.dumps(inputs))
