@@ -8,6 +8,7 @@ system runs (retention, session time-outs, node states) is a column in metadata,
 from __future__ import annotations
 
 import difflib
+import inspect
 import os
 import re
 import secrets
@@ -29,6 +30,7 @@ HOME = Path(__file__).resolve().parent.parent
 PROCESSES = ("command", "broker", "jobs")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 EVERYWHERE = ("", "0.0.0.0", "[::]")  # noqa: S104  what stands for all addresses in `bind`
+MEANING = re.compile(r"^    (\w+): [^=]+ = .*?  # (.+)$", re.MULTILINE)
 BROKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 
 
@@ -132,6 +134,11 @@ def load(environ: Mapping[str, str]) -> Config:
     made = _with_secrets(_with_address(config))
     _check_broker(made)
     return made
+
+
+def meanings() -> dict[str, str]:
+    """Field → what its comment says of it, for people."""
+    return dict(MEANING.findall(inspect.getsource(Config)))
 
 
 def variable_of(name: str) -> str:

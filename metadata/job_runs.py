@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -40,6 +40,49 @@ class Run:
         """Whether somebody wants the run to end."""
         with reachable():
             return JobRun.objects.filter(pk=self.id, cancel_asked=True).exists()
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A job as the composition root announces it: what it does, in words, and how often."""
+
+    text: str
+    every_minutes: int
+
+
+@dataclass(slots=True)
+class _Known:
+    """The jobs of this installation, and who is asked to run one now."""
+
+    jobs: Mapping[str, Listed]
+    ask: Callable[[str], None] | None = None
+
+
+_known = _Known({})
+
+
+def announce(jobs: Mapping[str, Listed], ask: Callable[[str], None]) -> None:
+    """Says which jobs there are and who runs one when asked; called once, by the composition root."""
+    _known.jobs, _known.ask = jobs, ask
+
+
+def known() -> Mapping[str, Listed]:
+    """The jobs that were announced in this process, by name."""
+    return _known.jobs
+
+
+def ask(*, name: str, actor: Actor) -> None:
+    """Has a scheduled job run now, besides its schedule. Needs `admin`. Raises Forbidden, NotFound."""
+    access.require(actor, "admin", name, what="job")
+    if name not in _known.jobs or _known.ask is None:
+        raise NotFound(f"There is no job {name}.")
+    _note(name, actor)
+    _known.ask(name)
+
+
+@transactional
+def _note(name: str, actor: Actor) -> None:
+    audit.record(actor=actor, verb="run", kind="job", name=name, before=None, after=None)
 
 
 @contextmanager

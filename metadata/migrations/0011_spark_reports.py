@@ -9,7 +9,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     """Runs that ended before stay as they are."""
 
-    dependencies = (("metadata", "0007_delivery"),)
+    dependencies = (("metadata", "0010_portal_and_series"),)
 
     operations = (
         migrations.CreateModel(
