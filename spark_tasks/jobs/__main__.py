@@ -56,7 +56,7 @@ def run(name: str, directory: Path) -> int:
 
 
 def outlive_nobody(parent: int) -> None:
-    """Ends this job, Java and all, when the process that follows it is gone: nobody would take its results."""
+    """Ends this job, Java and all, when the process that follows it is gone."""
     while os.getppid() == parent:
         time.sleep(LOOK_EVERY_S)
     os.killpg(os.getpgid(0), signal.SIGKILL)
