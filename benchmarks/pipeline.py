@@ -8,6 +8,8 @@ path must be equal in the source (SQL) and in the archive (pyarrow alone), and a
 new topic.
 """
 
+from __future__ import annotations
+
 import argparse
 import gzip
 import json
