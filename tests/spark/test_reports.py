@@ -116,7 +116,7 @@ def test_reports_and_their_runs_are_kept(changes: Changes, stage: Stage) -> None
 
 def asked(stage: Stage, code: str) -> str:
     """What Python code prints that speaks to the server's metadata."""
-    imports = "from metadata.models import JobRun, Report; "
+    imports = "from metadata.models import ConsumerGroup, JobRun, Report, Sample, Topic; "
     return stage.server.manage("shell", "-v", "0", "-c", imports + code)
 
 
@@ -146,3 +146,18 @@ def test_a_run_can_be_cancelled_while_it_works(stage: Stage, tmp_path: Path) -> 
 def test_a_job_says_in_one_line_why_it_failed(stage: Stage, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="Topic nothing does not exist"):
         stage.server.manage("archive", "nothing", str(tmp_path))
+
+
+def test_how_long_groups_let_messages_wait(stage: Stage, report: Report) -> None:
+    topic = stage.topic("main")
+    stage.admin.create_group("slow")
+    stage.admin.subscribe("slow", topic)
+    code = (
+        "from metadata import series; from metadata.clock import database_now; "
+        f"t = Topic.objects.get(name='{topic}'); g = ConsumerGroup.objects.get(name='slow'); "
+        "at = series.start_of(database_now(), step_s=900); "
+        "Sample.objects.create(at=at, step_s=900, topic_ref=t.pk, group_ref=g.pk, messages=5, lag_ms=700)"
+    )
+    asked(stage, code)
+    (row,) = report("latency", "--topic", topic)
+    assert (row["group"], row["messages"], row["waited_p99_ms"]) == ("slow", 5, 700)
