@@ -67,6 +67,7 @@ class Wanted(NamedTuple):
 StoredRow = tuple[int, str | None, str | None, str | None, bytes, str | None, int, int]
 ROW_OFFSET: Final = 0
 ROW_BODY: Final = 4
+ROW_STORED_AT: Final = 6
 
 
 def stored_message(queue: int, row: StoredRow) -> StoredMessage:

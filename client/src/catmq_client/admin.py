@@ -67,6 +67,14 @@ class Topic(TypedDict):
     created_at_ms: int
 
 
+class DelayedPage(TypedDict):
+    """Messages that wait (message_id, due_at_ms, queue, key, body_bytes, …) and how many there are."""
+
+    messages: list[dict[str, Any]]
+    next: str | None
+    count: int
+
+
 class Subscription(TypedDict):
     """A group's subscription to a topic."""
 
@@ -265,6 +273,17 @@ class Admin:
         answer = self._call("GET", path_of("topics", topic=topic) + "/messages", params=params)
         return [{**message, "body_bytes": wire.body_of(message)} for message in answer["messages"]]
 
+    def delayed(self, topic: str, *, after: str | None = None, limit: int = 100) -> DelayedPage:
+        """A page of the messages that wait for their time, by id; `next` is the `after` of the one behind."""
+        params = {"limit": limit, **given({"after": after})}
+        answer = self._call("GET", path_of("topics", topic=topic) + "/delayed", params=params)
+        messages = [{**message, "body_bytes": wire.body_of(message)} for message in answer["messages"]]
+        return cast(DelayedPage, {**answer, "messages": messages})
+
+    def recall(self, message_id: str) -> None:
+        """Takes back a delayed message; 409 `already_delivered` when it is in its queue."""
+        self._call("DELETE", api_path("messages", message_id))
+
     def read_plan(self, topic: str) -> ReadPlan:
         """Tables and ranges for a job that reads a topic straight from its nodes; needs the right admin."""
         return cast(ReadPlan, self._call("GET", path_of("topics", topic=topic) + "/read-plan"))
@@ -300,9 +319,9 @@ class Admin:
         return cast(Subscription, self._call("GET", path_of("groups", group=group, subscriptions=topic)))
 
     def change_subscription(self, group: str, topic: str, **settings: object) -> Subscription:
-        """Changes stopped, or stopped_queues (ids, in place of those before)."""
+        """Changes stopped, stopped_queues (ids, in place of those before), ordered, retries, threads, …"""
         path = path_of("groups", group=group, subscriptions=topic)
-        return cast(Subscription, self._call("PATCH", path, body=given(settings)))
+        return cast(Subscription, self._call("PATCH", path, body=settings))
 
     def unsubscribe(self, group: str, topic: str) -> None:
         """Ends a subscription and forgets its positions."""
