@@ -1,24 +1,16 @@
-"""Handlers that fail at 30 % of their calls, over the real input: short forms; all of it takes minutes."""
+"""Handlers that fail, on a whole server."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.acceptance.scenarios import failing
 from tests.acceptance.scenarios.stage import Stage
+from tests.support.server import Server
 
 
-def test_every_event_is_handled_or_dead_although_its_handler_fails(
-    stage: Stage, part: Callable[[int], Path]
+def test_what_handlers_fail_at_is_handled_in_the_end_and_no_copy_is_made_twice(
+    new_server: Callable[..., Server], on_stage: Callable[[Server], Stage], part: Callable[[int], Path]
 ) -> None:
-    failing.run(stage, source=part(1_000), ordered=False)
-
-
-@pytest.mark.parametrize("order", ["key", "queue"])
-def test_in_an_ordered_subscription_no_failure_breaks_the_order(
-    stage: Stage, part: Callable[[int], Path], order: str
-) -> None:
-    failing.run(stage, source=part(1_000), ordered=True, order=order)
+    failing.run(on_stage(new_server()), source=part(1_000))

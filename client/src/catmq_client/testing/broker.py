@@ -143,6 +143,7 @@ class FakeBroker:
     def messages(self, topic: str) -> list[StoredMessage]:
         """All messages of a topic, queue by queue."""
         with self._changed:
+            self.topics.delays.move_due()
             return [message for queue in self.topics.find(topic).queues for message in queue.messages]
 
     def committed(self, group: str, instance: str | None = None) -> dict[int, int]:
@@ -325,6 +326,7 @@ class FakeBroker:
         give_up_at = time.monotonic() + body["wait_ms"] / 1000
         while True:
             self.failures.move_due(group)
+            self.topics.delays.move_due()
             left, queues = body["max_messages"], []
             for asked in _limited(body, "queues"):
                 queues.append(group.read(consumer, asked, limit=left))
@@ -337,8 +339,17 @@ class FakeBroker:
                 return {"generation": generation, "queues": queues, "assignment_changed": changed}
             # Nobody tells when a message gets old enough.
             delayed = any(settings.get("delay_s") for settings in group.delivery.values())
-            due_s = DELAY_STEP_S if delayed else self.failures.next_due_s()
+            due_s = min(self.failures.next_due_s(), self.topics.delays.next_due_s())
+            due_s = DELAY_STEP_S if delayed else due_s
             self._changed.wait(min(wait_s, max(0.001, due_s)))
+
+    def _recall(self, message_id: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
+        self.topics.delays.recall(message_id)
+        return {}
+
+    def _delayed(self, topic: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
+        limit = int(query.get("limit", 100))
+        return self.topics.delays.listing(topic, after=query.get("after"), limit=limit)
 
     def _leave(self, consumer: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
         self.groups.of_consumer(consumer).remove(consumer, "left")
@@ -359,6 +370,8 @@ _ROUTES: list[tuple[str, str, _View]] = [
     ("GET", r"topics/([^/]+)", FakeBroker._topic),
     ("POST", r"topics/([^/]+)/messages", FakeBroker._publish),
     ("GET", r"topics/([^/]+)/messages", FakeBroker._browse),
+    ("GET", r"topics/([^/]+)/delayed", FakeBroker._delayed),
+    ("DELETE", r"messages/([^/]+)", FakeBroker._recall),
     ("POST", r"(groups)", FakeBroker._create_group),
     ("POST", r"groups/([^/]+)/subscriptions", FakeBroker._subscribe),
     ("PATCH", r"groups/([^/]+)/subscriptions/([^/]+)", FakeBroker._patch),

@@ -18,9 +18,10 @@ from catmq_client.errors import (
 )
 from catmq_client.routing import SLOTS, slot_of
 from catmq_client.testing.clock import FakeClock
+from catmq_client.testing.delays import FIELDS, FakeDelays
 from catmq_client.wire import body_of
 
-_FIELDS = {"body_bytes", "body", "body_base64", "key", "tag", "headers", "trace_id", "queue"}
+_FIELDS = {"body_bytes", "body", "body_base64", "key", "tag", "headers", "trace_id", "queue", *FIELDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ class FakeTopics:
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
+        self.delays = FakeDelays(self, clock)
         self.by_name: dict[str, FakeTopic] = {}
         self.queues: dict[int, FakeQueue] = {}
         self.down_nodes: set[str] = set()
@@ -157,6 +159,8 @@ class FakeTopics:
         topic = self.find(name)
         messages: Any = body.get("messages")
         _check_messages(messages)
+        for index, message in enumerate(messages):
+            self.delays.check(index, message)
         batch_id = body.get("batch_id") or f"none-{time.monotonic_ns()}"
         homes = [self._home(topic, batch_id, message, i) for i, message in enumerate(messages)]
         results: list[dict[str, Any]] = [{}] * len(messages)
@@ -206,11 +210,17 @@ class FakeTopics:
             raise Unavailable(f"node {queue.node} is down", code="node_unavailable", status=503)
         if queue.state != "read_write":
             raise Conflict(f"queue {home} is {queue.state}", code="queue_not_writable", status=409)
-        results = [self._store(topic, queue, message) for message in messages]
+        results = [self._take(topic, queue, message) for message in messages]
         self._parts[batch_id, home] = (digest, results)
         return results
 
-    def _store(self, topic: FakeTopic, queue: FakeQueue, message: dict[str, Any]) -> dict[str, Any]:
+    def _take(self, topic: FakeTopic, queue: FakeQueue, message: dict[str, Any]) -> dict[str, Any]:
+        if message.get("delay_ms") or "deliver_at_ms" in message:
+            return self.delays.keep(topic, queue, message)
+        return self.store(topic, queue, message)
+
+    def store(self, topic: FakeTopic, queue: FakeQueue, message: dict[str, Any]) -> dict[str, Any]:
+        """Puts a message at the end of a queue; its result."""
         stored = StoredMessage(
             topic=topic.name,
             queue=queue.id,
