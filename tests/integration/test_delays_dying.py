@@ -13,6 +13,7 @@ from messagestore.sqlite_sessions import SqliteSession
 from messagestore.verify import verify
 from metadata import snapshot
 from metadata.actors import command
+from tests.support.killing import killed_step_by_step
 from tests.support.moving import Stopped, bodies, delay, make_due, mover, stop_at, waiting
 
 ACTOR = command("test")
@@ -36,16 +37,12 @@ def step_by_step(monkeypatch: pytest.MonkeyPatch, engine: str, act: Callable[[],
     raise AssertionError("it never came through")
 
 
-def test_a_mover_that_dies_before_any_statement_loses_and_doubles_nothing(
-    node: str, engine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kill_9_before_any_statement_of_a_move_loses_and_doubles_nothing(node: str) -> None:
     mine = [one.queue.queue for one in topics.create(name="orders", queues=2, actor=ACTOR).queues]
     for queue in mine:
         delay("orders", b"%d-a" % queue, b"%d-b" % queue, queue=queue)
     make_due(mine[0])
-    died = step_by_step(monkeypatch, engine, lambda: mover(mine[0]).move())
-    assert died >= 2
-    mover(mine[0]).run_once()
+    assert killed_step_by_step(lambda: mover(mine[0]).move()) >= 4
     for queue in mine:
         assert bodies(queue) == [b"%d-a" % queue, b"%d-b" % queue]
     assert waiting(mine[0]) == []
