@@ -271,7 +271,7 @@ def _as_copy(fence: Fence, pair: _Pair, failure: Failure, row: FailingRow) -> _C
     attempt = row.attempt + 1
     copy_id = rules.copy_id(
         stored_at_ms=row.stored_at_ms,
-        group_id=pair.subscription.group_id,
+        subscription=pair.subscription.id,
         queue=failure.queue,
         offset=failure.offset,
         attempt=attempt,

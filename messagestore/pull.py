@@ -307,17 +307,25 @@ def _rows(
 ) -> PulledQueue:
     """What is there of the next `wanted` messages, without those that carry none of the tags."""
     durable = board.known(ask.queue)
-    origins: list[str | None] = []
+    origins: Sequence[str | None] = ()
     try:
-        position, rows = tables.select_owned(
-            session,
-            reader=ReaderKey(consumer.group_id, ask.queue, consumer.instance),
-            first=ask.offset,
-            end=ask.offset + wanted,
-            most_bytes=_OVERSHOOT * budget.size,
-            tags=tags,
-            origins=origins if snapshot.current().holds_failures(ask.queue) else None,
-        )
+        if snapshot.current().holds_failures(ask.queue):
+            position, rows, origins = tables.select_owned_copies(
+                session,
+                reader=ReaderKey(consumer.group_id, ask.queue, consumer.instance),
+                first=ask.offset,
+                end=ask.offset + wanted,
+                most_bytes=_OVERSHOOT * budget.size,
+            )
+        else:
+            position, rows = tables.select_owned(
+                session,
+                reader=ReaderKey(consumer.group_id, ask.queue, consumer.instance),
+                first=ask.offset,
+                end=ask.offset + wanted,
+                most_bytes=_OVERSHOOT * budget.size,
+                tags=tags,
+            )
     except faults.Final as fault:  # this queue's table is missing or was altered; the others go on
         suspects.report(ask.queue, offset=ask.offset, why=fault.detail)
         return PulledQueue(ask.queue, "suspect", [], ask.offset)

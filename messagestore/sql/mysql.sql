@@ -394,9 +394,6 @@ SELECT batch_id, 0, CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED)
 SELECT batch_id, -1, CAST(UNIX_TIMESTAMP(died_at) * 1000 AS SIGNED)
   FROM dead_message WHERE batch_id IN ({batches})
 
--- name: delete_waiting
-DELETE FROM delayed_message WHERE queue_id = :queue ORDER BY id LIMIT :most
-
 -- name: count_waiting
 SELECT queue_id, COUNT(*) FROM delayed_message WHERE queue_id IN ({queues}) GROUP BY queue_id
 

@@ -304,10 +304,6 @@ SELECT batch_id, 0, stored_at FROM delayed_message WHERE batch_id IN ({batches})
  UNION
 SELECT batch_id, -1, died_at FROM dead_message WHERE batch_id IN ({batches})
 
--- name: delete_waiting
-DELETE FROM delayed_message
- WHERE id IN (SELECT id FROM delayed_message WHERE queue_id = :queue ORDER BY id LIMIT :most)
-
 -- name: count_waiting
 SELECT queue_id, COUNT(*) FROM delayed_message WHERE queue_id IN ({queues}) GROUP BY queue_id
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, TypedDict, cast
 
 from catmq_client import wire
+from catmq_client.dead import DeadLetters
 from catmq_client.errors import OptionError
 from catmq_client.plan_shapes import ReadPlan
 from catmq_client.queue_shapes import LayoutChange, QueueRow, QueueState
@@ -213,6 +214,7 @@ class Admin:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+        self.dead = DeadLetters(transport)
 
     def topics(self, *, search: str | None = None) -> Iterator[TopicRow]:
         """All topics by name, or those whose name contains `search`."""
