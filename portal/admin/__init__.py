@@ -8,6 +8,7 @@ from portal.admin import (
     consumers,
     groups,
     keys,
+    names,
     nodes,
     operations,
     queues,
@@ -18,12 +19,15 @@ from portal.admin import (
     users,
 )
 
+names.translate()
+
 __all__ = [
     "alarms",
     "brokers",
     "consumers",
     "groups",
     "keys",
+    "names",
     "nodes",
     "operations",
     "queues",
