@@ -29,7 +29,16 @@ GROUP_SETTINGS = (
     "max_active_members",
     *PEOPLE,
 )
-SETTINGS = ("keyed", "on_unknown", "retention_days", "keep_unread_days", "retention_bytes", *PEOPLE)
+RATES = ("max_messages_per_s", "max_bytes_per_s")
+SETTINGS = (
+    "keyed",
+    "on_unknown",
+    "retention_days",
+    "keep_unread_days",
+    "retention_bytes",
+    *RATES,
+    *PEOPLE,
+)
 
 
 def page(plural: str, found: Page[V], shape: Callable[[V], dict[str, Any]]) -> dict[str, Any]:
@@ -137,7 +146,7 @@ def broker(view: BrokerView) -> dict[str, Any]:
 
 def key(view: KeyView) -> dict[str, Any]:
     """An API key, without its secret."""
-    return _some(view, ("name", "rights", "created_at_ms"))
+    return _some(view, ("name", "rights", *RATES, "created_at_ms"))
 
 
 def _some(view: object, names: Iterable[str]) -> dict[str, Any]:

@@ -24,7 +24,14 @@ class _People(serializers.Serializer[Any]):
     remark = Text(required=False)
 
 
-class _TopicSettings(_People):
+class _Rates(serializers.Serializer[Any]):
+    """What may be sent in a second, through all brokers; null: any number."""
+
+    max_messages_per_s = Number(required=False, allow_null=True)
+    max_bytes_per_s = Number(required=False, allow_null=True, help_text="of bodies")
+
+
+class _TopicSettings(_Rates, _People):
     retention_days = Number(required=False)
     keep_unread_days = Number(required=False, help_text="0: what is unread is dropped like the rest")
     retention_bytes = Number(required=False, allow_null=True, help_text="null: no limit by size")
@@ -109,11 +116,15 @@ class BrokerChange(Request):
     state = serializers.ChoiceField(choices=["in", "out"])
 
 
-class KeyCreate(Request):
+class KeyCreate(Request, _Rates):
     """A new API key: right → name patterns."""
 
     name = Text()
     rights = serializers.DictField(child=serializers.ListField(child=Text()))
+
+
+class KeyChange(Change, _Rates):
+    """What to change of an API key."""
 
 
 # Answers -----------------------------------------------------------------------------------------
@@ -266,7 +277,7 @@ class BrokerAnswer(serializers.Serializer[Any]):
     stopped_at_ms = Number(allow_null=True, help_text="when it said that it stops")
 
 
-class KeyAnswer(serializers.Serializer[Any]):
+class KeyAnswer(_Rates):
     """An API key, without its secret."""
 
     name = Text()

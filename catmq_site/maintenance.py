@@ -35,7 +35,7 @@ from messagestore import (
 from messagestore.disks import DiskWatch
 from messagestore.heads import board
 from messagestore.partitions import Ahead
-from metadata import acknowledgements, brokers, consumers, history, leases, rebalance, snapshot
+from metadata import acknowledgements, brokers, consumers, history, leases, rates, rebalance, snapshot
 from metadata.config import config
 from metadata.errors import CatmqError, MetadataUnavailable
 
@@ -86,6 +86,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
         Loop("metrics", 1.0, metrics.sample),
         Loop("nodes", 5.0, nodes.probe),
         Each("circuits", connections.in_use, circuit_loop),
+        Loop("rates", 5.0, rates.count_processes),
         Loop("history", 2.0, history.catch_up),
         leased("expiry", EXPIRY_EVERY_S, consumers.expire, first=consumers.look),
         leased("rebalances", 1.0, overdue.run_once, first=overdue.look),

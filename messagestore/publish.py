@@ -19,7 +19,7 @@ from messagestore.heads import board
 from messagestore.messages import NewMessage, digest, message_id, validate
 from messagestore.tables import NewBatch
 from messagestore.writes import DEADLINE_S, Write
-from metadata import access, snapshot
+from metadata import access, rates, snapshot
 from metadata.actors import Actor
 from metadata.errors import (
     CatmqError,
@@ -66,12 +66,13 @@ def publish(
 ) -> list[Receipt | CatmqError]:
     """Stores messages; for each, in order, its receipt or the error of its queue.
 
-    Raises Invalid, TooLarge, NotFound or Forbidden before anything is stored, and the first part's
-    error if nothing could be stored.
+    Raises Invalid, TooLarge, NotFound, Forbidden or RateLimited before anything is stored, and the first
+    part's error if nothing could be stored.
     """
     access.require(actor, "produce", topic)
     info = snapshot.find_topic(topic)
     validate(messages)
+    rates.admit(topic=info, actor=actor, messages=len(messages), size=lambda: _size(messages))
     batch = _Batch(info, messages, batch_id, actor.name)
     fates: list[Receipt | CatmqError] = [Invalid("not routed")] * len(messages)
     for part in batch.parts():
@@ -80,6 +81,10 @@ def publish(
     if isinstance(fates[0], CatmqError) and all(isinstance(fate, CatmqError) for fate in fates):
         raise fates[0]
     return fates
+
+
+def _size(messages: Sequence[NewMessage]) -> int:
+    return sum(len(message.body) for message in messages)
 
 
 class _Batch:

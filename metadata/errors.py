@@ -64,6 +64,7 @@ class Code(StrEnum):
     METADATA_UNAVAILABLE = "metadata_unavailable"
     OUTCOME_UNKNOWN = "outcome_unknown"  # the node may or may not have stored it: same batch_id, same queue
     BUSY = "busy"
+    RATE_LIMITED = "rate_limited"  # more than the topic or the key may send in a second
     DRAINING = "draining"
 
 
@@ -172,6 +173,12 @@ class NodeUnavailable(Unavailable):
     """A node did not answer, or refused before anything was stored: any queue may be tried next."""
 
     code = Code.NODE_UNAVAILABLE
+
+
+class RateLimited(Unavailable):
+    """More than the topic takes or the API key may send; `retry_after_ms` says when it fits."""
+
+    code = Code.RATE_LIMITED
 
 
 class OutcomeUnknown(Unavailable):

@@ -59,6 +59,8 @@ class Topic(TypedDict):
     retention_days: int
     keep_unread_days: int
     retention_bytes: int | None
+    max_messages_per_s: int | None
+    max_bytes_per_s: int | None
     owners: str
     department: str
     alarm_emails: str
@@ -200,6 +202,24 @@ class Node(TypedDict):
     queues: int
 
 
+class FoundMessages(TypedDict):
+    """What one look found, each with `body_bytes`; `scanned` messages were looked at for it."""
+
+    messages: list[dict[str, Any]]
+    scanned: int
+    next: str | None
+
+
+class Key(TypedDict):
+    """An API key, without its secret; what it may send in a second (None: any number)."""
+
+    name: str
+    rights: dict[str, list[str]]
+    max_messages_per_s: int | None
+    max_bytes_per_s: int | None
+    created_at_ms: int
+
+
 class Admin:
     """Calls of the management API over a transport. None is repeated: a failure goes to who asked."""
 
@@ -266,6 +286,17 @@ class Admin:
     def read_plan(self, topic: str) -> ReadPlan:
         """Tables and ranges for a job that reads a topic straight from its nodes; needs the right admin."""
         return cast(ReadPlan, self._call("GET", path_of("topics", topic=topic) + "/read-plan"))
+
+    def find(self, topic: str, *, after: str | None = None, **wanted: object) -> FoundMessages:
+        """One look through a topic, of 2 s at most; go on with its `next` as `after` until that is None.
+
+        `wanted`, all of which must hold: key, tag, trace_id, header ("name:value"), contains (text of the
+        body), from_ms and to_ms (stored at or after, and before), queue; `limit` (≤ 1,000) messages.
+        """
+        params = given({**wanted, "after": after})
+        answer = self._call("GET", path_of("topics", topic=topic) + "/messages", params=params)
+        found = [{**message, "body_bytes": wire.body_of(message)} for message in answer["messages"]]
+        return {"messages": found, "scanned": answer["scanned"], "next": answer["next"]}
 
     def groups(self, *, search: str | None = None) -> Iterator[Group]:
         """All groups by name, or those whose name contains `search`."""
@@ -343,6 +374,14 @@ class Admin:
         """All nodes by name."""
         for row in self._pages("nodes"):
             yield cast(Node, row)
+
+    def key(self, name: str) -> Key:
+        """One API key's rights and limits."""
+        return cast(Key, self._call("GET", path_of("keys", key=name)))
+
+    def change_key(self, name: str, **settings: object) -> Key:
+        """Changes max_messages_per_s, max_bytes_per_s: what the key may send (None: any number)."""
+        return cast(Key, self._call("PATCH", path_of("keys", key=name), body=settings))
 
     def brokers(self) -> list[Broker]:
         """All brokers by name."""
