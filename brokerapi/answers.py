@@ -13,6 +13,7 @@ from metadata.brokers import BrokerView
 from metadata.groups import GroupView, MemberView
 from metadata.history import RebalanceView
 from metadata.keys import KeyView
+from metadata.moves import PastMove
 from metadata.nodes import NodeView
 from metadata.pages import Page
 from metadata.rebalance import Moves
@@ -111,8 +112,24 @@ def offsets(group: str, lags: Sequence[QueueLag]) -> dict[str, Any]:
 def moves(planned: Iterable[Move]) -> list[dict[str, Any]]:
     """Positions that move."""
     return [
-        {**_some(one, ("queue", "number")), "from": one.from_offset, "to": one.to_offset} for one in planned
+        {
+            **_some(one, ("topic", "queue", "number", "skipped", "repeated", "asked")),
+            "from": one.from_offset,
+            "to": one.to_offset,
+        }
+        for one in planned
     ]
+
+
+def moved(made: Sequence[Move], *, dry_run: bool) -> dict[str, Any]:
+    """What a reset moved, or would move."""
+    return {"dry_run": dry_run, "reset": made[0].reset or None if made else None, "moves": moves(made)}
+
+
+def past_move(view: PastMove) -> dict[str, Any]:
+    """A move of the past."""
+    names = ("id", "reset", "topic", "queue", "number", "instance", "done", "undoes", "at_ms", "actor")
+    return {**_some(view, names), "from": view.from_offset, "to": view.to_offset}
 
 
 def rebalanced(done: Moves, *, dry_run: bool) -> dict[str, Any]:

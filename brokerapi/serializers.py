@@ -71,19 +71,6 @@ class GroupChange(Change, _GroupSettings):
     stopped = Flag(required=False)
 
 
-class OffsetsReset(Request):
-    """Where to move a stopped group's positions in a topic; times are those of the node's clock."""
-
-    topic = Text()
-    instance = Text(required=False, help_text="whose, in a broadcasting group")
-    queues = serializers.ListField(child=Number(), required=False, allow_empty=False, help_text="else all")
-    to = serializers.ChoiceField(choices=["earliest", "latest", "offset", "time"])
-    offset = Number(required=False)
-    at_ms = Number(required=False)
-    ago_ms = Number(required=False)
-    dry_run = Flag(default=False)
-
-
 class NodeCreate(Request):
     """A database to hold message tables. The password is never shown again."""
 
@@ -221,25 +208,6 @@ class OffsetsAnswer(serializers.Serializer[Any]):
     lag = Number(allow_null=True)
     lag_ms = Number(allow_null=True)
     queues = LagAnswer(many=True)
-
-
-class MoveAnswer(serializers.Serializer[Any]):
-    """A position that moves."""
-
-    queue = Number()
-    number = Number()
-    to = Number()
-
-    def get_fields(self) -> dict[str, Any]:
-        """The fields; `from` is a word of Python and cannot stand among the others."""
-        return {**super().get_fields(), "from": Number()}
-
-
-class OffsetsMoved(serializers.Serializer[Any]):
-    """What a reset moved, or with `dry_run` would move."""
-
-    dry_run = Flag()
-    moves = MoveAnswer(many=True)
 
 
 class NodeAnswer(serializers.Serializer[Any]):

@@ -39,11 +39,12 @@ class Code(StrEnum):
     KEY_NOT_FOUND = "key_not_found"
     CONSUMER_NOT_FOUND = "consumer_not_found"
     MESSAGE_NOT_FOUND = "message_not_found"
+    RESET_NOT_FOUND = "reset_not_found"
     REDRIVE_NOT_FOUND = "redrive_not_found"
     ALREADY_EXISTS = "already_exists"
     IN_USE = "in_use"
     NOT_CONFIRMED = "not_confirmed"
-    GROUP_RUNNING = "group_running"  # offsets move only while the group is stopped
+    GROUP_RUNNING = "group_running"  # kept for older brokers: offsets move while it runs, too
     GROUP_SETTINGS_DIFFER = "group_settings_differ"  # a consumer asks for other ones than the group has
     NO_FAILURE_TOPIC = "no_failure_topic"  # failed messages have no place: try again in place
     LAST_BROKER = "last_broker"  # no other live broker would be left in

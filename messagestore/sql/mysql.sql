@@ -195,6 +195,10 @@ UPDATE reader SET committed = GREATEST(committed, :position)
    AND epoch = :epoch AND owner = :owner
    AND :position <= (SELECT head FROM queue_head WHERE queue_id = :queue)
 
+-- name: select_committed
+SELECT committed FROM reader
+ WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue FOR UPDATE
+
 -- name: reset_reader
 UPDATE reader SET committed = :position, epoch = epoch + 1, owner = '', rewinds = rewinds + 1
  WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue

@@ -181,6 +181,10 @@ UPDATE reader SET committed = MAX(committed, :position)
    AND epoch = :epoch AND owner = :owner
    AND :position <= (SELECT head FROM queue_head WHERE queue_id = :queue)
 
+-- name: select_committed
+SELECT committed FROM reader
+ WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
+
 -- name: reset_reader
 UPDATE reader SET committed = :position, epoch = epoch + 1, owner = '', rewinds = rewinds + 1
  WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue

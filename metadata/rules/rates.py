@@ -25,6 +25,9 @@ class Rates:
         return self.messages is None and self.bytes is None
 
 
+UNLIMITED = Rates()
+
+
 @dataclass(slots=True)
 class Bucket:
     """How much is there, as of the time `at` in seconds; below zero it is owed."""

@@ -137,13 +137,26 @@ class GroupLag(TypedDict):
     queues: list[QueueLag]
 
 
-Move = TypedDict("Move", {"queue": int, "number": int, "from": int, "to": int})
+Move = TypedDict(
+    "Move",
+    {
+        "topic": str,
+        "queue": int,
+        "number": int,
+        "from": int,
+        "to": int,
+        "skipped": int,
+        "repeated": int,
+        "asked": int | None,
+    },
+)
 
 
 class Moves(TypedDict):
-    """What a reset of positions moved, or with `dry_run` would move."""
+    """What a reset of positions moved, or with `dry_run` would move; `reset` is what it is undone by."""
 
     dry_run: bool
+    reset: str | None
     moves: list[Move]
 
 
@@ -344,20 +357,29 @@ class Admin:
     def reset_offsets(
         self,
         group: str,
-        topic: str,
+        topic: str | None = None,
         *,
         to: Literal["earliest", "latest", "offset", "time"],
         dry_run: bool = False,
         **where: object,
     ) -> Moves:
-        """Moves a stopped group's positions in a topic.
+        """Moves a group's positions, also while it runs; None: in all its topics.
 
         `where`: queues (list of ids, default all), instance (of a broadcasting group: whose positions),
         `offset` with to="offset", `at_ms` (since 1970 UTC) or `ago_ms` (back from the server's now) with
         to="time".
         """
-        body = {"topic": topic, "to": to, "dry_run": dry_run, **given(where)}
+        body = {"to": to, "dry_run": dry_run, **given({"topic": topic, **where})}
         return cast(Moves, self._call("PATCH", path_of("groups", group=group) + "/offsets", body=body))
+
+    def undo_offsets(self, group: str, reset: str | None = None, *, dry_run: bool = False) -> Moves:
+        """Moves positions back to where a reset found them; None: the last one that was not undone."""
+        body = {"dry_run": dry_run, **given({"reset": reset})}
+        return cast(Moves, self._call("POST", path_of("groups", group=group) + "/offsets/undo", body=body))
+
+    def offset_moves(self, group: str, *, page: int = 100) -> Iterator[dict[str, Any]]:
+        """Positions of a group that were moved by hand, the newest first; `page` are fetched at a time."""
+        yield from self._pages("moves", path=path_of("groups", group=group) + "/offsets/moves", limit=page)
 
     def rebalance(self, group: str, *, dry_run: bool = False) -> Plan:
         """Shares a group's queues among its members anew, now."""
