@@ -54,9 +54,9 @@ class Call:
         """The query parameters. Raises Invalid."""
         return read_query(self.request, struct)
 
-    def window(self) -> Window:
+    def window(self, struct: type[ListQuery] = ListQuery) -> Window:
         """The part of a list that the query asks for. Raises Invalid."""
-        asked = self.query(ListQuery)
+        asked = self.query(struct)
         return Window(search=asked.search, limit=asked.limit, after=asked.after)
 
     def confirm(self) -> str:

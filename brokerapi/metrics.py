@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable, Sequence
 
 from django.http import HttpRequest, HttpResponse
 from prometheus_client import (
@@ -25,8 +26,10 @@ from prometheus_client import (
 
 from messagestore import nodes, suspects
 from messagestore.heads import board
-from metadata import snapshot
-from metadata.errors import Code
+from messagestore.messages import ROW_BODY
+from messagestore.pull import PulledQueue
+from metadata import series, snapshot
+from metadata.errors import CatmqError, Code
 
 # They would be a second line per counter that nobody reads.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -38,6 +41,7 @@ ERRORS = Counter("catmq_errors", "Errors answered, those of single messages incl
 SENT = Counter("catmq_messages_sent", "Messages stored by sends.")
 PULLED = Counter("catmq_messages_pulled", "Messages answered to pulls.")
 PULLS = Counter("catmq_pulls", "Pulls answered.")
+FAILURES = Counter("catmq_failures", "Failed messages stored for a retry, or with the dead.", ["fate"])
 COMMITTED = Counter("catmq_commits", "Queue positions committed.")
 WAITERS = Gauge("catmq_waiters", "Pulls that wait now.", multiprocess_mode="livesum")
 SNAPSHOT_AGE = Gauge(
@@ -71,6 +75,35 @@ def count_request(request: HttpRequest, response: HttpResponse) -> None:
 def count_error(code: Code) -> None:
     """Counts an error that a client was told."""
     ERRORS.labels(code.value).inc()
+
+
+def count_sent(topic: str, fates: Sequence[object], *, bytes: int) -> None:
+    """Counts the messages of a send to a topic, and the errors of those that were refused."""
+    refused = [fate.code for fate in fates if isinstance(fate, CatmqError)]
+    SENT.inc(len(fates) - len(refused))
+    for code in refused:
+        count_error(code)
+    known = snapshot.current().topic(topic)
+    if known is not None:
+        stored = len(fates) - len(refused)
+        series.sent(topic_id=known.id, messages=stored, bytes=bytes if stored else 0, errors=len(refused))
+
+
+def count_pulled(group_id: int, queues: Iterable[PulledQueue]) -> None:
+    """Counts the messages of a pull, by topic."""
+    known = snapshot.current().queues
+    total = 0
+    for queue in queues:
+        if queue.rows:
+            total += len(queue.rows)
+            info = known.get(queue.queue)
+            if info is not None:
+                weight = sum(len(row[ROW_BODY]) for row in queue.rows if row[ROW_BODY] is not None)
+                series.pulled(
+                    topic_id=info.topic_id, group_id=group_id, messages=len(queue.rows), bytes=weight
+                )
+    PULLS.inc()
+    PULLED.inc(total)
 
 
 def sample() -> None:

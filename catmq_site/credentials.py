@@ -6,7 +6,8 @@ import os
 import secrets
 from collections.abc import Mapping
 
-from django.contrib.auth import authenticate, get_user_model
+from django.contrib.auth import get_user_model
+from django.contrib.auth.backends import ModelBackend
 
 from metadata import keys, snapshot
 from metadata.actors import Actor
@@ -31,6 +32,11 @@ def ensure(*, url: str, actor: Actor) -> None:
     }
     if written != known:
         _write(written)
+
+
+def known() -> dict[str, str]:
+    """What credentials.env holds, {} if there is none."""
+    return _read()
 
 
 def _read() -> dict[str, str]:
@@ -59,7 +65,8 @@ def _api_key(known: Mapping[str, str], *, actor: Actor) -> str:
 def _administrator(known: Mapping[str, str]) -> tuple[str, str]:
     """(name, password): the known one if it can log in, else a new one beside those that exist."""
     name, password = known.get("CATMQ_ADMIN_USER", ""), known.get("CATMQ_ADMIN_PASSWORD", "")
-    if name and authenticate(username=name, password=password):
+    # Asked directly: there is no request here whose attempts could be counted.
+    if name and ModelBackend().authenticate(None, username=name, password=password):
         return name, password
     users = get_user_model().objects
     name = f"admin-{secrets.token_hex(3)}" if users.filter(username="admin").exists() else "admin"

@@ -11,8 +11,21 @@ from dataclasses import dataclass
 from django.contrib.sessions.models import Session
 from django.utils import timezone
 
-from messagestore import batches, drains, instances, nodes, retention, topics
-from metadata import actors, alarms, audit, brokers, history, job_runs, moves, rebalance, snapshot
+from messagestore import batches, dead, drains, instances, lag, nodes, retention, topics
+from metadata import (
+    actors,
+    alarms,
+    audit,
+    brokers,
+    history,
+    job_runs,
+    moves,
+    rebalance,
+    redrives,
+    reports,
+    series,
+    snapshot,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +56,11 @@ def clean_up() -> int:
 def trim_alarms() -> int:
     """Deletes the alarms that nobody has raised for long."""
     return alarms.trim()
+
+
+def trim_dead() -> int:
+    """Forgets dead messages and redrives whose days are over."""
+    return dead.trim() + redrives.trim()
 
 
 def trim_batches() -> int:
@@ -76,6 +94,11 @@ def trim_job_runs() -> int:
     return job_runs.trim()
 
 
+def trim_reports() -> int:
+    """Deletes old reports."""
+    return reports.trim()
+
+
 def sweep_rebalances() -> int:
     """Rebalances the groups whose mark is set, or that have a queue without a reader; how many."""
     return rebalance.each({*rebalance.pending(), *rebalance.neglected()})
@@ -99,7 +122,26 @@ def forget_instances() -> int:
     return instances.forget()
 
 
+def record_lag() -> int:
+    """Records how far every subscription is behind, for lists and charts."""
+    snapshot.refresh()
+    return lag.record()
+
+
+def roll_up() -> int:
+    """Sums the minutes of charts up into quarters of an hour and days."""
+    return series.roll_up()
+
+
+def trim_series() -> int:
+    """Deletes the figures of charts that are older than they are kept."""
+    return series.trim()
+
+
 JOBS = {
+    "record_lag": Job("Record how far every group is behind", 1, record_lag),
+    "roll_up": Job("Sum up figures of minutes for charts of weeks and years", 5, roll_up),
+    "trim_series": Job("Delete old figures of charts", 10, trim_series),
     "sweep_rebalances": Job("Rebalance groups that nobody has rebalanced", 1, sweep_rebalances),
     "trim_history": Job("Delete old rebalances from the history", 5, trim_history),
     "forget_instances": Job("Forget long gone instances of broadcasting groups", 60, forget_instances),
@@ -107,6 +149,7 @@ JOBS = {
     "drop_tables": Job("Drop the tables of deleted topics and retired queues", 60, drop_tables),
     "clean_up": Job("Remove messages that are older or more than their topics keep", 10, clean_up),
     "trim_alarms": Job("Delete alarms that were not raised for 90 days", 24 * 60, trim_alarms),
+    "trim_dead": Job("Forget dead messages whose days are over", 60, trim_dead),
     "trim_batches": Job("Forget sent batches that no client repeats any more", 60, trim_batches),
     "note_heads": Job("Note how far the queues of each node are", 1, note_heads),
     "trim_audit": Job("Delete audit rows older than 400 days", 24 * 60, trim_audit),
@@ -114,6 +157,7 @@ JOBS = {
     "clear_sessions": Job("Delete expired web sessions", 24 * 60, clear_sessions),
     "trim_moves": Job("Delete moves of offsets older than 90 days", 60, trim_moves),
     "trim_job_runs": Job("Delete old records of job runs", 24 * 60, trim_job_runs),
+    "trim_reports": Job("Delete reports older than 400 days", 24 * 60, trim_reports),
 }
 
 

@@ -27,6 +27,7 @@ from messagestore import (
     failure_topics,
     nodes,
     queues,
+    redrives,
     remembered,
     subscriptions,
     topics,
@@ -35,7 +36,17 @@ from messagestore import (
 from messagestore.disks import DiskWatch
 from messagestore.heads import board
 from messagestore.partitions import Ahead
-from metadata import acknowledgements, brokers, consumers, history, leases, rates, rebalance, snapshot
+from metadata import (
+    acknowledgements,
+    brokers,
+    consumers,
+    history,
+    leases,
+    rates,
+    rebalance,
+    series,
+    snapshot,
+)
 from metadata.config import config
 from metadata.errors import CatmqError, MetadataUnavailable
 
@@ -85,6 +96,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
         Each("heads", watcher.nodes, heads_loop),
         Loop("metrics", 1.0, metrics.sample),
         Loop("nodes", 5.0, nodes.probe),
+        Loop("series", 3.0, series.flush, series.flush),
         Each("circuits", connections.in_use, circuit_loop),
         Loop("rates", 5.0, rates.count_processes),
         Loop("history", 2.0, history.catch_up),
@@ -92,6 +104,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
         leased("rebalances", 1.0, overdue.run_once, first=overdue.look),
         leased("unfinished", 30.0, finish_creations),
         leased("partitions", 5.0, Ahead().run_once),
+        leased("redrives", redrives.EVERY_S, redrives.Redriver().run_once),
         leased("disks", 5.0, DiskWatch().run_once),
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from catmq_site.databases import databases
@@ -22,6 +23,7 @@ INSTALLED_APPS = [
     "rest_framework",
     "drf_spectacular",
     "django_q",
+    "axes",
     "portal.apps.ConsoleConfig",  # django.contrib.admin on our site
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -40,7 +42,23 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "portal.middleware.SafePages",
+    "axes.middleware.AxesMiddleware",  # last: it answers a login that is refused
 ]
+AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = "overview"
+LOGOUT_REDIRECT_URL = "login"
+# After so many wrong passwords for one name from one address, none is tried for a quarter of an hour.
+AXES_FAILURE_LIMIT = 8
+AXES_COOLOFF_TIME = timedelta(minutes=15)
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_RESET_ON_SUCCESS = True
+AXES_LOCKOUT_TEMPLATE = "portal/locked_out.html"
+AXES_ENABLE_ADMIN = False
+AXES_VERBOSE = False
+AXES_DISABLE_ACCESS_LOG = True
+AXES_CLIENT_IP_CALLABLE = "portal.access.address_of"
 
 TEMPLATES = [
     {
@@ -51,6 +69,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "portal.access.known",
             ],
         },
     }
@@ -65,6 +84,7 @@ TIME_ZONE = "UTC"
 LANGUAGE_CODE = "en"
 USE_I18N = True
 LANGUAGES = (("en", "English"), ("zh-hans", "简体中文"))
+LANGUAGE_COOKIE_AGE = 365 * 86_400  # s
 STATIC_URL = "/static/"
 APPEND_SLASH = False
 # The API counts a body while it reads it and has its own limits (brokerapi); this one is for forms.
@@ -77,6 +97,9 @@ AUTH_PASSWORD_VALIDATORS = [
 ]
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = config.broker_url.startswith("https://")
+CSRF_COOKIE_HTTPONLY = True
+CSRF_FAILURE_VIEW = "portal.errors.csrf_failure"
 X_FRAME_OPTIONS = "DENY"
 
 REST_FRAMEWORK: dict[str, Any] = {

@@ -22,7 +22,11 @@ MOST_WAITING = 20  # tasks
 
 def connect() -> None:
     """Gives metadata its way to ask for background work; called once by every process that changes it."""
+    from catmq_site.jobs import JOBS
+
     rebalance.set_background(ask_for_rebalance)
+    listed = {name: job_runs.Listed(job.text, job.every_minutes) for name, job in JOBS.items()}
+    job_runs.announce(listed, ask_for_job)
 
 
 def ask_for_rebalance(group_id: int) -> None:
@@ -36,6 +40,11 @@ def ask_for_rebalance(group_id: int) -> None:
         return
     name = f"rebalance group {group_id}"
     async_task("catmq_site.tasks.run_rebalance", group_id, ms(database_now()), task_name=name)
+
+
+def ask_for_job(name: str) -> None:
+    """Has a worker of django-q run a scheduled job now."""
+    async_task("catmq_site.tasks.run_job", name, task_name=f"{name}, asked for")
 
 
 def run_rebalance(group_id: int, asked_at_ms: int) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 
 from messagestore import connections, tables
-from metadata import snapshot
+from metadata import clock_marks, snapshot
+from metadata.clock import database_now, ms
 from metadata.errors import CatmqError
+from metadata.rules.retention import clock_problem
 
 log = logging.getLogger(__name__)
 KEPT_HOURS = 48
@@ -15,7 +17,15 @@ MOST_CHUNKS = 200  # in one pass and node; what is left waits for the next pass
 
 
 def trim(*, hours: int = KEPT_HOURS, chunk: int = CHUNK) -> int:
-    """Forgets the batches of every node that were stored more than `hours` ago; how many. Bounded."""
+    """Forgets the batches of every node that were stored more than `hours` ago; how many. Bounded.
+
+    Nothing where a clock cannot be trusted: what looks old may have been sent a moment ago, and its repeat
+    would be stored again.
+    """
+    jumped = clock_marks.look(confirm=False)
+    if jumped is not None:
+        log.warning("Sent batches are trimmed later: %s", jumped)
+        return 0
     done = 0
     for node_id, info in snapshot.current().nodes.items():
         try:
@@ -26,6 +36,12 @@ def trim(*, hours: int = KEPT_HOURS, chunk: int = CHUNK) -> int:
 
 
 def _trim(node_id: int, hours: int, chunk: int) -> int:
+    with connections.node(node_id).reading() as session:
+        now = tables.now_ms(session)
+    problem = clock_problem(now_ms=now, reference_ms=ms(database_now()), newest_ms=None)
+    if problem is not None:
+        log.warning("Sent batches of node %d are trimmed later: %s", node_id, problem)
+        return 0
     done = 0
     for _ in range(MOST_CHUNKS):
         with connections.node(node_id).writing() as session:

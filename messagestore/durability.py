@@ -51,6 +51,19 @@ def settle(*, node_id: int) -> None:
         raise NodeUnavailable(fault.detail) from fault
 
 
+def head_of(*, queue: int) -> tables.Head | None:
+    """The head row of a queue when all messages below its head are durable; None if there is no row.
+
+    Raises NotFound (queue_not_found), NodeUnavailable.
+    """
+    node = connections.node_of(queue)
+    with node.reading() as session:
+        found = tables.read_head(session, queue=queue)
+    if found is not None:  # the barrier borrows a session of its own
+        confirm(node_id=node.info.id, heads={queue: found.head})
+    return found
+
+
 def _barrier(node_id: int) -> Rounds[Heads, None]:
     with _guard:
         if node_id not in _barriers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,12 +11,14 @@ from messagestore import connections, durability, tables
 from messagestore.density import left
 from messagestore.sessions import Session
 from messagestore.tables import Position
-from metadata import ownership
+from metadata import actors, ownership, readings, series
 from metadata.actors import Actor
-from metadata.errors import NodeUnavailable
+from metadata.errors import CatmqError, NodeUnavailable
 from metadata.ownership import QueueOwner
+from metadata.readings import Seen
 
 log = logging.getLogger(__name__)
+PASS_S = 50.0  # of one pass that records; the job comes every minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,40 @@ def group_offsets(*, group: str, actor: Actor) -> list[QueueLag]:
         except NodeUnavailable as error:
             log.warning("Lag on node %d is not known: %s", node_id, error.detail)
     return [lags.get(row) or _unknown(row) for row in owned]
+
+
+def record(*, pass_s: float = PASS_S) -> int:
+    """Records the lag of every subscription, those not seen for longest first; how many. One bounded pass.
+
+    In a broadcasting group the slowest instance counts. What a node that is away would tell stays.
+    """
+    ends_at = time.monotonic() + pass_s
+    count = 0
+    for group, subscriptions in readings.least_seen():
+        if time.monotonic() > ends_at:
+            break
+        try:
+            offsets = group_offsets(group=group, actor=actors.job("record_lag"))
+        except CatmqError as error:
+            log.warning("The lag of group %s is recorded later: %s", group, error.detail)
+            continue
+        count += series.record_lag(_backlogs(offsets, subscriptions))
+    return count
+
+
+def _backlogs(offsets: Sequence[QueueLag], subscriptions: Sequence[Seen]) -> list[series.Backlog]:
+    """How far a group is behind in each of its topics, where all of its queues answered."""
+    found = []
+    for one in subscriptions:
+        mine = [row for row in offsets if row.topic == one.topic]
+        if not mine or any(row.lag is None for row in mine):
+            continue
+        readers: dict[str | None, int] = {}
+        for row in mine:
+            readers[row.instance] = readers.get(row.instance, 0) + (row.lag or 0)
+        oldest = max(row.lag_ms or 0 for row in mine)
+        found.append(series.Backlog(one.id, one.group_id, one.topic_id, max(readers.values()), oldest))
+    return found
 
 
 def _of_node(node_id: int, rows: Sequence[QueueOwner]) -> dict[QueueOwner, QueueLag]:

@@ -47,6 +47,11 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
         return message_id(self.queue, self.offset)
 
 
+def masked(message: StoredMessage) -> StoredMessage:
+    """The outside of a message: what it says is left out, for people who may not read it."""
+    return msgspec.structs.replace(message, body=b"", headers=None)
+
+
 class Wanted(NamedTuple):
     """What a message that is looked for carries; None: anything. `body_part`: bytes in its body."""
 

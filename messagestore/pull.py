@@ -75,6 +75,9 @@ class PulledQueue(NamedTuple):
     low: int | None = None
     gap: tuple[int, int] | None = None
     stale: bool = False
+    origins: Sequence[
+        str | None
+    ] = ()  # of a failure topic's messages: where they came from (failures.Origin)
 
     @property
     def messages(self) -> list[StoredMessage]:
@@ -299,6 +302,7 @@ def _rows(
 ) -> PulledQueue:
     """What is there of the next `wanted` messages, without those that carry none of the tags."""
     durable = board.known(ask.queue)
+    origins: list[str | None] = []
     try:
         position, rows = tables.select_owned(
             session,
@@ -307,6 +311,7 @@ def _rows(
             end=ask.offset + wanted,
             most_bytes=_OVERSHOOT * budget.size,
             tags=tags,
+            origins=origins if snapshot.current().holds_failures(ask.queue) else None,
         )
     except faults.Final as fault:  # this queue's table is missing or was altered; the others go on
         suspects.report(ask.queue, offset=ask.offset, why=fault.detail)
@@ -322,8 +327,9 @@ def _rows(
     else:
         taken = budget.take(ask.queue, rows[:count])
         passed = len(taken)
-    suspects.delivered(ask.queue, next_offset=ask.offset + passed)
-    return PulledQueue(ask.queue, "ok", taken, ask.offset + passed, min(position.head, durable))
+    following, head = ask.offset + passed, min(position.head, durable)
+    suspects.delivered(ask.queue, next_offset=following)
+    return PulledQueue(ask.queue, "ok", taken, following, head, origins=origins[: len(taken)])
 
 
 def _explained(session: Session, ask: PullQueue, head: int) -> PulledQueue:

@@ -6,6 +6,8 @@ from messagestore import connections, tables
 from metadata import instances
 from metadata.subscriptions import EPOCHS_EACH, SubscriptionView
 
+CHUNK = 500  # rows in one transaction
+
 
 def insert(subscription: SubscriptionView) -> None:
     """Makes them where the subscription starts, for each instance of a broadcasting group."""
@@ -20,6 +22,19 @@ def insert(subscription: SubscriptionView) -> None:
                 latest=subscription.start == "latest",
                 instances=readers,
             )
+
+
+def close(subscription: SubscriptionView) -> None:
+    """Closes the queues of a failure topic that goes, and drops the retries that wait for their time."""
+    for node, mine in connections.by_node(subscription.queues):
+        with node.writing() as session:
+            for queue in mine:
+                tables.set_queue_state(session, queue=queue, state="retired")
+        for queue in mine:
+            gone = CHUNK
+            while gone == CHUNK:
+                with node.writing() as session:
+                    gone = tables.delete_waiting(session, queue=queue, most=CHUNK)
 
 
 def delete(subscription: SubscriptionView) -> None:

@@ -3,17 +3,18 @@
 There is no index but the primary key: one for each of them would be paid by every send (see
 docs/decisions/look-ups.md). Times bound the offsets by halving, because they never fall within a queue; what
 is left is read in chunks, each a statement of milliseconds that locks nothing: the heavier the messages, the
-fewer at once. A request reads so many offsets, or for so long, and says where to go on.
+fewer at once. A request reads so many offsets, or for so long, and says where to go on. As in
+pulls, only durable messages are found.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from messagestore import connections, tables
-from messagestore.messages import StoredMessage, Wanted, message_id, parse_message_id
+from messagestore import connections, durability, tables
+from messagestore.messages import StoredMessage, Wanted, masked, message_id, parse_message_id
 from messagestore.sessions import Session
 from messagestore.times import first_at
 from metadata import access, snapshot
@@ -31,11 +32,12 @@ MOST_S = 2.0
 @dataclass(frozen=True, slots=True)
 class Found:
     """Messages in the order of their queues, how many offsets were looked at for them, and the message id to
-    go on from (None: that was all)."""
+    go on from (None: that was all). `masked`: bodies and headers are left out: the actor may not."""
 
     messages: tuple[StoredMessage, ...]
     scanned: int
     next: str | None
+    masked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +60,12 @@ def search(
 ) -> Found:
     """At most `limit` messages that are all that is wanted, from the message id `after` on.
 
-    Needs `browse` on the topic. Raises NotFound (topic_not_found, queue_not_found), Invalid, NodeUnavailable.
+    Needs `browse` on the topic, or of a person to look. Raises NotFound (topic_not_found, queue_not_found),
+    Invalid, NodeUnavailable.
     """
-    access.require(actor, "browse", topic)
+    reads = access.require_look(actor, topic)
+    if wanted.body_part is not None and not reads:
+        access.require(actor, "browse", topic)  # what is found would tell what bodies say
     if not 1 <= limit <= config.max_pull_messages:
         raise Invalid.field("limit", f"{limit} is not within 1 and {config.max_pull_messages}")
     if None not in (times.from_ms, times.to_ms) and times.from_ms >= times.to_ms:  # type: ignore[operator]
@@ -76,7 +81,8 @@ def search(
     for one in queues:
         if one >= start_queue and not look.goes_on(one, start if one == start_queue else 0):
             break
-    return look.found()
+    found = look.found()
+    return found if reads else replace(found, messages=tuple(map(masked, found.messages)), masked=True)
 
 
 class _Look:
@@ -95,8 +101,11 @@ class _Look:
 
     def goes_on(self, queue: int, start: int) -> bool:
         """Looks through a queue from an offset on; whether there is room and time for the next one."""
+        head = durability.head_of(queue=queue)
+        if head is None:
+            return True
         with connections.node_of(queue).reading() as session:
-            for first, end in self._chunks(session, queue, start):
+            for first, end in self._chunks(session, queue, (max(start, head.low), head.head)):
                 if self._is_over():
                     self._next = message_id(queue, first)
                     return False
@@ -109,12 +118,8 @@ class _Look:
         full = len(self._messages) >= self._limit or self._bytes >= config.max_pull_bytes
         return full or self._scanned >= MOST_SCANNED or time.monotonic() > self._ends_at
 
-    def _chunks(self, session: Session, queue: int, start: int) -> Iterator[tuple[int, int]]:
-        """Offsets first … end-1, rising; none in declared gaps."""
-        head = tables.read_head(session, queue=queue)
-        if head is None:
-            return
-        bounds = max(start, head.low), head.head
+    def _chunks(self, session: Session, queue: int, bounds: tuple[int, int]) -> Iterator[tuple[int, int]]:
+        """Offsets first … end-1 within the bounds, rising; none in declared gaps."""
         if self._times.from_ms is not None:
             bounds = first_at(session, queue=queue, bounds=bounds, at_ms=self._times.from_ms), bounds[1]
         if self._times.to_ms is not None:

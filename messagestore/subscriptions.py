@@ -56,6 +56,8 @@ def _take_back(subscription: SubscriptionView, actor: Actor) -> bool:
         to_failures = subscriptions.to_failures(subscription)
         if to_failures is not None:
             _take_back(to_failures, actor)
+        if subscription.to_failures:
+            reader_rows.close(subscription)
         reader_rows.delete(subscription)
         subscriptions.remove(subscription.id, actor)
     except CatmqError as error:

@@ -10,6 +10,7 @@ from metadata.errors import Forbidden, Invalid
 
 RIGHTS = ("produce", "consume", "browse", "manage", "admin")
 TRUSTED = ("command", "job")
+LOOK = "look"  # of people in the portal: names, states, figures, and messages without what they say
 
 
 def may(actor: Actor, right: str, name: str) -> bool:
@@ -46,7 +47,16 @@ def require_grantable(actor: Actor, rights: Mapping[str, Sequence[str]]) -> None
 
 def sees(actor: Actor, name: str) -> bool:
     """Whether lists show `name` to the actor: any right will do."""
-    return any(may(actor, right, name) for right in RIGHTS)
+    return any(may(actor, right, name) for right in (*RIGHTS, LOOK))
+
+
+def require_look(actor: Actor, topic: str) -> bool:
+    """Raises Forbidden unless the actor may look at a topic's messages; whether it may read them whole."""
+    if may(actor, "browse", topic):
+        return True
+    if not may(actor, LOOK, topic):
+        require(actor, "browse", topic)
+    return False
 
 
 def check_rights(rights: dict[str, list[str]]) -> dict[str, list[str]]:

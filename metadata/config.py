@@ -8,6 +8,7 @@ system runs (retention, session time-outs, node states) is a column in metadata,
 from __future__ import annotations
 
 import difflib
+import inspect
 import os
 import re
 import secrets
@@ -29,6 +30,7 @@ HOME = Path(__file__).resolve().parent.parent
 PROCESSES = ("command", "broker", "jobs")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 EVERYWHERE = ("", "0.0.0.0", "[::]")  # noqa: S104  what stands for all addresses in `bind`
+MEANING = re.compile(r"^    (\w+): [^=]+ = .*?  # (.+)$", re.MULTILINE)
 BROKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 
 
@@ -69,6 +71,9 @@ class Config:
     # Room on nodes
     min_free_percent: int = 10  # with less of a node's disk free, nothing is stored there any more, percent
     alarm_free_percent: int = 20  # with less of it free, there is an alarm, percent
+    # Spark jobs
+    spark_master: str = "local[*]"  # where jobs run: local[N], spark://host:7077, yarn, k8s://…
+    spark_memory: str = "1g"  # memory of a job's driver, and of each executor, as Spark writes it
     # Limits of a request, shown by GET /api/v1
     request_max_bytes: int = 8 << 20  # a request on the wire, bytes
     request_max_unpacked_bytes: int = 16 << 20  # a request after gunzip, bytes
@@ -129,6 +134,11 @@ def load(environ: Mapping[str, str]) -> Config:
     made = _with_secrets(_with_address(config))
     _check_broker(made)
     return made
+
+
+def meanings() -> dict[str, str]:
+    """Field → what its comment says of it, for people."""
+    return dict(MEANING.findall(inspect.getsource(Config)))
 
 
 def variable_of(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Failure topics: the rows. One per subscription of a sharing group holds the messages its handlers failed at.
+"""Failure topics: the rows. One per subscription of a sharing group holds what its handlers failed at.
 
 plan (rows, creating) → tables and reader rows are made → make_ready. The group subscribes to it like to any
 topic, so rebalances, heartbeats, pulls and commits need to know nothing of it. What a crash leaves half made

@@ -1,18 +1,25 @@
-"""Records what jobs did: one row per run, kept for a month."""
+"""Records what jobs did: one row per run, kept for a month; what is running tells where it is."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from metadata import access, audit
+from metadata.actors import Actor
 from metadata.clock import before, database_now
+from metadata.errors import Conflict, NotFound
 from metadata.models import JobRun
-from metadata.transactions import reachable
+from metadata.transactions import reachable, transactional
 
 log = logging.getLogger(__name__)
 KEPT_DAYS = 30
+
+
+class Cancelled(Exception):
+    """The run ended because somebody wanted it to."""
 
 
 @dataclass(slots=True)
@@ -24,19 +31,88 @@ class Run:
     count: int | None = None
     detail: str = ""
 
+    def tell(self, stage: str, done: int, total: int) -> None:
+        """Says where the run is."""
+        with reachable():
+            JobRun.objects.filter(pk=self.id).update(stage=stage[:200], done=done, total=total)
+
+    def cancel_asked(self) -> bool:
+        """Whether somebody wants the run to end."""
+        with reachable():
+            return JobRun.objects.filter(pk=self.id, cancel_asked=True).exists()
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A job as the composition root announces it: what it does, in words, and how often."""
+
+    text: str
+    every_minutes: int
+
+
+@dataclass(slots=True)
+class _Known:
+    """The jobs of this installation, and who is asked to run one now."""
+
+    jobs: Mapping[str, Listed]
+    ask: Callable[[str], None] | None = None
+
+
+_known = _Known({})
+
+
+def announce(jobs: Mapping[str, Listed], ask: Callable[[str], None]) -> None:
+    """Says which jobs there are and who runs one when asked; called once, by the composition root."""
+    _known.jobs, _known.ask = jobs, ask
+
+
+def known() -> Mapping[str, Listed]:
+    """The jobs that were announced in this process, by name."""
+    return _known.jobs
+
+
+def ask(*, name: str, actor: Actor) -> None:
+    """Has a scheduled job run now, besides its schedule. Needs `admin`. Raises Forbidden, NotFound."""
+    access.require(actor, "admin", name, what="job")
+    if name not in _known.jobs or _known.ask is None:
+        raise NotFound(f"There is no job {name}.")
+    _note(name, actor)
+    _known.ask(name)
+
+
+@transactional
+def _note(name: str, actor: Actor) -> None:
+    audit.record(actor=actor, verb="run", kind="job", name=name, before=None, after=None)
+
 
 @contextmanager
-def record(name: str) -> Iterator[Run]:
-    """Writes a row: running, then done or failed. What the job raises stands in it and goes on."""
+def record(name: str, *, directory: str = "") -> Iterator[Run]:
+    """Writes a row: running, then done, failed or cancelled. What the job raises stands in it and goes on."""
     with reachable():
-        row = JobRun.objects.create(name=name, started_at=database_now())
+        row = JobRun.objects.create(name=name, started_at=database_now(), directory=directory)
     run = Run(row.pk, name)
     try:
         yield run
+    except Cancelled as stop:
+        _finish(run, state=JobRun.State.CANCELLED, detail=str(stop))
+        raise
     except BaseException as error:
         _finish(run, state=JobRun.State.FAILED, detail=f"{type(error).__name__}: {error}")
         raise
     _finish(run, state=JobRun.State.DONE, detail=run.detail)
+
+
+@transactional
+def cancel(*, id: int, actor: Actor) -> None:
+    """Asks a run to end; who follows it sees that soon. Needs `admin`. Raises NotFound, Conflict."""
+    row = JobRun.objects.filter(pk=id).first()
+    if row is None:
+        raise NotFound(f"There is no run {id} of a job.")
+    access.require(actor, "admin", row.name, what="job")
+    if row.state != JobRun.State.RUNNING:
+        raise Conflict(f"Run {id} of job {row.name} is {row.state} already.")
+    JobRun.objects.filter(pk=id).update(cancel_asked=True)
+    audit.record(actor=actor, verb="cancel", kind="job", name=row.name, before=None, after={"run": id})
 
 
 def _finish(run: Run, *, state: str, detail: str) -> None:

@@ -196,6 +196,12 @@ class Snapshot:
         topic = self.topics.get(topic_id)
         return topic_id if topic is None or topic.failure_of is None else topic.failure_of
 
+    def holds_failures(self, queue: int) -> bool:
+        """Whether a queue belongs to a failure topic."""
+        info = self.queues.get(queue)
+        topic = None if info is None else self.topics.get(info.topic_id)
+        return topic is not None and topic.failure_of is not None
+
     def subscription(self, group_id: int, topic_id: int) -> SubscriptionInfo | None:
         """The group's subscription to a topic, in any state."""
         return next((one for one in self.subscriptions_of(group_id) if one.topic_id == topic_id), None)

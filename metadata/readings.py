@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from django.db.models import F
+
 from metadata.clock import before, database_now
 from metadata.models import ConsumerGroupTopic, DbNode, Queue, Topic
 from metadata.subscriptions import EPOCHS_EACH
@@ -25,6 +27,16 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """A ready subscription, for the job that records its lag."""
+
+    id: int
+    group_id: int
+    topic_id: int
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """Some queues of a topic that a sweep has to deal with."""
 
@@ -38,6 +50,19 @@ def readings(topic_id: int) -> list[Reading]:
     columns = rows.order_by("group__name").values_list("pk", "group_id", "group__name", "state")
     with reachable():
         return [Reading(*row, base_epoch=row[0] * EPOCHS_EACH) for row in columns]
+
+
+def least_seen() -> list[tuple[str, list[Seen]]]:
+    """(group, its ready subscriptions), the groups whose lag was not recorded for longest first."""
+    rows = ConsumerGroupTopic.objects.filter(state="ready", group__deleted_at__isnull=True)
+    rows = rows.order_by(F("lag_at").asc(nulls_first=True), "pk")
+    found: dict[str, list[Seen]] = {}
+    with reachable():
+        for group, pk, group_id, topic_id, topic in rows.values_list(
+            "group__name", "pk", "group_id", "topic_id", "topic__name"
+        ):
+            found.setdefault(group, []).append(Seen(pk, group_id, topic_id, topic))
+    return list(found.items())
 
 
 def unready(older_than_s: float) -> list[Waiting]:

@@ -46,6 +46,7 @@ class SubscriptionView:
     created_at_ms: int
     queues: tuple[int, ...]
     delivery: Delivery
+    to_failures: bool = False  # its topic is the group's failure topic
 
     @property
     def base_epoch(self) -> int:
@@ -107,8 +108,8 @@ def check_failure_name(group: ConsumerGroup, topic: Topic) -> None:
     if other.failure_group is not None and other.failure_of is not None:
         whose = f"that of group {other.failure_group.name} and topic {other.failure_of.name} is"
     raise Conflict(
-        f"The failure topic of group {group.name} and topic {topic.name} would be called {name}, but {whose}: "
-        "give the group another name.",
+        f"The failure topic of group {group.name} and topic {topic.name} would be called {name}, "
+        f"but {whose}: give the group another name.",
         code=Code.ALREADY_EXISTS,
     )
 
@@ -335,4 +336,5 @@ def _as_view(row: ConsumerGroupTopic, queues: tuple[int, ...]) -> SubscriptionVi
         created_at_ms=ms(row.created_at),
         queues=queues,
         delivery=row.delivery,
+        to_failures=row.topic.kind == Topic.Kind.FAILURE,
     )

@@ -29,7 +29,9 @@ class Lost(Exception):
 
 
 class Node(Protocol):
-    """A connection to a node."""
+    """A connection to a node; `now` is its time in SQL, µs since 1970."""
+
+    now: str
 
     def rows(self, select: str, *, body: int | None) -> tuple[Rows, bool]:
         """What a SELECT gives, and whether that is all: after False only `close` may be called.
@@ -51,6 +53,8 @@ class Node(Protocol):
 
 class MySqlNode:
     """A connection to MySQL or MariaDB."""
+
+    now = "CAST(UNIX_TIMESTAMP(UTC_TIMESTAMP(3)) * 1000000 AS SIGNED)"
 
     def __init__(self, address: Address) -> None:
         import MySQLdb
@@ -114,6 +118,8 @@ class MySqlNode:
 class SqliteNode:
     """A connection to the file of an embedded node, which this can never change."""
 
+    now = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
+
     def __init__(self, address: Address) -> None:
         self._name = address.name
         try:
@@ -171,6 +177,11 @@ def connection(address: Address) -> Iterator[Node]:
         raise NodeError(f"node {address.name} was lost: {fault}") from None
     finally:
         node.close()
+
+
+def now_us(node: Node) -> int:
+    """The node's time, µs since 1970 UTC."""
+    return int(node.one(f"SELECT {node.now}")[0])
 
 
 def low_of(node: Node, queue: int) -> int:

@@ -32,7 +32,7 @@ KNOWN = (
     "messagesPerSecond",  # writing: messages a task sends a second, at most; default no limit
 )
 _LOWER = {name.lower(): name for name in KNOWN}
-IGNORED = ("path",)  # what Spark adds itself
+IGNORED = ("path", "checkpointlocation")  # what Spark hands on of its own
 
 Where = str | dict[int, int]
 

@@ -8,9 +8,9 @@ from brokerapi import draining, longpoll, metrics
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation
 from brokerapi.wire import consumers as wire
-from messagestore import membership, positions
+from brokerapi.wire import failures as wire_failures
+from messagestore import failures, membership, positions
 from metadata import consumers
-from metadata.errors import NotBuilt
 
 
 class Consumers(Endpoint):
@@ -89,8 +89,7 @@ class Pull(Endpoint):
         """Reads messages from positions on, waiting up to `wait_ms` for the first."""
         member, asked = call.consumer(consumer), call.read(wire.PULL)
         pulled = longpoll.pull_or_wait(consumer=member, asked=asked.asked())
-        metrics.PULLS.inc()
-        metrics.PULLED.inc(sum(len(queue.rows) for queue in pulled.queues))
+        metrics.count_pulled(member.group_id, pulled.queues)
         return call.answer(wire.pull_answer(pulled, call.kind))
 
 
@@ -109,7 +108,16 @@ class Commit(Endpoint):
 class Failures(Endpoint):
     """/consumers/{consumer}/failures"""
 
-    @operation("reportFailures", tag="consumers", status=501)
+    @operation(
+        "reportFailures",
+        tag="consumers",
+        request=wire_failures.FailuresRequest,
+        answer=wire_failures.FailuresAnswer,
+    )
     def post(self, call: Call, consumer: str) -> HttpResponse:
-        """Hands messages over for a later retry."""
-        raise NotBuilt("Retry topics are not built yet: a handler that fails stops its queue.")
+        """Hands messages over for a later retry; answered once that is stored. Harmless when repeated."""
+        member, asked = call.consumer(consumer), call.read(wire_failures.FAILURES)
+        report = failures.report(consumer=member, failures=asked.failures())
+        metrics.FAILURES.labels("retried").inc(len(report.retried))
+        metrics.FAILURES.labels("dead").inc(len(report.dead))
+        return call.answer(wire_failures.failures_answer(report))

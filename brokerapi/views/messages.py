@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from django.http import HttpResponse
 
 from brokerapi import draining, metrics
@@ -11,7 +9,7 @@ from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation
 from brokerapi.wire import messages as wire
 from messagestore import browse, publish, search
-from metadata.errors import CatmqError, Invalid, NotBuilt
+from metadata.errors import Invalid, NotBuilt
 
 
 class Messages(Endpoint):
@@ -22,10 +20,9 @@ class Messages(Endpoint):
         """Stores messages, each exactly once per `batch_id`; answered when they are durable."""
         asked = call.read(wire.SEND)
         draining.check()
-        fates = publish.publish(
-            topic=topic, messages=wire.new_messages(asked), batch_id=asked.batch_id, actor=call.actor
-        )
-        _count(fates)
+        messages = wire.new_messages(asked)
+        fates = publish.publish(topic=topic, messages=messages, batch_id=asked.batch_id, actor=call.actor)
+        metrics.count_sent(topic, fates, bytes=sum(len(message.body) for message in messages))
         return call.answer(wire.send_answer(fates))
 
     @operation("browseMessages", tag="messages", query=wire.BrowseQuery, answer=wire.MessagesAnswer)
@@ -56,13 +53,6 @@ class Message(Endpoint):
     def delete(self, call: Call, message_id: str) -> HttpResponse:
         """Recalls a delayed message."""
         raise NotBuilt("Delayed messages and their recall are not built yet.")
-
-
-def _count(fates: Sequence[publish.Receipt | CatmqError]) -> None:
-    refused = [fate.code for fate in fates if isinstance(fate, CatmqError)]
-    metrics.SENT.inc(len(fates) - len(refused))
-    for code in refused:
-        metrics.count_error(code)
 
 
 def _searched(call: Call, topic: str, asked: wire.BrowseQuery) -> search.Found:

@@ -8,7 +8,7 @@ from brokerapi import answers, serializers
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.plan_shapes import ReadPlanAnswer
 from brokerapi.schema import operation, page_of
-from brokerapi.wire.queries import ConfirmQuery, ListQuery
+from brokerapi.wire.queries import ConfirmQuery, TopicsQuery
 from messagestore import read_plans, topics
 from metadata import topics as topic_rows
 
@@ -17,11 +17,12 @@ class Topics(Endpoint):
     """/topics"""
 
     @operation(
-        "listTopics", tag="topics", query=ListQuery, answer=page_of("topics", serializers.TopicSummary)
+        "listTopics", tag="topics", query=TopicsQuery, answer=page_of("topics", serializers.TopicSummary)
     )
     def get(self, call: Call) -> HttpResponse:
         """The topics the key may do anything with, by name."""
-        page = topic_rows.page(window=call.window(), actor=call.actor)
+        kind = call.query(TopicsQuery).kind
+        page = topic_rows.page(window=call.window(TopicsQuery), kind=kind, actor=call.actor)
         return call.answer(answers.page("topics", page, answers.topic_summary))
 
     @operation(

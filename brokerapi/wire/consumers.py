@@ -13,7 +13,7 @@ from brokerapi.longpoll import Asked, Pulled
 from brokerapi.parsers import Body
 from brokerapi.wire.base import Answer, Id, Request, ShortText
 from brokerapi.wire.delivery import DeliverySettings, delivery_settings
-from brokerapi.wire.messages import StoredAnswer, stored_rows
+from brokerapi.wire.messages import StoredAnswer, stored_rows, with_origins
 from messagestore import positions
 from messagestore.positions import Claim, CommitOffset
 from messagestore.pull import PulledQueue, PullQueue
@@ -64,7 +64,7 @@ class HeartbeatRequest(Request, kw_only=True):
 
 
 class Assigned(Answer, kw_only=True, omit_defaults=True):
-    """A queue to own. `origin_topic`: its topic is a failure topic, with messages of that one to be retried."""
+    """A queue to own. `origin_topic`: its topic is a failure topic, and holds messages of that one."""
 
     topic: str
     queue: int
@@ -175,10 +175,11 @@ def pull_answer(pulled: Pulled, kind: formats.Format) -> PullAnswer:
 
 
 def _pulled(queue: PulledQueue, kind: formats.Format) -> PulledAnswer:
+    messages = stored_rows(queue.queue, queue.rows, kind)
     return PulledAnswer(
         queue=queue.queue,
         state=queue.state,
-        messages=stored_rows(queue.queue, queue.rows, kind),
+        messages=with_origins(messages, queue.origins) if queue.origins else messages,
         next_offset=queue.next_offset,
         head=queue.head,
         low=UNSET if queue.low is None else queue.low,

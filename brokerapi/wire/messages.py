@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, TypeVar
 from uuid import UUID
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, UnsetType, json
 
 from brokerapi import formats
 from brokerapi.parsers import Body
@@ -153,6 +153,16 @@ def _send_result(fate: Receipt | CatmqError) -> SendResult:
     return SendResult(fate.queue, fate.offset, message_id(fate.queue, fate.offset))
 
 
+class OriginAnswer(Answer, kw_only=True):
+    """Where a message to be retried came from; `error` is what its handler said the last time."""
+
+    topic: str
+    queue: int
+    offset: int
+    first_failed_at_ms: int
+    error: str
+
+
 class StoredAnswer(Answer, kw_only=False, omit_defaults=True, gc=False):
     """A stored message: `body` (text) or `body_base64` in JSON, `body_bytes` in MessagePack.
 
@@ -171,6 +181,15 @@ class StoredAnswer(Answer, kw_only=False, omit_defaults=True, gc=False):
     body: str | UnsetType = UNSET
     body_base64: bytes | UnsetType = UNSET
     body_bytes: bytes | UnsetType = UNSET
+    origin: OriginAnswer | UnsetType = UNSET  # of messages of a failure topic
+
+
+def with_origins(answers: list[StoredAnswer], origins: Sequence[str | None]) -> list[StoredAnswer]:
+    """The messages of a failure topic's queue, told where they came from."""
+    for answer, origin in zip(answers, origins, strict=True):
+        if origin is not None:
+            answer.origin = json.decode(origin, type=OriginAnswer)
+    return answers
 
 
 def stored(message: StoredMessage, kind: formats.Format, queue: int | UnsetType = UNSET) -> StoredAnswer:

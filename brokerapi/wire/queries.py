@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -15,6 +15,12 @@ class ListQuery(Request, kw_only=True):
     search: str = ""
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
     after: str = ""
+
+
+class TopicsQuery(ListQuery, kw_only=True):
+    """The same of topics of a kind."""
+
+    kind: Literal["normal", "failure"] = "normal"
 
 
 class ConfirmQuery(Request, kw_only=True):

@@ -15,6 +15,7 @@ from catmq_site import tasks
 from metadata import actors
 from metadata.actors import Actor
 from metadata.errors import CatmqError
+from metadata.job_runs import Cancelled
 
 REFUSED, LATER = 1, 3
 
@@ -36,6 +37,8 @@ class CatmqCommand(BaseCommand):
             self.run(**options)
         except CatmqError as error:
             raise CommandError(one_line(error), returncode=LATER if error.retriable else REFUSED) from None
+        except Cancelled as stop:
+            raise CommandError(str(stop), returncode=REFUSED) from None
         except DatabaseError as error:
             text = f"The metadata database cannot be used: {error}. Is it up? Did `manage.py prepare` run?"
             raise CommandError(text, returncode=LATER) from None

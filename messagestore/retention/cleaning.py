@@ -61,36 +61,43 @@ def clean(
     says that the clock is right; a job that finds that it jumped cleans nothing by age. Raises
     NotFound(topic_not_found), MetadataUnavailable.
     """
-    run = _Run(actor=actor, dry_run=dry_run, ends=time.monotonic() + (pass_s or float("inf")), say=progress)
+    ends = time.monotonic() + (pass_s or float("inf"))
+    run = Run(actor=actor, dry_run=dry_run, ends=ends, say=progress)
     chosen = topics.ready() if topic is None else [topics.named(name=topic, actor=actor)]
     for one in chosen:
         access.require(actor, "manage", one.name)
-    run.jumped = clock_marks.look(confirm=actor.kind != "job" and not dry_run)
+    jumped = clock_marks.look(confirm=actor.kind != "job" and not dry_run)
+    run.planner = lambda one: plan(one, record=not dry_run, jumped=jumped)
     if pass_s is not None:
         random.shuffle(chosen)  # so that every topic has its turn, also where a pass ends too early
-    for number, one in enumerate(chosen):
-        run.tell("planned topics:", number, len(chosen))
-        if time.monotonic() <= run.ends:
-            run.raise_lows(one)
-    if run.raised() and rest_s:
-        run.tell("waiting for pulls that began before, s:", 0, int(rest_s))
-        time.sleep(rest_s)
-    done = [run.remove(one) for one in run.found]
+    done = run.over(chosen, rest_s=rest_s)
     if not dry_run:
         _alarm(done)
     return done
 
 
-class _Run:
-    """One run over some topics."""
+class Run:
+    """One run over some topics; `planner` says what goes of each."""
+
+    planner: Callable[[TopicView], list[QueuePlan]]
 
     def __init__(self, *, actor: Actor, dry_run: bool, ends: float, say: Say | None) -> None:
         self.actor = actor
         self.dry_run = dry_run
         self.ends = ends
         self.say = say
-        self.jumped: str | None = None
         self.found: list[Cleaned] = []
+
+    def over(self, chosen: Sequence[TopicView], *, rest_s: float) -> list[Cleaned]:
+        """Raises `low`, waits until no pull is under way that began before, and removes what is below."""
+        for number, one in enumerate(chosen):
+            self.tell("planned topics:", number, len(chosen))
+            if time.monotonic() <= self.ends:
+                self.raise_lows(one)
+        if self.raised() and rest_s:
+            self.tell("waiting for pulls that began before, s:", 0, int(rest_s))
+            time.sleep(rest_s)
+        return [self.remove(one) for one in self.found]
 
     def tell(self, what: str, done: int, total: int) -> None:
         """Says how far it is."""
@@ -103,10 +110,7 @@ class _Run:
 
     def raise_lows(self, topic: TopicView) -> None:
         """Plans a topic and raises `low` in its queues; what goes unread is written down before."""
-        mine = [
-            Cleaned(one, problem=one.problem)
-            for one in plan(topic, record=not self.dry_run, jumped=self.jumped)
-        ]
+        mine = [Cleaned(one, problem=one.problem) for one in self.planner(topic)]
         if not self.dry_run:
             mine = [self._raise(one) for one in mine]
             self._audit(topic, mine)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from messagestore import connections, faults, tables
@@ -35,7 +35,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class QueuePlan:
-    """A queue and the offset to keep it from; `why` is age, size, or empty if nothing goes.
+    """A queue and the offset to keep it from; `why` is age, size, archive, or empty if nothing goes.
 
     `bytes` is an estimate of what is below that offset, of whole `partitions` or, without any, of rows.
     `notes` tell how the settings work out here, `hindrance` why one of them cannot be followed; with a
@@ -100,19 +100,34 @@ def plan(topic: TopicView, *, record: bool, jumped: str | None = None) -> list[Q
 
     Raises MetadataUnavailable. A node that does not answer, or a table that cannot be read, is a `problem`.
     """
+    return _each(topic, record, lambda planner: planner.plan(), jumped)
+
+
+def purge_plan(topic: TopicView, upto: Mapping[int, int]) -> list[QueuePlan]:
+    """The plans that keep each queue from an offset on, {queue: offset}; a queue not named is kept whole.
+
+    Raises what `plan` raises.
+    """
+    return _each(topic, False, lambda planner: planner.plan_purge(upto.get(planner.queue, 0)), None)
+
+
+def _each(
+    topic: TopicView, record: bool, wanted: Callable[[_Planner], QueuePlan], jumped: str | None
+) -> list[QueuePlan]:
     queues = [one for one in topic.queues if one.state in _KEPT]
     readers, away = _readers(topic, queues, record)
     plans = []
     for queue in queues:
-        blank = QueuePlan(topic.name, queue.queue, queue.number, queue.node, queue.node_id)
+        blank = QueuePlan(topic.name, queue.queue, queue.number, queue.node, queue.node_id, hindrance=jumped)
         if queue.node_id in away:
-            plans.append(replace(blank, problem=away[queue.node_id]))
+            plans.append(replace(blank, hindrance=None, problem=away[queue.node_id]))
             continue
         try:
             with connections.node(queue.node_id).reading() as session:
-                plans.append(_plan(session, topic, replace(blank, hindrance=jumped), readers))
+                found = _planner(session, topic, blank, readers)
+                plans.append(wanted(found) if isinstance(found, _Planner) else found)
         except CatmqError as error:
-            plans.append(replace(blank, problem=error.detail))
+            plans.append(replace(blank, hindrance=None, problem=error.detail))
     return plans
 
 
@@ -138,14 +153,15 @@ def _readers(topic: TopicView, queues: Sequence[QueueView], record: bool) -> tup
     return _Readers(groups, rows, active), away
 
 
-def _plan(session: Session, topic: TopicView, blank: QueuePlan, readers: _Readers) -> QueuePlan:
+def _planner(session: Session, topic: TopicView, blank: QueuePlan, readers: _Readers) -> _Planner | QueuePlan:
+    """What plans a queue, or the plan of one that nothing can be planned for."""
     head = tables.read_head(session, queue=blank.queue)
     if head is None:
         return replace(blank, problem=f"queue {blank.queue} has no head row on its node")
     if not 0 <= head.low <= head.head:
         return replace(blank, problem=f"low is {head.low} and the head {head.head}: run verify")
     parts = tables.list_partitions(session, queue=blank.queue)
-    return _Planner(session, topic, blank, readers, head=head, parts=parts).plan()
+    return _Planner(session, topic, blank, readers, head=head, parts=parts)
 
 
 class _Planner:
@@ -164,7 +180,7 @@ class _Planner:
         self._session = session
         self._topic = topic
         self._blank = blank
-        self._queue = blank.queue
+        self.queue = self._queue = blank.queue
         self._readers = readers
         self._head = head
         self._parts = parts
@@ -178,6 +194,21 @@ class _Planner:
         by_age = low if untrusted else self._by_age()
         by_size = self._by_size(spans)
         keep_from = min(max(low, by_age, by_size), head)
+        why = "" if keep_from == low else "age" if by_age >= by_size else "size"
+        return self._made(keep_from, why, spans, hindrance=untrusted)
+
+    def plan_purge(self, upto: int) -> QueuePlan:
+        """The plan to keep from an offset on, without what an active group has not read."""
+        low, head = self._head.low, self._head.head
+        unread = min(self._readers.kept_for(self._queue), default=head)
+        keep_from = max(low, min(upto, head, unread))
+        if keep_from < min(upto, head):
+            count = min(upto, head) - keep_from
+            self._notes.append(f"{count:,} archived messages stay: an active group has not read them")
+        return self._made(keep_from, "archive" if keep_from > low else "", self._spans(), hindrance=None)
+
+    def _made(self, keep_from: int, why: str, spans: Sequence[Span], *, hindrance: str | None) -> QueuePlan:
+        low, head = self._head.low, self._head.head
         dropped = [one for one in self._parts[:-1] if one.end <= keep_from]
         of_rows = sum(int(one.bytes * _share(one, keep_from)) for one in spans)
         return replace(
@@ -185,12 +216,12 @@ class _Planner:
             low=low,
             head=head,
             keep_from=keep_from,
-            why="" if keep_from == low else "age" if by_age >= by_size else "size",
+            why=why,
             partitions=len(dropped) if self._parts else None,
             bytes=sum(one.bytes for one in dropped) if self._parts else of_rows,
             unread=self._readers.losses(self._queue, low, keep_from),
             notes=tuple(self._notes),
-            hindrance=untrusted,
+            hindrance=hindrance,
         )
 
     def _spans(self) -> list[Span]:

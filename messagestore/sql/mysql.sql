@@ -398,6 +398,16 @@ SELECT batch_id, 0, CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED)
 SELECT batch_id, -1, CAST(UNIX_TIMESTAMP(died_at) * 1000 AS SIGNED)
   FROM dead_message WHERE batch_id IN ({batches})
 
+-- name: delete_waiting
+DELETE FROM delayed_message WHERE queue_id = :queue ORDER BY id LIMIT :most
+
+-- name: count_waiting
+SELECT queue_id, COUNT(*) FROM delayed_message WHERE queue_id IN ({queues}) GROUP BY queue_id
+
+-- name: list_waiting
+SELECT id, queue_id, CAST(UNIX_TIMESTAMP(due_at) * 1000 AS SIGNED), attempt, origin, msg_key, tag, LENGTH(body)
+  FROM delayed_message WHERE queue_id IN ({queues}) ORDER BY due_at, id LIMIT :most
+
 -- Dead messages (messagestore/dead.py). What is remembered of one in `sent_batch` has the queue -1. An INSERT
 -- whose queue is closed, missing or of another node epoch stores nothing.
 
@@ -439,8 +449,8 @@ SELECT :batch_id, :group_id, :topic_id, UTC_TIMESTAMP(3), :attempts, :error_clas
 SELECT id, group_id, topic_id, CAST(UNIX_TIMESTAMP(died_at) * 1000 AS SIGNED), attempts, error_class, error,
        origin, msg_key, tag, trace_id, LENGTH(body)
   FROM dead_message FORCE INDEX ({by})
- WHERE {where} AND died_at <= FROM_UNIXTIME(:until_ms / 1000)
-   AND (died_at < FROM_UNIXTIME(:until_ms / 1000) OR id < :below)
+ WHERE {where} AND died_at <= TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :until_ms * 1000 MICROSECOND
+   AND (died_at < TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :until_ms * 1000 MICROSECOND OR id < :below)
  ORDER BY died_at DESC, id DESC LIMIT :most
 
 -- name: summarize_dead
@@ -456,8 +466,8 @@ SELECT id, group_id, topic_id, CAST(UNIX_TIMESTAMP(died_at) * 1000 AS SIGNED), a
 
 -- name: select_dead_places
 SELECT id, CAST(UNIX_TIMESTAMP(died_at) * 1000 AS SIGNED) FROM dead_message FORCE INDEX ({by})
- WHERE {where} AND id <= :upto AND died_at >= FROM_UNIXTIME(:from_ms / 1000)
-   AND (died_at > FROM_UNIXTIME(:from_ms / 1000) OR id > :after)
+ WHERE {where} AND id <= :upto AND died_at >= TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :from_ms * 1000 MICROSECOND
+   AND (died_at > TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :from_ms * 1000 MICROSECOND OR id > :after)
  ORDER BY died_at, id LIMIT :most
 
 -- name: select_newest_dead

@@ -308,6 +308,17 @@ SELECT batch_id, 0, stored_at FROM delayed_message WHERE batch_id IN ({batches})
  UNION
 SELECT batch_id, -1, died_at FROM dead_message WHERE batch_id IN ({batches})
 
+-- name: delete_waiting
+DELETE FROM delayed_message
+ WHERE id IN (SELECT id FROM delayed_message WHERE queue_id = :queue ORDER BY id LIMIT :most)
+
+-- name: count_waiting
+SELECT queue_id, COUNT(*) FROM delayed_message WHERE queue_id IN ({queues}) GROUP BY queue_id
+
+-- name: list_waiting
+SELECT id, queue_id, due_at, attempt, origin, msg_key, tag, LENGTH(body)
+  FROM delayed_message WHERE queue_id IN ({queues}) ORDER BY due_at, id LIMIT :most
+
 -- Dead messages (messagestore/dead.py). What is remembered of one in `sent_batch` has the queue -1. An INSERT
 -- whose queue is closed, missing or of another node epoch stores nothing.
 

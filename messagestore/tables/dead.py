@@ -76,7 +76,7 @@ class ErrorCount(NamedTuple):
 
     topic_id: int
     error_class: str
-    count: int
+    messages: int
     first_ms: int
     last_ms: int
 

@@ -70,6 +70,35 @@ def select_failing(
     return [FailingRow(*row) for row in result.rows]
 
 
+class WaitingRow(NamedTuple):
+    """A copy that waits for its time."""
+
+    id: int
+    queue: int
+    due_at_ms: int
+    attempt: int
+    origin: str | None
+    key: str | None
+    tag: str | None
+    size: int
+
+
+def delete_waiting(session: Session, *, queue: int, most: int) -> int:
+    """Deletes messages that wait for a queue, at most so many; how many."""
+    return session.transact(step(session, "delete_waiting", queue=queue, most=most))[0].matched
+
+
+def count_waiting(session: Session, *, queues: Sequence[int]) -> dict[int, int]:
+    """{queue: how many messages wait for it}; queues for which none does are left out."""
+    return dict(rows_of(session, "count_waiting", queues=ids(queues))) if queues else {}
+
+
+def list_waiting(session: Session, *, queues: Sequence[int], most: int) -> list[WaitingRow]:
+    """At most so many messages that wait for some queues, by the time when they are due."""
+    rows = rows_of(session, "list_waiting", queues=ids(queues), most=most) if queues else ()
+    return [WaitingRow(*row) for row in rows]
+
+
 def find_copies(session: Session, *, batches: Sequence[bytes]) -> dict[bytes, StoredCopy]:
     """{batch id: what is remembered} of those copies that were stored on this node."""
     if not batches:

@@ -11,7 +11,7 @@ import metadata.models.fields
 class Migration(migrations.Migration):
     """Without a limit, as before."""
 
-    dependencies = (("metadata", "0007_delivery"),)
+    dependencies = (("metadata", "0008_failures"),)
 
     operations = (
         migrations.AddField(

@@ -9,6 +9,7 @@ from metadata.models.consumers import (
     Heartbeat,
     QueueOffset,
 )
+from metadata.models.failures import Redrive
 from metadata.models.groups import ConsumerGroup, ConsumerGroupTopic
 from metadata.models.keys import ApiKey
 from metadata.models.moves import OffsetMove
@@ -16,7 +17,10 @@ from metadata.models.nodes import DbNode
 from metadata.models.operations import AuditLog, ChangeCounter, ChangeLog, JobRun, Lease
 from metadata.models.queues import Queue
 from metadata.models.rebalances import Rebalance, RebalanceMove
+from metadata.models.reports import Report, ReportRow
+from metadata.models.series import Sample
 from metadata.models.topics import Topic
+from metadata.models.users import UserRights
 
 __all__ = [
     "Alarm",
@@ -41,5 +45,10 @@ __all__ = [
     "QueueOffset",
     "Rebalance",
     "RebalanceMove",
+    "Redrive",
+    "Report",
+    "ReportRow",
+    "Sample",
     "Topic",
+    "UserRights",
 ]

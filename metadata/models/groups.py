@@ -71,7 +71,8 @@ class ConsumerGroupTopic(models.Model):
     """A subscription: the group reads the topic.
 
     `active_at`: when a look at it last found a member, or that its positions had moved; `progress` is the sum
-    of all its positions at that look. Null: not looked at yet.
+    of all its positions at that look. Null: not looked at yet. `lag`, `lag_ms`: of all its queues together
+    and of the oldest unread message, as a job saw them at `lag_at`; for lists, null while not known.
     """
 
     class State(models.TextChoices):
@@ -109,6 +110,9 @@ class ConsumerGroupTopic(models.Model):
     fetch_max_wait_ms = models.PositiveIntegerField(null=True, blank=True)
     progress = models.BigIntegerField(default=0)
     active_at = models.DateTimeField(null=True, blank=True)
+    lag = models.BigIntegerField(null=True, blank=True)
+    lag_ms = models.BigIntegerField(null=True, blank=True)
+    lag_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField()
 
     class Meta:

@@ -29,7 +29,7 @@ class AuditLog(models.Model):
 
 
 class JobRun(models.Model):
-    """One run of a job."""
+    """One run of a job. `stage`, `done` and `total` say where it is; `directory` where a Spark job works."""
 
     class State(models.TextChoices):
         """A run whose process died stays `running`; its age tells."""
@@ -37,6 +37,7 @@ class JobRun(models.Model):
         RUNNING = "running"
         DONE = "done"
         FAILED = "failed"
+        CANCELLED = "cancelled"
 
     name = models.CharField(max_length=100)
     state = models.CharField(max_length=10, choices=State.choices, default=State.RUNNING)
@@ -44,13 +45,18 @@ class JobRun(models.Model):
     finished_at = models.DateTimeField(null=True, blank=True)
     count = models.BigIntegerField(null=True, blank=True)
     detail = models.TextField(blank=True)
+    stage = models.CharField(max_length=200, blank=True)
+    done = models.BigIntegerField(default=0)
+    total = models.BigIntegerField(default=0)
+    directory = models.CharField(max_length=1000, blank=True)
+    cancel_asked = models.BooleanField(default=False)
 
     class Meta:
         ordering = ("-id",)
         indexes = (models.Index(fields=("name", "id"), name="job_run_name"),)
         constraints = (
             models.CheckConstraint(
-                condition=Q(state__in=("running", "done", "failed")), name="job_run_state"
+                condition=Q(state__in=("running", "done", "failed", "cancelled")), name="job_run_state"
             ),
         )
 

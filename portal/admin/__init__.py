@@ -13,7 +13,9 @@ from portal.admin import (
     queues,
     rebalances,
     schedules,
+    series,
     topics,
+    users,
 )
 
 __all__ = [
@@ -27,5 +29,7 @@ __all__ = [
     "queues",
     "rebalances",
     "schedules",
+    "series",
     "topics",
+    "users",
 ]

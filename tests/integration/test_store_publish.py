@@ -15,8 +15,10 @@ from messagestore.tables import running
 from metadata import nodes, snapshot
 from metadata.actors import Actor, command
 from metadata.errors import CatmqError, Conflict, Forbidden, Invalid, NotFound, NoWritableQueue, StoreCorrupt
+from metadata.models import ClockMark
 from metadata.rules import routing
 from metadata.rules.slots import slot_of
+from tests.support.rows import long_ago
 
 ACTOR = command("test")
 
@@ -224,3 +226,13 @@ def test_only_old_batches_are_forgotten_in_chunks(node: str) -> None:
         send("orders", NewMessage(body=b"b"))
     assert batches.trim(hours=-1, chunk=3) == 7
     assert len(stored(queue)) == 7, "messages are not touched"
+
+
+def test_no_batch_is_forgotten_while_the_clock_cannot_be_trusted(node: str) -> None:
+    make_topic("orders", 1)
+    send("orders", NewMessage(body=b"a"))
+    assert batches.trim() == 0
+    ClockMark.objects.update(at=long_ago(seconds=3 * 86_400))  # as if the clock had gone so far since then
+    assert batches.trim(hours=-1) == 0
+    ClockMark.objects.all().delete()
+    assert batches.trim(hours=-1) == 1

@@ -75,6 +75,10 @@ class Stage:
                 offset = page[-1]["offset"] + 1
         return found
 
+    def lows(self, topic: str) -> dict[int, int]:
+        """Queue → the first offset that is kept."""
+        return {one["queue"]: one["low"] for one in self.admin.read_plan(topic)["queues"]}
+
     def execute(self, node: str, statement: str) -> list[tuple[Any, ...]]:
         """A statement on a node, past the broker."""
         if node == "maria":

@@ -43,7 +43,7 @@ def test_a_driver_that_is_killed_goes_on_where_it_was(
     stage: Stage, spark: SparkSession, tmp_path: Path
 ) -> None:
     topic = stage.topic("maria")
-    stage.fill(topic, 6_000)
+    stage.fill(topic, 3_000)
     sink = tmp_path / "out"
     first = start(stage, topic, tmp_path)
     until(lambda: len(list(sink.glob("_spark_metadata/*"))) >= 2, limit_s=START_S)
@@ -53,7 +53,7 @@ def test_a_driver_that_is_killed_goes_on_where_it_was(
     second = start(stage, topic, tmp_path, "--until-empty")
     assert second.wait(START_S) == 0
     found = spark.read.parquet(str(sink)).groupBy("queue", "offset").agg(F.count("*").alias("times"))
-    assert found.count() == 6_000
+    assert found.count() == 3_000
     assert found.where("times > 1").count() == 0
 
 

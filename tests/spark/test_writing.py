@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_tasks.writing import batch_id
+from spark_tasks.options import parsed
+from spark_tasks.writing import CatmqWriter, batch_id
 from tests.spark.stage import Stage
 
 
@@ -54,24 +57,20 @@ def test_the_same_run_again_stores_nothing_twice(stage: Stage, spark: SparkSessi
     assert len(stage.pulled(topic)) == 1_200
 
 
-def test_a_task_that_fails_half_way_and_is_tried_again_stores_once(
-    stage: Stage, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_task_that_fails_half_way_and_is_tried_again_stores_once(stage: Stage, spark: SparkSession) -> None:
     topic = stage.topic("main")
-    marker = tmp_path / "failed"
+    frame = rows(spark, 600, parts=1)
+    options = parsed({"topic": topic, "runId": "one run", "chunkMessages": "20"})
+    batches = frame.toArrow().to_batches(max_chunksize=50)
 
-    def fail_once(text: str) -> str:
-        if text == "body 450" and not marker.exists():
-            marker.touch()
-            raise RuntimeError("the first try ends here")
-        return text
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield from batches[:9]
+        raise RuntimeError("the first try ends here")
 
-    body = F.udf(fail_once)("body").alias("body")
-    frame = rows(spark, 600, parts=1).select("key", body, "headers")
-    with pytest.raises(PySparkException, match="the first try ends here"):
-        send(frame, topic, runId="one run", chunkMessages=20)  # a local master gives a task one try
-    assert 0 < len(stage.pulled(topic)) < 600
-    send(frame, topic, runId="one run", chunkMessages=20)
+    with pytest.raises(RuntimeError):
+        CatmqWriter(options, frame.schema, overwrite=False).write(broken())
+    assert 0 < len(stage.pulled(topic)) < 450
+    assert CatmqWriter(options, frame.schema, overwrite=False).write(iter(batches)).messages == 600
     times = Counter(one["body_bytes"] for one in stage.pulled(topic))
     assert len(times) == 600
     assert set(times.values()) == {1}

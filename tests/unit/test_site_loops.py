@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 
 import pytest
 
 from catmq_site.maintenance import Each, Loop, Loops
+from messagestore.heads import board
 
 LIMIT_S = 20.0
 
@@ -71,3 +73,18 @@ def test_a_loop_for_each_begins_when_its_member_comes_and_ends_when_it_goes() ->
     loops.stop(limit_s=LIMIT_S)
     assert {told.get(timeout=LIMIT_S) for _ in range(2)} == {("left", 1), ("left", 2)}
     assert "loop-one-1" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_the_watcher_of_heads_ends_at_once_although_nobody_waits_for_a_head() -> None:
+    looking = threading.Event()
+
+    def run_once() -> None:
+        looking.set()
+        board.somebody_within(LIMIT_S)
+
+    loops = Loops([Loop("heads", 3600.0, run_once)])
+    loops.start()
+    assert looking.wait(LIMIT_S)
+    begun = time.monotonic()
+    loops.stop(limit_s=LIMIT_S)
+    assert time.monotonic() - begun < LIMIT_S / 2

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 from dataclasses import fields
 from typing import Any
 
 from django.core.management.base import BaseCommand
 
 from metadata import config
-from metadata.config import Config, variable_of
+from metadata.config import Config, meanings, variable_of
 
 HEAD = """# Settings
 
@@ -19,7 +17,6 @@ An empty variable counts as not set; an unknown one that begins with `CATMQ_` is
 
 | variable | default | meaning |
 |---|---|---|"""
-FIELD = re.compile(r"^    (\w+): [^=]+ = .*?  # (.+)$", re.MULTILINE)
 
 
 class Command(BaseCommand):
@@ -35,10 +32,9 @@ class Command(BaseCommand):
 
 def page() -> str:
     """The whole page."""
-    meanings = dict(FIELD.findall(inspect.getsource(Config)))
+    said = meanings()
     rows = [
-        f"| `{variable_of(one.name)}` | {shown(one.default)} | {meanings[one.name]} |"
-        for one in fields(Config)
+        f"| `{variable_of(one.name)}` | {shown(one.default)} | {said[one.name]} |" for one in fields(Config)
     ]
     return "\n".join([HEAD, *rows, ""])
 

@@ -1,6 +1,7 @@
-"""steady.py TOPIC JOURNAL EVERY_MS QUEUE…: sends a message to each queue every EVERY_MS, evenly spread.
+"""steady.py TOPIC JOURNAL EVERY_MS FIRST QUEUE…: sends a message to each queue every EVERY_MS, evenly spread.
 
-Runs until SIGTERM and then waits for all receipts; see tests/support/journal.py for what it writes.
+The bodies are numbers, from FIRST on. Runs until SIGTERM and then waits for all receipts; see
+tests/support/journal.py for what it writes.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from tests.support.journal import Journal
 class Steady:
     """Sends by the clock, whatever became of earlier sends."""
 
-    def __init__(self, producer: Producer, journal: Journal, topic: str) -> None:
-        self.producer, self.journal, self.topic = producer, journal, topic
+    def __init__(self, producer: Producer, journal: Journal, topic: str, first: int) -> None:
+        self.producer, self.journal, self.topic, self.first = producer, journal, topic, first
         self.stopped = threading.Event()
 
     def run(self, queues: list[int], every_s: float) -> None:
@@ -31,7 +32,7 @@ class Steady:
             due = begun + number * every_s / len(queues)
             if self.stopped.wait(max(0.0, due - time.monotonic())):
                 return
-            self.send(queues[number % len(queues)], number, due)
+            self.send(queues[number % len(queues)], self.first + number, due)
             number += 1
 
     def send(self, queue: int, number: int, due: float) -> None:
@@ -59,10 +60,10 @@ class Steady:
 def main() -> None:
     """Runs until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(relativeCreated)d %(message)s")
-    topic, path, every_ms, *queues = sys.argv[1:]
+    topic, path, every_ms, first, *queues = sys.argv[1:]
     journal = Journal(path)
     with Producer() as producer:
-        steady = Steady(producer, journal, topic)
+        steady = Steady(producer, journal, topic, int(first))
         signal.signal(signal.SIGTERM, lambda *_: steady.stopped.set())
         journal.tell("up")
         steady.run([int(queue) for queue in queues], int(every_ms) / 1000)

@@ -21,6 +21,7 @@ from tests.support.server import alive
 from tests.support.terminal import Process
 from tests.support.waiting import until
 
+MOST_SENT = 10**9  # by one sender: the numbers of the next one begin above
 PROGRAMS = ROOT / "tests" / "acceptance" / "programs"
 
 
@@ -127,7 +128,8 @@ class Crowd:
     def send(self, every_ms: int) -> Sender:
         """Starts a sender of one message to each queue every so often."""
         journal = self.stage.directory / f"{self.group}-sender{len(self.senders) + 1}.jsonl"
-        words = [self.topic, str(journal), str(every_ms), *map(str, self.ids)]
+        first = len(self.senders) * MOST_SENT
+        words = [self.topic, str(journal), str(every_ms), str(first), *map(str, self.ids)]
         process = self.stage.terminal.start(str(PROGRAMS / "steady.py"), *words, name=journal.stem)
         self.senders.append(Sender(process, Tail(journal)))
         return self.senders[-1]

@@ -26,7 +26,7 @@ from tests.support.waiting import until
 QUEUES = 4
 EVERY_MS = 20
 SESSION_MS = 15_000
-SYNC_MS = 40  # by so much syncs of a node that is killed take longer
+SYNC_MS = 150  # by so much syncs of a node that is killed take longer
 LEAST_S = 0.25  # differences below it are the machine's
 # Usually a tenth of a second: nobody who asks other nodes, too, waits longer for the frozen one.
 FOUND_OUT_S = 1.0
@@ -65,11 +65,12 @@ class Played:
     crowd: Crowd
     members: list[Member] = field(default_factory=list)
 
-    def begin(self) -> Sender:
-        """Three members share the queues, and a sender sends."""
+    def begin(self, *, senders: int = 1) -> Sender:
+        """Three members share the queues, and senders send; the last of these."""
         self.members = [self.crowd.join() for _ in range(3)]
         self.crowd.await_shared(self.members)
-        sender = self.crowd.send(EVERY_MS)
+        for _ in range(senders):
+            sender = self.crowd.send(EVERY_MS * senders)
         self.more(3 * QUEUES)
         return sender
 
@@ -83,18 +84,21 @@ def run_killed(stage: Stage, pair: Pair, *, kills: int) -> None:
     """The node is killed with -9 under sends and immediate reads: what was acknowledged is handled.
 
     It has no binary log, so it shows messages before they are on disk, and its disk is slow, so that they are
-    shown for long: each kill comes while the log is being synced.
+    shown for long: each kill comes while the log is being synced. Several senders share each queue, so that
+    who sends again after a kill is another one than whose message had the place before.
     """
     disk = slow_sync(stage.directory)
     with own_server(stage, disk) as server:
         node = node_on(stage, pair, server)
         play = Played(stage, Crowd(stage, QUEUES, SESSION_MS, name="killed", node=node))
-        play.begin()
+        play.begin(senders=3)
         took: list[float] = []
         for number in range(1, kills + 1):
             disk.set(SYNC_MS)
             play.more(stage.rng.randrange(QUEUES, 50))
             until(disk.inside, limit_s=10, every_s=0.001)
+            due = time.monotonic() + stage.rng.uniform(0, SYNC_MS / 1000)
+            until(lambda due=due: time.monotonic() >= due, every_s=0.001)  # type: ignore[misc]
             os.kill(server.pid, signal.SIGKILL)
             until(lambda: not mariadb.is_alive(server), limit_s=10)
             disk.forget()

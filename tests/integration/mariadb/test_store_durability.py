@@ -17,12 +17,25 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from messagestore import batch_ids, connections, durability, lag, lanes, membership, positions, pull, topics
+from messagestore import (
+    batch_ids,
+    browse,
+    connections,
+    durability,
+    lag,
+    lanes,
+    membership,
+    positions,
+    pull,
+    search,
+    topics,
+)
 from messagestore import subscriptions as subscribing
-from messagestore.messages import NewMessage
+from messagestore.messages import NewMessage, Wanted
 from messagestore.positions import Claim
 from messagestore.publish import publish
 from messagestore.pull import PulledQueue, PullQueue
+from messagestore.search import Times
 from metadata import consumer_ids, consumers, groups, snapshot
 from metadata.actors import command
 from metadata.errors import CatmqError
@@ -160,15 +173,24 @@ def test_a_message_that_a_crash_may_take_back_is_not_served(
     offset, batch_id, calls = visible_only(server, disk, queue, background)
     pulling = background(reader.pull, offset)
     asking = background(lag.group_offsets, group="billing", actor=ACTOR)
+    at = {"topic": "orders", "queue": queue, "actor": ACTOR}
+    looks: list[Callable[[], Any]] = [
+        lambda: browse.by_offset(offset=offset, limit=10, **at),
+        lambda: browse.by_id(topic="orders", message_id=f"{queue}-{offset}", actor=ACTOR),
+        lambda: search.search(wanted=Wanted(), times=Times(), **at),
+    ]
+    looking = [background(look) for look in looks]
     barrier = durability._barrier(connections.node_of(queue).info.id)
-    # Both saw the message, and one leads the barrier that the other waits for, unless they answered already.
-    until(lambda: barrier.waiting() == 1 or pulling.done() or asking.done())
+    # All saw the message, and one leads the barrier that the others wait for, unless they answered already.
+    until(lambda: barrier.waiting() == 4 or any(one.done() for one in (pulling, asking, *looking)))
     lanes._lanes.clear()  # the repeat comes through another worker, where nobody sends
     repeating = background(send, b"lost", batch_id)
     with suppress(AssertionError):  # a moment for the repeat to get somewhere; nothing depends on it
         until(lambda: busy(server) + pulling.done() == 3 or repeating.done(), limit_s=1)
     kill(server)
     served, receipt, (known,), _ = map(settle, (pulling, repeating, asking, calls[1]))
+    for seen in map(settle, looking):
+        assert isinstance(seen, CatmqError) or all(one.offset < offset for one in seen.messages)
     assert calls[0].exception() is not None, "its commit was not acknowledged either"
     assert isinstance(served, CatmqError) or served.messages == []
     assert known.head in (None, offset), "nor is it counted"

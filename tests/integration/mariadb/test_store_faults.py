@@ -18,9 +18,10 @@ import pytest
 from messagestore import connections, nodes, suspects, tables, topics
 from messagestore.messages import NewMessage
 from messagestore.publish import publish
-from metadata import snapshot
+from metadata import secrets, snapshot
 from metadata.actors import command
 from metadata.errors import CatmqError, Code, Invalid, StoreCorrupt, TooLarge
+from metadata.models import DbNode
 from tests.support.mariadb import MariaDB
 from tests.support.waiting import until
 
@@ -311,3 +312,30 @@ def test_an_altered_table_is_named_with_what_to_do(bench: Bench) -> None:
     with pytest.raises(StoreCorrupt, match="missing or was altered: restore it"):
         bench.send()
     assert bench.head() == 3
+
+
+def test_an_account_that_lost_the_right_to_write_is_named_and_half_of_nothing_is_stored(
+    bench: Bench,
+) -> None:
+    user = f"'writer_{bench.queue}'@'127.0.0.1'"
+    bench.execute(f"CREATE USER {user} IDENTIFIED BY 'x'")
+    try:
+        bench.execute(f"GRANT ALL ON {{schema}}.* TO {user}")
+        sealed = secrets.encrypt("x")
+        DbNode.objects.update(username=f"writer_{bench.queue}", password_encrypted=sealed)
+        snapshot.forget()
+        connections.forget_all()
+        bench.send()
+        for right in ("INSERT", "UPDATE"):
+            bench.execute(f"REVOKE {right} ON {{schema}}.* FROM {user}")
+            connections.forget_all()
+            with pytest.raises(StoreCorrupt, match="account lacks a right") as caught:
+                bench.send()
+            assert not caught.value.retriable
+            bench.must_be_whole(6)
+        bench.execute(f"GRANT ALL ON {{schema}}.* TO {user}")
+        connections.forget_all()
+        bench.send()
+        bench.must_be_whole(9)
+    finally:
+        bench.execute(f"DROP USER {user}")

@@ -12,7 +12,7 @@ def main(topic: str, directory: str, *arguments: str) -> None:
     """Streams in small batches, so that a kill falls between two or into one."""
     home = Path(directory)
     spark = sessions.start("stream", master="local[1]", memory="512m")
-    reader = spark.readStream.format("catmq").option("topic", topic).option("maxOffsetsPerTrigger", 250)
+    reader = spark.readStream.format("catmq").option("topic", topic).option("maxOffsetsPerTrigger", 500)
     writer = (
         reader.load().writeStream.format("parquet").option("checkpointLocation", str(home / "checkpoint"))
     )

@@ -1,0 +1,119 @@
+"""Dead messages of a group, redrives of them, and what waits for a retry."""
+
+from __future__ import annotations
+
+from django.http import HttpResponse
+
+from brokerapi import dead_shapes as shapes
+from brokerapi.endpoint import Call, Endpoint
+from brokerapi.schema import operation, page_of
+from brokerapi.wire.queries import NewestQuery
+from messagestore import dead, failed, redrives
+from metadata import redrives as redrive_rows
+
+
+class DeadMessages(Endpoint):
+    """/groups/{group}/dead"""
+
+    @operation("listDead", tag="failures", query=shapes.DeadQuery, answer=shapes.DeadPageAnswer)
+    def get(self, call: Call, group: str) -> HttpResponse:
+        """The messages of which no retry is left, the newest first."""
+        asked = call.query(shapes.DeadQuery)
+        page = dead.page(
+            group=group,
+            topic=asked.topic,
+            error=asked.error,
+            after=asked.after,
+            limit=asked.limit,
+            actor=call.actor,
+        )
+        found = shapes.dead_messages(page.messages)
+        return call.answer({"messages": found, "next": page.next, "away": list(page.away)})
+
+    @operation("dropDead", tag="failures", query=shapes.DropQuery, answer=shapes.DroppedAnswer)
+    def delete(self, call: Call, group: str) -> HttpResponse:
+        """Drops dead messages for good: some, or all that match."""
+        asked = call.query(shapes.DropQuery)
+        count = dead.drop(
+            group=group,
+            ids=asked.list_of_ids(),
+            topic=asked.topic,
+            error=asked.error,
+            everything=asked.all,
+            actor=call.actor,
+        )
+        return call.answer({"dropped": count})
+
+
+class DeadSummary(Endpoint):
+    """/groups/{group}/dead/summary"""
+
+    @operation("countDead", tag="failures", query=shapes.SummaryQuery, answer=shapes.DeadSummaryAnswer)
+    def get(self, call: Call, group: str) -> HttpResponse:
+        """How many dead messages there are, by topic and kind of error."""
+        asked = call.query(shapes.SummaryQuery)
+        return call.answer(shapes.summary(dead.summary(group=group, topic=asked.topic, actor=call.actor)))
+
+
+class DeadMessage(Endpoint):
+    """/groups/{group}/dead/{message}"""
+
+    @operation("showDead", tag="failures", answer=shapes.WholeDeadAnswer)
+    def get(self, call: Call, group: str, message: str) -> HttpResponse:
+        """A dead message with headers and body."""
+        shown = dead.show(group=group, message=message, actor=call.actor)
+        return call.answer(shapes.whole(shown, call.kind))
+
+
+class RedriveDead(Endpoint):
+    """/groups/{group}/dead/redrive"""
+
+    @operation(
+        "redrive", tag="failures", request=shapes.RedriveCreate, answer=shapes.RedriveAnswer, status=201
+    )
+    def post(self, call: Call, group: str) -> HttpResponse:
+        """Begins to bring dead messages back; it goes on in the background."""
+        asked = call.fields(shapes.RedriveCreate)
+        everything = asked.pop("all", False)
+        made = redrives.request(group=group, everything=everything, actor=call.actor, **asked)
+        return call.created(shapes.redrive(made), "groups", group, "redrives", str(made.id))
+
+
+class Redrives(Endpoint):
+    """/groups/{group}/redrives"""
+
+    @operation(
+        "listRedrives", tag="failures", query=NewestQuery, answer=page_of("redrives", shapes.RedriveAnswer)
+    )
+    def get(self, call: Call, group: str) -> HttpResponse:
+        """The redrives of a group, the newest first."""
+        asked = call.query(NewestQuery)
+        rows = redrive_rows.page(group=group, limit=asked.limit + 1, after=asked.after, actor=call.actor)
+        shown = [shapes.redrive(one) for one in rows[: asked.limit]]
+        return call.answer({"redrives": shown, "next": shown[-1]["id"] if len(rows) > len(shown) else None})
+
+
+class Redrive(Endpoint):
+    """/groups/{group}/redrives/{redrive}"""
+
+    @operation("showRedrive", tag="failures", answer=shapes.RedriveAnswer)
+    def get(self, call: Call, group: str, redrive: int) -> HttpResponse:
+        """A redrive and how far it is."""
+        return call.answer(shapes.redrive(redrive_rows.named(group=group, redrive=redrive, actor=call.actor)))
+
+    @operation("stopRedrive", tag="failures", status=204)
+    def delete(self, call: Call, group: str, redrive: int) -> HttpResponse:
+        """Stops a redrive; what it has brought back stays so."""
+        redrive_rows.stop(group=group, redrive=redrive, actor=call.actor)
+        return call.done()
+
+
+class Failed(Endpoint):
+    """/groups/{group}/failed"""
+
+    @operation("listFailed", tag="failures", query=shapes.FailedQuery, answer=shapes.FailedAnswer)
+    def get(self, call: Call, group: str) -> HttpResponse:
+        """The messages that wait for a retry, those that are due first."""
+        asked = call.query(shapes.FailedQuery)
+        found = failed.waiting(group=group, topic=asked.topic, limit=asked.limit, actor=call.actor)
+        return call.answer(shapes.failed(found))

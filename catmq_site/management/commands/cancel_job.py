@@ -1,0 +1,24 @@
+"""manage.py cancel_job: asks a running Spark job to stop."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from catmq_site.management.base import CatmqCommand
+from metadata import job_runs
+
+
+class Command(CatmqCommand):
+    """Cancels a run of a job."""
+
+    help = "Asks a run of a Spark job to stop; what it has published stays whole."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """The command line."""
+        parser.add_argument("run", type=int, help="the run's id")
+
+    def run(self, **options: Any) -> None:
+        """Calls metadata.job_runs.cancel."""
+        job_runs.cancel(id=options["run"], actor=self.actor)
+        self.stdout.write(f"Run {options['run']} is asked to stop.")

@@ -1,0 +1,50 @@
+"""manage.py purge: removes from the nodes what an archive proves that it holds."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from catmq_site.management.base import LATER, CatmqCommand
+from catmq_site.management.commands.cleanup import problem_of, shown
+from messagestore import retention
+
+
+class Command(CatmqCommand):
+    """Purges a topic."""
+
+    help = (
+        "Removes the messages of a topic that an archive (job archive) holds, by dropping whole partitions. "
+        "Every file of the archive is checked first; a damaged one, or one of another installation, purges "
+        "nothing. What an active group has not read stays. Exit codes: 0 done, 1 refused, 3 a queue could "
+        "not be purged."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """The command line."""
+        parser.add_argument("topic")
+        parser.add_argument("--archive", type=Path, required=True, help="the archive's directory")
+        parser.add_argument("--dry-run", action="store_true", help="show what would go, and change nothing")
+        parser.add_argument(
+            "--no-rest",
+            action="store_true",
+            help="do not wait for pulls that began before: they may find rows gone, and repeat",
+        )
+
+    def run(self, **options: Any) -> None:
+        """Calls messagestore.retention.purge."""
+        found = retention.purge(
+            topic=options["topic"],
+            archive=options["archive"],
+            dry_run=options["dry_run"],
+            rest_s=0.0 if options["no_rest"] else retention.REST_S,
+            actor=self.actor,
+        )
+        self.stdout.write("\n".join(shown(found, dry_run=options["dry_run"])))
+        failed = sum(problem_of(one) is not None for one in found)
+        if failed:
+            text = f"{failed} of {len(found)} queues could not be purged."
+            raise CommandError(text, returncode=LATER)

@@ -1,0 +1,140 @@
+"""Starts Spark jobs as processes of their own, follows them, and takes in what they found.
+
+Nothing here imports Spark: a job is `python -m spark_tasks.jobs NAME DIRECTORY`, and speaks through files in
+its directory (spark_tasks/jobs/running.py names them). A job that dies leaves no manifest, so nothing of it
+counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from catmq_site import credentials
+from metadata import job_runs
+from metadata.config import HOME, config
+from metadata.errors import CatmqError, Code, Invalid
+from metadata.job_runs import Cancelled, Run
+
+LOOK_EVERY_S = 0.5
+PATIENCE_S = 20.0  # for a job that was asked to stop
+CANCELLED = 130
+Say = Callable[[str], None]
+Row = Mapping[str, Any]
+
+
+class JobFailed(CatmqError):
+    """A job could not do its work; the text is its own."""
+
+    code = Code.BUSY
+
+
+def run(name: str, *, settings: Row, inputs: object = None, say: Say | None = None) -> tuple[int, Path]:
+    """Runs a job to its end, recorded as a run of `spark_<name>`; (id of the run, the job's directory).
+
+    Raises Invalid if what Spark needs is not installed, JobFailed, job_runs.Cancelled.
+    """
+    environ = _environ()
+    directory = config.data_dir / "jobs" / f"{name}-{uuid.uuid4().hex[:12]}"
+    directory.mkdir(mode=0o700, parents=True)
+    given = {"master": config.spark_master, "memory": config.spark_memory, **settings}
+    (directory / "settings.json").write_text(json.dumps(given))
+    if inputs is not None:
+        (directory / "inputs.json").write_text(json.dumps(inputs))
+    with job_runs.record(f"spark_{name}", directory=str(directory)) as record:
+        _Process(name, directory, record, say or (lambda text: None)).follow(environ)
+        record.count = sum(len(rows) for rows in results(directory).values())
+    return record.id, directory
+
+
+def results(directory: Path) -> dict[str, list[dict[str, Any]]]:
+    """The results of a job that is done, by name. Raises JobFailed if they are not as it left them."""
+    manifest = json.loads((directory / "manifest.json").read_text())
+    found = {}
+    for one in manifest["results"]:
+        data = (directory / f"{one['name']}.jsonl").read_bytes()
+        if hashlib.sha256(data).hexdigest() != one["sha256"]:
+            raise JobFailed(f"The result {one['name']} in {directory} was changed after the job.")
+        found[one["name"]] = [json.loads(line) for line in data.splitlines()]
+    return found
+
+
+def _environ() -> dict[str, str]:
+    """The environment of jobs: where a broker is and with which key. Raises Invalid."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise Invalid("Spark is not installed: run script/setup --with-spark. Or use --engine direct.")
+    known = {**credentials.known(), **os.environ}
+    missing = [name for name in ("CATMQ_URL", "CATMQ_API_KEY") if not known.get(name)]
+    if missing:
+        raise Invalid(f"Set {' and '.join(missing)}: a job asks a broker where the messages are.")
+    paths = [str(HOME), str(HOME / "client" / "src"), os.environ.get("PYTHONPATH", "")]
+    ours = {name: known[name] for name in ("CATMQ_URL", "CATMQ_API_KEY")}
+    return {**os.environ, **ours, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+class _Process:
+    """A job's process, from its start to its end."""
+
+    def __init__(self, name: str, directory: Path, record: Run, say: Say) -> None:
+        self._name, self._directory, self._record, self._say = name, directory, record, say
+        self._asked_at: float | None = None
+
+    def follow(self, environ: Mapping[str, str]) -> None:
+        """Runs it to its end. Raises JobFailed, Cancelled."""
+        command = [sys.executable, "-m", "spark_tasks.jobs", self._name, str(self._directory)]
+        with (self._directory / "log").open("wb") as log:
+            process = subprocess.Popen(  # noqa: S603 - our own program
+                command, env=dict(environ), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        try:
+            while process.poll() is None and not self._is_late():
+                self._look()
+                time.sleep(LOOK_EVERY_S)
+        finally:
+            _end(process)
+        if process.returncode == 0:
+            return
+        words = _last_words(self._directory)
+        if self._asked_at is not None or process.returncode == CANCELLED:
+            raise Cancelled(words)
+        raise JobFailed(f"{words} (log: {self._directory / 'log'})")
+
+    def _is_late(self) -> bool:
+        """Whether it was asked to stop, and did not."""
+        return self._asked_at is not None and time.monotonic() - self._asked_at > PATIENCE_S
+
+    def _look(self) -> None:
+        with suppress(OSError, ValueError, KeyError):
+            value = json.loads((self._directory / "progress.json").read_text())
+            stage, done, total = value["stage"], value["done"], value["total"]
+            self._record.tell(stage, done, total)
+            self._say(f"{stage} {done:,} of {total:,}" if total else stage)
+        if self._asked_at is None and self._record.cancel_asked():
+            (self._directory / "cancel").touch()
+            self._asked_at = time.monotonic()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends what is left of a job: Java and the Python workers are in its process group."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _last_words(directory: Path) -> str:
+    """The last line of the log that the job itself wrote."""
+    lines = (directory / "log").read_text(errors="replace").splitlines()
+    mine = [line for line in lines if " failed: " in line or " was cancelled: " in line]
+    return mine[-1] if mine else (lines[-1] if lines else "The job ended without a word.")

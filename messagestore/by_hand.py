@@ -1,0 +1,33 @@
+"""Messages that people send from the portal: one at a time, with an audit row."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from messagestore import publish
+from messagestore.messages import NewMessage
+from messagestore.publish import Receipt
+from metadata import access, audit
+from metadata.actors import Actor
+from metadata.errors import CatmqError
+from metadata.transactions import transactional
+
+
+def send(*, topic: str, message: NewMessage, batch_id: UUID, actor: Actor, again: str = "") -> Receipt:
+    """Stores one message, once per `batch_id`; `again` is the id of the message that it repeats.
+
+    Needs `produce`. The audit row comes first and tells of the try: what is stored cannot be taken back.
+    Raises what `publish.publish` raises.
+    """
+    access.require(actor, "produce", topic)
+    _note(topic, message, again, actor)
+    (fate,) = publish.publish(topic=topic, messages=[message], batch_id=batch_id, actor=actor)
+    if isinstance(fate, CatmqError):
+        raise fate
+    return fate
+
+
+@transactional
+def _note(topic: str, message: NewMessage, again: str, actor: Actor) -> None:
+    after = {"key": message.key, "tag": message.tag, "bytes": len(message.body), "again": again or None}
+    audit.record(actor=actor, verb="send", kind="topic", name=topic, before=None, after=after)

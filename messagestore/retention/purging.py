@@ -1,0 +1,57 @@
+"""Purges: what an archive proves that it holds need not be kept on the nodes.
+
+What an active group has not read stays all the same: a group reads from the nodes, not from an archive.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from messagestore import archives, connections, tables
+from messagestore.archives import Archived
+from messagestore.retention.cleaning import REST_S, Cleaned, Run, Say
+from messagestore.retention.planning import purge_plan
+from metadata import access, snapshot, topics
+from metadata.actors import Actor
+from metadata.errors import Conflict
+from metadata.topics import TopicView
+
+
+def purge(
+    *,
+    topic: str,
+    archive: Path,
+    actor: Actor,
+    dry_run: bool = False,
+    rest_s: float = REST_S,
+    progress: Say | None = None,
+) -> list[Cleaned]:
+    """Removes what the archive holds of a topic, by dropping partitions. Needs `manage`.
+
+    For each queue what was done, or with `dry_run` would be. Every file of the archive is checked before.
+    Raises Conflict for an archive that is damaged or of other data, NotFound, NodeUnavailable.
+    """
+    found = topics.named(name=topic, actor=actor)
+    access.require(actor, "manage", topic)
+    held = archives.proven(archive, topic)
+    upto = _upto(found, held)
+    run = Run(actor=actor, dry_run=dry_run, ends=float("inf"), say=progress)
+    run.planner = lambda one: purge_plan(one, upto)
+    return run.over([found], rest_s=rest_s)
+
+
+def _upto(topic: TopicView, held: dict[int, list[Archived]]) -> dict[int, int]:
+    """{queue: the offset up to which the archive holds all that is kept}. Raises Conflict."""
+    ends = {}
+    for queue in topic.queues:
+        mine = held.get(queue.queue, [])
+        identity = snapshot.node_by_id(queue.node_id).identity
+        if any(one.identity != identity for one in mine):
+            raise Conflict(
+                f"The archive holds queue {queue.queue} of another installation: nothing is purged."
+            )
+        if mine:
+            with connections.node(queue.node_id).reading() as session:
+                head = tables.read_head(session, queue=queue.queue)
+            ends[queue.queue] = archives.covered(mine, head.low if head is not None else 0)
+    return ends

@@ -1,0 +1,96 @@
+"""Members of groups as rows of a list, and what rebalances did to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Count, Max
+
+from metadata.actors import Actor
+from metadata.clock import database_now, ms
+from metadata.listing.pages import Listed, Manner, Wanted, select
+from metadata.listing.topics import check_look
+from metadata.models import ConsumerGroupConsumer, Rebalance
+from metadata.transactions import reachable
+
+CONSUMERS = Manner(
+    search_in=("identity", "group__name", "process__address", "process__sdk"),
+    sorts={
+        "name": "identity",
+        "group": "group__name",
+        "heard": "heartbeat__last_seen",
+        "joined": "joined_at",
+    },
+    default="group",
+)
+REBALANCES = Manner(
+    search_in=("group__name", "cause"),
+    sorts={"at": "at", "group": "group__name", "pause": "longest"},
+    default="-at",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRow:
+    """A member in a list; `silent_ms` since its last heartbeat, by the database's clock."""
+
+    name: str
+    group: str
+    address: str
+    sdk: str
+    queues: int
+    silent_ms: int | None
+    joined_at_ms: int
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceRow:
+    """A rebalance in a list; `pause_ms` is the longest, None if nobody has taken a queue over yet."""
+
+    group: str
+    generation: int
+    cause: str
+    at_ms: int
+    moved: int
+    pause_ms: int | None
+
+
+def consumers(*, wanted: Wanted, actor: Actor) -> Listed[ConsumerRow]:
+    """All members of all groups, in three queries."""
+    check_look(actor)
+    rows = ConsumerGroupConsumer.objects.select_related("group", "process", "heartbeat")
+    annotated: Any = rows.annotate(held=Count("owned"))
+    found, total, page, pages = select(annotated, wanted=wanted, manner=CONSUMERS)
+    with reachable():
+        now_ms = ms(database_now())
+    return Listed(tuple(_consumer(row, now_ms) for row in found), total, page, pages)
+
+
+def _consumer(row: Any, now_ms: int) -> ConsumerRow:
+    beat = getattr(row, "heartbeat", None)
+    return ConsumerRow(
+        name=row.identity,
+        group=row.group.name,
+        address=row.process.address,
+        sdk=row.process.sdk,
+        queues=row.held,
+        silent_ms=now_ms - ms(beat.last_seen) if beat else None,
+        joined_at_ms=ms(row.joined_at),
+        timeout_ms=row.group.session_timeout_ms,
+    )
+
+
+def rebalances(*, wanted: Wanted, actor: Actor) -> Listed[RebalanceRow]:
+    """The rebalances of all groups, the latest first, in two queries."""
+    check_look(actor)
+    rows: Any = Rebalance.objects.select_related("group").annotate(
+        moved=Count("moves"), longest=Max("moves__pause_ms")
+    )
+    found, total, page, pages = select(rows, wanted=wanted, manner=REBALANCES)
+    return Listed(tuple(map(_rebalance, found)), total, page, pages)
+
+
+def _rebalance(row: Any) -> RebalanceRow:
+    return RebalanceRow(row.group.name, row.generation, row.cause, ms(row.at), row.moved, row.longest)

@@ -1,0 +1,129 @@
+"""What the system writes about itself, as rows of lists: audit log, alarms, runs of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Max, Q
+
+from metadata import access
+from metadata.actors import Actor
+from metadata.clock import ms
+from metadata.listing.pages import Listed, Manner, Wanted, select
+from metadata.listing.topics import check_look
+from metadata.models import Alarm, AuditLog, JobRun
+from metadata.transactions import reachable
+
+AUDIT = Manner(
+    search_in=("name", "actor_name", "verb", "kind"), sorts={"at": "id", "name": "name"}, default="-at"
+)
+ALARMS = Manner(
+    search_in=("name", "detail", "kind"),
+    sorts={"at": "last_at", "kind": "kind", "name": "name"},
+    default="-at",
+)
+RUNS = Manner(search_in=("name", "detail", "state"), sorts={"at": "id", "name": "name"}, default="-at")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    """One change: who, what, before and after."""
+
+    id: int
+    at_ms: int
+    actor_kind: str
+    actor: str
+    address: str
+    verb: str
+    kind: str
+    name: str
+    before: Mapping[str, Any] | None
+    after: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmRow:
+    """An alarm; `ended_at_ms` is None while it lasts."""
+
+    kind: str
+    name: str
+    detail: str
+    count: int
+    first_at_ms: int
+    last_at_ms: int
+    ended_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run of a job; `count` is how many things it did."""
+
+    name: str
+    state: str
+    started_at_ms: int
+    took_ms: int | None
+    count: int | None
+    detail: str
+
+
+def audit(*, wanted: Wanted, actor: Actor, name: str = "") -> Listed[AuditRow]:
+    """Changes, the latest first, or those of what is called `name`; addresses only for administrators."""
+    check_look(actor)
+    rows = AuditLog.objects.all()
+    if name:
+        rows = rows.filter(Q(name=name) | Q(name__startswith=f"{name}/") | Q(name__endswith=f"/{name}"))
+    found, total, page, pages = select(rows, wanted=wanted, manner=AUDIT)
+    full = access.may(actor, "admin", "*")
+    return Listed(tuple(_audit(row, full) for row in found), total, page, pages)
+
+
+def _audit(row: AuditLog, full: bool) -> AuditRow:
+    return AuditRow(
+        id=row.pk,
+        at_ms=ms(row.at),
+        actor_kind=row.actor_kind,
+        actor=row.actor_name,
+        address=row.address if full else "",
+        verb=row.verb,
+        kind=row.kind,
+        name=row.name,
+        before=row.before,
+        after=row.after,
+    )
+
+
+def alarms(*, wanted: Wanted, actor: Actor, lasting: bool = False) -> Listed[AlarmRow]:
+    """Alarms, the latest first; `lasting`: only those that have not ended."""
+    check_look(actor)
+    rows = Alarm.objects.filter(ended_at__isnull=True) if lasting else Alarm.objects.all()
+    found, total, page, pages = select(rows, wanted=wanted, manner=ALARMS)
+    return Listed(tuple(map(_alarm, found)), total, page, pages)
+
+
+def _alarm(row: Alarm) -> AlarmRow:
+    ended = ms(row.ended_at) if row.ended_at else None
+    return AlarmRow(row.kind, row.name, row.detail, row.count, ms(row.first_at), ms(row.last_at), ended)
+
+
+def runs(*, wanted: Wanted, actor: Actor) -> Listed[RunRow]:
+    """Runs of jobs, the latest first."""
+    check_look(actor)
+    found, total, page, pages = select(JobRun.objects.all(), wanted=wanted, manner=RUNS)
+    return Listed(tuple(map(_run, found)), total, page, pages)
+
+
+def last_runs(*, actor: Actor) -> dict[str, RunRow]:
+    """The last run of each job, by name."""
+    check_look(actor)
+    with reachable():
+        latest = (
+            JobRun.objects.order_by().values("name").annotate(last=Max("id")).values_list("last", flat=True)
+        )
+        return {row.name: _run(row) for row in JobRun.objects.filter(pk__in=list(latest))}
+
+
+def _run(row: JobRun) -> RunRow:
+    took = ms(row.finished_at) - ms(row.started_at) if row.finished_at else None
+    return RunRow(row.name, row.state, ms(row.started_at), took, row.count, row.detail)

@@ -1,0 +1,92 @@
+"""What the first page says: how much there is, who is behind, what failed; always as many queries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db.models import F, Sum
+
+from metadata.actors import Actor
+from metadata.clock import before, database_now
+from metadata.listing.operations import AlarmRow, RunRow, alarms, runs
+from metadata.listing.pages import Wanted
+from metadata.listing.topics import GroupRow, check_look, groups
+from metadata.models import (
+    ConsumerGroup,
+    ConsumerGroupConsumer,
+    ConsumerGroupTopic,
+    JobRun,
+    QueueOffset,
+    Topic,
+)
+from metadata.transactions import reachable
+
+MOST = 8  # groups, alarms or runs that are named
+DAY_S = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Counts, and the first few of what needs a look.
+
+    `unread` groups have queues that nobody owns although there are messages and they are not stopped.
+    """
+
+    topics: int
+    groups: int
+    members: int
+    lag: int
+    behind: tuple[GroupRow, ...]
+    unread: tuple[str, ...]
+    stopped: int
+    alarms: tuple[AlarmRow, ...]
+    alarm_count: int
+    failed_jobs: tuple[RunRow, ...]
+    failed_job_count: int
+
+
+def overview(*, actor: Actor) -> Overview:
+    """The figures of the first page. Raises Forbidden, MetadataUnavailable."""
+    check_look(actor)
+    behind = groups(wanted=Wanted(sort="-lag", rows=MOST), actor=actor)
+    lasting = alarms(wanted=Wanted(rows=MOST), actor=actor, lasting=True)
+    with reachable():
+        day_ago = before(database_now(), seconds=DAY_S)
+        failed = JobRun.objects.filter(state="failed", started_at__gte=day_ago).order_by("-id")
+        failed_count = failed.count()
+        lags = ConsumerGroupTopic.objects.filter(state="ready", lag__gt=0)
+        return Overview(
+            topics=Topic.objects.exclude(state="deleted").count(),
+            groups=ConsumerGroup.objects.filter(deleted_at__isnull=True).count(),
+            members=ConsumerGroupConsumer.objects.count(),
+            lag=lags.aggregate(all=Sum("lag"))["all"] or 0,
+            behind=tuple(one for one in behind.items if one.lag),
+            unread=_unread(),
+            stopped=ConsumerGroup.objects.filter(deleted_at__isnull=True, stopped=True).count(),
+            alarms=lasting.items,
+            alarm_count=lasting.total,
+            failed_jobs=_failed(actor, failed_count),
+            failed_job_count=failed_count,
+        )
+
+
+def _failed(actor: Actor, count: int) -> tuple[RunRow, ...]:
+    if not count:
+        return ()
+    recent = runs(wanted=Wanted(search="failed", rows=MOST), actor=actor)
+    return tuple(one for one in recent.items if one.state == "failed")
+
+
+def _unread() -> tuple[str, ...]:
+    """Running groups with unread messages in a queue that nobody owns, the first few by name."""
+    rows = QueueOffset.objects.filter(
+        owner__isnull=True,
+        group__stopped=False,
+        group__deleted_at__isnull=True,
+        group__mode="clustering",
+        queue__head_seen__gt=F("committed"),
+        group__subscriptions__lag__gt=0,
+        group__subscriptions__topic=F("queue__topic"),
+    )
+    names = rows.order_by("group__name").values_list("group__name", flat=True).distinct()
+    return tuple(names[:MOST])

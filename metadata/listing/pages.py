@@ -1,0 +1,74 @@
+"""How a list for people is cut: by page number, as they want to sort by more than the name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import Any, Generic, TypeVar
+
+from django.db.models import F, Model, Q, QuerySet
+from django.db.models.expressions import OrderBy
+
+from metadata.transactions import reachable
+
+M = TypeVar("M", bound=Model)
+V = TypeVar("V")
+PAGE_ROWS = 50
+MOST_SEARCH = 200  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What part of a list is wanted; `sort` is a column's key, with `-` in front for the largest first."""
+
+    search: str = ""
+    sort: str = ""
+    page: int = 1
+    rows: int = PAGE_ROWS
+
+
+@dataclass(frozen=True, slots=True)
+class Listed(Generic[V]):
+    """One page of a list; `total` counts all rows that fit the search."""
+
+    items: tuple[V, ...]
+    total: int
+    page: int
+    pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How one list is searched and sorted: fields that are searched, column key → field, the default sort."""
+
+    search_in: tuple[str, ...]
+    sorts: Mapping[str, str]
+    default: str
+
+
+def select(rows: QuerySet[M], *, wanted: Wanted, manner: Manner) -> tuple[list[M], int, int, int]:
+    """(rows of the page, all that fit, the page, how many pages), in two queries."""
+    if wanted.search:
+        text = wanted.search[:MOST_SEARCH]
+        rows = rows.filter(reduce(or_, (Q(**{f"{field}__icontains": text}) for field in manner.search_in)))
+    with reachable():
+        total = rows.count()
+        pages = max(1, -(-total // wanted.rows))
+        page = min(max(1, wanted.page), pages)
+        first = (page - 1) * wanted.rows
+        return (
+            list(rows.order_by(*_order(wanted.sort, manner))[first : first + wanted.rows]),
+            total,
+            page,
+            pages,
+        )
+
+
+def _order(sort: str, manner: Manner) -> list[Any]:
+    """Rows without a value come last either way; the key settles ties, so that pages do not overlap."""
+    known = sort if sort.removeprefix("-") in manner.sorts else manner.default
+    field = F(manner.sorts[known.removeprefix("-")])
+    first: OrderBy = field.desc(nulls_last=True) if known.startswith("-") else field.asc(nulls_last=True)
+    return [first, "pk"]

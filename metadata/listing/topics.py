@@ -1,0 +1,178 @@
+"""Topics and groups as rows of lists, with what a job saw of their lag and what was counted lately."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Case, Count, Max, Q, Sum, When
+
+from metadata import series
+from metadata.access import LOOK, may
+from metadata.actors import Actor
+from metadata.clock import ms
+from metadata.errors import Forbidden
+from metadata.listing.pages import Listed, Manner, Wanted, select
+from metadata.models import ConsumerGroup, ConsumerGroupConsumer, ConsumerGroupTopic, Queue, Topic
+from metadata.transactions import reachable
+
+TOPICS = Manner(
+    search_in=("name", "owners", "department", "remark"),
+    sorts={"name": "name", "lag": "worst", "days": "retention_days", "created": "created_at"},
+    default="name",
+)
+GROUPS = Manner(
+    search_in=("name", "owners", "department", "remark"),
+    sorts={"name": "name", "lag": "behind", "age": "oldest", "created": "created_at"},
+    default="name",
+)
+SUBSCRIPTIONS = Manner(
+    search_in=("group__name", "topic__name"),
+    sorts={"group": "group__name", "topic": "topic__name", "lag": "lag", "age": "lag_ms"},
+    default="group",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """A topic in a list; `lag` is that of its slowest group, None while no job has seen it."""
+
+    name: str
+    state: str
+    kind: str
+    queues: int
+    groups: int
+    lag: int | None
+    retention_days: int
+    owners: str
+    department: str
+    created_at_ms: int
+    minutes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A group in a list; `lag` of all its subscriptions together, `lag_ms` of the oldest unread message."""
+
+    name: str
+    mode: str
+    stopped: bool
+    members: int
+    topics: int
+    lag: int | None
+    lag_ms: int | None
+    owners: str
+    department: str
+    minutes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRow:
+    """A subscription in a list."""
+
+    group: str
+    topic: str
+    state: str
+    start: str
+    stopped: bool
+    stopped_queues: int
+    lag: int | None
+    lag_ms: int | None
+    created_at_ms: int
+
+
+def check_look(actor: Actor) -> None:
+    """Raises Forbidden unless the actor may see everything: lists for people are not for API keys."""
+    if not may(actor, LOOK, "*"):
+        raise Forbidden(f"{actor.kind} {actor.name} may not look at these lists.")
+
+
+def topics(*, wanted: Wanted, actor: Actor) -> Listed[TopicRow]:
+    """Topics that are not deleted, in five queries."""
+    check_look(actor)
+    rows = Topic.objects.exclude(state="deleted").annotate(worst=Max("subscriptions__lag"))
+    found, total, page, pages = select(rows, wanted=wanted, manner=TOPICS)
+    ids = [row.pk for row in found]
+    with reachable():
+        queues = _counts(Queue.objects.filter(topic__in=ids).exclude(state="retired"), "topic_id")
+        groups = _counts(ConsumerGroupTopic.objects.filter(topic__in=ids, state="ready"), "topic_id")
+    minutes = series.recent(topic_ids=ids)
+    items = tuple(_topic(row, queues, groups, minutes.get(row.pk, [])) for row in found)
+    return Listed(items, total, page, pages)
+
+
+def _counts(rows: Any, field: str) -> dict[int, int]:
+    return dict(rows.order_by().values_list(field).annotate(n=Count("pk")))
+
+
+def _topic(row: Any, queues: dict[int, int], groups: dict[int, int], minutes: list[int]) -> TopicRow:
+    return TopicRow(
+        name=row.name,
+        state=row.state,
+        kind=row.kind,
+        queues=queues.get(row.pk, 0),
+        groups=groups.get(row.pk, 0),
+        lag=row.worst,
+        retention_days=row.retention_days,
+        owners=row.owners,
+        department=row.department,
+        created_at_ms=ms(row.created_at),
+        minutes=tuple(minutes),
+    )
+
+
+def groups(*, wanted: Wanted, actor: Actor) -> Listed[GroupRow]:
+    """Groups that are not deleted, in five queries."""
+    check_look(actor)
+    ready = Q(subscriptions__state="ready")
+    rows = ConsumerGroup.objects.filter(deleted_at__isnull=True).annotate(
+        behind=Sum(Case(When(ready, then="subscriptions__lag"))),
+        oldest=Max("subscriptions__lag_ms", filter=ready),
+    )
+    found, total, page, pages = select(rows, wanted=wanted, manner=GROUPS)
+    ids = [row.pk for row in found]
+    with reachable():
+        members = _counts(ConsumerGroupConsumer.objects.filter(group__in=ids), "group_id")
+        topics = _counts(ConsumerGroupTopic.objects.filter(group__in=ids, state="ready"), "group_id")
+    minutes = series.pulled_by(group_ids=ids)
+    items = tuple(_group(row, members, topics, minutes.get(row.pk, [])) for row in found)
+    return Listed(items, total, page, pages)
+
+
+def _group(row: Any, members: dict[int, int], topics: dict[int, int], minutes: list[int]) -> GroupRow:
+    return GroupRow(
+        name=row.name,
+        mode=row.mode,
+        stopped=row.stopped,
+        members=members.get(row.pk, 0),
+        topics=topics.get(row.pk, 0),
+        lag=row.behind,
+        lag_ms=row.oldest,
+        owners=row.owners,
+        department=row.department,
+        minutes=tuple(minutes),
+    )
+
+
+def subscriptions(*, wanted: Wanted, actor: Actor, topic: str | None = None) -> Listed[SubscriptionRow]:
+    """Subscriptions of all groups, or those to one topic, in two queries."""
+    check_look(actor)
+    rows = ConsumerGroupTopic.objects.filter(group__deleted_at__isnull=True).select_related("group", "topic")
+    if topic is not None:
+        rows = rows.filter(topic__name=topic)
+    found, total, page, pages = select(rows, wanted=wanted, manner=SUBSCRIPTIONS)
+    return Listed(tuple(map(_subscription, found)), total, page, pages)
+
+
+def _subscription(row: ConsumerGroupTopic) -> SubscriptionRow:
+    return SubscriptionRow(
+        group=row.group.name,
+        topic=row.topic.name,
+        state=row.state,
+        start=row.start,
+        stopped=row.stopped or row.group.stopped,
+        stopped_queues=len(row.stopped_queues),
+        lag=row.lag,
+        lag_ms=row.lag_ms,
+        created_at_ms=ms(row.created_at),
+    )

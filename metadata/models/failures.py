@@ -1,0 +1,66 @@
+"""Redrive: dead messages that are being brought back."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+
+from metadata.models.fields import MAX_NAME, NameField
+from metadata.models.groups import ConsumerGroup
+
+
+class Redrive(models.Model):
+    """One request to bring dead messages of a group back, and how far it is.
+
+    Which: `chosen` ({node: rows}), or those of `topic_id` and `error_class` where given, none of them younger
+    than `bounds` ({node: the highest row when it was asked for}). `places` ({node: [died at in ms, row]}) is
+    how far it has come. What cannot be redriven is `skipped` and stays dead. Names of topics are for people.
+    """
+
+    class To(models.TextChoices):
+        """To the group's own failure topic, or back to the topic, where every group gets it."""
+
+        GROUP = "group"
+        TOPIC = "topic"
+
+    class State(models.TextChoices):
+        """A running one is taken up by any broker."""
+
+        RUNNING = "running"
+        DONE = "done"
+        STOPPED = "stopped"
+        FAILED = "failed"
+
+    group = models.ForeignKey(ConsumerGroup, on_delete=models.PROTECT, related_name="redrives")
+    topic_id = models.BigIntegerField(null=True)
+    topic = NameField(max_length=MAX_NAME, blank=True)
+    error_class = models.CharField(max_length=100, null=True)  # noqa: DJ001 - null: of every kind
+    chosen = models.JSONField(null=True)
+    to = models.CharField(max_length=5, choices=To.choices)
+    rate = models.PositiveIntegerField()  # messages a second
+    state = models.CharField(max_length=10, choices=State.choices, default=State.RUNNING)
+    bounds = models.JSONField(default=dict)
+    places = models.JSONField(default=dict)
+    total = models.BigIntegerField()
+    redriven = models.BigIntegerField(default=0)
+    skipped = models.BigIntegerField(default=0)
+    detail = models.CharField(max_length=1000, blank=True)
+    asked_by = NameField(max_length=MAX_NAME)
+    created_at = models.DateTimeField()
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ("-id",)
+        indexes = (
+            models.Index(fields=("group", "id"), name="redrive_group"),
+            models.Index(fields=("state",), name="redrive_state"),
+        )
+        constraints = (
+            models.CheckConstraint(condition=Q(to__in=("group", "topic")), name="redrive_to"),
+            models.CheckConstraint(
+                condition=Q(state__in=("running", "done", "stopped", "failed")), name="redrive_state_known"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"redrive {self.pk}"

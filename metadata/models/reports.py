@@ -1,0 +1,38 @@
+"""Report, ReportRow: what a report found, kept to be shown and compared."""
+
+from __future__ import annotations
+
+from django.db import models
+
+
+class Report(models.Model):
+    """One run of a report. `columns` are the names of what its rows hold, in order."""
+
+    name = models.CharField(max_length=100)
+    engine = models.CharField(max_length=20)  # spark, or direct: read from heads and partitions alone
+    made_at = models.DateTimeField()
+    settings = models.JSONField(default=dict)
+    columns = models.JSONField(default=list)
+    job_run = models.ForeignKey("JobRun", null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+
+    class Meta:
+        ordering = ("-id",)
+        indexes = (models.Index(fields=("name", "id"), name="report_name"),)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.pk}"
+
+
+class ReportRow(models.Model):
+    """A row of a report, by its number from 0."""
+
+    report = models.ForeignKey(Report, on_delete=models.CASCADE, related_name="rows")
+    number = models.PositiveIntegerField()
+    values = models.JSONField()
+
+    class Meta:
+        ordering = ("report", "number")
+        constraints = (models.UniqueConstraint(fields=("report", "number"), name="report_row_number"),)
+
+    def __str__(self) -> str:
+        return f"{self.report_id}: {self.number}"

@@ -1,0 +1,44 @@
+"""Sample: what went through a topic, or through a group's reading of it, within a step of time."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+
+
+class Sample(models.Model):
+    """Counts of one step: `step_s` seconds from `at` on.
+
+    `group_ref` 0: what was sent to the topic. Otherwise what that group pulled of it, and the highest lag
+    seen in the step. Ids instead of foreign keys: a sample outlives what it tells of, until it is trimmed.
+    """
+
+    class Step(models.IntegerChoices):
+        """Seconds; how long each is kept is in `metadata.series`."""
+
+        MINUTE = 60
+        QUARTER = 900
+        DAY = 86_400
+
+    step_s = models.PositiveIntegerField(choices=Step.choices, default=Step.MINUTE)
+    at = models.DateTimeField()
+    topic_ref = models.BigIntegerField()
+    group_ref = models.BigIntegerField(default=0)
+    messages = models.BigIntegerField(default=0)
+    bytes = models.BigIntegerField(default=0)
+    errors = models.BigIntegerField(default=0)
+    lag = models.BigIntegerField(null=True, blank=True)
+    lag_ms = models.BigIntegerField(null=True, blank=True)
+
+    class Meta:
+        ordering = ("at", "id")
+        constraints = (
+            models.UniqueConstraint(
+                fields=("step_s", "topic_ref", "group_ref", "at"), name="sample_step_of_what"
+            ),
+            models.CheckConstraint(condition=Q(step_s__in=(60, 900, 86_400)), name="sample_step"),
+        )
+        indexes = (models.Index(fields=("step_s", "at"), name="sample_step_at"),)
+
+    def __str__(self) -> str:
+        return f"{self.step_s} s from {self.at:%Y-%m-%d %H:%M}"

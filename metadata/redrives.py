@@ -1,0 +1,236 @@
+"""Redrives: requests to bring dead messages back, the rows. `messagestore.redrives` does the work.
+
+request → advance … → finish; or stop in between. A group has one running redrive at most, so that no two
+bring back the same message. Every step is a guarded update: what was stopped goes no further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from django.db.models import F
+
+from metadata import access, audit
+from metadata.actors import Actor, job
+from metadata.clock import before, database_now, ms
+from metadata.errors import Code, Conflict, Invalid, NotFound
+from metadata.locks import group_by_name, no_group
+from metadata.models import ConsumerGroup, Redrive
+from metadata.transactions import reachable, transactional
+
+DEFAULT_RATE = 200  # messages a second
+MAX_RATE = 10_000
+KEPT_DAYS = 30
+TARGETS = tuple(Redrive.To.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which dead messages: `rows` by node, or those of a topic and a kind of error where given."""
+
+    rows: Mapping[int, Sequence[int]] | None
+    topic_id: int | None
+    topic: str
+    error_class: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RedriveView:
+    """A redrive for people and for the store; `places` is how far it is: {node: (died at in ms, row)}."""
+
+    id: int
+    group: str
+    group_id: int
+    chosen: Chosen
+    to: str
+    rate: int
+    state: str
+    bounds: Mapping[int, int]
+    places: Mapping[int, tuple[int, int]]
+    total: int
+    redriven: int
+    skipped: int
+    detail: str
+    asked_by: str
+    created_at_ms: int
+    finished_at_ms: int | None
+
+
+@transactional
+def request(
+    *,
+    group: str,
+    chosen: Chosen,
+    to: str,
+    rate: int | None,
+    bounds: Mapping[int, int],
+    total: int,
+    actor: Actor,
+) -> RedriveView:
+    """A new redrive, running. Needs `manage` on the group.
+
+    Raises Invalid, NotFound, Conflict(in_use) while another one of the group runs.
+    """
+    access.require(actor, "manage", group, what="group")
+    check(to=to, rate=rate)
+    group_row = group_by_name(group)
+    other = group_row.redrives.filter(state=Redrive.State.RUNNING).first()
+    if other is not None:
+        raise Conflict(
+            f"Redrive {other.pk} of group {group} is running: wait for its end, or stop it.", code=Code.IN_USE
+        )
+    rows = chosen.rows
+    row = Redrive.objects.create(
+        group=group_row,
+        topic_id=chosen.topic_id,
+        topic=chosen.topic,
+        error_class=chosen.error_class,
+        chosen=None if rows is None else {str(node): sorted(mine) for node, mine in rows.items()},
+        to=to,
+        rate=rate or DEFAULT_RATE,
+        bounds={str(node): bound for node, bound in bounds.items()},
+        total=total,
+        asked_by=actor.name,
+        created_at=database_now(),
+    )
+    after = {"id": row.pk, "to": to, "topic": chosen.topic or None, "error": chosen.error_class}
+    audit.record(
+        actor=actor,
+        verb="redrive",
+        kind="dead",
+        name=group,
+        before=None,
+        after={**after, "messages": total},
+    )
+    return _view(row)
+
+
+def check(*, to: str, rate: int | None) -> None:
+    """Raises Invalid for a target or a rate that there cannot be."""
+    if to not in TARGETS:
+        raise Invalid.field("to", f"must be one of {', '.join(TARGETS)}")
+    if rate is not None and not 1 <= rate <= MAX_RATE:
+        raise Invalid.field("rate", f"must be 1 to {MAX_RATE} messages a second")
+
+
+@transactional
+def stop(*, group: str, redrive: int, actor: Actor) -> RedriveView:
+    """The redrive, stopped; what it has brought back stays so. Needs `manage`. Raises NotFound."""
+    access.require(actor, "manage", group, what="group")
+    row = group_by_name(group).redrives.filter(pk=redrive).first()
+    if row is None:
+        raise _missing(group, redrive)
+    running = Redrive.objects.filter(pk=redrive, state=Redrive.State.RUNNING)
+    if running.update(state=Redrive.State.STOPPED, finished_at=database_now()):
+        before_, after = {"state": "running"}, {"id": redrive, "state": "stopped", "redriven": row.redriven}
+        audit.record(actor=actor, verb="stop", kind="dead", name=group, before=before_, after=after)
+    row.refresh_from_db()
+    return _view(row)
+
+
+def page(*, group: str, actor: Actor, limit: int = 50, after: int | None = None) -> list[RedriveView]:
+    """The redrives of a group, the newest first, older than the one called `after`. Needs `manage`."""
+    with reachable():
+        rows = Redrive.objects.filter(group=_seen(group, actor)).select_related("group").order_by("-pk")
+        if after is not None:
+            rows = rows.filter(pk__lt=after)
+        return [_view(row) for row in rows[:limit]]
+
+
+def named(*, group: str, redrive: int, actor: Actor) -> RedriveView:
+    """One redrive. Needs `manage` on the group; raises NotFound(redrive_not_found)."""
+    with reachable():
+        row = Redrive.objects.filter(group=_seen(group, actor), pk=redrive).select_related("group").first()
+        if row is None:
+            raise _missing(group, redrive)
+        return _view(row)
+
+
+def _seen(group: str, actor: Actor) -> ConsumerGroup:
+    access.require(actor, "manage", group, what="group")
+    row = ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True).first()
+    if row is None or row.name != group:
+        raise no_group(group)
+    return row
+
+
+def running(limit: int = 100) -> list[RedriveView]:
+    """The redrives that are to go on, the oldest first."""
+    with reachable():
+        rows = Redrive.objects.filter(state=Redrive.State.RUNNING).select_related("group").order_by("pk")
+        return [_view(row) for row in rows[:limit]]
+
+
+def is_running(redrive: int) -> bool:
+    """Whether it is to go on."""
+    with reachable():
+        return Redrive.objects.filter(pk=redrive, state=Redrive.State.RUNNING).exists()
+
+
+@transactional
+def advance(
+    redrive: int, *, node: int, place: tuple[int, int], redriven: int, skipped: int, detail: str
+) -> None:
+    """Notes how far a redrive is on a node, and what the last step did; `detail` says what holds it up."""
+    row = Redrive.objects.select_for_update().filter(pk=redrive).first()
+    if row is None:
+        return
+    places = {**row.places, str(node): list(place)}
+    Redrive.objects.filter(pk=redrive).update(
+        places=places,
+        redriven=F("redriven") + redriven,
+        skipped=F("skipped") + skipped,
+        detail=detail[:1000],
+    )
+
+
+@transactional
+def finish(redrive: int, *, state: str, detail: str = "") -> None:
+    """Ends a running redrive, `done` or `failed`."""
+    rows = Redrive.objects.filter(pk=redrive, state=Redrive.State.RUNNING)
+    if rows.update(state=state, finished_at=database_now(), detail=detail[:1000]):
+        row = Redrive.objects.select_related("group").get(pk=redrive)
+        after = {"id": redrive, "state": state, "redriven": row.redriven, "skipped": row.skipped}
+        audit.record(
+            actor=job("redrives"),
+            verb="finish",
+            kind="dead",
+            name=row.group.name,
+            before={"state": "running"},
+            after=after,
+        )
+
+
+def trim(*, days: int = KEPT_DAYS, limit: int = 5_000) -> int:
+    """Deletes up to `limit` redrives that ended so many days ago; how many went."""
+    with reachable():
+        old = Redrive.objects.filter(finished_at__lt=before(database_now(), seconds=days * 86_400))
+        ids = list(old.order_by("pk").values_list("pk", flat=True)[:limit])
+        return Redrive.objects.filter(pk__in=ids).delete()[0]
+
+
+def _missing(group: str, redrive: int) -> NotFound:
+    return NotFound(f"Group {group} has no redrive {redrive}.", code=Code.REDRIVE_NOT_FOUND)
+
+
+def _view(row: Redrive) -> RedriveView:
+    rows = None if row.chosen is None else {int(node): tuple(mine) for node, mine in row.chosen.items()}
+    return RedriveView(
+        id=row.pk,
+        group=row.group.name,
+        group_id=row.group_id,
+        chosen=Chosen(rows, row.topic_id, row.topic, row.error_class),
+        to=row.to,
+        rate=row.rate,
+        state=row.state,
+        bounds={int(node): bound for node, bound in row.bounds.items()},
+        places={int(node): (at_ms, place) for node, (at_ms, place) in row.places.items()},
+        total=row.total,
+        redriven=row.redriven,
+        skipped=row.skipped,
+        detail=row.detail,
+        asked_by=row.asked_by,
+        created_at_ms=ms(row.created_at),
+        finished_at_ms=ms(row.finished_at) if row.finished_at else None,
+    )

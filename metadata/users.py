@@ -1,0 +1,194 @@
+"""People: accounts of the portal, and what each may do.
+
+administrator   an account marked as staff or superuser: everything
+owner           named among the owners of a topic or group: manages it, sends to it, reads its messages
+user            sees all names, states and figures; of messages the outside, unless a right says more
+
+Rights have the shape of an API key's: a right and patterns over names. As there, a pattern speaks of topics
+and groups alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib.auth import get_user_model, password_validation
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError
+
+from metadata import access, audit
+from metadata.actors import Actor
+from metadata.errors import Code, Conflict, Invalid, NotFound
+from metadata.models import ConsumerGroup, Topic, UserRights
+from metadata.transactions import reachable, transactional
+
+USER_NAME = re.compile(r"[A-Za-z0-9@][A-Za-z0-9@.+_-]{0,149}")
+OWNED = ("manage", "produce", "consume", "browse")  # what an owner may do with what is theirs
+EVERYTHING: Mapping[str, tuple[str, ...]] = {"admin": ("*",)}
+LOOK: Mapping[str, tuple[str, ...]] = {access.LOOK: ("*",)}
+
+
+@dataclass(frozen=True, slots=True)
+class UserView:
+    """An account for people; `rights` only where it is no administrator."""
+
+    name: str
+    email: str
+    administrator: bool
+    active: bool
+    rights: Mapping[str, tuple[str, ...]]
+    last_login_ms: int | None
+
+
+def actor_of(*, name: str, administrator: bool, address: str) -> Actor:
+    """The actor of a person who logged in. Raises MetadataUnavailable."""
+    if administrator:
+        return Actor(kind="user", name=name, address=address, rights={**EVERYTHING, **LOOK})
+    with reachable():
+        given = UserRights.objects.filter(name=name).values_list("rights", flat=True).first() or {}
+        owned = (*_owned(Topic.objects.exclude(state="deleted"), name), *_owned(_groups(), name))
+    rights = {right: tuple(patterns) for right, patterns in given.items()}
+    if owned:
+        rights |= {right: (*rights.get(right, ()), *owned) for right in OWNED}
+    return Actor(kind="user", name=name, address=address, rights={**rights, **LOOK})
+
+
+def _groups() -> Any:
+    return ConsumerGroup.objects.filter(deleted_at__isnull=True)
+
+
+def _owned(rows: Any, name: str) -> list[str]:
+    """The names of rows that name a user among their owners."""
+    named = rows.filter(owners__icontains=name).values_list("name", "owners")
+    return [one for one, owners in named if name in owner_names(owners)]
+
+
+def owner_names(text: str) -> list[str]:
+    """The single names of a list of owners.
+
+    >>> owner_names("ann, bob;cid dan")
+    ['ann', 'bob', 'cid', 'dan']
+    """
+    return [name for name in re.split(r"[\s,;]+", text) if name]
+
+
+def listed(*, actor: Actor) -> list[UserView]:
+    """All accounts, by name. Needs `admin`."""
+    access.require(actor, "admin", "*", what="user")
+    with reachable():
+        rights = dict(UserRights.objects.values_list("name", "rights"))
+        return [_view(row, rights.get(row.get_username(), {})) for row in _users().order_by("username")]
+
+
+def named(*, name: str, actor: Actor) -> UserView:
+    """The account called `name`. Needs `admin`; raises NotFound."""
+    access.require(actor, "admin", "*", what="user")
+    with reachable():
+        rights = UserRights.objects.filter(name=name).values_list("rights", flat=True).first()
+        return _view(_account(name), rights or {})
+
+
+@transactional
+def create(
+    *,
+    name: str,
+    password: str,
+    actor: Actor,
+    administrator: bool = False,
+    email: str = "",
+    rights: Mapping[str, Sequence[str]] | None = None,
+) -> UserView:
+    """A new account. Needs `admin`. Raises Invalid (name, password, rights), Conflict(already_exists)."""
+    access.require(actor, "admin", "*", what="user")
+    if not USER_NAME.fullmatch(name):
+        raise Invalid.field("name", "a user name has 1 to 150 characters from A-Z a-z 0-9 @ . + _ -")
+    _check_password(password, name)
+    values = _checked(rights)
+    if _users().filter(username=name).exists():
+        raise Conflict(f"User {name} exists already.", code=Code.ALREADY_EXISTS)
+    flags = {"is_staff": administrator, "is_superuser": administrator}
+    try:
+        row = get_user_model().objects.create_user(username=name, email=email, password=password, **flags)
+    except IntegrityError:
+        raise Conflict(f"User {name} exists already.", code=Code.ALREADY_EXISTS) from None
+    UserRights.objects.update_or_create(name=name, defaults={"rights": values})
+    after = {"administrator": administrator, "email": email, "rights": values}
+    audit.record(actor=actor, verb="create", kind="user", name=name, before=None, after=after)
+    return _view(row, values)
+
+
+@transactional
+def update(
+    *,
+    name: str,
+    actor: Actor,
+    administrator: bool,
+    active: bool,
+    rights: Mapping[str, Sequence[str]],
+    password: str = "",
+) -> UserView:
+    """The account with role, rights and state changed, and a new password if one is given. Needs `admin`.
+
+    Raises Invalid, NotFound, and Conflict(in_use) for the last administrator who would be none.
+    """
+    access.require(actor, "admin", "*", what="user")
+    values = _checked(rights)
+    row = _account(name)
+    if password:
+        _check_password(password, name)
+        row.set_password(password)
+    known = UserRights.objects.filter(name=name).values_list("rights", flat=True).first() or {}
+    before = {"administrator": _is_admin(row), "active": row.is_active, "rights": known}
+    row.is_staff = row.is_superuser = administrator
+    row.is_active = active
+    row.save()
+    was_one = before["administrator"] and before["active"]
+    if was_one and not _users().filter(is_superuser=True, is_active=True).exists():
+        raise Conflict(f"{name} is the last administrator.", code=Code.IN_USE)
+    UserRights.objects.update_or_create(name=name, defaults={"rights": values})
+    after = {"administrator": administrator, "active": active, "rights": values}
+    if password:
+        after["new_login_secret"] = True
+    audit.record(actor=actor, verb="update", kind="user", name=name, before=before, after=after)
+    return _view(row, values)
+
+
+def _users() -> Any:
+    return get_user_model().objects
+
+
+def _account(name: str) -> Any:
+    row = _users().filter(username=name).first()
+    if row is None:
+        raise NotFound(f"User {name} does not exist.")
+    return row
+
+
+def _check_password(password: str, name: str) -> None:
+    try:
+        password_validation.validate_password(password, get_user_model()(username=name))
+    except ValidationError as error:
+        raise Invalid.field("password", " ".join(error.messages)) from None
+
+
+def _checked(rights: Mapping[str, Sequence[str]] | None) -> dict[str, list[str]]:
+    given = {right: list(patterns) for right, patterns in (rights or {}).items() if patterns}
+    return access.check_rights(given) if given else {}
+
+
+def _is_admin(row: Any) -> bool:
+    return bool(row.is_superuser or row.is_staff)
+
+
+def _view(row: Any, rights: Mapping[str, Sequence[str]]) -> UserView:
+    return UserView(
+        name=row.get_username(),
+        email=row.email,
+        administrator=_is_admin(row),
+        active=row.is_active,
+        rights={right: tuple(patterns) for right, patterns in rights.items()},
+        last_login_ms=round(row.last_login.timestamp() * 1000) if row.last_login else None,
+    )

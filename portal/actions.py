@@ -1,0 +1,156 @@
+"""The one way to change something: a form, what it would do, a confirmation; then the verb.
+
+GET shows the form. A POST checks it and shows what would happen, changing nothing. Only a POST that confirms
+calls the verb, which checks rights again and writes the audit row. So nothing happens by a link, a reload or
+a form of another site, and whatever is dangerous shows its effect first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.utils.translation import gettext_lazy as lazy
+from django.views import View
+
+from metadata import access
+from metadata.actors import Actor
+from metadata.errors import CatmqError, Forbidden, MetadataUnavailable
+from portal import errors, pages
+from portal.access import actor
+from portal.tables import Table, Text
+
+WOULD = lazy("This is what would happen")
+
+
+class NoFields(forms.Form):
+    """The form of an action that needs to know nothing more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What an action would do: sentences, and perhaps a table or a text with its differences."""
+
+    effects: Sequence[Text] = ()
+    table: Table | None = None
+    diff: Sequence[tuple[str, str]] = field(default_factory=tuple)  # (sign, line)
+
+
+class Action(View):
+    """A page that does one thing. Subclasses say what: `heading`, `preview`, `run`, `back`."""
+
+    form_class: ClassVar[type[forms.Form]] = NoFields
+    right: ClassVar[str] = "manage"
+    what: ClassVar[str] = "topic"
+    section: ClassVar[str] = "topics"
+    button: ClassVar[Text] = ""
+    danger: ClassVar[bool] = False
+    says: ClassVar[Text] = WOULD
+    template: ClassVar[str] = "action"
+
+    actor: Actor
+
+    def heading(self) -> Text:
+        """The page's title."""
+        raise NotImplementedError
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What `run` would do with these fields. Raises CatmqError when it would be refused."""
+        raise NotImplementedError
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Does it; a sentence that says what was done."""
+        raise NotImplementedError
+
+    def back(self) -> str:
+        """The URL of the page that this action belongs to, where its effect is seen."""
+        raise NotImplementedError
+
+    def target(self) -> str:
+        """The name that the right must reach: the first word of the URL."""
+        return str(next(iter(self.kwargs.values()), "*"))
+
+    def word(self, name: str) -> str:
+        """A word of the URL."""
+        return str(self.kwargs[name])
+
+    def initial(self) -> dict[str, Any]:
+        """What the form starts with."""
+        return {
+            name: self.request.GET[name] for name in self.form_class.base_fields if name in self.request.GET
+        }
+
+    def words(self) -> dict[str, Any]:
+        """What else the template knows."""
+        return {}
+
+    def dispatch(self, request: HttpRequest, *args: Any, **words: Any) -> HttpResponseBase:
+        """Nobody gets further without the right."""
+        self.actor = actor(request)
+        access.require(self.actor, self.right, self.target(), what=self.what)
+        return super().dispatch(request, *args, **words)
+
+    def get(self, request: HttpRequest, **words: Any) -> HttpResponse:
+        """The form; or, where there is nothing to fill in, at once what would happen."""
+        if self.form_class is NoFields:
+            return self._ask(NoFields({}))
+        return self._show(self.form_class(initial=self.initial()))
+
+    def post(self, request: HttpRequest, **words: Any) -> HttpResponse:
+        """What would happen, or with `confirmed` the deed."""
+        form = self.form_class(request.POST)
+        if not form.is_valid():
+            return self._show(form, status=400)
+        if request.POST.get("confirmed") != "yes":
+            return self._ask(form)
+        try:
+            said = self.run(form.cleaned_data)
+        except (Forbidden, MetadataUnavailable):
+            raise
+        except CatmqError as error:
+            return self._refuse(form, error)
+        return self.done(said)
+
+    def done(self, said: Text) -> HttpResponse:
+        """After the deed: back to where its effect is seen, so that a reload repeats nothing."""
+        messages.success(self.request, str(said))
+        return HttpResponseRedirect(self.back())
+
+    def _ask(self, form: forms.Form) -> HttpResponse:
+        form.is_valid()
+        try:
+            preview = self.preview(form.cleaned_data)
+        except (Forbidden, MetadataUnavailable):
+            raise
+        except CatmqError as error:
+            return self._refuse(form, error)
+        return self._show(form, preview=preview)
+
+    def _refuse(self, form: forms.Form, error: CatmqError) -> HttpResponse:
+        named = [one for one in error.errors if one.field in form.fields]
+        for one in named:
+            form.add_error(one.field, one.message)
+        if not named:
+            form.add_error(None, error.detail)
+        return self._show(form, status=errors.status_of(error))
+
+    def _show(self, form: forms.Form, *, preview: Preview | None = None, status: int = 200) -> HttpResponse:
+        return pages.show(
+            self.request,
+            self.template,
+            self.heading(),
+            status=status,
+            form=form,
+            preview=preview,
+            section=self.section,
+            back=self.back(),
+            button=self.button,
+            danger=self.danger,
+            says=self.says,
+            **self.words(),
+        )

@@ -1,0 +1,23 @@
+"""Reports and their rows."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+
+from metadata.models import Report, ReportRow
+from portal.admin.readonly import ReadOnlyAdmin
+
+
+@admin.register(Report)
+class ReportAdmin(ReadOnlyAdmin):
+    """Reports, the newest first."""
+
+    list_display = ("id", "name", "engine", "made_at", "settings")
+    list_filter = ("name", "engine")
+
+
+@admin.register(ReportRow)
+class ReportRowAdmin(ReadOnlyAdmin):
+    """What reports found."""
+
+    list_display = ("report", "number", "values")

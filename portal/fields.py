@@ -1,0 +1,53 @@
+"""What forms share: the people behind a topic or group, and how a change of settings is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from django import forms
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as lazy
+
+from portal.actions import Preview
+from portal.tables import Column, Empty, code, plain, text
+from portal.templatetags.shapes import DASH
+
+
+class PeopleFields(forms.Form):
+    """Who answers for a topic or group."""
+
+    owners = forms.CharField(
+        label=lazy("Owners"),
+        required=False,
+        max_length=1000,
+        help_text=lazy("User names, separated by commas. They may manage it."),
+    )
+    department = forms.CharField(label=lazy("Department"), required=False, max_length=200)
+    alarm_emails = forms.CharField(label=lazy("Alarm e-mails"), required=False, max_length=1000)
+    remark = forms.CharField(
+        label=lazy("Remark"), required=False, max_length=10_000, widget=forms.Textarea(attrs={"rows": 3})
+    )
+
+
+def given(fields: Mapping[str, Any], *, without: Collection[str] = ()) -> dict[str, Any]:
+    """A form's fields as settings of a verb."""
+    return {name: value for name, value in fields.items() if name not in without}
+
+
+def changes(form: type[forms.Form], before: Mapping[str, Any], after: Mapping[str, Any]) -> Preview:
+    """Which settings change, from what to what."""
+    columns = (Column(_("Setting")), Column(_("Now")), Column(_("Then")))
+    labels = form.base_fields
+    rows = [
+        (text(labels[name].label), code(_shown(before.get(name))), code(_shown(value)))
+        for name, value in after.items()
+        if before.get(name) != value
+    ]
+    if not rows:
+        return Preview(effects=[_("Nothing changes.")])
+    return Preview(table=plain(columns, rows, Empty(_("Nothing changes."))))
+
+
+def _shown(value: Any) -> Any:
+    return DASH if value in (None, "") else value

@@ -1,0 +1,105 @@
+"""How the rows of lists look: states as badges, names as links, lag with a tone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from metadata.listing.topics import GroupRow
+from portal.pages import to
+from portal.tables import Cell, Text, badge, code, lasting, number, spark
+
+WORDS: dict[str, tuple[Text, str]] = {
+    "ready": (gettext_lazy("ready"), "ok"),
+    "creating": (gettext_lazy("being made"), "warn"),
+    "deleting": (gettext_lazy("being removed"), "warn"),
+    "read_write": (gettext_lazy("open"), "ok"),
+    "read_only": (gettext_lazy("read-only"), "warn"),
+    "draining": (gettext_lazy("draining"), "warn"),
+    "retired": (gettext_lazy("retired"), ""),
+    "offline": (gettext_lazy("offline"), "bad"),
+    "running": (gettext_lazy("running"), "ok"),
+    "stopped": (gettext_lazy("stopped"), "warn"),
+    "failed": (gettext_lazy("failed"), "bad"),
+    "done": (gettext_lazy("done"), "ok"),
+    "in": (gettext_lazy("in"), "ok"),
+    "out": (gettext_lazy("pulled out"), "warn"),
+    "alive": (gettext_lazy("alive"), "ok"),
+    "dead": (gettext_lazy("not heard"), "bad"),
+    "clustering": (gettext_lazy("clustering"), ""),
+    "broadcasting": (gettext_lazy("broadcasting"), ""),
+    "normal": (gettext_lazy("normal"), ""),
+    "failure": (gettext_lazy("failure"), ""),
+    "ok": (gettext_lazy("ok"), "ok"),
+    "low": (gettext_lazy("low"), "warn"),
+    "full": (gettext_lazy("full"), "bad"),
+    "earliest": (gettext_lazy("earliest"), ""),
+    "latest": (gettext_lazy("latest"), ""),
+    "away": (gettext_lazy("does not answer"), "bad"),
+    "user": (gettext_lazy("user"), ""),
+    "owner": (gettext_lazy("owner"), ""),
+    "administrator": (gettext_lazy("administrator"), "ok"),
+    "inactive": (gettext_lazy("inactive"), "warn"),
+}
+ALARMS: dict[str, Text] = {
+    "unread_dropped": gettext_lazy("dropped unread"),
+    "node_low": gettext_lazy("node nearly full"),
+    "node_full": gettext_lazy("node full"),
+    "not_cleaned": gettext_lazy("not cleaned"),
+}
+LATE_MS = 60_000
+
+
+def state(word: str) -> Cell:
+    """A state as a badge; a word that is not known is shown as it is."""
+    label, tone = WORDS.get(word, (word, ""))
+    return badge(label, tone)
+
+
+def alarm_kind(kind: str) -> Text:
+    """What an alarm is about."""
+    return ALARMS.get(kind, kind)
+
+
+def lag(value: int | None, href: str = "") -> Cell:
+    """Unread messages."""
+    return number(value, href)
+
+
+def age(value_ms: int | None) -> Cell:
+    """How old the oldest unread message is."""
+    return lasting(value_ms, "warn" if (value_ms or 0) > LATE_MS else "")
+
+
+def topic(name: str) -> Cell:
+    """A topic's name with its link."""
+    return code(name, to("topic", name))
+
+
+def group(name: str) -> Cell:
+    """A group's name with its link."""
+    return code(name, to("group", name))
+
+
+def behind(row: GroupRow) -> Sequence[Cell]:
+    """A group on the first page."""
+    return (group(row.name), lag(row.lag), age(row.lag_ms), number(row.members), spark(row.minutes))
+
+
+def of_audit(kind: str, name: str) -> Cell:
+    """What was changed, with a link to it if there is a page."""
+    first, _slash, second = name.partition("/")
+    pages: dict[str, Any] = {"topic": "topic", "group": "group", "node": "node"}
+    if kind in pages and "~" not in name:
+        return code(name, to(pages[kind], name))
+    if kind in ("subscription", "position") and second:
+        return code(name, to("group", first))
+    return code(name)
+
+
+def yes(value: bool) -> Cell:
+    """Yes or no."""
+    return badge(_("yes"), "ok") if value else badge(_("no"))

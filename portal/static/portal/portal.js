@@ -1,0 +1,102 @@
+// What the pages do beyond reading: refresh what is live, draw charts from their tables, keys, no double sends.
+"use strict";
+(() => {
+  const EVERY_MS = 5000;
+  const body = document.body;
+  let fresh = Date.now();
+  let failed = false;
+
+  // Live parts ask again on "tick", which comes only while somebody can see the page.
+  const tick = () => { if (!document.hidden) body.dispatchEvent(new CustomEvent("tick")); };
+  setInterval(tick, EVERY_MS);
+  document.addEventListener("visibilitychange", tick);
+  const stamp = () => {
+    const place = document.querySelector("[data-stamp]");
+    if (!place) return;
+    const text = failed ? place.dataset.away : place.dataset.stamp;
+    place.textContent = text.replace("{n}", Math.max(0, Math.round((Date.now() - fresh) / 1000)));
+    place.classList.toggle("bad-ink", failed);
+  };
+  setInterval(stamp, 1000);
+  body.addEventListener("htmx:afterSettle", () => { fresh = Date.now(); failed = false; stamp(); draw(); });
+  const fail = () => { failed = true; stamp(); };
+  body.addEventListener("htmx:responseError", fail);
+  body.addEventListener("htmx:sendError", fail);
+
+  // A chart's data is the table below it, so whoever cannot see the one can read the other.
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const number = (value) => (value === "" ? null : Number(value));
+  const clock = (at, all) => {
+    const text = new Date(at * 1000).toISOString();
+    return all.length > 1 && all[1] - all[0] >= 86400 ? text.slice(5, 10) : text.slice(11, 16);
+  };
+  const short = (value) => Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 }).format(value);
+  function columns(table) {
+    const data = [...table.tHead.rows[0].cells].map(() => []);
+    for (const row of table.tBodies[0].rows) [...row.cells].forEach((cell, n) => data[n].push(number(cell.dataset.value)));
+    return data;
+  }
+  function draw() {
+    if (typeof uPlot === "undefined") return;
+    for (const figure of document.querySelectorAll(".chart")) {
+      const place = figure.querySelector(".plot");
+      if (place.firstChild) continue;
+      const table = figure.querySelector("table");
+      const grid = { stroke: colour("--line"), width: 1 };
+      const axis = { stroke: colour("--soft"), grid, ticks: grid };
+      const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.trim());
+      const series = names.map((label, n) => n === 0
+        ? { label, value: (_, at) => (at === null ? "–" : new Date(at * 1000).toISOString().slice(5, 16).replace("T", " ")) }
+        : { label, stroke: colour(`--series-${n}`), width: 2, points: { show: false }, value: (_, v) => (v === null ? "–" : short(v)) });
+      const plot = new uPlot({
+        width: Math.max(240, figure.clientWidth), height: 190, series, cursor: { y: false },
+        tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
+        axes: [{ ...axis, values: (_, all) => all.map((at) => clock(at, all)) }, { ...axis, size: 56, values: (_, all) => all.map(short) }],
+        scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 1) * 1.08] } },
+      }, columns(table), place);
+      new ResizeObserver(() => { if (plot.root.isConnected) plot.setSize({ width: Math.max(240, figure.clientWidth), height: 190 }); }).observe(figure);
+    }
+  }
+
+  // Keys: "/" searches, "g" and a letter goes somewhere.
+  let before = "";
+  const typing = (target) => target.closest("input, textarea, select, [contenteditable]");
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
+    if (event.key === "/") {
+      const field = document.querySelector("[data-search]");
+      if (field) { event.preventDefault(); field.focus(); field.select(); }
+    } else if (before === "g") {
+      const link = document.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
+      if (link) location.assign(link.href);
+    }
+    before = event.key;
+  });
+
+  // What was sent once is not sent twice by a second click.
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (form.method !== "post") return;
+    if (form.dataset.sent) { event.preventDefault(); return; }
+    form.dataset.sent = "1";
+    for (const button of form.querySelectorAll("button")) setTimeout(() => { button.disabled = true; });
+  });
+  window.addEventListener("pageshow", () => {
+    for (const form of document.forms) { delete form.dataset.sent; for (const button of form.querySelectorAll("button")) button.disabled = false; }
+  });
+  document.addEventListener("change", (event) => {
+    if (event.target.matches("[data-submit]")) event.target.form.requestSubmit();
+  });
+  document.addEventListener("click", (event) => {
+    const place = event.target.closest("[data-copy]");
+    if (place && navigator.clipboard) navigator.clipboard.writeText(document.getElementById(place.dataset.copy).textContent);
+  });
+  // On a wide screen the navigation is open whatever was clicked.
+  const menu = document.querySelector(".side details");
+  const wide = matchMedia("(min-width: 861px)");
+  const fit = () => { if (menu) menu.open = wide.matches; };
+  wide.addEventListener("change", fit);
+  fit();
+  draw();
+  stamp();
+})();

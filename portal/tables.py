@@ -1,0 +1,169 @@
+"""The one way to show a list: columns, rows of cells, search, sort and pages; the URL holds its state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+from django.http import HttpRequest
+from django.utils.functional import Promise
+
+from metadata.listing.pages import Listed, Wanted
+
+V = TypeVar("V")
+Text = str | Promise
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One value: `kind` says how templates/portal/cell.html shows it; `tone` is ok, warn, bad or ''."""
+
+    value: Any
+    kind: str = "text"
+    href: str = ""
+    tone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column; `key` is what the URL sorts by, '' if it cannot be sorted; `right`: numbers."""
+
+    label: Text
+    key: str = ""
+    right: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A column's heading with its link: the first click sorts the usual way round, the second the other."""
+
+    label: Text
+    right: bool
+    href: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Empty:
+    """What an empty list says: why, and what to do next, with a command to paste."""
+
+    text: Text
+    command: str = ""
+    href: str = ""
+    link: Text = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A list, ready for templates/portal/table.html."""
+
+    heads: Sequence[Head]
+    rows: Sequence[Sequence[Cell]]
+    empty: Empty
+    total: int | None = None
+    page: int = 1
+    pages: int = 1
+    previous: str = ""
+    following: str = ""
+    caption: Text = ""
+    keep: Sequence[tuple[str, str]] = field(default_factory=tuple)
+
+
+def text(value: Any, href: str = "") -> Cell:
+    """Plain text, perhaps a link; None is a dash."""
+    return Cell(value, "text", href)
+
+
+def code(value: Any, href: str = "") -> Cell:
+    """Something that is typed or copied."""
+    return Cell(value, "code", href)
+
+
+def long(value: Any) -> Cell:
+    """Text of any length, such as a message: it is broken anywhere."""
+    return Cell(value, "long")
+
+
+def number(value: int | float | None, href: str = "", tone: str = "") -> Cell:
+    """A whole number; None is not known."""
+    return Cell(value, "number", href, tone)
+
+
+def badge(value: Text, tone: str = "") -> Cell:
+    """A state."""
+    return Cell(value, "badge", tone=tone)
+
+
+def when(at_ms: int | None) -> Cell:
+    """A point in time, ms since 1970."""
+    return Cell(at_ms, "when")
+
+
+def lasting(for_ms: int | None, tone: str = "") -> Cell:
+    """A length of time in ms."""
+    return Cell(for_ms, "lasting", tone=tone)
+
+
+def spark(values: Sequence[int]) -> Cell:
+    """A small line."""
+    return Cell(values, "spark")
+
+
+def wanted(request: HttpRequest, *, sort: str = "") -> Wanted:
+    """What part of a list the URL asks for; what makes no sense there is ignored."""
+    asked = request.GET
+    page = asked.get("page", "1")
+    return Wanted(
+        search=asked.get("q", "").replace("\0", "").strip(),
+        sort=asked.get("sort", sort),
+        page=int(page) if page.isascii() and page.isdigit() and len(page) < 8 else 1,
+    )
+
+
+def listed(
+    request: HttpRequest,
+    columns: Sequence[Column],
+    found: Listed[V],
+    *,
+    row: Callable[[V], Sequence[Cell]],
+    empty: Empty,
+) -> Table:
+    """One page of a list as a table."""
+    return Table(
+        heads=_heads(request, columns),
+        rows=[row(one) for one in found.items],
+        empty=empty,
+        total=found.total,
+        page=found.page,
+        pages=found.pages,
+        previous=_link(request, page=found.page - 1) if found.page > 1 else "",
+        following=_link(request, page=found.page + 1) if found.page < found.pages else "",
+        keep=[(name, value) for name, value in request.GET.dict().items() if name not in ("q", "page")],
+    )
+
+
+def plain(
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], empty: Empty, caption: Text = ""
+) -> Table:
+    """A short table that is shown as a whole."""
+    heads = [Head(column.label, column.right, "", "") for column in columns]
+    return Table(heads=heads, rows=rows, empty=empty, caption=caption)
+
+
+def _heads(request: HttpRequest, columns: Sequence[Column]) -> list[Head]:
+    sort = request.GET.get("sort", "")
+    heads = []
+    for column in columns:
+        state = {column.key: "ascending", f"-{column.key}": "descending"}.get(sort, "") if column.key else ""
+        first = f"-{column.key}" if column.right else column.key
+        other = column.key if column.right else f"-{column.key}"
+        href = _link(request, sort=other if sort == first else first, page="") if column.key else ""
+        heads.append(Head(column.label, column.right, href, state))
+    return heads
+
+
+def _link(request: HttpRequest, **changed: Any) -> str:
+    words = {**request.GET.dict(), **{name: str(value) for name, value in changed.items()}}
+    return f"?{urlencode({name: value for name, value in words.items() if value})}"

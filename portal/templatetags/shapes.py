@@ -1,0 +1,103 @@
+"""How values look: numbers, sizes, times, lengths of time, small lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from django import template
+from django.utils.formats import number_format
+from django.utils.translation import ngettext
+
+register = template.Library()
+SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
+DASH = "\N{EN DASH}"
+
+
+@register.filter
+def count(value: Any) -> str:
+    """A whole number with separators; what is not known is a dash."""
+    return DASH if value is None else number_format(value, force_grouping=True, use_l10n=True)
+
+
+@register.filter
+def size(value: int | None) -> str:
+    """Bytes as people read them.
+
+    >>> size(1536), size(700)
+    ('1.5 KiB', '700 B')
+    """
+    if value is None:
+        return DASH
+    amount, unit = float(value), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024 or unit == "TiB":
+            break
+        amount /= 1024
+    return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
+
+
+@register.filter
+def rate(value: float | None) -> str:
+    """Something per second.
+
+    >>> rate(0.25), rate(12.3), rate(1234.5)
+    ('0.25', '12.3', '1,234')
+    """
+    if value is None:
+        return DASH
+    return f"{value:.2f}" if 0 < value < 1 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+
+
+@register.filter
+def lasts(value: int | float | None) -> str:
+    """A length of time in ms.
+
+    >>> lasts(850), lasts(61_000), lasts(7_200_000)
+    ('850 ms', '1 min 1 s', '2 h')
+    """
+    if value is None:
+        return DASH
+    ms = int(value)
+    if ms < SECOND:
+        return f"{value:.1f} ms" if isinstance(value, float) and ms < 10 else f"{ms} ms"
+    if ms < MINUTE:
+        return f"{ms / SECOND:.1f} s" if ms < 10 * SECOND else f"{ms // SECOND} s"
+    if ms < HOUR:
+        return _parts(ms // MINUTE, "min", ms % MINUTE // SECOND, "s")
+    if ms < DAY:
+        return _parts(ms // HOUR, "h", ms % HOUR // MINUTE, "min")
+    return ngettext("%(days)d day", "%(days)d days", ms // DAY) % {"days": ms // DAY}
+
+
+def _parts(most: int, of: str, rest: int, of_rest: str) -> str:
+    return f"{most} {of} {rest} {of_rest}" if rest else f"{most} {of}"
+
+
+@register.filter
+def at(value: int | None) -> str:
+    """A point in time, ms since 1970, in UTC."""
+    if value is None:
+        return DASH
+    return datetime.fromtimestamp(value / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+@register.filter
+def iso(value: int) -> str:
+    """The same for machines."""
+    return datetime.fromtimestamp(value / 1000, tz=UTC).isoformat(timespec="milliseconds")
+
+
+@register.filter
+def polyline(values: Sequence[int]) -> str:
+    """The points of a small line of 100 by 24.
+
+    >>> polyline([0, 1, 2])
+    '0,22 50,12 100,2'
+    """
+    if not values:
+        return ""
+    most = max(values) or 1
+    step = 100 / max(len(values) - 1, 1)
+    return " ".join(f"{index * step:.4g},{22 - 20 * value / most:.4g}" for index, value in enumerate(values))

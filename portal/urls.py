@@ -1,0 +1,98 @@
+"""Every page for people. All but the login are only for those who logged in (access.for_people)."""
+
+from __future__ import annotations
+
+from django.contrib.auth.views import LoginView, LogoutView
+from django.urls import URLPattern, path
+from django.views.i18n import set_language
+
+from portal.access import View, for_people
+from portal.views import (
+    brokers,
+    consumers,
+    group_actions,
+    groups,
+    installation,
+    keys,
+    messages,
+    nodes,
+    operations,
+    overview,
+    preferences,
+    sending,
+    topic_actions,
+    topics,
+    users,
+)
+
+
+def page(route: str, view: View, name: str) -> URLPattern:
+    """A page for people who logged in."""
+    return path(route, for_people(view), name=name)
+
+
+urlpatterns = [
+    path(
+        "login",
+        LoginView.as_view(template_name="portal/login.html", redirect_authenticated_user=True),
+        name="login",
+    ),
+    path("logout", LogoutView.as_view(), name="logout"),
+    path("language", set_language, name="set_language"),
+    path("theme", preferences.theme, name="theme"),
+    page("", overview.overview, "overview"),
+    page("topics", topics.topics_list, "topics"),
+    page("create/topic", topic_actions.CreateTopic.as_view(), "topic-create"),
+    page("topics/<str:name>", topics.topic, "topic"),
+    page("topics/<str:name>/settings", topic_actions.ChangeTopic.as_view(), "topic-settings"),
+    page("topics/<str:name>/expand", topic_actions.ExpandTopic.as_view(), "topic-expand"),
+    page("topics/<str:name>/shrink", topic_actions.ShrinkTopic.as_view(), "topic-shrink"),
+    page("topics/<str:name>/clean", topic_actions.CleanTopic.as_view(), "topic-clean"),
+    page("topics/<str:name>/delete", topic_actions.DeleteTopic.as_view(), "topic-delete"),
+    page("topics/<str:name>/queues/<int:queue>", topic_actions.SetQueueState.as_view(), "queue-state"),
+    page("topics/<str:topic>/send", sending.Send.as_view(), "send"),
+    page("groups", groups.groups_list, "groups"),
+    page("create/group", group_actions.CreateGroup.as_view(), "group-create"),
+    page("groups/<str:name>", groups.group, "group"),
+    page("groups/<str:name>/settings", group_actions.ChangeGroup.as_view(), "group-settings"),
+    page("groups/<str:name>/stop", group_actions.StopGroup.as_view(), "group-stop"),
+    page("groups/<str:name>/start", group_actions.StartGroup.as_view(), "group-start"),
+    page("groups/<str:name>/reset", group_actions.ResetGroup.as_view(), "group-reset"),
+    page("groups/<str:name>/rebalance", group_actions.RebalanceGroup.as_view(), "group-rebalance"),
+    page("groups/<str:name>/delete", group_actions.DeleteGroup.as_view(), "group-delete"),
+    page("groups/<str:name>/subscribe", group_actions.Subscribe.as_view(), "subscribe"),
+    page(
+        "groups/<str:name>/of/<str:topic>",
+        group_actions.ChangeSubscription.as_view(),
+        "subscription-settings",
+    ),
+    page("groups/<str:name>/of/<str:topic>/end", group_actions.Unsubscribe.as_view(), "unsubscribe"),
+    page("subscriptions", consumers.subscriptions, "subscriptions"),
+    page("consumers", consumers.consumers, "consumers"),
+    page("rebalances", consumers.rebalances, "rebalances"),
+    page("messages", messages.messages, "messages"),
+    page("messages/<str:topic>/<str:message_id>", messages.message, "message"),
+    page("messages/<str:topic>/<str:message_id>/body", messages.message_body, "message-body"),
+    page("messages/<str:topic>/<str:message_id>/resend", sending.Resend.as_view(), "message-resend"),
+    page("nodes", nodes.nodes_list, "nodes"),
+    page("create/node", nodes.RegisterNode.as_view(), "node-register"),
+    page("nodes/<str:name>", nodes.node, "node"),
+    page("nodes/<str:name>/test", nodes.TryNode.as_view(), "node-test"),
+    page("nodes/<str:name>/settings", nodes.ChangeNode.as_view(), "node-settings"),
+    page("nodes/<str:name>/delete", nodes.DeleteNode.as_view(), "node-delete"),
+    page("brokers", brokers.brokers_list, "brokers"),
+    page("brokers/<str:name>/state", brokers.SetBrokerState.as_view(), "broker-state"),
+    page("brokers/<str:name>/forget", brokers.ForgetBroker.as_view(), "broker-forget"),
+    page("alarms", operations.alarms, "alarms"),
+    page("jobs", operations.jobs, "jobs"),
+    page("jobs/<str:name>/run", operations.RunJob.as_view(), "job-run"),
+    page("audit", operations.audit, "audit"),
+    page("keys", keys.keys_list, "keys"),
+    page("create/key", keys.CreateKey.as_view(), "key-create"),
+    page("keys/<str:name>/delete", keys.DeleteKey.as_view(), "key-delete"),
+    page("users", users.users_list, "users"),
+    page("create/user", users.CreateUser.as_view(), "user-create"),
+    page("users/<str:name>", users.ChangeUser.as_view(), "user"),
+    page("settings", installation.settings, "settings"),
+    page("checks", installation.Check.as_view(), "checks"),
+]

@@ -1,0 +1,210 @@
+"""What the system says of itself: alarms, jobs, audit log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as lazy
+from django_q.models import Schedule
+
+from metadata import job_runs
+from metadata.listing import operations as listing
+from metadata.listing.operations import AlarmRow, AuditRow, RunRow
+from portal import pages, rows
+from portal.access import actor, may
+from portal.actions import Action, Preview
+from portal.pages import Link, to
+from portal.tables import (
+    Cell,
+    Column,
+    Empty,
+    Table,
+    Text,
+    badge,
+    code,
+    lasting,
+    listed,
+    long,
+    number,
+    plain,
+    text,
+    wanted,
+    when,
+)
+
+MOST_SHOWN = 300  # characters of one side of a change
+
+
+def alarms(request: HttpRequest) -> HttpResponse:
+    """What lasts, and what was."""
+    lasting_only = request.GET.get("lasting") == "1"
+    found = listing.alarms(wanted=wanted(request), actor=actor(request), lasting=lasting_only)
+    columns = (
+        Column(_("State")),
+        Column(_("What"), "kind"),
+        Column(_("Where"), "name"),
+        Column(_("Detail")),
+        Column(_("Count"), right=True),
+        Column(_("First (UTC)")),
+        Column(_("Last (UTC)"), "at"),
+    )
+    hint = Empty(_("No alarm: nothing was lost unread, no node runs full, everything could be cleaned."))
+    filters = [
+        Link(_("All"), to("alarms"), "" if lasting_only else "on"),
+        Link(_("Lasting"), to("alarms") + "?lasting=1", "on" if lasting_only else ""),
+    ]
+    table = listed(request, columns, found, row=_alarm, empty=hint)
+    return pages.list_page(request, _("Alarms"), table, section="alarms", filters=filters)
+
+
+def _alarm(row: AlarmRow) -> Sequence[Cell]:
+    return (
+        badge(_("lasts"), "bad") if row.ended_at_ms is None else badge(_("over"), "ok"),
+        text(rows.alarm_kind(row.kind)),
+        code(row.name),
+        text(row.detail),
+        number(row.count),
+        when(row.first_at_ms),
+        when(row.last_at_ms),
+    )
+
+
+def jobs(request: HttpRequest) -> HttpResponse:
+    """Schedules with their last runs, and all runs."""
+    found = listing.runs(wanted=wanted(request), actor=actor(request))
+    columns = (
+        Column(_("Started (UTC)"), "at"),
+        Column(_("Job"), "name"),
+        Column(_("State")),
+        Column(_("Took"), right=True),
+        Column(_("Did"), right=True),
+        Column(_("Detail")),
+    )
+    hint = Empty(
+        _("No job has run yet, or none fits the search. Does a worker run?"), "python manage.py qcluster"
+    )
+    return pages.show(
+        request,
+        "jobs",
+        _("Jobs"),
+        section="jobs",
+        live=True,
+        schedules=_schedules(request),
+        table=listed(request, columns, found, row=_run, empty=hint),
+        query=request.GET.get("q", ""),
+    )
+
+
+def _run(row: RunRow) -> Sequence[Cell]:
+    return (
+        when(row.started_at_ms),
+        code(row.name),
+        rows.state(row.state),
+        lasting(row.took_ms),
+        number(row.count),
+        long(row.detail[:MOST_SHOWN] or None),
+    )
+
+
+def _schedules(request: HttpRequest) -> Table:
+    """Every job, when it ran last and runs next."""
+    runs = listing.last_runs(actor=actor(request))
+    following = dict(Schedule.objects.values_list("name", "next_run"))
+    columns = [
+        Column(_("Job")),
+        Column(_("What it does")),
+        Column(_("Every")),
+        Column(_("Last run (UTC)")),
+        Column(_("State")),
+        Column(_("Next run (UTC)")),
+    ]
+    if may(request, "admin"):
+        columns.append(Column(_("Now")))
+    listed_jobs = [
+        _schedule(name, job, runs.get(name), following.get(name), admin=may(request, "admin"))
+        for name, job in sorted(job_runs.known().items())
+    ]
+    return plain(columns, listed_jobs, Empty(_("This process knows of no jobs.")))
+
+
+def _schedule(
+    name: str, job: job_runs.Listed, run: RunRow | None, following: Any, *, admin: bool
+) -> list[Cell]:
+    cells = [
+        code(name, f"{to('jobs')}?q={name}"),
+        text(_(job.text)),
+        lasting(job.every_minutes * 60_000),
+        when(run.started_at_ms if run else None),
+        rows.state(run.state) if run else badge(_("never ran")),
+        when(round(following.timestamp() * 1000) if following else None),
+    ]
+    return [*cells, text(_("run"), to("job-run", name))] if admin else cells
+
+
+class RunJob(Action):
+    """Runs a scheduled job now."""
+
+    right = "admin"
+    what = "job"
+    section = "jobs"
+    button = lazy("Run now")
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Run %s now") % self.word("name")
+
+    def back(self) -> str:
+        """The jobs."""
+        return to("jobs")
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What the job does."""
+        job = job_runs.known().get(self.word("name"))
+        return Preview(effects=[_(job.text) if job else _("There is no such job.")])
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Asks for it."""
+        job_runs.ask(name=self.word("name"), actor=self.actor)
+        return _("Job %s was asked for; it runs as soon as a worker is free.") % self.word("name")
+
+
+def audit(request: HttpRequest) -> HttpResponse:
+    """Who changed what."""
+    name = request.GET.get("name", "").replace("\0", "")[:500]
+    found = listing.audit(wanted=wanted(request), actor=actor(request), name=name)
+    columns = (
+        Column(_("When (UTC)"), "at"),
+        Column(_("Who")),
+        Column(_("Did")),
+        Column(_("To"), "name"),
+        Column(_("Before")),
+        Column(_("After")),
+    )
+    hint = Empty(_("Nobody changed anything yet, or nothing fits the search."))
+    intro = _("Changes of %s") % name if name else ""
+    filters = [Link(_("All changes"), to("audit"))] if name else []
+    table = listed(request, columns, found, row=_audit, empty=hint)
+    return pages.list_page(request, _("Audit log"), table, section="audit", intro=intro, filters=filters)
+
+
+def _audit(row: AuditRow) -> Sequence[Cell]:
+    who = f"{row.actor_kind} {row.actor}" + (f" ({row.address})" if row.address else "")
+    return (
+        when(row.at_ms),
+        text(who),
+        text(f"{row.verb} {row.kind}"),
+        rows.of_audit(row.kind, row.name),
+        long(_values(row.before)),
+        long(_values(row.after)),
+    )
+
+
+def _values(values: Mapping[str, Any] | None) -> str | None:
+    if not values:
+        return None
+    shown = ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
+    return shown if len(shown) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]} …"

@@ -1,0 +1,66 @@
+"""Chromium, driven by Playwright: Debian's own package, for the tests and for screenshots."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+WAIT_MS = 30_000  # for anything to appear, on a machine that does other things too
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A browser without a window."""
+    path = shutil.which("chromium") or "/usr/bin/chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def tab(
+    browser: Browser,
+    url: str,
+    *,
+    language: str = "en",
+    look: str = "light",
+    wide: int = 1280,
+    high: int = 900,
+) -> Iterator[Page]:
+    """A page with cookies of its own, in a language and a look."""
+    scheme = "dark" if look == "dark" else "light"
+    context = browser.new_context(
+        base_url=url,
+        locale=language,
+        color_scheme=scheme,
+        viewport={"width": wide, "height": high},  # a phone is 390 wide
+    )
+    context.set_default_timeout(WAIT_MS)
+    try:
+        yield context.new_page()
+    finally:
+        context.close()
+
+
+def log_in(page: Page, name: str, password: str) -> None:
+    """Logs in; the overview is shown then."""
+    page.goto("/login")
+    page.fill("#id_username", name)
+    page.fill("#id_password", password)
+    page.click("form.card button")
+    page.wait_for_selector("main#content")

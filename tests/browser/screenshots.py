@@ -1,0 +1,108 @@
+"""One picture of every page, light, dark and in Chinese: script/screenshots."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from playwright.sync_api import Browser
+
+from catmq_client import HttpTransport
+from catmq_client.admin import Admin
+from tests.browser.browsing import chromium, log_in, tab
+
+LISTS = (
+    "topics", "groups", "subscriptions", "consumers", "rebalances", "messages", "nodes", "brokers", "alarms",
+    "jobs", "audit", "keys", "users", "settings", "checks", "create/topic", "create/group", "create/key",
+    "create/user", "create/node",
+)  # fmt: skip
+ACTIONS = ("settings", "expand", "shrink", "clean", "delete", "send")
+LOOKS = {"light": ("en", "light"), "dark": ("en", "dark"), "zh": ("zh-CN", "light")}
+PHONE = 390
+
+
+def main() -> int:
+    """Takes the pictures."""
+    asked = arguments()
+    lines = (asked.data / "credentials.env").read_text().splitlines()
+    known = dict(line.split("=", 1) for line in lines if "=" in line)
+    asked.into.mkdir(parents=True, exist_ok=True)
+    found = pages(known)
+    chosen = {name: path for name, path in found.items() if not asked.only or name in asked.only}
+    with chromium() as browser:
+        for look in asked.looks:
+            pictures(browser, known, chosen, look=look, into=asked.into, wide=asked.wide)
+    sys.stdout.write(f"{len(chosen) * len(asked.looks)} pictures in {asked.into}\n")
+    return 0
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="script/screenshots", description=__doc__)
+    parser.add_argument("only", nargs="*", help="names of pages; without any, all")
+    parser.add_argument(
+        "--data", type=Path, default=Path("var"), help="the data directory of a running server"
+    )
+    parser.add_argument("--into", type=Path, default=Path("var/screenshots"))
+    parser.add_argument("--looks", nargs="+", choices=[*LOOKS], default=[*LOOKS])
+    parser.add_argument("--wide", type=int, default=1280, help=f"pixels; a phone has {PHONE}")
+    return parser.parse_args()
+
+
+def pages(known: dict[str, str]) -> dict[str, str]:
+    """Name → path of every page worth a picture; of topics, groups and messages the first there is."""
+    admin = Admin(HttpTransport(known["CATMQ_URL"], api_key=known["CATMQ_API_KEY"]))
+    topic = next((one["name"] for one in admin.topics()), None)
+    group = next((one["name"] for one in admin.groups()), None)
+    node = next((one["name"] for one in admin.nodes()), "main")
+    found = {name: f"/{name}" for name in LISTS} | {
+        "overview": "/",
+        f"node-{node}": f"/nodes/{node}",
+        "login": "/login",
+        "lost": "/nowhere",
+    }
+    if topic:
+        found |= of_topic(admin, topic)
+    if group:
+        found |= {"group": f"/groups/{group}", "group-settings": f"/groups/{group}/settings"}
+        found |= {"group-reset": f"/groups/{group}/reset", "group-stop": f"/groups/{group}/stop"}
+    return found
+
+
+def of_topic(admin: Admin, topic: str) -> dict[str, str]:
+    """The pages of one topic and of one of its messages."""
+    found = {
+        name: f"/topics/{topic}/{name}"
+        for name in ("settings", "expand", "shrink", "clean", "delete", "send")
+    }
+    found = {f"topic-{name}": path for name, path in found.items()}
+    found |= {"topic": f"/topics/{topic}", "messages-of": f"/messages?topic={topic}"}
+    for queue in admin.queues(topic):
+        if queue["head"]:
+            found["message"] = f"/messages/{topic}/{queue['queue']}-{queue['head'] - 1}"
+            found["resend"] = f"{found['message']}/resend"
+            break
+    return found
+
+
+def pictures(
+    browser: Browser, known: dict[str, str], chosen: dict[str, str], *, look: str, into: Path, wide: int
+) -> None:
+    """One look at the chosen pages."""
+    language, scheme = LOOKS[look]
+    with tab(browser, known["CATMQ_URL"], language=language, look=scheme, wide=wide) as page:
+        for name, path in chosen.items():
+            if name == "login":
+                page.goto(path)
+                page.screenshot(path=into / f"{look}-login.png", full_page=True)
+        log_in(page, known["CATMQ_ADMIN_USER"], known["CATMQ_ADMIN_PASSWORD"])
+        for name, path in chosen.items():
+            if name != "login":
+                page.goto(path)
+                page.wait_for_load_state("load")
+                page.screenshot(path=into / f"{look}-{name.replace('/', '-')}.png", full_page=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

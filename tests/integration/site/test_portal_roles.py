@@ -1,0 +1,179 @@
+"""Every page of the portal by every role: strangers log in, users look, owners manage theirs, nobody more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.test import Client
+from django.urls import URLPattern, reverse
+
+from messagestore import publish, subscriptions, topics
+from messagestore.messages import NewMessage
+from metadata import actors, groups, snapshot, users
+from portal.urls import urlpatterns
+from portal.views.topic_actions import TopicAction
+
+ACTOR = actors.command("test")
+OPEN = ("login", "logout", "set_language", "theme")  # for strangers too
+READS = (
+    "overview", "topics", "topic", "groups", "group", "subscriptions", "consumers", "rebalances", "messages",
+    "message", "brokers", "alarms", "jobs", "audit",
+)  # fmt: skip
+ADMIN = (
+    "nodes", "node", "node-register", "node-test", "node-settings", "node-delete", "broker-state",
+    "broker-forget", "job-run", "keys", "key-create", "key-delete", "users", "user-create", "user", "settings",
+    "checks",
+)  # fmt: skip
+PAGES = [one for one in urlpatterns if one.name not in OPEN]
+BODY = b'{"secret": "treasure"}'
+
+
+@pytest.fixture
+def world(make_node: Callable[..., str]) -> dict[str, object]:
+    """One of everything; what stands in URLs."""
+    make_node("main")
+    topics.create(name="orders", queues=1, actor=ACTOR, settings={"owners": "olga, ann"})
+    topics.create(name="other", queues=1, actor=ACTOR)
+    groups.create(name="billing", actor=ACTOR, settings={"owners": "olga"})
+    subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
+    snapshot.refresh()
+    receipt = publish.publish(
+        topic="orders", messages=[NewMessage(body=BODY, key="k")], batch_id=None, actor=ACTOR
+    )[0]
+    queue = topics.describe(name="orders", actor=ACTOR).queues[0].queue.queue
+    return {"topic": "orders", "group": "billing", "queue": queue, "message_id": receipt.message_id}  # type: ignore[union-attr]
+
+
+def url_of(page: URLPattern, world: dict[str, object]) -> str:
+    """The URL of a page about what there is."""
+    words = {}
+    for word in page.pattern.converters:
+        if word == "name":
+            words[word] = {"gro": "billing", "top": "orders", "que": "orders", "sub": "billing", "uns": "billing",
+                           "nod": "main", "use": "uma"}.get(str(page.name)[:3], "orders")  # fmt: skip
+        else:
+            words[word] = world[word]
+    return reverse(str(page.name), kwargs=words)
+
+
+def browser(name: str, *, administrator: bool = False) -> Client:
+    """The browser of somebody who logged in."""
+    user = get_user_model().objects.filter(username=name).first()
+    if user is None:
+        users.create(name=name, password="enough characters", administrator=administrator, actor=ACTOR)
+        user = get_user_model().objects.get(username=name)
+    client = Client()
+    client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
+    return client
+
+
+@pytest.fixture
+def uma(world: dict[str, object]) -> Iterator[Client]:
+    """A user who owns nothing."""
+    yield browser("uma")
+
+
+def test_a_stranger_is_sent_to_the_login_from_every_page(world: dict[str, object]) -> None:
+    client = Client()
+    for page in PAGES:
+        for answer in (
+            client.get(url_of(page, world)),
+            client.post(url_of(page, world), {"confirmed": "yes"}),
+        ):
+            assert (answer.status_code, answer["Location"].split("?")[0]) == (302, "/login"), page.name
+
+
+def test_an_administrator_opens_every_page(world: dict[str, object], uma: Client) -> None:
+    client = browser("ada", administrator=True)
+    for page in PAGES:
+        if page.name in ("broker-state", "key-delete"):  # there is no broker and no key here
+            continue
+        answer = client.get(url_of(page, world))
+        assert answer.status_code == 200, (page.name, answer.content.decode()[-1500:])
+        assert "default-src 'self'" in answer["Content-Security-Policy"]
+        assert "unsafe" not in answer["Content-Security-Policy"]
+
+
+def test_a_user_reads_and_changes_nothing_by_button_or_hand_made_post(
+    world: dict[str, object], uma: Client
+) -> None:
+    for page in PAGES:
+        url = url_of(page, world)
+        if page.name in READS:
+            assert uma.get(url).status_code == 200, page.name
+            continue
+        if page.name == "message-body":
+            assert uma.get(url).status_code == 403
+            continue
+        for answer in (uma.get(url), uma.post(url, {"confirmed": "yes", "name": "mine", "batch": "x"})):
+            assert answer.status_code == 403, (page.name, answer.status_code)
+
+
+def test_what_a_user_may_not_do_is_not_offered(world: dict[str, object], uma: Client) -> None:
+    page = uma.get("/topics/orders").content.decode()
+    assert "/topics/orders/delete" not in page and "/topics/orders/settings" not in page
+    assert "/topics/orders/delete" in browser("olga").get("/topics/orders").content.decode()
+
+
+def test_an_owner_manages_what_is_theirs_and_nothing_else(world: dict[str, object], uma: Client) -> None:
+    olga = browser("olga")
+    for page in PAGES:
+        answer = olga.get(url_of(page, world))
+        assert answer.status_code == (403 if page.name in ADMIN else 200), page.name
+    assert olga.get("/topics/other/settings").status_code == 403
+    assert browser("ol").get("/topics/orders/settings").status_code == 403  # part of a name is nobody
+
+
+def test_bodies_are_for_who_may_browse(world: dict[str, object], uma: Client) -> None:
+    urls = ("/messages?topic=orders", f"/messages/orders/{world['message_id']}")
+    for url in urls:
+        assert "treasure" not in uma.get(url).content.decode()
+        assert "treasure" in browser("ann").get(url).content.decode()
+    assert uma.get("/messages?topic=orders&contains=treas").status_code == 403
+    rights = {"browse": ["ord*"]}
+    users.update(name="uma", administrator=False, active=True, rights=rights, actor=ACTOR)
+    assert "treasure" in uma.get(urls[1]).content.decode()
+
+
+def test_every_action_without_a_confirmation_changes_nothing(world: dict[str, object]) -> None:
+    ada = browser("ada", administrator=True)
+    before = topics.describe(name="orders", actor=ACTOR)
+    ada.post("/topics/orders/expand", {"queues": "2"})
+    ada.post("/topics/orders/delete", {"confirm": "orders"})
+    ada.post("/groups/billing/stop", {})
+    assert topics.describe(name="orders", actor=ACTOR) == before
+    assert not groups.describe(name="billing", actor=ACTOR).stopped
+
+
+def test_every_form_needs_its_token(world: dict[str, object]) -> None:
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(
+        browser("ada", administrator=True) and get_user_model().objects.get(username="ada"),
+        backend="django.contrib.auth.backends.ModelBackend",
+    )
+    answer = client.post("/groups/billing/stop", {"confirmed": "yes"})
+    assert answer.status_code == 403 and "not sent from a page" in answer.content.decode()
+
+
+def test_too_many_wrong_passwords_lock_a_name_out(world: dict[str, object], uma: Client) -> None:
+    wrong = {"username": "uma", "password": "wrong"}
+    answers = [Client().post("/login", wrong).status_code for _ in range(9)]
+    assert answers[0] == 200 and answers[-1] == 429
+    right = {"username": "uma", "password": "enough characters"}
+    assert Client().post("/login", right).status_code == 429
+    browser("olga")
+    other = {"username": "olga", "password": "enough characters"}
+    assert Client().post("/login", other).status_code == 302
+
+
+def test_the_last_administrator_stays_one(world: dict[str, object]) -> None:
+    ada = browser("ada", administrator=True)
+    answer = ada.post("/users/ada", {"active": "on"})
+    assert answer.status_code == 409 and "last administrator" in answer.content.decode()
+    assert get_user_model().objects.get(username="ada").is_superuser
+
+
+def test_every_action_on_a_topic_asks_for_a_right() -> None:
+    assert TopicAction.right == "manage"
