@@ -22,7 +22,7 @@ from gunicorn.workers.gthread import TConn, ThreadWorker
 from catmq_site import master
 
 READ_S = 30.0  # without a byte from the client, or without it taking one
-NEXT_MS = 5  # a thread waits so long for a connection's next request before it gives it back
+NEXT_MS = 25  # a thread waits so long for a connection's next request before it gives it back
 NOTIFY_S = 0.5
 REQUEST_S = 120.0  # for one request with its body, however steadily it comes
 

@@ -33,6 +33,7 @@ from messagestore import connections, durability, faults, replicas, suspects, ta
 from messagestore.density import dense, explain
 from messagestore.heads import board
 from messagestore.messages import ROW_BODY, ROW_OFFSET, StoredMessage, StoredRow, stored_message
+from messagestore.ripening import ripe
 from messagestore.sessions import Session
 from messagestore.tables import Position, ReaderKey
 from metadata import snapshot
@@ -65,7 +66,10 @@ class PullQueue(NamedTuple):
 
 
 class PulledQueue(NamedTuple):
-    """A queue of the answer; `head` is None where its node gave none in time, `stale` if a replica did."""
+    """A queue of the answer; `head` is None where its node gave none in time, `stale` if a replica did.
+
+    `ripe_in_ms`: the next message is too young for the subscription's delay, and for how long.
+    """
 
     queue: int
     state: str
@@ -78,6 +82,7 @@ class PulledQueue(NamedTuple):
     origins: Sequence[
         str | None
     ] = ()  # of a failure topic's messages: where they came from (failures.Origin)
+    ripe_in_ms: int | None = None
 
     @property
     def messages(self) -> list[StoredMessage]:
@@ -330,14 +335,18 @@ def _rows(
     count = dense(ask.offset, [row[ROW_OFFSET] for row in rows])
     if count == 0:
         return _explained(session, ask, position.head)
+    rows = rows[:count]
+    count, ripe_in_ms = ripe(session, group_id=consumer.group_id, queue=ask.queue, rows=rows)
     if tags:
         taken, passed = budget.choose(ask.queue, rows[:count])
     else:
         taken = budget.take(ask.queue, rows[:count])
         passed = len(taken)
-    suspects.delivered(ask.queue, next_offset=ask.offset + passed)
-    head = min(position.head, durable)
-    return PulledQueue(ask.queue, "ok", taken, ask.offset + passed, head, origins=origins[: len(taken)])
+    following, head = ask.offset + passed, min(position.head, durable)
+    suspects.delivered(ask.queue, next_offset=following)
+    later = None if taken else ripe_in_ms
+    origins = origins[: len(taken)]
+    return PulledQueue(ask.queue, "ok", taken, following, head, origins=origins, ripe_in_ms=later)
 
 
 def _explained(session: Session, ask: PullQueue, head: int) -> PulledQueue:

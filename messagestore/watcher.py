@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Mapping, Set
 
 from messagestore import connections, durability, tables
@@ -23,6 +24,9 @@ from metadata.snapshot import QueueInfo
 log = logging.getLogger(__name__)
 EVERY_S = 0.01  # between two looks into the shared memory
 PACE = 25
+LOOKS = (
+    8  # the quickest of the last ones tells what a look costs the node; the others waited for something else
+)
 RETRY_S = 1.0
 IDLE_S = 1.0
 
@@ -45,6 +49,9 @@ class NodeWatcher:
         self._node_id = node_id
         self._board = board
         self._not_before = 0.0
+        self._took: deque[float] = deque(maxlen=LOOKS)
+        self._heads: dict[int, int] = {}  # of the queues that were wanted at the last look
+        self._told_ms = 0
         self._failing = False
         self._seen: Mapping[int, QueueInfo] = {}
         self._queues: frozenset[int] = frozenset()
@@ -66,7 +73,8 @@ class NodeWatcher:
             self._fails(error)
             return
         self._failing = False
-        self._not_before = begun + PACE * took
+        self._took.append(took)
+        self._not_before = begun + PACE * min(self._took)
 
     def leave(self) -> None:
         """Lets another process watch the node for all."""
@@ -83,11 +91,13 @@ class NodeWatcher:
     def _to_read(self, mine: Set[int]) -> Set[int]:
         """The queues that this process is to read: for all workers, or what they cannot share."""
         shared, at_ms = self._board.shared, now_ms()
-        for queue in mine:  # the other workers hear of it
-            shared.want(queue, at_ms + WANTED_MS)
+        if at_ms > self._told_ms + WANTED_MS / 3:
+            self._told_ms = at_ms
+            for queue in mine:  # the other workers hear of it
+                shared.want(queue, at_ms + WANTED_MS)
         if shared.leads(self._node_id, at_ms):
-            return {*mine, *(queue for queue in self._queues if shared.wanted(queue, at_ms))}
-        return {queue for queue in mine if not shared.wanted(queue, at_ms)}
+            return mine | shared.wanted(self._queues, at_ms)
+        return mine - shared.wanted(mine, at_ms)
 
     def _read(self, queues: Set[int]) -> float:
         """Reads heads and waits until they are durable; the seconds that the query took."""
@@ -96,9 +106,11 @@ class NodeWatcher:
             begun = time.monotonic()
             heads = tables.read_heads(session, queues=None if most else list(queues))
             took = time.monotonic() - begun
-        durability.confirm(
-            node_id=self._node_id, heads={queue: heads[queue] for queue in queues if queue in heads}
-        )
+        before, self._heads = self._heads, {}
+        found = {queue: heads[queue] for queue in queues if queue in heads}
+        risen = {queue: head for queue, head in found.items() if before.get(queue) != head}
+        durability.confirm(node_id=self._node_id, heads=risen)
+        self._heads = found
         return took
 
     def _fails(self, error: CatmqError) -> None:

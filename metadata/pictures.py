@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from metadata.rules.delivery import Delivery
+from metadata.rules.rates import UNLIMITED, Rates
 from metadata.rules.routing import queue_for_key
 
 V = TypeVar("V")
@@ -67,6 +68,7 @@ class TopicInfo:
     retention_bytes: int | None
     failure_group: int | None = None  # of a failure topic: whose failed messages, and of which topic
     failure_of: int | None = None
+    rates: Rates = UNLIMITED
 
     def queue_for(self, key: str) -> int:
         """The queue that serves `key`."""
@@ -107,6 +109,7 @@ class KeyInfo:
     name: str
     digest: str = field(repr=False)
     rights: Mapping[str, tuple[str, ...]]
+    rates: Rates = UNLIMITED
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +177,11 @@ class Snapshot:
         """The tags that a group takes of a queue's messages; none: all."""
         info = self.queues.get(queue)
         return self.delivery(group_id, info.topic_id).tags if info is not None else ()
+
+    def delay_s(self, group_id: int, queue: int) -> int:
+        """How long after it was stored a group gets a message of a queue."""
+        info = self.queues.get(queue)
+        return self.delivery(group_id, info.topic_id).delay_s if info is not None else 0
 
     def stopped(self, group_id: int, queue: QueueInfo) -> bool:
         """Whether an operator stopped the group, its subscription to the topic, or the queue in it.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from messagestore import connections, delays, moves, partitions, queues, tables, topics, waiting
+from messagestore import connections, delays, moves, partitions, queues, rehoming, tables, topics, waiting
 from messagestore.messages import NewMessage
 from messagestore.publish import Receipt, publish
 from messagestore.verify import verify
@@ -193,6 +193,23 @@ def test_a_message_whose_queue_is_on_another_node_is_handed_over_once(
     assert moved.headers == {"catmq-delayed-id": receipt.message_id}
     with pytest.raises(Conflict, match="is in its queue"):
         waiting.recall(message_id=receipt.message_id, actor=ACTOR)
+
+
+def test_what_waits_for_a_retired_queue_gets_another_one(node: str) -> None:
+    mine = make_topic(queues=2)
+    delay("orders", b"a", b"b", queue=mine[0])
+    rehoming.rehome(mine[0], topic_id=snapshot.find_topic("orders").id)
+    assert rows(mine[0]) == [(mine[1], b"a"), (mine[1], b"b")]
+
+
+def test_what_waits_goes_with_its_topic(node: str) -> None:
+    make_topic()
+    (other,) = make_topic("other")
+    delay("orders", b"a")
+    delay("other", b"b")
+    topics.delete(name="orders", confirm="orders", actor=ACTOR)
+    assert topics.drop_deleted(after_days=0) == 1
+    assert rows(other) == [(other, b"b")]
 
 
 def test_missing_partitions_are_made_and_the_messages_moved(node: str, engine: str) -> None:

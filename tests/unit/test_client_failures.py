@@ -108,7 +108,7 @@ def test_after_its_last_retry_a_message_is_dead(broker: FakeBroker, make: Make) 
     send(broker, 1)
     running = Running(make(), lambda m: True)
     for tries in (1, 2):
-        until(lambda tries=tries: len(running.got) == tries and broker.waiting("g"))
+        until(lambda: len(running.got) == tries and broker.waiting("g"))  # noqa: B023 - called at once
         broker.advance(1)
     until(lambda: broker.dead("g"))
     running.stop()
@@ -157,7 +157,7 @@ def test_what_one_queue_cannot_store_holds_up_no_other(broker: FakeBroker, make:
 def test_a_poll_may_fail_messages_and_commit_stores_them_first(broker: FakeBroker, make: Make) -> None:
     send(broker, 3)
     consumer = make(enable_auto_commit=False)
-    messages = []
+    messages: list[Message] = []
     while len(messages) < 3:
         messages += consumer.poll(timeout_s=LIMIT_S)
     consumer.fail(messages[1], KeyError("x"))

@@ -58,7 +58,7 @@ def test_whatever_order_handlers_end_in_commits_rise_and_stay_below_the_unfinish
     last = queue.committable()
     while unfinished:
         if queue.buffer and (not waiting or data.draw(st.booleans())):
-            waiting.append(queue.hand_out().offset)
+            waiting.append(queue.hand_out(1)[0].offset)
         else:
             done = waiting.pop(data.draw(st.integers(0, len(waiting) - 1)))
             queue.finish(done, 0)
@@ -73,7 +73,7 @@ def test_what_was_handed_out_before_a_seek_no_longer_counts() -> None:
     queue = owned()
     queue.buffer.extend([message(0), message(1)])
     queue.position = 2
-    first = queue.hand_out()
+    (first,) = queue.hand_out(1)
     version = queue.version
     queue.seek(50)
     queue.finish(first.offset, version)
@@ -84,7 +84,7 @@ def test_a_dropped_buffer_is_fetched_again_from_the_first_message_not_handed_out
     queue = owned()
     queue.buffer.extend(message(n) for n in range(5))
     queue.position = 5
-    queue.hand_out()
+    queue.hand_out(1)
     queue.drop()
     assert queue.position == 1
     assert queue.committable() == 0

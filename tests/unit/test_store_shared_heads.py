@@ -63,9 +63,8 @@ def test_a_queue_is_wanted_by_all_workers_for_a_while_after_one_waited(
 ) -> None:
     mine, other = boards
     with mine.watch(1, {7: 0}):
-        assert other.shared.wanted(7, now_ms())
-        assert not other.shared.wanted(8, now_ms())
-        assert not other.shared.wanted(7, now_ms() + 60_000)
+        assert other.shared.wanted([7, 8], now_ms()) == {7}
+        assert not other.shared.wanted([7], now_ms() + 60_000)
 
 
 def test_one_worker_watches_a_node_until_it_is_silent_or_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +87,7 @@ def test_what_lies_beyond_the_table_is_every_workers_own(boards: tuple[HeadBoard
     mine.note(far, 5)
     assert (mine.known(far), other.known(far)) == (5, 0)
     with mine.watch(1, {far: 0}):
-        assert not mine.shared.wanted(far, now_ms())
+        assert not mine.shared.wanted([far], now_ms())
     assert mine.shared.leads(shared_heads.NODES, 0) and other.shared.leads(shared_heads.NODES, 0)
 
 

@@ -293,7 +293,7 @@ class Consumer:
                 left_s = 3600.0 if give_up_at is None else give_up_at - time.monotonic()
                 if taken or state.stopping or left_s <= 0 or self._all_stand_still():
                     return taken
-                state.changed.wait(left_s)
+                state.changed.messages.wait(left_s)
 
     def _enter(self) -> None:
         self._check_process()

@@ -30,6 +30,8 @@ MOST_QUEUES = 1_000
 PART_WAIT_MS = 100
 # Longest time that a queue is left alone that its node, or the broker, cannot serve now.
 PAUSE_S = 1.0
+# An application that takes messages all the time makes room within it, and nobody else need be told.
+MOMENT_S = 0.1
 # A hole that nobody declared waits for a person; asking every second would only fill logs.
 SUSPECT_PAUSE_S = 5.0
 # While the application is behind on some queues, the others are asked at least this often.
@@ -125,10 +127,10 @@ class Fetcher:
         state = self._state
         with state.changed:
             plan = self._plan()
-            self._note_room(plan)
             if plan is None:
-                state.changed.wait(PAUSE_S)
+                self._wait_for_room()
                 return
+            state.full_since = None
             self._in_pull = True
             self._ends_at = time.monotonic() + plan.wait_ms / 1000
         try:
@@ -149,14 +151,16 @@ class Fetcher:
             if not self._brought and (pause_s := _pause_s(plan, answer)):
                 state.changed.wait(pause_s)
 
-    def _note_room(self, plan: Plan | None) -> None:
-        """Tells since when no pull is possible; the acquirer listens for it meanwhile."""
+    def _wait_for_room(self) -> None:
+        """Waits until a pull may be possible; if that takes long, the acquirer listens meanwhile."""
         state = self._state
-        if plan is not None or state.consumer_id is None:
-            state.full_since = None
-        elif state.full_since is None:
+        if state.full_since is not None:
+            state.changed.room.wait(PAUSE_S)
+        elif not state.changed.room.wait(MOMENT_S) and state.consumer_id is not None:
             state.full_since = time.monotonic()
             state.changed.notify_all()
+        if state.consumer_id is None:
+            state.full_since = None
 
     def _plan(self) -> Plan | None:
         """What to ask for now; None when there is nothing to do or no room."""

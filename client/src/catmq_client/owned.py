@@ -117,11 +117,12 @@ class OwnedQueue:
         self.failures += 1
         self.not_before = time.monotonic() + max(least_s, seconds)
 
-    def hand_out(self) -> Message:
-        """The next message."""
-        message = self.buffer.popleft()
-        self._handed.append(message.offset)
-        return message
+    def hand_out(self, count: int) -> list[Message]:
+        """The next `count` messages; there are as many."""
+        take = self.buffer.popleft
+        messages = [take() for _ in range(count)]
+        self._handed.extend([message.offset for message in messages])
+        return messages
 
     def finish(self, offset: int, version: int) -> None:
         """One message is done; an earlier one may still be at work."""

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import repeat
 
 from catmq_client.errors import CatmqError, HandlerFailed
 from catmq_client.message import Message
@@ -27,6 +28,27 @@ def lease_clock() -> float:
     return time.clock_gettime(_LEASE_CLOCK)
 
 
+class Changed(threading.Condition):
+    """What the threads of a consumer wait on.
+
+    With every batch messages come and room for more does, which concerns one thread each: it waits at a side
+    door of its own, so that the others are not woken hundreds of times a second. `notify_all` opens them all.
+    """
+
+    def __init__(self) -> None:
+        # Reentrant: stop() may be called by a signal handler that interrupts us in here.
+        lock = threading.RLock()
+        super().__init__(lock)
+        self.messages = threading.Condition(lock)
+        self.room = threading.Condition(lock)
+
+    def notify_all(self) -> None:
+        """Wakes every thread that waits on this, or at a side door."""
+        super().notify_all()
+        self.messages.notify_all()
+        self.room.notify_all()
+
+
 class GroupState:
     """A consumer's part in its group."""
 
@@ -41,8 +63,7 @@ class GroupState:
 
     def __init__(self, options: ConsumerOptions) -> None:
         self.options = options
-        # Reentrant: stop() may be called by a signal handler that interrupts us in here.
-        self.changed = threading.Condition(threading.RLock())
+        self.changed = Changed()
         self.consumer_id: str | None = None
         # The group's: that of the last heartbeat's answer, the highest of all answers, and the highest
         # that was known when the last heartbeat was sent.
@@ -262,9 +283,9 @@ class GroupState:
         owned.buffer.extend(messages)
         owned.position = next_offset
         self.buffered += len(messages)
-        self.buffered_bytes += sum(len(message.body) for message in messages)
+        self.buffered_bytes += sum([len(message.body) for message in messages])
         if messages:
-            self.changed.notify_all()
+            self.changed.messages.notify_all()
 
     def share(self) -> int:
         """How much of one queue is held, or at work, while others have a claim too."""
@@ -307,15 +328,15 @@ class GroupState:
         self, owned: OwnedQueue, limit: int, most: int, taken: list[tuple[OwnedQueue, Message]]
     ) -> None:
         count = min(limit - len(taken), len(owned.buffer), owned.turn_left, most - owned.at_work)
-        for _ in range(count):
-            message = owned.hand_out()
-            self.buffered_bytes -= len(message.body)
-            taken.append((owned, message))
-        owned.turn_left -= max(count, 0)
+        if count > 0:
+            messages = owned.hand_out(count)
+            self.buffered_bytes -= sum([len(message.body) for message in messages])
+            taken.extend(zip(repeat(owned), messages, strict=False))
+            owned.turn_left -= count
 
     def _taken(self, count: int) -> None:
         """The fetcher waits for room in steps of half the bound, not for every message."""
         half = self.limits.max_poll_records // 2
         before, self.buffered = self.buffered, self.buffered - count
         if before > half >= self.buffered or (before and not self.buffered):
-            self.changed.notify_all()
+            self.changed.room.notify_all()

@@ -20,8 +20,16 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
-from requests.structures import CaseInsensitiveDict
-from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Timeout
+from urllib3.exceptions import (
+    ClosedPoolError,
+    ConnectTimeoutError,
+    HTTPError,
+    LocationValueError,
+    NewConnectionError,
+    ProxyError,
+    SSLError,
+)
 
 from catmq_client import wire
 from catmq_client.backoff import Backoff
@@ -107,6 +115,55 @@ class _Call(NamedTuple):
     timeout_s: float
 
 
+class _Lines(HTTPAdapter):
+    """The connections of a session, without what requests does around each use of one.
+
+    Its own request, response and cookies cost as much as the exchange: no broker sets cookies or redirects.
+    Proxies and certificates are handled by requests.
+    """
+
+    def __init__(self, *, brokers: int, connections: int) -> None:
+        """Keeps connections to so many brokers, and so many idle ones to each."""
+        super().__init__(pool_connections=brokers, pool_maxsize=connections)
+        self._pools: dict[str, tuple[HTTPConnectionPool, str]] = {}
+
+    def exchange(
+        self, url: str, call: _Call, *, verify: bool | str, proxies: Mapping[str, str]
+    ) -> BaseHTTPResponse:
+        """The answer, read to its end. Raises HTTPError of urllib3, or RequestException for a wrong URL."""
+        headers = {**call.session.headers, **call.headers}
+        timeout = Timeout(connect=min(CONNECT_TIMEOUT_S, call.timeout_s), read=call.timeout_s)
+        while True:
+            pool, prefix = self._pools.get(url) or self._find(url, verify, proxies)
+            target = prefix + (f"{call.path}?{urlencode(call.params)}" if call.params else call.path)
+            try:
+                return pool.urlopen(
+                    call.method,
+                    target,
+                    body=call.data,
+                    headers=headers,
+                    timeout=timeout,
+                    retries=False,
+                    redirect=False,
+                    assert_same_host=False,
+                )
+            except ClosedPoolError:  # given up for that of another broker, or by close(); nothing was sent
+                self._pools.pop(url, None)
+
+    def _find(
+        self, url: str, verify: bool | str, proxies: Mapping[str, str]
+    ) -> tuple[HTTPConnectionPool, str]:
+        """The connections to a broker, and what its paths begin with there."""
+        any_request = requests.PreparedRequest()
+        any_request.method, any_request.url = "GET", f"{url}/"
+        pool = self.get_connection_with_tls_context(any_request, verify, proxies=dict(proxies))
+        assert isinstance(pool, HTTPConnectionPool)  # noqa: S101 - there is no other kind for HTTP
+        self.cert_verify(pool, url, verify, None)  # type: ignore[no-untyped-call]
+        found = pool, self.request_url(any_request, dict(proxies)).removesuffix("/")
+        self._pools[url] = found
+        return found
+
+
 class HttpTransport:
     """Speaks HTTP to the first of several brokers that answers, over kept-alive connections.
 
@@ -168,7 +225,7 @@ class HttpTransport:
         while True:
             tried.append(url)
             try:
-                answer = self._decoded(self._once(url, call))
+                answer = self._decoded(url, self._once(url, call))
             except CatmqError as error:
                 self._after_failure(url, error)
                 # A second broker is always asked; of many that do not answer, no more than there is time for.
@@ -205,33 +262,19 @@ class HttpTransport:
             raise Closed("the transport is closed")
         try:
             call = _Call(mine[1], "GET", api_path("brokers"), {}, None, None, LIST_TIMEOUT_S)
-            return self._decoded(self._once(url, call))
+            return self._decoded(url, self._once(url, call))
         finally:
             if self._mine is not mine:
                 mine[1].close()
 
-    def _once(self, url: str, call: _Call) -> requests.Response:
-        """One try at one broker, straight through the session's adapter.
-
-        Session.request would merge settings that never change here: a quarter of a request's time.
-        """
-        prepared = requests.PreparedRequest()
-        prepared.method = call.method
-        prepared.url = f"{url}{call.path}?{urlencode(call.params)}" if call.params else url + call.path
-        prepared.headers = CaseInsensitiveDict({**call.session.headers, **call.headers})
-        prepared.body = call.data
+    def _once(self, url: str, call: _Call) -> BaseHTTPResponse:
+        """One try at one broker."""
+        lines = call.session.get_adapter(url)
+        assert isinstance(lines, _Lines)  # noqa: S101 - _new_session mounts nothing else
         try:
-            response = call.session.get_adapter(url).send(
-                prepared,
-                timeout=(min(CONNECT_TIMEOUT_S, call.timeout_s), call.timeout_s),
-                verify=self._verify,
-                proxies=self._proxies,
-            )
-            # Read here, where a connection that breaks in the middle of the answer is told apart.
-            _ = response.content
-        except requests.exceptions.RequestException as error:
+            return lines.exchange(url, call, verify=self._verify, proxies=self._proxies)
+        except (HTTPError, requests.exceptions.RequestException) as error:
             raise _network_error(error, url) from error
-        return response
 
     def _encoded(self, body: Mapping[str, Any] | None) -> tuple[dict[str, Any], bytes | None]:
         if body is None:
@@ -245,21 +288,19 @@ class HttpTransport:
         headers["Content-Length"] = str(len(data))
         return headers, data
 
-    def _decoded(self, response: requests.Response) -> dict[str, Any]:
-        if response.status_code >= 400:
-            raise from_problem(response.status_code, _problem(response))
-        if response.status_code >= 300:
-            raise ConnectFailed(
-                f"{response.url} is no CatMQ broker: HTTP {response.status_code}", retriable=False
-            )
-        if not response.content:
+    def _decoded(self, url: str, response: BaseHTTPResponse) -> dict[str, Any]:
+        if response.status >= 400:
+            raise from_problem(response.status, _problem(response))
+        if response.status >= 300:
+            raise ConnectFailed(f"{url} is no CatMQ broker: HTTP {response.status}", retriable=False)
+        if not response.data:
             return {}
         packed = response.headers.get("Content-Type", "").startswith(wire.MSGPACK)
         codec = self._codec if packed else _JSON
         try:
-            answer = codec.decode(response.content)
+            answer = codec.decode(response.data)
         except ValueError as error:
-            raise AnswerLost(f"{response.url} answered what cannot be read: {error}") from error
+            raise AnswerLost(f"{url} answered what cannot be read: {error}") from error
         return answer if isinstance(answer, dict) else {"value": answer}
 
     def _sessions(self) -> requests.Session:
@@ -289,7 +330,7 @@ class HttpTransport:
             session.headers["Authorization"] = f"Bearer {self._api_key}"
         brokers = len(self._seeds) + MOST
         for scheme in ("http://", "https://"):
-            session.mount(scheme, HTTPAdapter(pool_connections=brokers, pool_maxsize=self._max_connections))
+            session.mount(scheme, _Lines(brokers=brokers, connections=self._max_connections))
         return session
 
 
@@ -312,18 +353,13 @@ def _checked_urls(urls: str | Sequence[str]) -> tuple[str, ...]:
     return stripped
 
 
-def _network_error(error: requests.exceptions.RequestException, url: str) -> CatmqError:
+def _network_error(error: HTTPError | requests.exceptions.RequestException, url: str) -> CatmqError:
     """ConnectFailed when nothing can have been sent, else AnswerLost."""
-    if isinstance(error, requests.exceptions.SSLError) and _is_of_handshake(error):
+    if isinstance(error, SSLError) and _is_of_handshake(error):
         return ConnectFailed(f"TLS with {url} failed: {error}", retriable=False)
-    if isinstance(error, requests.exceptions.ConnectTimeout | requests.exceptions.ProxyError):
+    if isinstance(error, NewConnectionError | ConnectTimeoutError | ProxyError):
         return ConnectFailed(f"{url} cannot be reached: {error}")
-    if isinstance(error, requests.exceptions.ConnectionError):
-        cause = error.args[0] if error.args else None
-        reason = getattr(cause, "reason", cause)
-        if isinstance(reason, NewConnectionError | ConnectTimeoutError):
-            return ConnectFailed(f"{url} cannot be reached: {reason}")
-    if isinstance(error, requests.exceptions.InvalidURL | requests.exceptions.InvalidHeader):
+    if isinstance(error, LocationValueError | requests.exceptions.RequestException):
         return OptionError(str(error))
     return AnswerLost(f"no answer from {url}: {error}")
 
@@ -342,17 +378,17 @@ def _is_of_handshake(error: BaseException) -> bool:
         if isinstance(seen, ssl.SSLError):
             of_certificate = isinstance(seen, ssl.SSLCertVerificationError)
             return of_certificate or str(getattr(seen, "reason", None) or "").startswith(_HANDSHAKE)
-        # requests wraps MaxRetryError(reason=SSLError(ssl.SSLError)).
+        # urllib3 wraps it: SSLError(ssl.SSLError).
         seen = getattr(seen, "reason", None) or (seen.args[0] if seen.args else None)
     return False
 
 
-def _problem(response: requests.Response) -> dict[str, Any]:
+def _problem(response: BaseHTTPResponse) -> dict[str, Any]:
     kind = response.headers.get("Content-Type", "")
     if "json" not in kind:
         return {}
     try:
-        problem = _JSON.decode(response.content)
+        problem = _JSON.decode(response.data)
     except ValueError:
         return {}
     return problem if isinstance(problem, dict) else {}

@@ -104,7 +104,7 @@ def test_a_frozen_node_delays_news_of_no_other_node(
         loops = Loops([Each("heads", watcher.nodes, heads_loop)])
         with board.watch(1, dict.fromkeys(queue_of.values(), 0)) as waiter:
             loops.start()
-            until(lambda: all(board.shared.wanted(one, now_ms()) for one in queue_of.values()))
+            until(lambda: board.shared.wanted(queue_of.values(), now_ms()) == {*queue_of.values()})
             os.kill(ill.pid, signal.SIGSTOP)
             try:
                 for head in (1, 2, 3):  # while the other node is being found out, and after
