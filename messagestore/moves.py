@@ -146,7 +146,7 @@ class NodeMover:
         info = known.queues.get(queue)
         if info is not None and info.node_id != self._node_id:
             return info
-        return target_of(known, queue, row, near=self._node_id)
+        return _target_of(known, queue, row, near=self._node_id)
 
     def _rest(self, queue: int) -> None:
         self._resting[queue] = time.monotonic() + RETRY_S
@@ -202,7 +202,7 @@ class NodeMover:
             return 0
 
 
-def target_of(known: Snapshot, queue: int, row: DueRow, *, near: int) -> QueueInfo | None:
+def _target_of(known: Snapshot, queue: int, row: DueRow, *, near: int) -> QueueInfo | None:
     """The queue that a due message goes to, on node `near` if that can be chosen; None while it must wait.
 
     A queue that the snapshot does not know belongs to a deleted topic: its rows go with its table.
@@ -277,7 +277,7 @@ def hand_over(node: Node, row_id: int) -> bool:
 def _point_elsewhere(node: Node, row: DelayedRow) -> bool:
     """Names another queue in a row whose own takes no messages; the next step goes there."""
     due = DueRow(row.id, row.by_key, row.key, 0)
-    target = target_of(snapshot.current(), row.queue, due, near=node.info.id)
+    target = _target_of(snapshot.current(), row.queue, due, near=node.info.id)
     if target is not None and target.id != row.queue:
         with node.writing() as session:
             return tables.retarget_delayed(session, row=row.id, queue=row.queue, target=target.id)

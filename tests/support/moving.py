@@ -55,15 +55,19 @@ class Stopped(BaseException):
     """What a step raises where a process would die."""
 
 
-def stop_at(step: int, call: Callable[..., Any]) -> Callable[..., Any]:
-    """The call, except that its `step`-th use raises Stopped before it does anything (1 = the first)."""
+def stop_at(step: int, call: Callable[..., Any], *, unless: bytes) -> Callable[..., Any]:
+    """The call, except that its `step`-th use raises Stopped before it does anything (1 = the first).
+
+    Strings of statements that begin with `unless` are not counted.
+    """
     used = 0
 
-    def stopping(*given: Any, **more: Any) -> Any:
+    def stopping(session: Any, text: Any, *given: Any, **more: Any) -> Any:
         nonlocal used
-        used += 1
+        if not (isinstance(text, bytes) and text.startswith(unless)):
+            used += 1
         if used == step:
             raise Stopped
-        return call(*given, **more)
+        return call(session, text, *given, **more)
 
     return stopping
