@@ -23,7 +23,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -129,21 +129,36 @@ class Lab:
 
     @contextmanager
     def cleaning(self, load: Load) -> Iterator[list[str]]:
-        """Retention of the topic runs during the block; afterwards what it removed is told."""
+        """Retention drops old partitions of the topic during the block; afterwards it tells how many rows."""
+        from messagestore.retention.cleaning import REST_S
+
         told: list[str] = []
-        before = self._lows(load)
         command = [sys.executable, str(bench.HOME / "manage.py"), "cleanup", "--topic", load.topic]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
+            end = time.monotonic() + CATCH_UP_S
+            while not sum(self._lows(load)) and time.monotonic() < end:
+                time.sleep(0.1)
+            time.sleep(REST_S)  # what reads the old messages may end; then they go
+            before = self._oldest(load)
             yield told
+            told.append(f"{self._oldest(load) - before:,} old messages were dropped")
         finally:
             process.terminate()
             process.wait(60)
-            gone = sum(self._lows(load)) - sum(before)
-            told.append(f"{gone:,} old messages were removed meanwhile")
 
     def _lows(self, load: Load) -> list[int]:
         return [queue["low"] or 0 for queue in self.admin.topic(load.topic)["queues"]]
+
+    def _oldest(self, load: Load) -> int:
+        """The offsets of the oldest rows of all queues, added up."""
+        with closing(bench.connect(self.setting.database)) as connection:
+            cursor = connection.cursor()
+            found = 0
+            for queue in load.queues:
+                cursor.execute(f"SELECT COALESCE(MIN(msg_offset), 0) FROM message_{queue}")
+                found += int(cursor.fetchone()[0])
+        return found
 
 
 def behind(seconds: float | None) -> str:

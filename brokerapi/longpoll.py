@@ -155,12 +155,17 @@ class _Wait:
         self.group_id = consumer.group_id
         self.generation = asked.generation
         # A stopped queue may hold messages already: what ends its wait is the group's next generation.
+        # In one whose next message is too young others make no difference.
+        young = [queue.ripe_in_ms for queue in answer.queues if queue.ripe_in_ms is not None]
         served = [queue for queue in answer.queues if queue.state == "ok" and not _late(queue)]
+        served = [queue for queue in served if queue.ripe_in_ms is None]
         self.offsets = {queue.queue: queue.next_offset for queue in served}
         self.unread = {
             queue.queue for queue in answer.queues if queue.stale or queue.queue not in self.offsets
         }
         self.until = until
+        if young:
+            self.until = min(until, time.monotonic() + min(young) / 1000)
         if any(queue.state == "unavailable" or queue.stale for queue in answer.queues):
             self.until = min(self.until, time.monotonic() + UNAVAILABLE_WAIT_S)
         if any(map(_late, answer.queues)):

@@ -23,6 +23,7 @@ from brokerapi.views import (
 urlpatterns = [
     # Producing and looking
     path("api/v1/topics/<str:topic>/messages", messages.Messages.as_view()),
+    path("api/v1/topics/<str:topic>/delayed", messages.Delayed.as_view()),
     path("api/v1/messages/<str:message_id>", messages.Message.as_view()),
     # Consuming
     path("api/v1/groups/<str:group>/consumers", consumers.Consumers.as_view()),

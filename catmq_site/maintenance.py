@@ -25,6 +25,7 @@ from catmq_site import master
 from messagestore import (
     connections,
     failure_topics,
+    moves,
     nodes,
     queues,
     redrives,
@@ -95,6 +96,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
         leased("partitions", 5.0, Ahead().run_once),
         leased("redrives", redrives.EVERY_S, redrives.Redriver().run_once),
         leased("disks", 5.0, DiskWatch().run_once),
+        Each("delays", moves.nodes, delays_loop),
     ]
 
 
@@ -159,6 +161,12 @@ def heads_loop(node_id: int) -> Loop:
 def circuit_loop(node_id: int) -> Loop:
     """Looks after the circuit of one node; a probe of a frozen one takes seconds."""
     return Loop(f"circuit-{node_id}", 0.25, lambda: connections.watch(node_id))
+
+
+def delays_loop(node_id: int) -> Loop:
+    """Moves the due messages of one node; the mover has a lease of its own."""
+    mover = moves.NodeMover(node_id, holder=f"{socket.gethostname()}:{os.getpid()}")
+    return Loop(f"delays-{node_id}", moves.EVERY_S, mover.run_once, mover.finish)
 
 
 def broker_loop(url: str) -> Loop:

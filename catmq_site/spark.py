@@ -48,7 +48,7 @@ def run(name: str, *, settings: Row, inputs: object = None, say: Say | None = No
     environ = _environ()
     directory = config.data_dir / "jobs" / f"{name}-{uuid.uuid4().hex[:12]}"
     directory.mkdir(mode=0o700, parents=True)
-    given = {"master": config.spark_master, "memory": config.spark_memory, **settings}
+    given = {"master": config.spark_master, "memory": config.spark_memory, **settings, "parent": os.getpid()}
     (directory / "settings.json").write_text(json.dumps(given))
     if inputs is not None:
         (directory / "inputs.json").write_text(json.dumps(inputs))
@@ -89,6 +89,7 @@ class _Process:
     def __init__(self, name: str, directory: Path, record: Run, say: Say) -> None:
         self._name, self._directory, self._record, self._say = name, directory, record, say
         self._asked_at: float | None = None
+        self._told: tuple[str, int, int] | None = None
 
     def follow(self, environ: Mapping[str, str]) -> None:
         """Runs it to its end. Raises JobFailed, Cancelled."""
@@ -119,8 +120,10 @@ class _Process:
         with suppress(OSError, ValueError, KeyError):
             value = json.loads((self._directory / "progress.json").read_text())
             stage, done, total = value["stage"], value["done"], value["total"]
-            self._record.tell(stage, done, total)
-            self._say(f"{stage} {done:,} of {total:,}" if total else stage)
+            if (stage, done, total) != self._told:
+                self._told = stage, done, total
+                self._record.tell(stage, done, total)
+                self._say(f"{stage} {done:,} of {total:,}" if total else stage)
         if self._asked_at is None and self._record.cancel_asked():
             (self._directory / "cancel").touch()
             self._asked_at = time.monotonic()

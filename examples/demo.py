@@ -41,7 +41,7 @@ DOCS = (".md", ".txt", ".html")
 def main() -> int:
     """Runs until Ctrl-C or for so many seconds."""
     asked = arguments()
-    logging.getLogger("catmq_client").setLevel(logging.CRITICAL)  # that mailer fails is meant
+    logging.getLogger("catmq").setLevel(logging.CRITICAL)  # that mailer fails is meant
     known = credentials(asked.data)
     server: dict[str, Any] = {"urls": known["CATMQ_URL"], "api_key": known["CATMQ_API_KEY"]}
     prepare(Admin(HttpTransport(known["CATMQ_URL"], api_key=known["CATMQ_API_KEY"])))

@@ -13,18 +13,20 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
 
-from messagestore import durability, faults, tables
+from messagestore import connections, durability, faults, tables
 from messagestore.connections import Node
-from messagestore.messages import digest
+from messagestore.messages import MOST_DELAY_MS, NewMessage, digest
 from messagestore.tables import DelayedBatch, NewDelayed, StoredDelays, due_at_ms
 from messagestore.writes import Write
-from metadata.errors import NodeUnavailable
+from metadata.errors import FieldError, Invalid, NodeUnavailable
+
+TOLERANCE_MS = 600_000  # clocks differ, and a send may be repeated for a while
 
 _guard = threading.Lock()
 _prepared: set[tuple[int, int]] = set()  # (node, epoch) whose table this process has made sure of
@@ -50,6 +52,23 @@ def delayed_id(node_id: int, row: int) -> str:
     'd2-41'
     """
     return f"d{node_id}-{row}"
+
+
+def parse_delayed_id(text: str, *, field: str = "message_id") -> tuple[int, int]:
+    """(node, row) of a delayed message's id. Raises Invalid.
+
+    >>> parse_delayed_id("d2-41")
+    (2, 41)
+    """
+    node_id, dash, row = text.removeprefix("d").partition("-")
+    parts = (node_id, row)
+    if (
+        text.startswith("d")
+        and dash
+        and all(one.isascii() and one.isdigit() and len(one) < 19 for one in parts)
+    ):
+        return int(node_id), int(row)
+    raise Invalid.field(field, f"{text!r} is not the id of a delayed message; one looks like d2-41")
 
 
 def store(
@@ -131,6 +150,42 @@ def _digest(messages: Sequence[NewDelayed]) -> bytes:
         for one in messages
     ]
     return hashlib.sha256(content + msgspec.msgpack.encode(rest)).digest()[:16]
+
+
+def wrong_times(
+    *, messages: Mapping[int, NewMessage], queues: Sequence[int], batch_id: bytes | None
+) -> list[FieldError]:
+    """What is wrong with the times of delivery of some messages, {index: message}, by the clock of the node
+    that is to keep them. A time that passed less than TOLERANCE_MS ago is now, and so is any of a batch that
+    is stored already. Raises NodeUnavailable when none of the queues' nodes answers.
+    """
+    times = {index: one.deliver_at_ms for index, one in messages.items() if one.deliver_at_ms is not None}
+    if not times:
+        return []
+    now_ms, is_known = _now_ms(queues, batch_id)
+    errors = []
+    for index, at_ms in times.items():
+        if at_ms < now_ms - TOLERANCE_MS and not is_known:
+            what = f"passed {(now_ms - at_ms) // 1000} s ago: leave it out to send the message now"
+            errors.append(FieldError(f"messages[{index}].deliver_at_ms", what))
+        elif at_ms > now_ms + MOST_DELAY_MS:
+            errors.append(FieldError(f"messages[{index}].deliver_at_ms", "is more than a year from now"))
+    return errors
+
+
+def _now_ms(queues: Sequence[int], batch_id: bytes | None) -> tuple[int, bool]:
+    """The time on the first node that tells it, and whether it knows the batch."""
+    failure: NodeUnavailable | None = None
+    for node in {connections.node_of(queue).info.id: connections.node_of(queue) for queue in queues}.values():
+        try:
+            prepare(node)
+            with node.reading() as session:
+                now_ms = tables.now_ms(session)
+                known = batch_id and tables.find_delayed_batch(session, batch_id=batch_id)
+                return now_ms, bool(known)
+        except NodeUnavailable as error:
+            failure = error
+    raise failure or NodeUnavailable("No node tells the time.")
 
 
 def prepare(node: Node) -> None:

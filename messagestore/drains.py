@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from messagestore import connections, queue_states, tables
+from messagestore import connections, queue_states, rehoming, tables
 from messagestore.density import left
 from messagestore.tables import Position
 from metadata import access, instances, queues, readings, topics
@@ -184,6 +184,7 @@ def drop_retired(*, after_days: float = DROP_AFTER_DAYS) -> int:
     for waiting in readings.due_for_drop(after_days):
         for queue in waiting.queues:
             try:
+                rehoming.rehome(queue.queue, topic_id=waiting.topic.id)
                 with connections.node(queue.node_id).writing() as session:
                     tables.drop_queue(session, queue=queue.queue)
                 queues.remove(topic_id=waiting.topic.id, queue=queue.queue)

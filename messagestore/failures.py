@@ -39,13 +39,17 @@ CHUNK_BYTES = 16 << 20  # of bodies that are held in memory at once
 
 
 class Failure(NamedTuple):
-    """A message whose handler failed; `first_failed_at_ms`: when its owner saw that, by its own clock."""
+    """A message whose handler failed; `first_failed_at_ms`: when its owner saw that, by its own clock.
+
+    `last`: its owner tried it as often as it should, in place; it is dead now.
+    """
 
     queue: int
     epoch: int
     offset: int
     error: str = ""
     first_failed_at_ms: int | None = None
+    last: bool = False
 
 
 class Retried(NamedTuple):
@@ -267,7 +271,7 @@ def _as_copy(fence: Fence, pair: _Pair, failure: Failure, row: FailingRow) -> _C
     attempt = row.attempt + 1
     copy_id = rules.copy_id(
         stored_at_ms=row.stored_at_ms,
-        group_id=pair.subscription.group_id,
+        subscription=pair.subscription.id,
         queue=failure.queue,
         offset=failure.offset,
         attempt=attempt,
@@ -296,7 +300,7 @@ def _stored(node_id: int, ids: Sequence[bytes]) -> Mapping[bytes, StoredCopy]:
 
 def _stored_now(one: _Copy, end: float) -> StoredCopy:
     """Stores a copy that waits, or a dead message."""
-    if rules.is_dead(one.pair.subscription.delivery, one.attempt):
+    if one.failure.last or rules.is_dead(one.pair.subscription.delivery, one.attempt):
         return _bury(one, end)
     try:
         return _delay(one, end)

@@ -32,6 +32,7 @@ AMBIGUOUS = frozenset(
 )  # connection lost, killed or out of step; interrupted; error in COMMIT; server going down; network
 LOST = AMBIGUOUS - {1317, 1969, 3024, 1180}  # the whole connection is gone, and most likely its siblings
 _TABLE = "The table is missing or was altered: restore it, then run manage.py verify on its topic."
+_ALTERED = ("no such table", "no such column", "has no column named")  # SQLite has no number for each
 _RIGHT = "The node's account lacks a right: GRANT ALL ON the node's database."
 REMEDIES = {
     **dict.fromkeys((1146, 1054, 1136, 1364, 1932), _TABLE),
@@ -107,4 +108,5 @@ def of_sqlite(error: sqlite3.Error, node: str) -> RolledBack | Ambiguous | Final
         return Duplicate(detail)
     if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_INTERRUPT):
         return Ambiguous(detail)
-    return Final(detail)
+    altered = code == sqlite3.SQLITE_ERROR and any(sign in str(error) for sign in _ALTERED)
+    return Final(f"{detail}. {_TABLE}" if altered else detail)

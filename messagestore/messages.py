@@ -11,6 +11,8 @@ import msgspec
 from metadata.config import config
 from metadata.errors import FieldError, Invalid, TooLarge
 
+MOST_DELAY_MS: Final = 366 * 86_400_000
+
 
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message to be stored. `queue` is the queue's global id, or None to let key or batch decide.
@@ -65,6 +67,7 @@ class Wanted(NamedTuple):
 StoredRow = tuple[int, str | None, str | None, str | None, bytes, str | None, int, int]
 ROW_OFFSET: Final = 0
 ROW_BODY: Final = 4
+ROW_STORED_AT: Final = 6
 
 
 def stored_message(queue: int, row: StoredRow) -> StoredMessage:
@@ -126,6 +129,8 @@ def _may_be_wrong(message: NewMessage) -> bool:
         or message.tag is not None
         or message.trace_id is not None
         or message.headers is not None
+        or message.delay_ms is not None
+        or message.deliver_at_ms is not None
     )
 
 
@@ -141,6 +146,7 @@ def _wrong(index: int, message: NewMessage) -> list[FieldError]:
         for field, size, limit, unit in limits
         if size > limit
     ]
+    errors += _wrong_delay(index, message)
     headers = message.headers
     if headers:
         size = sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
@@ -150,6 +156,16 @@ def _wrong(index: int, message: NewMessage) -> list[FieldError]:
                 FieldError(f"messages[{index}].headers", f"{len(headers)} of {size} bytes; {limit}")
             )
     return errors
+
+
+def _wrong_delay(index: int, message: NewMessage) -> list[FieldError]:
+    """What is wrong with a delay by itself; a time of delivery is compared with its node's clock later."""
+    if message.delay_ms is not None and message.deliver_at_ms is not None:
+        return [FieldError(f"messages[{index}].deliver_at_ms", "give either delay_ms or deliver_at_ms")]
+    if message.delay_ms is not None and not 0 < message.delay_ms <= MOST_DELAY_MS:
+        what = f"is {message.delay_ms}; it lies between 1 and {MOST_DELAY_MS} ms (a year)"
+        return [FieldError(f"messages[{index}].delay_ms", what)]
+    return []
 
 
 def headers_text(headers: dict[str, str] | None) -> str | None:

@@ -3,7 +3,8 @@
 A batch is cut into one part per queue, and each part is one transaction on one node. Its queue is
 fixed before the first try: named by the client, or the slot of the key, or a pure function of the
 batch id. `sent_batch` makes a repeat harmless. A part may go to another queue only while it is
-certain that no earlier try stored it.
+certain that no earlier try stored it. Messages with a delay are parts of their own, which go the same
+way into the table of delayed messages (delays.py).
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from messagestore import batch_ids, connections, durability, faults, floors, lanes, tables
+from messagestore import batch_ids, connections, delays, durability, faults, floors, lanes, tables
 from messagestore.connections import Node
+from messagestore.delays import DelayedReceipt
 from messagestore.heads import board
 from messagestore.messages import NewMessage, digest, message_id, validate
-from messagestore.tables import NewBatch
+from messagestore.tables import NewBatch, NewDelayed
 from messagestore.writes import DEADLINE_S, Write
 from metadata import access, snapshot
 from metadata.actors import Actor
@@ -48,22 +50,27 @@ class Receipt(NamedTuple):
         return message_id(self.queue, self.offset)
 
 
+Fate = Receipt | DelayedReceipt | CatmqError
+
+
 class Part(NamedTuple):
-    """The messages of a batch that go to one queue; `queues` are the choices, the first one preferred."""
+    """The messages of a batch that go to one queue; `queues` are the choices, the first one preferred.
+
+    `delayed`: they go there later.
+    """
 
     queues: tuple[int, ...]
     movable: bool
+    delayed: bool
     indexes: list[int]
 
     @property
     def number(self) -> int:
         """Tells the parts of a batch apart, wherever they are stored in the end."""
-        return 2 * self.queues[0] + self.movable
+        return (self.delayed << 62) + 2 * self.queues[0] + self.movable
 
 
-def publish(
-    *, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None, actor: Actor
-) -> list[Receipt | CatmqError]:
+def publish(*, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None, actor: Actor) -> list[Fate]:
     """Stores messages; for each, in order, its receipt or the error of its queue.
 
     Raises Invalid, TooLarge, NotFound or Forbidden before anything is stored, and the first part's
@@ -73,8 +80,10 @@ def publish(
     info = snapshot.find_topic(topic)
     validate(messages)
     batch = _Batch(info, messages, batch_id, actor.name)
-    fates: list[Receipt | CatmqError] = [Invalid("not routed")] * len(messages)
-    for part in batch.parts():
+    fates: list[Fate] = [Invalid("not routed")] * len(messages)
+    parts = batch.parts()
+    batch.check_times(parts)
+    for part in parts:
         for index, fate in zip(part.indexes, batch.store(part), strict=True):
             fates[index] = fate
     if isinstance(fates[0], CatmqError) and all(isinstance(fate, CatmqError) for fate in fates):
@@ -99,14 +108,34 @@ class _Batch:
     def parts(self) -> list[Part]:
         """The batch cut by queue, in the order of each queue's first message."""
         anywhere = routing.candidates(self.id, self._readable())
-        parts: dict[tuple[int, bool], Part] = {}
+        parts: dict[tuple[int, bool, bool], Part] = {}
         for index, message in enumerate(self.messages):
             home, movable = self._home(index, message, anywhere[0])
-            if (home, movable) not in parts:
+            delayed = message.delay_ms is not None or message.deliver_at_ms is not None
+            if (home, movable, delayed) not in parts:
                 queues = self._choices(home, anywhere) if movable else (home,)
-                parts[home, movable] = Part(queues, movable, [])
-            parts[home, movable].indexes.append(index)
+                parts[home, movable, delayed] = Part(queues, movable, delayed, [])
+            parts[home, movable, delayed].indexes.append(index)
         return list(parts.values())
+
+    def part_id(self, part: Part) -> bytes:
+        """The batch id of a part."""
+        return routing.derived_batch_id(self.id, part.number).bytes
+
+    def check_times(self, parts: Sequence[Part]) -> None:
+        """Raises Invalid, naming every time of delivery that has long passed or is too far away."""
+        wrong = [
+            error
+            for part in parts
+            if part.delayed
+            for error in delays.wrong_times(
+                messages={index: self.messages[index] for index in part.indexes},
+                queues=part.queues,
+                batch_id=None if self.fresh else self.part_id(part),
+            )
+        ]
+        if wrong:
+            raise Invalid(f"{wrong[0].field}: {wrong[0].message}", errors=wrong)
 
     def _readable(self) -> tuple[int, ...]:
         """The topic's queues that are read. The closed ones among them count, so that a repeat of a send that
@@ -148,26 +177,46 @@ class _Batch:
         found, _ = snapshot.find_queues([queue])
         return queue in found and found[queue].topic_id == self.topic.id
 
-    def store(self, part: Part) -> Sequence[Receipt | CatmqError]:
+    def store(self, part: Part) -> Sequence[Fate]:
         """The fate of each message of a part."""
         if time.monotonic() > self.deadline:
             what = "Not tried: the other queues of this request took all its time."
             return [faults.RolledBack(what)] * len(part.indexes)
         error: CatmqError | None = None
-        write = _Write(self, part)
         for queue in part.queues:
             try:
-                stored, first = write.into(queue)
-                return [Receipt(stored, first + position) for position in range(len(part.indexes))]
+                return self._delay(part, queue) if part.delayed else self._write(part, queue)
             except CatmqError as refusal:
                 error = refusal
-                if not self._may_go_elsewhere(queue, write.batch_id, refusal):
+                if not self._may_go_elsewhere(queue, self.part_id(part), refusal):
                     break
         if error is None or (part.movable and error.code == Code.QUEUE_NOT_WRITABLE):
             error = NoWritableQueue(
                 f"No queue of topic {self.topic.name} takes messages now.", retry_after_ms=1000
             )
         return [error] * len(part.indexes)
+
+    def _write(self, part: Part, queue: int) -> Sequence[Fate]:
+        stored, first = _Write(self, part).into(queue)
+        return [Receipt(stored, first + position) for position in range(len(part.indexes))]
+
+    def _delay(self, part: Part, queue: int) -> Sequence[Fate]:
+        messages = [self.messages[index] for index in part.indexes]
+        return delays.store(
+            queue=queue,
+            messages=[NewDelayed(one, by_key=self._goes_by_key(one)) for one in messages],
+            batch_id=self.part_id(part),
+            producer=self.producer,
+            name=str(self.id),
+            fresh=self.fresh,
+            deadline=self.deadline,
+        )
+
+    def _goes_by_key(self, message: NewMessage) -> bool:
+        """Whether its key chose its queue, here or in the client, which names what it chose."""
+        if message.key is None:
+            return False
+        return message.queue in (None, routing.queue_for_key(message.key, self.topic.layout))
 
     def _may_go_elsewhere(self, queue: int, part_id: bytes, refusal: CatmqError) -> bool:
         if isinstance(refusal, OutcomeUnknown):
@@ -192,7 +241,7 @@ class _Write(Write[tuple[int, int]]):
 
     def __init__(self, request: _Batch, part: Part) -> None:
         messages = [request.messages[index] for index in part.indexes]
-        part_id = routing.derived_batch_id(request.id, part.number).bytes
+        part_id = request.part_id(part)
         super().__init__(part_id, digest(messages), name=str(request.id), fresh=request.fresh)
         self.deadline = request.deadline
         self.batch = NewBatch(part_id, self.digest, messages, request.producer)

@@ -33,6 +33,7 @@ from messagestore import connections, durability, faults, replicas, suspects, ta
 from messagestore.density import dense, explain
 from messagestore.heads import board
 from messagestore.messages import ROW_BODY, ROW_OFFSET, StoredMessage, StoredRow, stored_message
+from messagestore.ripening import ripe
 from messagestore.sessions import Session
 from messagestore.tables import Position, ReaderKey
 from metadata import snapshot
@@ -65,7 +66,10 @@ class PullQueue(NamedTuple):
 
 
 class PulledQueue(NamedTuple):
-    """A queue of the answer; `head` is None where its node gave none in time, `stale` if a replica did."""
+    """A queue of the answer; `head` is None where its node gave none in time, `stale` if a replica did.
+
+    `ripe_in_ms`: the next message is too young for the subscription's delay, and for how long.
+    """
 
     queue: int
     state: str
@@ -78,6 +82,7 @@ class PulledQueue(NamedTuple):
     origins: Sequence[
         str | None
     ] = ()  # of a failure topic's messages: where they came from (failures.Origin)
+    ripe_in_ms: int | None = None
 
     @property
     def messages(self) -> list[StoredMessage]:
@@ -302,17 +307,25 @@ def _rows(
 ) -> PulledQueue:
     """What is there of the next `wanted` messages, without those that carry none of the tags."""
     durable = board.known(ask.queue)
-    origins: list[str | None] = []
+    origins: Sequence[str | None] = ()
     try:
-        position, rows = tables.select_owned(
-            session,
-            reader=ReaderKey(consumer.group_id, ask.queue, consumer.instance),
-            first=ask.offset,
-            end=ask.offset + wanted,
-            most_bytes=_OVERSHOOT * budget.size,
-            tags=tags,
-            origins=origins if snapshot.current().holds_failures(ask.queue) else None,
-        )
+        if snapshot.current().holds_failures(ask.queue):
+            position, rows, origins = tables.select_owned_copies(
+                session,
+                reader=ReaderKey(consumer.group_id, ask.queue, consumer.instance),
+                first=ask.offset,
+                end=ask.offset + wanted,
+                most_bytes=_OVERSHOOT * budget.size,
+            )
+        else:
+            position, rows = tables.select_owned(
+                session,
+                reader=ReaderKey(consumer.group_id, ask.queue, consumer.instance),
+                first=ask.offset,
+                end=ask.offset + wanted,
+                most_bytes=_OVERSHOOT * budget.size,
+                tags=tags,
+            )
     except faults.Final as fault:  # this queue's table is missing or was altered; the others go on
         suspects.report(ask.queue, offset=ask.offset, why=fault.detail)
         return PulledQueue(ask.queue, "suspect", [], ask.offset)
@@ -322,6 +335,8 @@ def _rows(
     count = dense(ask.offset, [row[ROW_OFFSET] for row in rows])
     if count == 0:
         return _explained(session, ask, position.head)
+    rows = rows[:count]
+    count, ripe_in_ms = ripe(session, group_id=consumer.group_id, queue=ask.queue, rows=rows)
     if tags:
         taken, passed = budget.choose(ask.queue, rows[:count])
     else:
@@ -329,7 +344,9 @@ def _rows(
         passed = len(taken)
     following, head = ask.offset + passed, min(position.head, durable)
     suspects.delivered(ask.queue, next_offset=following)
-    return PulledQueue(ask.queue, "ok", taken, following, head, origins=origins[: len(taken)])
+    later = None if taken else ripe_in_ms
+    origins = origins[: len(taken)]
+    return PulledQueue(ask.queue, "ok", taken, following, head, origins=origins, ripe_in_ms=later)
 
 
 def _explained(session: Session, ask: PullQueue, head: int) -> PulledQueue:

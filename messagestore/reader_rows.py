@@ -34,7 +34,7 @@ def close(subscription: SubscriptionView) -> None:
             gone = CHUNK
             while gone == CHUNK:
                 with node.writing() as session:
-                    gone = tables.delete_waiting(session, queue=queue, most=CHUNK)
+                    gone = tables.delete_queue_delayed(session, queue=queue, most=CHUNK)
 
 
 def delete(subscription: SubscriptionView) -> None:

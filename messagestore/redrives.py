@@ -30,7 +30,7 @@ from metadata.rules import failures as rules
 
 log = logging.getLogger(__name__)
 EVERY_S = 0.5
-PASS_S = 2.0  # what a pass may take, so that the lease stays
+PASS_S = 0.7  # what a pass may take, so that the lease of three pauses stays
 CHUNK = 50  # messages of a step; a stopped redrive makes no further one
 START = (0, 0)
 

@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 from messagestore import connections, tables
 from messagestore.density import dense, explain
 from messagestore.messages import ROW_OFFSET, StoredRow
+from messagestore.ripening import ripe
 from messagestore.sessions import Session
 from messagestore.tables import Position
 from metadata import ownership, snapshot
@@ -80,7 +81,7 @@ def pull(*, node_id: int, asked: Sequence[Ask], consumer: ConsumerId, budget: Bu
                 position = positions.get(ask.queue)
                 if granted.get(ask.queue) == ask.epoch and _says_nothing_against(position, ask, consumer):
                     tags = snapshot.current().tags(consumer.group_id, ask.queue)
-                    answer = _read(session, ask, position, budget, tags=tags)  # type: ignore[arg-type]  # it is there
+                    answer = _read(session, ask, position, budget, tags=tags, group_id=consumer.group_id)  # type: ignore[arg-type]  # it is there
                     served |= {} if answer is None else {ask.queue: answer}
     except CatmqError as error:
         log.info("The replica of node %s cannot be read: %s", node.info.name, error.detail)
@@ -94,7 +95,7 @@ def _says_nothing_against(position: Position | None, ask: Ask, consumer: Consume
 
 
 def _read(
-    session: Session, ask: Ask, position: Position, budget: Budget, *, tags: tuple[str, ...]
+    session: Session, ask: Ask, position: Position, budget: Budget, *, tags: tuple[str, ...], group_id: int
 ) -> Served | None:
     """What is there from the offset on; None if that contradicts itself."""
     head = max(position.head, ask.offset)
@@ -112,6 +113,8 @@ def _read(
     )
     count = dense(ask.offset, [row[ROW_OFFSET] for row in rows])
     if count:
+        rows = rows[:count]
+        count, _ = ripe(session, group_id=group_id, queue=ask.queue, rows=rows)
         if tags:
             taken, passed = budget.choose(ask.queue, rows[:count])
             return Served("ok", taken, ask.offset + passed, head)

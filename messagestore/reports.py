@@ -13,7 +13,7 @@ from messagestore import connections, disks, tables
 from messagestore.sessions import Session
 from messagestore.tables import Head
 from messagestore.times import first_at
-from metadata import access, readings, topics
+from metadata import access, readings, series, topics
 from metadata.actors import Actor
 from metadata.errors import CatmqError, Invalid
 from metadata.rules import reports as rules
@@ -83,11 +83,32 @@ def capacity(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
         yield _node(node_id, rows, days)
 
 
+def latency(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
+    """How long messages waited for each group: the age of its oldest unread one, minute by minute.
+
+    Of more than six hours in steps of a quarter, of more than a week in days: as the series are kept.
+    """
+    for topic in chosen:
+        for group in readings.readings(topic.id):
+            points = series.points(for_s=days * 86_400, topic_id=topic.id, group_id=group.group_id)
+            ages = sorted(point.lag_ms for point in points if point.lag_ms is not None)
+            yield {
+                "topic": topic.name,
+                "group": group.group,
+                "messages": sum(point.pulled for point in points),
+                "waited_p50_ms": rules.percentile(ages, 50),
+                "waited_p99_ms": rules.percentile(ages, 99),
+                "waited_most_ms": ages[-1] if ages else None,
+                "problem": "" if ages else "nothing was measured",
+            }
+
+
 REPORTS: Mapping[str, Callable[[Iterable[TopicView], int], Iterator[Row]]] = {
     "volume": volume,
     "size_and_expiry": size_and_expiry,
     "topics": topics_,
     "capacity": capacity,
+    "latency": latency,
 }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from messagestore import connections, tables
+from messagestore import connections, rehoming, tables
 from metadata import topics
 from metadata.actors import Actor, job
 from metadata.errors import CatmqError, NodeUnavailable
@@ -142,4 +142,6 @@ def drop_deleted(after_days: float = topics.DROP_AFTER_DAYS) -> int:
 def _drop(topic: TopicView, actor: Actor) -> None:
     """Drops the tables, then the rows, of a topic that is deleted for good."""
     _drop_tables(topic)
+    for queue in topic.queues:
+        rehoming.drop(queue.queue)
     topics.remove(topic.id, actor)

@@ -49,6 +49,7 @@ class Code(StrEnum):
     LAST_BROKER = "last_broker"  # no other live broker would be left in
     LAST_QUEUE = "last_queue"  # no other queue of the topic would take messages
     BATCH_CONFLICT = "batch_conflict"  # the batch_id was used for other messages
+    ALREADY_DELIVERED = "already_delivered"  # a delayed message that is in its queue cannot be recalled
     QUEUE_NOT_WRITABLE = "queue_not_writable"  # read-only or retired: choose another queue
     NODE_REFUSED = "node_refused"  # a database that cannot serve as a node; the detail says why
     EXPIRED = "expired"

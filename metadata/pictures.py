@@ -175,6 +175,11 @@ class Snapshot:
         info = self.queues.get(queue)
         return self.delivery(group_id, info.topic_id).tags if info is not None else ()
 
+    def delay_s(self, group_id: int, queue: int) -> int:
+        """How long after it was stored a group gets a message of a queue."""
+        info = self.queues.get(queue)
+        return self.delivery(group_id, info.topic_id).delay_s if info is not None else 0
+
     def stopped(self, group_id: int, queue: QueueInfo) -> bool:
         """Whether an operator stopped the group, its subscription to the topic, or the queue in it.
 

@@ -7,7 +7,7 @@ is fetched in pieces and given up when it is larger than a chunk may be; the nex
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Any, Protocol
 
@@ -75,21 +75,11 @@ class MySqlNode:
 
     def rows(self, select: str, *, body: int | None) -> tuple[Rows, bool]:
         """See Node."""
-        size = FETCHED_AT_ONCE if body is None else FETCHED_WITH_BODIES
-        found: Rows = []
-        weight = 0
         try:
             self._db.query(select)
-            result = self._db.use_result()
-            while fetched := result.fetch_row(size):
-                found.extend(fetched)
-                if body is not None:
-                    weight += sum(len(row[body] or b"") for row in fetched)
-                    if weight > MOST_BYTES:
-                        return found, False
+            return _taken(self._db.use_result().fetch_row, body)
         except self._error as error:
             raise self._fault(error) from None
-        return found, True
 
     def one(self, select: str) -> tuple[Any, ...]:
         """See Node."""
@@ -129,20 +119,11 @@ class SqliteNode:
 
     def rows(self, select: str, *, body: int | None) -> tuple[Rows, bool]:
         """See Node."""
-        size = FETCHED_AT_ONCE if body is None else FETCHED_WITH_BODIES
-        found: Rows = []
-        weight = 0
         try:
             with closing(self._db.execute(select)) as cursor:
-                while fetched := cursor.fetchmany(size):
-                    found.extend(fetched)
-                    if body is not None:
-                        weight += sum(len(row[body] or b"") for row in fetched)
-                        if weight > MOST_BYTES:
-                            return found, False
+                return _taken(cursor.fetchmany, body)
         except sqlite3.Error as error:
             raise NodeError(f"node {self._name} cannot be read: {error}") from None
-        return found, True
 
     def one(self, select: str) -> tuple[Any, ...]:
         """See Node."""
@@ -160,6 +141,20 @@ class SqliteNode:
     def close(self) -> None:
         """Closes the file."""
         self._db.close()
+
+
+def _taken(fetch: Callable[[int], Sequence[tuple[Any, ...]]], body: int | None) -> tuple[Rows, bool]:
+    """The rows of a result, fetched in pieces, and whether those are all; see Node.rows."""
+    size = FETCHED_AT_ONCE if body is None else FETCHED_WITH_BODIES
+    found: Rows = []
+    weight = 0
+    while fetched := fetch(size):
+        found.extend(fetched)
+        if body is not None:
+            weight += sum(len(row[body]) for row in fetched)
+            if weight > MOST_BYTES:
+                return found, False
+    return found, True
 
 
 def connect(address: Address) -> Node:

@@ -64,7 +64,8 @@ STEPS = (
     tests("integration-sqlite", "tests/integration", budget_s=240, CATMQ_TEST_ENGINE="sqlite"),
     tests("integration-mysql", "tests/integration", budget_s=300, CATMQ_TEST_ENGINE="mysql"),
     tests("contract", "tests/contract", budget_s=240),
-    tests("spark", "tests/spark", "spark_tasks", budget_s=90),
+    tests("spark", "tests/spark", "spark_tasks", budget_s=150),
+    tests("browser", "tests/browser", budget_s=150),
     tests("acceptance", "tests/acceptance", budget_s=600),
 )
 

@@ -7,9 +7,10 @@ from django.http import HttpResponse
 from brokerapi import draining, metrics
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation
+from brokerapi.wire import delayed as wire_delayed
 from brokerapi.wire import messages as wire
-from messagestore import browse, publish, search
-from metadata.errors import Invalid, NotBuilt
+from messagestore import browse, publish, search, waiting
+from metadata.errors import Invalid
 
 
 class Messages(Endpoint):
@@ -49,10 +50,25 @@ class Messages(Endpoint):
 class Message(Endpoint):
     """/messages/{message_id}"""
 
-    @operation("recallMessage", tag="messages", status=501)
+    @operation("recallMessage", tag="messages", status=204)
     def delete(self, call: Call, message_id: str) -> HttpResponse:
-        """Recalls a delayed message."""
-        raise NotBuilt("Delayed messages and their recall are not built yet.")
+        """Recalls a delayed message before it is due; 409 `already_delivered` when it is in its queue."""
+        waiting.recall(message_id=message_id, actor=call.actor)
+        return call.done()
+
+
+class Delayed(Endpoint):
+    """/topics/{topic}/delayed"""
+
+    @operation(
+        "listDelayed", tag="messages", query=wire_delayed.DelayedQuery, answer=wire_delayed.DelayedAnswer
+    )
+    def get(self, call: Call, topic: str) -> HttpResponse:
+        """Shows messages that wait for their time, in the order of their ids, and how many there are."""
+        asked = call.query(wire_delayed.DelayedQuery)
+        after = asked.after if isinstance(asked.after, str) else None
+        found = waiting.of_topic(topic=topic, after=after, limit=asked.limit, actor=call.actor)
+        return call.answer(wire_delayed.delayed(found, call.kind))
 
 
 def _searched(call: Call, topic: str, asked: wire.BrowseQuery) -> search.Found:

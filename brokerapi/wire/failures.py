@@ -18,7 +18,8 @@ MAX_TIME_MS = (1 << 48) - 1
 class FailedMessage(Request, kw_only=True):
     """A message whose handler failed. Of `error` the first 2,000 characters are kept: begin with its kind.
 
-    `first_failed_at_ms`: when that was seen first; repeats of the report say the same.
+    `first_failed_at_ms`: when that was seen first; repeats of the report say the same. `last`: its retries
+    are used up, in place: it is to be dead now.
     """
 
     queue: Id
@@ -26,6 +27,7 @@ class FailedMessage(Request, kw_only=True):
     offset: Id
     error: str | None = None
     first_failed_at_ms: Annotated[int, Meta(ge=0, le=MAX_TIME_MS)] | None = None
+    last: bool = False
 
 
 class FailuresRequest(Request, kw_only=True):
@@ -42,7 +44,7 @@ class FailuresRequest(Request, kw_only=True):
                 raise Invalid.field(f"messages[{index}].offset", what)
             named.add((one.queue, one.offset))
         return [
-            Failure(one.queue, one.epoch, one.offset, one.error or "", one.first_failed_at_ms)
+            Failure(one.queue, one.epoch, one.offset, one.error or "", one.first_failed_at_ms, one.last)
             for one in self.messages
         ]
 

@@ -12,6 +12,7 @@ from brokerapi import formats
 from brokerapi.parsers import Body
 from brokerapi.wire.base import Answer, Id, Request
 from messagestore.browse import Browsed
+from messagestore.delays import DelayedReceipt
 from messagestore.messages import (
     NewMessage,
     StoredMessage,
@@ -21,10 +22,10 @@ from messagestore.messages import (
     message_id,
     stored_message,
 )
-from messagestore.publish import Receipt
+from messagestore.publish import Fate
 from messagestore.search import Found, Times
 from metadata.config import config
-from metadata.errors import CatmqError, Code, Invalid, NotBuilt
+from metadata.errors import CatmqError, Code, Invalid
 
 T = TypeVar("T")
 
@@ -47,9 +48,6 @@ class Message(Request, kw_only=True):
 
     def new(self, index: int) -> NewMessage:
         """The message to store. Raises Invalid, naming the message by its index."""
-        if self.delay_ms is not UNSET or self.deliver_at_ms is not UNSET:
-            what = "delayed messages are not built yet: leave out delay_ms and deliver_at_ms"
-            raise NotBuilt(f"messages[{index}]: {what}.")
         return NewMessage(
             body=self._body(index),
             key=self.key,
@@ -57,6 +55,8 @@ class Message(Request, kw_only=True):
             headers=self.headers,
             trace_id=self.trace_id,
             queue=self.queue,
+            delay_ms=_given(self.delay_ms) or None,  # no delay is none
+            deliver_at_ms=_given(self.deliver_at_ms),
         )
 
     def _body(self, index: int) -> bytes:
@@ -128,12 +128,14 @@ class SendError(Answer, kw_only=True):
 
 
 class SendResult(Answer, kw_only=False, omit_defaults=True, gc=False):
-    """What became of one message: stored (queue, offset, message_id) or refused (error)."""
+    """What became of one message: stored (queue, offset, message_id), kept until it is due (message_id,
+    due_at_ms) or refused (error)."""
 
     queue: int | UnsetType = UNSET
     offset: int | UnsetType = UNSET
     message_id: str | UnsetType = UNSET
     error: SendError | UnsetType = UNSET
+    due_at_ms: int | UnsetType = UNSET
 
 
 class SendAnswer(Answer, kw_only=True):
@@ -142,14 +144,16 @@ class SendAnswer(Answer, kw_only=True):
     results: list[SendResult]
 
 
-def send_answer(fates: Sequence[Receipt | CatmqError]) -> SendAnswer:
+def send_answer(fates: Sequence[Fate]) -> SendAnswer:
     """The answer to a send."""
     return SendAnswer(results=[_send_result(fate) for fate in fates])
 
 
-def _send_result(fate: Receipt | CatmqError) -> SendResult:
+def _send_result(fate: Fate) -> SendResult:
     if isinstance(fate, CatmqError):
         return SendResult(error=SendError(code=fate.code, detail=fate.detail, retriable=fate.retriable))
+    if isinstance(fate, DelayedReceipt):
+        return SendResult(message_id=fate.message_id, due_at_ms=fate.due_at_ms)
     return SendResult(fate.queue, fate.offset, message_id(fate.queue, fate.offset))
 
 

@@ -394,9 +394,6 @@ SELECT batch_id, 0, CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED)
 SELECT batch_id, -1, CAST(UNIX_TIMESTAMP(died_at) * 1000 AS SIGNED)
   FROM dead_message WHERE batch_id IN ({batches})
 
--- name: delete_waiting
-DELETE FROM delayed_message WHERE queue_id = :queue ORDER BY id LIMIT :most
-
 -- name: count_waiting
 SELECT queue_id, COUNT(*) FROM delayed_message WHERE queue_id IN ({queues}) GROUP BY queue_id
 
@@ -523,3 +520,72 @@ SELECT first_offset, digest, CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED)
  UNION ALL
 SELECT MIN(id - position), NULL, CAST(UNIX_TIMESTAMP(MIN(stored_at)) * 1000 AS SIGNED)
   FROM delayed_message WHERE batch_id = :batch_id HAVING COUNT(*) > 0
+
+-- Delayed messages that are due (messagestore/moves.py). The first reads one index entry for each queue.
+
+-- name: select_delayed_queues
+SELECT queue_id, CAST(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(3), MIN(due_at)) DIV 1000 AS SIGNED)
+  FROM delayed_message GROUP BY queue_id
+
+-- name: select_due
+SELECT id, by_key, msg_key, LENGTH(body) + COALESCE(LENGTH(headers), 0)
+  FROM delayed_message WHERE queue_id = :queue AND due_at <= UTC_TIMESTAMP(3)
+ ORDER BY due_at, id LIMIT :most
+
+-- name: move_begin
+START TRANSACTION
+
+-- name: lock_head
+SELECT queue_id, head FROM queue_head
+ WHERE queue_id = :queue AND state = 'rw' AND node_epoch = :node_epoch FOR UPDATE
+
+-- name: lock_delayed
+SELECT id, queue_id, CAST(UNIX_TIMESTAMP(due_at) * 1000 AS SIGNED), by_key, known_as, msg_key, tag, headers, body,
+       trace_id, producer, CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED), attempt, origin
+  FROM delayed_message WHERE id IN ({rows}) FOR UPDATE SKIP LOCKED
+
+-- name: move_head
+UPDATE queue_head SET head = :head, last_stored_at = GREATEST(UTC_TIMESTAMP(3), last_stored_at)
+ WHERE queue_id = :queue;
+SET @t = (SELECT last_stored_at FROM queue_head WHERE queue_id = :queue);
+INSERT INTO sent_batch (batch_id, queue_id, first_offset, message_count, digest, stored_at) VALUES {batches}
+
+-- name: move_rows
+INSERT INTO {table} (msg_offset, msg_key, tag, headers, body, trace_id, producer, stored_at, attempt, origin)
+VALUES {rows}
+
+-- name: delete_delayed
+DELETE FROM delayed_message WHERE id IN ({rows})
+
+-- name: move_commit
+COMMIT
+
+-- name: move_rollback
+ROLLBACK
+
+-- name: retarget_delayed
+UPDATE delayed_message SET queue_id = :target WHERE id = :row AND queue_id = :queue
+
+-- What became of a row that left otherwise: no queue (0), and whether a message was made of it (1) or not (0).
+-- name: leave_delayed
+DELETE FROM delayed_message
+ WHERE id = :row AND queue_id = :queue AND (:also_due OR due_at > UTC_TIMESTAMP(3));
+INSERT INTO sent_batch (batch_id, queue_id, first_offset, message_count, digest, stored_at)
+SELECT :batch_id, 0, :queue, :message_count, :digest, UTC_TIMESTAMP(3) FROM DUAL WHERE ROW_COUNT() = 1
+
+-- name: select_delayed
+SELECT id, queue_id, CAST(UNIX_TIMESTAMP(due_at) * 1000 AS SIGNED), by_key, known_as, msg_key, tag, headers, body,
+       trace_id, producer, CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED), attempt, origin
+  FROM delayed_message WHERE id IN ({rows}) ORDER BY id
+
+-- name: select_delayed_ids
+SELECT id, LENGTH(body) FROM delayed_message WHERE queue_id = :queue AND id > :after ORDER BY id LIMIT :most
+
+-- name: count_delayed
+SELECT COUNT(*) FROM (SELECT 1 FROM delayed_message WHERE queue_id IN ({queues}) LIMIT :most) waiting
+
+-- name: delete_queue_delayed
+DELETE FROM delayed_message WHERE queue_id = :queue LIMIT :most
+
+-- name: retarget_queue_delayed
+UPDATE delayed_message SET queue_id = :target WHERE queue_id = :queue LIMIT :most

@@ -304,10 +304,6 @@ SELECT batch_id, 0, stored_at FROM delayed_message WHERE batch_id IN ({batches})
  UNION
 SELECT batch_id, -1, died_at FROM dead_message WHERE batch_id IN ({batches})
 
--- name: delete_waiting
-DELETE FROM delayed_message
- WHERE id IN (SELECT id FROM delayed_message WHERE queue_id = :queue ORDER BY id LIMIT :most)
-
 -- name: count_waiting
 SELECT queue_id, COUNT(*) FROM delayed_message WHERE queue_id IN ({queues}) GROUP BY queue_id
 
@@ -422,3 +418,63 @@ SELECT first_offset, digest, stored_at FROM sent_batch WHERE batch_id = :batch_i
  UNION ALL
 SELECT MIN(id - position), NULL, MIN(stored_at)
   FROM delayed_message WHERE batch_id = :batch_id HAVING COUNT(*) > 0
+
+-- Delayed messages that are due (messagestore/moves.py). The first reads two index entries for each queue.
+
+-- name: select_delayed_queues
+WITH RECURSIVE waiting (queue_id) AS (
+    SELECT MIN(queue_id) FROM delayed_message
+     UNION ALL
+    SELECT (SELECT MIN(d.queue_id) FROM delayed_message d WHERE d.queue_id > waiting.queue_id)
+      FROM waiting WHERE waiting.queue_id IS NOT NULL)
+SELECT queue_id, (SELECT MIN(d.due_at) FROM delayed_message d WHERE d.queue_id = waiting.queue_id)
+                 - CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
+  FROM waiting WHERE queue_id IS NOT NULL
+
+-- name: select_due
+SELECT id, by_key, msg_key, LENGTH(body) + COALESCE(LENGTH(headers), 0)
+  FROM delayed_message
+ WHERE queue_id = :queue AND due_at <= CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
+ ORDER BY due_at, id LIMIT :most
+
+-- name: lock_head
+SELECT head, MAX(last_stored_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER))
+  FROM queue_head WHERE queue_id = :queue AND state = 'rw' AND node_epoch = :node_epoch
+
+-- name: move_rows
+INSERT INTO {table} (msg_offset, msg_key, tag, headers, body, trace_id, producer, stored_at, attempt, origin)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: delete_delayed
+DELETE FROM delayed_message WHERE id IN ({rows})
+
+-- name: retarget_delayed
+UPDATE delayed_message SET queue_id = :target WHERE id = :row AND queue_id = :queue
+
+-- What became of a row that left otherwise: no queue (0), and whether a message was made of it (1) or not (0).
+-- name: leave_delayed
+DELETE FROM delayed_message
+ WHERE id = :row AND queue_id = :queue
+   AND (:also_due OR due_at > CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER));
+INSERT INTO sent_batch (batch_id, queue_id, first_offset, message_count, digest, stored_at)
+SELECT :batch_id, 0, :queue, :message_count, :digest, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
+ WHERE changes() = 1
+
+-- name: select_delayed
+SELECT id, queue_id, due_at, by_key, known_as, msg_key, tag, headers, body, trace_id, producer, stored_at, attempt,
+       origin
+  FROM delayed_message WHERE id IN ({rows}) ORDER BY id
+
+-- name: select_delayed_ids
+SELECT id, LENGTH(body) FROM delayed_message WHERE queue_id = :queue AND id > :after ORDER BY id LIMIT :most
+
+-- name: count_delayed
+SELECT COUNT(*) FROM (SELECT 1 FROM delayed_message WHERE queue_id IN ({queues}) LIMIT :most) waiting
+
+-- name: delete_queue_delayed
+DELETE FROM delayed_message
+ WHERE id IN (SELECT id FROM delayed_message WHERE queue_id = :queue LIMIT :most)
+
+-- name: retarget_queue_delayed
+UPDATE delayed_message SET queue_id = :target
+ WHERE id IN (SELECT id FROM delayed_message WHERE queue_id = :queue LIMIT :most)

@@ -1,16 +1,18 @@
-"""Verbs on messages that wait for their time: storing them, and what is remembered of that."""
+"""Verbs on messages that wait for their time; `moving` brings them into their queues."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import heapq
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from messagestore import faults
 from messagestore.messages import NewMessage, headers_text
 from messagestore.sessions import MySqlSession, Session
 from messagestore.sqlite_sessions import SqliteSession
 from messagestore.statements import load
-from messagestore.tables.running import rows_of, step
-from messagestore.tables.shapes import DelayedBatch, StoredDelays
+from messagestore.tables.running import ids, rows_of, step
+from messagestore.tables.shapes import DelayedBatch, DelayedRow, DueRow, Leaving, StoredDelays
 from metadata.errors import TooLarge
 
 
@@ -109,3 +111,74 @@ def find_delayed_batch(session: Session, *, batch_id: bytes) -> StoredDelays | N
         return None
     first, digest, stored_at_ms = rows[0]
     return StoredDelays(int(first), digest, int(stored_at_ms))
+
+
+def delayed_queues(session: Session) -> dict[int, int]:
+    """{queue: ms until the first of its delayed messages is due, 0 or less when it is}."""
+    return {queue: int(due_in_ms) for queue, due_in_ms in rows_of(session, "select_delayed_queues")}
+
+
+def list_due(session: Session, *, queue: int, most: int) -> list[DueRow]:
+    """The rows of a queue that are due, in the order of their times."""
+    return [DueRow(*row) for row in rows_of(session, "select_due", queue=queue, most=most)]
+
+
+def read_delayed(session: Session, *, rows: Sequence[int]) -> list[DelayedRow]:
+    """Those of some rows that still wait, in order of their numbers."""
+    return [DelayedRow(*row) for row in rows_of(session, "select_delayed", rows=ids(rows))] if rows else []
+
+
+def list_delayed(
+    session: Session, *, queues: Sequence[int], after: int, most: int, most_bytes: int
+) -> list[DelayedRow]:
+    """The first rows of some queues above a number, in order, until their bodies reach `most_bytes`."""
+    steps = [step(session, "select_delayed_ids", queue=queue, after=after, most=most) for queue in queues]
+    results = session.run(*steps) if steps else []
+    chosen: list[int] = []
+    size = 0
+    for row, length in islice(heapq.merge(*(result.rows for result in results)), most):
+        if size >= most_bytes:
+            break
+        chosen.append(row)
+        size += length
+    return read_delayed(session, rows=chosen)
+
+
+def count_delayed(session: Session, *, queues: Sequence[int], most: int) -> int:
+    """How many rows of some queues wait; counts up to `most`."""
+    return int(rows_of(session, "count_delayed", queues=ids(queues), most=most)[0][0]) if queues else 0
+
+
+def retarget_delayed(session: Session, *, row: int, queue: int, target: int) -> bool:
+    """Gives a row that waits for a queue to another one; whether it still waited for that."""
+    moved = step(session, "retarget_delayed", row=row, queue=queue, target=target)
+    return session.transact(moved)[0].matched > 0
+
+
+def leave_delayed(session: Session, *, leaving: Leaving, message_count: int, also_due: bool) -> bool:
+    """Deletes a row and remembers what became of it: 1 message elsewhere, or 0; whether it was there.
+
+    Unless `also_due`, one that is due stays, because it may be on its way to another node.
+    """
+    deleted, _ = session.transact(
+        step(
+            session,
+            "leave_delayed",
+            **leaving._asdict(),
+            message_count=message_count,
+            also_due=int(also_due),
+            digest=bytes(16),
+        )
+    )
+    return deleted.matched > 0
+
+
+def delete_queue_delayed(session: Session, *, queue: int, most: int) -> int:
+    """Deletes rows that wait for a queue, at most so many; how many."""
+    return session.transact(step(session, "delete_queue_delayed", queue=queue, most=most))[0].matched
+
+
+def retarget_queue_delayed(session: Session, *, queue: int, target: int, most: int) -> int:
+    """Gives rows that wait for a queue to another one, at most so many; how many."""
+    moved = step(session, "retarget_queue_delayed", queue=queue, target=target, most=most)
+    return session.transact(moved)[0].matched

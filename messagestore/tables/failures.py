@@ -83,11 +83,6 @@ class WaitingRow(NamedTuple):
     size: int
 
 
-def delete_waiting(session: Session, *, queue: int, most: int) -> int:
-    """Deletes messages that wait for a queue, at most so many; how many."""
-    return session.transact(step(session, "delete_waiting", queue=queue, most=most))[0].matched
-
-
 def count_waiting(session: Session, *, queues: Sequence[int]) -> dict[int, int]:
     """{queue: how many messages wait for it}; queues for which none does are left out."""
     return dict(rows_of(session, "count_waiting", queues=ids(queues))) if queues else {}

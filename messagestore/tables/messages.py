@@ -174,32 +174,39 @@ def search_from(
 
 
 def select_owned(
-    session: Session,
-    *,
-    reader: ReaderKey,
-    first: int,
-    end: int,
-    most_bytes: int,
-    tags: Sequence[str] = (),
-    origins: list[str | None] | None = None,
+    session: Session, *, reader: ReaderKey, first: int, end: int, most_bytes: int, tags: Sequence[str] = ()
 ) -> tuple[Position | None, list[StoredRow]]:
     """A reader's position, then the rows, in one round trip: rows never older than the head.
 
     With `tags`, rows that carry none of them come without headers and body (None).
-    `origins`: where to put the origin of each row, of a failure topic's queue; no other has any.
     """
     positions, messages = session.run(
         step(session, "select_positions", **key_of(reader), queues=ids([reader.queue])),
-        _select(session, reader.queue, first=first, end=end, tags=tags)
-        if origins is None
-        else _select_copies(session, reader.queue, first, end),
+        _select(session, reader.queue, first=first, end=end, tags=tags),
         fits=_until(most_bytes),
     )
     position = Position(*positions.rows[0]) if positions.rows else None
-    if origins is None:
-        return position, _typed(messages)
-    origins.extend(row[-1] for row in messages.rows)
-    return position, [cast(StoredRow, row[:-1]) for row in messages.rows]
+    return position, _typed(messages)
+
+
+def select_owned_copies(
+    session: Session, *, reader: ReaderKey, first: int, end: int, most_bytes: int
+) -> tuple[Position | None, list[StoredRow], list[str | None]]:
+    """The same of a failure topic's queue, with the origin of each row."""
+    positions, messages = session.run(
+        step(session, "select_positions", **key_of(reader), queues=ids([reader.queue])),
+        step(
+            session,
+            "select_copies",
+            table=message_table(reader.queue),
+            first_offset=first,
+            end_offset=end,
+        ),
+        fits=_until(most_bytes),
+    )
+    position = Position(*positions.rows[0]) if positions.rows else None
+    rows = [cast("StoredRow", row[:-1]) for row in messages.rows]
+    return position, rows, [row[-1] for row in messages.rows]
 
 
 def _typed(result: Result) -> list[StoredRow]:
@@ -212,11 +219,6 @@ def _select(session: Session, queue: int, *, first: int, end: int, tags: Sequenc
     if tags:
         return step(session, "select_tagged_messages", **values, tags=texts(session, tags))
     return step(session, "select_messages", **values)
-
-
-def _select_copies(session: Session, queue: int, first: int, end: int) -> Step:
-    """The same with the origin of each message as a last column."""
-    return step(session, "select_copies", table=message_table(queue), first_offset=first, end_offset=end)
 
 
 def _until(most_bytes: int) -> Fits:

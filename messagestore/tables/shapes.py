@@ -72,6 +72,42 @@ class StoredDelays(NamedTuple):
     stored_at_ms: int
 
 
+class DueRow(NamedTuple):
+    """A delayed message whose time has come; `size` in bytes, of body and headers."""
+
+    id: int
+    by_key: int
+    key: str | None
+    size: int
+
+
+class DelayedRow(NamedTuple):
+    """A delayed message; `headers` as JSON text, times in ms since 1970 UTC."""
+
+    id: int
+    queue: int
+    due_at_ms: int
+    by_key: int
+    known_as: str | None
+    key: str | None
+    tag: str | None
+    headers: str | None
+    body: bytes
+    trace_id: str | None
+    producer: str
+    stored_at_ms: int
+    attempt: int
+    origin: str | None
+
+
+class Leaving(NamedTuple):
+    """A delayed message that leaves its table, the queue it waits for, and the id it is remembered by."""
+
+    row: int
+    queue: int
+    batch_id: bytes
+
+
 class SentBatch(NamedTuple):
     """What `sent_batch` remembers of a stored batch."""
 

@@ -56,7 +56,7 @@ def overview(*, actor: Actor) -> Overview:
         failed_count = failed.count()
         lags = ConsumerGroupTopic.objects.filter(state="ready", lag__gt=0)
         return Overview(
-            topics=Topic.objects.exclude(state="deleted").count(),
+            topics=Topic.objects.filter(kind="normal").exclude(state="deleted").count(),
             groups=ConsumerGroup.objects.filter(deleted_at__isnull=True).count(),
             members=ConsumerGroupConsumer.objects.count(),
             lag=lags.aggregate(all=Sum("lag"))["all"] or 0,

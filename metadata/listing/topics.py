@@ -87,10 +87,10 @@ def check_look(actor: Actor) -> None:
         raise Forbidden(f"{actor.kind} {actor.name} may not look at these lists.")
 
 
-def topics(*, wanted: Wanted, actor: Actor) -> Listed[TopicRow]:
-    """Topics that are not deleted, in five queries."""
+def topics(*, wanted: Wanted, actor: Actor, kind: str = "normal") -> Listed[TopicRow]:
+    """Topics of a kind that are not deleted, in five queries."""
     check_look(actor)
-    rows = Topic.objects.exclude(state="deleted").annotate(worst=Max("subscriptions__lag"))
+    rows = Topic.objects.filter(kind=kind).exclude(state="deleted").annotate(worst=Max("subscriptions__lag"))
     found, total, page, pages = select(rows, wanted=wanted, manner=TOPICS)
     ids = [row.pk for row in found]
     with reachable():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import date, timedelta
 
 BUSY = 50_000_000  # messages of a queue a day: above it more queues help
@@ -27,6 +28,15 @@ def verdict(*, sent: int, groups: int, queues: int, days: int) -> str:
     if sent / days / queues > BUSY:
         return "should expand"
     return "should shrink" if queues > 1 and sent / days < CALM else ""
+
+
+def percentile(rising: Sequence[int], percent: int) -> int | None:
+    """The value below which so many percent of the rising ones lie; None of none.
+
+    >>> percentile([1, 2, 3, 4], 50), percentile([7], 99), percentile([], 50)
+    (3, 7, None)
+    """
+    return rising[min(len(rising) - 1, len(rising) * percent // 100)] if rising else None
 
 
 def day_name(number: int) -> str:

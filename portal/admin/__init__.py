@@ -8,15 +8,19 @@ from portal.admin import (
     consumers,
     groups,
     keys,
+    names,
     nodes,
     operations,
     queues,
     rebalances,
+    reports,
     schedules,
     series,
     topics,
     users,
 )
+
+names.translate()
 
 __all__ = [
     "alarms",
@@ -24,10 +28,12 @@ __all__ = [
     "consumers",
     "groups",
     "keys",
+    "names",
     "nodes",
     "operations",
     "queues",
     "rebalances",
+    "reports",
     "schedules",
     "series",
     "topics",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from metadata.models import AuditLog, ChangeCounter, ChangeLog, JobRun, Lease
+from metadata.models import AuditLog, ChangeCounter, ChangeLog, JobRun, Lease, Redrive
 from portal.admin.readonly import ReadOnlyAdmin
 
 
@@ -49,3 +49,12 @@ class ChangeLogAdmin(ReadOnlyAdmin):
     list_display = ("n", "kind", "row")
     list_filter = ("kind",)
     search_fields = ("=n", "=row")
+
+
+@admin.register(Redrive)
+class RedriveAdmin(ReadOnlyAdmin):
+    """Dead messages on their way back, in the background."""
+
+    list_display = ("id", "group", "topic", "to", "state", "total", "redriven", "created_at")
+    list_filter = ("state",)
+    search_fields = ("topic", "asked_by")

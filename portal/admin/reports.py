@@ -14,6 +14,7 @@ class ReportAdmin(ReadOnlyAdmin):
 
     list_display = ("id", "name", "engine", "made_at", "settings")
     list_filter = ("name", "engine")
+    search_fields = ("name",)
 
 
 @admin.register(ReportRow)
@@ -21,3 +22,4 @@ class ReportRowAdmin(ReadOnlyAdmin):
     """What reports found."""
 
     list_display = ("report", "number", "values")
+    search_fields = ("report__name",)

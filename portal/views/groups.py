@@ -110,6 +110,7 @@ def _actions(view: GroupView) -> list[Link]:
         Link(_("Subscribe"), to("subscribe", view.name)),
         Link(_("Reset offsets"), to("group-reset", view.name)),
         Link(_("Rebalance"), to("group-rebalance", view.name)),
+        Link(_("Failed messages"), to("failures", view.name)),
         Link(_("Settings"), to("group-settings", view.name)),
         Link(_("Delete"), to("group-delete", view.name), "danger"),
     ]

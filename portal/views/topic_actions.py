@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from django import forms
@@ -22,7 +23,7 @@ SETTINGS = ("retention_days", "keep_unread_days", "retention_bytes", "keyed", "o
 class TopicSettings(PeopleFields):
     """Settings of a topic."""
 
-    field_order: ClassVar[tuple[str, ...]] = SETTINGS
+    field_order: Iterable[str] | None = SETTINGS
 
     retention_days = forms.IntegerField(
         label=lazy("Kept, days"), min_value=1, max_value=3650, initial=7, help_text=lazy("Read or not.")
@@ -60,7 +61,7 @@ class NewTopic(TopicSettings):
     node = forms.CharField(
         label=lazy("Node"), required=False, help_text=lazy("Empty: spread over the emptiest nodes.")
     )
-    field_order: ClassVar[tuple[str, ...]] = ("name", "queues", "node", *SETTINGS)
+    field_order: Iterable[str] | None = ("name", "queues", "node", *SETTINGS)
 
 
 class Expand(forms.Form):

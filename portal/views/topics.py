@@ -41,7 +41,8 @@ MOST_GROUPS = 200
 
 def topics_list(request: HttpRequest) -> HttpResponse:
     """All topics."""
-    found = listing.topics(wanted=wanted(request), actor=actor(request))
+    kind = "failure" if request.GET.get("kind") == "failure" else "normal"
+    found = listing.topics(wanted=wanted(request), kind=kind, actor=actor(request))
     columns = (
         Column(_("Topic"), "name"),
         Column(_("State")),
@@ -60,7 +61,11 @@ def topics_list(request: HttpRequest) -> HttpResponse:
     )
     actions = [Link(_("Create a topic"), to("topic-create"))]
     table = listed(request, columns, found, row=_row, empty=hint)
-    return pages.list_page(request, _("Topics"), table, section="topics", actions=actions)
+    filters = [
+        Link(_("Topics"), to("topics"), "on" if kind == "normal" else ""),
+        Link(_("Failure topics"), to("topics") + "?kind=failure", "on" if kind == "failure" else ""),
+    ]
+    return pages.list_page(request, _("Topics"), table, section="topics", actions=actions, filters=filters)
 
 
 def _row(row: TopicRow) -> Sequence[Cell]:

@@ -6,15 +6,19 @@ says why in one line, 130 cancelled.
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
+import threading
+import time
 from importlib import import_module
 from pathlib import Path
 
 from pyspark.errors import PySparkException
 
 from spark_tasks.errors import JobError
-from spark_tasks.jobs.running import Cancelled, Job
+from spark_tasks.jobs.running import LOOK_EVERY_S, Cancelled, Job
 
 NAMES = ("archive", "replay", "report_volume", "report_size_and_expiry", "report_topics", "report_capacity")
 _CAUSE = re.compile(r"^spark_tasks\.\S*errors\.\w+: (.*)$", re.MULTILINE)
@@ -40,12 +44,22 @@ def main(arguments: list[str]) -> int:
 def run(name: str, directory: Path) -> int:
     """Runs a job to its end. Raises JobError and what Spark raises."""
     job = Job(name, directory)
+    parent = job.number("parent", 0)
+    if parent:
+        threading.Thread(target=outlive_nobody, args=(parent,), daemon=True).start()
     try:
         import_module(f"spark_tasks.jobs.{name}").run(job)
         job.finish()
     finally:
         job.stop()
     return DONE
+
+
+def outlive_nobody(parent: int) -> None:
+    """Ends this job, Java and all, when the process that follows it is gone."""
+    while os.getppid() == parent:
+        time.sleep(LOOK_EVERY_S)
+    os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
 def reason(error: Exception) -> str:

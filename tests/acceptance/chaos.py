@@ -18,6 +18,7 @@ from tests.acceptance.scenarios import (
     brokers,
     clocks,
     frozen,
+    full_node,
     lost_nodes,
     main_job,
     metadata_away,
@@ -99,6 +100,11 @@ def play_node_frozen(stage: Stage, pair: Pair) -> None:
     lost_nodes.run_frozen(stage, pair, frozen_s=20)
 
 
+def play_node_full(stage: Stage, pair: Pair) -> None:
+    """A node's disk is full for 20 s while another node works."""
+    full_node.run(stage, pair, watch_s=20)
+
+
 def play_failover(stage: Stage, pair: Pair) -> None:
     """kill -9 of a node's primary whose replica lacks the last seconds; the replica is promoted."""
     lost_nodes.run_failover(stage, pair, tail_s=5)
@@ -124,6 +130,7 @@ ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {
     "clocks": play_clocks,
     "node-killed": play_node_killed,
     "node-frozen": play_node_frozen,
+    "node-full": play_node_full,
     "failover": play_failover,
     "soak": play_soak,
 }

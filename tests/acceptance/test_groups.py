@@ -12,7 +12,7 @@ from tests.support.server import Server
 def test_a_storm_of_joins_leaves_and_deaths_gives_no_queue_two_owners_and_stops_no_other(
     mariadb_server: Server, on_stage: Callable[[Server], Stage]
 ) -> None:
-    storm.run(on_stage(mariadb_server), calm_s=5, storm_s=20, session_ms=9_000)
+    storm.run(on_stage(mariadb_server), calm_s=4, storm_s=13, session_ms=6_000)
 
 
 def test_frozen_members_are_fenced_and_come_back_by_themselves(stage: Stage) -> None:

@@ -17,7 +17,7 @@ from catmq_client.transport import HttpTransport
 from tests.support.mariadb import MariaDB
 from tests.support.server import Server
 
-SECONDS = 6.0
+SECONDS = 4.5
 GROUPS, MEMBERS, QUEUES = 6, 3, 8
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.acceptance.scenarios import brokers, clocks, lost_nodes, metadata_away, soak
+from tests.acceptance.scenarios import brokers, clocks, full_node, lost_nodes, metadata_away, soak
 from tests.acceptance.scenarios.stage import Stage
 from tests.support.pair import Pair
 
@@ -16,13 +16,13 @@ def test_rebalances_happen_in_time_without_one_broker_of_two_and_without_django_
 def test_sends_pulls_and_commits_go_on_while_the_metadata_database_is_frozen_or_dead(
     on_pair: Stage, pair: Pair
 ) -> None:
-    metadata_away.run(on_pair, pair, away_s=11)
+    metadata_away.run(on_pair, pair, away_s=9, session_ms=7_000)
 
 
 def test_a_wall_clock_that_jumps_by_an_hour_expires_nobody_and_makes_no_second_owner(
     on_pair: Stage, pair: Pair
 ) -> None:
-    clocks.run(on_pair, pair, watch_s=2.5)
+    clocks.run(on_pair, pair, watch_s=1.5)
 
 
 def test_what_a_node_acknowledged_is_handled_although_it_is_killed(on_pair: Stage, pair: Pair) -> None:
@@ -30,7 +30,11 @@ def test_what_a_node_acknowledged_is_handled_although_it_is_killed(on_pair: Stag
 
 
 def test_a_frozen_node_disturbs_no_other(on_pair: Stage, pair: Pair) -> None:
-    lost_nodes.run_frozen(on_pair, pair, frozen_s=6)
+    lost_nodes.run_frozen(on_pair, pair, frozen_s=5)
+
+
+def test_a_full_node_disturbs_no_other(on_pair: Stage, pair: Pair) -> None:
+    full_node.run(on_pair, pair, watch_s=4)
 
 
 def test_a_promoted_replica_that_lacks_the_tail_makes_nobody_skip_silently(
@@ -40,4 +44,4 @@ def test_a_promoted_replica_that_lacks_the_tail_makes_nobody_skip_silently(
 
 
 def test_nothing_grows_in_a_soak(on_pair: Stage, pair: Pair) -> None:
-    soak.run(on_pair, pair, seconds=40, every_s=0.5)
+    soak.run(on_pair, pair, seconds=30, every_s=0.5)

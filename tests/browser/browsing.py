@@ -64,3 +64,21 @@ def log_in(page: Page, name: str, password: str) -> None:
     page.fill("#id_password", password)
     page.click("form.card button")
     page.wait_for_selector("main#content")
+
+
+def fill(page: Page, path: str, **fields: str) -> None:
+    """Opens a form, fills it in and asks for the preview."""
+    page.goto(path)
+    for name, value in fields.items():
+        field = page.locator(f'main [name="{name}"]')
+        if field.evaluate("one => one.tagName") == "SELECT":
+            field.select_option(value)
+        else:
+            field.fill(value)
+    page.click("main form.card button.main-act")
+
+
+def confirm(page: Page) -> None:
+    """Confirms what the preview shows; the page that follows says what was done."""
+    page.click("[data-confirm]")
+    page.wait_for_selector(".note.success")

@@ -260,9 +260,3 @@ def test_a_large_answer_is_gzipped_if_the_client_takes_it(broker: Broker) -> Non
     assert packed.json()["layout"] == plain.json()["layout"]
     refused = broker.call("GET", "/topics/orders", headers={"Accept-Encoding": "gzip;q=0"})
     assert "Content-Encoding" not in refused.headers
-
-
-def test_delayed_messages_are_not_built_yet(broker: Broker) -> None:
-    body = {"messages": [{"body": "now"}, {"body": "later", "delay_ms": 5}]}
-    problem(broker.call("POST", SEND, body), 501, "not_implemented")
-    assert heads(broker) == 0

@@ -204,11 +204,6 @@ def test_bytes_and_text_come_back_as_they_were_sent(broker: Broker, queue: int) 
     assert [message["body_bytes"] for message in packed] == ["täxt".encode(), b"\xff\x00", b""]
 
 
-def test_failures_are_not_built_yet(broker: Broker, queue: int) -> None:
-    member = reader(broker)
-    problem(broker.call("POST", f"{member.path}/failures", {"messages": []}), 501, "not_implemented")
-
-
 def test_two_members_share_the_queues_and_a_leaver_gives_them_back(broker: Broker, topic: str) -> None:
     first = Member.join(broker, name="c1", topics=[topic])
     assert len(first.heartbeat()["assigned"]) == 2

@@ -266,11 +266,6 @@ def test_a_key_is_shown_once(broker: Broker) -> None:
         problem(answer, 400, "invalid", field)
 
 
-def test_what_is_not_built_yet_says_so(broker: Broker, topic: str) -> None:
-    found = problem(broker.call("DELETE", "/messages/d1-1"), 501, "not_implemented")
-    assert found["retriable"] is False
-
-
 def test_messages_are_found_by_what_they_carry(broker: Broker, topic: str) -> None:
     sent = [
         {"body": "one red", "key": "k1", "tag": "new", "trace_id": "t1"},

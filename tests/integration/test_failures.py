@@ -206,3 +206,11 @@ def test_many_large_messages_are_copied_part_by_part(queue: int, monkeypatch: py
     done = fail(failing.member(), queue, *range(35))
     assert sorted(one.offset for one in done.retried) == list(range(30))
     assert [one.offset for one in done.refused] == list(range(30, 35))
+
+
+def test_a_message_that_was_tried_in_place_as_often_as_it_should_is_dead_now(queue: int) -> None:
+    failing.send(b"a")
+    who = failing.member()
+    last = Failure(queue, who.owned[queue], 0, "ValueError: bad", 1_000, last=True)
+    assert failing.report(who, last).dead == [Dead(queue, 0, 1)]
+    assert waiting() == []

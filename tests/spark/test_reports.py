@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
+from spark_tasks.jobs.running import Job
 from tests.spark.stage import Stage
 from tests.support.changes import events, source
 from tests.support.waiting import until
 
 Report = Callable[..., list[dict[str, Any]]]
+Changes = tuple[str, list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def changes(stage: Stage, home: Any) -> tuple[str, list[dict[str, Any]]]:
+def changes(stage: Stage, home: Path) -> Changes:
     """A topic on MariaDB that holds the whole real input by path, and that input."""
     topic = stage.topic("maria", queues=4, name="changes")
     found = events(source(home))
@@ -37,37 +42,54 @@ def report(stage: Stage) -> Report:
     return run
 
 
-@pytest.mark.parametrize("engine", ["direct", "spark"])
-def test_the_volume_of_a_topic(
-    changes: tuple[str, list[dict[str, Any]]], stage: Stage, report: Report, engine: str
-) -> None:
+@pytest.fixture
+def scan(report: Report, spark: SparkSession, tmp_path: Path) -> Report:
+    """The same by the Spark job, in the session's Spark, which a command would start anew."""
+
+    def run(name: str, *arguments: str, **settings: Any) -> list[dict[str, Any]]:
+        (tmp_path / "inputs.json").write_text(json.dumps(report(name, *arguments)))
+        (tmp_path / "settings.json").write_text(json.dumps(settings))
+        job = Job(f"report_{name}", tmp_path)
+        job._spark = spark
+        import_module(f"spark_tasks.jobs.report_{name}").run(job)
+        return [json.loads(line) for line in (tmp_path / "report.jsonl").read_text().splitlines()]
+
+    return run
+
+
+def test_the_volume_of_a_topic_without_spark(changes: Changes, stage: Stage, report: Report) -> None:
     topic, sent = changes
-    rows = report("volume", "--topic", topic, "--engine", engine)
+    rows = report("volume", "--topic", topic)
     assert sum(row["messages"] for row in rows) == len(sent)
     assert {row["queue"] for row in rows} == set(stage.queues(topic))
-    if engine == "spark":
-        assert sum(row["bytes"] for row in rows) == sum(len(json.dumps(one)) for one in sent)
-        assert sum(row["keys"] for row in rows) == len({one["path"] for one in sent}), "a key has one queue"
 
 
-def test_topics_and_the_skew_of_their_keys(
-    changes: tuple[str, list[dict[str, Any]]], stage: Stage, report: Report
-) -> None:
+def test_the_volume_of_a_topic_by_a_command_that_starts_spark(changes: Changes, report: Report) -> None:
     topic, sent = changes
-    (row,) = report("topics", "--topic", topic, "--engine", "spark")
+    rows = report("volume", "--topic", topic, "--engine", "spark")
+    assert sum(row["messages"] for row in rows) == len(sent)
+    assert sum(row["bytes"] for row in rows) == sum(len(json.dumps(one)) for one in sent)
+    assert sum(row["keys"] for row in rows) == len({one["path"] for one in sent}), "a key has one queue"
+
+
+def test_topics_and_the_skew_of_their_keys(changes: Changes, report: Report, scan: Report) -> None:
+    topic, sent = changes
+    (row,) = scan("topics", "--topic", topic)
     counts = Counter(one["path"] for one in sent)
     most = max(counts.values())
     assert (row["keys"], row["busiest_share"]) == (len(counts), round(most / len(sent), 4))
     assert counts[row["busiest_key"]] == most
     assert (row["messages"], row["groups"], row["verdict"]) == (len(sent), 0, "unsubscribed")
-    empty = stage.topic("main")
-    (row,) = report("topics", "--topic", empty)
+
+
+def test_a_topic_that_nobody_uses_is_a_zombie(stage: Stage, report: Report) -> None:
+    (row,) = report("topics", "--topic", stage.topic("main"))
     assert row["verdict"] == "zombie"
 
 
-def test_sizes_and_what_expires(changes: tuple[str, list[dict[str, Any]]], report: Report) -> None:
+def test_sizes_and_what_expires(changes: Changes, report: Report, scan: Report) -> None:
     topic, sent = changes
-    rows = report("size_and_expiry", "--topic", topic, "--engine", "spark", "--days", "1")
+    rows = scan("size_and_expiry", "--topic", topic, "--days", "1")
     assert sum(row["messages"] for row in rows) == len(sent)
     assert sum(row["body_bytes"] for row in rows) == sum(len(json.dumps(one)) for one in sent)
     assert max(row["body_largest"] for row in rows) == max(len(json.dumps(one)) for one in sent)
@@ -76,15 +98,16 @@ def test_sizes_and_what_expires(changes: tuple[str, list[dict[str, Any]]], repor
     assert sum(row["expiring"] for row in later) == len(sent)
 
 
-def test_what_nodes_get_a_day(changes: tuple[str, list[dict[str, Any]]], report: Report) -> None:
+def test_what_nodes_get_a_day(changes: Changes, stage: Stage, scan: Report) -> None:
     topic, sent = changes
-    (row,) = report("capacity", "--topic", topic, "--engine", "spark", "--days", "1")
+    nodes = {str(queue): "maria" for queue in stage.queues(topic)}
+    (row,) = scan("capacity", "--topic", topic, "--days", "1", days=1, topics=[topic], nodes=nodes)
     assert row["node"] == "maria"
     assert row["bytes_a_day"] == sum(len(json.dumps(one)) + 60 for one in sent)
     assert (row["total_bytes"], row["days_until_full"]) == (None, None), "it has no capacity"
 
 
-def test_reports_and_their_runs_are_kept(changes: tuple[str, list[dict[str, Any]]], stage: Stage) -> None:
+def test_reports_and_their_runs_are_kept(changes: Changes, stage: Stage) -> None:
     said = stage.server.manage("report", "topics", "--topic", changes[0])
     number = said.rsplit("Kept as report ", 1)[1].strip().rstrip(".")
     code = f"r = Report.objects.get(pk={number}); print(r.rows.count(), r.engine)"
@@ -93,11 +116,11 @@ def test_reports_and_their_runs_are_kept(changes: tuple[str, list[dict[str, Any]
 
 def asked(stage: Stage, code: str) -> str:
     """What Python code prints that speaks to the server's metadata."""
-    imports = "from metadata.models import JobRun, Report; "
+    imports = "from metadata.models import ConsumerGroup, JobRun, Report, Sample, Topic; "
     return stage.server.manage("shell", "-v", "0", "-c", imports + code)
 
 
-def test_a_run_can_be_cancelled_while_it_works(stage: Stage, tmp_path: Any) -> None:
+def test_a_run_can_be_cancelled_while_it_works(stage: Stage, tmp_path: Path) -> None:
     topic = stage.topic("maria", queues=1)
     stage.fill(topic, 3_000)
     said: list[str] = []
@@ -120,6 +143,21 @@ def test_a_run_can_be_cancelled_while_it_works(stage: Stage, tmp_path: Any) -> N
     assert asked(stage, code).strip() == "cancelled"
 
 
-def test_a_job_says_in_one_line_why_it_failed(stage: Stage, tmp_path: Any) -> None:
+def test_a_job_says_in_one_line_why_it_failed(stage: Stage, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="Topic nothing does not exist"):
         stage.server.manage("archive", "nothing", str(tmp_path))
+
+
+def test_how_long_groups_let_messages_wait(stage: Stage, report: Report) -> None:
+    topic = stage.topic("main")
+    stage.admin.create_group("slow")
+    stage.admin.subscribe("slow", topic)
+    code = (
+        "from metadata import series; from metadata.clock import database_now; "
+        f"t = Topic.objects.get(name='{topic}'); g = ConsumerGroup.objects.get(name='slow'); "
+        "at = series.start_of(database_now(), step_s=900); "
+        "Sample.objects.create(at=at, step_s=900, topic_ref=t.pk, group_ref=g.pk, messages=5, lag_ms=700)"
+    )
+    asked(stage, code)
+    (row,) = report("latency", "--topic", topic)
+    assert (row["group"], row["messages"], row["waited_p99_ms"]) == ("slow", 5, 700)

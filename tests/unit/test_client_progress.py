@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catmq_client.fetcher import Fetcher
-from catmq_client.lanes import Lanes, Task
 from catmq_client.message import Message
 from catmq_client.options import ConsumerOptions
 from catmq_client.owned import OwnedQueue
 from catmq_client.state import GroupState, lease_clock
 from catmq_client.testing import FakeBroker
+from tests.support.handlers import working
+from tests.support.waiting import until
 
 
 def message(offset: int, queue: int = 1) -> Message:
@@ -190,8 +191,9 @@ def test_a_finished_message_is_known_by_the_time_its_queue_is_idle() -> None:
                 seen.append(self.committable())
 
     queue.__class__ = Watched
-    lanes = Lanes(state=state, handler=lambda m: None, threads=1, order="key")
-    lanes._handle(Task(queue, 0, handed))
     state.changed.release()
-    lanes.drain(5.0)
+    lanes, workers = working(state, lambda m: None, order="key")
+    lanes.dispatch([(queue, handed)])
+    until(lambda: seen)
+    workers.drain(5.0)
     assert seen == [1]

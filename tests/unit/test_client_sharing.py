@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from catmq_client import Consumer, Message, NewMessage, Producer
-from catmq_client.errors import ConnectFailed, ConsumerError, HandlerFailed, OptionError
+from catmq_client.errors import Conflict, ConnectFailed, ConsumerError, HandlerFailed, OptionError
 from catmq_client.testing import FakeBroker
+from tests.support.becoming import becomes
 
 LIMIT_S = 10.0
 Make = Callable[..., Consumer]
@@ -255,41 +256,43 @@ def test_a_handler_that_fails_is_called_again_in_place(broker: FakeBroker, make:
             raise ValueError("not yet")
         handled(message)
 
-    consumer = make()
+    consumer = make(handler_attempts=3)
     handled.consumer = consumer
     run(consumer, handler)
     assert [int(message.body) for message in handled.messages] == list(range(20))
 
 
-def test_a_handler_that_keeps_failing_stops_its_queue_and_no_other(broker: FakeBroker, make: Make) -> None:
+def test_without_a_retry_topic_a_handler_that_keeps_failing_stops_its_queue_and_no_other(
+    broker: FakeBroker, make: Make
+) -> None:
+    broker.fail("/failures$", Conflict("none", code="no_failure_topic", status=409), times=100)
     with Producer(transport=broker) as producer:
         producer.send_batch("t", [NewMessage(b"%d" % n, queue=1 + n % 4, key=str(n % 4)) for n in range(40)])
     tries: list[int] = []
-    handled = Handled(30 + 2)
-    failed = threading.Event()
+    handled: set[str] = set()
+    consumer = make()
 
     def handler(message: Message) -> None:
         if message.queue == 1 and message.offset == 2:
             tries.append(1)
-            if len(tries) == 3:
-                failed.set()
             raise ValueError("never")
         if message.queue != 1:
-            assert failed.wait(LIMIT_S)
-        handled(message)
+            assert becomes(consumer, lambda: consumer._state.failure is not None)
+            handled.add(message.message_id)
+        if len(handled) == 30:
+            consumer.stop()
 
-    consumer = make()
-    handled.consumer = consumer
     with pytest.raises(HandlerFailed, match="failed 3 times") as caught:
         run(consumer, handler)
     assert isinstance(caught.value.__cause__, ValueError)
-    assert len(tries) == 3
+    assert len(tries) == 1 + 3, "it was tried in place when it was known that nothing else helps"
     assert broker.committed("g")[1] == 2
     assert [broker.committed("g")[queue] for queue in (2, 3, 4)] == [10, 10, 10]
 
 
 def test_run_ends_when_all_queues_stand_still(broker: FakeBroker, make: Make) -> None:
     send(broker, 40)
+    broker.fail("/failures$", Conflict("none", code="no_failure_topic", status=409), times=1_000)
 
     def handler(message: Message) -> None:
         raise ValueError("never")

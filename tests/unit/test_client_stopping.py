@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from catmq_client import Consumer, Message, NewMessage, Producer
-from catmq_client.lanes import Lanes
 from catmq_client.options import ConsumerOptions
 from catmq_client.owned import OwnedQueue
 from catmq_client.state import GroupState, lease_clock
 from catmq_client.testing import FakeBroker
 from tests.support.becoming import becomes, owns
+from tests.support.handlers import working
 from tests.support.held import HeldTransport
 from tests.support.waiting import until
 
@@ -167,7 +167,7 @@ def test_a_handler_that_failed_is_not_called_again_while_its_queue_is_stopped(
     send(broker, "t", 1)
     tries: list[int] = []
     failing, fail = threading.Event(), threading.Event()
-    consumer = make(auto_commit_interval_ms=1)
+    consumer = make(auto_commit_interval_ms=1, handler_attempts=3)
 
     def handler(message: Message) -> None:
         if message.topic == "u":
@@ -242,10 +242,10 @@ def test_the_lanes_of_a_queue_that_is_started_go_on_at_once() -> None:
     view = {"offset": 0, "message_id": "1-0", "stored_at_ms": 0, "body": "x"}
     message = Message(topic="t", queue=1, epoch=1, view=view)
     handled = threading.Event()
-    lanes = Lanes(state=state, handler=lambda message: handled.set(), threads=1, order="queue")
+    lanes, workers = working(state, lambda message: handled.set(), order="queue")
     lanes.dispatch([(owned, message)])
     until(lambda: lanes._resting)
     with state.changed:
         state.set_stopped(owned, False)
     assert handled.wait(LIMIT_S)
-    lanes.drain(LIMIT_S)
+    workers.drain(LIMIT_S)

@@ -21,6 +21,7 @@ def test_both_engines_know_the_same_verbs() -> None:
     locks = {"limit_lock_wait", "take_table_lock", "select_long_transactions"}
     sizes = {"select_tablespaces", "select_table_sizes"}
     strings = {"publish_open", "publish_close", "delay_open", "delay_close", "pulse"}
+    strings |= {"move_begin", "move_head", "move_commit", "move_rollback", "lock_delayed"}
     assert mysql - sqlite == strings | of_servers | partitions | locks | sizes
     pieces = {"publish_head", "publish_raise", "publish_batch", "delay_head", "delay_batch"}
     assert sqlite - mysql == pieces | {"select_file_size"}

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import CommandError
 
+from catmq_site import spark
 from catmq_site.management.base import LATER, CatmqCommand
 from messagestore import retention
 from messagestore.retention import Cleaned, Progress, QueuePlan
+from metadata.errors import Invalid
 
 PROGRESS_EVERY_S = 3.0
 HEADINGS = ("TOPIC", "QUEUE", "NODE", "KEPT", "GOES", "WHY", "MESSAGES", "PARTITIONS", "BYTES")
@@ -30,17 +33,42 @@ class Command(CatmqCommand):
         """The command line."""
         parser.add_argument("--topic", help="only this topic (default: all)")
         parser.add_argument("--dry-run", action="store_true", help="show what would go, and change nothing")
+        parser.add_argument(
+            "--engine",
+            choices=("direct", "spark"),
+            default="direct",
+            help="spark: archive the days of --topic that are over, then drop what the archive proves",
+        )
+        parser.add_argument("--archive", type=Path, help="with --engine spark: the archive's directory")
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.retention.clean."""
-        found = retention.clean(
-            topic=options["topic"], dry_run=options["dry_run"], progress=self._progress(), actor=self.actor
-        )
+        """Calls messagestore.retention.clean, or archives and calls messagestore.retention.purge."""
+        if options["engine"] == "spark":
+            found = self._archived_first(options["topic"], options["archive"], dry_run=options["dry_run"])
+        else:
+            found = retention.clean(
+                topic=options["topic"],
+                dry_run=options["dry_run"],
+                progress=self._progress(),
+                actor=self.actor,
+            )
         self.stdout.write("\n".join(shown(found, dry_run=options["dry_run"])))
         failed = sum(problem_of(one) is not None for one in found)
         if failed:
             text = f"{failed} of {len(found)} queues could not be cleaned."
             raise CommandError(text, returncode=LATER)
+
+    def _archived_first(self, topic: str | None, archive: Path | None, *, dry_run: bool) -> list[Cleaned]:
+        """Runs the job `archive`, unless nothing is to be changed, and purges what the archive proves."""
+        if topic is None or archive is None:
+            field = "topic" if topic is None else "archive"
+            raise Invalid.field(field, f"--engine spark needs --{field}")
+        if not dry_run:
+            settings = {"topic": topic, "archive": str(archive.resolve())}
+            spark.run("archive", settings=settings, say=self.stderr.write)
+        return retention.purge(
+            topic=topic, archive=archive, dry_run=dry_run, progress=self._progress(), actor=self.actor
+        )
 
     def _progress(self) -> Callable[[Progress], None]:
         """Says on stderr, now and then, where the run is."""

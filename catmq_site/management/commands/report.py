@@ -12,6 +12,9 @@ from catmq_site.management.base import CatmqCommand
 from messagestore import reports as direct
 from metadata import reports, topics
 from metadata.actors import Actor
+from metadata.errors import Invalid
+
+SCANNED = ("capacity", "size_and_expiry", "topics", "volume")
 
 
 class Command(CatmqCommand):
@@ -35,6 +38,8 @@ class Command(CatmqCommand):
         name, asked = options["name"], {"topic": options["topic"], "days": options["days"]}
         rows: Sequence[Mapping[str, Any]] = direct.make(name=name, actor=self.actor, **asked)
         run = None
+        if options["engine"] == "spark" and name not in SCANNED:
+            raise Invalid.field("engine", f"{name} needs no scan; there are {', '.join(SCANNED)} for spark")
         if options["engine"] == "spark":
             settings = {"days": options["days"], **places(options["topic"], self.actor)}
             run, directory = spark.run(

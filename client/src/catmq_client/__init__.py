@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from catmq_client.consumer import Consumer
 from catmq_client.errors import CatmqError
-from catmq_client.message import Message
+from catmq_client.message import Message, Origin
 from catmq_client.owned import AssignedQueue
 from catmq_client.producer import NewMessage, Producer
 from catmq_client.receipts import Receipt, SendFuture
@@ -29,6 +29,7 @@ __all__ = [
     "HttpTransport",
     "Message",
     "NewMessage",
+    "Origin",
     "Producer",
     "Receipt",
     "SendFuture",

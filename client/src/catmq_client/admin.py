@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, TypedDict, cast
 
 from catmq_client import wire
+from catmq_client.dead import DeadLetters
 from catmq_client.errors import OptionError
 from catmq_client.plan_shapes import ReadPlan
 from catmq_client.queue_shapes import LayoutChange, QueueRow, QueueState
@@ -64,6 +65,14 @@ class Topic(TypedDict):
     alarm_emails: str
     remark: str
     created_at_ms: int
+
+
+class DelayedPage(TypedDict):
+    """Messages that wait (message_id, due_at_ms, queue, key, body_bytes, …) and how many there are."""
+
+    messages: list[dict[str, Any]]
+    next: str | None
+    count: int
 
 
 class Subscription(TypedDict):
@@ -205,6 +214,7 @@ class Admin:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+        self.dead = DeadLetters(transport)
 
     def topics(self, *, search: str | None = None) -> Iterator[TopicRow]:
         """All topics by name, or those whose name contains `search`."""
@@ -263,6 +273,17 @@ class Admin:
         answer = self._call("GET", path_of("topics", topic=topic) + "/messages", params=params)
         return [{**message, "body_bytes": wire.body_of(message)} for message in answer["messages"]]
 
+    def delayed(self, topic: str, *, after: str | None = None, limit: int = 100) -> DelayedPage:
+        """A page of the messages that wait for their time, by id; `next` is the `after` of the one behind."""
+        params = {"limit": limit, **given({"after": after})}
+        answer = self._call("GET", path_of("topics", topic=topic) + "/delayed", params=params)
+        messages = [{**message, "body_bytes": wire.body_of(message)} for message in answer["messages"]]
+        return cast(DelayedPage, {**answer, "messages": messages})
+
+    def recall(self, message_id: str) -> None:
+        """Takes back a delayed message; 409 `already_delivered` when it is in its queue."""
+        self._call("DELETE", api_path("messages", message_id))
+
     def read_plan(self, topic: str) -> ReadPlan:
         """Tables and ranges for a job that reads a topic straight from its nodes; needs the right admin."""
         return cast(ReadPlan, self._call("GET", path_of("topics", topic=topic) + "/read-plan"))
@@ -298,9 +319,9 @@ class Admin:
         return cast(Subscription, self._call("GET", path_of("groups", group=group, subscriptions=topic)))
 
     def change_subscription(self, group: str, topic: str, **settings: object) -> Subscription:
-        """Changes stopped, or stopped_queues (ids, in place of those before)."""
+        """Changes stopped, stopped_queues (ids, in place of those before), ordered, retries, threads, …"""
         path = path_of("groups", group=group, subscriptions=topic)
-        return cast(Subscription, self._call("PATCH", path, body=given(settings)))
+        return cast(Subscription, self._call("PATCH", path, body=settings))
 
     def unsubscribe(self, group: str, topic: str) -> None:
         """Ends a subscription and forgets its positions."""

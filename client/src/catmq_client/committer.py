@@ -122,7 +122,11 @@ class Committer:
             missing = sorted(set(offsets) - set(self._state.queues))
             if missing:
                 raise CommitFailed(f"queue {missing[0]} is not owned by this consumer")
-            return [(self._state.queues[queue], offset) for queue, offset in offsets.items()]
+            commits = [(self._state.queues[queue], offset) for queue, offset in offsets.items()]
+            held = [one for one in commits if any(failed < one[1] for failed in one[0].reporting)]
+            if held:
+                raise Unavailable(f"a failed message is not stored for its retry yet: {_named(held)}")
+            return commits
 
     def commit(self, commits: list[Commit]) -> Fates:
         """Stores the offsets; those that were not stored."""

@@ -16,14 +16,16 @@ from typing import Any, Self
 from catmq_client.acquirer import Acquirer
 from catmq_client.committer import Committer
 from catmq_client.errors import CatmqError, Closed, CommitFailed, OptionError
+from catmq_client.failures import Reporter
 from catmq_client.fetcher import Fetcher
-from catmq_client.lanes import Handler, Lanes
+from catmq_client.lanes import Lanes
 from catmq_client.membership import Membership
 from catmq_client.message import Message
 from catmq_client.options import ConsumerOptions, checked
 from catmq_client.owned import AssignedQueue, OwnedQueue
 from catmq_client.state import GroupState
 from catmq_client.transport import HttpTransport, Transport, api_path, request_until
+from catmq_client.workers import Handler, Workers
 
 log = logging.getLogger("catmq.consumer")
 
@@ -83,6 +85,8 @@ class Consumer:
         state.on_silent_broker = self._fetcher.interrupt
         self._acquirer = Acquirer(transport=transport, state=state, settle=self._membership.settle)
         self._committer = Committer(transport=transport, state=state)
+        self._reporter = Reporter(transport=transport, state=state, settle=self._membership.settle)
+        self._lanes: Lanes | None = None
         # The queues of what the application has taken and not come back from.
         self._hand: list[OwnedQueue] = []
 
@@ -103,30 +107,51 @@ class Consumer:
         """At most `max_messages` (default max_poll_records); [] after `timeout_s` seconds without one."""
         if self._state.closed:
             raise Closed("the consumer is closed")
-        return self._take(max_messages or self.options.max_poll_records, timeout_s)
+        return self._take(max_messages or self._state.limits.max_poll_records, timeout_s)
 
-    def run(self, handler: Handler, *, threads: int = 8, order: str = "key") -> None:
+    def run(
+        self, handler: Handler, *, threads: int = 8, order: str = "key", batch: int | None = None
+    ) -> None:
         """Calls `handler(message)` in threads until stop() or a signal ends it; then drains, commits, leaves.
 
-        order: "key" (one at a time for each key, in order), "queue" or "none". Raises HandlerFailed
-        when all queues stand still behind a message whose handler keeps failing, or at the end if
-        one does.
+        order: "key" (one at a time for each key, in order), "queue" or "none". batch: the handler gets a list
+        of at most so many messages of one topic. A message whose handler raises is handed over, and comes
+        again later; in an ordered subscription it is retried in place. Raises HandlerFailed when all
+        queues stand still behind a message that could not be handed over, or at the end if one does.
         """
         state = self._state
         self._enter()
         state.in_run = True
-        lanes = Lanes(state=state, handler=handler, threads=threads, order=order)
+        lanes = self._lanes = Lanes(state=state, order=order)
+        workers = Workers(
+            state=state, lanes=lanes, reporter=self._reporter, handler=handler, threads=threads, batch=batch
+        )
         try:
             while not state.stopping and not self._all_stand_still():
                 lanes.dispatch(self._wait_for_messages(state.share(), 1.0))
         finally:
             state.stopping = True
-            lanes.drain(self.options.rebalance_timeout_ms / 1000)
+            workers.drain(self.options.rebalance_timeout_ms / 1000)
             self.close()
-        if lanes.broken is not None:
-            raise lanes.broken
-        if lanes.failure is not None:
-            raise lanes.failure
+        if workers.broken is not None:
+            raise workers.broken
+        if state.failure is not None:
+            raise state.failure
+
+    def fail(self, message: Message, error: BaseException | str = "") -> None:
+        """The message failed: it comes again later, from the retry topic; after its last retry it is dead.
+
+        In an ordered subscription it is dead at once: going on behind it is what was asked for. It counts as
+        done when the broker has stored it; no commit passes it before. If its queue went to another member
+        the message is repeated there, and nothing is reported.
+        """
+        self._check_process()
+        with self._state.changed:
+            owned = self._state.queues.get(message.queue)
+            if owned is None or owned.epoch != message.epoch:
+                log.info("%r had gone to another member; it is repeated there", message)
+                return
+            self._reporter.add(owned, message, error, last=self._state.settings_of(owned).ordered)
 
     def commit(self, offsets: Mapping[int, int] | None = None) -> None:
         """Commits all yielded so far (in run(): all whose handlers returned), or `offsets` by queue.
@@ -139,6 +164,7 @@ class Consumer:
         if not self._state.in_run:
             with self._state.changed:
                 self._finish_hand()
+        self._reporter.settle_new(COMMIT_WITHIN_S)
         commits = self._committer.due() if offsets is None else self._committer.explicit(offsets)
         stopped_being_ours = self._committer.commit_until(commits, within_s=COMMIT_WITHIN_S)
         gone = self._unreported(offsets) | {owned.queue: owned for owned in stopped_being_ours}
@@ -190,6 +216,12 @@ class Consumer:
         """The owned queues that are paused."""
         with self._state.changed:
             return [owned.name for owned in self._state.queues.values() if owned.paused]
+
+    def paused_by_breaker(self) -> list[AssignedQueue]:
+        """run(): the owned queues that rest because their handler failed too often in a row."""
+        topics = set() if self._lanes is None else self._lanes.paused_topics()
+        with self._state.changed:
+            return [o.name for o in self._state.queues.values() if o.subscription in topics]
 
     def stop(self) -> None:
         """Ends iteration and run() soon; safe in signal handlers and from other threads."""
@@ -282,6 +314,8 @@ class Consumer:
         state = self._state
         if state.fatal is not None:
             raise state.fatal
+        if state.failure is not None and not state.in_run and self._all_stand_still():
+            raise state.failure
         silence, state.silence = state.silence, None
         if silence is not None:
             # It tells of all queues.
@@ -340,6 +374,8 @@ class Consumer:
                 owned_now = [o for o in state.queues.values() if o.acquired and not o.tell_revoked]
                 state.events.extend((False, owned) for owned in owned_now)
         self._call_back()
+        if not self._reporter.flush(within_s):
+            log.warning("group %s: not all failures could be reported: they will be repeated", self.group)
         if not self.options.enable_auto_commit:
             return
         try:

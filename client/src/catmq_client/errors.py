@@ -20,7 +20,8 @@ CatmqError                          code, detail, retriable, outcome_unknown, er
     ├── ConsumerReplaced            another process registered under this consumer's name
     ├── MaxPollIntervalExceeded     the application was silent for max_poll_interval_ms and lost its queues
     ├── OffsetReset                 a position is gone and auto_offset_reset is "none"
-    └── HandlerFailed               run(): a handler raised handler_attempts times; its queue stands still
+    ├── HandlerFailed               a failed message cannot be handed over; its queue stands still
+    └── HandlerTimeout              run(): why a message failed whose handler did not return in time
 """
 
 from __future__ import annotations
@@ -221,9 +222,15 @@ class OffsetReset(ConsumerError):
 
 
 class HandlerFailed(ConsumerError):
-    """A handler raised handler_attempts times; its queue stands still at that message."""
+    """A failed message could not be handed over for a retry; its queue stands still at that message."""
 
     code = "handler_failed"
+
+
+class HandlerTimeout(ConsumerError):
+    """A handler did not return within its subscription's handler_timeout_ms: its message failed."""
+
+    code = "handler_timeout"
 
 
 _BY_STATUS: dict[int, type[Refused]] = {

@@ -186,7 +186,7 @@ class Fetcher:
             generation=state.heard,
             pull=self._part(pull),
             wait_ms=0 if some_are_full else self._wait_ms(rests, in_parts=len(pull) > MOST_QUEUES),
-            limit=self._options.max_poll_records,
+            limit=state.limits.max_poll_records,
             some_are_full=some_are_full,
         )
 
@@ -198,7 +198,7 @@ class Fetcher:
 
     def _wait_ms(self, rests: list[float], *, in_parts: bool) -> int:
         """As long as allowed, but no longer than until there may be another queue to ask for."""
-        waits = [self._options.fetch_max_wait_ms, *(max(50, int(rest_s * 1000)) for rest_s in rests)]
+        waits = [self._state.limits.fetch_max_wait_ms, *(max(50, int(rest_s * 1000)) for rest_s in rests)]
         if in_parts:
             waits.append(0 if self._brought else PART_WAIT_MS)
         if self._state.is_unsettled(UNSETTLED_S):
@@ -217,8 +217,9 @@ class Fetcher:
         return not self._is_full()
 
     def _is_full(self) -> bool:
-        state, options = self._state, self._options
-        return state.buffered >= options.max_poll_records or state.buffered_bytes >= options.fetch_max_bytes
+        state = self._state
+        full = state.buffered_bytes >= self._options.fetch_max_bytes
+        return full or state.buffered >= state.limits.max_poll_records
 
     def _pull(self, plan: Plan) -> dict[str, Any]:
         queues = [{"queue": o.queue, "epoch": o.epoch, "offset": offset} for o, offset, _ in plan.pull]
@@ -253,7 +254,7 @@ class Fetcher:
 
     def _add(self, owned: OwnedQueue, item: dict[str, Any]) -> bool:
         messages = [
-            Message(topic=owned.topic, queue=owned.queue, epoch=owned.epoch, view=view)
+            Message(topic=owned.subscription, queue=owned.queue, epoch=owned.epoch, view=view)
             for view in item["messages"]
         ]
         self._state.fill(owned, messages, item["next_offset"])

@@ -29,6 +29,7 @@ from catmq_client.errors import (
 )
 from catmq_client.ids import uuid7
 from catmq_client.owned import OwnedQueue
+from catmq_client.settings import Settings
 from catmq_client.state import GroupState, lease_clock
 from catmq_client.transport import Transport, api_path, request_until
 
@@ -247,6 +248,8 @@ class Membership:
             return False
         state.generation = answer["generation"]
         state.heard = max(state.heard, state.generation)
+        told = answer.get("subscriptions", {})
+        state.configure({topic: Settings.told(given) for topic, given in told.items()})
         assigned = {item["queue"]: item for item in answer["assigned"]}
         for owned in [*state.queues.values()]:
             if owned.queue not in assigned:
@@ -267,7 +270,13 @@ class Membership:
             return True
         if (queue, epoch) in state.released:
             return False
-        granted = OwnedQueue(topic=item["topic"], queue=queue, epoch=epoch, stopped=stopped)
+        granted = OwnedQueue(
+            topic=item["topic"],
+            queue=queue,
+            epoch=epoch,
+            stopped=stopped,
+            origin_topic=item.get("origin_topic"),
+        )
         if owned is None:
             state.add(granted)
         else:

@@ -102,8 +102,9 @@ class ConsumerOptions:
     # First delay between tries, ms; it doubles, with jitter, up to retry_backoff_max_ms.
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 10_000
-    # Tries of a raising handler in run() before its queue stands still.
-    handler_attempts: int = 3
+    # Tries of a raising handler in run(), at once and in place, before its message is handed over to come
+    # again later. Ordered subscriptions retry in place, as often as the subscription says.
+    handler_attempts: int = 1
     # Iteration ends after so long without a message, ms; None = never.
     consumer_timeout_ms: int | None = None
     # When the metadata database is down for longer than the session timeout: "continue" (the nodes

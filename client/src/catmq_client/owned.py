@@ -29,9 +29,15 @@ class OwnedQueue:
     TURN = 100
     # How long it is left alone after a first failure, s; doubles with each more.
     REST_S = 0.1
+    # run(): how far messages may be handed out ahead of one that is held up, where others are done.
+    WINDOW = 10_000
 
-    def __init__(self, *, topic: str, queue: int, epoch: int, stopped: bool) -> None:
+    def __init__(
+        self, *, topic: str, queue: int, epoch: int, stopped: bool, origin_topic: str | None = None
+    ) -> None:
         self.topic = topic
+        # The topic whose messages these are, in the application's eyes: a failure topic holds another's.
+        self.subscription = origin_topic or topic
         self.queue = queue
         self.epoch = epoch
         self.acquired = False
@@ -42,6 +48,8 @@ class OwnedQueue:
         # Handed out and not yet known to be done, rising; `_finished` are those of them that are.
         self._handed: deque[int] = deque()
         self._finished: set[int] = set()
+        # Handed out, failed, and not yet known to be stored for a retry: not done whoever came back.
+        self.reporting: set[int] = set()
         # Handlers of run() that are at work on this queue right now.
         self.running = 0
         # Raised by a seek: what was fetched or handed out before no longer counts.
@@ -79,6 +87,12 @@ class OwnedQueue:
         """How many messages are handed out and, in order, not yet done."""
         return len(self._handed)
 
+    @property
+    def at_work(self) -> int:
+        """How many of those are not done, as run() sees it; all, once the first is too far behind."""
+        left = len(self._handed) - len(self._finished)
+        return left if len(self._handed) < self.WINDOW else max(left, self.WINDOW)
+
     def committable(self) -> int:
         """The lowest offset that is not done: what may be committed."""
         return self._handed[0] if self._handed else self.next_offset
@@ -112,20 +126,33 @@ class OwnedQueue:
 
     def finish(self, offset: int, version: int) -> None:
         """One message is done; an earlier one may still be at work."""
-        if version != self.version:
+        if version != self.version or offset in self.reporting:
+            return
+        if not self._handed or offset < self._handed[0]:
             return
         self._finished.add(offset)
         while self._handed and self._handed[0] in self._finished:
             self._finished.discard(self._handed.popleft())
 
     def finish_all(self) -> None:
-        """Everything handed out is done."""
-        self._handed.clear()
+        """Everything handed out is done, but for what failed and is not stored for a retry yet."""
+        self._handed = deque(offset for offset in self._handed if offset in self.reporting)
         self._finished.clear()
+
+    def report(self, offset: int) -> None:
+        """A message failed; if it is not done yet, it is not before reported() says so."""
+        if offset in self._handed:
+            self.reporting.add(offset)
+
+    def reported(self, offset: int, version: int) -> None:
+        """A failed message is stored for a retry, or dead: it is done here."""
+        self.reporting.discard(offset)
+        self.finish(offset, version)
 
     def seek(self, offset: int) -> None:
         """Goes on at `offset`; forgets what is fetched and handed out."""
         self.drop()
+        self.reporting.clear()
         self.finish_all()
         self.position = offset
         self.version += 1

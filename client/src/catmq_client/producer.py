@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -19,7 +20,8 @@ from catmq_client.errors import BufferFull, CatmqError, Closed, OptionError
 from catmq_client.options import ProducerOptions, checked
 from catmq_client.receipts import Batch, Receipt, SendFuture
 from catmq_client.routing import Layouts, Routes
-from catmq_client.transport import HttpTransport, Transport
+from catmq_client.times import waits
+from catmq_client.transport import HttpTransport, Transport, api_path
 
 log = logging.getLogger("catmq.producer")
 
@@ -36,6 +38,8 @@ class NewMessage(NamedTuple):
     headers: Mapping[str, str] | None = None
     trace_id: str | None = None
     queue: int | None = None
+    delay_ms: int | None = None
+    deliver_at: datetime | None = None
 
 
 class _Sending:
@@ -159,14 +163,20 @@ class Producer:
         trace_id: str | None = None,
         queue: int | None = None,
         queue_strict: bool = True,
+        delay_ms: int | None = None,
+        deliver_at: datetime | None = None,
     ) -> Receipt:
         """The receipt, when the message is stored durably.
 
         `body` is bytes or text, or `json` any value. `queue` names the queue; with
-        queue_strict=False another one is taken when that one is closed. Raises NotFound,
-        InvalidRequest, …, DeliveryTimeout (not stored) or SendOutcomeUnknown.
+        queue_strict=False another one is taken when that one is closed. With `delay_ms` or `deliver_at`
+        (a datetime with a time zone), up to a year ahead, it comes to its readers then; until that it can
+        be recalled. Raises NotFound, InvalidRequest, …, DeliveryTimeout (not stored) or SendOutcomeUnknown.
         """
-        message = _message(body, json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue)
+        message = _message(
+            body, json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
+            delay_ms=delay_ms, deliver_at=deliver_at,
+        )  # fmt: skip
         sending = self._sending()
         future, lane = self._append(sending, topic, message, strict_queue=queue_strict, urgent=True)
         sending.deliver_here(future, lane)
@@ -184,12 +194,17 @@ class Producer:
         trace_id: str | None = None,
         queue: int | None = None,
         queue_strict: bool = True,
+        delay_ms: int | None = None,
+        deliver_at: datetime | None = None,
     ) -> SendFuture:
         """A future of the receipt; the message goes with others of its queue, linger_ms later at most.
 
         Waits up to max_block_ms while the buffer is full, then raises BufferFull.
         """
-        message = _message(body, json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue)
+        message = _message(
+            body, json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
+            delay_ms=delay_ms, deliver_at=deliver_at,
+        )  # fmt: skip
         sending = self._sending()
         future, _ = self._append(sending, topic, message, strict_queue=queue_strict)
         sending.start_sender_if_needed()
@@ -247,6 +262,16 @@ class Producer:
             sending.start_sender_if_needed()
             sending.deliver_here(*last)
         return [one.outcome_or_error() if isinstance(one, SendFuture) else one for one in sent]
+
+    def recall(self, message_id: str) -> None:
+        """Takes back a message that was sent with a delay, by the `message_id` of its receipt.
+
+        Raises Conflict (code `already_delivered`) when it is in its queue, NotFound when there is none such.
+        """
+        if self._closed:
+            raise Closed("the producer is closed")
+        timeout_s = self.options.request_timeout_ms / 1000
+        self._transport.request("DELETE", api_path("messages", message_id), timeout_s=timeout_s)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Returns when everything accepted so far has ended; TimeoutError after `timeout_s` seconds."""
@@ -331,6 +356,8 @@ def _message(
     headers: Mapping[str, str] | None = None,
     trace_id: str | None = None,
     queue: int | None = None,
+    delay_ms: int | None = None,
+    deliver_at: datetime | None = None,
 ) -> dict[str, Any]:
     """A message as it goes on the wire, without what is None."""
     message: dict[str, Any] = {"body_bytes": body if type(body) is bytes else _body(body, json)}
@@ -348,6 +375,8 @@ def _message(
         if isinstance(queue, bool) or not isinstance(queue, int):
             raise OptionError(f"queue={queue!r}: queues are whole numbers")
         message["queue"] = queue
+    if delay_ms is not None or deliver_at is not None:
+        message.update(waits(delay_ms, deliver_at))
     return message
 
 

@@ -25,12 +25,17 @@ def size_of(message: dict[str, Any]) -> int:
 
 
 class Receipt(NamedTuple):
-    """Where a message is stored. `message_id` finds it again; it is opaque."""
+    """Where a message is stored. `message_id` finds it again, or recalls it; it is opaque.
+
+    A message that waits for its time has no queue and offset yet; `due_at_ms` says when it comes, ms since
+    1970 UTC.
+    """
 
     topic: str
-    queue: int
-    offset: int
+    queue: int | None
+    offset: int | None
     message_id: str
+    due_at_ms: int | None = None
 
 
 class Batch:
@@ -181,7 +186,13 @@ class SendFuture:
 
     def _receipt(self) -> Receipt:
         outcome: Any = self.outcome
-        return Receipt(self.batch.topic, outcome["queue"], outcome["offset"], outcome["message_id"])
+        return Receipt(
+            self.batch.topic,
+            outcome.get("queue"),
+            outcome.get("offset"),
+            outcome["message_id"],
+            outcome.get("due_at_ms"),
+        )
 
     def add_done_callback(self, callback: Callable[[SendFuture], object]) -> None:
         """Calls `callback(future)` when the send has ended: at once if it has, else in a sender's thread."""

@@ -13,10 +13,11 @@ from collections import deque
 from collections.abc import Callable
 from itertools import repeat
 
-from catmq_client.errors import CatmqError
+from catmq_client.errors import CatmqError, HandlerFailed
 from catmq_client.message import Message
 from catmq_client.options import ConsumerOptions
 from catmq_client.owned import OwnedQueue
+from catmq_client.settings import DEFAULTS, Settings, limits
 
 # CLOCK_BOOTTIME goes on while a laptop sleeps or a machine is suspended; a lease must too.
 _LEASE_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -51,20 +52,30 @@ class Changed(threading.Condition):
 class GroupState:
     """A consumer's part in its group."""
 
+    # Called under the lock when a queue can be read that a waiting pull knows nothing of.
+    on_gain: Callable[[], object] = staticmethod(lambda: None)
+    # Called under the lock when a stopped queue was started.
+    on_start: Callable[[], object] = staticmethod(lambda: None)
+    # Called under the lock when settings changed.
+    on_settings: Callable[[], object] = staticmethod(lambda: None)
+    # Called when a broker did not answer: others may wait for it, too.
+    on_silent_broker: Callable[[], object] = staticmethod(lambda: None)
+
     def __init__(self, options: ConsumerOptions) -> None:
         self.options = options
         self.changed = Changed()
         self.consumer_id: str | None = None
         # The group's: that of the last heartbeat's answer, the highest of all answers, and the highest
         # that was known when the last heartbeat was sent.
-        self.generation = 0
-        self.heard = 0
-        self.asked_about = 0
+        self.generation = self.heard = self.asked_about = 0
         # When something changed that the next pull may not know of yet, monotonic.
         self.changed_at = 0.0
         self.session_timeout_s = 15.0
         self.heartbeat_interval_s = 3.0
         self.queues: dict[int, OwnedQueue] = {}
+        # What operators set, by topic, and what follows from it for all of them.
+        self.settings: dict[str, Settings] = {}
+        self.limits = limits(options, ())
         self._rotation: deque[OwnedQueue] = deque()
         # (queue, epoch) that we gave up: whatever an answer says, they never come back.
         self.released: set[tuple[int, int]] = set()
@@ -84,6 +95,10 @@ class GroupState:
         # Queues lost with progress that was not committed, until a commit() has told of them.
         self.unreported: dict[int, OwnedQueue] = {}
         self.in_run = False
+        # Topics whose failed messages can be stored nowhere: they are tried in place.
+        self.in_place: set[str] = set()
+        # A failed message that no broker would take: its queue stands still.
+        self.failure: HandlerFailed | None = None
         # Ends the consumer: raised in the application's thread, each time it comes.
         self.fatal: CatmqError | None = None
         # Raised once; the consumer rejoins at the next poll.
@@ -92,12 +107,6 @@ class GroupState:
         self.stopping = False
         self.closed = False
         self.heartbeat_wanted = False
-        # Called under the lock when a queue can be read that a waiting pull knows nothing of.
-        self.on_gain: Callable[[], object] = lambda: None
-        # Called under the lock when a stopped queue was started.
-        self.on_start: Callable[[], object] = lambda: None
-        # Called when a broker did not answer: others may wait for it, too.
-        self.on_silent_broker: Callable[[], object] = lambda: None
 
     def want_heartbeat(self) -> None:
         """Makes the membership send a heartbeat at once."""
@@ -210,7 +219,7 @@ class GroupState:
     def is_idle(self, owned: OwnedQueue) -> bool:
         """Whether nothing of a revoked queue is at work any more."""
         at_work = owned.running if self.in_run else owned.unfinished
-        return not at_work and not owned.tell_revoked
+        return not at_work and not owned.reporting and not owned.tell_revoked
 
     def release(self, owned: OwnedQueue) -> None:
         """Gives a queue up for good: the next heartbeat tells the broker."""
@@ -228,6 +237,33 @@ class GroupState:
         else:
             self.on_start()
             self.on_gain()
+        self.changed.notify_all()
+
+    def settings_of(self, owned: OwnedQueue) -> Settings:
+        """Those of the subscription that a queue belongs to."""
+        return self.settings.get(owned.subscription, DEFAULTS)
+
+    def configure(self, told: dict[str, Settings]) -> None:
+        """Takes over the settings in an answer. What another tag filter brought is fetched anew."""
+        former = self.settings
+        held = {owned.subscription for owned in self.queues.values()}
+        told = {topic: former[topic] for topic in held if topic in former} | told
+        if told == former:
+            return
+        self.settings = told
+        self.limits = limits(self.options, told.values())
+        for owned in self.queues.values():
+            if owned.topic in former and former[owned.topic].tags != self.settings_of(owned).tags:
+                self.drop(owned)
+        self.on_settings()
+        self.on_gain()
+        self.changed.notify_all()
+
+    def halt(self, owned: OwnedQueue, failure: HandlerFailed) -> None:
+        """A queue stands still: going on would lose a message."""
+        owned.halted = True
+        self.drop(owned)
+        self.failure = self.failure or failure
         self.changed.notify_all()
 
     def seek(self, owned: OwnedQueue, offset: int) -> None:
@@ -253,11 +289,11 @@ class GroupState:
 
     def share(self) -> int:
         """How much of one queue is held, or at work, while others have a claim too."""
-        return max(16, self.options.max_poll_records // max(1, len(self._rotation)))
+        return max(16, self.limits.max_poll_records // max(1, len(self._rotation)))
 
     def is_stuck(self, owned: OwnedQueue) -> bool:
         """run(): whether a queue's share is all at work, so that what is held of it cannot be given out."""
-        return self.in_run and owned.unfinished >= self.share()
+        return self.in_run and owned.at_work >= self.share()
 
     def hand_out(self, limit: int) -> list[tuple[OwnedQueue, Message]]:
         """At most `limit` messages, the queues in turn; nothing without a lease."""
@@ -281,17 +317,17 @@ class GroupState:
     def finish(self, owned: OwnedQueue, offset: int, version: int) -> None:
         """run(): the handler of a message returned."""
         half = self.share() // 2
-        before = owned.unfinished
+        before = owned.at_work
         owned.finish(offset, version)
         if owned.lost:
             self.unreported[owned.queue] = owned
-        if before > half >= owned.unfinished:
+        if before > half >= owned.at_work:
             self.changed.notify_all()
 
     def _take_turn(
         self, owned: OwnedQueue, limit: int, most: int, taken: list[tuple[OwnedQueue, Message]]
     ) -> None:
-        count = min(limit - len(taken), len(owned.buffer), owned.turn_left, most - owned.unfinished)
+        count = min(limit - len(taken), len(owned.buffer), owned.turn_left, most - owned.at_work)
         if count > 0:
             messages = owned.hand_out(count)
             self.buffered_bytes -= sum([len(message.body) for message in messages])
@@ -300,7 +336,7 @@ class GroupState:
 
     def _taken(self, count: int) -> None:
         """The fetcher waits for room in steps of half the bound, not for every message."""
-        half = self.options.max_poll_records // 2
+        half = self.limits.max_poll_records // 2
         before, self.buffered = self.buffered, self.buffered - count
         if before > half >= self.buffered or (before and not self.buffered):
             self.changed.room.notify_all()

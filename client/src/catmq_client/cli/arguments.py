@@ -112,6 +112,18 @@ def header(text: str) -> tuple[str, str]:
     return name, value
 
 
+def span_ms(text: str) -> int:
+    """A span of time in ms.
+
+    >>> span_ms("500ms"), span_ms("30s"), span_ms("2h")
+    (500, 30000, 7200000)
+    """
+    found = re.fullmatch(r"(\d{1,12})(ms|[smhd])", text, re.ASCII)
+    if not found or int(found[1]) == 0:
+        raise wrong(f"{text!r}: give a span above 0 like 500ms, 30s, 15m, 2h or 7d")
+    return int(found[1]) * {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}[found[2]]
+
+
 @dataclass(frozen=True)
 class Target:
     """Where a group's position is to go; `to` says which of the others is given."""

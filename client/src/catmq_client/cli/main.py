@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from catmq_client.cli import brokers as broker_commands
-from catmq_client.cli import consume, groups, nodes, offsets, peek, send, topics
+from catmq_client.cli import consume, dead, delayed, groups, nodes, offsets, peek, send, subscriptions, topics
 from catmq_client.cli.arguments import joined, url
 from catmq_client.cli.connection import Brokers, Command, chosen
 from catmq_client.cli.output import note
@@ -45,7 +45,20 @@ def parser() -> argparse.ArgumentParser:
     whole.add_argument("--url", default=None, **brokers)  # type: ignore[arg-type]
     whole.add_argument("--api-key", default=None, **key)  # type: ignore[arg-type]
     commands = whole.add_subparsers(metavar="COMMAND", required=True)
-    for noun in (topics, groups, send, consume, peek, offsets, nodes, broker_commands):
+    nouns = (
+        topics,
+        groups,
+        subscriptions,
+        send,
+        consume,
+        peek,
+        delayed,
+        offsets,
+        dead,
+        nodes,
+        broker_commands,
+    )
+    for noun in nouns:
         noun.add(commands, common)
     return whole
 

@@ -11,10 +11,10 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from catmq_client import Producer
-from catmq_client.cli.arguments import header, whole
+from catmq_client.cli.arguments import header, span_ms, whole
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.lines import BadLine, Source, is_json, lines, opened
-from catmq_client.cli.output import json_line, note, write
+from catmq_client.cli.output import json_line, moment, note, write
 from catmq_client.cli.stop import GRACE_S, Stop, Stopped
 from catmq_client.errors import CatmqError
 from catmq_client.receipts import Receipt, SendFuture
@@ -51,6 +51,9 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "--header", type=header, action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
     )
     made.add_argument(
+        "--delay", type=span_ms, metavar="SPAN", help="let it come so much later: 500ms, 30s, 15m, 2h, 7d"
+    )
+    made.add_argument(
         "--output", choices=("none", "json"), default="none", help="json: print receipts (default none)"
     )
     made.set_defaults(command=send, usage=made.error)
@@ -73,18 +76,23 @@ def send_one(args: argparse.Namespace, brokers: Brokers) -> int:
         receipt = producer.send(args.topic, args.message, **extras(args))
     if args.output == "json":
         write(json_line(receipt_row(1, receipt)))
-    note(f"sent 1 message to {args.topic}: queue {receipt.queue}, offset {receipt.offset}")
+    where = f"queue {receipt.queue}, offset {receipt.offset}"
+    if receipt.due_at_ms is not None:
+        where = f"{receipt.message_id}, due {moment(receipt.due_at_ms)}"
+    note(f"sent 1 message to {args.topic}: {where}")
     return 0
 
 
 def extras(args: argparse.Namespace) -> dict[str, Any]:
     """What every message of the call carries beside its body."""
-    return {"key": args.key, "tag": args.tag, "headers": dict(args.header)}
+    return {"key": args.key, "tag": args.tag, "headers": dict(args.header), "delay_ms": args.delay}
 
 
 def receipt_row(line: int, receipt: Receipt) -> dict[str, Any]:
-    """A receipt as JSON: where the message of that input line is stored."""
-    return {"line": line, **receipt._asdict()}
+    """A receipt as JSON: where the message of that input line is stored, or when it comes there."""
+    told = receipt._asdict()
+    left_out = ("due_at_ms",) if receipt.due_at_ms is None else ("queue", "offset")
+    return {"line": line, **{name: value for name, value in told.items() if name not in left_out}}
 
 
 def send_lines(args: argparse.Namespace, brokers: Brokers) -> int:

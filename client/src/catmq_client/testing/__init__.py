@@ -9,6 +9,7 @@ consumer = Consumer(transport=broker, group="billing", topics=["orders"])
 from __future__ import annotations
 
 from catmq_client.testing.broker import FakeBroker
+from catmq_client.testing.failures import FailedMessage
 from catmq_client.testing.topics import StoredMessage
 
-__all__ = ["FakeBroker", "StoredMessage"]
+__all__ = ["FailedMessage", "FakeBroker", "StoredMessage"]

@@ -12,11 +12,16 @@ from urllib.parse import unquote
 
 from catmq_client import wire
 from catmq_client.errors import CatmqError, Conflict, FieldError, InvalidRequest, NotFound, Unavailable
+from catmq_client.settings import Settings
+from catmq_client.testing.clock import FakeClock
+from catmq_client.testing.failures import FailedMessage, FakeFailures
 from catmq_client.testing.groups import FakeGroup, FakeGroups
 from catmq_client.testing.topics import FakeTopic, FakeTopics, StoredMessage, message_view
 
 # Queues in one request.
 MOST_QUEUES = 1_000
+# How often a pull looks whether a subscription's delay is over, s.
+DELAY_STEP_S = 0.02
 # States of a pulled queue that are no news: the pull waits on.
 _WAITING = ("ok", "stopped", "unavailable")
 
@@ -49,8 +54,10 @@ class FakeBroker:
 
     def __init__(self, *, codec: wire.Codec | None = None, session_timeout_ms: int = 15_000) -> None:
         """`codec` carries requests and answers there and back, as HTTP would (default: JSON)."""
-        self.topics = FakeTopics()
-        self.groups = FakeGroups(self.topics)
+        self.clock = FakeClock()
+        self.topics = FakeTopics(self.clock)
+        self.groups = FakeGroups(self.topics, self.clock)
+        self.failures = FakeFailures(self.topics, self.clock)
         self.requests: list[Seen] = []
         self.session_timeout_ms = session_timeout_ms
         self.draining = False
@@ -84,6 +91,43 @@ class FakeBroker:
             self._changed.notify_all()
             return found
 
+    def configure(self, group: str, topic: str, **settings: Any) -> None:
+        """Changes how the messages of a topic come to a group, as `catmq subscription set` does.
+
+        Names and units are those of catmq_client.settings.Settings; tags=("new", "paid").
+        """
+        Settings.told(settings)
+        self.change(lambda: self.groups.find(group).configure(topic, settings))
+
+    def advance(self, seconds: float) -> None:
+        """Puts the broker's clock forward: what is due by then comes."""
+        self.change(lambda: self.clock.advance(seconds))
+
+    def dead(self, group: str) -> list[FailedMessage]:
+        """The messages of a group that failed for the last time."""
+        with self._changed:
+            return [one for one in self.failures.dead if one.group == group]
+
+    def waiting(self, group: str) -> list[FailedMessage]:
+        """The messages of a group that failed and wait for their next retry."""
+        with self._changed:
+            return [one for one in self.failures.waiting if one.group == group]
+
+    def redrive(self, group: str) -> None:
+        """Makes the dead messages of a group come again, at once."""
+        self.change(lambda: self.failures.redrive([o for o in self.failures.dead if o.group == group]))
+
+    def reset(self, group: str, topic: str, *, to: str | int) -> None:
+        """Moves a group in all queues of a topic, while it reads: to "earliest", "latest" or an offset."""
+
+        def move() -> None:
+            queues = self.topics.find(topic).queues
+            ends = {"earliest": [q.low for q in queues], "latest": [q.head for q in queues]}
+            clamped = [max(q.low, min(q.head, to)) if isinstance(to, int) else 0 for q in queues]
+            self.groups.find(group).reset(queues, ends[to] if isinstance(to, str) else clamped)
+
+        self.change(move)
+
     def stop(self, group: str, *, topic: str | None = None, queue: int | None = None) -> None:
         """Stops consumption of a group, or of one topic or one queue in it."""
         self.change(lambda: self.groups.find(group).set_stopped(True, topic=topic, queue=queue))
@@ -99,6 +143,7 @@ class FakeBroker:
     def messages(self, topic: str) -> list[StoredMessage]:
         """All messages of a topic, queue by queue."""
         with self._changed:
+            self.topics.delays.move_due()
             return [message for queue in self.topics.find(topic).queues for message in queue.messages]
 
     def committed(self, group: str, instance: str | None = None) -> dict[int, int]:
@@ -180,7 +225,7 @@ class FakeBroker:
         for verb, pattern, view in _ROUTES:
             found = re.fullmatch("/api/v1/" + pattern, path)
             if verb == method and found:
-                return view(self, unquote(found[1]), body, query)
+                return view(self, "/".join(map(unquote, found.groups())), body, query)
         raise NotFound(f"{method} {path}: nothing here", code="url_not_found", status=404)
 
     def _raise_fault(self, method: str, path: str, *, after: bool) -> None:
@@ -262,11 +307,26 @@ class FakeBroker:
         asked = [(o["queue"], o["epoch"], o["offset"]) for o in _limited(body, "offsets")]
         return {"results": [group.commit(consumer, *one) for one in asked], "generation": group.generation}
 
+    def _report(self, consumer: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
+        group = self.groups.of_consumer(consumer)
+        return self.failures.report(group, consumer, _limited(body, "messages"))
+
+    def _patch(self, group: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
+        group, topic = group.split("/")
+        settings = dict(body)
+        if "tags" in body:
+            tags = [tag.strip() for tag in body["tags"].split("||")]
+            settings["tags"] = tuple(tag for tag in tags if tag not in {"", "*"})
+        self.groups.find(group).configure(topic, settings)
+        return {"group": group, "topic": topic, **body}
+
     def _pull(self, consumer: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
         self._check_open()
         group = self.groups.of_consumer(consumer)
         give_up_at = time.monotonic() + body["wait_ms"] / 1000
         while True:
+            self.failures.move_due(group)
+            self.topics.delays.move_due()
             left, queues = body["max_messages"], []
             for asked in _limited(body, "queues"):
                 queues.append(group.read(consumer, asked, limit=left))
@@ -277,7 +337,19 @@ class FakeBroker:
             wait_s = give_up_at - time.monotonic()
             if news or changed or wait_s <= 0 or self.draining:
                 return {"generation": generation, "queues": queues, "assignment_changed": changed}
-            self._changed.wait(wait_s)
+            # Nobody tells when a message gets old enough.
+            delayed = any(settings.get("delay_s") for settings in group.delivery.values())
+            due_s = min(self.failures.next_due_s(), self.topics.delays.next_due_s())
+            due_s = DELAY_STEP_S if delayed else due_s
+            self._changed.wait(min(wait_s, max(0.001, due_s)))
+
+    def _recall(self, message_id: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
+        self.topics.delays.recall(message_id)
+        return {}
+
+    def _delayed(self, topic: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
+        limit = int(query.get("limit", 100))
+        return self.topics.delays.listing(topic, after=query.get("after"), limit=limit)
 
     def _leave(self, consumer: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
         self.groups.of_consumer(consumer).remove(consumer, "left")
@@ -298,12 +370,16 @@ _ROUTES: list[tuple[str, str, _View]] = [
     ("GET", r"topics/([^/]+)", FakeBroker._topic),
     ("POST", r"topics/([^/]+)/messages", FakeBroker._publish),
     ("GET", r"topics/([^/]+)/messages", FakeBroker._browse),
+    ("GET", r"topics/([^/]+)/delayed", FakeBroker._delayed),
+    ("DELETE", r"messages/([^/]+)", FakeBroker._recall),
     ("POST", r"(groups)", FakeBroker._create_group),
     ("POST", r"groups/([^/]+)/subscriptions", FakeBroker._subscribe),
+    ("PATCH", r"groups/([^/]+)/subscriptions/([^/]+)", FakeBroker._patch),
     ("POST", r"groups/([^/]+)/consumers", FakeBroker._register),
     ("POST", r"consumers/([^/]+)/heartbeat", FakeBroker._heartbeat),
     ("POST", r"consumers/([^/]+)/acquire", FakeBroker._acquire),
     ("POST", r"consumers/([^/]+)/commit", FakeBroker._commit),
+    ("POST", r"consumers/([^/]+)/failures", FakeBroker._report),
     ("POST", r"consumers/([^/]+)/pull", FakeBroker._pull),
     ("DELETE", r"consumers/([^/]+)", FakeBroker._leave),
 ]

@@ -10,12 +10,14 @@ positions of its own.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from catmq_client.errors import Conflict, FieldError, Gone, InvalidRequest, NotFound
-from catmq_client.testing.topics import FakeQueue, FakeTopics, message_view
+from catmq_client.settings import Settings
+from catmq_client.testing.clock import FakeClock
+from catmq_client.testing.topics import FakeQueue, FakeTopics, StoredMessage, message_view
 
 _ids = itertools.count(1)
 
@@ -66,6 +68,9 @@ class FakeGroup:
     # Consumer id → instance; it outlives the member, as reader rows do.
     instance_of: dict[str, str] = field(default_factory=dict)
     starts: dict[int, str] = field(default_factory=dict)
+    # What operators set of a subscription, by topic.
+    delivery: dict[str, dict[str, Any]] = field(default_factory=dict)
+    clock: FakeClock = field(default_factory=FakeClock)
 
     def subscribe(self, queues: list[FakeQueue], *, start: str) -> bool:
         """Makes positions for queues that have none."""
@@ -142,6 +147,26 @@ class FakeGroup:
             self.stopped = stopped
         self.generation += 1
 
+    def settings(self, topic: str) -> Settings:
+        """How the messages of a topic come."""
+        return Settings.told(self.delivery.get(topic, {}))
+
+    def configure(self, topic: str, settings: Mapping[str, Any]) -> None:
+        """Changes settings of the subscription; None: the consumer decides, as without it."""
+        self.delivery[topic] = {**self.delivery.get(topic, {}), **settings}
+        self.generation += 1
+
+    def reset(self, queues: list[FakeQueue], offsets: list[int]) -> None:
+        """Moves the group, its owners keep their queues under the next epoch."""
+        for positions in [self.positions, *self.instances.values()]:
+            for queue, offset in zip(queues, offsets, strict=True):
+                position = positions[queue.id]
+                position.epoch += 1
+                position.fence = (position.epoch, position.owner or "")
+                position.committed = offset
+                position.rewinds += 1
+        self.generation += 1
+
     def heartbeat(self, consumer_id: str, generation: int, owned: list[dict[str, int]]) -> dict[str, Any]:
         """What to own and what to give up; releases what `owned` no longer lists."""
         self._member(consumer_id).heartbeats += 1
@@ -157,6 +182,7 @@ class FakeGroup:
             "generation": self.generation,
             "assigned": [self._assigned(p) for p in mine if p.target == consumer_id],
             "revoked": sorted(leaving | (holds - {p.queue.id for p in mine})),
+            "subscriptions": {topic: self._told(topic) for topic in {_subscription(p.queue) for p in mine}},
         }
 
     def acquire(self, consumer_id: str, queue: int, epoch: int) -> dict[str, Any]:
@@ -197,21 +223,43 @@ class FakeGroup:
             return {**_pulled(queue.id, "cleaned", offset, head=queue.head), "low": queue.low}
         if offset > queue.head:
             return {**_pulled(queue.id, "out_of_range", offset, head=queue.head), "low": queue.low}
-        found = queue.between(offset, limit)
-        answer = _pulled(queue.id, "ok", offset + len(found), head=queue.head)
+        found, next_offset = self._served(queue, offset, limit)
+        answer = _pulled(queue.id, "ok", next_offset, head=queue.head)
         return {**answer, "messages": [message_view(m) for m in found]}
+
+    def _served(self, queue: FakeQueue, offset: int, limit: int) -> tuple[list[StoredMessage], int]:
+        """The messages that the settings let through, and where to go on."""
+        settings = Settings() if queue.origin_topic else self.settings(queue.topic)
+        ripe_ms = self.clock.now_ms() - settings.delay_s * 1000
+        found: list[StoredMessage] = []
+        for message in queue.between(offset, queue.head - offset):
+            if len(found) >= limit or message.stored_at_ms > ripe_ms:
+                return found, message.offset
+            if not settings.tags or message.tag in settings.tags:
+                found.append(message)
+        return found, queue.head
+
+    def _told(self, topic: str) -> dict[str, Any]:
+        """The settings as a heartbeat tells them: tags as a list, nothing that is left open."""
+        told = {name: value for name, value in asdict(self.settings(topic)).items() if value is not None}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in told.items()}
 
     def _assigned(self, position: Position) -> dict[str, Any]:
         queue = position.queue
         stopped = self._stops(queue)
-        return {"topic": queue.topic, "queue": queue.id, "epoch": position.epoch, "stopped": stopped}
+        assigned = {"topic": queue.topic, "queue": queue.id, "epoch": position.epoch, "stopped": stopped}
+        return assigned if queue.origin_topic is None else {**assigned, "origin_topic": queue.origin_topic}
 
     def _stops(self, queue: FakeQueue) -> bool:
-        return self.stopped or queue.topic in self.stopped_topics or queue.id in self.stopped_queues
+        return self.stopped or _subscription(queue) in self.stopped_topics or queue.id in self.stopped_queues
 
     def _position(self, queue: FakeQueue) -> Position:
         at = queue.low if self.starts[queue.id] == "earliest" else queue.head
         return Position(queue, committed=at)
+
+    def position_of(self, consumer_id: str, queue: int) -> Position | None:
+        """Where a consumer is in a queue."""
+        return self._positions(consumer_id).get(queue)
 
     def _positions(self, consumer_id: str) -> dict[int, Position]:
         """Those that a consumer reads by, also one that is no member any more."""
@@ -270,8 +318,9 @@ class FakeGroup:
 class FakeGroups:
     """All groups."""
 
-    def __init__(self, topics: FakeTopics) -> None:
+    def __init__(self, topics: FakeTopics, clock: FakeClock) -> None:
         self.by_name: dict[str, FakeGroup] = {}
+        self._clock = clock
         self._topics = topics
 
     def find(self, name: str) -> FakeGroup:
@@ -285,7 +334,7 @@ class FakeGroups:
     def ensure(self, name: str, *, mode: str | None, session_timeout_ms: int) -> FakeGroup:
         """The group; made with these settings if it is new."""
         if name not in self.by_name:
-            self.by_name[name] = FakeGroup(name, mode or "clustering", session_timeout_ms)
+            self.by_name[name] = FakeGroup(name, mode or "clustering", session_timeout_ms, clock=self._clock)
         return self.by_name[name]
 
     def of_consumer(self, consumer_id: str) -> FakeGroup:
@@ -299,6 +348,10 @@ class FakeGroups:
         """Makes the group read the topics; whether that is new."""
         new = [group.subscribe(self._topics.find(topic).queues, start=start) for topic in topics]
         return any(new)
+
+
+def _subscription(queue: FakeQueue) -> str:
+    return queue.origin_topic or queue.topic
 
 
 def _pulled(queue: int, state: str, next_offset: int, *, head: int) -> dict[str, Any]:

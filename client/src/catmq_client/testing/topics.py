@@ -17,9 +17,11 @@ from catmq_client.errors import (
     from_problem,
 )
 from catmq_client.routing import SLOTS, slot_of
+from catmq_client.testing.clock import FakeClock
+from catmq_client.testing.delays import FIELDS, FakeDelays
 from catmq_client.wire import body_of
 
-_FIELDS = {"body_bytes", "body", "body_base64", "key", "tag", "headers", "trace_id", "queue"}
+_FIELDS = {"body_bytes", "body", "body_base64", "key", "tag", "headers", "trace_id", "queue", *FIELDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,9 @@ class StoredMessage:
     headers: dict[str, str] | None
     trace_id: str | None
     stored_at_ms: int
+    # Of one that comes again: how often it failed, and where it was first, as a pull tells it.
+    attempt: int = 0
+    origin: dict[str, Any] | None = None
 
     @property
     def message_id(self) -> str:
@@ -52,6 +57,8 @@ class FakeQueue:
     node: str
     state: str = "read_write"
     low: int = 0
+    # Of a failure topic: the topic whose failed messages these are.
+    origin_topic: str | None = None
     messages: list[StoredMessage] = field(default_factory=list)
 
     @property
@@ -102,7 +109,9 @@ class FakeTopic:
 class FakeTopics:
     """All topics; every call is made under the broker's lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+        self.delays = FakeDelays(self, clock)
         self.by_name: dict[str, FakeTopic] = {}
         self.queues: dict[int, FakeQueue] = {}
         self.down_nodes: set[str] = set()
@@ -110,13 +119,25 @@ class FakeTopics:
         self._parts: dict[tuple[str, int], tuple[bytes, list[dict[str, Any]]]] = {}
         self._last_id = 0
 
-    def create(self, name: str, *, queues: int, nodes: list[str], keyed: str, on_unknown: str) -> FakeTopic:
+    def create(
+        self,
+        name: str,
+        *,
+        queues: int,
+        nodes: list[str],
+        keyed: str = "strict",
+        on_unknown: str = "fail",
+        origin_topic: str | None = None,
+    ) -> FakeTopic:
         """A new topic, its queues spread over the nodes; takes the place of one of the same name."""
         first = self._last_id + 1
         self._last_id += queues
         for old in self.by_name[name].queues if name in self.by_name else ():
             del self.queues[old.id]
-        made = [FakeQueue(first + n, n, name, nodes[n % len(nodes)]) for n in range(queues)]
+        made = [
+            FakeQueue(first + n, n, name, nodes[n % len(nodes)], origin_topic=origin_topic)
+            for n in range(queues)
+        ]
         slots = [made[slot % queues].id for slot in range(SLOTS)]
         topic = self.by_name[name] = FakeTopic(name, made, slots, keyed, on_unknown)
         self.queues.update({queue.id: queue for queue in made})
@@ -138,6 +159,8 @@ class FakeTopics:
         topic = self.find(name)
         messages: Any = body.get("messages")
         _check_messages(messages)
+        for index, message in enumerate(messages):
+            self.delays.check(index, message)
         batch_id = body.get("batch_id") or f"none-{time.monotonic_ns()}"
         homes = [self._home(topic, batch_id, message, i) for i, message in enumerate(messages)]
         results: list[dict[str, Any]] = [{}] * len(messages)
@@ -187,11 +210,17 @@ class FakeTopics:
             raise Unavailable(f"node {queue.node} is down", code="node_unavailable", status=503)
         if queue.state != "read_write":
             raise Conflict(f"queue {home} is {queue.state}", code="queue_not_writable", status=409)
-        results = [self._store(topic, queue, message) for message in messages]
+        results = [self._take(topic, queue, message) for message in messages]
         self._parts[batch_id, home] = (digest, results)
         return results
 
-    def _store(self, topic: FakeTopic, queue: FakeQueue, message: dict[str, Any]) -> dict[str, Any]:
+    def _take(self, topic: FakeTopic, queue: FakeQueue, message: dict[str, Any]) -> dict[str, Any]:
+        if message.get("delay_ms") or "deliver_at_ms" in message:
+            return self.delays.keep(topic, queue, message)
+        return self.store(topic, queue, message)
+
+    def store(self, topic: FakeTopic, queue: FakeQueue, message: dict[str, Any]) -> dict[str, Any]:
+        """Puts a message at the end of a queue; its result."""
         stored = StoredMessage(
             topic=topic.name,
             queue=queue.id,
@@ -201,7 +230,7 @@ class FakeTopics:
             tag=message.get("tag"),
             headers=message.get("headers"),
             trace_id=message.get("trace_id"),
-            stored_at_ms=time.time_ns() // 1_000_000,
+            stored_at_ms=self._clock.now_ms(),
         )
         queue.messages.append(stored)
         return {"queue": queue.id, "offset": stored.offset, "message_id": stored.message_id}
@@ -209,6 +238,7 @@ class FakeTopics:
 
 def message_view(message: StoredMessage) -> dict[str, Any]:
     """A message as pull and browse answer it."""
+    origin = {} if message.origin is None else {"origin": message.origin}
     return {
         "offset": message.offset,
         "message_id": message.message_id,
@@ -218,7 +248,8 @@ def message_view(message: StoredMessage) -> dict[str, Any]:
         "body_bytes": message.body,
         "trace_id": message.trace_id,
         "stored_at_ms": message.stored_at_ms,
-        "attempt": 0,
+        "attempt": message.attempt,
+        **origin,
     }
 
 

@@ -1,0 +1,194 @@
+"""What people do with the portal, in a real browser against a real server, in both languages."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from catmq_client import Producer
+from catmq_client.admin import Admin
+from tests.browser.browsing import confirm, fill, log_in, tab
+from tests.browser.conftest import enter
+from tests.support.server import Server
+from tests.support.waiting import until
+
+LIVE_S = 60  # for live figures to move; they do so every 5 s
+WORDS = {"en": ("Create a topic", "Everything is in order"), "zh-CN": ("创建主题", "一切正常")}
+
+
+def events(data: Path) -> Iterator[dict[str, object]]:
+    """The real input."""
+    with gzip.open(data, "rt") as lines:
+        yield from map(json.loads, lines)
+
+
+def total(page: Page) -> int:
+    """The tile "Sent in all" of a topic's page."""
+    return int(page.locator(".tile .value").nth(1).inner_text().replace(",", ""))
+
+
+def send(producer: Producer, topic: str, data: Path, *, count: int) -> list[str]:
+    """Sends some of the real input; the message ids of the receipts."""
+    futures = [
+        producer.send_async(topic, json=one, key=str(one["path"]))
+        for one in itertools.islice(events(data), count)
+    ]
+    return [future.result().message_id for future in futures]
+
+
+@pytest.fixture(params=["en", "zh-CN"])
+def spoken(request: pytest.FixtureRequest, server: Server, browser: Browser) -> Iterator[tuple[str, Page]]:
+    """A language, and an administrator's page in it."""
+    with tab(browser, server.url, language=request.param) as made:
+        enter(made, server)
+        yield request.param, made
+
+
+def test_a_tour(spoken: tuple[str, Page], producer: Producer, data: Path) -> None:
+    language, page = spoken
+    topic, group = f"tour-{language.lower()}", f"tourists-{language.lower()}"
+    page.goto("/create/topic")
+    assert page.locator("h1").inner_text() == WORDS[language][0]
+    fill(page, "/create/topic", name=topic, queues="2")
+    confirm(page)
+    fill(page, "/create/group", name=group)
+    confirm(page)
+    fill(page, f"/groups/{group}/subscribe", topic=topic, start="earliest")
+    confirm(page)
+    ids = send(producer, topic, data, count=300)
+
+    _find_by_key(page, topic)
+    _stop_reset_and_start(page, group, ids)
+    _see_it_in_the_audit_log(page, topic, group)
+
+
+def _find_by_key(page: Page, topic: str) -> None:
+    page.goto(f"/messages?topic={topic}&key=README.md")
+    page.locator("td a code").first.click()
+    page.wait_for_url("**/messages/*/*")
+    assert '"path": "README.md"' in page.locator("pre code").first.inner_text()
+
+
+def _stop_reset_and_start(page: Page, group: str, ids: list[str]) -> None:
+    page.goto(f"/groups/{group}/stop")
+    confirm(page)
+    fill(page, f"/groups/{group}/reset", to="latest")
+    skipped = page.locator("main tbody td:last-child").all_inner_texts()
+    assert sum(int(text.replace(",", "")) for text in skipped) == len(ids)
+    page.goto(f"/groups/{group}")
+    assert page.locator(".tile .value").nth(2).inner_text() == str(len(ids))  # a preview changes nothing
+    fill(page, f"/groups/{group}/reset", to="latest")
+    confirm(page)
+    assert page.locator(".tile .value").nth(2).inner_text() == "0"
+    page.goto(f"/groups/{group}/start")
+    confirm(page)
+
+
+def _see_it_in_the_audit_log(page: Page, topic: str, group: str) -> None:
+    page.goto(f"/audit?name={topic}")
+    assert "create topic" in page.locator("main").inner_text()
+    page.goto(f"/audit?name={group}")
+    text = page.locator("main").inner_text()
+    assert all(words in text for words in ("create group", "create subscription", "stopped=true", "reset"))
+
+
+def test_figures_move_while_messages_come_and_match_the_receipts(
+    page: Page, admin: Admin, producer: Producer, data: Path
+) -> None:
+    admin.create_topic("moving", queues=2)
+    stop = threading.Event()
+    receipts: list[str] = []
+
+    def keep_sending() -> None:
+        while not stop.wait(0.05):
+            receipts.extend(send(producer, "moving", data, count=10))
+
+    thread = threading.Thread(target=keep_sending)
+    thread.start()
+    try:
+        page.goto("/topics/moving")
+        readings = [total(page)]
+        for _ in range(2):
+            page.wait_for_function(_other_than(readings[-1]), timeout=LIVE_S * 1000)
+            readings.append(total(page))
+    finally:
+        stop.set()
+        thread.join()
+    assert readings == sorted(set(readings))
+    until(_shows(page, len(receipts)), limit_s=LIVE_S, every_s=0.5)
+
+
+def _other_than(reading: int) -> str:
+    seen = "document.querySelectorAll('.tile .value')[1].innerText.replace(/,/g, '')"
+    return f"() => Number({seen}) !== {reading}"
+
+
+def _shows(page: Page, count: int) -> Callable[[], bool]:
+    return lambda: total(page) == count
+
+
+def test_a_user_without_rights_is_refused_by_button_and_by_hand_made_post(
+    server: Server, browser: Browser, page: Page, admin: Admin
+) -> None:
+    admin.create_group("guarded")
+    page.goto("/create/user")
+    page.fill('main [name="name"]', "uma")
+    page.fill('main [name="password"]', "enough characters")
+    page.click("main form.card button.main-act")
+    page.wait_for_selector(".note.success")
+    with tab(browser, server.url) as hers:
+        log_in(hers, "uma", "enough characters")
+        hers.goto("/groups/guarded")
+        assert hers.locator('a[href="/groups/guarded/stop"]').count() == 0
+        token = hers.locator('input[name="csrfmiddlewaretoken"]').first.get_attribute("value") or ""
+        form = {"csrfmiddlewaretoken": token, "confirmed": "yes"}
+        answer = hers.request.post(f"{server.url}/groups/guarded/stop", form=form)
+        assert answer.status == 403
+    assert admin.group("guarded")["stopped"] is False
+
+
+def test_strange_texts_and_bodies_are_shown_and_do_no_harm(
+    page: Page, admin: Admin, producer: Producer
+) -> None:
+    admin.create_topic("strange", queues=1)
+    evil = "<script>document.title='owned'</script>"
+    bodies = [
+        b"\xff\xfe\x00\x01",
+        b"[" * 1000 + b"]" * 1000,
+        evil.encode(),
+        "\N{ALIEN MONSTER}".encode(),
+        b"x" * (1 << 20),
+    ]
+    keys = ["'\"%_\\", evil, "👾", "50% off", "plain"]
+    ids = [producer.send("strange", body, key=key).message_id for body, key in zip(bodies, keys, strict=True)]
+    for message_id in ids:
+        answer = page.goto(f"/messages/strange/{message_id}")
+        assert answer is not None and answer.status == 200 and page.title() != "owned"
+    for key in keys:
+        page.goto("/messages?topic=strange")
+        page.fill("#m_key", key)
+        page.click("main form button.main-act")
+        page.wait_for_selector("main table")
+        assert page.locator("main tbody tr").count() == 1
+    for path in ("topics", "groups", "audit", "jobs", "consumers", "alarms"):
+        page.goto(f"/{path}")
+        page.locator("[data-search]").fill(f"{evil} ' \" % _ 👾")
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"**/{path}?*")
+        assert page.title() != "owned" and page.locator(".empty").count() >= 1
+
+
+def test_keys_lead_to_pages_and_to_the_search(page: Page) -> None:
+    page.goto("/")
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    page.wait_for_url("**/topics")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.name") == "q"

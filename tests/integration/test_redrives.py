@@ -1,0 +1,279 @@
+"""Dead messages are listed across nodes, brought back once, and forgotten after their days."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from messagestore import connections, dead, delays, nodes, redrives, subscriptions, tables
+from messagestore.redrives import Redriver
+from metadata import redrives as rows
+from metadata import snapshot
+from metadata.actors import Actor
+from metadata.errors import CatmqError, Code, Conflict, Forbidden, NotFound, NoWritableQueue, Unavailable
+from tests.support import failing, moving
+from tests.support.failing import ME, fail, failure_queues
+
+
+@pytest.fixture
+def two_nodes(node: str, make_node: Callable[..., str]) -> None:
+    """A normal node, and two for failures."""
+    make_node("f1", kind="failure")
+    make_node("f2", kind="failure")
+
+
+@pytest.fixture
+def queue(two_nodes: None) -> int:
+    """The queue of topic `orders`; group `billing` reads it without retries, and has two failure nodes."""
+    return failing.billing(retries=0)
+
+
+def kill(queue: int, *bodies: bytes, error: str = "ValueError: no") -> None:
+    """Sends messages and lets them die."""
+    with connections.node_of(queue).reading() as session:
+        head = tables.read_heads(session, queues=[queue])[queue]
+    failing.send(*bodies)
+    who = failing.member()
+    done = fail(who, queue, *range(head, head + len(bodies)), error=error)
+    assert len(done.dead) == len(bodies), done
+
+
+def listed(**which: Any) -> list[str]:
+    """The bodies of dead messages as pages of two show them."""
+    found, after = [], ""
+    while True:
+        page = dead.page(group="billing", actor=ME, after=after, limit=2, **which)
+        found += [dead.show(group="billing", message=one.id, actor=ME).body for one in page.messages]
+        if page.next is None:
+            return [body.decode() for body in found]
+        after = page.next
+
+
+def drive(redriver: Redriver | None = None) -> None:
+    """Lets the loop run until nothing is left to do."""
+    mine = redriver or Redriver()
+    for _ in range(100):
+        mine.run_once()
+        if not rows.running():
+            return
+    raise AssertionError("it does not end")
+
+
+def come_back() -> list[bytes]:
+    """The bodies of what was redriven to the group: what waits, once it is moved, and nothing twice."""
+    found = []
+    for queue in failure_queues():
+        moving.make_due(queue)
+        while moving.mover(queue).move():
+            pass
+    for queue in failure_queues():
+        found += [(one.body, one.attempt) for one in moving.stored(queue)]
+    assert {attempt for _, attempt in found} <= {1}
+    return sorted(body for body, _ in found)
+
+
+def refused(code: Code, kind: type[CatmqError], **which: Any) -> None:
+    with pytest.raises(kind) as caught:
+        redrives.request(group="billing", actor=which.pop("actor", ME), **which)
+    assert caught.value.code == code
+    assert rows.page(group="billing", actor=ME) == []
+
+
+def test_pages_of_two_nodes_hold_each_message_once_the_newest_first(queue: int) -> None:
+    kill(queue, *(b"%d" % n for n in range(9)))
+    died = [one.died_at_ms for one in dead.page(group="billing", actor=ME, after="", limit=100).messages]
+    assert died == sorted(died, reverse=True)
+    assert sorted(listed()) == [str(n) for n in range(9)]
+
+
+def test_lists_and_counts_by_kind_of_error(queue: int) -> None:
+    kill(queue, b"a", b"b", error="ValueError: 1")
+    kill(queue, b"c", error="It's \\ odd: 2")
+    assert sorted(listed(error="ValueError")) == ["a", "b"]
+    assert listed(error="It's \\ odd", topic="orders") == ["c"]
+    counts = dead.summary(group="billing", actor=ME).errors
+    assert [(one.topic, one.error_class, one.count) for one in counts] == [
+        ("orders", "ValueError", 2),
+        ("orders", "It's \\ odd", 1),
+    ]
+
+
+def test_a_node_that_is_away_is_named_and_the_others_are_listed(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill(queue, *(b"%d" % n for n in range(8)))
+    away = snapshot.find_node("f1").id
+    real = dead.prepared
+
+    def prepared(node: connections.Node) -> connections.Node:
+        if node.info.id == away:
+            raise Unavailable("away")
+        return real(node)
+
+    monkeypatch.setattr(dead, "prepared", prepared)
+    page = dead.page(group="billing", actor=ME, after="", limit=100)
+    assert page.away == ("f1",)
+    assert 0 < len(page.messages) < 8
+
+
+def test_one_some_or_all_come_back_to_the_group_with_fresh_retries(queue: int) -> None:
+    kill(queue, b"a", b"b", b"c", error="ValueError: 1")
+    kill(queue, b"d", error="KeyError: 2")
+    (one,) = (
+        found.id
+        for found in dead.page(group="billing", actor=ME, after="", limit=9, error="KeyError").messages
+    )
+    made = redrives.request(group="billing", to="group", ids=[one], actor=ME)
+    assert made.total == 1
+    drive()
+    assert (come_back(), sorted(listed())) == ([b"d"], ["a", "b", "c"])
+    redrives.request(group="billing", to="group", everything=True, actor=ME)
+    drive()
+    assert (come_back(), listed()) == ([b"a", b"b", b"c", b"d"], [])
+    done = rows.page(group="billing", actor=ME)
+    assert [(run.state, run.redriven, run.skipped) for run in done] == [("done", 3, 0), ("done", 1, 0)]
+
+
+def test_to_the_topic_they_are_sent_anew(queue: int) -> None:
+    kill(queue, b"a", b"b")
+    redrives.request(group="billing", to="topic", topic="orders", error="ValueError", actor=ME)
+    drive()
+    sent = moving.stored(queue)[2:]
+    assert sorted((one.body, one.attempt) for one in sent) == [(b"a", 0), (b"b", 0)]
+
+
+@pytest.mark.parametrize("to", ["group", "topic"])
+@pytest.mark.parametrize(
+    ("module", "step"),
+    [
+        (tables, "dead_places"),
+        (tables, "select_dead"),
+        (delays, "store"),
+        (redrives, "publish"),
+        (tables, "delete_dead"),
+        (rows, "advance"),
+        (rows, "finish"),
+    ],
+)
+@pytest.mark.usefixtures("two_nodes")
+def test_a_redrive_that_dies_goes_on_and_brings_each_message_back_once(
+    module: Any, step: str, to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = failing.billing(retries=0)
+    kill(queue, b"a", b"b", b"c")
+    redrives.request(group="billing", to=to, everything=True, actor=ME)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            module, step, moving.stop_at(2 if step in ("store", "publish") else 1, getattr(module, step))
+        )
+        with suppress(moving.Stopped):
+            drive()
+    drive()
+    assert listed() == []
+    back = come_back() if to == "group" else sorted(one.body for one in moving.stored(queue)[3:])
+    assert back == [b"a", b"b", b"c"]
+
+
+def test_a_stopped_redrive_goes_no_further(queue: int) -> None:
+    kill(queue, *(b"%d" % n for n in range(6)))
+    made = redrives.request(group="billing", to="group", everything=True, rate=2, actor=ME)
+    time = iter(range(1_000))
+    redriver = Redriver(clock=lambda: next(time) / 10)
+    while redriver.run_once() == 0:
+        pass
+    stopped = rows.stop(group="billing", redrive=made.id, actor=ME)
+    assert (stopped.state, 0 < stopped.redriven < 6) == ("stopped", True)
+    left = len(listed())
+    assert (redriver.run_once(), len(listed())) == (0, left)
+    assert left == 6 - stopped.redriven
+    redrives.request(group="billing", to="group", everything=True, actor=ME)
+    drive()
+    assert len(come_back()) == 6
+
+
+def test_the_rate_limits_a_pass(queue: int) -> None:
+    kill(queue, *(b"%d" % n for n in range(30)))
+    redrives.request(group="billing", to="group", everything=True, rate=20, actor=ME)
+    now = [0.0]
+    redriver = Redriver(clock=lambda: now[0])
+    assert redriver.run_once() == 10  # the first pass: half a second's share
+    now[0] = 0.25
+    assert redriver.run_once() == 5
+    now[0] = 60.0
+    assert redriver.run_once() <= 20  # a pause is not made up for
+
+
+def test_what_died_after_the_request_does_not_belong_to_it(queue: int) -> None:
+    kill(queue, b"a")
+    redrives.request(group="billing", to="group", everything=True, actor=ME)
+    kill(queue, b"late")
+    drive()
+    assert (come_back(), listed()) == ([b"a"], ["late"])
+
+
+def test_only_one_redrive_of_a_group_runs(queue: int) -> None:
+    kill(queue, b"a")
+    redrives.request(group="billing", to="group", everything=True, actor=ME)
+    with pytest.raises(Conflict) as caught:
+        redrives.request(group="billing", to="topic", everything=True, actor=ME)
+    assert caught.value.code == Code.IN_USE
+
+
+def test_a_redrive_that_cannot_be_is_refused_and_nothing_is_begun(queue: int) -> None:
+    kill(queue, b"a")
+    reader = Actor(kind="key", name="k", rights={"manage": ("*",)})
+    refused(Code.FORBIDDEN, Forbidden, to="topic", everything=True, actor=reader)
+    for which in (
+        {},
+        {"ids": ["dead-1-1"], "everything": True},
+        {"ids": ["7-1"]},
+        {"everything": True, "rate": 0},
+    ):
+        refused(Code.INVALID, CatmqError, to="group", **which)
+    refused(Code.TOPIC_NOT_FOUND, NotFound, to="group", topic="nowhere")
+    close_nodes()
+    refused(Code.NO_WRITABLE_QUEUE, NoWritableQueue, to="topic", everything=True)
+    assert listed() == ["a"]
+
+
+def close_nodes() -> None:
+    nodes.update(name="main", settings={"state": "read_only"}, actor=ME)
+    snapshot.refresh()
+
+
+def test_a_topic_that_closes_meanwhile_holds_a_redrive_up_and_it_goes_on_later(queue: int) -> None:
+    kill(queue, b"a", b"b")
+    redrives.request(group="billing", to="topic", everything=True, actor=ME)
+    close_nodes()
+    Redriver().run_once()
+    (waits,) = rows.running()
+    assert (waits.redriven, bool(waits.detail), len(listed())) == (0, True, 2)
+    nodes.update(name="main", settings={"state": "read_write"}, actor=ME)
+    snapshot.refresh()
+    drive()
+    assert (len(moving.stored(queue)), listed()) == (4, [])
+
+
+def test_after_unsubscribing_the_dead_stay_and_go_back_to_the_topic(queue: int) -> None:
+    kill(queue, b"a")
+    subscriptions.delete(group="billing", topic="orders", actor=ME)
+    snapshot.refresh()
+    refused(Code.SUBSCRIPTION_NOT_FOUND, NotFound, to="group", everything=True)
+    redrives.request(group="billing", to="topic", everything=True, actor=ME)
+    drive()
+    assert [one.body for one in moving.stored(queue)] == [b"a", b"a"]
+
+
+def test_the_dead_are_forgotten_after_the_days_of_their_subscription(queue: int) -> None:
+    kill(queue, *(b"%d" % n for n in range(6)))
+    for place in failure_queues():
+        sqlite = connections.node_of(place).info.engine == "sqlite"
+        older = "died_at - 172800000" if sqlite else "died_at - INTERVAL 2 DAY"
+        failing.tampering.plant(place, f"UPDATE dead_message SET died_at = {older} WHERE id <= 2")
+    assert dead.trim() == 0
+    failing.change(dead_days=1)
+    assert dead.trim(chunk=1) >= 2
+    assert len(listed()) <= 4

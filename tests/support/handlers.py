@@ -1,0 +1,24 @@
+"""The inside of Consumer.run(), without a consumer around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from catmq_client.failures import Reporter
+from catmq_client.lanes import Lanes
+from catmq_client.message import Message
+from catmq_client.state import GroupState
+from catmq_client.testing import FakeBroker
+from catmq_client.workers import Workers
+
+
+def working(
+    state: GroupState, handler: Callable[[Message], object], *, order: str, threads: int = 1
+) -> tuple[Lanes, Workers]:
+    """Lanes, and the threads that take from them."""
+    lanes = Lanes(state=state, order=order)
+    reporter = Reporter(transport=FakeBroker(), state=state, settle=lambda error, consumer_id: False)
+    workers = Workers(
+        state=state, lanes=lanes, reporter=reporter, handler=handler, threads=threads, batch=None
+    )
+    return lanes, workers

@@ -1,0 +1,71 @@
+"""A process that is killed with signal 9 before its first statement, its second, …"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from messagestore import connections
+from messagestore.sessions import MySqlSession
+from messagestore.sqlite_sessions import SqliteSession
+
+MOST_STEPS = 60
+
+
+def killed_step_by_step(act: Callable[[], object]) -> int:
+    """Runs `act` in a child that dies before its n-th statement on a node, n = 1, 2, … until it comes
+    through; how often it died. A child has connections of its own, and none to metadata."""
+    for step in range(1, MOST_STEPS):
+        child = os.fork()
+        if child == 0:
+            _be_killed(step, act)
+        _, status = os.waitpid(child, 0)
+        if not os.WIFSIGNALED(status):
+            assert os.waitstatus_to_exitcode(status) == 0, "the child failed"
+            return step - 1
+        assert os.WTERMSIG(status) == signal.SIGKILL
+    raise AssertionError("it never came through")
+
+
+def _be_killed(step: int, act: Callable[[], object]) -> None:
+    connections._nodes.clear()  # the parent's connections are the parent's
+    left = step
+
+    def count(text: str | bytes) -> None:
+        nonlocal left
+        start = text if isinstance(text, str) else text[:11].decode()
+        if start.startswith(("SET SESSION", "PRAGMA")):  # of a session that is only being made
+            return
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        _count_mysql(count)
+        _count_sqlite(count)
+        act()
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _count_mysql(count: Callable[[str | bytes], None]) -> None:
+    send = MySqlSession.send
+
+    def counted(session: MySqlSession, text: bytes, **more: bool) -> Any:
+        count(text)
+        return send(session, text, **more)
+
+    MySqlSession.send = counted  # type: ignore[method-assign,assignment]
+
+
+def _count_sqlite(count: Callable[[str | bytes], None]) -> None:
+    begin = SqliteSession.__init__
+
+    def traced(session: SqliteSession, **given: Any) -> None:
+        begin(session, **given)
+        session._db.set_trace_callback(count)
+
+    SqliteSession.__init__ = traced  # type: ignore[method-assign]
