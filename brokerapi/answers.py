@@ -13,6 +13,7 @@ from metadata.brokers import BrokerView
 from metadata.groups import GroupView, MemberView
 from metadata.history import RebalanceView
 from metadata.keys import KeyView
+from metadata.moves import PastMove
 from metadata.nodes import NodeView
 from metadata.pages import Page
 from metadata.rebalance import Moves
@@ -29,7 +30,16 @@ GROUP_SETTINGS = (
     "max_active_members",
     *PEOPLE,
 )
-SETTINGS = ("keyed", "on_unknown", "retention_days", "keep_unread_days", "retention_bytes", *PEOPLE)
+RATES = ("max_messages_per_s", "max_bytes_per_s")
+SETTINGS = (
+    "keyed",
+    "on_unknown",
+    "retention_days",
+    "keep_unread_days",
+    "retention_bytes",
+    *RATES,
+    *PEOPLE,
+)
 
 
 def page(plural: str, found: Page[V], shape: Callable[[V], dict[str, Any]]) -> dict[str, Any]:
@@ -102,8 +112,24 @@ def offsets(group: str, lags: Sequence[QueueLag]) -> dict[str, Any]:
 def moves(planned: Iterable[Move]) -> list[dict[str, Any]]:
     """Positions that move."""
     return [
-        {**_some(one, ("queue", "number")), "from": one.from_offset, "to": one.to_offset} for one in planned
+        {
+            **_some(one, ("topic", "queue", "number", "skipped", "repeated", "asked")),
+            "from": one.from_offset,
+            "to": one.to_offset,
+        }
+        for one in planned
     ]
+
+
+def moved(made: Sequence[Move], *, dry_run: bool) -> dict[str, Any]:
+    """What a reset moved, or would move."""
+    return {"dry_run": dry_run, "reset": made[0].reset or None if made else None, "moves": moves(made)}
+
+
+def past_move(view: PastMove) -> dict[str, Any]:
+    """A move of the past."""
+    names = ("id", "reset", "topic", "queue", "number", "instance", "done", "undoes", "at_ms", "actor")
+    return {**_some(view, names), "from": view.from_offset, "to": view.to_offset}
 
 
 def rebalanced(done: Moves, *, dry_run: bool) -> dict[str, Any]:
@@ -137,7 +163,7 @@ def broker(view: BrokerView) -> dict[str, Any]:
 
 def key(view: KeyView) -> dict[str, Any]:
     """An API key, without its secret."""
-    return _some(view, ("name", "rights", "created_at_ms"))
+    return _some(view, ("name", "rights", *RATES, "created_at_ms"))
 
 
 def _some(view: object, names: Iterable[str]) -> dict[str, Any]:

@@ -24,7 +24,14 @@ class _People(serializers.Serializer[Any]):
     remark = Text(required=False)
 
 
-class _TopicSettings(_People):
+class _Rates(serializers.Serializer[Any]):
+    """What may be sent in a second, through all brokers; null: any number."""
+
+    max_messages_per_s = Number(required=False, allow_null=True)
+    max_bytes_per_s = Number(required=False, allow_null=True, help_text="of bodies")
+
+
+class _TopicSettings(_Rates, _People):
     retention_days = Number(required=False)
     keep_unread_days = Number(required=False, help_text="0: what is unread is dropped like the rest")
     retention_bytes = Number(required=False, allow_null=True, help_text="null: no limit by size")
@@ -64,19 +71,6 @@ class GroupChange(Change, _GroupSettings):
     stopped = Flag(required=False)
 
 
-class OffsetsReset(Request):
-    """Where to move a stopped group's positions in a topic; times are those of the node's clock."""
-
-    topic = Text()
-    instance = Text(required=False, help_text="whose, in a broadcasting group")
-    queues = serializers.ListField(child=Number(), required=False, allow_empty=False, help_text="else all")
-    to = serializers.ChoiceField(choices=["earliest", "latest", "offset", "time"])
-    offset = Number(required=False)
-    at_ms = Number(required=False)
-    ago_ms = Number(required=False)
-    dry_run = Flag(default=False)
-
-
 class NodeCreate(Request):
     """A database to hold message tables. The password is never shown again."""
 
@@ -109,11 +103,15 @@ class BrokerChange(Request):
     state = serializers.ChoiceField(choices=["in", "out"])
 
 
-class KeyCreate(Request):
+class KeyCreate(Request, _Rates):
     """A new API key: right → name patterns."""
 
     name = Text()
     rights = serializers.DictField(child=serializers.ListField(child=Text()))
+
+
+class KeyChange(Change, _Rates):
+    """What to change of an API key."""
 
 
 # Answers -----------------------------------------------------------------------------------------
@@ -212,25 +210,6 @@ class OffsetsAnswer(serializers.Serializer[Any]):
     queues = LagAnswer(many=True)
 
 
-class MoveAnswer(serializers.Serializer[Any]):
-    """A position that moves."""
-
-    queue = Number()
-    number = Number()
-    to = Number()
-
-    def get_fields(self) -> dict[str, Any]:
-        """The fields; `from` is a word of Python and cannot stand among the others."""
-        return {**super().get_fields(), "from": Number()}
-
-
-class OffsetsMoved(serializers.Serializer[Any]):
-    """What a reset moved, or with `dry_run` would move."""
-
-    dry_run = Flag()
-    moves = MoveAnswer(many=True)
-
-
 class NodeAnswer(serializers.Serializer[Any]):
     """A node, without its password."""
 
@@ -266,7 +245,7 @@ class BrokerAnswer(serializers.Serializer[Any]):
     stopped_at_ms = Number(allow_null=True, help_text="when it said that it stops")
 
 
-class KeyAnswer(serializers.Serializer[Any]):
+class KeyAnswer(_Rates):
     """An API key, without its secret."""
 
     name = Text()

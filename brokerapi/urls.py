@@ -44,6 +44,8 @@ urlpatterns = [
     path("api/v1/groups", groups.Groups.as_view()),
     path("api/v1/groups/<str:group>", groups.Group.as_view()),
     path("api/v1/groups/<str:group>/offsets", groups.Offsets.as_view()),
+    path("api/v1/groups/<str:group>/offsets/moves", groups.OffsetMoves.as_view()),
+    path("api/v1/groups/<str:group>/offsets/undo", groups.UndoOffsets.as_view()),
     path("api/v1/groups/<str:group>/rebalance", rebalances.Rebalance.as_view()),
     path("api/v1/groups/<str:group>/rebalances", rebalances.Rebalances.as_view()),
     path("api/v1/groups/<str:group>/subscriptions", subscriptions.Subscriptions.as_view()),

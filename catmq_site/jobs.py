@@ -19,6 +19,7 @@ from metadata import (
     brokers,
     history,
     job_runs,
+    moves,
     rebalance,
     redrives,
     reports,
@@ -103,6 +104,11 @@ def sweep_rebalances() -> int:
     return rebalance.each({*rebalance.pending(), *rebalance.neglected()})
 
 
+def trim_moves() -> int:
+    """Deletes old moves of offsets."""
+    return moves.trim()
+
+
 def trim_history() -> int:
     """Deletes old rebalances, in bounded steps until few are left; how many."""
     count = 0
@@ -149,6 +155,7 @@ JOBS = {
     "trim_audit": Job("Delete audit rows older than 400 days", 24 * 60, trim_audit),
     "forget_brokers": Job("Forget brokers that were not seen for 7 days", 60, forget_brokers),
     "clear_sessions": Job("Delete expired web sessions", 24 * 60, clear_sessions),
+    "trim_moves": Job("Delete moves of offsets older than 90 days", 60, trim_moves),
     "trim_job_runs": Job("Delete old records of job runs", 24 * 60, trim_job_runs),
     "trim_reports": Job("Delete reports older than 400 days", 24 * 60, trim_reports),
 }

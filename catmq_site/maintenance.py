@@ -37,7 +37,17 @@ from messagestore import (
 from messagestore.disks import DiskWatch
 from messagestore.heads import board
 from messagestore.partitions import Ahead
-from metadata import acknowledgements, brokers, consumers, history, leases, rebalance, series, snapshot
+from metadata import (
+    acknowledgements,
+    brokers,
+    consumers,
+    history,
+    leases,
+    rates,
+    rebalance,
+    series,
+    snapshot,
+)
 from metadata.config import config
 from metadata.errors import CatmqError, MetadataUnavailable
 
@@ -89,6 +99,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
         Loop("nodes", 5.0, nodes.probe),
         Loop("series", 3.0, series.flush, series.flush),
         Each("circuits", connections.in_use, circuit_loop),
+        Loop("rates", 5.0, rates.count_processes),
         Loop("history", 2.0, history.catch_up),
         leased("expiry", EXPIRY_EVERY_S, consumers.expire, first=consumers.look),
         leased("rebalances", 1.0, overdue.run_once, first=overdue.look),

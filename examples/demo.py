@@ -1,7 +1,8 @@
 """Keeps a server busy with real input, so that every page of the console has something to show.
 
 Three topics; four groups: `billing` keeps up, `search-index` is slow, `mailer` fails for one message in
-twenty before it takes it, `archive` is stopped. Ends with Ctrl-C, or after --seconds.
+twenty, most of which it takes when they come again, and `archive` is stopped. Ends with Ctrl-C, or after
+--seconds.
 
     script/demo                     against the server of var/
     script/demo --rate 500 --data /srv/catmq
@@ -34,7 +35,9 @@ GROUPS = {
     "archive": ["repo.changes"],
 }
 SLOW_S = 0.25  # a message, of search-index
-ONE_IN = 20  # messages that mailer fails for at first
+FAILS = 20  # mailer fails at first for one message in so many
+DIES = 200  # and always for one in so many
+RETRY = {"retries": 2, "retry_delays_s": [2, 5]}  # of mailer
 DOCS = (".md", ".txt", ".html")
 
 
@@ -96,6 +99,7 @@ def prepare(admin: Admin) -> None:
         unless_there(lambda group=group: admin.create_group(group))
         for topic in topics:
             unless_there(lambda group=group, topic=topic: admin.subscribe(group, topic))
+    admin.change_subscription("mailer", "repo.changes", **RETRY)
     admin.change_group("archive", stopped=True)
 
 
@@ -110,7 +114,7 @@ def unless_there(make: Callable[[], object]) -> None:
 def consumers(server: dict[str, Any]) -> list[tuple[Consumer, Callable[[Message], None]]]:
     """Two members of billing, one each of the slow and the failing group."""
     handlers: list[tuple[str, Callable[[Message], None]]] = [
-        ("billing", read), ("billing", read), ("search-index", read_slowly), ("mailer", FailsAtFirst()),
+        ("billing", read), ("billing", read), ("search-index", read_slowly), ("mailer", fail_now_and_then),
     ]  # fmt: skip
     return [
         (Consumer(**server, group=group, topics=GROUPS[group], name=f"{group}-{number}"), handler)
@@ -128,18 +132,13 @@ def read_slowly(message: Message) -> None:
     time.sleep(SLOW_S)
 
 
-class FailsAtFirst:
-    """A handler that fails once for one message in ONE_IN, and takes it when it comes again."""
-
-    def __init__(self) -> None:
-        self._failed: set[tuple[int, int]] = set()
-
-    def __call__(self, message: Message) -> None:
-        place = (message.queue, message.offset)
-        if message.offset % ONE_IN == 0 and place not in self._failed:
-            self._failed.add(place)
-            raise RuntimeError(f"{message.key} has no address")
-        self._failed.discard(place)
+def fail_now_and_then(message: Message) -> None:
+    """What fails for one message in FAILS until it is retried, and for one in DIES for good."""
+    number = message.json()["seq"]
+    if number % DIES == 0:
+        raise LookupError(f"nobody has the address of {message.key}")
+    if number % FAILS == 0 and message.attempt == 0:
+        raise ConnectionError("the mail server is busy")
 
 
 def send(server: dict[str, Any], *, rate: float, seconds: float | None, stop: threading.Event) -> int:

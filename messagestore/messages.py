@@ -61,6 +61,14 @@ class Wanted(NamedTuple):
     tag: str | None = None
     trace_id: str | None = None
     body_part: bytes | None = None
+    header: tuple[str, str] | None = None  # name and value
+
+    def header_texts(self) -> tuple[str | None, str | None]:
+        """The header as it stands in the JSON text of headers: as the first one, and as a later one."""
+        if self.header is None:
+            return None, None
+        name, value = (msgspec.json.encode(part).decode() for part in self.header)
+        return f"{{{name}:{value}", f",{name}:{value}"
 
 
 # A message as its node gives it: offset, key, tag, headers (JSON text), body, trace id, stored at, attempt.

@@ -21,7 +21,7 @@ from messagestore.heads import board
 from messagestore.messages import NewMessage, digest, message_id, validate
 from messagestore.tables import NewBatch, NewDelayed
 from messagestore.writes import DEADLINE_S, Write
-from metadata import access, snapshot
+from metadata import access, rates, snapshot
 from metadata.actors import Actor
 from metadata.errors import (
     CatmqError,
@@ -73,12 +73,13 @@ class Part(NamedTuple):
 def publish(*, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None, actor: Actor) -> list[Fate]:
     """Stores messages; for each, in order, its receipt or the error of its queue.
 
-    Raises Invalid, TooLarge, NotFound or Forbidden before anything is stored, and the first part's
-    error if nothing could be stored.
+    Raises Invalid, TooLarge, NotFound, Forbidden or RateLimited before anything is stored, and the first
+    part's error if nothing could be stored.
     """
     access.require(actor, "produce", topic)
     info = snapshot.find_topic(topic)
     validate(messages)
+    rates.admit(topic=info, actor=actor, messages=len(messages), size=lambda: _size(messages))
     batch = _Batch(info, messages, batch_id, actor.name)
     fates: list[Fate] = [Invalid("not routed")] * len(messages)
     parts = batch.parts()
@@ -89,6 +90,10 @@ def publish(*, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None
     if isinstance(fates[0], CatmqError) and all(isinstance(fate, CatmqError) for fate in fates):
         raise fates[0]
     return fates
+
+
+def _size(messages: Sequence[NewMessage]) -> int:
+    return sum(len(message.body) for message in messages)
 
 
 class _Batch:

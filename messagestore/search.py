@@ -1,9 +1,10 @@
-"""Looking for messages by what they carry: key, tag, trace id, text of the body, time.
+"""Looking for messages by what they carry: key, tag, trace id, a header, text of the body, time.
 
 There is no index but the primary key: one for each of them would be paid by every send (see
 docs/decisions/look-ups.md). Times bound the offsets by halving, because they never fall within a queue; what
-is left is read in chunks, each a statement of milliseconds that locks nothing. A request reads so many
-offsets, or for so long, and says where to go on. As in pulls, only durable messages are found.
+is left is read in chunks, each a statement of milliseconds that locks nothing: the heavier the messages, the
+fewer at once. A request reads so many offsets, or for so long, and says where to go on. As in
+pulls, only durable messages are found.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from metadata.actors import Actor
 from metadata.config import config
 from metadata.errors import Code, Invalid, NotFound
 
-CHUNK = 5_000  # offsets
+CHUNK = 5_000  # offsets, at most
+LEAST_CHUNK = 50
+CHUNK_S = 0.1  # a chunk that takes longer is followed by a smaller one
 MOST_SCANNED = 1_000_000  # offsets of one request
 MOST_S = 2.0
 
@@ -90,6 +93,7 @@ class _Look:
         self._ends_at = time.monotonic() + MOST_S
         self._messages: list[StoredMessage] = []
         self._scanned = self._bytes = 0
+        self._chunk = min(CHUNK, 10 * LEAST_CHUNK)
         self._next: str | None = None
 
     def found(self) -> Found:
@@ -123,17 +127,24 @@ class _Look:
         first, last = bounds
         for gap_first, gap_end in [*tables.read_gaps(session, queue=queue, position=first), (last, last)]:
             while first < min(gap_first, last):
-                end = min(first + CHUNK, gap_first, last)
+                end = min(first + self._chunk, gap_first, last)
                 yield first, end
                 first = end
             first = max(first, gap_end)
 
+    def _adapt(self, took_s: float) -> None:
+        """Chooses the size of the next chunk by how long the last one took."""
+        fitting = self._chunk // 2 if took_s > CHUNK_S else self._chunk * 2
+        self._chunk = min(CHUNK, max(LEAST_CHUNK, fitting))
+
     def _read(self, session: Session, queue: int, first: int, end: int) -> None:
         room = self._limit - len(self._messages)
         most_bytes = config.max_pull_bytes - self._bytes
+        begun = time.monotonic()
         found = tables.search_from(
             session, queue=queue, bounds=(first, end), wanted=self._wanted, most=room, most_bytes=most_bytes
         )
+        self._adapt(time.monotonic() - begun)
         self._messages += found
         weight = sum(len(message.body) for message in found)
         self._bytes += weight

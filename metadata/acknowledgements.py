@@ -53,6 +53,18 @@ def _record(*, life: Life, name: str, change: int) -> bool:
     return True
 
 
+def serving() -> int:
+    """How many workers of live brokers that are in were heard lately. Raises MetadataUnavailable."""
+    with reachable():
+        now = database_now()
+        since = before(now, seconds=SILENT_S)
+        rows = BrokerProcess.objects.filter(last_seen__gt=since, broker__state=Broker.State.IN)
+        return sum(
+            alive(last_seen=row.broker.last_seen, stopped_at=row.broker.stopped_at, now=now)
+            for row in rows.select_related("broker")
+        )
+
+
 def behind(change: int) -> list[str]:
     """The live workers that have not followed metadata to a change, by name, and live brokers whose workers
     have said nothing yet. Raises MetadataUnavailable."""

@@ -39,11 +39,12 @@ class Code(StrEnum):
     KEY_NOT_FOUND = "key_not_found"
     CONSUMER_NOT_FOUND = "consumer_not_found"
     MESSAGE_NOT_FOUND = "message_not_found"
+    RESET_NOT_FOUND = "reset_not_found"
     REDRIVE_NOT_FOUND = "redrive_not_found"
     ALREADY_EXISTS = "already_exists"
     IN_USE = "in_use"
     NOT_CONFIRMED = "not_confirmed"
-    GROUP_RUNNING = "group_running"  # offsets move only while the group is stopped
+    GROUP_RUNNING = "group_running"  # kept for older brokers: offsets move while it runs, too
     GROUP_SETTINGS_DIFFER = "group_settings_differ"  # a consumer asks for other ones than the group has
     NO_FAILURE_TOPIC = "no_failure_topic"  # failed messages have no place: try again in place
     LAST_BROKER = "last_broker"  # no other live broker would be left in
@@ -65,6 +66,7 @@ class Code(StrEnum):
     METADATA_UNAVAILABLE = "metadata_unavailable"
     OUTCOME_UNKNOWN = "outcome_unknown"  # the node may or may not have stored it: same batch_id, same queue
     BUSY = "busy"
+    RATE_LIMITED = "rate_limited"  # more than the topic or the key may send in a second
     DRAINING = "draining"
 
 
@@ -173,6 +175,12 @@ class NodeUnavailable(Unavailable):
     """A node did not answer, or refused before anything was stored: any queue may be tried next."""
 
     code = Code.NODE_UNAVAILABLE
+
+
+class RateLimited(Unavailable):
+    """More than the topic takes or the API key may send; `retry_after_ms` says when it fits."""
+
+    code = Code.RATE_LIMITED
 
 
 class OutcomeUnknown(Unavailable):

@@ -6,6 +6,7 @@ import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.db import IntegrityError
 
@@ -17,6 +18,7 @@ from metadata.errors import Code, Conflict, NotFound
 from metadata.models import ApiKey, Consumer
 from metadata.pages import Page, Window
 from metadata.rules.names import check_confirmed, check_name
+from metadata.rules.settings import KEY, checked
 from metadata.transactions import reachable, transactional
 
 PREFIX = "catmq_"
@@ -29,6 +31,8 @@ class KeyView:
     id: int
     name: str
     rights: Mapping[str, tuple[str, ...]]
+    max_messages_per_s: int | None
+    max_bytes_per_s: int | None
     created_at_ms: int
 
 
@@ -38,7 +42,13 @@ def digest(plaintext: str) -> str:
 
 
 @transactional
-def create(*, name: str, rights: Mapping[str, Sequence[str]], actor: Actor) -> tuple[KeyView, str]:
+def create(
+    *,
+    name: str,
+    rights: Mapping[str, Sequence[str]],
+    actor: Actor,
+    settings: Mapping[str, Any] | None = None,
+) -> tuple[KeyView, str]:
     """A new key and its plain text, which is shown this once. Needs `admin`.
 
     `rights`: {"produce": ["orders*"], …}; an actor whose `admin` is limited can give only its own patterns.
@@ -48,18 +58,42 @@ def create(*, name: str, rights: Mapping[str, Sequence[str]], actor: Actor) -> t
     access.require(actor, "admin", name, what="key")
     values = access.check_rights({right: list(patterns) for right, patterns in rights.items()})
     access.require_grantable(actor, values)
+    given = checked(KEY, settings or {})
     plaintext = PREFIX + secrets.token_urlsafe(32)
     if ApiKey.objects.filter(name=name).exists():
         raise Conflict(f"Key {name} exists already.", code=Code.ALREADY_EXISTS)
     try:
         row = ApiKey.objects.create(
-            name=name, digest=digest(plaintext), rights=values, created_at=database_now()
+            name=name, digest=digest(plaintext), rights=values, created_at=database_now(), **given
         )
     except IntegrityError:
         raise Conflict(f"Key {name} exists already.", code=Code.ALREADY_EXISTS) from None
-    audit.record(actor=actor, verb="create", kind="key", name=name, before=None, after={"rights": values})
+    after = {"rights": values, **given}
+    audit.record(actor=actor, verb="create", kind="key", name=name, before=None, after=after)
     changed("key", row.pk)
     return _view(row), plaintext
+
+
+@transactional
+def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> KeyView:
+    """The key with some settings changed (rules.settings.KEY). Needs `admin`.
+
+    Raises Invalid, NotFound(key_not_found).
+    """
+    access.require(actor, "admin", name, what="key")
+    values = checked(KEY, settings)
+    row = ApiKey.objects.select_for_update().filter(name=name).first()
+    if row is None or row.name != name:
+        raise _no_key(name)
+    before = {field: getattr(row, field) for field in values if getattr(row, field) != values[field]}
+    if before:
+        for field in before:
+            setattr(row, field, values[field])
+        row.save(update_fields=tuple(before))
+        after = {field: values[field] for field in before}
+        audit.record(actor=actor, verb="update", kind="key", name=name, before=before, after=after)
+        changed("key", row.pk)
+    return _view(row)
 
 
 @transactional
@@ -99,4 +133,11 @@ def _no_key(name: str) -> NotFound:
 
 def _view(row: ApiKey) -> KeyView:
     rights = {right: tuple(patterns) for right, patterns in row.rights.items()}
-    return KeyView(id=row.pk, name=row.name, rights=rights, created_at_ms=ms(row.created_at))
+    return KeyView(
+        id=row.pk,
+        name=row.name,
+        rights=rights,
+        max_messages_per_s=row.max_messages_per_s,
+        max_bytes_per_s=row.max_bytes_per_s,
+        created_at_ms=ms(row.created_at),
+    )

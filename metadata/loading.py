@@ -34,6 +34,7 @@ from metadata.pictures import (
     TopicInfo,
     merged,
 )
+from metadata.rules.rates import Rates
 from metadata.secrets import Undecryptable, decrypt
 
 M = TypeVar("M", bound=Model)
@@ -163,6 +164,7 @@ def _topic(row: Topic, queues: tuple[int, ...]) -> TopicInfo:
         retention_bytes=row.retention_bytes,
         failure_group=row.failure_group_id,
         failure_of=row.failure_of_id,
+        rates=_rates(row),
     )
 
 
@@ -185,4 +187,8 @@ def _subscription(row: ConsumerGroupTopic) -> SubscriptionInfo:
 
 def _key(row: ApiKey) -> KeyInfo:
     rights = {right: tuple(patterns) for right, patterns in row.rights.items()}
-    return KeyInfo(row.pk, row.name, row.digest, rights)
+    return KeyInfo(row.pk, row.name, row.digest, rights, _rates(row))
+
+
+def _rates(row: Topic | ApiKey) -> Rates:
+    return Rates(row.max_messages_per_s, row.max_bytes_per_s)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from django.db.models import F
 
-from metadata import access, audit, instances, rebalance
+from metadata import access, instances, rebalance
 from metadata.actors import Actor
 from metadata.changes import changed
 from metadata.consumer_ids import ConsumerId, reader_instance
@@ -154,17 +154,3 @@ def _adopted(*, group_id: int, queue: int, epoch: int, instance_id: int) -> int:
     rebalance.next_generation(group_id)
     changed("group", group_id)
     return epoch + 1
-
-
-@transactional
-def record_reset(*, row: QueueOwner, from_offset: int, to_offset: int, actor: Actor) -> None:
-    """Writes the audit row of a reset, before the position moves: later nobody may know where it was."""
-    of_instance = f"/{row.instance}" if row.instance else ""
-    audit.record(
-        actor=actor,
-        verb="reset",
-        kind="offset",
-        name=f"{row.group}/{row.topic}/{row.queue}{of_instance}",
-        before={"committed": from_offset},
-        after={"committed": to_offset},
-    )

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from metadata.rules.delivery import Delivery
+from metadata.rules.rates import UNLIMITED, Rates
 from metadata.rules.routing import queue_for_key
 
 V = TypeVar("V")
@@ -67,6 +68,7 @@ class TopicInfo:
     retention_bytes: int | None
     failure_group: int | None = None  # of a failure topic: whose failed messages, and of which topic
     failure_of: int | None = None
+    rates: Rates = UNLIMITED
 
     def queue_for(self, key: str) -> int:
         """The queue that serves `key`."""
@@ -107,6 +109,7 @@ class KeyInfo:
     name: str
     digest: str = field(repr=False)
     rights: Mapping[str, tuple[str, ...]]
+    rates: Rates = UNLIMITED
 
 
 @dataclass(frozen=True, slots=True)

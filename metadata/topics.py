@@ -55,6 +55,8 @@ class TopicView:
     retention_days: int
     keep_unread_days: int
     retention_bytes: int | None
+    max_messages_per_s: int | None
+    max_bytes_per_s: int | None
     layout_version: int
     layout: tuple[int, ...] = field(repr=False)
     owners: str
@@ -279,6 +281,8 @@ def _as_view(row: Topic, queues: tuple[QueueView, ...]) -> TopicView:
         retention_days=row.retention_days,
         keep_unread_days=row.keep_unread_days,
         retention_bytes=row.retention_bytes,
+        max_messages_per_s=row.max_messages_per_s,
+        max_bytes_per_s=row.max_bytes_per_s,
         layout_version=row.layout_version,
         layout=tuple(json.loads(row.layout)) if row.layout else (),
         owners=row.owners,

@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -125,7 +126,7 @@ def publish(archive: str | Path, topic: str, day: str, part: Part, *, draft: Pat
 
 def write_atomically(path: Path, text: str) -> None:
     """Replaces a file by one with this text, on disk when this returns."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     with draft.open("w") as file:
         file.write(text)
         file.flush()

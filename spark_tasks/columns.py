@@ -1,6 +1,7 @@
 """The columns of a message: their types, and the SQL that gives them on each engine.
 
-Times are read as whole microseconds, so that no driver makes an object of each.
+Values come from MySQL as the bytes that the server sent: Arrow reads numbers and times from them in one go,
+where Python would make an object of each, twice.
 """
 
 from __future__ import annotations
@@ -21,35 +22,30 @@ SCHEMA = (
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its name and Arrow type, and what to select (with {queue}) on each engine."""
+    """A column: its name and Arrow type, and what to select for it; '' for the queue, which is known."""
 
     name: str
     type: pa.DataType
-    mysql: str
-    sqlite: str
+    stored: str
 
 
-def _same(name: str, kind: pa.DataType, stored: str) -> Column:
-    return Column(name, kind, stored, stored)
-
-
-_MICROSECONDS = "CAST(UNIX_TIMESTAMP(stored_at) * 1000000 AS SIGNED)"
 COLUMNS = {
     one.name: one
     for one in (
-        _same("queue", pa.int64(), "{queue}"),
-        _same("offset", pa.int64(), "msg_offset"),
-        _same("key", pa.string(), "msg_key"),
-        _same("tag", pa.string(), "tag"),
-        _same("headers", pa.string(), "headers"),
-        _same("body", pa.binary(), "body"),
-        _same("trace_id", pa.string(), "trace_id"),
-        _same("producer", pa.string(), "producer"),
-        _same("attempt", pa.int32(), "attempt"),
-        _same("body_bytes", pa.int64(), "LENGTH(body)"),
-        Column("stored_at", pa.timestamp("us", "UTC"), _MICROSECONDS, "stored_at * 1000"),
+        Column("queue", pa.int64(), ""),
+        Column("offset", pa.int64(), "msg_offset"),
+        Column("key", pa.string(), "msg_key"),
+        Column("tag", pa.string(), "tag"),
+        Column("headers", pa.string(), "headers"),
+        Column("body", pa.binary(), "body"),
+        Column("trace_id", pa.string(), "trace_id"),
+        Column("producer", pa.string(), "producer"),
+        Column("attempt", pa.int32(), "attempt"),
+        Column("body_bytes", pa.int64(), "LENGTH(body)"),
+        Column("stored_at", pa.timestamp("us", "UTC"), "stored_at"),
     )
 }
+_ISO = pa.timestamp("us")  # what a time without its zone is read as
 
 
 def chosen(names: Sequence[str]) -> list[Column]:
@@ -61,17 +57,37 @@ def chosen(names: Sequence[str]) -> list[Column]:
     return [COLUMNS[name] for name in names]
 
 
-def schema_of(columns: Sequence[Column]) -> pa.Schema:
-    """The Arrow schema of columns, as Spark expects it."""
-    return pa.schema([pa.field(one.name, one.type) for one in columns])
+def selected(columns: Sequence[Column]) -> list[str]:
+    """What to select for columns; at least something, so that there are rows."""
+    return [one.stored for one in columns if one.stored] or ["msg_offset"]
 
 
-def batch_of(columns: Sequence[Column], values: Sequence[Sequence[object]]) -> pa.RecordBatch:
-    """The rows as Arrow; `values` are the columns' values."""
-    arrays = []
-    for column, given in zip(columns, values, strict=True):
-        if pa.types.is_timestamp(column.type):
-            arrays.append(pa.array(given, pa.int64()).cast(column.type))
-        else:
-            arrays.append(pa.array(given, column.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
+def batch_of(
+    columns: Sequence[Column], rows: Sequence[Sequence[object]], *, queue: int, raw: bool
+) -> pa.RecordBatch:
+    """Rows of a queue, as `selected` gives them, as Arrow. `raw`: the values are bytes."""
+    values = zip(*rows, strict=True)
+    read = _parsed if raw else _plain
+    arrays = [
+        read(one, next(values)) if one.stored else pa.repeat(pa.scalar(queue, one.type), len(rows))
+        for one in columns
+    ]
+    schema = pa.schema([pa.field(one.name, one.type) for one in columns])
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _parsed(column: Column, values: Sequence[object]) -> pa.Array:
+    """Values as MySQL sends them: times as 2026-11-22 05:19:19.123, in UTC."""
+    if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
+        return pa.array(values, column.type)
+    texts = pa.array(values, pa.string())
+    if pa.types.is_timestamp(column.type):
+        return texts.cast(_ISO).cast(column.type)
+    return texts.cast(column.type)
+
+
+def _plain(column: Column, values: Sequence[object]) -> pa.Array:
+    """Values as SQLite gives them: times as whole ms since 1970."""
+    if pa.types.is_timestamp(column.type):
+        return pa.array(values, pa.timestamp("ms", "UTC")).cast(column.type)
+    return pa.array(values, column.type)

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Any, Protocol
 
-from spark_tasks.columns import COLUMNS, Column
 from spark_tasks.errors import NodeError
 from spark_tasks.plans import Address, Span
 
 CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 60
-FETCHED_AT_ONCE = 1_000  # rows; of bodies of 1 MiB that is the most that is held beside a chunk
-FETCHED_WITH_BODIES = 50
+FETCHED_AT_ONCE = 2_000  # rows
+FETCHED_FIRST = 20  # with bodies, before it is known how large they are
+PIECE_BYTES = 4 << 20  # bodies fetched at once, about
 MOST_BYTES = 32 << 20  # bodies in one chunk
 
 Rows = list[tuple[Any, ...]]
@@ -29,9 +29,15 @@ class Lost(Exception):
 
 
 class Node(Protocol):
-    """A connection to a node; `now` is its time in SQL, µs since 1970."""
+    """A connection to a node.
 
+    `raw`: values are the bytes that the server sent. In SQL, µs since 1970: `now` is the node's time,
+    `stored_at` that of a message.
+    """
+
+    raw: bool
     now: str
+    stored_at: str
 
     def rows(self, select: str, *, body: int | None) -> tuple[Rows, bool]:
         """What a SELECT gives, and whether that is all: after False only `close` may be called.
@@ -45,16 +51,15 @@ class Node(Protocol):
     def literal(self, text: str) -> str:
         """A text as SQL."""
 
-    def expression(self, column: Column) -> str:
-        """What to select for a column."""
-
     def close(self) -> None: ...
 
 
 class MySqlNode:
     """A connection to MySQL or MariaDB."""
 
+    raw = True
     now = "CAST(UNIX_TIMESTAMP(UTC_TIMESTAMP(3)) * 1000000 AS SIGNED)"
+    stored_at = "CAST(UNIX_TIMESTAMP(stored_at) * 1000000 AS SIGNED)"
 
     def __init__(self, address: Address) -> None:
         import MySQLdb
@@ -65,7 +70,7 @@ class MySqlNode:
         try:
             self._db = MySQLdb.connect(
                 host=address.host, port=address.port, db=address.database, user=address.username,
-                passwd=address.password, charset="utf8mb4", use_unicode=True, autocommit=True,
+                passwd=address.password, charset="utf8mb4", use_unicode=False, conv={}, autocommit=True,
                 connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, write_timeout=READ_TIMEOUT_S,
             )  # fmt: skip
             self._db.query("SET SESSION time_zone='+00:00', sql_mode='STRICT_ALL_TABLES'")
@@ -90,10 +95,6 @@ class MySqlNode:
         """See Node."""
         return str(self._db.string_literal(text.encode()).decode())
 
-    def expression(self, column: Column) -> str:
-        """See Node."""
-        return column.mysql
-
     def close(self) -> None:
         """Closes the connection, also one that is broken."""
         with suppress(self._error):
@@ -108,7 +109,9 @@ class MySqlNode:
 class SqliteNode:
     """A connection to the file of an embedded node, which this can never change."""
 
+    raw = False
     now = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
+    stored_at = "stored_at * 1000"
 
     def __init__(self, address: Address) -> None:
         self._name = address.name
@@ -134,10 +137,6 @@ class SqliteNode:
         """See Node."""
         return "'" + text.replace("'", "''") + "'"
 
-    def expression(self, column: Column) -> str:
-        """See Node."""
-        return column.sqlite
-
     def close(self) -> None:
         """Closes the file."""
         self._db.close()
@@ -145,7 +144,7 @@ class SqliteNode:
 
 def _taken(fetch: Callable[[int], Sequence[tuple[Any, ...]]], body: int | None) -> tuple[Rows, bool]:
     """The rows of a result, fetched in pieces, and whether those are all; see Node.rows."""
-    size = FETCHED_AT_ONCE if body is None else FETCHED_WITH_BODIES
+    size = FETCHED_AT_ONCE if body is None else FETCHED_FIRST
     found: Rows = []
     weight = 0
     while fetched := fetch(size):
@@ -154,6 +153,7 @@ def _taken(fetch: Callable[[int], Sequence[tuple[Any, ...]]], body: int | None) 
             weight += sum(len(row[body]) for row in fetched)
             if weight > MOST_BYTES:
                 return found, False
+            size = max(1, min(FETCHED_AT_ONCE, PIECE_BYTES * len(found) // (weight + 1)))
     return found, True
 
 
@@ -198,11 +198,12 @@ def first_at(node: Node, table: str, bounds: Span, at_us: int) -> int:
 
     Times never fall within a queue, so halving finds it.
     """
-    stored_at = node.expression(COLUMNS["stored_at"])
     low, high = bounds
     while low < high:
         middle = (low + high) // 2
-        select = f"SELECT {stored_at} FROM {table} WHERE msg_offset >= {middle} ORDER BY msg_offset LIMIT 1"  # noqa: S608
+        select = (
+            f"SELECT {node.stored_at} FROM {table} WHERE msg_offset >= {middle} ORDER BY msg_offset LIMIT 1"  # noqa: S608
+        )
         found = node.one(select)[0]
         if found is not None and int(found) < at_us:
             low = middle + 1

@@ -15,7 +15,7 @@ from itertools import pairwise
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from spark_tasks.columns import Column, batch_of
+from spark_tasks.columns import Column, batch_of, selected
 from spark_tasks.errors import HoleError, NodeError, RangeError
 from spark_tasks.nodes import Lost, Node, Rows, connect, gaps_of, low_of
 from spark_tasks.plans import Address, PlannedQueue, Span
@@ -106,9 +106,10 @@ class SliceReader:
         self._matches = matches
         self._most = chunk_rows
         self._rate = rows_per_second
-        names = [one.name for one in columns]
-        self._body = names.index("body") if "body" in names else None
+        self._selected = selected(columns)
+        self._body = self._selected.index("body") if "body" in self._selected else None
         self._node: Node | None = None
+        self._raw = False
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows. Raises NodeError, HoleError, RangeError; what was given before is worthless then."""
@@ -123,7 +124,7 @@ class SliceReader:
                     chunk = max(LEAST_CHUNK, (end - position) // 4)
                     continue
                 if rows:
-                    yield batch_of(self._columns, list(zip(*rows, strict=True))[: len(self._columns)])
+                    yield batch_of(self._columns, rows, queue=self._part.queue, raw=self._raw)
                 position, chunk = end, min(self._most, chunk * 2)
                 self._pause(position, begun)
         finally:
@@ -149,11 +150,11 @@ class SliceReader:
         raise AssertionError("the last try returns or raises")
 
     def _chunk(self, node: Node, first: int, end: int) -> tuple[Rows, bool]:
-        expressions = [node.expression(one).format(queue=self._part.queue) for one in self._columns]
-        table = self._part.table
+        """The rows of a range. Offsets are the primary key: if as many came as can be, none lacks."""
+        table, self._raw = self._part.table, node.raw
         where = f"msg_offset >= {first} AND msg_offset < {end}"
         conditions = " AND ".join([where, *(one.sql(node) for one in self._matches)])
-        select = f"SELECT {', '.join([*expressions, 'msg_offset'])} FROM {table}"  # noqa: S608
+        select = f"SELECT {', '.join(self._selected)} FROM {table}"  # noqa: S608
         weighed = self._body if end - first > LEAST_CHUNK else None
         rows, whole = node.rows(f"{select} WHERE {conditions} ORDER BY msg_offset", body=weighed)
         if not whole:

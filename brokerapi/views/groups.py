@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from django.http import HttpResponse
 
-from brokerapi import answers, serializers
+from brokerapi import answers, offset_shapes, serializers
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
-from brokerapi.wire.queries import ConfirmQuery, ListQuery
+from brokerapi.wire.queries import ConfirmQuery, ListQuery, NewestQuery
 from messagestore import lag, resets
-from metadata import groups
+from metadata import groups, moves
 
 
 class Groups(Endpoint):
@@ -68,20 +68,43 @@ class Offsets(Endpoint):
         return call.answer(answers.offsets(group, lag.group_offsets(group=group, actor=call.actor)))
 
     @operation(
-        "resetOffsets", tag="groups", request=serializers.OffsetsReset, answer=serializers.OffsetsMoved
+        "resetOffsets", tag="groups", request=offset_shapes.OffsetsReset, answer=offset_shapes.OffsetsMoved
     )
     def patch(self, call: Call, group: str) -> HttpResponse:
-        """Moves the positions of a stopped group in a topic; `dry_run` only says how."""
-        asked = call.fields(serializers.OffsetsReset)
-        topic, queues, dry_run = asked.pop("topic"), asked.pop("queues", None), asked.pop("dry_run")
-        instance = asked.pop("instance", None)
-        moves = resets.reset(
-            group=group,
-            topic=topic,
-            queues=queues,
-            instance=instance,
-            target=resets.Target(**asked),
-            dry_run=dry_run,
-            actor=call.actor,
-        )
-        return call.answer({"dry_run": dry_run, "moves": answers.moves(moves)})
+        """Moves the positions of a group, which may be running; `dry_run` only says how."""
+        asked = call.fields(offset_shapes.OffsetsReset)
+        dry_run = asked.pop("dry_run")
+        chosen = {name: asked.pop(name, None) for name in ("topic", "queues", "instance")}
+        target = resets.Target(**asked)
+        made = resets.reset(group=group, target=target, dry_run=dry_run, actor=call.actor, **chosen)
+        return call.answer(answers.moved(made, dry_run=dry_run))
+
+
+class OffsetMoves(Endpoint):
+    """/groups/{group}/offsets/moves"""
+
+    @operation(
+        "listOffsetMoves",
+        tag="groups",
+        query=NewestQuery,
+        answer=page_of("moves", offset_shapes.PastMoveAnswer),
+    )
+    def get(self, call: Call, group: str) -> HttpResponse:
+        """The positions of a group that were moved by hand, the newest first."""
+        asked = call.query(NewestQuery)
+        page = moves.page(group=group, limit=asked.limit, after=asked.after, actor=call.actor)
+        return call.answer(answers.page("moves", page, answers.past_move))
+
+
+class UndoOffsets(Endpoint):
+    """/groups/{group}/offsets/undo"""
+
+    @operation(
+        "undoOffsets", tag="groups", request=offset_shapes.OffsetsUndo, answer=offset_shapes.OffsetsMoved
+    )
+    def post(self, call: Call, group: str) -> HttpResponse:
+        """Moves positions back to where a reset found them."""
+        asked = call.fields(offset_shapes.OffsetsUndo)
+        dry_run, reset = asked["dry_run"], asked.get("reset")
+        made = resets.undo(group=group, reset=reset, dry_run=dry_run, actor=call.actor)
+        return call.answer(answers.moved(made, dry_run=dry_run))

@@ -26,8 +26,9 @@ class Keys(Endpoint):
     def post(self, call: Call) -> HttpResponse:
         """Creates a key. The answer alone shows it: keep it."""
         asked = call.fields(serializers.KeyCreate)
-        view, plaintext = keys.create(name=asked["name"], rights=asked["rights"], actor=call.actor)
-        return call.created({**answers.key(view), "api_key": plaintext}, "keys", asked["name"])
+        name, rights = asked.pop("name"), asked.pop("rights")
+        view, plaintext = keys.create(name=name, rights=rights, settings=asked, actor=call.actor)
+        return call.created({**answers.key(view), "api_key": plaintext}, "keys", name)
 
 
 class Key(Endpoint):
@@ -37,6 +38,12 @@ class Key(Endpoint):
     def get(self, call: Call, key: str) -> HttpResponse:
         """One key's rights."""
         return call.answer(answers.key(keys.named(name=key, actor=call.actor)))
+
+    @operation("changeKey", tag="keys", request=serializers.KeyChange, answer=serializers.KeyAnswer)
+    def patch(self, call: Call, key: str) -> HttpResponse:
+        """Changes what the key may send in a second."""
+        settings = call.fields(serializers.KeyChange)
+        return call.answer(answers.key(keys.update(name=key, settings=settings, actor=call.actor)))
 
     @operation("deleteKey", tag="keys", query=ConfirmQuery, status=204)
     def delete(self, call: Call, key: str) -> HttpResponse:

@@ -268,14 +268,28 @@ class BrowseQuery(Request, kw_only=True):
     from_ms: Id | UnsetType = UNSET
     to_ms: Id | UnsetType = UNSET
     contains: Annotated[str, Meta(min_length=1, max_length=200)] | UnsetType = UNSET
+    header: Annotated[str, Meta(min_length=2, max_length=1000)] | UnsetType = UNSET
     after: str | UnsetType = UNSET
 
     def wanted(self) -> Wanted:
         """What a message must carry."""
         part = _given(self.contains)
         return Wanted(
-            _given(self.key), _given(self.tag), _given(self.trace_id), None if part is None else part.encode()
+            _given(self.key),
+            _given(self.tag),
+            _given(self.trace_id),
+            None if part is None else part.encode(),
+            self._header(),
         )
+
+    def _header(self) -> tuple[str, str] | None:
+        given = _given(self.header)
+        if given is None:
+            return None
+        name, colon, value = given.partition(":")
+        if not name or not colon:
+            raise Invalid.field("header", f"{given!r} is no name:value")
+        return name, value
 
     def times(self) -> Times:
         """When it was stored."""

@@ -181,6 +181,10 @@ UPDATE reader SET committed = MAX(committed, :position)
    AND epoch = :epoch AND owner = :owner
    AND :position <= (SELECT head FROM queue_head WHERE queue_id = :queue)
 
+-- name: select_committed
+SELECT committed FROM reader
+ WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
+
 -- name: reset_reader
 UPDATE reader SET committed = :position, epoch = epoch + 1, owner = '', rewinds = rewinds + 1
  WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
@@ -393,6 +397,7 @@ SELECT msg_offset, msg_key, tag, headers, body, trace_id, stored_at, attempt
   FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset
    AND (:msg_key IS NULL OR msg_key = :msg_key) AND (:tag IS NULL OR tag = :tag)
    AND (:trace_id IS NULL OR trace_id = :trace_id) AND (:body_part IS NULL OR INSTR(body, :body_part) > 0)
+   AND (:header_first IS NULL OR INSTR(headers, :header_first) = 1 OR INSTR(headers, :header_later) > 0)
  ORDER BY msg_offset LIMIT :most
 
 -- Delayed messages (messagestore/delays.py). In `sent_batch` a batch of them has no queue (0), and its first row

@@ -166,6 +166,7 @@ def search_from(
     """At most so many messages at offsets first … end-1 that carry what is wanted; keep the range short."""
     values: dict[str, object] = {"first_offset": bounds[0], "end_offset": bounds[1], "most": most}
     values |= {"msg_key": wanted.key, "tag": wanted.tag, "trace_id": wanted.trace_id}
+    values["header_first"], values["header_later"] = wanted.header_texts()
     search = step(
         session, "search_messages", table=message_table(queue), **values, body_part=wanted.body_part
     )

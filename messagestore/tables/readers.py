@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from messagestore.sessions import Session
 from messagestore.tables.running import ids, key_of, rows_of, step
-from messagestore.tables.shapes import Position, ReaderKey
+from messagestore.tables.shapes import Position, ReaderKey, Rewound
 
 _INSTANCES_EACH = 100  # whose reader rows are made in one transaction
 
@@ -101,12 +101,16 @@ def update_committed(
     return [result.matched == 1 for result in results]
 
 
-def reset_reader(session: Session, *, reader: ReaderKey, offset: int) -> tuple[int, str, int] | None:
-    """Moves a reader by hand: position, epoch + 1, no owner; the (epoch, owner, committed) afterwards."""
-    session.transact(step(session, "reset_reader", **key_of(reader), position=offset))
+def reset_reader(session: Session, *, reader: ReaderKey, offset: int) -> Rewound | None:
+    """Moves a reader by hand: position, epoch + 1, no owner; where it was and the epoch it has then.
+
+    None where no reader row exists. Whoever owned it can neither pull nor commit any more.
+    """
+    before = step(session, "select_committed", **key_of(reader))
+    rows = session.transact(before, step(session, "reset_reader", **key_of(reader), position=offset))[0].rows
     position = read_positions(
         session, group_id=reader.group_id, queues=[reader.queue], instance=reader.instance
     ).get(reader.queue)
-    if position is None or position.epoch is None or position.owner is None or position.committed is None:
+    if not rows or position is None or position.epoch is None:
         return None
-    return position.epoch, position.owner, position.committed
+    return Rewound(position.epoch, rows[0][0])

@@ -125,6 +125,13 @@ class ReaderKey(NamedTuple):
     instance: str = ""
 
 
+class Rewound(NamedTuple):
+    """A reader that was moved by hand: its epoch now, and where it stood before."""
+
+    epoch: int
+    former: int
+
+
 class RowCount(NamedTuple):
     """What a range of offsets holds: rows, the span of their times (None without rows), and how often the
     time of a row is before that of the row before it."""

@@ -10,7 +10,7 @@ import metadata.models.fields
 class Migration(migrations.Migration):
     """Only adds; nothing that was there is looked at."""
 
-    dependencies = (("metadata", "0008_failures"),)
+    dependencies = (("metadata", "0009_limits_and_moves"),)
 
     operations = (
         migrations.CreateModel(

@@ -12,6 +12,7 @@ from metadata.models.consumers import (
 from metadata.models.failures import Redrive
 from metadata.models.groups import ConsumerGroup, ConsumerGroupTopic
 from metadata.models.keys import ApiKey
+from metadata.models.moves import OffsetMove
 from metadata.models.nodes import DbNode
 from metadata.models.operations import AuditLog, ChangeCounter, ChangeLog, JobRun, Lease
 from metadata.models.queues import Queue
@@ -39,6 +40,7 @@ __all__ = [
     "Heartbeat",
     "JobRun",
     "Lease",
+    "OffsetMove",
     "Queue",
     "QueueOffset",
     "Rebalance",

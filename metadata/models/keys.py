@@ -8,11 +8,16 @@ from metadata.models.fields import MAX_NAME, NameField
 
 
 class ApiKey(models.Model):
-    """An API key; only its SHA-256 is kept. `rights`: {"produce": ["orders*"], …}."""
+    """An API key; only its SHA-256 is kept. `rights`: {"produce": ["orders*"], …}.
+
+    `max_…_per_s`: what it may send, over all topics and brokers; null = any number.
+    """
 
     name = NameField(max_length=MAX_NAME, unique=True)
     digest = models.CharField(max_length=64, unique=True)
     rights = models.JSONField(default=dict)
+    max_messages_per_s = models.PositiveIntegerField(null=True, blank=True)
+    max_bytes_per_s = models.PositiveBigIntegerField(null=True, blank=True)
     created_at = models.DateTimeField()
 
     class Meta:

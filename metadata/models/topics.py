@@ -44,6 +44,8 @@ class Topic(models.Model):
     retention_days = models.PositiveIntegerField(default=7)
     keep_unread_days = models.PositiveIntegerField(default=30)  # 0 = unread messages get no longer life
     retention_bytes = models.PositiveBigIntegerField(null=True, blank=True)
+    max_messages_per_s = models.PositiveIntegerField(null=True, blank=True)
+    max_bytes_per_s = models.PositiveBigIntegerField(null=True, blank=True)
     layout = models.TextField(blank=True)  # JSON list of 1,024 queue ids; '' while creating
     layout_version = models.BigIntegerField(default=0)
     # Of a failure topic: whose failed messages it holds. Names are only for people and old clients.

@@ -90,14 +90,20 @@ PEOPLE: Fields = {
     "alarm_emails": text(1000),
     "remark": text(10_000),
 }
+RATES: Fields = {  # metadata.rules.rates.Rates
+    "max_messages_per_s": whole(1, 1_000_000_000, or_null=True),
+    "max_bytes_per_s": whole(1, 1 << 50, or_null=True),
+}
 TOPIC: Fields = {
     "keyed": one_of("strict", "available"),
     "on_unknown": one_of("fail", "resend"),
     "retention_days": whole(1, 3650),
     "keep_unread_days": whole(0, 3650),
     "retention_bytes": whole(1 << 20, 1 << 60, or_null=True),
+    **RATES,
     **PEOPLE,
 }
+KEY: Fields = {**RATES}
 LIMITS: Fields = {
     "allow_addresses": addresses(2000),
     "deny_addresses": addresses(2000),

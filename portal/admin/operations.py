@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from metadata.models import AuditLog, ChangeCounter, ChangeLog, JobRun, Lease, Redrive
+from metadata.models import AuditLog, ChangeCounter, ChangeLog, JobRun, Lease, OffsetMove, Redrive
 from portal.admin.readonly import ReadOnlyAdmin
 
 
@@ -24,6 +24,14 @@ class JobRunAdmin(ReadOnlyAdmin):
     list_display = ("name", "state", "started_at", "finished_at", "count")
     list_filter = ("name", "state")
     search_fields = ("name", "detail")
+
+
+@admin.register(OffsetMove)
+class OffsetMoveAdmin(ReadOnlyAdmin):
+    """Positions that were moved by hand."""
+
+    list_display = ("at", "group", "queue", "instance", "from_offset", "to_offset", "actor_name", "reset")
+    search_fields = ("group__name", "reset", "actor_name")
 
 
 @admin.register(Lease)

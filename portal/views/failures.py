@@ -135,7 +135,7 @@ def _died(name: str, one: DeadMessage) -> Sequence[Cell]:
         code(one.key),
         number(one.attempts),
         when(one.died_at_ms),
-        long(f"{one.error_class}: {one.error}" if one.error else one.error_class),
+        long(one.error or one.error_class),
     )
 
 

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from catmq_client.ids import uuid7
 from spark_tasks import archives, plans
 from spark_tasks.archives import ArchivedRange, Part
-from spark_tasks.columns import COLUMNS, SCHEMA
+from spark_tasks.columns import SCHEMA
 from spark_tasks.errors import ArchiveError, OptionError
 from spark_tasks.jobs.running import Job
 from spark_tasks.nodes import Node, connection, first_at, now_us
@@ -130,8 +130,7 @@ def last_day(job: Job, node: Node) -> date:
 
 def stored_at(node: Node, table: str, offset: int) -> int:
     """When the first message at or above an offset was stored, µs since 1970."""
-    column = node.expression(COLUMNS["stored_at"])
-    select = f"SELECT {column} FROM {table} WHERE msg_offset >= {offset} ORDER BY msg_offset LIMIT 1"  # noqa: S608
+    select = f"SELECT {node.stored_at} FROM {table} WHERE msg_offset >= {offset} ORDER BY msg_offset LIMIT 1"  # noqa: S608
     return int(node.one(select)[0] or 0)
 
 

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from spark_tasks import sessions
@@ -84,9 +85,10 @@ class Job:
     @contextmanager
     def watched(self, stage: str) -> Iterator[None]:
         """While Spark works: its tasks are told as progress, and it is stopped when the job is to stop."""
+        context = self.spark.sparkContext  # started here: two threads must not
         self.tell(stage, 0, 0)
         over, stopped = threading.Event(), threading.Event()
-        watcher = threading.Thread(target=self._watch, args=(stage, over, stopped), daemon=True)
+        watcher = threading.Thread(target=self._watch, args=(context, stage, over, stopped), daemon=True)
         watcher.start()
         try:
             yield
@@ -98,8 +100,9 @@ class Job:
             over.set()
             watcher.join()
 
-    def _watch(self, stage: str, over: threading.Event, stopped: threading.Event) -> None:
-        context = self.spark.sparkContext
+    def _watch(
+        self, context: SparkContext, stage: str, over: threading.Event, stopped: threading.Event
+    ) -> None:
         while not over.wait(LOOK_EVERY_S):
             tracker = context.statusTracker()
             known = [tracker.getStageInfo(one) for one in tracker.getActiveStageIds()]

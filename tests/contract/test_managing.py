@@ -150,20 +150,32 @@ def test_a_subscription_is_stopped_and_ended(broker: Broker, topic: str) -> None
     problem(broker.call("DELETE", path), 404, "subscription_not_found")
 
 
-def test_positions_move_only_while_the_group_is_stopped(broker: Broker, queue: int) -> None:
+def test_positions_move_while_the_group_runs_and_back(broker: Broker, queue: int) -> None:
     broker.ok("POST", "/topics/single/messages", {"messages": [{"body": str(n)} for n in range(5)]})
     member = reader(broker)
     member.commit(member.position(queue, 3))
-    move = {"topic": "single", "to": "earliest"}
-    problem(broker.call("PATCH", "/groups/readers/offsets", move), 409, "group_running")
-    planned = {"queue": queue, "number": 0, "from": 3, "to": 0}
+    move = {"topic": "single", "to": "offset", "offset": 99}
+    moved = {"topic": "single", "queue": queue, "number": 0, "from": 3, "to": 5}
+    planned = {**moved, "skipped": 2, "repeated": 0, "asked": 99}
     dry = broker.ok("PATCH", "/groups/readers/offsets", {**move, "dry_run": True})
-    assert dry == {"dry_run": True, "moves": [planned]}
+    assert dry == {"dry_run": True, "reset": None, "moves": [planned]}
 
-    broker.ok("PATCH", "/groups/readers", {"stopped": True})
-    assert broker.ok("PATCH", "/groups/readers/offsets", move) == {"dry_run": False, "moves": [planned]}
-    assert broker.ok("GET", "/groups/readers/offsets")["lag"] == 5
+    made = broker.ok("PATCH", "/groups/readers/offsets", move)
+    assert made == {"dry_run": False, "reset": made["reset"], "moves": [planned]}
+    assert broker.ok("GET", "/groups/readers/offsets")["lag"] == 0
     assert member.commit(member.position(queue, 4)) == ["fenced"]
+
+    back = broker.ok("POST", "/groups/readers/offsets/undo", {"reset": made["reset"]})
+    assert back["moves"] == [{**moved, "from": 5, "to": 3, "skipped": 0, "repeated": 2, "asked": None}]
+    assert broker.ok("GET", "/groups/readers/offsets")["lag"] == 2
+    past = broker.ok("GET", "/groups/readers/offsets/moves")["moves"]
+    assert [(one["reset"], one["from"], one["to"], one["undoes"]) for one in past] == [
+        (back["reset"], 5, 3, made["reset"]),
+        (made["reset"], 3, 5, None),
+    ]
+    assert past[0]["actor"] == "key test" and past[0]["done"] is True
+    problem(broker.call("POST", "/groups/readers/offsets/undo", {"reset": "none"}), 404, "reset_not_found")
+    problem(broker.call("POST", "/groups/readers/offsets/undo", {}), 404, "reset_not_found")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from messagestore.resets import Move, Target
 from messagestore.tables import readers
 from metadata import groups, nodes, snapshot
 from metadata import instances as metadata_instances
-from metadata.errors import Conflict, Invalid
+from metadata.errors import Invalid
 from metadata.models import AuditLog, BroadcastInstance
 from tests.support import rows, tampering
 from tests.support.instances import ME, Instance, committed, news, send
@@ -79,13 +79,11 @@ def test_a_reset_moves_one_instance_and_fences_it_alone(queues: list[int]) -> No
     for each in (one, two):
         each.take()
         each.commit(queues[0], 2)
-    groups.update(name="news", settings={"stopped": True}, actor=ME)
     reset = {"group": "news", "topic": "orders", "queues": [queues[0]], "target": Target("earliest")}
 
     planned = resets.reset(**reset, instance="one", dry_run=True, actor=ME)  # type: ignore[arg-type]
     assert committed(queues[0]) == {"one": 2, "two": 2}
     made = resets.reset(**reset, instance="one", actor=ME)  # type: ignore[arg-type]
-    groups.update(name="news", settings={"stopped": False}, actor=ME)
     snapshot.refresh()
 
     assert planned == made == [Move(queues[0], 0, 2, 0)]
@@ -121,12 +119,6 @@ def test_a_reset_of_a_shared_group_takes_no_instance(queues: list[int]) -> None:
         resets.reset(group="billing", topic="orders", target=Target("latest"), instance="one", actor=ME)
 
     assert caught.value.errors[0].field == "instance"
-
-
-def test_a_reset_of_an_instance_waits_for_the_group_to_stop(queues: list[int]) -> None:
-    Instance("one").join()
-    with pytest.raises(Conflict):
-        resets.reset(group="news", topic="orders", target=Target("latest"), instance="one", actor=ME)
 
 
 def test_an_instance_is_forgotten_a_week_after_it_was_last_seen(queues: list[int]) -> None:

@@ -27,13 +27,12 @@ from messagestore.positions import Acquired, Claim, CommitOffset, Committed
 from messagestore.publish import publish
 from messagestore.pull import PulledQueue, PullQueue
 from messagestore.resets import Move, Target
-from metadata import consumer_ids, consumers, groups, nodes, rebalance, snapshot
+from metadata import consumer_ids, consumers, groups, moves, nodes, ownership, rebalance, snapshot
 from metadata import subscriptions as metadata_subscriptions
 from metadata import topics as metadata_topics
 from metadata.actors import Actor, command
 from metadata.consumer_ids import ConsumerId
 from metadata.errors import (
-    Conflict,
     Forbidden,
     Invalid,
     MetadataUnavailable,
@@ -415,12 +414,15 @@ def test_joining_needs_consume_and_making_a_group_needs_manage(queues: list[int]
         (Target("time", ago_ms=3_600_000), 0),
     ],
 )
-def test_a_stopped_group_is_moved(queues: list[int], target: Target, expected: int) -> None:
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_group_is_moved_running_or_stopped(
+    queues: list[int], target: Target, expected: int, stopped: bool
+) -> None:
     send(queues[0], 5)
     member = join()
     epoch = take_over(member)[queues[0]]
     positions.commit(consumer=member, offsets=[CommitOffset(queues[0], epoch, 2)])
-    groups.update(name="billing", settings={"stopped": True}, actor=ACTOR)
+    groups.update(name="billing", settings={"stopped": stopped}, actor=ACTOR)
     reset = {"group": "billing", "topic": "orders", "queues": [queues[0]], "target": target, "actor": ACTOR}
     planned = [Move(queues[0], 0, 2, expected)]
     assert resets.reset(**reset, dry_run=True) == planned
@@ -455,15 +457,10 @@ def test_a_reset_that_died_before_metadata_heard_of_it_heals_at_the_next_acquire
     assert take_over(member)[queues[0]] > epoch + 1
 
 
-def test_a_reset_of_a_running_group_or_to_nowhere_is_refused(queues: list[int]) -> None:
+def test_a_reset_to_nowhere_is_refused(queues: list[int]) -> None:
     send(queues[0], 5)
     join()
-    with pytest.raises(Conflict) as caught:
-        resets.reset(group="billing", topic="orders", target=Target("earliest"), actor=ACTOR)
-    assert caught.value.code == "group_running"
-    groups.update(name="billing", settings={"stopped": True}, actor=ACTOR)
     wrong = [
-        Target("offset", offset=6),
         Target("offset"),
         Target("offset", offset=-1),
         Target("sometime"),
@@ -513,3 +510,118 @@ def test_who_may_not_manage_joins_a_group_that_was_just_made_for_others(queues: 
     joined = membership.join(group="fresh", topics=["orders"], name="b", incarnation=str(uuid4()), actor=key)
 
     assert joined.created == ()
+
+
+@pytest.mark.parametrize(("asked", "expected"), [(99, 5), (5, 5), (0, 2), (3, 3)])
+def test_an_offset_that_a_queue_has_not_becomes_the_nearest_it_has_and_the_move_says_so(
+    queues: list[int], asked: int, expected: int
+) -> None:
+    send(queues[0], 5)
+    with connections.node_of(queues[0]).writing() as session:
+        tables.raise_low(session, queue=queues[0], low=2)
+    (move,) = resets.reset(
+        group="billing",
+        topic="orders",
+        queues=[queues[0]],
+        target=Target("offset", offset=asked),
+        dry_run=True,
+        actor=ACTOR,
+    )
+    assert (move.to_offset, move.asked) == (expected, asked if asked != expected else None)
+    # The group stood at 0, where nothing is any more.
+    assert (move.skipped, move.repeated) == (expected - 2, 0)
+
+
+def test_who_was_reading_commits_nothing_of_before_a_reset(queues: list[int]) -> None:
+    send(queues[0], 5)
+    member = join()
+    epoch = take_over(member)[queues[0]]
+    assert pull_one(member, queues[0], epoch).state == "ok"
+    positions.commit(consumer=member, offsets=[CommitOffset(queues[0], epoch, 1)])
+    resets.reset(group="billing", topic="orders", target=Target("offset", offset=3), actor=ACTOR)
+    for late in (2, 4, 5):
+        assert positions.commit(consumer=member, offsets=[CommitOffset(queues[0], epoch, late)]) == [
+            (queues[0], "fenced")
+        ]
+    assert lag.group_offsets(group="billing", actor=ACTOR)[0].committed == 3
+    assert pull_one(member, queues[0], epoch).state == "fenced"
+    assert take_over(member)[queues[0]] > epoch
+
+
+def test_a_commit_between_plan_and_move_is_where_an_undo_goes_back_to(
+    queues: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(queues[0], 5)
+    member = join()
+    epoch = take_over(member)[queues[0]]
+    begin = moves.begin
+
+    def overtaken(**given: Any) -> int:
+        positions.commit(consumer=member, offsets=[CommitOffset(queues[0], epoch, 4)])
+        return begin(**given)
+
+    monkeypatch.setattr(moves, "begin", overtaken)
+    reset = {"group": "billing", "topic": "orders", "queues": [queues[0]], "actor": ACTOR}
+    (made,) = resets.reset(**reset, target=Target("earliest"))
+    assert (made.from_offset, made.to_offset, made.repeated) == (4, 0, 4)
+    monkeypatch.undo()
+    (back,) = resets.undo(group="billing", actor=ACTOR)
+    assert (back.from_offset, back.to_offset) == (0, 4)
+
+
+def test_an_owner_that_comes_between_node_and_metadata_gets_the_queue_in_the_end(
+    queues: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(queues[0], 5)
+    member = join()
+    epoch = take_over(member)[queues[0]]
+    adopt = ownership.adopt_node_epoch
+
+    def overtaken(**given: Any) -> int:
+        monkeypatch.setattr(ownership, "adopt_node_epoch", adopt)
+        assert positions.acquire(consumer=member, queues=[Claim(queues[0], epoch)])[0].state == "fenced"
+        assert take_over(member)[queues[0]] > epoch
+        return adopt(**given)
+
+    monkeypatch.setattr(ownership, "adopt_node_epoch", overtaken)
+    resets.reset(group="billing", topic="orders", target=Target("offset", offset=2), actor=ACTOR)
+    again = take_over(member)[queues[0]]
+    answer = pull_one(member, queues[0], again)
+    assert (answer.state, lag.group_offsets(group="billing", actor=ACTOR)[0].committed) == ("ok", 2)
+
+
+def test_resets_are_undone_one_after_the_other_and_an_undo_too(queues: list[int]) -> None:
+    send(queues[0], 5)
+    join()
+    for offset in (1, 2, 3):
+        resets.reset(
+            group="billing",
+            topic="orders",
+            queues=[queues[0]],
+            target=Target("offset", offset=offset),
+            actor=ACTOR,
+        )
+
+    def stands() -> int | None:
+        return lag.group_offsets(group="billing", actor=ACTOR)[0].committed
+
+    assert resets.undo(group="billing", dry_run=True, actor=ACTOR)[0].to_offset == 2
+    assert stands() == 3
+    (first,) = resets.undo(group="billing", actor=ACTOR)
+    assert stands() == 2
+    resets.undo(group="billing", actor=ACTOR)
+    assert stands() == 1
+    resets.undo(group="billing", reset=first.reset, actor=ACTOR)
+    assert stands() == 3
+    resets.undo(group="billing", actor=ACTOR)
+    assert stands() == 0
+    with pytest.raises(NotFound) as caught:
+        resets.undo(group="billing", actor=ACTOR)
+    assert caught.value.code == "reset_not_found"
+    past = moves.page(group="billing", limit=3, after=None, actor=ACTOR)
+    assert [(one.from_offset, one.to_offset, one.done) for one in past.items] == [
+        (3, 0, True),
+        (1, 3, True),
+        (2, 1, True),
+    ]
+    assert moves.trim() == 0

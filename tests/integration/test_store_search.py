@@ -108,3 +108,31 @@ def test_a_search_needs_the_right_to_browse_and_a_queue_of_the_topic(queues: lis
         look(Wanted(key="a"), after=f"{10**6}-1")
     with pytest.raises(Invalid):
         look(Wanted(key="a"), limit=0)
+
+
+def test_a_header_is_found_by_name_and_value_wherever_it_stands_and_whatever_is_in_it(
+    queues: list[int],
+) -> None:
+    odd = 'a "quoted" \\ päth, {x}'
+    sent: list[dict[str, str] | None] = [
+        {"h": odd},
+        {"first": "1", "h": odd},
+        {"h": odd + "longer"},
+        {"other": f'"h":"{odd}"'},
+        {"xh": odd},
+        None,
+    ]
+    messages = [NewMessage(body=b"", queue=queues[0], headers=headers) for headers in sent]
+    publish(topic="orders", messages=messages, batch_id=None, actor=ACTOR)
+    assert places(look(Wanted(header=("h", odd)))) == [(queues[0], 10), (queues[0], 11)]
+    assert places(look(Wanted(header=("first", "1"), key="k1"))) == []
+
+
+def test_chunks_shrink_while_they_are_slow_and_grow_again(queues: list[int]) -> None:
+    one = search._Look(Wanted(), Times(), 1)
+    for took_s in (1.0, 1.0, 1.0, 1.0):
+        one._adapt(took_s)
+    assert one._chunk == search.LEAST_CHUNK
+    for _ in range(10):
+        one._adapt(0.001)
+    assert one._chunk == search.CHUNK

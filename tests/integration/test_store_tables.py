@@ -274,7 +274,7 @@ def test_a_reset_fences_the_owner_and_may_go_back(session: Session, queue: int) 
     reader = ReaderKey(1, queue)
     tables.insert_readers(session, group_id=1, queues=[queue], epoch=0, latest=True)
     tables.acquire_reader(session, reader=reader, epoch=4, owner="me")
-    assert tables.reset_reader(session, reader=reader, offset=1) == (5, "", 1)
+    assert tables.reset_reader(session, reader=reader, offset=1) == (5, 5)
     assert tables.update_committed(session, group_id=1, owner="me", offsets=[(queue, 4, 5)]) == [False]
     assert tables.acquire_reader(session, reader=reader, epoch=6, owner="me") == (6, "me", 1)
 

@@ -59,7 +59,8 @@ GROUP: dict[str, Any] = {
     "members": [],
     "created_at_ms": 1_772_366_400_000,
 }
-MOVES = {"dry_run": False, "moves": [{"queue": 7, "number": 0, "from": 12, "to": 2}]}
+MOVE: dict[str, Any] = {"queue": 7, "number": 0, "from": 12, "to": 2, "repeated": 10}
+MOVES: dict[str, Any] = {"dry_run": False, "reset": "r1", "moves": [MOVE]}
 
 
 def test_topic_create_sends_only_what_was_given() -> None:
@@ -241,34 +242,42 @@ def test_lag_as_json_is_one_object_for_each_queue(capsys: pytest.CaptureFixture[
     assert json.loads(capsys.readouterr().out) == {"group": "billing", **LAG["queues"][0]}
 
 
-def test_a_reset_stops_a_group_without_members_meanwhile(capsys: pytest.CaptureFixture[str]) -> None:
-    canned = Canned(
-        {"GET groups/billing": GROUP, "PATCH groups/billing": GROUP, "PATCH groups/billing/offsets": MOVES}
-    )
+def test_a_reset_moves_a_group_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    canned = Canned({"PATCH groups/billing/offsets": MOVES})
     assert main(["offsets", "reset", "billing", "orders", "--to", "-15m"], transport=canned) == 0
-    assert [(request.line, request.body) for request in canned.requests[1:]] == [
-        ("PATCH groups/billing", {"stopped": True}),
-        (
-            "PATCH groups/billing/offsets",
-            {"topic": "orders", "to": "time", "dry_run": False, "ago_ms": 900_000},
-        ),
-        ("PATCH groups/billing", {"stopped": False}),
+    assert [request.body for request in canned.requests] == [
+        {"topic": "orders", "to": "time", "dry_run": False, "ago_ms": 900_000}
     ]
-    assert capsys.readouterr().out.splitlines()[1].split() == ["7", "12", "2", "-10"]
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[1].split() == ["7", "12", "2", "-10", "10", "repeated"]
+    assert printed.err == "1 queues set; undo: catmq offsets undo billing r1\n"
 
 
-def test_a_failed_reset_starts_the_group_again() -> None:
+def test_a_reset_says_where_it_could_not_go_all_the_way(capsys: pytest.CaptureFixture[str]) -> None:
+    moves = {**MOVES, "moves": [{**MOVE, "to": 20, "repeated": 0, "skipped": 8, "asked": 99}]}
+    canned = Canned({"PATCH groups/billing/offsets": moves})
+    assert main(["offsets", "reset", "billing", "--to", "99"], transport=canned) == 0
+    assert canned.requests[-1].body == {"to": "offset", "dry_run": False, "offset": 99}
+    assert "queue 7: 99 was asked for, the nearest it has is 20" in capsys.readouterr().err
+
+
+def test_a_reset_that_is_to_stop_the_group_starts_it_again_also_when_it_fails() -> None:
     refusal = NotFound("no subscription", code="subscription_not_found", status=404)
     canned = Canned(
         {"GET groups/billing": GROUP, "PATCH groups/billing": GROUP, "PATCH groups/billing/offsets": refusal}
     )
-    assert main(["offsets", "reset", "billing", "orders", "--to", "earliest"], transport=canned) == 1
-    assert canned.requests[-1].body == {"stopped": False}
+    argv = ["offsets", "reset", "billing", "orders", "--to", "earliest", "--stop"]
+    assert main(argv, transport=canned) == 1
+    assert [request.body for request in canned.requests if request.line == "PATCH groups/billing"] == [
+        {"stopped": True},
+        {"stopped": False},
+    ]
 
 
 def test_a_reset_leaves_a_stopped_group_stopped() -> None:
     canned = Canned({"GET groups/billing": {**GROUP, "stopped": True}, "PATCH groups/billing/offsets": MOVES})
-    assert main(["offsets", "reset", "billing", "orders", "--to", "3", "--queue", "7"], transport=canned) == 0
+    argv = ["offsets", "reset", "billing", "orders", "--to", "3", "--queue", "7", "--stop"]
+    assert main(argv, transport=canned) == 0
     assert canned.requests[-1].body == {
         "topic": "orders",
         "to": "offset",
@@ -278,25 +287,31 @@ def test_a_reset_leaves_a_stopped_group_stopped() -> None:
     }
 
 
-def test_a_reset_refuses_a_group_with_running_members(capsys: pytest.CaptureFixture[str]) -> None:
-    canned = Canned({"GET groups/billing": {**GROUP, "members": [MEMBER]}})
-    assert main(["offsets", "reset", "billing", "orders", "--to", "latest"], transport=canned) == 1
-    assert "running members (c1): end them, or stop it meanwhile with --stop" in capsys.readouterr().err
+def test_a_reset_is_undone_by_its_name() -> None:
+    canned = Canned({"POST groups/billing/offsets/undo": MOVES})
+    assert main(["offsets", "undo", "billing", "r1", "--dry-run"], transport=canned) == 0
+    assert canned.requests[-1].body == {"reset": "r1", "dry_run": True}
 
 
-def test_a_reset_goes_ahead_beside_running_members_when_told_to() -> None:
-    canned = Canned(
-        {
-            "GET groups/billing": {**GROUP, "members": [MEMBER]},
-            "PATCH groups/billing": GROUP,
-            "PATCH groups/billing/offsets": MOVES,
-        }
+def test_former_moves_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"reset": "r1", "at_ms": 0, "actor": "key k", "topic": "orders", "queue": 7, "from": 1, "to": 2}
+    answer = {"moves": [{**row, "undoes": None}], "next": None}
+    assert (
+        main(
+            ["offsets", "history", "billing"], transport=Canned({"GET groups/billing/offsets/moves": answer})
+        )
+        == 0
     )
-    assert main(["offsets", "reset", "billing", "orders", "--to", "latest", "--stop"], transport=canned) == 0
+    assert "1970-01-01 00:00:00Z  key k  orders" in capsys.readouterr().out
 
 
 def test_a_dry_run_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    canned = Canned({"GET groups/billing": GROUP, "PATCH groups/billing/offsets": {**MOVES, "dry_run": True}})
+    canned = Canned(
+        {
+            "GET groups/billing": GROUP,
+            "PATCH groups/billing/offsets": {**MOVES, "dry_run": True, "reset": None},
+        }
+    )
     argv = ["offsets", "reset", "billing", "orders", "--to", "earliest", "--dry-run", "--output", "json"]
     assert main(argv, transport=canned) == 0
     assert json.loads(capsys.readouterr().out) == {
@@ -307,6 +322,7 @@ def test_a_dry_run_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
         "number": 0,
         "from": 12,
         "to": 2,
+        "repeated": 10,
     }
     assert canned.requests[-1].body == {"topic": "orders", "to": "earliest", "dry_run": True}
 

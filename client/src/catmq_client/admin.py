@@ -60,6 +60,8 @@ class Topic(TypedDict):
     retention_days: int
     keep_unread_days: int
     retention_bytes: int | None
+    max_messages_per_s: int | None
+    max_bytes_per_s: int | None
     owners: str
     department: str
     alarm_emails: str
@@ -144,13 +146,26 @@ class GroupLag(TypedDict):
     queues: list[QueueLag]
 
 
-Move = TypedDict("Move", {"queue": int, "number": int, "from": int, "to": int})
+Move = TypedDict(
+    "Move",
+    {
+        "topic": str,
+        "queue": int,
+        "number": int,
+        "from": int,
+        "to": int,
+        "skipped": int,
+        "repeated": int,
+        "asked": int | None,
+    },
+)
 
 
 class Moves(TypedDict):
-    """What a reset of positions moved, or with `dry_run` would move."""
+    """What a reset of positions moved, or with `dry_run` would move; `reset` is what it is undone by."""
 
     dry_run: bool
+    reset: str | None
     moves: list[Move]
 
 
@@ -207,6 +222,24 @@ class Node(TypedDict):
     special: bool
     epoch: int
     queues: int
+
+
+class FoundMessages(TypedDict):
+    """What one look found, each with `body_bytes`; `scanned` messages were looked at for it."""
+
+    messages: list[dict[str, Any]]
+    scanned: int
+    next: str | None
+
+
+class Key(TypedDict):
+    """An API key, without its secret; what it may send in a second (None: any number)."""
+
+    name: str
+    rights: dict[str, list[str]]
+    max_messages_per_s: int | None
+    max_bytes_per_s: int | None
+    created_at_ms: int
 
 
 class Admin:
@@ -288,6 +321,17 @@ class Admin:
         """Tables and ranges for a job that reads a topic straight from its nodes; needs the right admin."""
         return cast(ReadPlan, self._call("GET", path_of("topics", topic=topic) + "/read-plan"))
 
+    def find(self, topic: str, *, after: str | None = None, **wanted: object) -> FoundMessages:
+        """One look through a topic, of 2 s at most; go on with its `next` as `after` until that is None.
+
+        `wanted`, all of which must hold: key, tag, trace_id, header ("name:value"), contains (text of the
+        body), from_ms and to_ms (stored at or after, and before), queue; `limit` (≤ 1,000) messages.
+        """
+        params = given({**wanted, "after": after})
+        answer = self._call("GET", path_of("topics", topic=topic) + "/messages", params=params)
+        found = [{**message, "body_bytes": wire.body_of(message)} for message in answer["messages"]]
+        return {"messages": found, "scanned": answer["scanned"], "next": answer["next"]}
+
     def groups(self, *, search: str | None = None) -> Iterator[Group]:
         """All groups by name, or those whose name contains `search`."""
         for row in self._pages("groups", search):
@@ -334,20 +378,29 @@ class Admin:
     def reset_offsets(
         self,
         group: str,
-        topic: str,
+        topic: str | None = None,
         *,
         to: Literal["earliest", "latest", "offset", "time"],
         dry_run: bool = False,
         **where: object,
     ) -> Moves:
-        """Moves a stopped group's positions in a topic.
+        """Moves a group's positions, also while it runs; None: in all its topics.
 
         `where`: queues (list of ids, default all), instance (of a broadcasting group: whose positions),
         `offset` with to="offset", `at_ms` (since 1970 UTC) or `ago_ms` (back from the server's now) with
         to="time".
         """
-        body = {"topic": topic, "to": to, "dry_run": dry_run, **given(where)}
+        body = {"to": to, "dry_run": dry_run, **given({"topic": topic, **where})}
         return cast(Moves, self._call("PATCH", path_of("groups", group=group) + "/offsets", body=body))
+
+    def undo_offsets(self, group: str, reset: str | None = None, *, dry_run: bool = False) -> Moves:
+        """Moves positions back to where a reset found them; None: the last one that was not undone."""
+        body = {"dry_run": dry_run, **given({"reset": reset})}
+        return cast(Moves, self._call("POST", path_of("groups", group=group) + "/offsets/undo", body=body))
+
+    def offset_moves(self, group: str, *, page: int = 100) -> Iterator[dict[str, Any]]:
+        """Positions of a group that were moved by hand, the newest first; `page` are fetched at a time."""
+        yield from self._pages("moves", path=path_of("groups", group=group) + "/offsets/moves", limit=page)
 
     def rebalance(self, group: str, *, dry_run: bool = False) -> Plan:
         """Shares a group's queues among its members anew, now."""
@@ -364,6 +417,14 @@ class Admin:
         """All nodes by name."""
         for row in self._pages("nodes"):
             yield cast(Node, row)
+
+    def key(self, name: str) -> Key:
+        """One API key's rights and limits."""
+        return cast(Key, self._call("GET", path_of("keys", key=name)))
+
+    def change_key(self, name: str, **settings: object) -> Key:
+        """Changes max_messages_per_s, max_bytes_per_s: what the key may send (None: any number)."""
+        return cast(Key, self._call("PATCH", path_of("keys", key=name), body=settings))
 
     def brokers(self) -> list[Broker]:
         """All brokers by name."""

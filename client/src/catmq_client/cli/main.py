@@ -13,7 +13,20 @@ import sys
 from collections.abc import Sequence
 
 from catmq_client.cli import brokers as broker_commands
-from catmq_client.cli import consume, dead, delayed, groups, nodes, offsets, peek, send, subscriptions, topics
+from catmq_client.cli import (
+    consume,
+    dead,
+    delayed,
+    find,
+    groups,
+    limits,
+    nodes,
+    offsets,
+    peek,
+    send,
+    subscriptions,
+    topics,
+)
 from catmq_client.cli.arguments import joined, url
 from catmq_client.cli.connection import Brokers, Command, chosen
 from catmq_client.cli.output import note
@@ -52,9 +65,11 @@ def parser() -> argparse.ArgumentParser:
         send,
         consume,
         peek,
+        find,
         delayed,
         offsets,
         dead,
+        limits,
         nodes,
         broker_commands,
     )

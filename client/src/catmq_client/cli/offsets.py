@@ -1,31 +1,58 @@
-"""catmq lag, catmq offsets reset"""
+"""catmq lag, catmq offsets reset | undo | history"""
 
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from catmq_client.admin import Admin, GroupLag, given
+from catmq_client.admin import Admin, GroupLag, Moves, given
 from catmq_client.cli.arguments import POSITIONS, Target, target, whole
 from catmq_client.cli.connection import Brokers
-from catmq_client.cli.output import add_output, duration, json_line, note, show, table, write
-from catmq_client.errors import Conflict
+from catmq_client.cli.output import add_output, duration, json_line, moment, note, show, table, write
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
-    """The arguments of `catmq lag` and `catmq offsets reset`."""
+    """The arguments of `catmq lag` and `catmq offsets`."""
     lag = commands.add_parser("lag", parents=[common], help="how far a group is in each queue")
     lag.add_argument("group", metavar="GROUP")
     add_output(lag, "table")
     lag.set_defaults(command=show_lag)
-    noun = commands.add_parser("offsets", help="move a group's positions")
+    noun = commands.add_parser("offsets", help="move a group's positions, and back")
     verbs = noun.add_subparsers(metavar="VERB", required=True)
-    mover = verbs.add_parser("reset", parents=[common], help="move a group's positions in a topic")
+    add_reset(verbs, common)
+    undoer = verbs.add_parser(
+        "undo", parents=[common], help="move positions back to where a reset found them"
+    )
+    undoer.add_argument("group", metavar="GROUP")
+    undoer.add_argument(
+        "reset",
+        metavar="RESET",
+        nargs="?",
+        help="what `offsets reset` and `offsets history` call it (default: the last that was not undone)",
+    )
+    undoer.add_argument("--dry-run", action="store_true", help="show what would move, move nothing")
+    add_output(undoer, "table")
+    undoer.set_defaults(command=undo)
+    past = verbs.add_parser("history", parents=[common], help="positions that were moved by hand")
+    past.add_argument("group", metavar="GROUP")
+    past.add_argument("--max", type=whole(1), default=50, metavar="N", help="moves in all (default 50)")
+    add_output(past, "table")
+    past.set_defaults(command=history)
+
+
+def add_reset(verbs: Any, common: argparse.ArgumentParser) -> None:
+    """The arguments of `catmq offsets reset`."""
+    mover = verbs.add_parser(
+        "reset", parents=[common], help="move a group's positions, also while it is running"
+    )
     mover.add_argument("group", metavar="GROUP")
-    mover.add_argument("topic", metavar="TOPIC")
+    mover.add_argument(
+        "topic", metavar="TOPIC", nargs="?", help="only in this topic (default: all that the group reads)"
+    )
     mover.add_argument("--to", type=target, required=True, metavar="POSITION", help=POSITIONS)
     mover.add_argument(
         "--queue", type=whole(1), action="append", metavar="QUEUE", help="only this queue (may be repeated)"
@@ -34,7 +61,9 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "--instance", metavar="NAME", help="of a broadcasting group: the instance whose positions move"
     )
     mover.add_argument(
-        "--stop", action="store_true", help="also while members are running: stops the group meanwhile"
+        "--stop",
+        action="store_true",
+        help="stop the group meanwhile, so that nothing is delivered in between",
     )
     mover.add_argument("--dry-run", action="store_true", help="show what would move, move nothing")
     add_output(mover, "table")
@@ -90,34 +119,73 @@ def reset(args: argparse.Namespace, brokers: Brokers) -> int:
             at_ms=to.at_ms,
             ago_ms=to.ago_ms,
         )
+    return told(args, answer)
+
+
+def undo(args: argparse.Namespace, brokers: Brokers) -> int:
+    """Moves positions back and shows each move."""
+    return told(args, brokers.admin().undo_offsets(args.group, args.reset, dry_run=args.dry_run))
+
+
+def told(args: argparse.Namespace, answer: Moves) -> int:
+    """Shows moves, as a table or one object a line."""
     if args.output == "json":
+        about = given({name: getattr(args, name, None) for name in ("group", "topic", "instance")})
         for move in answer["moves"]:
-            about = {"group": args.group, "topic": args.topic, **given({"instance": args.instance})}
-            write(json_line({**about, "dry_run": args.dry_run, **move}))
+            named = {**about, "dry_run": args.dry_run, **given({"reset": answer.get("reset")})}
+            write(json_line({**named, **move}))
         return 0
-    show(table(["QUEUE", "FROM", "TO", "CHANGE"], [changed(move) for move in answer["moves"]]))
-    note("nothing moved (--dry-run)" if args.dry_run else f"{len(answer['moves'])} queues set")
+    show(table(["QUEUE", "FROM", "TO", "CHANGE", "MESSAGES"], [changed(move) for move in answer["moves"]]))
+    for move in answer["moves"]:
+        if move.get("asked") is not None:
+            note(f"queue {move['queue']}: {move['asked']} was asked for, the nearest it has is {move['to']}")
+    if args.dry_run:
+        note("nothing moved (--dry-run)")
+    else:
+        undone = f"; undo: catmq offsets undo {args.group} {answer['reset']}" if answer.get("reset") else ""
+        note(f"{len(answer['moves'])} queues set{undone}")
     return 0
 
 
-def changed(move: Any) -> tuple[int, int, int, str]:
+def changed(move: Any) -> tuple[int, int, int, str, str | None]:
     """A line of the table of moves."""
-    return move["queue"], move["from"], move["to"], f"{move['to'] - move['from']:+d}"
+    effects = [f"{move[name]} {name}" for name in ("skipped", "repeated") if move.get(name)]
+    return (
+        move["queue"],
+        move["from"],
+        move["to"],
+        f"{move['to'] - move['from']:+d}",
+        " ".join(effects) or None,
+    )
+
+
+def history(args: argparse.Namespace, brokers: Brokers) -> int:
+    """Shows the newest moves of a group."""
+    rows = list(
+        itertools.islice(brokers.admin().offset_moves(args.group, page=min(args.max, 1000)), args.max)
+    )
+    if args.output == "json":
+        for row in rows:
+            write(json_line({"group": args.group, **row}))
+        return 0
+    headings = ["RESET", "AT", "BY", "TOPIC", "QUEUE", "FROM", "TO", "UNDOES"]
+    lines = [
+        (
+            row["reset"], moment(row["at_ms"]), row["actor"], row["topic"],
+            row["queue"], row["from"], row["to"], row["undoes"],
+        )
+        for row in rows
+    ]  # fmt: skip
+    show(table(headings, lines))
+    return 0
 
 
 @contextmanager
 def stopped(admin: Admin, args: argparse.Namespace) -> Iterator[Admin]:
-    """Keeps the group stopped meanwhile, one with running members only when told so."""
-    group = admin.group(args.group)
-    if group["stopped"] or args.dry_run:
+    """Keeps the group stopped meanwhile, if that is wanted."""
+    if not args.stop or args.dry_run or admin.group(args.group)["stopped"]:
         yield admin
         return
-    if group["members"] and not args.stop:
-        names = ", ".join(member["name"] for member in group["members"])
-        raise Conflict(
-            f"group {args.group} has running members ({names}): end them, or stop it meanwhile with --stop",
-            code="group_running",
-        )
     admin.change_group(args.group, stopped=True)
     try:
         yield admin

@@ -184,6 +184,8 @@ def topic_facts(topic: Topic) -> str:
             ("on unknown", topic["on_unknown"]),
             ("retention", f"{topic['retention_days']} days, unread {topic['keep_unread_days']} days"),
             ("retention bytes", topic["retention_bytes"]),
+            ("messages/s", topic.get("max_messages_per_s")),
+            ("bytes/s", topic.get("max_bytes_per_s")),
             ("owners", topic["owners"]),
             ("remark", topic["remark"]),
             ("created", made(topic)),

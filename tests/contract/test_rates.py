@@ -1,0 +1,122 @@
+"""Limits on sending: refused with a time to wait, obeyed by the client, order kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from catmq_client import HttpTransport, Producer
+from catmq_client.admin import Admin
+from catmq_client.errors import DeliveryTimeout, Unavailable
+from metadata import acknowledgements, rates, snapshot
+from tests.support.broker import Broker, problem
+from tests.support.waiting import until
+
+
+@pytest.fixture(autouse=True)
+def full_buckets() -> Iterator[None]:
+    rates.forget()
+    yield
+    rates.forget()
+
+
+def limit(broker: Broker, path: str, **settings: object) -> Any:
+    """Changes limits; from then on they hold in this process."""
+    changed = broker.ok("PATCH", path, settings)
+    snapshot.refresh()
+    return changed
+
+
+def test_a_topic_takes_no_more_than_its_limit_and_says_when_it_does(broker: Broker, queue: int) -> None:
+    changed = limit(broker, "/topics/single", max_messages_per_s=5)
+    assert changed["max_messages_per_s"] == 5
+    send = {"messages": [{"body": "x"}] * 5}
+    broker.ok("POST", "/topics/single/messages", send)
+    refused = problem(broker.call("POST", "/topics/single/messages", send), 429, "rate_limited")
+    assert refused["retriable"] is True
+    assert 0 < refused["retry_after_ms"] <= 1001
+    assert "topic single takes 5 messages a second" in refused["detail"]
+    assert broker.ok("GET", "/topics/single")["queues"][0]["head"] == 5
+
+
+def test_a_limit_of_bytes_counts_bodies(broker: Broker, queue: int) -> None:
+    limit(broker, "/topics/single", max_bytes_per_s=1000)
+    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "x" * 1000}]})
+    answer = broker.call("POST", "/topics/single/messages", {"messages": [{"body": "x" * 100}]})
+    assert "1000 bytes a second" in problem(answer, 429, "rate_limited")["detail"]
+
+
+def test_a_key_may_send_no_more_than_its_limit_over_all_topics(
+    broker: Broker, topic: str, queue: int
+) -> None:
+    made = broker.ok("POST", "/keys", {"name": "slow", "rights": {"produce": ["*"]}, "max_messages_per_s": 2})
+    assert made["max_messages_per_s"] == 2
+    slow = Broker(broker.url, made["api_key"])
+    for name in ("single", "orders"):
+        slow.ok("POST", f"/topics/{name}/messages", {"messages": [{"body": "x"}]})
+    refused = problem(
+        slow.call("POST", "/topics/orders/messages", {"messages": [{"body": "x"}]}), 429, "rate_limited"
+    )
+    assert "key slow takes 2 messages" in refused["detail"]
+    broker.ok("POST", "/topics/orders/messages", {"messages": [{"body": "of another key"}]})
+    assert limit(broker, "/keys/slow", max_messages_per_s=None)["max_messages_per_s"] is None
+    for _ in range(5):
+        slow.ok("POST", "/topics/orders/messages", {"messages": [{"body": "x"}]})
+
+
+def test_what_one_limit_refuses_is_not_taken_from_the_other(broker: Broker, queue: int) -> None:
+    limit(broker, "/topics/single", max_messages_per_s=10, max_bytes_per_s=10)
+    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "x" * 10}]})
+    for _ in range(20):
+        problem(
+            broker.call("POST", "/topics/single/messages", {"messages": [{"body": "x" * 10}]}),
+            429,
+            "rate_limited",
+        )
+    limit(broker, "/topics/single", max_bytes_per_s=None)
+    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "x"}] * 9})
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "5"])
+def test_a_limit_that_is_no_whole_number_is_refused(broker: Broker, queue: int, wrong: object) -> None:
+    answer = broker.call("PATCH", "/topics/single", {"max_messages_per_s": wrong})
+    problem(answer, 400, "invalid", field="max_messages_per_s")
+
+
+def test_a_producer_that_sends_too_much_waits_and_keeps_the_order(broker: Broker, queue: int) -> None:
+    limit(broker, "/topics/single", max_messages_per_s=200)
+    begun = time.monotonic()
+    with Producer(broker.url, api_key=broker.api_key, linger_ms=1, batch_messages=50) as producer:
+        futures = [producer.send_async("single", str(n), key="k") for n in range(600)]
+        assert [future.result(60).offset for future in futures] == [*range(600)]
+    assert time.monotonic() - begun > 1.5  # 200 at once, 400 at 200 a second, the last batch on credit
+    admin = Admin(HttpTransport(broker.url, api_key=broker.api_key))
+    stored = admin.messages("single", queue=queue, offset=0, limit=1000)
+    assert [message["body_bytes"] for message in stored] == [str(n).encode() for n in range(600)]
+
+
+def test_a_producer_gives_up_when_there_is_no_room_within_its_time(broker: Broker, queue: int) -> None:
+    limit(broker, "/topics/single", max_messages_per_s=1)
+    with Producer(broker.url, api_key=broker.api_key, delivery_timeout_ms=400) as producer:
+        producer.send("single", "first")
+        with pytest.raises(DeliveryTimeout, match="takes 1 messages a second") as caught:
+            producer.send("single", "second")
+        assert isinstance(caught.value.__cause__, Unavailable) and caught.value.status == 429
+
+
+def test_the_limit_is_shared_by_the_processes_that_serve(
+    broker: Broker, queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(broker, "/topics/single", max_messages_per_s=10)
+    monkeypatch.setattr(acknowledgements, "serving", lambda: 5)
+    assert rates.count_processes() == 5
+    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "x"}] * 2})
+    again = broker.call("POST", "/topics/single/messages", {"messages": [{"body": "x"}]})
+    problem(again, 429, "rate_limited")
+
+
+def test_a_broker_counts_its_processes(broker: Broker) -> None:
+    until(lambda: acknowledgements.serving() == 1)
