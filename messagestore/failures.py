@@ -155,7 +155,9 @@ def _pair(group_id: int, topic_id: int) -> _Pair | None:
         return None
     try:
         failures = failure_topics.of(group=group, topic=topic)
-    except Unavailable as error:
+    except (Unavailable, Conflict) as error:
+        if error.code == Code.NO_FAILURE_TOPIC:
+            raise
         log.warning("Group %s gets no failure topic for %s now: %s", group.name, topic.name, error.detail)
         return None
     return None if failures is None else _Pair(topic, reading, failures)

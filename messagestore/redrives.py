@@ -29,8 +29,9 @@ from metadata.redrives import Chosen, RedriveView
 from metadata.rules import failures as rules
 
 log = logging.getLogger(__name__)
-EVERY_S = 0.5
-PASS_S = 0.7  # what a pass may take, so that the lease of three pauses stays
+EVERY_S = 1.0
+PASS_S = 2.0  # what a pass may take: the lease lasts three pauses
+MOST_S = PASS_S + EVERY_S  # of the rate that a pass may make up for
 CHUNK = 50  # messages of a step; a stopped redrive makes no further one
 START = (0, 0)
 
@@ -130,7 +131,7 @@ class Redriver:
         before, self.passed = self.passed, {one.id: now for one in rows}
         end, count = now + PASS_S, 0
         for one in rows:
-            elapsed_s = min(1.0, now - before.get(one.id, now - EVERY_S))
+            elapsed_s = min(MOST_S, now - before.get(one.id, now - EVERY_S))
             count += self._further(one, allowed=max(1, int(one.rate * elapsed_s)), end=end)
         return count
 

@@ -73,9 +73,7 @@ class Recall(TopicAction):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """What it means."""
-        return Preview(
-            effects=[_("It is deleted before it comes into its queue: no group reads it.")]
-        )
+        return Preview(effects=[_("It is deleted before it comes into its queue: no group reads it.")])
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Takes it back."""
