@@ -28,7 +28,8 @@ class Work:
         seq = message.json()["seq"]
         if zlib.crc32(b"%d-%d" % (seq, message.attempt)) % 100 < self.percent:
             raise ValueError(f"event {seq} fails at attempt {message.attempt}")
-        line = json.dumps({"pid": os.getpid(), "seq": seq, "attempt": message.attempt})
+        place = {"queue": message.queue, "offset": message.offset}
+        line = json.dumps({"pid": os.getpid(), "seq": seq, "attempt": message.attempt, **place})
         os.write(self.log, line.encode() + b"\n")
 
 
