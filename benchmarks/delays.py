@@ -23,6 +23,7 @@ from benchmarks.groups import server
 from benchmarks.loads import Load, Publishers
 from catmq_client import HttpTransport, NewMessage, Producer
 from catmq_client.admin import Admin
+from catmq_client.wire import body_of
 
 TOPIC, TAG = "delays", "delayed"
 QUEUES = 4
@@ -77,7 +78,7 @@ def run(chosen: argparse.Namespace, url: str, api_key: str) -> tuple[Latencies, 
     end = time.monotonic() + CATCH_UP_S
     while Admin(transport).delayed(TOPIC, limit=1)["count"] and time.monotonic() < end:
         pause.wait(0.2)
-    found = [(int(one["body"]), one["stored_at_ms"]) for one in came(transport)]
+    found = [(int(body_of(one)), one["stored_at_ms"]) for one in came(transport)]
     due_ms = {number: 1000 * (first + chosen.seconds * number / chosen.messages) for number, _ in found}
     wrong = []
     if sorted(number for number, _ in found) != list(range(chosen.messages)):

@@ -155,8 +155,17 @@ class Lanes:
                 self._limited.add(job)
                 self._wake_clock(job.deadline)
 
+    def unlimit(self, job: Job) -> None:
+        """Lets a handler take its time after all."""
+        with self._lock:
+            self._limited.discard(job)
+            job.deadline = None
+
     def close(self, job: Job) -> bool:
         """Whether this is the first word on what became of a job."""
+        if job.deadline is None:
+            # Only its worker speaks of it.
+            return True
         with self._lock:
             self._limited.discard(job)
             first, job.is_over = not job.is_over, True
@@ -189,8 +198,11 @@ class Lanes:
 
     def succeeded(self, job: Job) -> bool:
         """Tells the breaker; whether that closed it."""
+        breaker = self._breakers.get(job.tasks[0].owned.subscription)
+        if breaker is None or not breaker.failures:
+            return False
         with self._lock:
-            closed = self._breaker(job).succeeded(probe=job.is_probe)
+            closed = breaker.succeeded(probe=job.is_probe)
             if closed:
                 self.rouse()
             return closed

@@ -263,7 +263,7 @@ class Workers:
         with self._lock:
             may_leave = len(self._stuck) < self._wanted
         if not may_leave:
-            job.deadline = None
+            self._lanes.unlimit(job)
             log.error("%s is stuck, too, and there are as many such threads as may be", name)
             return
         if not self._lanes.close(job):

@@ -7,6 +7,7 @@ message that it could handle; whole lines, also when it is killed.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -37,6 +38,7 @@ def main() -> None:
     """Runs until SIGTERM."""
     group, topic, path, percent = sys.argv[1:]
     work = Work(path, percent)
+    logging.getLogger("catmq.consumer").setLevel(logging.CRITICAL)  # it fails on purpose
     with Consumer(group=group, topics=[topic]) as consumer:
         signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
         consumer.run(work.handle, threads=8)

@@ -39,7 +39,7 @@ LIMITS = {
     "memory of a client, MB": Limit(2.0, 0.03),
     "threads of a client": Limit(1.0),
     "files of a client": Limit(1.0),
-    "connections to databases": Limit(3.0, 0.1),
+    "connections to databases": Limit(3.0, 0.15),  # pools fill up to their bounds
     "statements a second": Limit(10.0, 0.15),
     "writes a second": Limit(5.0, 0.15),
     "tables": Limit(0.0),

@@ -14,6 +14,7 @@ from catmq_client import wire
 from catmq_client.errors import CatmqError, Conflict, FieldError, InvalidRequest, NotFound, Unavailable
 from catmq_client.settings import Settings
 from catmq_client.testing.clock import FakeClock
+from catmq_client.testing.delays import FakeDelays
 from catmq_client.testing.failures import FailedMessage, FakeFailures
 from catmq_client.testing.groups import FakeGroup, FakeGroups
 from catmq_client.testing.topics import FakeTopic, FakeTopics, StoredMessage, message_view
@@ -56,6 +57,7 @@ class FakeBroker:
         """`codec` carries requests and answers there and back, as HTTP would (default: JSON)."""
         self.clock = FakeClock()
         self.topics = FakeTopics(self.clock)
+        self.delays = FakeDelays(self.topics, self.clock)
         self.groups = FakeGroups(self.topics, self.clock)
         self.failures = FakeFailures(self.topics, self.clock)
         self.requests: list[Seen] = []
@@ -143,7 +145,7 @@ class FakeBroker:
     def messages(self, topic: str) -> list[StoredMessage]:
         """All messages of a topic, queue by queue."""
         with self._changed:
-            self.topics.delays.move_due()
+            self.delays.move_due()
             return [message for queue in self.topics.find(topic).queues for message in queue.messages]
 
     def committed(self, group: str, instance: str | None = None) -> dict[int, int]:
@@ -326,7 +328,7 @@ class FakeBroker:
         give_up_at = time.monotonic() + body["wait_ms"] / 1000
         while True:
             self.failures.move_due(group)
-            self.topics.delays.move_due()
+            self.delays.move_due()
             left, queues = body["max_messages"], []
             for asked in _limited(body, "queues"):
                 queues.append(group.read(consumer, asked, limit=left))
@@ -339,17 +341,17 @@ class FakeBroker:
                 return {"generation": generation, "queues": queues, "assignment_changed": changed}
             # Nobody tells when a message gets old enough.
             delayed = any(settings.get("delay_s") for settings in group.delivery.values())
-            due_s = min(self.failures.next_due_s(), self.topics.delays.next_due_s())
+            due_s = min(self.failures.next_due_s(), self.delays.next_due_s())
             due_s = DELAY_STEP_S if delayed else due_s
             self._changed.wait(min(wait_s, max(0.001, due_s)))
 
     def _recall(self, message_id: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
-        self.topics.delays.recall(message_id)
+        self.delays.recall(message_id)
         return {}
 
     def _delayed(self, topic: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
         limit = int(query.get("limit", 100))
-        return self.topics.delays.listing(topic, after=query.get("after"), limit=limit)
+        return self.delays.listing(topic, after=query.get("after"), limit=limit)
 
     def _leave(self, consumer: str, body: dict[str, Any], query: dict[str, str]) -> dict[str, Any]:
         self.groups.of_consumer(consumer).remove(consumer, "left")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from catmq_client.errors import Conflict, FieldError, InvalidRequest, NotFound
 from catmq_client.routing import slot_of
 from catmq_client.testing.clock import FakeClock
+from catmq_client.testing.topics import FakeQueue, FakeTopic, FakeTopics
 from catmq_client.wire import body_of
-
-if TYPE_CHECKING:
-    from catmq_client.testing.topics import FakeQueue, FakeTopic, FakeTopics
 
 YEAR_MS = 366 * 86_400_000
 TOLERANCE_MS = 600_000
@@ -38,6 +36,7 @@ class FakeDelays:
     def __init__(self, topics: FakeTopics, clock: FakeClock) -> None:
         self.waiting: list[WaitingMessage] = []
         self._topics = topics
+        topics.delays = self
         self._clock = clock
         self._last_row = 0
         self._recalled: set[str] = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from catmq_client.errors import (
     CatmqError,
@@ -18,10 +18,20 @@ from catmq_client.errors import (
 )
 from catmq_client.routing import SLOTS, slot_of
 from catmq_client.testing.clock import FakeClock
-from catmq_client.testing.delays import FIELDS, FakeDelays
 from catmq_client.wire import body_of
 
-_FIELDS = {"body_bytes", "body", "body_base64", "key", "tag", "headers", "trace_id", "queue", *FIELDS}
+_FIELDS = {
+    "body_bytes",
+    "body",
+    "body_base64",
+    "key",
+    "tag",
+    "headers",
+    "trace_id",
+    "queue",
+    "delay_ms",
+    "deliver_at_ms",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +116,19 @@ class FakeTopic:
         }
 
 
+class Delays(Protocol):
+    """Keeps messages until they are due (FakeDelays)."""
+
+    def check(self, index: int, message: dict[str, Any]) -> None: ...
+    def keep(self, topic: FakeTopic, queue: FakeQueue, message: dict[str, Any]) -> dict[str, Any]: ...
+
+
 class FakeTopics:
     """All topics; every call is made under the broker's lock."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
-        self.delays = FakeDelays(self, clock)
+        self.delays: Delays | None = None
         self.by_name: dict[str, FakeTopic] = {}
         self.queues: dict[int, FakeQueue] = {}
         self.down_nodes: set[str] = set()
@@ -160,7 +177,8 @@ class FakeTopics:
         messages: Any = body.get("messages")
         _check_messages(messages)
         for index, message in enumerate(messages):
-            self.delays.check(index, message)
+            if self.delays is not None:
+                self.delays.check(index, message)
         batch_id = body.get("batch_id") or f"none-{time.monotonic_ns()}"
         homes = [self._home(topic, batch_id, message, i) for i, message in enumerate(messages)]
         results: list[dict[str, Any]] = [{}] * len(messages)
@@ -215,7 +233,7 @@ class FakeTopics:
         return results
 
     def _take(self, topic: FakeTopic, queue: FakeQueue, message: dict[str, Any]) -> dict[str, Any]:
-        if message.get("delay_ms") or "deliver_at_ms" in message:
+        if self.delays is not None and (message.get("delay_ms") or "deliver_at_ms" in message):
             return self.delays.keep(topic, queue, message)
         return self.store(topic, queue, message)
 
