@@ -35,7 +35,7 @@ from tests.support.waiting import until
 NODE = "waited"
 WAIT_MS = 30_000
 SESSION_MS = 300_000  # nobody sends heartbeats
-MOST_QUEUES = 250  # of one topic
+MOST_QUEUES = 50  # of one topic: it is made within a request's time limit on a slow machine, too
 PAUSE_S = (0.05, 0.15)  # between two sends, at random
 Place = tuple[int, int]  # queue, offset
 

@@ -10,6 +10,7 @@ from portal.access import View, for_people
 from portal.views import (
     brokers,
     consumers,
+    delayed,
     failures,
     group_actions,
     groups,
@@ -54,6 +55,8 @@ urlpatterns = [
     page("topics/<str:name>/clean", topic_actions.CleanTopic.as_view(), "topic-clean"),
     page("topics/<str:name>/delete", topic_actions.DeleteTopic.as_view(), "topic-delete"),
     page("topics/<str:name>/queues/<int:queue>", topic_actions.SetQueueState.as_view(), "queue-state"),
+    page("topics/<str:name>/delayed", delayed.delayed, "delayed"),
+    page("topics/<str:name>/delayed/<str:message_id>", delayed.Recall.as_view(), "recall"),
     page("topics/<str:topic>/send", sending.Send.as_view(), "send"),
     page("groups", groups.groups_list, "groups"),
     page("create/group", group_actions.CreateGroup.as_view(), "group-create"),

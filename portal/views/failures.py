@@ -142,7 +142,8 @@ def _died(name: str, one: DeadMessage) -> Sequence[Cell]:
 def _redrives(found: Sequence[RedriveView]) -> Table:
     columns = (
         Column(_("Asked for (UTC)")), Column(_("By")), Column(_("State")),
-        Column(_("Brought back"), right=True), Column(_("Of"), right=True), Column(_("Skipped"), right=True), Column(_("Detail")),
+        Column(_("Brought back"), right=True), Column(_("Of"), right=True),
+        Column(_("Skipped"), right=True), Column(_("Detail")),
     )  # fmt: skip
     return plain(columns, [_redrive(one) for one in found], Empty(_("No message was brought back yet.")))
 

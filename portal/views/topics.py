@@ -114,6 +114,7 @@ def _actions(name: str) -> list[Link]:
     return [
         Link(_("Messages"), _messages(name)),
         Link(_("Send"), to("send", name)),
+        Link(_("Delayed"), to("delayed", name)),
         Link(_("Settings"), to("topic-settings", name)),
         Link(_("Expand"), to("topic-expand", name)),
         Link(_("Shrink"), to("topic-shrink", name)),

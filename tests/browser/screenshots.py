@@ -17,7 +17,7 @@ LISTS = (
     "jobs", "audit", "keys", "users", "settings", "checks", "create/topic", "create/group", "create/key",
     "create/user", "create/node",
 )  # fmt: skip
-ACTIONS = ("settings", "expand", "shrink", "clean", "delete", "send")
+ACTIONS = ("settings", "expand", "shrink", "clean", "delete", "send", "delayed")
 GROUP_ACTIONS = ("settings", "reset", "stop", "rebalance", "subscribe", "failures", "dead/redrive")
 LOOKS = {"light": ("en", "light"), "dark": ("en", "dark"), "zh": ("zh-CN", "light")}
 PHONE = 390

@@ -185,7 +185,6 @@ def test_positions_move_while_the_group_runs_and_back(broker: Broker, queue: int
         ({"to": "offset"}, "to"),
         ({"to": "earliest", "offset": 1}, "to"),
         ({"to": "offset", "offset": -1}, "offset"),
-        ({"to": "offset", "offset": 7}, "offset"),
         ({"to": "time", "at_ms": 1, "ago_ms": 1}, "to"),
         ({"to": "latest", "queues": [999_999]}, "queues"),
         ({"to": "latest", "queues": ["1"]}, "queues[0]"),

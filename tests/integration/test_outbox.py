@@ -15,6 +15,8 @@ from django.db import connections, transaction
 from catmq_client.contrib.django_outbox import claims, outbox
 from catmq_client.contrib.django_outbox.claims import LeaseLost
 from catmq_client.contrib.django_outbox.models import OutboxLane, OutboxMessage, OutboxRelay
+from catmq_client.contrib.django_outbox.relay import Relay
+from catmq_client.contrib.django_outbox.running import Running
 from catmq_client.errors import AnswerLost, ConnectFailed, InvalidRequest, OptionError, Unauthenticated
 from catmq_client.testing import FakeBroker
 from tests.support import outboxes
@@ -373,3 +375,19 @@ def test_a_wrong_setting_is_named(relays: Relays, settings: Any) -> None:
 
 def test_the_migrations_make_what_the_models_say(relays: Relays) -> None:
     call_command("makemigrations", "catmq_outbox", "--check", "--dry-run", verbosity=0)
+
+
+def test_a_run_that_is_to_end_waits_for_the_lease_of_a_dead_relay_but_not_for_a_live_one(
+    relays: Relays,
+) -> None:
+    commit("a")
+    dead, stop = relays.new("dead"), threading.Event()
+    said: list[str] = []
+    mine = Relay(relays.broker, claims.Claims("mine", lease_s=1.5))
+    running = Running(mine, say=said.append, stop=stop, poll_s=0.1, report_s=1.0)
+    assert running.once()
+    assert (bodies(relays.broker), said) == (["a"], ["sent 1, refused 0, left 0"])
+    stop.set()
+    assert dead.claims.acquire() == ""
+    with pytest.raises(LeaseLost, match="dead"):
+        running.once()

@@ -133,10 +133,10 @@ def test_a_run_can_be_cancelled_while_it_works(stage: Stage, tmp_path: Path) -> 
 
     thread = Thread(target=run)
     thread.start()
-    until(lambda: list(tmp_path.glob("*/.draft-*")), limit_s=90)
+    until(lambda: list(tmp_path.glob("*/.draft-*")), limit_s=240)
     code = "print(JobRun.objects.filter(name='spark_archive').latest('id').pk)"
     stage.server.manage("cancel_job", asked(stage, code).strip())
-    thread.join(90)
+    thread.join(120)
     assert "cancelled" in said[0]
     assert list(tmp_path.glob("*/day=*")) == []
     code = "print(JobRun.objects.filter(name='spark_archive').latest('id').state)"
@@ -153,10 +153,11 @@ def test_how_long_groups_let_messages_wait(stage: Stage, report: Report) -> None
     stage.admin.create_group("slow")
     stage.admin.subscribe("slow", topic)
     code = (
-        "from metadata import series; from metadata.clock import database_now; "
+        "from metadata import series; from metadata.clock import before, database_now; "
         f"t = Topic.objects.get(name='{topic}'); g = ConsumerGroup.objects.get(name='slow'); "
-        "at = series.start_of(database_now(), step_s=900); "
-        "Sample.objects.create(at=at, step_s=900, topic_ref=t.pk, group_ref=g.pk, messages=5, lag_ms=700)"
+        "at = series.start_of(before(database_now(), seconds=7200), step_s=900); "
+        "[Sample.objects.create(at=at, step_s=step, topic_ref=t.pk, group_ref=g.pk, messages=5, lag_ms=700)"
+        " for step in (60, 900)]"
     )
     asked(stage, code)
     (row,) = report("latency", "--topic", topic)

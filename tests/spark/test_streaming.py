@@ -16,7 +16,7 @@ from tests.support.environment import ROOT
 from tests.support.waiting import until
 
 DRIVER = ROOT / "tests/spark/programs/stream_to_files.py"
-START_S = 90
+START_S = 240
 
 
 def test_a_stream_takes_up_what_comes_in_bounded_batches(
@@ -29,7 +29,7 @@ def test_a_stream_takes_up_what_comes_in_bounded_batches(
         reader = spark.readStream.format("catmq").option("topic", topic).option("maxOffsetsPerTrigger", 200)
         writer = reader.load().writeStream.format("parquet").trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(tmp_path / "c")).start(str(tmp_path / "out"))
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(180)
         return [one.numInputRows for one in query.recentProgress if one.numInputRows]
 
     assert run() == [200, 200, 100]

@@ -83,7 +83,7 @@ def test_a_stream_from_topic_to_topic_arrives_once(stage: Stage, spark: SparkSes
         reader = spark.readStream.format("catmq").option("topic", source).load()
         writer = reader.select("key", "body").writeStream.format("catmq").option("topic", target)
         query = writer.option("checkpointLocation", str(tmp_path / checkpoint)).trigger(availableNow=True)
-        assert query.start().awaitTermination(60)
+        assert query.start().awaitTermination(180)
     assert len(stage.pulled(target)) == 300
 
 

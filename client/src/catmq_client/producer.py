@@ -416,9 +416,7 @@ def _from_item(item: NewMessage | bytes | str | Mapping[str, Any]) -> dict[str, 
 
 
 def _named_fields(item: NewMessage) -> dict[str, Any]:
-    fields = item._asdict()
-    del fields["body"]
-    return fields
+    return dict(zip(NewMessage._fields[1:], item[1:], strict=True))  # all but the body
 
 
 _open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()

@@ -164,14 +164,7 @@ class SendFuture:
         error = self.exception(timeout_s)
         if error is not None:
             raise error
-        outcome: Any = self.outcome
-        return Receipt(
-            self.batch.topic,
-            outcome.get("queue"),
-            outcome.get("offset"),
-            outcome["message_id"],
-            outcome.get("due_at_ms"),
-        )
+        return self._receipt()
 
     def get(self, timeout: float | None = None) -> Receipt:
         """result(), as kafka-python calls it."""
@@ -189,7 +182,17 @@ class SendFuture:
 
     def outcome_or_error(self) -> Receipt | CatmqError:
         """The receipt, or what the send ended with; waits for it."""
-        return self.exception() or self.result()
+        return self.exception() or self._receipt()
+
+    def _receipt(self) -> Receipt:
+        outcome: Any = self.outcome
+        return Receipt(
+            self.batch.topic,
+            outcome.get("queue"),
+            outcome.get("offset"),
+            outcome["message_id"],
+            outcome.get("due_at_ms"),
+        )
 
     def add_done_callback(self, callback: Callable[[SendFuture], object]) -> None:
         """Calls `callback(future)` when the send has ended: at once if it has, else in a sender's thread."""

@@ -49,10 +49,14 @@ class Running:
             self._say(f"stopped; sent {self._sent}, refused {self._failed}")
 
     def once(self) -> bool:
-        """Sends what is there now; whether all of it is sent. Raises LeaseLost if another relay works."""
-        holder = self._relay.claims.acquire()
-        if holder:
-            raise LeaseLost(holder)
+        """Sends what is there now; whether all of it is sent. Raises LeaseLost if another relay works.
+
+        Whether one works that has the lease is seen by waiting: a dead one does not renew it.
+        """
+        over_at = time.monotonic() + self._relay.claims.lease_s + 1.0
+        while holder := self._relay.claims.acquire():
+            if time.monotonic() > over_at or self._stop.wait(0.1):
+                raise LeaseLost(holder)
         done = Pass()
         try:
             while not self._stop.is_set():

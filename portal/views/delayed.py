@@ -1,0 +1,85 @@
+"""Delayed messages of a topic: what waits for its time, and taking one back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as lazy
+
+from messagestore import waiting
+from messagestore.waiting import WaitingMessage
+from portal import bodies, pages
+from portal.access import actor, may
+from portal.actions import Preview
+from portal.pages import Fact, to
+from portal.tables import Cell, Column, Empty, Text, code, long, plain, text, when
+from portal.views.topic_actions import TopicAction
+
+SHOWN = 50
+
+
+def delayed(request: HttpRequest, name: str) -> HttpResponse:
+    """What of a topic waits for its time."""
+    after = request.GET.get("after") or None
+    found = waiting.of_topic(topic=name, after=after, limit=SHOWN, actor=actor(request))
+    recalls = may(request, "produce", name)
+    columns = [
+        Column(_("Message")), Column(_("Due (UTC)")), Column(_("Key")), Column(_("Tag")),
+        Column(_("Size"), right=True), Column(_("Body")),
+    ]  # fmt: skip
+    if recalls:
+        columns.append(Column(_("Do")))
+    hint = Empty(_("Nothing waits for its time. Send something for later:"), f"catmq send {name} --delay 60s")
+    table = plain(columns, [_row(name, one, recalls=recalls) for one in found.messages], hint)
+    return pages.show(
+        request,
+        "delayed",
+        _("Delayed messages of %s") % name,
+        section="topics",
+        name=name,
+        live=True,
+        tiles=[Fact(_("Waiting"), found.count, kind="number")],
+        table=table,
+        following=f"?after={found.next}" if found.next else "",
+    )
+
+
+def _row(name: str, one: WaitingMessage, *, recalls: bool) -> Sequence[Cell]:
+    row = one.row
+    cells = [
+        code(one.message_id),
+        when(row.due_at_ms),
+        code(row.key),
+        text(row.tag),
+        Cell(len(row.body), "size"),
+        long(bodies.preview(row.body) or None),
+    ]
+    return [*cells, text(_("recall"), to("recall", name, one.message_id))] if recalls else cells
+
+
+class Recall(TopicAction):
+    """Takes a delayed message back."""
+
+    right = "produce"
+    danger = True
+    button = lazy("Take it back")
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Take %s back") % self.word("message_id")
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What it means."""
+        return Preview(effects=[_("It is deleted before it comes into its queue: no group reads it.")])
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Takes it back."""
+        waiting.recall(message_id=self.word("message_id"), actor=self.actor)
+        return _("Message %s was taken back.") % self.word("message_id")
+
+    def back(self) -> str:
+        """The topic's delayed messages."""
+        return to("delayed", self.name)

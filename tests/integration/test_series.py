@@ -1,0 +1,94 @@
+"""Series: counted in memory, added by the minute, rolled up, trimmed; and the lag that a job records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+
+from messagestore import lag, publish, subscriptions, topics
+from messagestore.messages import NewMessage
+from metadata import actors, groups, series, snapshot
+from metadata.clock import database_now
+from metadata.models import ConsumerGroupTopic, Sample
+
+ACTOR = actors.command("test")
+
+
+@pytest.fixture(autouse=True)
+def nothing_counted(metadata_db: None) -> Iterator[None]:
+    """What other tests counted in this process is not counted here."""
+    series._tally.take()
+    yield
+    series._tally.take()
+
+
+def test_what_processes_count_adds_up_in_the_row_of_the_minute() -> None:
+    for _ in range(3):
+        series.sent(topic_id=1, messages=2, bytes=20, errors=1)
+        series.pulled(topic_id=1, group_id=5, messages=4, bytes=40)
+        assert series.flush() == 2
+    assert series.flush() == 0
+    last = series.points(for_s=600, topic_id=1)[-1]
+    before = series.points(for_s=600, topic_id=1)[-2]  # the minute may have changed meanwhile
+    assert last.sent + before.sent == 6 and last.errors + before.errors == 3
+    assert last.pulled + before.pulled == 12 and last.sent_bytes + before.sent_bytes == 60
+
+
+def test_a_flush_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    series.sent(topic_id=1, messages=1, bytes=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(series, "database_now", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            series.flush()
+    series.sent(topic_id=1, messages=1, bytes=1)
+    series.flush()
+    assert sum(row.messages for row in Sample.objects.all()) == 2
+
+
+def test_minutes_are_summed_up_into_quarters_and_days_as_often_as_wanted() -> None:
+    day = series.start_of(database_now(), step_s=86_400) - timedelta(days=1)
+    for minute in range(45):
+        Sample.objects.create(at=day + timedelta(minutes=minute), topic_ref=1, messages=10, bytes=5)
+        Sample.objects.create(
+            at=day + timedelta(minutes=minute), topic_ref=1, group_ref=2, messages=1, lag=minute
+        )
+    for _ in range(2):
+        series.roll_up()
+        quarters = Sample.objects.filter(step_s=900, group_ref=0).order_by("at")
+        assert [(row.messages, row.bytes) for row in quarters] == [(150, 75)] * 3
+        assert [row.lag for row in Sample.objects.filter(step_s=900, group_ref=2).order_by("at")] == [
+            14,
+            29,
+            44,
+        ]
+        assert Sample.objects.get(step_s=86_400, group_ref=0).messages == 450
+
+
+def test_each_step_is_kept_for_its_time() -> None:
+    now = series.start_of(database_now(), step_s=60)
+    for step_s, kept_s in series.KEPT_S.items():
+        for age_s in (kept_s - 3600, kept_s + 3600):
+            Sample.objects.create(step_s=step_s, at=now - timedelta(seconds=age_s), topic_ref=1)
+    assert series.trim() == 3
+    assert Sample.objects.count() == 3
+
+
+def test_the_lag_of_every_subscription_is_recorded(make_node: Callable[..., str]) -> None:
+    make_node("main")
+    make_node("failure", kind="failure")
+    topics.create(name="orders", queues=2, actor=ACTOR)
+    for name in ("billing", "search"):
+        groups.create(name=name, actor=ACTOR)
+        start = "earliest" if name == "billing" else "latest"
+        subscriptions.create(group=name, topic="orders", start=start, actor=ACTOR)
+    snapshot.refresh()
+    sent = [NewMessage(body=b"x", key=str(n)) for n in range(20)]
+    publish.publish(topic="orders", messages=sent, batch_id=None, actor=ACTOR)
+    assert lag.record() >= 2
+    rows = ConsumerGroupTopic.objects.filter(topic__name="orders").order_by("group__name")
+    assert [row.lag for row in rows] == [20, 20]
+    assert all(row.lag_at is not None and (row.lag_ms or 0) >= 0 for row in rows)
+    group = groups.describe(name="billing", actor=ACTOR)
+    assert series.points(for_s=120, group_id=group.id)[-1].lag in (20, None)  # None: a new minute
