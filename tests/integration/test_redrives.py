@@ -167,9 +167,9 @@ def test_a_redrive_that_dies_goes_on_and_brings_each_message_back_once(
     redrives.request(group="billing", to=to, everything=True, actor=ME)
     with monkeypatch.context() as patch:
         patch.setattr(
-            module, step, moving.stop_at(2 if step in ("store", "publish") else 1, getattr(module, step))
+            module, step, failing.stop_at(2 if step in ("store", "publish") else 1, getattr(module, step))
         )
-        with suppress(moving.Stopped):
+        with suppress(failing.Stopped):
             drive()
     drive()
     assert listed() == []

@@ -139,8 +139,8 @@ def test_whoever_dies_between_failing_and_committing_loses_and_doubles_nothing(
     failing.send(b"a", b"b")
     first = failing.member("one")
     with monkeypatch.context() as patch:
-        patch.setattr(module, step, moving.stop_at(2 if step in TWICE else 1, getattr(module, step)))
-        with suppress(moving.Stopped):
+        patch.setattr(module, step, failing.stop_at(2 if step in TWICE else 1, getattr(module, step)))
+        with suppress(failing.Stopped):
             fail(first, queue, 0, 1)
             first.commit(queue, 2)
     consumers.leave(consumer=first.id, actor=ME)

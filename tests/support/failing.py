@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -92,3 +93,21 @@ def pull_copies(who: Instance, queue: int, offset: int = 0) -> PulledQueue:
 def forget_connections() -> None:
     """As a process that has just started."""
     connections.forget_all()
+
+
+class Stopped(BaseException):
+    """What a step raises where a process would die."""
+
+
+def stop_at(step: int, call: Callable[..., Any]) -> Callable[..., Any]:
+    """The call, except that its `step`-th use raises Stopped before it does anything (1 = the first)."""
+    used = 0
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        nonlocal used
+        used += 1
+        if used == step:
+            raise Stopped
+        return call(*args, **kwargs)
+
+    return wrapped

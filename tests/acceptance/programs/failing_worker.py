@@ -7,6 +7,7 @@ message that it could handle; whole lines, also when it is killed.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -28,7 +29,8 @@ class Work:
         seq = message.json()["seq"]
         if zlib.crc32(b"%d-%d" % (seq, message.attempt)) % 100 < self.percent:
             raise ValueError(f"event {seq} fails at attempt {message.attempt}")
-        line = json.dumps({"pid": os.getpid(), "seq": seq, "attempt": message.attempt})
+        place = {"queue": message.queue, "offset": message.offset}
+        line = json.dumps({"pid": os.getpid(), "seq": seq, "attempt": message.attempt, **place})
         os.write(self.log, line.encode() + b"\n")
 
 
@@ -36,6 +38,7 @@ def main() -> None:
     """Runs until SIGTERM."""
     group, topic, path, percent = sys.argv[1:]
     work = Work(path, percent)
+    logging.getLogger("catmq.consumer").setLevel(logging.CRITICAL)  # it fails on purpose
     with Consumer(group=group, topics=[topic]) as consumer:
         signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
         consumer.run(work.handle, threads=8)
