@@ -34,4 +34,5 @@ def handler500(request: HttpRequest) -> HttpResponse:
 
 
 def _is_of_a_program(request: HttpRequest) -> bool:
-    return request.path.startswith(PATHS)
+    """Browsers say that they take pages; a program that takes anything is told what it can read."""
+    return request.path.startswith(PATHS) or "text/html" not in request.headers.get("Accept", "")
