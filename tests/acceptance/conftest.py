@@ -16,7 +16,6 @@ from tests.support.mariadb import MariaDB
 from tests.support.pair import Pair
 from tests.support.server import Server
 
-
 collect_ignore_glob = ["programs/*"]  # processes of their own, some with settings of their own
 
 
