@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
@@ -32,11 +33,12 @@ from metadata.rules import routing
 from metadata.snapshot import QueueInfo, Snapshot, TopicInfo
 
 log = logging.getLogger(__name__)
-EVERY_S = 0.1
+EVERY_S = 0.05
 MOST = 500  # rows in one transaction
 MOST_BYTES = 1 << 20  # of bodies and headers in one transaction; a larger message goes alone
 PASS_S = 1.0  # a backlog is moved for so long before the lease is looked at again
-PACE = 10  # a look at what waits may take a tenth of the time
+PACE = 10  # a look at what waits may take a tenth of the time, …
+LOOKS = 8  # … counted by the quickest of the last ones: a busy machine makes some of them long
 RETRY_S = 1.0  # after a failure, for a queue
 LEASE_S = 3.0
 LEASE_EVERY_S = 1.0
@@ -72,6 +74,7 @@ class NodeMover:
         self._leads = False
         self._asked_at = float("-inf")
         self._not_before = float("-inf")
+        self._took: deque[float] = deque(maxlen=LOOKS)  # s
         self._resting: dict[int, float] = {}  # queue → when it is tried again (time.monotonic)
 
     def run_once(self) -> int:
@@ -113,7 +116,9 @@ class NodeMover:
             begun = time.monotonic()
             waiting = tables.delayed_queues(session)
             now = time.monotonic()
-            self._not_before = begun + PACE * (now - begun) if now - begun > EVERY_S / PACE else begun
+            self._took.append(now - begun)
+            pause_s = PACE * min(self._took)
+            self._not_before = begun + (pause_s if pause_s > EVERY_S else 0.0)
             late = sorted((due, queue) for queue, due in waiting.items() if due <= 0)
             due = [queue for _, queue in late if self._resting.get(queue, now) <= now]
             rows = {}
