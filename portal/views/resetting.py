@@ -144,13 +144,13 @@ class UndoReset(MoveOffsets):
 
 def _planned(found: Sequence[Move]) -> Table:
     columns = (
-        Column(_("Topic")), Column(_("Queue")), Column(_("Now"), right=True), Column(_("Then"), right=True),
+        Column(_("Topic")), Column(_("Queue")), Column(_("Asked for"), right=True),
+        Column(_("Now"), right=True), Column(_("Then"), right=True),
         Column(_("Repeated"), right=True), Column(_("Skipped"), right=True),
-        Column(_("Asked for"), right=True),
     )  # fmt: skip
     listed = [
-        (rows.topic(one.topic), text(one.queue), number(one.from_offset), number(one.to_offset),
-         number(one.repeated), number(one.skipped), number(one.asked))
+        (rows.topic(one.topic), text(one.queue), number(one.asked), number(one.from_offset),
+         number(one.to_offset), number(one.repeated), number(one.skipped))
         for one in found
     ]  # fmt: skip
     return plain(columns, listed, Empty(_("No queues.")))
