@@ -97,6 +97,18 @@ def test_dead_messages_are_dropped_for_good(queue: int, ada: Client) -> None:
     assert listed() == []
 
 
+def test_a_message_tells_what_became_of_it(queue: int, ada: Client) -> None:
+    (died,) = kill(queue, b"a")
+    failing.change(retries=2)
+    failing.send(b"b", b"c")
+    who = failing.member()
+    failing.fail(who, queue, 1, error="KeyError: later")
+    first, second, third = (text(ada.get(f"/messages/orders/{queue}-{n}")) for n in range(3))
+    assert "badge bad" in first and f"{DEAD}/of/{died}" in first
+    assert "waits for a retry" in second and "KeyError: later" in second
+    assert "not read yet" in third
+
+
 def test_a_delayed_message_is_taken_back(queue: int, ada: Client) -> None:
     (receipt,) = moving.delay("orders", b"later")
     page = carry_out(ada, f"/topics/orders/delayed/{receipt.message_id}")
