@@ -12,9 +12,9 @@ from django.test import Client
 from messagestore import connections, dead, redrives, resets, tables, waiting
 from messagestore.redrives import Redriver
 from messagestore.resets import Target
-from metadata import groups, keys, snapshot, subscriptions, topics
+from metadata import groups, job_runs, keys, reports, snapshot, subscriptions, topics
 from metadata import redrives as redrive_rows
-from metadata.models import AuditLog, OffsetMove, Redrive
+from metadata.models import AuditLog, OffsetMove, Redrive, Report
 from tests.support import failing, moving
 from tests.support.failing import ME
 from tests.support.forms import browser, carry_out, confirm, fields, filled, text
@@ -200,6 +200,28 @@ def test_limits_of_sending_are_set_and_taken_away(queue: int, ada: Client) -> No
     found = keys.named(name="till", actor=ME)
     assert (found.max_messages_per_s, found.max_bytes_per_s) == (None, 9)
     assert "9 bytes a second" in text(ada.get("/keys"))
+
+
+def test_a_report_is_made_shown_and_downloaded(queue: int, ada: Client) -> None:
+    failing.send(b"a", b"b")
+    page = text(carry_out(ada, "/create/report", name="volume", topic="orders"))
+    made = Report.objects.get()
+    assert (
+        "orders" in page and "Download as CSV" in page and f"/reports/{made.pk}" in text(ada.get("/reports"))
+    )
+    reports.keep(name="odd", engine="spark", settings={}, rows=[{"who": "=1+1"}], actor=ME)
+    answer = ada.get(f"/reports/{Report.objects.latest('id').pk}/csv")
+    assert answer.content == b"who\r\n'=1+1\r\n" and "attachment" in answer["Content-Disposition"]
+
+
+def test_a_run_of_a_job_is_asked_to_end(queue: int, ada: Client) -> None:
+    with pytest.raises(job_runs.Cancelled), job_runs.record("report_volume") as run:
+        carry_out(ada, f"/runs/{run.id}/cancel")
+        run.tell("counting", 3, 8)
+        page = text(ada.get("/jobs"))
+        assert "asked to end" in page and "counting: 3 of 8" in page and run.cancel_asked()
+        raise job_runs.Cancelled
+    assert "cancelled" in text(ada.get("/jobs"))
 
 
 def test_two_people_who_change_different_settings_both_get_theirs(queue: int, ada: Client) -> None:

@@ -11,7 +11,9 @@ from django.urls import URLPattern, reverse
 
 from messagestore import publish, resets, subscriptions, topics
 from messagestore.messages import NewMessage
-from metadata import actors, groups, snapshot, users
+from metadata import actors, groups, reports, snapshot, users
+from metadata.clock import database_now
+from metadata.models import JobRun
 from portal.urls import urlpatterns
 from tests.support.forms import browser
 
@@ -24,7 +26,7 @@ READS = (
 ADMIN = (
     "nodes", "node", "node-register", "node-test", "node-settings", "node-delete", "broker-state",
     "broker-forget", "job-run", "keys", "key-create", "key-limits", "key-delete", "users", "user-create",
-    "user", "settings", "checks",
+    "user", "settings", "checks", "run-cancel", "reports", "report-make", "report", "report-csv",
 )  # fmt: skip
 NAMES = {
     "gro": "billing",
@@ -58,7 +60,14 @@ def world(make_node: Callable[..., str]) -> dict[str, object]:
     assert isinstance(receipt, publish.Receipt)
     (move,) = resets.reset(group="billing", topic="orders", target=resets.Target("latest"), actor=ACTOR)
     words = {"topic": "orders", "group": "billing", "reset": move.reset}
-    return {**words, "queue": queue, "message_id": receipt.message_id}
+    return {**words, "queue": queue, "message_id": receipt.message_id, **kept()}
+
+
+def kept() -> dict[str, object]:
+    """A report, and a run of a job that is under way."""
+    made = reports.keep(name="volume", engine="direct", settings={}, rows=[{"topic": "orders"}], actor=ACTOR)
+    run = JobRun.objects.create(name="report_volume", started_at=database_now())
+    return {"number_": made, "run": run.pk}
 
 
 def url_of(page: URLPattern, world: dict[str, object]) -> str:
