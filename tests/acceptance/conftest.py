@@ -16,6 +16,8 @@ from tests.support.mariadb import MariaDB
 from tests.support.pair import Pair
 from tests.support.server import Server
 
+collect_ignore_glob = ["programs/*"]  # processes of their own, some with settings of their own
+
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
