@@ -5,10 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
+from django import forms
+from django.contrib import messages
 from django.contrib.auth.decorators import login_required
+from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from django.utils.translation import gettext as _
 
 from metadata import access, users
 from metadata.actors import Actor
@@ -16,6 +21,7 @@ from metadata.actors import Actor
 View = Callable[..., HttpResponseBase]
 THEMES = ("auto", "light", "dark")
 THEME_COOKIE = "theme"
+MOST_KEPT = 1500  # characters of a form that may stand in a URL
 
 
 def for_people(view: View) -> View:
@@ -26,7 +32,41 @@ def for_people(view: View) -> View:
         request.actor = actor_of(request)  # type: ignore[attr-defined]  # read by actor()
         return view(request, *args, **words)
 
-    return login_required(seen)
+    with_login = login_required(seen)
+
+    @functools.wraps(view)
+    def asked(request: HttpRequest, *args: Any, **words: Any) -> HttpResponseBase:
+        if request.method == "POST" and not request.user.is_authenticated:
+            return _back_to_form(request, getattr(view, "view_class", None))
+        return with_login(request, *args, **words)
+
+    return asked
+
+
+def _back_to_form(request: HttpRequest, action: Any) -> HttpResponseBase:
+    """The login, and then the form again: the session ended while it was filled in."""
+    messages.warning(
+        request,
+        _("You were logged out meanwhile; nothing was done. Passwords and long texts must be typed again."),
+    )
+    form: type[forms.Form] = getattr(action, "form_class", forms.Form)
+    typed = urlencode(_typed(request, form))
+    return redirect_to_login(f"{request.path}?{typed}" if 0 < len(typed) <= MOST_KEPT else request.path)
+
+
+def _typed(request: HttpRequest, form: type[forms.Form]) -> dict[str, str]:
+    """What may stand in a URL of the fields that were sent: no passwords, no texts of messages."""
+    kept = {}
+    for name, field in form.base_fields.items():
+        widget = field.widget
+        if widget.is_hidden or isinstance(widget, forms.PasswordInput | forms.Textarea):
+            continue
+        value = widget.value_from_datadict(request.POST, request.FILES, name)
+        if isinstance(value, bool):
+            kept[name] = "on" if value else ""
+        elif isinstance(value, str):
+            kept[name] = value
+    return kept
 
 
 def actor_of(request: HttpRequest) -> Actor:

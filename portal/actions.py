@@ -2,26 +2,29 @@
 
 GET shows the form. A POST checks it and shows what would happen, changing nothing. Only a POST that confirms
 calls the verb, which checks rights again and writes the audit row. So nothing happens by a link, a reload or
-a form of another site, and whatever is dangerous shows its effect first.
+a form of another site, whatever is dangerous shows its effect first, and a double click acts once (once.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import messages
+from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
+from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 from django.views import View
 
 from metadata import access
 from metadata.actors import Actor
-from metadata.errors import CatmqError, Forbidden, MetadataUnavailable
-from portal import errors, pages
+from metadata.errors import CatmqError, Conflict, Forbidden, Invalid, MetadataUnavailable, NotFound
+from portal import errors, once, pages
 from portal.access import actor
 from portal.tables import Table, Text
 
@@ -90,8 +93,12 @@ class Action(View):
         return {}
 
     def dispatch(self, request: HttpRequest, *args: Any, **words: Any) -> HttpResponseBase:
-        """Nobody gets further without the right."""
+        """Nobody gets further without the right; who sends a form twice is told what the first did."""
         self.actor = actor(request)
+        if request.method == "POST" and once.is_numbered(request):
+            earlier = once.earlier(request)
+            if earlier is not None:
+                return self._told(earlier)
         access.require(self.actor, self.right, self.target(), what=self.what)
         return super().dispatch(request, *args, **words)
 
@@ -106,15 +113,33 @@ class Action(View):
         form = self.form_class(request.POST)
         if not form.is_valid():
             return self._show(form, status=400)
-        if request.POST.get("confirmed") != "yes":
+        if request.POST.get("confirmed") != "yes" or not once.is_numbered(request):
             return self._ask(form)
+        if not once.claim(request):
+            return self._told(once.Earlier("", ""))
+        return self._act(form)
+
+    def _act(self, form: forms.Form) -> HttpResponse:
         try:
             said = self.run(form.cleaned_data)
-        except (Forbidden, MetadataUnavailable):
-            raise
         except CatmqError as error:
+            if isinstance(error, Forbidden | MetadataUnavailable):
+                raise
+            if isinstance(error, Invalid | Conflict | NotFound):  # after others it is not known
+                once.give_back(self.request)
             return self._refuse(form, error)
-        return self.done(said)
+        answer = self.done(said)
+        with suppress(DatabaseError):
+            once.tell(self.request, said=str(said), url=answer.get("Location", self.back()))
+        return answer
+
+    def _told(self, earlier: once.Earlier) -> HttpResponse:
+        if earlier.said:
+            said = _("This form was sent more than once; it was carried out once: %s") % earlier.said
+        else:
+            said = _("This form was sent before, and is being carried out; or how it ended is not known.")
+        messages.info(self.request, said)
+        return HttpResponseRedirect(earlier.url or self.back())
 
     def done(self, said: Text) -> HttpResponse:
         """After the deed: back to where its effect is seen, so that a reload repeats nothing."""
@@ -123,13 +148,17 @@ class Action(View):
 
     def _ask(self, form: forms.Form) -> HttpResponse:
         form.is_valid()
+        return self._ask_about(form, shown=form)
+
+    def _ask_about(self, form: forms.Form, *, shown: forms.Form, status: int = 200) -> HttpResponse:
+        """What a form would do; `shown` is the one to be confirmed."""
         try:
             preview = self.preview(form.cleaned_data)
         except (Forbidden, MetadataUnavailable):
             raise
         except CatmqError as error:
             return self._refuse(form, error)
-        return self._show(form, preview=preview)
+        return self._show(shown, preview=preview, status=status)
 
     def _refuse(self, form: forms.Form, error: CatmqError) -> HttpResponse:
         named = [one for one in error.errors if one.field in form.fields]
@@ -147,6 +176,7 @@ class Action(View):
             status=status,
             form=form,
             preview=preview,
+            once=once.number() if preview else "",
             section=self.section,
             back=self.back(),
             button=self.button,

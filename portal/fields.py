@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
 from portal.actions import Preview
-from portal.tables import Column, Empty, code, plain, text
+from portal.tables import Column, Empty, Text, code, plain, text
 from portal.templatetags.shapes import DASH
 
 
@@ -30,6 +30,25 @@ class PeopleFields(forms.Form):
     )
 
 
+class RateFields(forms.Form):
+    """How much may be sent."""
+
+    max_messages_per_s = forms.IntegerField(
+        label=lazy("At most, messages a second"),
+        required=False,
+        min_value=1,
+        max_value=1_000_000_000,
+        help_text=lazy("Over all brokers; empty: no limit."),
+    )
+    max_bytes_per_s = forms.IntegerField(
+        label=lazy("At most, bytes a second"),
+        required=False,
+        min_value=1,
+        max_value=1 << 50,
+        help_text=lazy("Of bodies and headers, over all brokers; empty: no limit."),
+    )
+
+
 def given(fields: Mapping[str, Any], *, without: Collection[str] = ()) -> dict[str, Any]:
     """A form's fields as settings of a verb."""
     return {name: value for name, value in fields.items() if name not in without}
@@ -40,7 +59,7 @@ def changes(form: type[forms.Form], before: Mapping[str, Any], after: Mapping[st
     columns = (Column(_("Setting")), Column(_("Now")), Column(_("Then")))
     labels = form.base_fields
     rows = [
-        (text(labels[name].label), code(_shown(before.get(name))), code(_shown(value)))
+        (text(labels[name].label), code(shown(before.get(name))), code(shown(value)))
         for name, value in after.items()
         if before.get(name) != value
     ]
@@ -49,5 +68,21 @@ def changes(form: type[forms.Form], before: Mapping[str, Any], after: Mapping[st
     return Preview(table=plain(columns, rows, Empty(_("Nothing changes."))))
 
 
-def _shown(value: Any) -> Any:
-    return DASH if value in (None, "") else value
+def shown(value: Any) -> Any:
+    """A setting as people read it."""
+    if isinstance(value, bool):
+        return _("yes") if value else _("no")
+    return written(value) if value not in (None, "", []) else DASH
+
+
+def written(value: Any) -> Any:
+    """A setting as it is typed: a list with commas."""
+    return ", ".join(map(str, value)) if isinstance(value, list) else value
+
+
+def numbers(words: str, message: Text) -> list[int]:
+    """Whole numbers, separated by commas or blanks. Raises ValidationError."""
+    found = words.replace(",", " ").split()
+    if not all(word.isascii() and word.isdigit() and len(word) < 19 for word in found):
+        raise forms.ValidationError(str(message))
+    return [int(word) for word in found]

@@ -24,6 +24,7 @@ WORDS: dict[str, tuple[Text, str]] = {
     "running": (gettext_lazy("running"), "ok"),
     "stopped": (gettext_lazy("stopped"), "warn"),
     "failed": (gettext_lazy("failed"), "bad"),
+    "cancelled": (gettext_lazy("cancelled"), "warn"),
     "done": (gettext_lazy("done"), "ok"),
     "in": (gettext_lazy("in"), "ok"),
     "out": (gettext_lazy("pulled out"), "warn"),

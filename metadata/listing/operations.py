@@ -13,7 +13,7 @@ from metadata.actors import Actor
 from metadata.clock import ms
 from metadata.listing.pages import Listed, Manner, Wanted, select
 from metadata.listing.topics import check_look
-from metadata.models import Alarm, AuditLog, JobRun
+from metadata.models import Alarm, AuditLog, JobRun, Report
 from metadata.transactions import reachable
 
 AUDIT = Manner(
@@ -24,6 +24,7 @@ ALARMS = Manner(
     sorts={"at": "last_at", "kind": "kind", "name": "name"},
     default="-at",
 )
+REPORTS = Manner(search_in=("name", "engine"), sorts={"at": "id", "name": "name"}, default="-at")
 RUNS = Manner(search_in=("name", "detail", "state"), sorts={"at": "id", "name": "name"}, default="-at")
 
 
@@ -58,14 +59,34 @@ class AlarmRow:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run of a job; `count` is how many things it did."""
+    """A run of a job; `count` is how many things it did. `cancelling`: it was asked to end.
 
+    `stage`, `done` and `total` say where a long one is, as far as it tells; `total` is 0 where
+    that is not known.
+    """
+
+    id: int
     name: str
     state: str
     started_at_ms: int
     took_ms: int | None
     count: int | None
     detail: str
+    cancelling: bool
+    stage: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportItem:
+    """A report in a list; `settings` say what was asked for, `engine` what made it."""
+
+    id: int
+    name: str
+    engine: str
+    made_at_ms: int
+    settings: Mapping[str, Any]
 
 
 def audit(*, wanted: Wanted, actor: Actor, name: str = "") -> Listed[AuditRow]:
@@ -114,6 +135,14 @@ def runs(*, wanted: Wanted, actor: Actor) -> Listed[RunRow]:
     return Listed(tuple(map(_run, found)), total, page, pages)
 
 
+def reports(*, wanted: Wanted, actor: Actor) -> Listed[ReportItem]:
+    """Reports, the latest first. Needs `admin` on everything, because they tell of every topic."""
+    access.require(actor, "admin", "*", what="report")
+    found, total, page, pages = select(Report.objects.all(), wanted=wanted, manner=REPORTS)
+    items = [ReportItem(row.pk, row.name, row.engine, ms(row.made_at), row.settings) for row in found]
+    return Listed(tuple(items), total, page, pages)
+
+
 def last_runs(*, actor: Actor) -> dict[str, RunRow]:
     """The last run of each job, by name."""
     check_look(actor)
@@ -126,4 +155,16 @@ def last_runs(*, actor: Actor) -> dict[str, RunRow]:
 
 def _run(row: JobRun) -> RunRow:
     took = ms(row.finished_at) - ms(row.started_at) if row.finished_at else None
-    return RunRow(row.name, row.state, ms(row.started_at), took, row.count, row.detail)
+    return RunRow(
+        id=row.pk,
+        name=row.name,
+        state=row.state,
+        started_at_ms=ms(row.started_at),
+        took_ms=took,
+        count=row.count,
+        detail=row.detail,
+        cancelling=row.cancel_asked,
+        stage=row.stage,
+        done=row.done,
+        total=row.total,
+    )

@@ -10,22 +10,47 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
 from messagestore import waiting
-from messagestore.waiting import WaitingMessage
-from portal import bodies, pages
+from messagestore.waiting import Waiting, WaitingMessage
+from metadata.actors import Actor
+from metadata.errors import NodeUnavailable
+from portal import bodies, outages, pages
 from portal.access import actor, may
 from portal.actions import Preview
 from portal.pages import Fact, to
-from portal.tables import Cell, Column, Empty, Text, code, long, plain, text, when
+from portal.tables import Cell, Column, Empty, Table, Text, code, long, plain, text, when
 from portal.views.topic_actions import TopicAction
 
 SHOWN = 50
 
 
 def delayed(request: HttpRequest, name: str) -> HttpResponse:
-    """What of a topic waits for its time."""
-    after = request.GET.get("after") or None
-    found = waiting.of_topic(topic=name, after=after, limit=SHOWN, actor=actor(request))
-    recalls = may(request, "produce", name)
+    """What of a topic waits for its time, and which nodes do not tell."""
+    found, missing = _asked(name, request.GET.get("after") or None, actor(request))
+    return pages.show(
+        request,
+        "delayed",
+        _("Delayed messages of %s") % name,
+        status=200 if found else 503,
+        section="topics",
+        name=name,
+        live=True,
+        missing=missing,
+        tiles=[Fact(_("Waiting"), found.count if found else None, kind="number")],
+        table=_table(name, found, known=not missing, recalls=may(request, "produce", name)),
+        following=f"?after={found.next}" if found and found.next else "",
+    )
+
+
+def _asked(name: str, after: str | None, who: Actor) -> tuple[Waiting | None, list[str]]:
+    try:
+        found = waiting.of_topic(topic=name, after=after, limit=SHOWN, actor=who)
+    except NodeUnavailable as error:
+        return None, [error.detail]
+    gone = outages.offline(topic=name)
+    return found, [_("Node %s is offline: what waits there is missing.") % node for node in gone]
+
+
+def _table(name: str, found: Waiting | None, *, known: bool, recalls: bool) -> Table:
     columns = [
         Column(_("Message")), Column(_("Due (UTC)")), Column(_("Key")), Column(_("Tag")),
         Column(_("Size"), right=True), Column(_("Body")),
@@ -33,18 +58,9 @@ def delayed(request: HttpRequest, name: str) -> HttpResponse:
     if recalls:
         columns.append(Column(_("Do")))
     hint = Empty(_("Nothing waits for its time. Send something for later:"), f"catmq send {name} --delay 60s")
-    table = plain(columns, [_row(name, one, recalls=recalls) for one in found.messages], hint)
-    return pages.show(
-        request,
-        "delayed",
-        _("Delayed messages of %s") % name,
-        section="topics",
-        name=name,
-        live=True,
-        tiles=[Fact(_("Waiting"), found.count, kind="number")],
-        table=table,
-        following=f"?after={found.next}" if found.next else "",
-    )
+    messages = found.messages if found else ()
+    rows = [_row(name, one, recalls=recalls) for one in messages]
+    return plain(columns, rows, hint if known else Empty(_("What waits is not known.")))
 
 
 def _row(name: str, one: WaitingMessage, *, recalls: bool) -> Sequence[Cell]:

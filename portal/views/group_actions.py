@@ -11,7 +11,8 @@ from django.utils.translation import gettext_lazy as lazy
 
 from metadata import groups, rebalance
 from portal.actions import Action, Preview
-from portal.fields import PeopleFields, changes, given
+from portal.editing import Edit, EditFields
+from portal.fields import PeopleFields, given
 from portal.pages import to
 from portal.tables import Column, Empty, Text, badge, plain, text
 from portal.views.topic_actions import Confirm
@@ -55,6 +56,10 @@ class NewGroup(GroupSettings):
         ),
     )
     field_order: Iterable[str] | None = ("name", "mode", *SETTINGS)
+
+
+class EditGroup(EditFields, GroupSettings):
+    """Settings of a group that exists."""
 
 
 class GroupAction(Action):
@@ -107,27 +112,23 @@ class CreateGroup(Action):
         return _("Group %s is ready.") % str(fields["name"])
 
 
-class ChangeGroup(GroupAction):
+class ChangeGroup(Edit, GroupAction):
     """Changes settings."""
 
-    form_class = GroupSettings
+    form_class = EditGroup
 
     def heading(self) -> Text:
         """The page's title."""
         return _("Settings of %s") % self.name
 
-    def initial(self) -> dict[str, Any]:
+    def now(self) -> dict[str, Any]:
         """The settings as they are."""
         view = groups.describe(name=self.name, actor=self.actor)
         return {field: getattr(view, field) for field in GroupSettings.base_fields}
 
-    def preview(self, fields: dict[str, Any]) -> Preview:
-        """What changes."""
-        return changes(GroupSettings, self.initial(), given(fields))
-
-    def run(self, fields: dict[str, Any]) -> Text:
+    def save(self, changed: dict[str, Any]) -> Text:
         """Changes them."""
-        groups.update(name=self.name, settings=given(fields), actor=self.actor)
+        groups.update(name=self.name, settings=changed, actor=self.actor)
         return _("The settings of %s were changed.") % self.name
 
 

@@ -34,6 +34,7 @@ from portal.tables import (
     wanted,
     when,
 )
+from portal.views import resetting
 
 HOUR_S = 3600
 
@@ -93,6 +94,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         lags=charts.lags(points),
         matrices=_matrices(view, offsets, manages),
         members=_members(view),
+        moves=resetting.latest(group=name, manages=manages, actor=actor(request)),
         facts=_facts(view),
         away=any(one.head is None for one in offsets),
         manages=manages,

@@ -17,6 +17,8 @@ from metadata.pages import Window
 from portal import pages
 from portal.access import actor
 from portal.actions import Action, Preview
+from portal.editing import Edit, EditFields
+from portal.fields import RateFields
 from portal.pages import Link, to
 from portal.tables import Cell, Column, Empty, Text, code, listed, text, wanted, when
 from portal.views.topic_actions import Confirm
@@ -36,7 +38,14 @@ def keys_list(request: HttpRequest) -> HttpResponse:
     access.require(actor(request), "admin", "*", what="key")
     window = Window(search=wanted(request).search, limit=MOST)
     found = keys.page(window=window, actor=actor(request)).items
-    columns = (Column(_("Key")), Column(_("Rights")), Column(_("Created (UTC)")), Column(_("Change")))
+    columns = (
+        Column(_("Key")),
+        Column(_("Rights")),
+        Column(_("Limits")),
+        Column(_("Created (UTC)")),
+        Column(_("Change")),
+        Column(_("Revoke")),
+    )
     hint = Empty(_("No key is here, or none fits the search."), "python manage.py create_api_key --help")
     table = listed(request, columns, Listed(found, len(found), 1, 1), row=_row, empty=hint)
     actions = [Link(_("Create a key"), to("key-create"))]
@@ -47,9 +56,20 @@ def _row(one: KeyView) -> Sequence[Cell]:
     return (
         code(one.name),
         text(in_words(one.rights)),
+        text(_limits(one)),
         when(one.created_at_ms),
+        text(_("limits"), to("key-limits", one.name)),
         text(_("revoke"), to("key-delete", one.name)),
     )
+
+
+def _limits(one: KeyView) -> str | None:
+    found = []
+    if one.max_messages_per_s is not None:
+        found.append(_("%d messages a second") % one.max_messages_per_s)
+    if one.max_bytes_per_s is not None:
+        found.append(_("%d bytes a second") % one.max_bytes_per_s)
+    return ", ".join(found) or None
 
 
 def in_words(rights: Mapping[str, Sequence[str]]) -> str:
@@ -77,7 +97,7 @@ def rights_of(fields: Mapping[str, Any]) -> dict[str, list[str]]:
     return {right: patterns for right, patterns in found.items() if patterns}
 
 
-class NewKey(RightsFields):
+class NewKey(RateFields, RightsFields):
     """A key to be made."""
 
     name = forms.CharField(label=lazy("Name"), max_length=100)
@@ -117,7 +137,10 @@ class CreateKey(KeyAction):
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Makes it."""
-        view, self.secret = keys.create(name=fields["name"], rights=rights_of(fields), actor=self.actor)
+        limits = {name: fields[name] for name in RateFields.base_fields}
+        view, self.secret = keys.create(
+            name=fields["name"], rights=rights_of(fields), settings=limits, actor=self.actor
+        )
         return _("Key %s was made.") % view.name
 
     def done(self, said: Text) -> HttpResponse:
@@ -125,6 +148,30 @@ class CreateKey(KeyAction):
         return pages.show(
             self.request, "new_key", str(said), section="keys", secret=self.secret, back=self.back()
         )
+
+
+class KeyLimits(EditFields, RateFields):
+    """How much a key that exists may send."""
+
+
+class LimitKey(Edit, KeyAction):
+    """Changes how much a key may send."""
+
+    form_class = KeyLimits
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Limits of key %s") % self.word("name")
+
+    def now(self) -> dict[str, Any]:
+        """The limits as they are."""
+        view = keys.named(name=self.word("name"), actor=self.actor)
+        return {name: getattr(view, name) for name in RateFields.base_fields}
+
+    def save(self, changed: dict[str, Any]) -> Text:
+        """Changes them."""
+        keys.update(name=self.word("name"), settings=changed, actor=self.actor)
+        return _("The limits of key %s were changed.") % self.word("name")
 
 
 class DeleteKey(KeyAction):

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as lazy
 
-from messagestore import browse, search, topics
+from messagestore import browse, search, topics, traces
 from messagestore.browse import Browsed
 from messagestore.messages import StoredMessage, Wanted
 from messagestore.search import Found, Times
 from messagestore.topics import TopicState
+from messagestore.traces import Trace
 from metadata.actors import Actor
 from metadata.errors import CatmqError, Forbidden, Invalid, MetadataUnavailable
 from metadata.listing import topics as listing
 from metadata.listing.pages import Wanted as Window
-from portal import bodies, pages
+from portal import bodies, pages, rows
 from portal.access import actor, may
 from portal.pages import Fact, Link, to
-from portal.tables import Cell, Column, Empty, Table, code, long, plain, text, when
+from portal.tables import Cell, Column, Empty, Table, Text, badge, code, long, number, plain, text, when
 from portal.templatetags.shapes import size
 
 SHOWN = 50  # messages on a page
@@ -29,6 +31,12 @@ WORDS = ("topic", "queue", "offset", "key", "tag", "trace_id", "contains", "minu
 CARRIED = ("key", "tag", "trace_id", "contains", "minutes")
 MOST_TOPICS = 500  # offered while typing
 MOST_NUMBER = 1 << 62
+TRACES: dict[str, tuple[Text, str]] = {
+    "unread": (lazy("not read yet"), "warn"),
+    "read": (lazy("read"), "ok"),
+    "waiting": (lazy("waits for a retry"), "warn"),
+    "dead": (lazy("dead"), "bad"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +207,29 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
         headers=sorted((one.headers or {}).items()),
         body=body,
         masked=found.masked,
+        traces=_traces(topic, one, actor(request)),
         actions=actions,
     )
+
+
+def _traces(topic: str, one: StoredMessage, who: Actor) -> Table:
+    found = traces.of_message(topic=topic, queue=one.queue, offset=one.offset, actor=who)
+    columns = (
+        Column(_("Group")), Column(_("State")), Column(_("Failures"), right=True),
+        Column(_("Due or died (UTC)")), Column(_("Error")),
+    )  # fmt: skip
+    hint = Empty(_("No group shares the queues of this topic."), f"catmq subscribe GROUP {topic}")
+    return plain(columns, [_trace(each) for each in found], hint)
+
+
+def _trace(one: Trace) -> Sequence[Cell]:
+    label, tone = TRACES[one.state]
+    if one.partly and one.state == "read":
+        label = _("read; perhaps it waits for a retry")
+    error = long(one.error or None)
+    if one.dead_id:
+        error = replace(error, href=to("dead", one.group, one.dead_id))
+    return (rows.group(one.group), badge(label, tone), number(one.attempt), when(one.at_ms), error)
 
 
 def _facts(one: StoredMessage, topic: str, body: bodies.Body, *, masked: bool) -> list[Fact]:

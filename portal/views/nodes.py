@@ -17,7 +17,7 @@ from metadata.errors import CatmqError, NodeUnavailable
 from metadata.listing.pages import Listed
 from metadata.nodes import NodeView
 from metadata.pages import Window
-from portal import pages, rows
+from portal import outages, pages, rows
 from portal.access import actor
 from portal.actions import Action, NoFields, Preview
 from portal.fields import changes, given
@@ -34,7 +34,7 @@ def nodes_list(request: HttpRequest) -> HttpResponse:
     access.require(actor(request), "admin", "*", what="node")
     window = Window(search=wanted(request).search, limit=MOST)
     found = node_rows.page(window=window, actor=actor(request)).items
-    latencies, away = nodes.latencies(), set(connections.away())
+    latencies, away = nodes.latencies(), set(outages.silent())
     columns = (
         Column(_("Node")),
         Column(_("State")),

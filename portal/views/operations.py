@@ -76,14 +76,17 @@ def _alarm(row: AlarmRow) -> Sequence[Cell]:
 def jobs(request: HttpRequest) -> HttpResponse:
     """Schedules with their last runs, and all runs."""
     found = listing.runs(wanted=wanted(request), actor=actor(request))
-    columns = (
+    columns = [
         Column(_("Started (UTC)"), "at"),
         Column(_("Job"), "name"),
         Column(_("State")),
         Column(_("Took"), right=True),
         Column(_("Did"), right=True),
         Column(_("Detail")),
-    )
+    ]
+    cancels = may(request, "admin")
+    if cancels:
+        columns.append(Column(_("Cancel")))
     hint = Empty(
         _("No job has run yet, or none fits the search. Does a worker run?"), "python manage.py qcluster"
     )
@@ -94,20 +97,35 @@ def jobs(request: HttpRequest) -> HttpResponse:
         section="jobs",
         live=True,
         schedules=_schedules(request),
-        table=listed(request, columns, found, row=_run, empty=hint),
+        table=listed(request, columns, found, row=lambda row: _run(row, cancels=cancels), empty=hint),
         query=request.GET.get("q", ""),
     )
 
 
-def _run(row: RunRow) -> Sequence[Cell]:
-    return (
+def _run(row: RunRow, *, cancels: bool) -> Sequence[Cell]:
+    cells = (
         when(row.started_at_ms),
         code(row.name),
         rows.state(row.state),
         lasting(row.took_ms),
         number(row.count),
-        long(row.detail[:MOST_SHOWN] or None),
+        long(_where(row)[:MOST_SHOWN] or None),
     )
+    if not cancels:
+        return cells
+    if row.cancelling or row.state != "running":
+        return (*cells, text(_("asked to end") if row.cancelling else None))
+    return (*cells, text(_("cancel"), to("run-cancel", row.id)))
+
+
+def _where(row: RunRow) -> str:
+    """How a run ended, or how far it is."""
+    if row.state != "running" or not row.stage:
+        return row.detail
+    if not row.total:
+        return row.stage
+    words = {"stage": row.stage, "done": row.done, "total": row.total}
+    return str(_("%(stage)s: %(done)d of %(total)d") % words)
 
 
 def _schedules(request: HttpRequest) -> Table:
@@ -170,6 +188,39 @@ class RunJob(Action):
         """Asks for it."""
         job_runs.ask(name=self.word("name"), actor=self.actor)
         return _("Job %s was asked for; it runs as soon as a worker is free.") % self.word("name")
+
+
+class CancelRun(Action):
+    """Asks a run of a job to end."""
+
+    right = "admin"
+    what = "job"
+    section = "jobs"
+    danger = True
+    button = lazy("Ask it to end")
+
+    def target(self) -> str:
+        """Jobs are for whoever may do everything."""
+        return "*"
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Cancel run %d") % int(self.kwargs["run"])
+
+    def back(self) -> str:
+        """The jobs."""
+        return to("jobs")
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What that means."""
+        return Preview(
+            effects=[_("A long job looks for this now and then and ends; a short one ends by itself before.")]
+        )
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Asks."""
+        job_runs.cancel(id=self.kwargs["run"], actor=self.actor)
+        return _("The run was asked to end.")
 
 
 def audit(request: HttpRequest) -> HttpResponse:

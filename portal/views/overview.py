@@ -8,12 +8,12 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from messagestore import connections, nodes, suspects
+from messagestore import nodes, suspects
 from metadata import brokers, series, snapshot
 from metadata.actors import Actor
 from metadata.listing import overview as listing
 from metadata.listing.overview import Overview
-from portal import charts, pages, rows
+from portal import charts, outages, pages, rows
 from portal.access import actor, may
 from portal.pages import Fact, to
 from portal.tables import Column, Empty, Table, Text, plain
@@ -54,7 +54,7 @@ def overview(request: HttpRequest) -> HttpResponse:
 
 def _tiles(known: Overview, now: tuple[float, float], who: Actor, admin: bool) -> list[Fact]:
     all_nodes = snapshot.current().nodes
-    away = len(connections.away())
+    away = len(outages.silent()) + len(outages.offline())
     alive = [one for one in brokers.listed(actor=who) if one.alive]
     node_tone = "bad" if away else "ok"
     return [
@@ -115,7 +115,11 @@ def _words(alarm: object) -> dict[str, str]:
 
 
 def _of_nodes(href: str) -> list[Problem]:
-    found = [Problem("bad", _("Node %s does not answer.") % name, href) for name in connections.away()]
+    found = [Problem("bad", _("Node %s does not answer.") % name, href) for name in outages.silent()]
+    found += [
+        Problem("warn", _("Node %s is offline: what is on it is neither read nor written.") % name, href)
+        for name in outages.offline()
+    ]
     found += [
         Problem("bad", _("Node %(name)s is barred: %(why)s") % {"name": name, "why": why}, href)
         for name, why in nodes.barred().items()

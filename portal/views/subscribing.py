@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from django import forms
@@ -10,10 +11,15 @@ from django.utils.translation import gettext_lazy as lazy
 
 from messagestore import subscriptions
 from metadata import subscriptions as subscription_rows
+from metadata.rules.delivery import SEPARATOR
 from portal.actions import NoFields, Preview
-from portal.fields import changes, given
+from portal.editing import Edit, EditFields
+from portal.fields import numbers
 from portal.tables import Text
 from portal.views.group_actions import GroupAction
+
+CLIENT_DECIDES = lazy("Empty: the client decides.")
+MOST_DELAY_S = 365 * 86_400
 
 
 class Subscribing(forms.Form):
@@ -26,20 +32,95 @@ class Subscribing(forms.Form):
     )
 
 
-class SubscriptionSettings(forms.Form):
-    """Which of a subscription is read."""
+class SubscriptionSettings(EditFields):
+    """What of a topic a group reads, when and how often it gets a message, and how it handles them."""
 
     stopped = forms.BooleanField(label=lazy("Stop reading this topic"), required=False)
     stopped_queues = forms.CharField(
         label=lazy("Queues not to read"), required=False, help_text=lazy("Ids, separated by commas.")
     )
+    tags = forms.CharField(
+        label=lazy("Tags"),
+        required=False,
+        max_length=1000,
+        help_text=lazy("Only messages with one of these tags, such as new || paid; empty: all."),
+    )
+    delay_s = forms.IntegerField(
+        label=lazy("Delay, s"),
+        min_value=0,
+        max_value=MOST_DELAY_S,
+        help_text=lazy("A message is served so long after it was stored."),
+    )
+    ordered = forms.BooleanField(
+        label=lazy("Keep the order"),
+        required=False,
+        help_text=lazy("A failing message holds its queue until its retries are used up."),
+    )
+    retries = forms.IntegerField(
+        label=lazy("Retries"),
+        min_value=0,
+        max_value=1000,
+        help_text=lazy("After the first delivery; then the message is dead."),
+    )
+    retry_delays_s = forms.CharField(
+        label=lazy("Pauses before the retries, s"),
+        max_length=1000,
+        help_text=lazy("Separated by commas: before the first retry, the second, …; the last repeats."),
+    )
+    dead_days = forms.IntegerField(label=lazy("Dead messages kept, days"), min_value=1, max_value=3650)
+    handler_timeout_ms = forms.IntegerField(
+        label=lazy("Limit of a handler, ms"),
+        required=False,
+        min_value=100,
+        max_value=86_400_000,
+        help_text=lazy("Empty: no limit."),
+    )
+    breaker_failures = forms.IntegerField(
+        label=lazy("Pause after so many failures in a row"),
+        required=False,
+        min_value=1,
+        max_value=1_000_000,
+        help_text=lazy("Empty: never."),
+    )
+    breaker_pause_s = forms.IntegerField(
+        label=lazy("Length of that pause, s"),
+        min_value=1,
+        max_value=86_400,
+        help_text=lazy("Then one message is tried."),
+    )
+    threads = forms.IntegerField(
+        label=lazy("Threads"), required=False, min_value=1, max_value=1000, help_text=CLIENT_DECIDES
+    )
+    handler_batch = forms.IntegerField(
+        label=lazy("Messages a handler gets at once"),
+        required=False,
+        min_value=1,
+        max_value=1000,
+        help_text=CLIENT_DECIDES,
+    )
+    max_poll_records = forms.IntegerField(
+        label=lazy("Messages of a pull"),
+        required=False,
+        min_value=1,
+        max_value=1000,
+        help_text=CLIENT_DECIDES,
+    )
+    fetch_max_wait_ms = forms.IntegerField(
+        label=lazy("Longest wait of a pull, ms"),
+        required=False,
+        min_value=0,
+        max_value=30_000,
+        help_text=CLIENT_DECIDES,
+    )
 
     def clean_stopped_queues(self) -> list[int]:
         """The ids. Raises ValidationError."""
-        words = self.cleaned_data["stopped_queues"].replace(",", " ").split()
-        if not all(word.isascii() and word.isdigit() and len(word) < 19 for word in words):
-            raise forms.ValidationError(_("Give ids of queues, separated by commas."))
-        return sorted({int(word) for word in words})
+        message = _("Give ids of queues, separated by commas.")
+        return sorted(set(numbers(self.cleaned_data["stopped_queues"], message)))
+
+    def clean_retry_delays_s(self) -> list[int]:
+        """The pauses. Raises ValidationError."""
+        return numbers(self.cleaned_data["retry_delays_s"], _("Give whole seconds, separated by commas."))
 
 
 class Subscribe(GroupAction):
@@ -64,8 +145,8 @@ class Subscribe(GroupAction):
         return _("Group %(group)s reads %(topic)s.") % {"group": self.name, "topic": fields["topic"]}
 
 
-class ChangeSubscription(GroupAction):
-    """Stops or starts reading of one topic, or of some of its queues."""
+class ChangeSubscription(Edit, GroupAction):
+    """Changes what a group reads of a topic, and how; members hear of it within a moment."""
 
     form_class = SubscriptionSettings
 
@@ -73,21 +154,22 @@ class ChangeSubscription(GroupAction):
         """The page's title."""
         return _("%(group)s reading %(topic)s") % {"group": self.name, "topic": self.word("topic")}
 
-    def initial(self) -> dict[str, Any]:
-        """As it is."""
+    def now(self) -> dict[str, Any]:
+        """The settings as they are."""
         view = subscription_rows.named(group=self.name, topic=self.word("topic"), actor=self.actor)
-        return {"stopped": view.stopped, "stopped_queues": ", ".join(map(str, view.stopped_queues))}
+        return {
+            **asdict(view.delivery),
+            "stopped": view.stopped,
+            "stopped_queues": list(view.stopped_queues),
+            "retry_delays_s": list(view.delivery.retry_delays_s),
+            "tags": f" {SEPARATOR} ".join(view.delivery.tags),
+        }
 
-    def preview(self, fields: dict[str, Any]) -> Preview:
-        """What changes."""
-        listed = {**fields, "stopped_queues": ", ".join(map(str, fields["stopped_queues"]))}
-        return changes(SubscriptionSettings, self.initial(), listed)
-
-    def run(self, fields: dict[str, Any]) -> Text:
-        """Changes it."""
+    def save(self, changed: dict[str, Any]) -> Text:
+        """Changes them."""
         topic = self.word("topic")
-        subscription_rows.update(group=self.name, topic=topic, settings=given(fields), actor=self.actor)
-        return _("What %(group)s reads of %(topic)s was changed.") % {"group": self.name, "topic": topic}
+        subscription_rows.update(group=self.name, topic=topic, settings=changed, actor=self.actor)
+        return _("How %(group)s reads %(topic)s was changed.") % {"group": self.name, "topic": topic}
 
 
 class Unsubscribe(GroupAction):

@@ -12,15 +12,17 @@ from django.utils.translation import gettext_lazy as lazy
 from messagestore import queues, retention, topics
 from messagestore.queues import Change
 from metadata import topics as topic_rows
+from metadata.rules.settings import RATES
 from portal.actions import Action, Preview
-from portal.fields import PeopleFields, changes, given
+from portal.editing import Edit, EditFields
+from portal.fields import PeopleFields, RateFields, given
 from portal.pages import to
 from portal.tables import Column, Empty, Table, Text, number, plain, text
 
-SETTINGS = ("retention_days", "keep_unread_days", "retention_bytes", "keyed", "on_unknown")
+SETTINGS = ("retention_days", "keep_unread_days", "retention_bytes", "keyed", "on_unknown", *RATES)
 
 
-class TopicSettings(PeopleFields):
+class TopicSettings(RateFields, PeopleFields):
     """Settings of a topic."""
 
     field_order: Iterable[str] | None = SETTINGS
@@ -62,6 +64,10 @@ class NewTopic(TopicSettings):
         label=lazy("Node"), required=False, help_text=lazy("Empty: spread over the emptiest nodes.")
     )
     field_order: Iterable[str] | None = ("name", "queues", "node", *SETTINGS)
+
+
+class EditTopic(EditFields, TopicSettings):
+    """Settings of a topic that exists."""
 
 
 class Expand(forms.Form):
@@ -137,27 +143,23 @@ class CreateTopic(Action):
         return _("Topic %s is ready.") % str(fields["name"])
 
 
-class ChangeTopic(TopicAction):
+class ChangeTopic(Edit, TopicAction):
     """Changes settings."""
 
-    form_class = TopicSettings
+    form_class = EditTopic
 
     def heading(self) -> Text:
         """The page's title."""
         return _("Settings of %s") % self.name
 
-    def initial(self) -> dict[str, Any]:
+    def now(self) -> dict[str, Any]:
         """The settings as they are."""
         view = topic_rows.named(name=self.name, actor=self.actor)
         return {field: getattr(view, field) for field in TopicSettings.base_fields}
 
-    def preview(self, fields: dict[str, Any]) -> Preview:
-        """What changes."""
-        return changes(TopicSettings, self.initial(), given(fields))
-
-    def run(self, fields: dict[str, Any]) -> Text:
+    def save(self, changed: dict[str, Any]) -> Text:
         """Changes them."""
-        topic_rows.update(name=self.name, settings=given(fields), actor=self.actor)
+        topic_rows.update(name=self.name, settings=changed, actor=self.actor)
         return _("The settings of %s were changed.") % self.name
 
 

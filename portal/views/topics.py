@@ -213,6 +213,8 @@ def _facts(view: TopicView) -> list[Any]:
         Fact(_("Unread kept, days"), view.keep_unread_days),
         Fact(_("Keys when their queue is closed"), view.keyed),
         Fact(_("Sends of unknown fate"), view.on_unknown),
+        Fact(_("At most, messages a second"), view.max_messages_per_s or _("no limit")),
+        Fact(_("At most, bytes a second"), view.max_bytes_per_s or _("no limit")),
         Fact(_("Layout version"), view.layout_version),
         Fact(_("Owners"), view.owners or None),
         Fact(_("Department"), view.department or None),

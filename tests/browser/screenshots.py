@@ -15,10 +15,10 @@ from tests.browser.browsing import chromium, log_in, tab
 LISTS = (
     "topics", "groups", "subscriptions", "consumers", "rebalances", "messages", "nodes", "brokers", "alarms",
     "jobs", "audit", "keys", "users", "settings", "checks", "create/topic", "create/group", "create/key",
-    "create/user", "create/node",
+    "create/user", "create/node", "reports", "create/report",
 )  # fmt: skip
 ACTIONS = ("settings", "expand", "shrink", "clean", "delete", "send", "delayed")
-GROUP_ACTIONS = ("settings", "reset", "stop", "rebalance", "subscribe", "failures", "dead/redrive")
+GROUP_ACTIONS = ("settings", "reset", "moves", "stop", "rebalance", "subscribe", "failures", "dead/redrive")
 LOOKS = {"light": ("en", "light"), "dark": ("en", "dark"), "zh": ("zh-CN", "light")}
 PHONE = 390
 

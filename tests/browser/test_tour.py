@@ -87,6 +87,9 @@ def _stop_reset_and_start(page: Page, group: str, ids: list[str]) -> None:
     fill(page, f"/groups/{group}/reset", to="latest")
     confirm(page)
     assert page.locator(".tile .value").nth(2).inner_text() == "0"
+    page.locator('main a[href$="/undo"]').first.click()
+    confirm(page)
+    assert page.locator(".tile .value").nth(2).inner_text() == str(len(ids))
     page.goto(f"/groups/{group}/start")
     confirm(page)
 

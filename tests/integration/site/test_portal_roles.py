@@ -9,21 +9,24 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 from django.urls import URLPattern, reverse
 
-from messagestore import publish, subscriptions, topics
+from messagestore import publish, resets, subscriptions, topics
 from messagestore.messages import NewMessage
-from metadata import actors, groups, snapshot, users
+from metadata import actors, groups, reports, snapshot, users
+from metadata.clock import database_now
+from metadata.models import JobRun
 from portal.urls import urlpatterns
+from tests.support.forms import browser
 
 ACTOR = actors.command("test")
 OPEN = ("login", "logout", "set_language", "theme")  # for strangers too
 READS = (
     "overview", "topics", "topic", "groups", "group", "subscriptions", "consumers", "rebalances",
-    "messages", "message", "brokers", "alarms", "jobs", "audit",
+    "messages", "message", "brokers", "alarms", "jobs", "audit", "moves",
 )  # fmt: skip
 ADMIN = (
     "nodes", "node", "node-register", "node-test", "node-settings", "node-delete", "broker-state",
-    "broker-forget", "job-run", "keys", "key-create", "key-delete", "users", "user-create", "user",
-    "settings", "checks",
+    "broker-forget", "job-run", "keys", "key-create", "key-limits", "key-delete", "users", "user-create",
+    "user", "settings", "checks", "run-cancel", "reports", "report-make", "report", "report-csv",
 )  # fmt: skip
 NAMES = {
     "gro": "billing",
@@ -32,6 +35,7 @@ NAMES = {
     "dea": "billing",
     "sub": "billing",
     "uns": "billing",
+    "mov": "billing",
     "nod": "main",
     "use": "uma",
 }
@@ -54,7 +58,16 @@ def world(make_node: Callable[..., str]) -> dict[str, object]:
     )[0]
     queue = topics.describe(name="orders", actor=ACTOR).queues[0].queue.queue
     assert isinstance(receipt, publish.Receipt)
-    return {"topic": "orders", "group": "billing", "queue": queue, "message_id": receipt.message_id}
+    (move,) = resets.reset(group="billing", topic="orders", target=resets.Target("latest"), actor=ACTOR)
+    words = {"topic": "orders", "group": "billing", "reset": move.reset}
+    return {**words, "queue": queue, "message_id": receipt.message_id, **kept()}
+
+
+def kept() -> dict[str, object]:
+    """A report, and a run of a job that is under way."""
+    made = reports.keep(name="volume", engine="direct", settings={}, rows=[{"topic": "orders"}], actor=ACTOR)
+    run = JobRun.objects.create(name="report_volume", started_at=database_now())
+    return {"number_": made, "run": run.pk}
 
 
 def url_of(page: URLPattern, world: dict[str, object]) -> str:
@@ -66,17 +79,6 @@ def url_of(page: URLPattern, world: dict[str, object]) -> str:
         else:
             words[word] = "dead-1-1" if page.name == "dead" else world[word]
     return reverse(str(page.name), kwargs=words)
-
-
-def browser(name: str, *, administrator: bool = False) -> Client:
-    """The browser of somebody who logged in."""
-    user = get_user_model().objects.filter(username=name).first()
-    if user is None:
-        users.create(name=name, password="enough characters", administrator=administrator, actor=ACTOR)
-        user = get_user_model().objects.get(username=name)
-    client = Client()
-    client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
-    return client
 
 
 @pytest.fixture
@@ -98,7 +100,7 @@ def test_a_stranger_is_sent_to_the_login_from_every_page(world: dict[str, object
 def test_an_administrator_opens_every_page(world: dict[str, object], uma: Client) -> None:
     client = browser("ada", administrator=True)
     for page in PAGES:
-        if page.name in ("broker-state", "key-delete", "dead"):  # there is none of them here
+        if page.name in ("broker-state", "key-limits", "key-delete", "dead"):  # there is none of them here
             continue
         answer = client.get(url_of(page, world))
         assert answer.status_code == 200, (page.name, answer.content.decode()[-1500:])

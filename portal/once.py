@@ -1,0 +1,71 @@
+"""A form that was confirmed is carried out once, however often it is sent: by double clicks, or gone back to.
+
+The page that asks for the confirmation puts a fresh number into its form. Who sends the number first claims
+it with a row among the web sessions, whose keys the database keeps unique; so of two workers that get a
+double click one acts, without a lock. The row then says what was done, and goes when sessions expire.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+
+from django.contrib.sessions.backends.base import CreateError
+from django.contrib.sessions.backends.db import SessionStore
+from django.http import HttpRequest
+
+FIELD = "once"
+MOST = 100  # characters of a number
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What an earlier sending of the same form did, and where that is seen; '' while it is not known yet."""
+
+    said: str
+    url: str
+
+
+def number() -> str:
+    """A fresh number for a form."""
+    return secrets.token_urlsafe(16)
+
+
+def is_numbered(request: HttpRequest) -> bool:
+    """Whether a form came with a number."""
+    return 0 < len(request.POST.get(FIELD, "")) <= MOST
+
+
+def claim(request: HttpRequest) -> bool:
+    """Whether this sending of a numbered form is the first."""
+    try:
+        SessionStore(_key(request)).save(must_create=True)
+    except CreateError:
+        return False
+    return True
+
+
+def earlier(request: HttpRequest) -> Earlier | None:
+    """What an earlier sending of this numbered form did; None if this is the first."""
+    row = SessionStore(_key(request))
+    found = row.load()
+    return None if row.session_key is None else Earlier(found.get("said", ""), found.get("url", ""))
+
+
+def tell(request: HttpRequest, *, said: str, url: str) -> None:
+    """Says for later sendings what this one did."""
+    row = SessionStore(_key(request))
+    row["said"], row["url"] = said, url
+    row.save()
+
+
+def give_back(request: HttpRequest) -> None:
+    """Lets the form be sent again: it was refused, so nothing was done."""
+    SessionStore(_key(request)).delete()
+
+
+def _key(request: HttpRequest) -> str:
+    """A key that nobody else's form has: of this person's session, this page and this number."""
+    whose = f"{request.session.session_key} {request.path} {request.POST[FIELD]}"
+    return hashlib.sha256(whose.encode()).hexdigest()[:40]

@@ -1,0 +1,27 @@
+"""Which nodes tell nothing now, so that pages can say what is missing on them."""
+
+from __future__ import annotations
+
+from messagestore import connections, nodes
+from metadata import snapshot
+
+
+def silent() -> list[str]:
+    """The nodes that ought to answer, but did not when this process last asked them."""
+    asked = nodes.latencies()
+    names = {*connections.away(), *(name for name, seconds in asked.items() if seconds is None)}
+    return sorted(names - set(offline()))
+
+
+def offline(*, topic: str | None = None) -> list[str]:
+    """The nodes that were taken offline; only those with queues of a topic, if one is named.
+
+    Raises NotFound(topic_not_found).
+    """
+    known = snapshot.current()
+    found = [one for one in known.nodes.values() if one.state == "offline"]
+    if topic is not None:
+        topic_id = snapshot.find_topic(topic).id
+        used = {one.node_id for one in known.queues.values() if one.topic_id == topic_id}
+        found = [one for one in found if one.id in used]
+    return sorted(one.name for one in found)

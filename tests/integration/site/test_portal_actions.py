@@ -1,0 +1,273 @@
+"""What the portal's buttons do is carried out, once, and on what was seen: on both engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from django.test import Client
+
+from messagestore import connections, dead, redrives, resets, tables, waiting
+from messagestore.redrives import Redriver
+from messagestore.resets import Target
+from metadata import groups, job_runs, keys, reports, snapshot, subscriptions, topics
+from metadata import redrives as redrive_rows
+from metadata.models import AuditLog, OffsetMove, Redrive, Report
+from tests.support import failing, moving
+from tests.support.failing import ME
+from tests.support.forms import browser, carry_out, confirm, fields, filled, text
+
+DEAD = "/groups/billing/dead"
+Threads = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def queue(node: str, failure_node: str) -> int:
+    """The queue of `orders`; `billing` reads it without retries."""
+    return failing.billing(retries=0)
+
+
+@pytest.fixture
+def ada(queue: int) -> Client:
+    """An administrator's browser."""
+    return browser("ada", administrator=True)
+
+
+def kill(queue: int, *bodies: bytes, error: str = "ValueError: no") -> list[str]:
+    """Sends messages and lets them die; ids of the dead."""
+    with connections.node_of(queue).reading() as session:
+        head = tables.read_heads(session, queues=[queue])[queue]
+    failing.send(*bodies)
+    failing.fail(failing.member(), queue, *range(head, head + len(bodies)), error=error)
+    return [one.id for one in listed()]
+
+
+def listed() -> list[dead.DeadMessage]:
+    return list(dead.page(group="billing", actor=ME, limit=50, after="").messages)
+
+
+def redriven() -> list[bytes]:
+    """The bodies that came back to the group's retry topic, once the loop has done its work."""
+    mine = Redriver()
+    while redrive_rows.running():
+        mine.run_once()
+    for queue in failing.failure_queues():
+        moving.make_due(queue)
+        while moving.mover(queue).move():
+            pass
+    return sorted(one.body for queue in failing.failure_queues() for one in moving.stored(queue))
+
+
+def committed() -> int:
+    """Where the group stands in the queue of `orders`."""
+    (move,) = resets.reset(group="billing", topic="orders", target=Target("latest"), actor=ME, dry_run=True)
+    return move.from_offset
+
+
+def test_one_dead_message_is_brought_back(queue: int, ada: Client) -> None:
+    first, *_ = kill(queue, b"a", b"b", b"c")
+    body = dead.show(group="billing", message=first, actor=ME).body
+    seen = filled(ada, f"{DEAD}/redrive?ids={first}")
+    assert "1 dead messages are brought back" in text(seen) and len(listed()) == 3
+    assert confirm(ada, f"{DEAD}/redrive", seen).status_code == 200
+    assert redriven() == [body] and len(listed()) == 2
+
+
+def test_selected_dead_messages_are_brought_back(queue: int, ada: Client) -> None:
+    first, second, _third = kill(queue, b"a", b"b", b"c")
+    carry_out(ada, f"{DEAD}/redrive?ids={first}&ids={second}")
+    assert len(redriven()) == 2 and len(listed()) == 1
+
+
+def test_all_of_one_kind_are_brought_back_and_no_other(queue: int, ada: Client) -> None:
+    kill(queue, b"a", b"b")
+    kill(queue, b"other", error="KeyError: x")
+    carry_out(ada, f"{DEAD}/redrive?topic=orders&error=ValueError")
+    assert redriven() == [b"a", b"b"]
+    assert [one.error_class for one in listed()] == ["KeyError"]
+
+
+def test_dead_messages_are_dropped_for_good(queue: int, ada: Client) -> None:
+    first, *_ = kill(queue, b"a", b"b")
+    assert "1 dead messages were deleted" in text(carry_out(ada, f"{DEAD}/drop?ids={first}"))
+    assert len(listed()) == 1
+    carry_out(ada, f"{DEAD}/drop?everything=on")
+    assert listed() == []
+
+
+def test_a_message_tells_what_became_of_it(queue: int, ada: Client) -> None:
+    (died,) = kill(queue, b"a")
+    failing.change(retries=2)
+    failing.send(b"b", b"c")
+    who = failing.member()
+    failing.fail(who, queue, 1, error="KeyError: later")
+    first, second, third = (text(ada.get(f"/messages/orders/{queue}-{n}")) for n in range(3))
+    assert "badge bad" in first and f"{DEAD}/of/{died}" in first
+    assert "waits for a retry" in second and "KeyError: later" in second
+    assert "not read yet" in third
+
+
+def test_a_delayed_message_is_taken_back(queue: int, ada: Client) -> None:
+    (receipt,) = moving.delay("orders", b"later")
+    page = carry_out(ada, f"/topics/orders/delayed/{receipt.message_id}")
+    assert "was taken back" in text(page)
+    assert waiting.of_topic(topic="orders", actor=ME).count == 0
+
+
+def test_a_double_click_acts_once_and_says_what_the_first_did(queue: int, ada: Client) -> None:
+    kill(queue, b"a", b"b")
+    seen = filled(ada, f"{DEAD}/drop?everything=on")
+    assert "2 dead messages were deleted" in text(confirm(ada, f"{DEAD}/drop", seen))
+    kill(queue, b"c")
+    again = text(confirm(ada, f"{DEAD}/drop", seen))
+    assert "carried out once: 2 dead messages were deleted" in again
+    assert len(listed()) == 1
+
+
+def test_two_clicks_at_the_same_time_act_once(queue: int, ada: Client, in_threads: Threads) -> None:
+    kill(queue, b"a")
+    seen = filled(ada, f"{DEAD}/redrive?everything=on")
+
+    def click() -> int:
+        client = Client()
+        client.cookies = ada.cookies
+        return int(client.post(f"{DEAD}/redrive", fields(seen)).status_code)
+
+    assert in_threads([click] * 4) == [302] * 4
+    assert Redrive.objects.count() == 1 and redriven() == [b"a"]
+
+
+def test_what_was_refused_can_be_sent_again(queue: int, ada: Client) -> None:
+    kill(queue, b"a")
+    seen = filled(ada, f"{DEAD}/redrive?everything=on")
+    running = redrives.request(group="billing", to="group", everything=True, actor=ME)
+    assert confirm(ada, f"{DEAD}/redrive", seen).status_code == 409
+    redrive_rows.stop(group="billing", redrive=running.id, actor=ME)
+    assert "It has begun" in text(confirm(ada, f"{DEAD}/redrive", seen))
+
+
+def test_a_form_without_its_number_only_shows_what_would_happen(queue: int, ada: Client) -> None:
+    answer = ada.post("/groups/billing/stop", {"confirmed": "yes"})
+    assert "This is what would happen" in text(answer)
+    assert not groups.describe(name="billing", actor=ME).stopped
+
+
+def test_offsets_move_while_the_group_runs_and_go_back(queue: int, ada: Client) -> None:
+    failing.send(b"a", b"b", b"c")
+    failing.member()
+    url = "/groups/billing/reset"
+    seen = text(filled(ada, url, topic="orders", to="offset", offset="99"))
+    assert "0 messages are read again, 3 are skipped" in seen and "the nearest that it has" in seen
+    assert "is running" in seen and committed() == 0
+    page = text(carry_out(ada, url, topic="orders", to="offset", offset="99"))
+    assert committed() == 3 and "take back" in page
+    reset = OffsetMove.objects.get().reset
+    undo = f"/groups/billing/moves/{reset}/undo"
+    preview = ada.get(undo)
+    assert "3 messages are read again, 0 are skipped" in text(preview) and committed() == 3
+    assert "taken back" in text(confirm(ada, undo, preview))
+    assert committed() == 0
+    assert text(ada.get("/groups/billing/moves")).count("<tr>") == 3
+    verbs = AuditLog.objects.filter(kind="offset", actor_name="ada").values_list("verb", flat=True)
+    assert sorted(verbs) == ["reset", "undo"]
+
+
+def test_how_messages_come_is_changed_with_a_look_before(queue: int, ada: Client) -> None:
+    url = "/groups/billing/of/orders"
+    typed = {"retries": "3", "retry_delays_s": "5, 60", "tags": "new||paid", "threads": "8", "ordered": "on"}
+    seen = filled(ada, url, **typed)
+    assert "5, 60" in text(seen) and "Retries" in text(seen) and "Delay, s" not in text(seen)
+    assert "was changed" in text(confirm(ada, url, seen))
+    found = subscriptions.named(group="billing", topic="orders", actor=ME).delivery
+    assert (found.retries, found.retry_delays_s, found.tags) == (3, (5, 60), ("new", "paid"))
+    assert (found.threads, found.ordered, found.dead_days, found.handler_timeout_ms) == (8, True, 30, None)
+    wrong = filled(ada, url, retry_delays_s="soon", tags="a||")
+    assert wrong.status_code == 400 and "whole seconds" in text(wrong)
+    assert "a tag is missing" in text(carry_out(ada, url, tags="a||"))
+
+
+def test_limits_of_sending_are_set_and_taken_away(queue: int, ada: Client) -> None:
+    carry_out(ada, "/topics/orders/settings", max_messages_per_s="50", max_bytes_per_s="1000")
+    view = topics.named(name="orders", actor=ME)
+    assert (view.max_messages_per_s, view.max_bytes_per_s) == (50, 1000)
+    carry_out(ada, "/topics/orders/settings", max_bytes_per_s="")
+    assert topics.named(name="orders", actor=ME).max_bytes_per_s is None
+    carry_out(ada, "/create/key", name="till", produce="orders", max_messages_per_s="7")
+    assert keys.named(name="till", actor=ME).max_messages_per_s == 7
+    carry_out(ada, "/keys/till/limits", max_messages_per_s="", max_bytes_per_s="9")
+    found = keys.named(name="till", actor=ME)
+    assert (found.max_messages_per_s, found.max_bytes_per_s) == (None, 9)
+    assert "9 bytes a second" in text(ada.get("/keys"))
+
+
+def test_a_report_is_made_shown_and_downloaded(queue: int, ada: Client) -> None:
+    failing.send(b"a", b"b")
+    page = text(carry_out(ada, "/create/report", name="volume", topic="orders"))
+    made = Report.objects.get()
+    assert (
+        "orders" in page and "Download as CSV" in page and f"/reports/{made.pk}" in text(ada.get("/reports"))
+    )
+    reports.keep(name="odd", engine="spark", settings={}, rows=[{"who": "=1+1"}], actor=ME)
+    answer = ada.get(f"/reports/{Report.objects.latest('id').pk}/csv")
+    assert answer.content == b"who\r\n'=1+1\r\n" and "attachment" in answer["Content-Disposition"]
+
+
+def test_a_run_of_a_job_is_asked_to_end(queue: int, ada: Client) -> None:
+    with pytest.raises(job_runs.Cancelled), job_runs.record("report_volume") as run:
+        carry_out(ada, f"/runs/{run.id}/cancel")
+        run.tell("counting", 3, 8)
+        page = text(ada.get("/jobs"))
+        assert "asked to end" in page and "counting: 3 of 8" in page and run.cancel_asked()
+        raise job_runs.Cancelled
+    assert "cancelled" in text(ada.get("/jobs"))
+
+
+def test_two_people_who_change_different_settings_both_get_theirs(queue: int, ada: Client) -> None:
+    url = "/topics/orders/settings"
+    opened = fields(ada.get(url))
+    topics.update(name="orders", settings={"department": "sales"}, actor=ME)
+    seen = ada.post(url, {**opened, "retention_days": "9"})
+    assert seen.status_code == 409 and "Somebody else changed this" in text(seen) and "sales" in text(seen)
+    confirm(ada, url, seen)
+    view = topics.named(name="orders", actor=ME)
+    assert (view.retention_days, view.department) == (9, "sales")
+
+
+@pytest.mark.parametrize(
+    ("url", "update"),
+    [
+        ("/topics/orders/settings", lambda remark: topics.update(name="orders", settings=remark, actor=ME)),
+        ("/groups/billing/settings", lambda remark: groups.update(name="billing", settings=remark, actor=ME)),
+    ],
+)
+def test_a_setting_that_two_people_change_is_saved_after_both_values_were_seen(
+    queue: int, ada: Client, url: str, update: Callable[[dict[str, str]], Any]
+) -> None:
+    seen = filled(ada, url, remark="mine")
+    update({"remark": "theirs"})
+    both = confirm(ada, url, seen)
+    assert both.status_code == 409 and "mine" in text(both) and "theirs" in text(both)
+    assert "yours would win" in text(both) and fields(ada.get(url))["remark"].strip() == "theirs"
+    confirm(ada, url, both)
+    assert fields(ada.get(url))["remark"].strip() == "mine"
+
+
+def test_a_form_that_is_sent_after_the_session_ended_comes_back_filled_in(queue: int, ada: Client) -> None:
+    typed = {**fields(ada.get("/topics/orders/settings")), "retention_days": "11", "remark": "a secret"}
+    ada.logout()
+    answer = ada.post("/topics/orders/settings", typed)
+    assert answer.status_code == 302 and "secret" not in answer["Location"]
+    (following,) = parse_qs(urlsplit(answer["Location"]).query)["next"]
+    back = ada.post("/login", {"username": "ada", "password": "enough characters", "next": following})
+    page = ada.get(back["Location"])
+    assert fields(page)["retention_days"] == "11" and "You were logged out meanwhile" in text(page)
+    assert topics.named(name="orders", actor=ME).retention_days == 7
+
+
+def test_passwords_never_come_back_in_an_address(queue: int) -> None:
+    typed = {"name": "n9", "password": "very secret", "host": "db"}
+    answer = Client().post("/create/node", typed)
+    assert "secret" not in answer["Location"] and "n9" in answer["Location"]
+    assert snapshot.current().nodes
