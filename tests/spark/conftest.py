@@ -27,7 +27,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def stage(home: Path, mariadb: MariaDB) -> Iterator[Stage]:
     """The session's server: node `main` is a file, node `maria` on MariaDB, which only its reader reads."""
-    server = Server(home / "server")
+    server = Server(home / "server", environ={"CATMQ_DAILY_REPORTS": "capacity"})
     with ExitStack() as stack:
         schema = stack.enter_context(mariadb.schema())
         name, password = stack.enter_context(mariadb.reader(schema))
