@@ -165,11 +165,13 @@ JOBS = {
     "trim_reports": Job("Delete reports older than 400 days", 24 * 60, trim_reports),
 }
 if config.archive_topics:
-    said = f"Archive {', '.join(config.archive_topics)}" + (", and purge it" if config.archive_purges else "")
-    JOBS["archive_topics"] = Job(said, daily.EVERY_MINUTES, daily.archive_topics, apart=True)
+    JOBS["archive_topics"] = Job(
+        "Archive the topics that settings name", daily.EVERY_MINUTES, daily.archive_topics, apart=True
+    )
 if config.daily_reports:
-    said = f"Make reports: {', '.join(config.daily_reports)}"
-    JOBS["make_reports"] = Job(said, daily.EVERY_MINUTES, daily.make_reports, apart=True)
+    JOBS["make_reports"] = Job(
+        "Make the reports that settings name", daily.EVERY_MINUTES, daily.make_reports, apart=True
+    )
 
 
 def sync() -> tuple[int, int]:
