@@ -42,7 +42,7 @@ def pulled(stage: Stage, topic: str) -> list[bytes]:
     return [one["body_bytes"] for one in stage.pulled(topic)]
 
 
-def test_sums_stay_through_cleanup_with_spark_and_replay(
+def test_sums_stay_through_archive_purge_and_replay(
     stage: Stage, spark: SparkSession, home: Path, tmp_path: Path
 ) -> None:
     topic, target, directory = stage.topic("main"), stage.topic("maria"), tmp_path / "archive"
@@ -50,14 +50,14 @@ def test_sums_stay_through_cleanup_with_spark_and_replay(
     stage.send(topic, ({"body": one, "key": json.loads(one)["path"]} for one in sent))
     age(stage, "main", topic, 1)
     before = sums(sent)
-    arguments = ("--engine", "spark", "--topic", topic, "--archive", str(directory))
-    said = stage.server.manage("cleanup", *arguments)
+    archive.run(job(spark, tmp_path / "one", topic=topic, archive=str(directory)))
+    said = stage.server.manage("purge", topic, "--archive", str(directory), "--no-rest")
     assert f"{COUNT:,} messages are served no more" in said
     assert pulled(stage, topic) == []
     (day,) = archives.days(directory, topic)
     files = archives.check_files(directory, topic, day)
     assert sums(body for file in files for body in pq.read_table(file)["body"].to_pylist()) == before
-    replay.run(job(spark, tmp_path / "job", topic=topic, archive=str(directory), to=target))
+    replay.run(job(spark, tmp_path / "two", topic=topic, archive=str(directory), to=target))
     assert sums(pulled(stage, target)) == before
 
 
