@@ -153,7 +153,7 @@ def http_pull(setting: Setting, worker: int) -> Callable[[], int]:
         nonlocal position
         body = {**wanted, "queues": [{**claim, "offset": position}]}
         (pulled,) = transport.request("POST", api_path(*path, "pull"), body=body)["queues"]
-        got = len(pulled["messages"])
+        got = len(pulled["rows"])
         position = position + got if got == 500 else 0
         return got
 

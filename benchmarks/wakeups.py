@@ -71,8 +71,8 @@ class Waiter:
                 raise
             now = time.monotonic()
             for queue in answer["queues"]:
-                for message in queue["messages"]:
-                    self.arrived[queue["queue"], message["offset"]] = now
+                for offset, *_ in queue["rows"]:
+                    self.arrived[queue["queue"], offset] = now
                 self._positions[queue["queue"]]["offset"] = queue["next_offset"]
 
     def _assigned(self) -> dict[str, Any]:

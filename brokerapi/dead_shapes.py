@@ -189,7 +189,7 @@ def dead_messages(messages: Sequence[DeadMessage]) -> list[dict[str, Any]]:
 def whole(message: WholeMessage, kind: formats.Format) -> dict[str, Any]:
     """A dead message with headers and body."""
     shown = {**asdict(message.about), "headers": message.headers}
-    if kind is formats.MSGPACK:
+    if kind.name == formats.MSGPACK.name:
         return {**shown, "body_bytes": message.body}
     try:
         return {**shown, "body": message.body.decode()}

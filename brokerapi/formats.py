@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,18 +15,25 @@ from metadata.errors import Code, Invalid
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A media type and how values are written in it."""
+    """A media type and how values are written in it.
+
+    `rows`: the messages of a pull come as the rows of their table, without a name for each value: that is
+    what `Accept: application/msgpack;messages=rows` asks for.
+    """
 
     name: str
     media_type: str
     encode: Callable[[Any], bytes]
+    rows: bool = False
 
 
 JSON = Format("json", "application/json", msgspec.json.Encoder().encode)
 MSGPACK = Format("msgpack", "application/msgpack", msgspec.msgpack.Encoder().encode)
+ROWS = replace(MSGPACK, rows=True)
 
 _REMEDY = "use application/json or application/msgpack"
 _BY_MEDIA_TYPE = {"application/json": JSON, "application/msgpack": MSGPACK, "application/x-msgpack": MSGPACK}
+_AS_ROWS = "messages=rows"
 # `Accept` entries that leave the choice to us.
 _ANY = ("", "*/*", "application/*", "application/problem+json")
 
@@ -63,25 +70,28 @@ def _of_content_type(content_type: str) -> Format:
 def _of_accept(accept: str) -> Format | None:
     """The best named format, None if any will do."""
     entries = [_weighed(entry) for entry in accept.lower().split(",")]
-    for _, media_type in sorted((entry for entry in entries if entry[0] > 0), key=lambda entry: -entry[0]):
+    wanted = (entry for entry in entries if entry[0] > 0)
+    for _, media_type, rows in sorted(wanted, key=lambda entry: -entry[0]):
         if media_type in _BY_MEDIA_TYPE:
-            return _BY_MEDIA_TYPE[media_type]
+            known = _BY_MEDIA_TYPE[media_type]
+            return ROWS if rows and known is MSGPACK else known
         if media_type in _ANY[:3]:
             return None
-    if any(media_type in _ANY for _, media_type in entries):
+    if any(media_type in _ANY for _, media_type, _ in entries):
         return None
     raise Invalid(f"Accept {accept[:100]!r} cannot be met: {_REMEDY}.", code=Code.NOT_ACCEPTABLE)
 
 
-def _weighed(entry: str) -> tuple[float, str]:
-    """(weight, media type) of one entry of an Accept header; a weight that is no number counts as 1."""
+def _weighed(entry: str) -> tuple[float, str, bool]:
+    """(weight, media type, whether rows are wanted) of one entry of an Accept header; a weight that is no
+    number counts as 1."""
     media_type, _, parameters = entry.partition(";")
     text = parameters.partition("q=")[2].partition(";")[0].strip()
     try:
         weight = float(text) if text else 1.0
     except ValueError:
         weight = 1.0
-    return weight, media_type.strip()
+    return weight, media_type.strip(), _AS_ROWS in parameters.replace(" ", "").split(";")
 
 
 def _unsupported(detail: str) -> Invalid:

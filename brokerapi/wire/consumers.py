@@ -13,8 +13,9 @@ from brokerapi.longpoll import Asked, Pulled
 from brokerapi.parsers import Body
 from brokerapi.wire.base import Answer, Id, Request, ShortText
 from brokerapi.wire.delivery import DeliverySettings, delivery_settings
-from brokerapi.wire.messages import StoredAnswer, stored_rows, with_origins
+from brokerapi.wire.messages import OriginAnswer, StoredAnswer, origin_of, stored_rows, with_origins
 from messagestore import positions
+from messagestore.messages import StoredRow
 from messagestore.positions import Claim, CommitOffset
 from messagestore.pull import PulledQueue, PullQueue
 from metadata import consumers
@@ -143,11 +144,18 @@ class Gap(Answer, kw_only=True):
 
 
 class PulledAnswer(Answer, kw_only=True, omit_defaults=True):
-    """One queue of a pull; `state` is ok, or what keeps it from being read (messagestore.pull lists them)."""
+    """One queue of a pull; `state` is ok, or what keeps it from being read (messagestore.pull lists them).
+
+    Where the request's `Accept` says `application/msgpack;messages=rows` there are `rows` in place of
+    `messages`: each an array of offset, key, tag, headers (as JSON text), body, trace_id, stored_at_ms and
+    attempt; its message id is `<queue>-<offset>`. In a failure topic `origins` stand beside the rows.
+    """
 
     queue: int
     state: str
-    messages: list[StoredAnswer]
+    messages: list[StoredAnswer] | UnsetType = UNSET
+    rows: list[StoredRow] | UnsetType = UNSET
+    origins: list[OriginAnswer | None] | UnsetType = UNSET
     next_offset: int
     head: int | None
     low: int | UnsetType = UNSET
@@ -175,11 +183,17 @@ def pull_answer(pulled: Pulled, kind: formats.Format) -> PullAnswer:
 
 
 def _pulled(queue: PulledQueue, kind: formats.Format) -> PulledAnswer:
-    messages = stored_rows(queue.queue, queue.rows, kind)
+    messages: list[StoredAnswer] | UnsetType = UNSET
+    if not kind.rows:
+        messages = stored_rows(queue.queue, queue.rows, kind)
+        if queue.origins:
+            messages = with_origins(messages, queue.origins)
     return PulledAnswer(
         queue=queue.queue,
         state=queue.state,
-        messages=with_origins(messages, queue.origins) if queue.origins else messages,
+        messages=messages,
+        rows=queue.rows if kind.rows else UNSET,
+        origins=[origin_of(text) for text in queue.origins] if kind.rows and queue.origins else UNSET,
         next_offset=queue.next_offset,
         head=queue.head,
         low=UNSET if queue.low is None else queue.low,

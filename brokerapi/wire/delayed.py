@@ -69,7 +69,7 @@ def _message(one: WaitingMessage, kind: formats.Format) -> DelayedMessage:
         stored_at_ms=row.stored_at_ms,
         attempt=row.attempt,
     )
-    if kind is formats.MSGPACK:
+    if kind.name == formats.MSGPACK.name:
         answer.body_bytes = row.body
         return answer
     try:

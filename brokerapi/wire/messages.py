@@ -190,10 +190,16 @@ class StoredAnswer(Answer, kw_only=False, omit_defaults=True, gc=False):
 
 def with_origins(answers: list[StoredAnswer], origins: Sequence[str | None]) -> list[StoredAnswer]:
     """The messages of a failure topic's queue, told where they came from."""
-    for answer, origin in zip(answers, origins, strict=True):
+    for answer, text in zip(answers, origins, strict=True):
+        origin = origin_of(text)
         if origin is not None:
-            answer.origin = json.decode(origin, type=OriginAnswer)
+            answer.origin = origin
     return answers
+
+
+def origin_of(text: str | None) -> OriginAnswer | None:
+    """An origin as its table holds it."""
+    return None if text is None else json.decode(text, type=OriginAnswer)
 
 
 def stored(message: StoredMessage, kind: formats.Format, queue: int | UnsetType = UNSET) -> StoredAnswer:
@@ -209,7 +215,7 @@ def stored(message: StoredMessage, kind: formats.Format, queue: int | UnsetType 
         message.attempt,
         queue,
     )
-    if kind is formats.MSGPACK:
+    if kind.name == formats.MSGPACK.name:
         answer.body_bytes = message.body
         return answer
     try:
@@ -221,7 +227,7 @@ def stored(message: StoredMessage, kind: formats.Format, queue: int | UnsetType 
 
 def stored_rows(queue: int, rows: Sequence[StoredRow], kind: formats.Format) -> list[StoredAnswer]:
     """Messages as a pull answers them, straight from the rows of their queue."""
-    if kind is not formats.MSGPACK:
+    if kind.name != formats.MSGPACK.name:
         return [stored(stored_message(queue, row), kind) for row in rows]
     return [
         StoredAnswer(

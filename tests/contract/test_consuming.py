@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+import msgspec
 import pytest
 
 from metadata import consumers, snapshot
@@ -243,3 +244,22 @@ def test_a_heartbeat_tells_how_the_messages_of_each_topic_come(broker: Broker, q
     told = member.heartbeat()["subscriptions"]["single"]
     assert told["ordered"] and told["retry_delays_s"] == [1, 2] and told["threads"] == 3
     assert told["tags"] == ["new", "paid"]
+
+
+def test_messages_come_as_rows_to_who_asks_for_them(broker: Broker, queue: int) -> None:
+    sent = {"body_base64": "/wA=", "key": "k", "tag": "t", "headers": {"h": "ä"}, "trace_id": "x"}
+    broker.ok("POST", "/topics/single/messages", {"messages": [sent, {"body": "b"}]})
+    member = reader(broker)
+
+    body = {"generation": member.generation, "queues": [member.position(queue, 0)]}
+    wanted = {"Accept": "application/msgpack; messages=rows, application/problem+json"}
+    answer = broker.call("POST", f"{member.path}/pull", body, headers=wanted)
+
+    (pulled,) = msgspec.msgpack.decode(answer.content)["queues"]
+    (first, second), (told, _) = (
+        pulled["rows"],
+        member.pull(member.position(queue, 0))["queues"][0]["messages"],
+    )
+    assert "messages" not in pulled
+    assert first == [0, "k", "t", '{"h":"ä"}', b"\xff\x00", "x", told["stored_at_ms"], 0]
+    assert second[:6] == [1, None, None, None, b"b", None]

@@ -11,6 +11,7 @@ from catmq_client import HttpTransport
 from catmq_client.errors import CatmqError
 from catmq_client.testing import FakeBroker
 from catmq_client.transport import Transport, api_path
+from catmq_client.wire import JsonCodec
 from metadata import snapshot
 from tests.support.broker import Broker
 
@@ -96,7 +97,7 @@ def real(failure_node: str, broker: Broker) -> list[Any]:
         broker.ok("PATCH", "/groups/g/subscriptions/orders", settings)
         snapshot.refresh()  # as the loop of a worker would
 
-    transport = HttpTransport(broker.url, api_key=broker.api_key)
+    transport = HttpTransport(broker.url, api_key=broker.api_key, codec=JsonCodec())
     try:
         return Story(transport, made["queues"][0]["queue"], configure).tell()
     finally:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from messagestore import connections, positions, subscriptions, tables, topics
+from messagestore import connections, positions, reader_rows, subscriptions, tables, topics
 from metadata import nodes, snapshot
 from tests.support import tampering
 from tests.support.instances import ME, Instance, bodies, committed, news, send
@@ -41,13 +41,13 @@ def test_who_joins_while_a_topic_is_subscribed_to_has_a_place_at_its_first_acqui
     (late,) = (one.queue.queue for one in topics.create(name="late", queues=1, actor=ME).queues)
     send(late, 2, topic="late")
     one = Instance("one")
-    insert = subscriptions._insert_readers
+    insert = reader_rows.insert
 
     def insert_and_let_join(subscription: Any) -> None:
         insert(subscription)
         one.join()
 
-    monkeypatch.setattr(subscriptions, "_insert_readers", insert_and_let_join)
+    monkeypatch.setattr(reader_rows, "insert", insert_and_let_join)
     subscriptions.create(group="news", topic="late", start="latest", actor=ME)
     assert committed(late) == {}
 

@@ -15,6 +15,7 @@ from catmq_client.contrib.django_outbox import inbox
 from catmq_client.contrib.django_outbox.inbox import handled_once, once
 from catmq_client.contrib.django_outbox.models import InboxMessage
 from catmq_client.contrib.django_outbox.outbox import ID_HEADER
+from catmq_client.message import Source, row_of
 from tests.support import outboxes
 
 
@@ -28,8 +29,14 @@ def empty(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
 
 
 def message(offset: int = 0, headers: dict[str, str] | None = None) -> Message:
-    view = {"offset": offset, "message_id": f"7-{offset}", "body_bytes": b"", "headers": headers}
-    return Message(topic="t", queue=7, epoch=1, view=view)
+    view = {
+        "offset": offset,
+        "message_id": f"7-{offset}",
+        "body_bytes": b"",
+        "headers": headers,
+        "stored_at_ms": 0,
+    }
+    return Message(Source("t", 7, 1), row_of(view))
 
 
 def test_a_message_that_comes_again_is_not_handled_again() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catmq_client.fetcher import Fetcher
-from catmq_client.message import Message
+from catmq_client.message import Message, Source, row_of
 from catmq_client.options import ConsumerOptions
 from catmq_client.owned import OwnedQueue
 from catmq_client.state import GroupState, lease_clock
@@ -24,7 +24,7 @@ def message(offset: int, queue: int = 1) -> Message:
         "stored_at_ms": 0,
         "body": "x",
     }
-    return Message(topic="t", queue=queue, epoch=1, view=view)
+    return Message(Source("t", queue, 1), row_of(view))
 
 
 def owned(queue: int = 1, *, start: int = 0) -> OwnedQueue:
@@ -148,7 +148,7 @@ def test_a_revoked_queue_that_comes_back_repeats_its_unfinished_messages() -> No
 
 def test_message_gives_text_json_and_time() -> None:
     view = {"offset": 1, "message_id": "1-1", "stored_at_ms": 1_000, "body_base64": "eyJhIjoxfQ=="}
-    made = Message(topic="t", queue=1, epoch=2, view=view)
+    made = Message(Source("t", 1, 2), row_of(view))
     assert (made.text, made.json(), made.headers) == ('{"a":1}', {"a": 1}, {})
     assert made.stored_at.isoformat() == "1970-01-01T00:00:01+00:00"
     assert repr(made) == "Message(t 1-1, key=None, 7 bytes)"

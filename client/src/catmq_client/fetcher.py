@@ -17,7 +17,7 @@ from typing import Any
 
 from catmq_client.backoff import Backoff
 from catmq_client.errors import CatmqError, OffsetReset
-from catmq_client.message import Message
+from catmq_client.message import Message, Source, row_of
 from catmq_client.owned import OwnedQueue
 from catmq_client.state import GroupState
 from catmq_client.transport import Transport, api_path
@@ -63,6 +63,18 @@ def _pause_s(plan: Plan, answer: dict[str, Any]) -> float:
     # A broker where as many wait as may says when to ask again.
     turned_away_s: float = answer.get("retry_after_ms", 0) / 1000
     return max(turned_away_s, BEHIND_S if plan.some_are_full else 0.0)
+
+
+def _messages(owned: OwnedQueue, item: dict[str, Any]) -> list[Message]:
+    """The messages of a queue's answer, which has them as rows or, with a name for each value, as objects."""
+    source = Source(owned.subscription, owned.queue, owned.epoch)
+    rows = item.get("rows")
+    if rows is None:
+        return [Message(source, row_of(view), view.get("origin")) for view in item["messages"]]
+    if "origins" not in item:
+        return [Message(source, row) for row in rows]
+    pairs = zip(rows, item["origins"], strict=True)
+    return [Message(source, row, origin) for row, origin in pairs]
 
 
 class Fetcher:
@@ -253,10 +265,7 @@ class Fetcher:
         return brought
 
     def _add(self, owned: OwnedQueue, item: dict[str, Any]) -> bool:
-        messages = [
-            Message(topic=owned.subscription, queue=owned.queue, epoch=owned.epoch, view=view)
-            for view in item["messages"]
-        ]
+        messages = _messages(owned, item)
         self._state.fill(owned, messages, item["next_offset"])
         return bool(messages)
 

@@ -3,10 +3,39 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from catmq_client.wire import body_of
+
+# A message as a broker answers it in rows: offset, key, tag, headers (JSON text), body, trace id, stored at
+# (ms since 1970), attempt.
+Row = Sequence[Any]
+OFFSET, KEY, TAG, HEADERS, BODY, TRACE_ID, STORED_AT_MS, ATTEMPT = range(8)
+
+
+def row_of(view: Mapping[str, Any]) -> Row:
+    """The row of a message that was answered with names."""
+    headers = view.get("headers")
+    return (
+        view["offset"],
+        view.get("key"),
+        view.get("tag"),
+        json.dumps(headers) if headers else None,
+        body_of(view),
+        view.get("trace_id"),
+        view["stored_at_ms"],
+        view.get("attempt", 0),
+    )
+
+
+class Source(NamedTuple):
+    """Where messages come from: a queue, the topic they were sent to, and the epoch they are read in."""
+
+    topic: str
+    queue: int
+    epoch: int
 
 
 class Origin(NamedTuple):
@@ -28,19 +57,18 @@ class Message:
     One that comes again after it failed has `origin`, and the `topic` it was sent to; `queue` and `offset`
     are those of the failure topic, because they are what is committed.
 
-    Most of its fields are read from the answer only when they are asked for: most never are.
+    Most of its fields are read from its row only when they are asked for: most never are.
     """
 
-    __slots__ = ("_headers", "_view", "body", "epoch", "failed", "offset", "queue", "topic", "tries")
+    __slots__ = ("_headers", "_origin", "_row", "_source", "body", "failed", "offset", "tries")
 
-    def __init__(self, *, topic: str, queue: int, epoch: int, view: dict[str, Any]) -> None:
-        """`view` is a message of a pull's answer."""
-        self.topic = topic
-        self.queue = queue
-        self.epoch = epoch
-        self.offset: int = view["offset"]
-        self.body: bytes = view["body_bytes"] if "body_bytes" in view else body_of(view)
-        self._view = view
+    def __init__(self, source: Source, row: Row, origin: Mapping[str, Any] | None = None) -> None:
+        """Hundreds are made of an answer."""
+        self._source = source
+        self.offset: int = row[OFFSET]
+        self.body: bytes = row[BODY]
+        self._row = row
+        self._origin = origin
         self._headers: dict[str, str] | None = None
         # Of an ordered subscription: how often run() retried it in place.
         self.tries = 0
@@ -48,41 +76,60 @@ class Message:
         self.failed = False
 
     @property
+    def topic(self) -> str:
+        """The topic it was sent to."""
+        return self._source.topic
+
+    @property
+    def queue(self) -> int:
+        """The queue it was read from."""
+        return self._source.queue
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of its queue when it was read."""
+        return self._source.epoch
+
+    @property
     def message_id(self) -> str:
         """Finds it again; opaque."""
-        return str(self._view["message_id"])
+        return f"{self.queue}-{self.offset}"
 
     @property
     def key(self) -> str | None:
         """The key it was sent with."""
-        return self._view.get("key")
+        key: str | None = self._row[KEY]
+        return key
 
     @property
     def tag(self) -> str | None:
         """The tag it was sent with."""
-        return self._view.get("tag")
+        tag: str | None = self._row[TAG]
+        return tag
 
     @property
     def headers(self) -> dict[str, str]:
         """The headers it was sent with."""
         if self._headers is None:
-            self._headers = self._view.get("headers") or {}
+            text = self._row[HEADERS]
+            self._headers = json.loads(text) if text else {}
         return self._headers
 
     @property
     def trace_id(self) -> str | None:
         """The trace id it was sent with."""
-        return self._view.get("trace_id")
+        trace_id: str | None = self._row[TRACE_ID]
+        return trace_id
 
     @property
     def attempt(self) -> int:
         """How often it failed before: handed over for a retry or, in order, retried in place."""
-        return int(self._view.get("attempt", 0)) + self.tries
+        return int(self._row[ATTEMPT]) + self.tries
 
     @property
     def origin(self) -> Origin | None:
         """Where it was before it failed; None for a message that comes for the first time."""
-        told = self._view.get("origin")
+        told = self._origin
         if told is None:
             return None
         return Origin(
@@ -96,7 +143,7 @@ class Message:
     @property
     def stored_at_ms(self) -> int:
         """When it was stored, by its database's clock: ms since 1970 UTC."""
-        return int(self._view["stored_at_ms"])
+        return int(self._row[STORED_AT_MS])
 
     @property
     def text(self) -> str:

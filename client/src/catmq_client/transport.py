@@ -321,7 +321,7 @@ class HttpTransport:
         # Answers are compressed only on request: on a fast network it costs more than it saves.
         session.headers.update(
             {
-                "Accept": f"{self._codec.content_type}, application/problem+json",
+                "Accept": f"{self._codec.accept}, application/problem+json",
                 "Accept-Encoding": "gzip" if self._gzip else "identity",
                 "User-Agent": "catmq-client",
             }
