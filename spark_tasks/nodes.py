@@ -17,7 +17,7 @@ from spark_tasks.plans import Address, Span
 
 CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 60
-FETCHED_AT_ONCE = 2_000  # rows
+FETCHED_AT_ONCE = 1_000  # rows
 FETCHED_FIRST = 20  # with bodies, before it is known how large they are
 PIECE_BYTES = 4 << 20  # bodies fetched at once, about
 MOST_BYTES = 32 << 20  # bodies in one chunk
