@@ -1,6 +1,7 @@
 """Every schedule of the system, written to django-q by `manage.py syncjobs`; a minute is the finest grain.
 
-A job makes bounded passes, answers how many things it did, and is correct when it runs twice at once.
+A job makes bounded passes, answers how many things it did, and is correct when it runs twice at once. One
+that may take hours runs apart, as a process of its own.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from dataclasses import dataclass
 from django.contrib.sessions.models import Session
 from django.utils import timezone
 
+from catmq_site import daily
 from messagestore import batches, dead, drains, instances, lag, nodes, retention, topics
 from metadata import (
     actors,
     alarms,
     audit,
     brokers,
+    commits,
     history,
     job_runs,
     moves,
@@ -26,6 +29,7 @@ from metadata import (
     series,
     snapshot,
 )
+from metadata.config import config
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,7 @@ class Job:
     text: str
     every_minutes: int
     run: Callable[[], int]
+    apart: bool = False
 
 
 def drop_tables() -> int:
@@ -134,8 +139,8 @@ def roll_up() -> int:
 
 
 def trim_series() -> int:
-    """Deletes the figures of charts that are older than they are kept."""
-    return series.trim()
+    """Deletes the figures of charts, and looks at positions, that are older than they are kept."""
+    return series.trim() + commits.trim()
 
 
 JOBS = {
@@ -159,6 +164,14 @@ JOBS = {
     "trim_job_runs": Job("Delete old records of job runs", 24 * 60, trim_job_runs),
     "trim_reports": Job("Delete reports older than 400 days", 24 * 60, trim_reports),
 }
+if config.archive_topics:
+    JOBS["archive_topics"] = Job(
+        "Archive the topics that settings name", daily.EVERY_MINUTES, daily.archive_topics, apart=True
+    )
+if config.daily_reports:
+    JOBS["make_reports"] = Job(
+        "Make the reports that settings name", daily.EVERY_MINUTES, daily.make_reports, apart=True
+    )
 
 
 def sync() -> tuple[int, int]:

@@ -6,12 +6,15 @@ Tasks run at least once, so each is harmless when repeated.
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 
 from django_q.models import OrmQ
 from django_q.tasks import async_task
 
 from metadata import job_runs, rebalance
 from metadata.clock import database_now, ms
+from metadata.config import HOME
 from metadata.errors import NotFound
 
 log = logging.getLogger(__name__)
@@ -59,8 +62,23 @@ def run_rebalance(group_id: int, asked_at_ms: int) -> bool:
 
 
 def run_job(name: str) -> None:
-    """Runs the scheduled job of that name and records the run."""
+    """Runs the scheduled job of that name and records the run; one that runs apart is only started.
+
+    A process apart stays in django-q's process group: the server that stops takes it along, and it its Spark.
+    """
+    from catmq_site.jobs import JOBS
+
+    if JOBS[name].apart:
+        command = [sys.executable, str(HOME / "manage.py"), "run_job", name]
+        subprocess.Popen(command, cwd=HOME, stdin=subprocess.DEVNULL)  # noqa: S603  our own program
+    else:
+        run_here(name)
+
+
+def run_here(name: str) -> int:
+    """Runs the job in this process and records the run; how many things it did."""
     from catmq_site.jobs import JOBS
 
     with job_runs.record(name) as run:
         run.count = JOBS[name].run()
+    return run.count

@@ -11,11 +11,12 @@ from messagestore import connections, durability, tables
 from messagestore.density import left
 from messagestore.sessions import Session
 from messagestore.tables import Position
-from metadata import actors, ownership, readings, series
+from metadata import actors, commits, ownership, readings, series
 from metadata.actors import Actor
 from metadata.errors import CatmqError, NodeUnavailable
 from metadata.ownership import QueueOwner
 from metadata.readings import Seen
+from metadata.rules.commits import Look
 
 log = logging.getLogger(__name__)
 PASS_S = 50.0  # of one pass that records; the job comes every minute
@@ -27,7 +28,8 @@ class QueueLag:
 
     `lag` = head - committed, without declared gaps and what retention took; `lag_ms` = the node's time
     now - when the first unread message was stored, 0 when there is none. `owner` is the member's name;
-    `instance` the reader's, None unless the group broadcasts.
+    `instance` the reader's, None unless the group broadcasts. The node was
+    asked after `asked_ms` and had told by `told_ms`, of its own clock.
     """
 
     topic: str
@@ -41,6 +43,8 @@ class QueueLag:
     low: int | None = None
     lag: int | None = None
     lag_ms: int | None = None
+    asked_ms: int | None = None
+    told_ms: int | None = None
 
 
 def group_offsets(*, group: str, actor: Actor) -> list[QueueLag]:
@@ -59,9 +63,10 @@ def group_offsets(*, group: str, actor: Actor) -> list[QueueLag]:
 
 
 def record(*, pass_s: float = PASS_S) -> int:
-    """Records the lag of every subscription, those not seen for longest first; how many. One bounded pass.
+    """Records the lag and the positions of every subscription, those not seen for longest first; how many.
 
-    In a broadcasting group the slowest instance counts. What a node that is away would tell stays.
+    One bounded pass. In a broadcasting group the slowest instance counts. What a node that is away would
+    tell stays.
     """
     ends_at = time.monotonic() + pass_s
     count = 0
@@ -74,6 +79,7 @@ def record(*, pass_s: float = PASS_S) -> int:
             log.warning("The lag of group %s is recorded later: %s", group, error.detail)
             continue
         count += series.record_lag(_backlogs(offsets, subscriptions))
+        commits.note(_positions(offsets, subscriptions))
     return count
 
 
@@ -92,6 +98,21 @@ def _backlogs(offsets: Sequence[QueueLag], subscriptions: Sequence[Seen]) -> lis
     return found
 
 
+def _positions(offsets: Sequence[QueueLag], subscriptions: Sequence[Seen]) -> list[commits.Seen]:
+    """How far a group had committed in each of its topics, in the queues that answered."""
+    found = []
+    for one in subscriptions:
+        looks: dict[int, Look] = {}
+        mine = [row for row in offsets if row.topic == one.topic]
+        for row in mine:
+            if row.committed is not None and row.asked_ms is not None and row.told_ms is not None:
+                look = Look(row.committed, row.asked_ms, row.told_ms)
+                looks[row.queue] = min(looks.get(row.queue, look), look)
+        if looks:
+            found.append(commits.Seen(one.topic_id, one.group_id, looks, all(row.lag == 0 for row in mine)))
+    return found
+
+
 def _of_node(node_id: int, rows: Sequence[QueueOwner]) -> dict[QueueOwner, QueueLag]:
     readers: dict[str, list[QueueOwner]] = {}
     for row in rows:
@@ -105,9 +126,10 @@ def _of_node(node_id: int, rows: Sequence[QueueOwner]) -> dict[QueueOwner, Queue
                 session, group_id=mine[0].group_id, queues=queues, instance=reader
             )
             found |= {row: _lag(clock, gaps, row, positions.get(row.queue)) for row in mine}
+        told_ms = tables.now_ms(session)
     heads = {row.queue: lag.head for row, lag in found.items() if lag.head is not None}
     durability.confirm(node_id=node_id, heads=heads)
-    return found
+    return {row: replace(one, told_ms=told_ms) for row, one in found.items()}
 
 
 class _Clock:
@@ -115,7 +137,7 @@ class _Clock:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._now = tables.now_ms(session)
+        self.now = tables.now_ms(session)
         self._stored: dict[tuple[int, int], int | None] = {}
 
     def age_ms(self, queue: int, offset: int) -> int:
@@ -124,7 +146,7 @@ class _Clock:
             stored = tables.stored_at_ms(self._session, queue=queue, offset=offset)
             self._stored[queue, offset] = stored
         stored = self._stored[queue, offset]
-        return 0 if stored is None else max(0, self._now - stored)
+        return 0 if stored is None else max(0, self.now - stored)
 
 
 def _unknown(row: QueueOwner) -> QueueLag:
@@ -153,4 +175,5 @@ def _lag(clock: _Clock, gaps: _Gaps, row: QueueOwner, position: Position | None)
         low=position.low,
         lag=gaps.left(row.queue, unread, position.head) if unread < position.head else position.head - unread,
         lag_ms=clock.age_ms(row.queue, unread) if unread < position.head else 0,
+        asked_ms=clock.now,
     )

@@ -31,6 +31,7 @@ PROCESSES = ("command", "broker", "jobs")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 EVERYWHERE = ("", "0.0.0.0", "[::]")  # noqa: S104  what stands for all addresses in `bind`
 MEANING = re.compile(r"^    (\w+): [^=]+ = .*?  # (.+)$", re.MULTILINE)
+DAILY_REPORT = re.compile(r"[a-z_]+(:(direct|spark))?")
 BROKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 
 
@@ -74,6 +75,11 @@ class Config:
     # Spark jobs
     spark_master: str = "local[*]"  # where jobs run: local[N], spark://host:7077, yarn, k8s://…
     spark_memory: str = "1g"  # memory of a job's driver, and of each executor, as Spark writes it
+    # Done once a day, as jobs of the schedule
+    archive_topics: tuple[str, ...] = ()  # topics whose days are archived by Spark when they are over
+    archive_dir: str = ""  # directory of that archive; on a cluster where all see it
+    archive_purges: bool = False  # whether what the archive proves is then dropped from the nodes
+    daily_reports: tuple[str, ...] = ()  # reports that are made, such as volume, or volume:spark by a scan
     # Limits of a request, shown by GET /api/v1
     request_max_bytes: int = 8 << 20  # a request on the wire, bytes
     request_max_unpacked_bytes: int = 16 << 20  # a request after gunzip, bytes
@@ -131,6 +137,7 @@ def load(environ: Mapping[str, str]) -> Config:
     values = {name: _parse(variable_of(name), kinds[name], text) for name, text in given.items()}
     config = Config(**values)  # type: ignore[arg-type]  # _parse made each of its field's type
     _check(config)
+    _check_daily(config)
     made = _with_secrets(_with_address(config))
     _check_broker(made)
     return made
@@ -203,6 +210,15 @@ def _check(config: Config) -> None:
         parse_database_url(config.database_url)
     for key in config.encryption_keys:
         _check_fernet(key)
+
+
+def _check_daily(config: Config) -> None:
+    """Raises ConfigError if a job that runs once a day could not."""
+    if config.archive_topics and not os.path.isabs(config.archive_dir):
+        raise ConfigError("CATMQ_ARCHIVE_TOPICS needs CATMQ_ARCHIVE_DIR, a whole path.")
+    for one in config.daily_reports:
+        if not DAILY_REPORT.fullmatch(one):
+            raise ConfigError(f"CATMQ_DAILY_REPORTS: {one!r} must be a report's name, or NAME:spark.")
 
 
 def _check_fernet(key: str) -> None:

@@ -1,7 +1,8 @@
 """One connection to a node, for reading only: short statements, each its own snapshot.
 
 Nothing stays open between two chunks, so that no read of a job delays the dropping of a partition. A result
-is fetched in pieces and given up when it is larger than a chunk may be; the next one is then smaller.
+is fetched in pieces, each made into what is wanted before the next comes, so that rows never leave the
+processor's cache; it is given up when it is larger than a chunk may be, and the next one is then smaller.
 """
 
 from __future__ import annotations
@@ -9,19 +10,20 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from spark_tasks.errors import NodeError
 from spark_tasks.plans import Address, Span
 
 CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 60
-FETCHED_AT_ONCE = 2_000  # rows
+FETCHED_AT_ONCE = 1_000  # rows
 FETCHED_FIRST = 20  # with bodies, before it is known how large they are
 PIECE_BYTES = 4 << 20  # bodies fetched at once, about
 MOST_BYTES = 32 << 20  # bodies in one chunk
 
-Rows = list[tuple[Any, ...]]
+Rows = Sequence[tuple[Any, ...]]
+T = TypeVar("T")
 
 
 class Lost(Exception):
@@ -39,11 +41,15 @@ class Node(Protocol):
     now: str
     stored_at: str
 
-    def rows(self, select: str, *, body: int | None) -> tuple[Rows, bool]:
-        """What a SELECT gives, and whether that is all: after False only `close` may be called.
+    def pieces(self, select: str, made: Callable[[Rows], T], *, body: int | None) -> tuple[list[T], bool]:
+        """What is made of the rows of a SELECT, piece by piece, and whether that is all.
 
-        `body`: the column that is weighed, if one is. Raises Lost, NodeError.
+        After False only `close` may be called. `body`: the column that is weighed, if one is. Raises Lost,
+        NodeError.
         """
+
+    def rows(self, select: str) -> list[tuple[Any, ...]]:
+        """The rows of a SELECT. Raises Lost, NodeError."""
 
     def one(self, select: str) -> tuple[Any, ...]:
         """The only row of a SELECT. Raises Lost, NodeError."""
@@ -78,18 +84,21 @@ class MySqlNode:
             where = f"{address.host}:{address.port}/{address.database}"
             raise NodeError(f"node {address.name} cannot be read at {where}: {error.args[-1]}") from None
 
-    def rows(self, select: str, *, body: int | None) -> tuple[Rows, bool]:
+    def pieces(self, select: str, made: Callable[[Rows], T], *, body: int | None) -> tuple[list[T], bool]:
         """See Node."""
         try:
             self._db.query(select)
-            return _taken(self._db.use_result().fetch_row, body)
+            return _taken(self._db.use_result().fetch_row, made, body)
         except self._error as error:
             raise self._fault(error) from None
 
+    def rows(self, select: str) -> list[tuple[Any, ...]]:
+        """See Node."""
+        return [row for piece in self.pieces(select, list, body=None)[0] for row in piece]
+
     def one(self, select: str) -> tuple[Any, ...]:
         """See Node."""
-        found, _ = self.rows(select, body=None)
-        return found[0] if found else (None,)
+        return next(iter(self.rows(select)), (None,))
 
     def literal(self, text: str) -> str:
         """See Node."""
@@ -120,18 +129,21 @@ class SqliteNode:
         except sqlite3.Error as error:
             raise NodeError(f"node {address.name} cannot be read at {address.database}: {error}") from None
 
-    def rows(self, select: str, *, body: int | None) -> tuple[Rows, bool]:
+    def pieces(self, select: str, made: Callable[[Rows], T], *, body: int | None) -> tuple[list[T], bool]:
         """See Node."""
         try:
             with closing(self._db.execute(select)) as cursor:
-                return _taken(cursor.fetchmany, body)
+                return _taken(cursor.fetchmany, made, body)
         except sqlite3.Error as error:
             raise NodeError(f"node {self._name} cannot be read: {error}") from None
 
+    def rows(self, select: str) -> list[tuple[Any, ...]]:
+        """See Node."""
+        return [row for piece in self.pieces(select, list, body=None)[0] for row in piece]
+
     def one(self, select: str) -> tuple[Any, ...]:
         """See Node."""
-        found, _ = self.rows(select, body=None)
-        return found[0] if found else (None,)
+        return next(iter(self.rows(select)), (None,))
 
     def literal(self, text: str) -> str:
         """See Node."""
@@ -142,18 +154,19 @@ class SqliteNode:
         self._db.close()
 
 
-def _taken(fetch: Callable[[int], Sequence[tuple[Any, ...]]], body: int | None) -> tuple[Rows, bool]:
-    """The rows of a result, fetched in pieces, and whether those are all; see Node.rows."""
+def _taken(fetch: Callable[[int], Rows], made: Callable[[Rows], T], body: int | None) -> tuple[list[T], bool]:
+    """What is made of a result that is fetched in pieces, and whether that is all; see Node.pieces."""
     size = FETCHED_AT_ONCE if body is None else FETCHED_FIRST
-    found: Rows = []
-    weight = 0
+    found: list[T] = []
+    count = weight = 0
     while fetched := fetch(size):
-        found.extend(fetched)
+        count += len(fetched)
+        found.append(made(fetched))
         if body is not None:
             weight += sum(len(row[body]) for row in fetched)
             if weight > MOST_BYTES:
                 return found, False
-            size = max(1, min(FETCHED_AT_ONCE, PIECE_BYTES * len(found) // (weight + 1)))
+            size = max(1, min(FETCHED_AT_ONCE, PIECE_BYTES * count // (weight + 1)))
     return found, True
 
 
@@ -186,9 +199,8 @@ def low_of(node: Node, queue: int) -> int:
 
 def gaps_of(node: Node, queue: int) -> list[Span]:
     """The declared gaps of a queue."""
-    rows, _ = node.rows(
-        f"SELECT from_offset, to_offset FROM queue_gap WHERE queue_id = {queue} ORDER BY from_offset",  # noqa: S608
-        body=None,
+    rows = node.rows(
+        f"SELECT from_offset, to_offset FROM queue_gap WHERE queue_id = {queue} ORDER BY from_offset"  # noqa: S608
     )
     return [Span(int(first), int(end)) for first, end in rows]
 

@@ -109,7 +109,6 @@ class SliceReader:
         self._selected = selected(columns)
         self._body = self._selected.index("body") if "body" in self._selected else None
         self._node: Node | None = None
-        self._raw = False
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows. Raises NodeError, HoleError, RangeError; what was given before is worthless then."""
@@ -118,13 +117,12 @@ class SliceReader:
         try:
             while position < self._part.end:
                 end = min(position + chunk, self._part.end)
-                rows, whole = self._tried(position, end)
+                batches, whole = self._tried(position, end)
                 if not whole:
                     self._close()
                     chunk = max(LEAST_CHUNK, (end - position) // 4)
                     continue
-                if rows:
-                    yield batch_of(self._columns, rows, queue=self._part.queue, raw=self._raw)
+                yield from batches
                 position, chunk = end, min(self._most, chunk * 2)
                 self._pause(position, begun)
         finally:
@@ -135,7 +133,7 @@ class SliceReader:
             due = begun + (position - self._part.first) / self._rate
             time.sleep(max(0.0, due - time.monotonic()))
 
-    def _tried(self, first: int, end: int) -> tuple[Rows, bool]:
+    def _tried(self, first: int, end: int) -> tuple[list[pa.RecordBatch], bool]:
         """A chunk; a connection that breaks is made anew, a few times."""
         for attempt in range(TRIES):
             try:
@@ -149,30 +147,34 @@ class SliceReader:
             time.sleep(PAUSE_S * 2**attempt * random.uniform(0.5, 1.0))
         raise AssertionError("the last try returns or raises")
 
-    def _chunk(self, node: Node, first: int, end: int) -> tuple[Rows, bool]:
+    def _chunk(self, node: Node, first: int, end: int) -> tuple[list[pa.RecordBatch], bool]:
         """The rows of a range. Offsets are the primary key: if as many came as can be, none lacks."""
-        table, self._raw = self._part.table, node.raw
+        table, queue = self._part.table, self._part.queue
+
+        def made(rows: Rows) -> pa.RecordBatch:
+            return batch_of(self._columns, rows, queue=queue, raw=node.raw)
+
         where = f"msg_offset >= {first} AND msg_offset < {end}"
         conditions = " AND ".join([where, *(one.sql(node) for one in self._matches)])
         select = f"SELECT {', '.join(self._selected)} FROM {table}"  # noqa: S608
         weighed = self._body if end - first > LEAST_CHUNK else None
-        rows, whole = node.rows(f"{select} WHERE {conditions} ORDER BY msg_offset", body=weighed)
+        batches, whole = node.pieces(f"{select} WHERE {conditions} ORDER BY msg_offset", made, body=weighed)
         if not whole:
-            return rows, False
+            return batches, False
         if self._matches:
             found = int(node.one(f"SELECT COUNT(*) FROM {table} WHERE {where}")[0])  # noqa: S608
             complete = found == end - first
         else:
-            complete = len(rows) == end - first
+            complete = sum(one.num_rows for one in batches) == end - first
         if not complete:
             self._explain(node, first, end)
-        return rows, True
+        return batches, True
 
     def _explain(self, node: Node, first: int, end: int) -> None:
         """Raises unless every missing offset lies in a gap. `low` and gaps are read after the rows."""
         part = self._part
         select = f"SELECT msg_offset FROM {part.table} WHERE msg_offset >= {first} AND msg_offset < {end}"  # noqa: S608
-        there, _ = node.rows(select, body=None)
+        there = node.rows(select)
         low, gaps = low_of(node, part.queue), gaps_of(node, part.queue)
         missing = sorted(set(range(first, end)) - {int(row[0]) for row in there})
         for offset in missing:

@@ -18,7 +18,7 @@ from metadata.models.operations import AuditLog, ChangeCounter, ChangeLog, JobRu
 from metadata.models.queues import Queue
 from metadata.models.rebalances import Rebalance, RebalanceMove
 from metadata.models.reports import Report, ReportRow
-from metadata.models.series import Sample
+from metadata.models.series import CommitLook, Sample
 from metadata.models.topics import Topic
 from metadata.models.users import UserRights
 
@@ -32,6 +32,7 @@ __all__ = [
     "ChangeCounter",
     "ChangeLog",
     "ClockMark",
+    "CommitLook",
     "Consumer",
     "ConsumerGroup",
     "ConsumerGroupConsumer",

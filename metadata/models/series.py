@@ -1,4 +1,4 @@
-"""Sample: what went through a topic, or through a group's reading of it, within a step of time."""
+"""Sample: what went through a topic, or a group's reading of it, in a step of time; CommitLook: positions."""
 
 from __future__ import annotations
 
@@ -42,3 +42,22 @@ class Sample(models.Model):
 
     def __str__(self) -> str:
         return f"{self.step_s} s from {self.at:%Y-%m-%d %H:%M}"
+
+
+class CommitLook(models.Model):
+    """How far a group had committed in the queues of a topic: {queue: a Look of metadata.rules.commits}.
+
+    Ids instead of foreign keys, as in Sample.
+    """
+
+    topic_ref = models.BigIntegerField()
+    group_ref = models.BigIntegerField()
+    at = models.DateTimeField(db_index=True)
+    positions = models.JSONField()
+
+    class Meta:
+        ordering = ("id",)
+        indexes = (models.Index(fields=("topic_ref", "group_ref", "id"), name="commit_look_of_whom"),)
+
+    def __str__(self) -> str:
+        return f"group {self.group_ref} in topic {self.topic_ref} at {self.at:%Y-%m-%d %H:%M}"

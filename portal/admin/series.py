@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from metadata.models import Sample
+from metadata.models import CommitLook, Sample
 from portal.admin.readonly import ReadOnlyAdmin
 
 
@@ -16,3 +16,12 @@ class SampleAdmin(ReadOnlyAdmin):
     list_filter = ("step_s",)
     search_fields = ("=topic_ref", "=group_ref")
     ordering = ("-at", "-id")
+
+
+@admin.register(CommitLook)
+class CommitLookAdmin(ReadOnlyAdmin):
+    """The latest looks first."""
+
+    list_display = ("at", "topic_ref", "group_ref")
+    search_fields = ("=topic_ref", "=group_ref")
+    ordering = ("-id",)

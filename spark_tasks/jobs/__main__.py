@@ -20,7 +20,15 @@ from pyspark.errors import PySparkException
 from spark_tasks.errors import JobError
 from spark_tasks.jobs.running import LOOK_EVERY_S, Cancelled, Job
 
-NAMES = ("archive", "replay", "report_volume", "report_size_and_expiry", "report_topics", "report_capacity")
+NAMES = (
+    "archive",
+    "replay",
+    "report_capacity",
+    "report_latency",
+    "report_size_and_expiry",
+    "report_topics",
+    "report_volume",
+)
 _CAUSE = re.compile(r"^spark_tasks\.\S*errors\.\w+: (.*)$", re.MULTILINE)
 DONE, FAILED, CANCELLED = 0, 1, 130
 

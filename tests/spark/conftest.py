@@ -27,7 +27,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def stage(home: Path, mariadb: MariaDB) -> Iterator[Stage]:
     """The session's server: node `main` is a file, node `maria` on MariaDB, which only its reader reads."""
-    server = Server(home / "server")
+    server = Server(home / "server", environ={"CATMQ_DAILY_REPORTS": "capacity"})
     with ExitStack() as stack:
         schema = stack.enter_context(mariadb.schema())
         name, password = stack.enter_context(mariadb.reader(schema))
@@ -44,7 +44,8 @@ def stage(home: Path, mariadb: MariaDB) -> Iterator[Stage]:
 def spark(stage: Stage) -> Iterator[SparkSession]:
     """The session's Spark, which knows the server by its environment."""
     os.environ["CATMQ_URL"], os.environ["CATMQ_API_KEY"] = stage.server.url, stage.server.api_key
-    session = sessions.start("tests", master="local[2]", memory=MEMORY)
+    few = {"spark.sql.shuffle.partitions": "2"}  # small data: each more costs only time
+    session = sessions.start("tests", master="local[2]", memory=MEMORY, conf=few)
     yield session
     session.stop()
 

@@ -1,0 +1,102 @@
+"""Makes reports, with or without Spark, keeps them, and writes them to files."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from catmq_site import spark
+from messagestore import reports as direct
+from metadata import commits, reports, topics
+from metadata.actors import Actor
+from metadata.errors import Invalid
+
+ENGINES = ("direct", "spark")
+Row = Mapping[str, Any]
+
+
+def make(
+    *, name: str, topic: str | None, days: int, engine: str, actor: Actor, say: spark.Say | None = None
+) -> tuple[int, Sequence[Row]]:
+    """Makes a report; (the id it is kept under, its rows). Raises Invalid, NotFound, JobFailed, Cancelled."""
+    if engine not in ENGINES:
+        raise Invalid.field("engine", f"{engine} is none; there are {', '.join(ENGINES)}")
+    asked = {"topic": topic, "days": days}
+    rows: Sequence[Row] = direct.make(name=name, topic=topic, days=days, actor=actor)
+    run = None
+    if engine == "spark":
+        settings = {"days": days, **_places(topic, actor)}
+        inputs = [with_steps(row, days, actor) for row in rows] if name == "latency" else rows
+        run, directory = spark.run(f"report_{name}", settings=settings, inputs=inputs, say=say)
+        rows = spark.results(directory)["report"]
+    kept = reports.keep(name=name, engine=engine, settings=asked, rows=rows, actor=actor, job_run=run)
+    return kept, rows
+
+
+def _places(topic: str | None, actor: Actor) -> dict[str, Any]:
+    """The topics that a job scans, and which node each queue is on."""
+    chosen = topics.ready() if topic is None else [topics.named(name=topic, actor=actor)]
+    nodes = {str(queue.queue): queue.node for one in chosen for queue in one.queues}
+    return {"topics": [one.name for one in chosen], "nodes": nodes}
+
+
+def with_steps(row: Row, days: int, actor: Actor) -> dict[str, Any]:
+    """A row of the report on latency with what the job needs to know of the group's commits."""
+    steps = commits.history(topic=row["topic"], group=row["group"], days=days, actor=actor)
+    return {**row, "steps": steps}
+
+
+def columns_of(rows: Sequence[Row]) -> list[str]:
+    """The columns of rows, in order; a row may lack some."""
+    return list(dict.fromkeys(column for row in rows for column in row))
+
+
+def save(rows: Sequence[Row], path: Path) -> None:
+    """Writes rows to a file, whole or not at all; its ending says how. Raises Invalid.
+
+    .parquet needs pyarrow, which comes with Spark's requirements; .csv needs nothing.
+    """
+    check(path)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        WRITERS[path.suffix](rows, draft)
+        os.replace(draft, path)
+    except OSError as error:
+        raise Invalid.field("output", f"{path} cannot be written: {error.strerror}") from None
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def check(path: Path) -> None:
+    """Raises Invalid if nothing could write such a file, before a report is made for it."""
+    if path.suffix not in WRITERS:
+        raise Invalid.field("output", f"{path} must end in {' or '.join(WRITERS)}")
+    if not path.parent.is_dir():
+        raise Invalid.field("output", f"there is no directory {path.parent}")
+    if path.suffix == ".parquet":
+        try:
+            import pyarrow.parquet  # noqa: F401
+        except ImportError:
+            text = "Parquet needs pyarrow: run script/setup --with-spark, or choose .csv"
+            raise Invalid.field("output", text) from None
+
+
+def _csv(rows: Sequence[Row], path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns_of(rows))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _parquet(rows: Sequence[Row], path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    table = pa.table({name: pa.array([row.get(name) for row in rows]) for name in columns_of(rows)})
+    pyarrow.parquet.write_table(table, path)
+
+
+WRITERS = {".csv": _csv, ".parquet": _parquet}

@@ -1,0 +1,73 @@
+"""Reports as files, and the jobs that run once a day."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from catmq_site import daily, reporting, spark
+from messagestore import topics
+from metadata import actors, snapshot
+from metadata.models import Report
+
+ACTOR = actors.command("test")
+
+
+@pytest.fixture
+def topic(make_node: Callable[..., str]) -> str:
+    """A topic of two queues that nobody uses."""
+    topics.create(name="orders", queues=2, node=make_node("main"), actor=ACTOR)
+    snapshot.refresh()
+    return "orders"
+
+
+def test_a_report_is_written_as_csv(topic: str, tmp_path: Path) -> None:
+    path = tmp_path / "topics.csv"
+    call_command("report", "topics", "--output", str(path), stdout=StringIO())
+    with path.open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["topic"], row["queues"], row["verdict"]) == (topic, "2", "zombie")
+
+
+def test_a_report_is_written_as_parquet(topic: str, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "size.parquet"
+    call_command("report", "size_and_expiry", "--output", str(path), stdout=StringIO())
+    rows = parquet.read_table(path).to_pylist()
+    assert [(row["topic"], row["messages"], row["oldest_at_ms"]) for row in rows] == [(topic, 0, None)] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("x.xls", "must end in .csv or .parquet"), ("nowhere/x.csv", "there is no directory")]
+)
+def test_a_file_that_cannot_be_is_refused_before_work(
+    topic: str, tmp_path: Path, name: str, said: str
+) -> None:
+    with pytest.raises(CommandError, match=said):
+        call_command("report", "topics", "--output", str(tmp_path / name))
+    assert Report.objects.count() == 0
+
+
+def test_a_row_that_lacks_a_column_has_nothing_there(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    rows = [{"a": 1}, {"a": 2.5, "b": "ü"}]
+    reporting.save(rows, tmp_path / "x.csv")
+    assert (tmp_path / "x.csv").read_text().splitlines() == ["a,b", "1,", "2.5,ü"]
+    reporting.save(rows, tmp_path / "x.parquet")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["x.csv", "x.parquet"], "no draft is left"
+
+
+def test_daily_reports_are_made_also_behind_one_that_fails(
+    topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = dataclasses.replace(daily.config, daily_reports=("nonsense", "topics", "volume"))
+    monkeypatch.setattr(daily, "config", wanted)
+    with pytest.raises(spark.JobFailed, match="nonsense is no report"):
+        daily.make_reports()
+    assert sorted(Report.objects.values_list("name", flat=True)) == ["topics", "volume"]

@@ -1,0 +1,82 @@
+"""When offsets were first committed, as the looks of the job that records lag tell it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+
+from messagestore import lag, membership, positions, subscriptions, topics
+from messagestore.messages import NewMessage
+from messagestore.positions import Claim, CommitOffset
+from messagestore.publish import publish
+from metadata import actors, commits, consumer_ids, consumers, groups, snapshot
+from metadata.clock import database_now
+from metadata.models import CommitLook
+from metadata.rules.commits import Step
+
+ACTOR = actors.command("test")
+
+
+@pytest.fixture
+def queue(node: str) -> int:
+    """The only queue of topic `orders`, which holds twenty messages and is read by group `billing`."""
+    state = topics.create(name="orders", queues=1, actor=ACTOR)
+    groups.create(name="billing", actor=ACTOR)
+    subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
+    snapshot.refresh()
+    publish(topic="orders", messages=[NewMessage(body=b"x")] * 20, batch_id=None, actor=ACTOR)
+    return state.queues[0].queue.queue
+
+
+def commit(queue: int, *offsets: int) -> None:
+    """Joins, and after each commit lets the job look."""
+    joined = membership.join(group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR)
+    member = consumer_ids.check(joined.consumer_id)
+    (claim,) = consumers.heartbeat(consumer=member, generation=0, owned=[]).assigned
+    positions.acquire(consumer=member, queues=[Claim(claim.queue, claim.epoch)])
+    for offset in offsets:
+        positions.commit(consumer=member, offsets=[CommitOffset(queue, claim.epoch, offset)])
+        lag.record()
+
+
+def told(queue: int) -> list[Step]:
+    """What is known of a queue."""
+    return commits.history(topic="orders", group="billing", days=1, actor=ACTOR).get(queue, [])
+
+
+def test_offsets_are_committed_between_two_looks(queue: int) -> None:
+    lag.record()
+    assert told(queue) == []
+    commit(queue, 15, 20)
+    one, two = told(queue)
+    assert (one.first, one.end, two.first, two.end) == (0, 15, 15, 20)
+    assert one.after_ms is not None and two.after_ms is not None
+    assert one.after_ms <= two.after_ms <= one.by_ms <= two.by_ms, "a look is no shorter than its question"
+
+
+def test_what_was_committed_before_the_first_look_is_not_known(queue: int) -> None:
+    commit(queue, 15)
+    (step,) = told(queue)
+    assert (step.first, step.end, step.after_ms) == (0, 15, None)
+
+
+def test_a_group_at_rest_takes_no_room(queue: int) -> None:
+    commit(queue, 20)
+    for _ in range(3):
+        lag.record()
+    assert CommitLook.objects.count() == 1
+
+
+def test_looks_are_kept_for_a_week(queue: int) -> None:
+    lag.record()
+    now = database_now()
+    CommitLook.objects.update(at=now - timedelta(days=6))
+    assert commits.trim() == 0
+    CommitLook.objects.update(at=now - timedelta(days=8))
+    assert commits.trim() == 1
+
+
+def test_nothing_is_told_of_a_group_that_does_not_read(queue: int) -> None:
+    assert commits.history(topic="orders", group="nobody", days=1, actor=ACTOR) == {}
