@@ -37,6 +37,8 @@ WAITING_STATES = ("ok", "stopped", "unavailable")
 # Nothing tells when a node is back, or what its replica got meanwhile: such a pull is tried again then.
 UNAVAILABLE_WAIT_S = 1.0
 LATE_WAIT_S = 0.25  # the same for a node that is only slow to answer
+# A pull that got behind messages which a filter leaves out says so within it: until then they count as unread.
+PASSED_WAIT_S = 2.0
 TURNED_AWAY_MS = (1_000, 2_000)  # pause of a client that found no place to wait, at random
 
 _places = threading.BoundedSemaphore(config.max_waiters)
@@ -79,10 +81,12 @@ def pull_or_wait(*, consumer: ConsumerId, asked: Asked) -> Pulled:
 
 
 def _waited(consumer: ConsumerId, asked: Asked, answer: Pulled, *, until: float) -> Pulled:
-    """The answer at the first news, or at the end; after `scan_limit` messages that were left out, too, so
-    that a group commits how far it is."""
+    """The answer at the first news, or at the end; soon after messages that were left out, too, and at once
+    after `scan_limit` of them, so that a group commits how far it is."""
     passed = _passed(asked, answer)
     while True:
+        if passed:
+            until = min(until, time.monotonic() + PASSED_WAIT_S)
         asked = _behind(asked, answer)
         wait = _Wait(consumer, asked, answer, until)
         wait.run()

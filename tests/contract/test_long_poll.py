@@ -168,6 +168,19 @@ def test_a_wait_that_only_passed_others_tells_at_its_end_how_far_it_is(broker: B
     assert member.commit(member.position(queue, 5)) == ["ok"]
 
 
+def test_a_wait_that_passed_others_tells_soon_how_far_it_is(
+    broker: Broker, queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = reader(broker)
+    broker.ok("PATCH", "/groups/readers/subscriptions/single", {"tags": "new"})
+    snapshot.refresh()
+    member.heartbeat()
+    monkeypatch.setattr(longpoll, "PASSED_WAIT_S", 0.2)
+    future = waiting(lambda: member.pull(member.position(queue, 0), wait_ms=LONG_MS))
+    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "a", "tag": "old"}]})
+    assert quick(future)["queues"][0]["next_offset"] == 1
+
+
 def test_a_wait_ends_once_it_has_passed_the_scan_limit(
     broker: Broker, queue: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
