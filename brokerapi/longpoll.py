@@ -37,7 +37,7 @@ WAITING_STATES = ("ok", "stopped", "unavailable")
 # Nothing tells when a node is back, or what its replica got meanwhile: such a pull is tried again then.
 UNAVAILABLE_WAIT_S = 1.0
 LATE_WAIT_S = 0.25  # the same for a node that is only slow to answer
-# A pull that got behind messages which a filter leaves out says so within it: until then they count as unread.
+# A pull that got behind messages which a filter leaves out says so within it: till then they count as unread.
 PASSED_WAIT_S = 2.0
 TURNED_AWAY_MS = (1_000, 2_000)  # pause of a client that found no place to wait, at random
 
