@@ -23,6 +23,7 @@ from tests.acceptance.scenarios import (
     main_job,
     metadata_away,
     restarts,
+    shaky,
     soak,
     storm,
     takeover,
@@ -75,6 +76,13 @@ def play_frozen(stage: Stage, source: Path) -> None:
         frozen.run(stage, session_ms=session_ms)
 
 
+def play_shaky(stage: Stage, source: Path) -> None:
+    """Handlers fail at 30 % of their calls over the stream: unordered, then in order by key and by queue."""
+    shaky.run(stage, source=source, ordered=False)
+    for order in ("key", "queue"):
+        shaky.run(stage, source=source, ordered=True, order=order)
+
+
 def play_brokers(stage: Stage, pair: Pair) -> None:
     """kill -9 of one broker of two, of django-q, of both, in the middle of rebalances."""
     brokers.run(stage, pair)
@@ -122,6 +130,7 @@ SCENARIOS: dict[str, Callable[[Stage, Path], None]] = {
     "main-job": play_main_job,
     "storm": play_storm,
     "frozen": play_frozen,
+    "shaky": play_shaky,
 }
 # Those with two servers and a database for the metadata alone, always on MariaDB.
 ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {
