@@ -11,6 +11,7 @@ from catmq_client import HttpTransport
 from catmq_client.errors import CatmqError
 from catmq_client.testing import FakeBroker
 from catmq_client.transport import Transport, api_path
+from catmq_client.wire import JsonCodec
 from metadata import snapshot
 from tests.support.broker import Broker
 
@@ -198,7 +199,7 @@ def tell(story: Story, stop: Stop) -> Story:
 
 @pytest.fixture
 def real(broker: Broker, topic: str) -> Story:
-    transport = HttpTransport(broker.url, api_key=broker.api_key)
+    transport = HttpTransport(broker.url, api_key=broker.api_key, codec=JsonCodec())
     queues = [row["queue"] for row in broker.ok("GET", f"/topics/{topic}")["queues"]]
     for queue in queues[:1]:
         broker.ok("POST", f"/topics/{topic}/messages", {"messages": [{"body": "x", "queue": queue}] * 2})
