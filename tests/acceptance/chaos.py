@@ -192,9 +192,11 @@ def serving(engine: str, home: Path) -> Iterator[Server]:
         server = Server(home / "server", environ=environ)
         stack.callback(server.clear_away)
         server.start()
-        for name in ("n1", "n2") if engine == "mysql" else ():
+        kinds = {"n1": "normal", "n2": "normal", "failed": "failure"} if engine == "mysql" else {}
+        for name, kind in kinds.items():
             database.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
-            server.manage("register_node", name, database.url.rpartition("/")[0] + f"/{name}")
+            url = database.url.rpartition("/")[0] + f"/{name}"
+            server.manage("register_node", name, url, "--kind", kind)
         yield server
 
 
