@@ -52,6 +52,20 @@ def retire_queues() -> int:
     return drains.retire_drained()
 
 
+MOST_TRIMMED = 500_000  # rows in one run of a job
+
+
+def until_none(trim: Callable[[], int]) -> int:
+    """Repeats a bounded step until it finds nothing, or the run has done enough; how many rows went.
+
+    One step a run would fall behind for ever where more rows come than one step takes.
+    """
+    count = 0
+    while count < MOST_TRIMMED and (gone := trim()):
+        count += gone
+    return count
+
+
 def clean_up() -> int:
     """Cleans every topic as its retention says; how many queues gave something up."""
     found = retention.clean(actor=actors.job("clean_up"), pass_s=retention.PASS_S)
@@ -65,7 +79,7 @@ def trim_alarms() -> int:
 
 def trim_dead() -> int:
     """Forgets dead messages and redrives whose days are over."""
-    return dead.trim() + redrives.trim()
+    return dead.trim() + until_none(redrives.trim)
 
 
 def trim_batches() -> int:
@@ -111,15 +125,12 @@ def sweep_rebalances() -> int:
 
 def trim_moves() -> int:
     """Deletes old moves of offsets."""
-    return moves.trim()
+    return until_none(moves.trim)
 
 
 def trim_history() -> int:
     """Deletes old rebalances, in bounded steps until few are left; how many."""
-    count = 0
-    while (gone := history.trim()) and count < 100_000:
-        count += gone
-    return count
+    return until_none(history.trim)
 
 
 def forget_instances() -> int:
@@ -140,7 +151,7 @@ def roll_up() -> int:
 
 def trim_series() -> int:
     """Deletes the figures of charts, and looks at positions, that are older than they are kept."""
-    return series.trim() + commits.trim()
+    return until_none(series.trim) + until_none(commits.trim)
 
 
 JOBS = {
