@@ -15,6 +15,7 @@ import msgspec
 from messagestore import connections, delays, durability, faults, tables
 from messagestore.connections import Node
 from messagestore.messages import headers_of
+from messagestore.origins import Origin
 from messagestore.tables import DeadRow, Kept, NewDead, Place, StoredCopy
 from messagestore.writes import Write
 from metadata import access, audit, snapshot
@@ -114,13 +115,6 @@ class Summary:
 
     errors: tuple[DeadCount, ...]
     away: tuple[str, ...]
-
-
-class _Origin(msgspec.Struct):
-    topic: str = ""
-    queue: int = 0
-    offset: int = 0
-    first_failed_at_ms: int = 0
 
 
 def dead_id(node_id: int, row: int) -> str:
@@ -365,7 +359,7 @@ def prepared(node: Node) -> Node:
 
 def as_message(node_id: int, row: DeadRow) -> DeadMessage:
     """A row as people see it."""
-    origin = msgspec.json.decode(row.origin, type=_Origin)
+    origin = msgspec.json.decode(row.origin, type=Origin)
     return DeadMessage(
         id=dead_id(node_id, row.id),
         topic=origin.topic,

@@ -11,6 +11,7 @@ import msgspec
 from messagestore import connections, tables
 from messagestore.dead import prepared
 from messagestore.density import left
+from messagestore.origins import Origin
 from metadata import access, snapshot
 from metadata.actors import Actor
 from metadata.errors import CatmqError, Invalid, NodeUnavailable
@@ -53,14 +54,6 @@ class Failed:
     topics: tuple[FailedCount, ...]
     messages: tuple[FailedMessage, ...]
     away: tuple[str, ...]
-
-
-class _Origin(msgspec.Struct):
-    topic: str = ""
-    queue: int = 0
-    offset: int = 0
-    first_failed_at_ms: int = 0
-    error: str = ""
 
 
 def waiting(*, group: str, actor: Actor, topic: str | None = None, limit: int = 100) -> Failed:
@@ -122,7 +115,7 @@ def _count(topic: TopicInfo, counts: dict[int, int], unread: dict[int, int]) -> 
 
 
 def _message(row: tables.WaitingRow) -> FailedMessage:
-    origin = msgspec.json.decode(row.origin or "{}", type=_Origin)
+    origin = msgspec.json.decode(row.origin or "{}", type=Origin)
     return FailedMessage(
         topic=origin.topic,
         queue=origin.queue,

@@ -26,6 +26,7 @@ import msgspec
 from messagestore import connections, delays, durability, failure_topics, tables
 from messagestore.dead import DeadWrite
 from messagestore.messages import NewMessage, headers_of
+from messagestore.origins import Origin
 from messagestore.tables import FailingRow, Fence, NewDead, NewDelayed, StoredCopy
 from messagestore.writes import DEADLINE_S
 from metadata import snapshot
@@ -89,16 +90,6 @@ class Report:
     def refuse(self, failures: Iterable[Failure], state: str) -> None:
         """Puts some with the refused."""
         self.refused += [Refused(one.queue, one.offset, state) for one in failures]
-
-
-class Origin(msgspec.Struct, frozen=True):
-    """Where a copy came from, as it is stored with it and told to its readers; `error` is the last one."""
-
-    topic: str
-    queue: int
-    offset: int
-    first_failed_at_ms: int
-    error: str
 
 
 class _Pair(NamedTuple):

@@ -79,9 +79,7 @@ class PulledQueue(NamedTuple):
     low: int | None = None
     gap: tuple[int, int] | None = None
     stale: bool = False
-    origins: Sequence[
-        str | None
-    ] = ()  # of a failure topic's messages: where they came from (failures.Origin)
+    origins: Sequence[str | None] = ()  # of a failure topic's messages: where they came from (origins.Origin)
     ripe_in_ms: int | None = None
 
     @property

@@ -10,7 +10,8 @@ import pytest
 
 from messagestore import delays, failed, failures, tables
 from messagestore.dead import DeadWrite
-from messagestore.failures import Dead, Origin
+from messagestore.failures import Dead
+from messagestore.origins import Origin
 from metadata import consumers
 from tests.support import failing, moving
 from tests.support.failing import ME, fail, failure_queues, pull_copies, waiting
