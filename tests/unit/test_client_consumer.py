@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,9 +25,9 @@ from catmq_client.errors import (
     Unavailable,
 )
 from catmq_client.testing import FakeBroker
+from tests.support.consumers import Make, making
 
 LIMIT_S = 10.0
-Make = Callable[..., Consumer]
 COMMIT = r"POST .*/commit"
 
 
@@ -40,23 +40,8 @@ def broker(request: pytest.FixtureRequest) -> FakeBroker:
 
 @pytest.fixture
 def make(broker: FakeBroker) -> Iterator[Make]:
-    made: list[Consumer] = []
-
-    def consumer(**options: Any) -> Consumer:
-        options = {
-            "group": "g",
-            "topics": ["t"],
-            "retry_backoff_ms": 1,
-            "retry_backoff_max_ms": 20,
-            **options,
-        }
-        made.append(Consumer(transport=broker, **options))
-        return made[-1]
-
-    yield consumer
-    broker.heal()
-    for one in made:
-        one.close()
+    with making(broker) as made:
+        yield made
 
 
 def send(broker: FakeBroker, count: int, *, topic: str = "t") -> None:

@@ -12,10 +12,10 @@ from catmq_client import Consumer, Message, NewMessage, Producer
 from catmq_client.errors import AnswerLost, HandlerFailed, NotBuilt, Unavailable
 from catmq_client.testing import FakeBroker
 from tests.support.becoming import becomes
+from tests.support.consumers import Make, making
 from tests.support.waiting import until
 
 LIMIT_S = 10.0
-Make = Callable[..., Consumer]
 FAILURES = "/failures$"
 
 
@@ -29,23 +29,8 @@ def broker() -> FakeBroker:
 
 @pytest.fixture
 def make(broker: FakeBroker) -> Iterator[Make]:
-    made: list[Consumer] = []
-
-    def consumer(**options: Any) -> Consumer:
-        options = {
-            "group": "g",
-            "topics": ["t"],
-            "retry_backoff_ms": 1,
-            "retry_backoff_max_ms": 20,
-            **options,
-        }
-        made.append(Consumer(transport=broker, **options))
-        return made[-1]
-
-    yield consumer
-    broker.heal()
-    for one in made:
-        one.close()
+    with making(broker) as made:
+        yield made
 
 
 def send(broker: FakeBroker, count: int, *, key: str | None = "k") -> None:

@@ -11,10 +11,10 @@ import pytest
 from catmq_client import Consumer, Message, NewMessage, Producer
 from catmq_client.testing import FakeBroker
 from tests.support.becoming import becomes
+from tests.support.consumers import Make, making
 from tests.support.waiting import until
 
 LIMIT_S = 10.0
-Make = Callable[..., Consumer]
 
 
 @pytest.fixture
@@ -27,22 +27,8 @@ def broker() -> FakeBroker:
 
 @pytest.fixture
 def make(broker: FakeBroker) -> Iterator[Make]:
-    made: list[Consumer] = []
-
-    def consumer(**options: Any) -> Consumer:
-        options = {
-            "group": "g",
-            "topics": ["t"],
-            "retry_backoff_ms": 1,
-            "retry_backoff_max_ms": 20,
-            **options,
-        }
-        made.append(Consumer(transport=broker, **options))
-        return made[-1]
-
-    yield consumer
-    for one in made:
-        one.close()
+    with making(broker) as made:
+        yield made
 
 
 def send(broker: FakeBroker, *tags: str | None) -> None:
