@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from messagestore import connections, faults, tables, vetting
+from messagestore import connections, faults, suspects, tables, vetting
 from messagestore.heads import board
 from messagestore.sessions import Session
 from messagestore.tables import ServerFacts
@@ -232,6 +232,10 @@ def probe() -> None:
     for gone in set(_latencies) - set(known):
         _latencies.pop(gone, None)
     _tell_of_bars()
+    try:
+        suspects.tell()
+    except CatmqError as error:
+        log.warning("That queues are suspect is told later: %s", error.detail)
 
 
 def _tell_of_bars() -> None:

@@ -11,7 +11,7 @@ from django.urls import URLPattern, reverse
 
 from messagestore import publish, resets, subscriptions, topics
 from messagestore.messages import NewMessage
-from metadata import actors, groups, reports, snapshot, users
+from metadata import actors, alarms, groups, reports, snapshot, users
 from metadata.clock import database_now
 from metadata.models import JobRun
 from portal.urls import urlpatterns
@@ -26,7 +26,8 @@ READS = (
 ADMIN = (
     "nodes", "node", "node-register", "node-test", "node-settings", "node-delete", "broker-state",
     "broker-forget", "job-run", "keys", "key-create", "key-limits", "key-delete", "users", "user-create",
-    "user", "settings", "checks", "run-cancel", "reports", "report-make", "report", "report-csv",
+    "user", "settings", "checks", "consistency", "repair", "run-cancel", "reports",
+    "report-make", "report", "report-csv",
 )  # fmt: skip
 NAMES = {
     "gro": "billing",
@@ -38,6 +39,7 @@ NAMES = {
     "mov": "billing",
     "nod": "main",
     "use": "uma",
+    "ala": "billing/orders",
 }
 PAGES = [one for one in urlpatterns if one.name not in OPEN]
 BODY = b'{"secret": "treasure"}'
@@ -59,7 +61,8 @@ def world(make_node: Callable[..., str]) -> dict[str, object]:
     queue = topics.describe(name="orders", actor=ACTOR).queues[0].queue.queue
     assert isinstance(receipt, publish.Receipt)
     (move,) = resets.reset(group="billing", topic="orders", target=resets.Target("latest"), actor=ACTOR)
-    words = {"topic": "orders", "group": "billing", "reset": move.reset}
+    alarms.raise_alarm(kind="lag", name="billing/orders", detail="far behind")
+    words = {"topic": "orders", "group": "billing", "reset": move.reset, "kind": "lag", "key": "none"}
     return {**words, "queue": queue, "message_id": receipt.message_id, **kept()}
 
 
@@ -100,7 +103,7 @@ def test_a_stranger_is_sent_to_the_login_from_every_page(world: dict[str, object
 def test_an_administrator_opens_every_page(world: dict[str, object], uma: Client) -> None:
     client = browser("ada", administrator=True)
     for page in PAGES:
-        if page.name in ("broker-state", "key-limits", "key-delete", "dead"):  # there is none of them here
+        if page.name in ("broker-state", "key-limits", "key-delete", "dead", "repair"):  # none here
             continue
         answer = client.get(url_of(page, world))
         assert answer.status_code == 200, (page.name, answer.content.decode()[-1500:])
