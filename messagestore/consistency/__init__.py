@@ -4,8 +4,8 @@
 deleted that may hold messages: what was lost, or may hold something, is named with what to do by hand.
 """
 
-from messagestore.consistency.check import Report, check, watch
 from messagestore.consistency.findings import KINDS, Finding
+from messagestore.consistency.looking import Report, check, watch
 from messagestore.consistency.repairs import repair
 
 __all__ = ["KINDS", "Finding", "Report", "check", "repair", "watch"]

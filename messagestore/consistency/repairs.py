@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from messagestore import connections, failure_topics, faults, tables
-from messagestore.consistency.check import check, is_empty, is_lone
 from messagestore.consistency.findings import Finding
+from messagestore.consistency.looking import check, is_empty, is_lone
 from messagestore.sessions import Session
 from metadata import access, audit, ledger, snapshot
 from metadata.actors import Actor
