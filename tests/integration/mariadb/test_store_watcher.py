@@ -24,6 +24,7 @@ from metadata import snapshot
 from metadata.actors import command
 from metadata.config import config
 from tests.support.mariadb import MariaDB
+from tests.support.tampering import plant
 from tests.support.waiting import until
 
 ACTOR = command("test")
@@ -89,6 +90,20 @@ def test_one_worker_asks_for_what_another_waits_for(
         assert not waiter.event.is_set()
         follower.listen()
         assert waiter.event.is_set()
+
+
+def test_a_head_that_moved_without_looking_new_is_found_within_a_second(
+    queues: list[int], workers: tuple[HeadBoard, HeadBoard]
+) -> None:
+    watching = NodeWatcher(snapshot.find_queue(queues[0]).node_id, workers[0])
+    with workers[0].watch(1, {queues[0]: 0}):
+        watching.run_once()
+        store_elsewhere(queues[0])
+        # As after a jump of the node's clock, or at the end of a commit that took long.
+        plant(queues[0], "UPDATE queue_head SET last_stored_at = last_stored_at - INTERVAL 1 HOUR")
+        begun = time.monotonic()
+        until(lambda: watching.run_once() or workers[0].known(queues[0]) == 1)
+        assert time.monotonic() - begun < watcher.WHOLE_S + HEARD_WITHIN_S
 
 
 def test_a_frozen_node_delays_news_of_no_other_node(
