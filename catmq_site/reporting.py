@@ -39,19 +39,27 @@ def make(
     rows: Sequence[Row] = direct.make(name=name, topic=topic, days=days, actor=actor)
     run = None
     if engine == "spark":
-        settings = {"days": days, **_places(topic, actor)}
-        inputs = [with_steps(row, days, actor) for row in rows] if name == "latency" else rows
+        settings, inputs = for_spark(name, rows, topic=topic, days=days, actor=actor)
         run, directory = spark.run(f"report_{name}", settings=settings, inputs=inputs, say=say, record=record)
         rows = spark.results(directory)["report"]
     kept = reports.keep(name=name, engine=engine, settings=asked, rows=rows, actor=actor, job_run=run)
     return kept, rows
 
 
+def for_spark(
+    name: str, rows: Sequence[Row], *, topic: str | None, days: int, actor: Actor
+) -> tuple[dict[str, Any], Sequence[Row]]:
+    """(settings, inputs) of the job that completes the rows of a report."""
+    settings = {"days": days, "away": direct.away(topic=topic, actor=actor), **_places(topic, actor)}
+    return settings, [with_steps(row, days, actor) for row in rows] if name == "latency" else rows
+
+
 def _places(topic: str | None, actor: Actor) -> dict[str, Any]:
-    """The topics that a job scans, and which node each queue is on."""
+    """The topics that a job scans, their queues, and which node each queue is on."""
     chosen = topics.ready() if topic is None else [topics.named(name=topic, actor=actor)]
     nodes = {str(queue.queue): queue.node for one in chosen for queue in one.queues}
-    return {"topics": [one.name for one in chosen], "nodes": nodes}
+    queues = {one.name: [queue.queue for queue in one.queues] for one in chosen}
+    return {"topics": [one.name for one in chosen], "nodes": nodes, "queues": queues}
 
 
 def with_steps(row: Row, days: int, actor: Actor) -> dict[str, Any]:
