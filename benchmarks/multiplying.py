@@ -20,8 +20,8 @@ from catmq_client.admin import Admin
 
 INPUT = Path(__file__).resolve().parent.parent / "examples/data/nats-server-file-changes.jsonl.gz"
 DAYS = 5
-PARTITIONS = 8  # of each queue: what a topic has that keeps a month and holds five days
-SMALLEST = 1_000  # offsets of a partition
+KEPT_DAYS = 60
+PARTITIONS = 4  # of each queue: what a topic has that keeps 60 days, by metadata/rules/partitions.py
 AT_ONCE = 2  # queues that the database works on
 LIVE = "live-"  # how the keys begin of what is sent meanwhile
 Sums = dict[str, int]  # path → lines added - lines deleted
@@ -29,8 +29,8 @@ COPIED = "msg_key, tag, headers, body, trace_id, producer"
 
 
 def create(setting: Setting, topic: str, *, node: str, queues: int) -> None:
-    """A topic that keeps everything for a month."""
-    admin(setting).create_topic(topic, queues=queues, node=node, retention_days=30)
+    """A topic that keeps what it is given."""
+    admin(setting).create_topic(topic, queues=queues, node=node, retention_days=KEPT_DAYS)
 
 
 def queues_of(setting: Setting, topic: str) -> list[int]:
@@ -43,7 +43,7 @@ def admin(setting: Setting) -> Admin:
     return Admin(HttpTransport(setting.url, api_key=setting.api_key, discover=False))
 
 
-def fill(setting: Setting, topic: str, rows: int) -> int:
+def fill(setting: Setting, topic: str, rows: int, *, partitions: int = PARTITIONS) -> int:
     """Gives an empty topic about so many rows, equally many of each of the last days; how many, exactly."""
     with gzip.open(INPUT, "rt") as lines:
         events = [line.strip() for line in itertools.islice(lines, max(1, rows // DAYS))]
@@ -53,14 +53,15 @@ def fill(setting: Setting, topic: str, rows: int) -> int:
         producer.flush()
     copies = max(DAYS, rows // len(events))
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return sum(pool.map(lambda queue: multiply(setting, queue, copies), queues_of(setting, topic)))
+        queues = queues_of(setting, topic)
+        return sum(pool.map(lambda queue: multiply(setting, queue, copies, partitions), queues))
 
 
-def multiply(setting: Setting, queue: int, copies: int) -> int:
+def multiply(setting: Setting, queue: int, copies: int, partitions: int) -> int:
     """Copies a queue's rows behind themselves, from five days ago to yesterday; how many then."""
     (count,) = ask(setting, f"SELECT COUNT(*) FROM message_{queue}")[0]
     end = count * copies
-    partition(setting, queue, end)
+    partition(setting, queue, end, width=max(1, -(-end // partitions)))
     for copy in range(copies - 1, -1, -1):  # the rows that are copied go last
         day = f"UTC_DATE() - INTERVAL {DAYS - copy * DAYS // copies} DAY + INTERVAL 1 HOUR"
         if copy == 0:
@@ -76,9 +77,8 @@ def multiply(setting: Setting, queue: int, copies: int) -> int:
     return int(end)
 
 
-def partition(setting: Setting, queue: int, end: int) -> None:
+def partition(setting: Setting, queue: int, end: int, *, width: int) -> None:
     """Gives a queue's table the partitions that so many rows would have got one after the other."""
-    width = max(end // PARTITIONS, SMALLEST)
     ends = range(width, end + 3 * width, width)
     parts = ", ".join(f"PARTITION below_{one} VALUES LESS THAN ({one})" for one in ends)
     run(setting, f"ALTER TABLE message_{queue} PARTITION BY RANGE (msg_offset) ({parts})")

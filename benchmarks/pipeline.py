@@ -94,6 +94,8 @@ class Way:
     rows_per_second: int
     pace: int
     seconds: float
+    partitions: int = multiplying.PARTITIONS
+    limit_ms: float = LIMIT_MS
     sent: list[Sender] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
 
@@ -102,7 +104,7 @@ class Way:
         for topic in ("big", "again"):
             multiplying.create(self.setting, topic, node=self.node, queues=QUEUES)
         with timed("loading"):
-            rows = multiplying.fill(self.setting, "big", self.rows)
+            rows = multiplying.fill(self.setting, "big", self.rows, partitions=self.partitions)
             before = multiplying.sums(self.setting, "big", before_today=True)
         print(f"{rows:,} rows of {len(before[1]):,} paths", flush=True)
         self.check("the topic holds what was multiplied", before[0] == rows)
@@ -118,7 +120,7 @@ class Way:
             time.sleep(self.seconds)
         limited, free = self.home / "limited", self.home / "free"
         rate = ("--rows-per-second", str(self.rows_per_second))
-        with self.phase("archive, local[1], nice, limited", limit_ms=LIMIT_MS):
+        with self.phase("archive, local[1], nice, limited", limited=True):
             self.manage("archive", "big", str(limited), "--master", "local[1]", *rate, nice=19)
         with self.phase("archive, local[*]"):
             self.manage("archive", "big", str(free), "--master", "local[*]")
@@ -129,7 +131,7 @@ class Way:
 
     def purged(self, rows: int) -> None:
         """What is archived goes; what was sent meanwhile stays."""
-        with self.phase("purge", limit_ms=LIMIT_MS):
+        with self.phase("purge", limited=True):
             said = self.manage("purge", "big", "--archive", str(self.home / "limited"), nice=19)
         print(said.splitlines()[-1], flush=True)
         left, old = (
@@ -162,15 +164,16 @@ class Way:
         self.check("rows and sums per path: replay = source", after == before)
 
     @contextmanager
-    def phase(self, name: str, *, limit_ms: float | None = None) -> Iterator[None]:
+    def phase(self, name: str, *, limited: bool = False) -> Iterator[None]:
         """Sends while the block runs, says how it went, and checks it."""
         with timed(name), Sender(self.setting, "big", self.pace) as sender:
             yield
         print(f"  {sender}", flush=True)
         self.sent.append(sender)
         self.check(f"no send failed beside: {name}", not sender.errors)
-        if limit_ms is not None:
-            self.check(f"p99 of sends below {limit_ms:.0f} ms beside: {name}", sender.p99_ms < limit_ms)
+        if limited:
+            what = f"p99 of sends below {self.limit_ms:.0f} ms beside: {name}"
+            self.check(what, sender.p99_ms < self.limit_ms)
 
     def check(self, what: str, holds: bool) -> None:
         """Says whether something holds, and remembers what does not."""

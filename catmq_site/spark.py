@@ -136,6 +136,8 @@ class _Process:
         self._record.live(log=_log_end(self._directory))
         if process.returncode == 0:
             return
+        if self._asked_at is not None and process.returncode < 0:
+            raise Cancelled(f"{self._name} was cancelled; it did not end by itself, so its processes were.")
         words = _last_words(self._directory)
         if self._asked_at is not None or process.returncode == CANCELLED:
             raise Cancelled(words)

@@ -109,7 +109,7 @@ def _facts(found: RunView) -> list[Fact]:
     return [
         Fact(_("State"), state.value, tone=state.tone, kind="badge"),
         Fact(_("Asked for by"), found.asked_by or None),
-        Fact(_("Asked for"), asked or None),
+        Fact(_("Its settings"), asked or None),
         Fact(_("Started (UTC)"), found.started_at_ms, kind="when"),
         Fact(_("Took"), (found.finished_at_ms or found.now_ms) - found.started_at_ms, kind="lasting"),
         Fact(_("Did"), found.count, kind="number"),
