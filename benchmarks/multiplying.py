@@ -10,6 +10,7 @@ import itertools
 import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from catmq_client import HttpTransport, Producer
 from catmq_client.admin import Admin
 
 INPUT = Path(__file__).resolve().parent.parent / "examples/data/nats-server-file-changes.jsonl.gz"
-DAYS = 5
 KEPT_DAYS = 60
 PARTITIONS = 4  # of each queue: what a topic has that keeps 60 days, by metadata/rules/partitions.py
 AT_ONCE = 2  # queues that the database works on
@@ -43,27 +43,36 @@ def admin(setting: Setting) -> Admin:
     return Admin(HttpTransport(setting.url, api_key=setting.api_key, discover=False))
 
 
-def fill(setting: Setting, topic: str, rows: int, *, partitions: int = PARTITIONS) -> int:
-    """Gives an empty topic about so many rows, equally many of each of the last days; how many, exactly."""
+@dataclass(frozen=True)
+class Shape:
+    """How a topic is filled: about so many rows, equally many of each of the last days."""
+
+    rows: int
+    days: int = 5
+    partitions: int = PARTITIONS
+
+
+def fill(setting: Setting, topic: str, shape: Shape) -> int:
+    """Fills an empty topic; how many rows it has then."""
     with gzip.open(INPUT, "rt") as lines:
-        events = [line.strip() for line in itertools.islice(lines, max(1, rows // DAYS))]
+        events = [line.strip() for line in itertools.islice(lines, max(1, shape.rows // shape.days))]
     with Producer(setting.url, api_key=setting.api_key) as producer:
         for event in events:
             producer.send_async(topic, event.encode(), key=json.loads(event)["path"])
         producer.flush()
-    copies = max(DAYS, rows // len(events))
+    copies = max(shape.days, shape.rows // len(events))
     with ThreadPoolExecutor(AT_ONCE) as pool:
         queues = queues_of(setting, topic)
-        return sum(pool.map(lambda queue: multiply(setting, queue, copies, partitions), queues))
+        return sum(pool.map(lambda queue: multiply(setting, queue, copies, shape), queues))
 
 
-def multiply(setting: Setting, queue: int, copies: int, partitions: int) -> int:
-    """Copies a queue's rows behind themselves, from five days ago to yesterday; how many then."""
+def multiply(setting: Setting, queue: int, copies: int, shape: Shape) -> int:
+    """Copies a queue's rows behind themselves, from some days ago to yesterday; how many then."""
     (count,) = ask(setting, f"SELECT COUNT(*) FROM message_{queue}")[0]
     end = count * copies
-    partition(setting, queue, end, width=max(1, -(-end // partitions)))
+    partition(setting, queue, end, width=max(1, -(-end // shape.partitions)))
     for copy in range(copies - 1, -1, -1):  # the rows that are copied go last
-        day = f"UTC_DATE() - INTERVAL {DAYS - copy * DAYS // copies} DAY + INTERVAL 1 HOUR"
+        day = f"UTC_DATE() - INTERVAL {shape.days - copy * shape.days // copies} DAY + INTERVAL 1 HOUR"
         if copy == 0:
             run(setting, f"UPDATE message_{queue} SET stored_at = {day} WHERE msg_offset < {count}")
             continue

@@ -24,6 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +32,7 @@ from pathlib import Path
 from benchmarks import bench, multiplying
 from benchmarks.figures import percentile
 from benchmarks.measures import Setting
-from benchmarks.multiplying import LIVE, Sums
+from benchmarks.multiplying import LIVE, Shape, Sums
 from catmq_client import Producer
 
 HOME = Path(__file__).resolve().parent.parent
@@ -90,11 +91,10 @@ class Way:
     home: Path  # of the archives
     node: str
     manage: Manage
-    rows: int
+    shape: Shape
     rows_per_second: int
     pace: int
     seconds: float
-    partitions: int = multiplying.PARTITIONS
     limit_ms: float = LIMIT_MS
     sent: list[Sender] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Way:
         for topic in ("big", "again"):
             multiplying.create(self.setting, topic, node=self.node, queues=QUEUES)
         with timed("loading"):
-            rows = multiplying.fill(self.setting, "big", self.rows, partitions=self.partitions)
+            rows = multiplying.fill(self.setting, "big", self.shape)
             before = multiplying.sums(self.setting, "big", before_today=True)
         print(f"{rows:,} rows of {len(before[1]):,} paths", flush=True)
         self.check("the topic holds what was multiplied", before[0] == rows)
@@ -124,9 +124,10 @@ class Way:
             self.manage("archive", "big", str(limited), "--master", "local[1]", *rate, nice=19)
         with self.phase("archive, local[*]"):
             self.manage("archive", "big", str(free), "--master", "local[*]")
-        with timed("sums of the archives"):
-            for archive in (limited, free):
-                found = archive_sums(archive, "big")
+        with timed("sums of the archives"), ThreadPoolExecutor(2) as pool:
+            for archive, found in zip(
+                (limited, free), pool.map(lambda one: archive_sums(one, "big"), (limited, free)), strict=True
+            ):
                 self.check(f"rows and sums per path: archive {archive.name} = source", found == before)
 
     def purged(self, rows: int) -> None:
@@ -221,7 +222,8 @@ def play(chosen: argparse.Namespace, stack: ExitStack) -> list[str]:
     )
     way = Way(
         setting, home / "archives", "bench", manage,
-        rows=chosen.rows, rows_per_second=chosen.rows_per_second, pace=chosen.pace, seconds=chosen.seconds,
+        shape=Shape(chosen.rows), rows_per_second=chosen.rows_per_second, pace=chosen.pace,
+        seconds=chosen.seconds,
     )  # fmt: skip
     return way.run()
 
@@ -232,9 +234,9 @@ def main() -> int:
         prog="script/bench pipeline", description=(__doc__ or "").split("\n\n")[0]
     )
     parser.add_argument("--rows", type=int, default=5_000_000, help="rows of the topic (default %(default)s)")
-    parser.add_argument("--rows-per-second", type=int, default=50_000, help="of the limited archive job")
+    parser.add_argument("--rows-per-second", type=int, default=60_000, help="of the limited archive job")
     parser.add_argument("--pace", type=int, default=50, help="sends a second meanwhile")
-    parser.add_argument("--seconds", type=float, default=30.0, help="of undisturbed sends")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of undisturbed sends")
     chosen = parser.parse_args()
     begun = time.monotonic()
     with ExitStack() as stack:

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from benchmarks.measures import Setting
+from benchmarks.multiplying import Shape
 from benchmarks.pipeline import Way
 from spark_tasks import archives, plans, slices
 from spark_tasks.columns import chosen
@@ -54,7 +55,7 @@ def test_the_whole_way_of_the_benchmark_with_a_little_of_its_input(
 
     way = Way(
         setting, tmp_path / "archives", "maria", manage,
-        rows=COUNT, rows_per_second=0, pace=20, seconds=0.5, partitions=1, limit_ms=LIMIT_MS,
+        shape=Shape(COUNT, days=2, partitions=1), rows_per_second=0, pace=20, seconds=0.5, limit_ms=LIMIT_MS,
     )  # fmt: skip
     assert way.run() == []
 
