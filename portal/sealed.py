@@ -34,6 +34,7 @@ def keep(request: HttpRequest, form: forms.Form, *, number: str) -> None:
     found = {name: form.data.get(name, "") for name in names(type(form))}
     if found:
         row = SessionStore(once.key_of(request, number, _WHAT))
+        row.save(must_create=True)  # one that is not there yet would lose its key when it is first read
         row[_WHAT] = encrypt(json.dumps(found))
         row.set_expiry(KEPT_S)
         row.save()
