@@ -487,3 +487,17 @@ DELETE FROM delayed_message
 -- name: retarget_queue_delayed
 UPDATE delayed_message SET queue_id = :target
  WHERE id IN (SELECT id FROM delayed_message WHERE queue_id = :queue LIMIT :most)
+
+-- What an examination tries on a table of its own: see tables.try_rights.
+
+-- name: try_insert
+INSERT INTO {table} (msg_offset, body, producer, stored_at) VALUES (0, '', '', 0)
+
+-- name: try_select
+SELECT msg_offset FROM {table}
+
+-- name: try_update
+UPDATE {table} SET attempt = 1 WHERE msg_offset = 0
+
+-- name: try_delete
+DELETE FROM {table} WHERE msg_offset = 0

@@ -91,7 +91,7 @@ from messagestore.tables.messages import (
     stored_at_ms,
 )
 from messagestore.tables.moving import move_delayed
-from messagestore.tables.node import create_node_tables, now_ms, pulse, server_facts
+from messagestore.tables.node import create_node_tables, now_ms, pulse, server_facts, try_rights
 from messagestore.tables.partitions import (
     add_partitions,
     drop_partition,
@@ -264,6 +264,7 @@ __all__ = [
     "stored_at_ms",
     "summarize_dead",
     "take_table_lock",
+    "try_rights",
     "update_committed",
     "used_bytes",
     "write_identity",
