@@ -9,10 +9,11 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
+from metadata.rules.growth import Size
 from metadata.series import Point
 from portal.pages import Link
 from portal.tables import Text
-from portal.templatetags.shapes import DASH, count, rate
+from portal.templatetags.shapes import DASH, count, rate, size
 
 Value = float | int | None
 LEAST_S = 10  # of a step that is not over, for its rate to be shown
@@ -88,6 +89,12 @@ def _told(points: Sequence[Point]) -> Sequence[Point]:
 def lags(points: Sequence[Point]) -> Chart:
     """Unread messages, as a job saw them."""
     return _chart(_("Unread messages"), [_("lag")], points, lines=[lambda point: point.lag], shown=count)
+
+
+def sizes(found: Sequence[Size]) -> Chart:
+    """Bytes that a node held."""
+    rows = [(one.at_ms, one.at_ms // 1000, ((size(one.bytes), one.bytes),)) for one in found]
+    return Chart(_("Size, bytes"), [_("Size")], rows)
 
 
 def _chart(
