@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
@@ -68,6 +68,18 @@ def select(rows: QuerySet[M], *, wanted: Wanted, manner: Manner) -> tuple[list[M
         ids = list(_sorted(rows, wanted.sort, manner)[first : first + wanted.rows])
         found = rows.annotate(**manner.figures).in_bulk(ids)
     return [found[one] for one in ids if one in found], total, page, pages
+
+
+def cut(items: Sequence[V], *, wanted: Wanted) -> Listed[V]:
+    """One page of a list that is there as a whole.
+
+    >>> cut("abcde", wanted=Wanted(page=2, rows=2)).items, cut("abcde", wanted=Wanted(page=9, rows=2)).items
+    (('c', 'd'), ('e',))
+    """
+    pages = max(1, -(-len(items) // wanted.rows))
+    page = min(max(1, wanted.page), pages)
+    first = (page - 1) * wanted.rows
+    return Listed(tuple(items[first : first + wanted.rows]), len(items), page, pages)
 
 
 def _searched(rows: QuerySet[M], text: str, manner: Manner) -> QuerySet[M]:
