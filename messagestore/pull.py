@@ -252,16 +252,25 @@ def _from_rest(
     pulled: dict[int, PulledQueue],
 ) -> None:
     """Answers queues whose positions were just read."""
-    consumer, budget = reading.consumer, reading.budget
     ready = []
     for ask in asked:
-        answer = _without_rows(ask, positions.get(ask.queue), consumer)
+        answer = _without_rows(ask, positions.get(ask.queue), reading.consumer)
         if answer is None:
             ready.append(ask)
         else:
             pulled[ask.queue] = answer
-    if not ready:
-        return
+    if ready:
+        _from_ready(reading, ready, positions, pulled)
+
+
+def _from_ready(
+    reading: _Reading,
+    ready: Sequence[PullQueue],
+    positions: Mapping[int, Position],
+    pulled: dict[int, PulledQueue],
+) -> None:
+    """Answers queues that have messages behind the positions that were asked for."""
+    consumer, budget = reading.consumer, reading.budget
     # A queue of which something durable is known waits for no barrier: the rest comes with the next pull.
     risen = {ask.queue: positions[ask.queue].head for ask in ready if board.known(ask.queue) <= ask.offset}
     durability.confirm(node_id=reading.node_id, heads=risen)
