@@ -1,5 +1,5 @@
-"""Every page that changes something, taken from the resolver: not by GET, not without a token, not without the
-right; and who may do it is named in the audit log."""
+"""Every page that changes something, taken from the resolver: not by GET, not without a token, not without
+the right; and who may do it is named in the audit log."""
 
 from __future__ import annotations
 
