@@ -52,7 +52,7 @@ def alarms(request: HttpRequest) -> HttpResponse:
         Column(_("First (UTC)")),
         Column(_("Last (UTC)"), "at"),
     )
-    hint = Empty(_("No alarm: nothing was lost unread, no node runs full, everything could be cleaned."))
+    hint = Empty(_("No alarm: nothing was lost unread, no node runs full, no queue contradicts itself."))
     filters = [
         Link(_("All"), to("alarms"), "" if lasting_only else "on"),
         Link(_("Lasting"), to("alarms") + "?lasting=1", "on" if lasting_only else ""),

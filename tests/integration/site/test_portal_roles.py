@@ -25,6 +25,7 @@ READS = (
 )  # fmt: skip
 ADMIN = (
     "nodes", "node", "node-register", "node-test", "node-settings", "node-delete", "broker-state",
+    "node-account", "node-reader", "node-promote", "node-adopt",
     "broker-forget", "job-run", "keys", "key-create", "key-limits", "key-delete", "users", "user-create",
     "user", "settings", "checks", "run-cancel", "reports", "report-make", "report", "report-csv",
     "report-parquet", "pipeline", "archive-start", "purge-start", "replay-start", "run",
