@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     """Runs of before were asked for by nobody."""
 
-    dependencies = (("metadata", "0014_node_sizes"), ("metadata", "0016_suspect_alarms"))
+    dependencies = (("metadata", "0016_suspect_alarms"),)
 
     operations = (
         migrations.AddField("jobrun", "asked_by", models.CharField(blank=True, max_length=210)),
