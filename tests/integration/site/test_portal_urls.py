@@ -27,7 +27,10 @@ ELSEWHERE = {
     "node-account",
     "node-reader",
     "node-promote",
-}  # need servers: test_portal_nodes, test_store_promotion
+    "archive-start",
+    "purge-start",
+    "replay-start",
+}  # need servers or an archive: test_portal_nodes, test_store_promotion, test_portal_pipeline
 
 
 def actions() -> list[URLPattern]:
