@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from catmq_site import daily
 from messagestore import batches, dead, drains, instances, lag, nodes, retention, topics
+from messagestore import sizes as node_sizes
 from metadata import (
     actors,
     alarms,
@@ -27,6 +28,7 @@ from metadata import (
     redrives,
     reports,
     series,
+    sizes,
     snapshot,
 )
 from metadata.config import config
@@ -151,7 +153,13 @@ def roll_up() -> int:
 
 def trim_series() -> int:
     """Deletes the figures of charts, and looks at positions, that are older than they are kept."""
-    return until_none(series.trim) + until_none(commits.trim)
+    return until_none(series.trim) + until_none(commits.trim) + until_none(sizes.trim)
+
+
+def record_sizes() -> int:
+    """Records how much each node holds, to see how it grows."""
+    snapshot.refresh()
+    return node_sizes.record()
 
 
 JOBS = {
@@ -168,6 +176,7 @@ JOBS = {
     "trim_dead": Job("Forget dead messages whose days are over", 60, trim_dead),
     "trim_batches": Job("Forget sent batches that no client repeats any more", 60, trim_batches),
     "note_heads": Job("Note how far the queues of each node are", 1, note_heads),
+    "record_sizes": Job("Record how much each node holds", 60, record_sizes),
     "trim_audit": Job("Delete audit rows older than 400 days", 24 * 60, trim_audit),
     "forget_brokers": Job("Forget brokers that were not seen for 7 days", 60, forget_brokers),
     "clear_sessions": Job("Delete expired web sessions", 24 * 60, clear_sessions),

@@ -17,7 +17,7 @@ from typing import Any
 
 from django.contrib.auth import get_user_model, password_validation
 from django.core.exceptions import ValidationError
-from django.db import IntegrityError
+from django.db import IntegrityError, transaction
 
 from metadata import access, audit
 from metadata.actors import Actor
@@ -100,8 +100,12 @@ def create(
     administrator: bool = False,
     email: str = "",
     rights: Mapping[str, Sequence[str]] | None = None,
+    dry_run: bool = False,
 ) -> UserView:
-    """A new account. Needs `admin`. Raises Invalid (name, password, rights), Conflict(already_exists)."""
+    """A new account, or with `dry_run` what it would be. Needs `admin`.
+
+    Raises Invalid (name, password, rights), Conflict(already_exists).
+    """
     access.require(actor, "admin", "*", what="user")
     if not USER_NAME.fullmatch(name):
         raise Invalid.field("name", "a user name has 1 to 150 characters from A-Z a-z 0-9 @ . + _ -")
@@ -117,6 +121,7 @@ def create(
     UserRights.objects.update_or_create(name=name, defaults={"rights": values})
     after = {"administrator": administrator, "email": email, "rights": values}
     audit.record(actor=actor, verb="create", kind="user", name=name, before=None, after=after)
+    transaction.set_rollback(dry_run)
     return _view(row, values)
 
 
@@ -129,10 +134,12 @@ def update(
     active: bool,
     rights: Mapping[str, Sequence[str]],
     password: str = "",
+    dry_run: bool = False,
 ) -> UserView:
     """The account with role, rights and state changed, and a new password if one is given. Needs `admin`.
 
-    Raises Invalid, NotFound, and Conflict(in_use) for the last administrator who would be none.
+    `dry_run` changes nothing. Raises Invalid, NotFound, and Conflict(in_use) for the last administrator who
+    would be none.
     """
     access.require(actor, "admin", "*", what="user")
     values = _checked(rights)
@@ -153,6 +160,7 @@ def update(
     if password:
         after["new_login_secret"] = True
     audit.record(actor=actor, verb="update", kind="user", name=name, before=before, after=after)
+    transaction.set_rollback(dry_run)
     return _view(row, values)
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from django.utils.translation import gettext as _
 
+from metadata.rules.growth import Size
 from metadata.series import Point
 from portal.tables import Text
-from portal.templatetags.shapes import DASH, count, rate
+from portal.templatetags.shapes import DASH, count, rate, size
 
 Value = float | int | None
 
@@ -49,6 +50,12 @@ def pulls(points: Sequence[Point]) -> Chart:
 def lags(points: Sequence[Point]) -> Chart:
     """Unread messages, as a job saw them."""
     return _chart(_("Unread messages"), [_("lag")], points, lines=[lambda point: point.lag], shown=count)
+
+
+def sizes(found: Sequence[Size]) -> Chart:
+    """Bytes that a node held."""
+    rows = [(one.at_ms, one.at_ms // 1000, ((size(one.bytes), one.bytes),)) for one in found]
+    return Chart(_("Size, bytes"), [_("Size")], rows)
 
 
 def _chart(

@@ -91,7 +91,7 @@ from messagestore.tables.messages import (
     stored_at_ms,
 )
 from messagestore.tables.moving import move_delayed
-from messagestore.tables.node import create_node_tables, now_ms, pulse, server_facts
+from messagestore.tables.node import create_node_tables, now_ms, pulse, server_facts, try_rights
 from messagestore.tables.partitions import (
     add_partitions,
     drop_partition,
@@ -110,6 +110,7 @@ from messagestore.tables.queues import (
     read_gaps,
     read_head,
     read_heads,
+    read_recent_heads,
     set_queue_state,
 )
 from messagestore.tables.readers import (
@@ -242,6 +243,7 @@ __all__ = [
     "read_highest_committed",
     "read_identity",
     "read_positions",
+    "read_recent_heads",
     "read_standing",
     "replication",
     "reset_reader",
@@ -262,6 +264,7 @@ __all__ = [
     "stored_at_ms",
     "summarize_dead",
     "take_table_lock",
+    "try_rights",
     "update_committed",
     "used_bytes",
     "write_identity",
