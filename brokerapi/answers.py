@@ -153,8 +153,9 @@ def _move(one: object, source: str | None, target: str | None) -> dict[str, Any]
 def node(view: NodeView) -> dict[str, Any]:
     """A node, without passwords."""
     names = ("name", "kind", "engine", "host", "port", "database", "username", "state", "special", "epoch")
-    more = ("capacity_gb", "disk", "replica_host", "replica_port", "barred", "queues", "created_at_ms")
-    return _some(view, (*names, *more))
+    places = ("replica_host", "replica_port", "reader_username")
+    more = ("capacity_gb", "disk", "barred", "queues", "created_at_ms")
+    return _some(view, (*names, *places, *more))
 
 
 def broker(view: BrokerView) -> dict[str, Any]:

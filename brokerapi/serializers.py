@@ -236,6 +236,7 @@ class NodeAnswer(serializers.Serializer[Any]):
     capacity_gb = Number(allow_null=True)
     replica_host = Text()
     replica_port = Number(allow_null=True)
+    reader_username = Text(help_text="with which jobs read it; empty if there is none")
     barred = Text(help_text="why no broker serves it; empty if they do")
     disk = Text(help_text="ok, low, or full: it stores nothing more")
     queues = Number()

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from catmq_site import alarm_mails, daily
 from messagestore import batches, consistency, dead, drains, instances, lag, nodes, retention, topics, watch
+from messagestore import sizes as node_sizes
 from metadata import (
     actors,
     alarms,
@@ -28,6 +29,7 @@ from metadata import (
     reports,
     room,
     series,
+    sizes,
     snapshot,
 )
 from metadata import alarm_mails as alarm_mail_rows
@@ -155,7 +157,9 @@ def forget_instances() -> int:
 def record_lag() -> int:
     """Records how far every subscription is behind, for lists and charts."""
     snapshot.refresh()
-    return lag.record()
+    count = lag.record()
+    series.sum_lag()
+    return count
 
 
 def roll_up() -> int:
@@ -165,7 +169,13 @@ def roll_up() -> int:
 
 def trim_series() -> int:
     """Deletes the figures of charts, and looks at positions, that are older than they are kept."""
-    return until_none(series.trim) + until_none(commits.trim)
+    return until_none(series.trim) + until_none(commits.trim) + until_none(sizes.trim)
+
+
+def record_sizes() -> int:
+    """Records how much each node holds, to see how it grows."""
+    snapshot.refresh()
+    return node_sizes.record()
 
 
 JOBS = {
@@ -184,6 +194,7 @@ JOBS = {
     "trim_dead": Job("Forget dead messages whose days are over", 60, trim_dead),
     "trim_batches": Job("Forget sent batches that no client repeats any more", 60, trim_batches),
     "note_heads": Job("Note how far the queues of each node are", 1, note_heads),
+    "record_sizes": Job("Record how much each node holds", 60, record_sizes),
     "trim_audit": Job("Delete audit rows older than 400 days", 24 * 60, trim_audit),
     "forget_brokers": Job("Forget brokers that were not seen for 7 days", 60, forget_brokers),
     "clear_sessions": Job("Delete expired web sessions", 24 * 60, clear_sessions),

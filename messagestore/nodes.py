@@ -6,11 +6,12 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from messagestore import connections, faults, suspects, tables, vetting
+from messagestore import connections, faults, tables, vetting
+from messagestore.examination import Finding, of_data, of_server, reason
 from messagestore.heads import board
 from messagestore.sessions import Session
 from messagestore.tables import ServerFacts
@@ -71,30 +72,12 @@ def _prove(info: NodeInfo, unsafe: bool) -> str:
             session.close()
     except (NodeUnavailable, faults.Ambiguous, faults.Final) as error:
         remedy = "Check host, port, database and credentials, and that the account has all rights there."
-        raise Invalid(f"{_reason(error, info)}. {remedy}", code=Code.NODE_REFUSED) from error
-
-
-def _reason(error: CatmqError, info: NodeInfo) -> str:
-    """What went wrong, for who registers; a failed connect tells other people neither address nor reason."""
-    cause = error.__cause__
-    if not isinstance(error, NodeUnavailable) or cause is None:
-        return error.detail.rstrip(".")
-    where = f"{info.host}:{info.port or 3306}" if info.engine == "mysql" else info.database
-    return f"Node {info.name} cannot be reached at {where}: {cause.args[-1]}"
+        raise Invalid(f"{reason(error, info)}. {remedy}", code=Code.NODE_REFUSED) from error
 
 
 def _mark(session: Session, info: NodeInfo, unsafe: bool) -> str:
     """Writes an identity into a database that is nobody's."""
-    found = ""
-    with suppress(faults.Final):  # no such table
-        found = tables.read_identity(session)
-    owner = nodes.with_identity(found) if found else None
-    if owner is not None:
-        what = f"Database {info.database} holds the data of node {owner} already: a node is registered once."
-        raise Invalid(what, code=Code.NODE_REFUSED)
-    if not unsafe and tables.read_heads(session, queues=None):
-        what = f"Database {info.database} holds queues that are not known here; give an empty one."
-        raise Invalid(what, code=Code.NODE_REFUSED)
+    _refuse(of_data(session, unsafe=unsafe), info)
     identity = str(uuid.uuid4())
     tables.write_identity(session, identity=identity)
     return identity
@@ -102,26 +85,15 @@ def _mark(session: Session, info: NodeInfo, unsafe: bool) -> str:
 
 def check_server(facts: ServerFacts, info: NodeInfo, *, unsafe: bool) -> None:
     """Raises Invalid (node_refused) if a server loses messages (`unsafe`: it may) or cannot hold them."""
-    wrong = [
-        (facts.character_set != "utf8mb4",
-         f"its character set is {facts.character_set}; ALTER DATABASE {info.database} CHARACTER SET utf8mb4"),
-        (bool(facts.read_only), "it is read-only; SET GLOBAL read_only = 0, or register the primary"),
-    ]  # fmt: skip
-    if not unsafe:
-        wrong += [
-            (facts.flush_log_at_commit != 1,
-             "it would lose acknowledged messages in a crash; SET GLOBAL innodb_flush_log_at_trx_commit = 1"),
-            (bool(facts.log_bin) and facts.sync_binlog != 1,
-             "its binary log may lose acknowledged messages in a crash; SET GLOBAL sync_binlog = 1"),
-            (bool(facts.log_bin) and facts.binlog_format == "STATEMENT",
-             "statements replicate wrongly here; SET GLOBAL binlog_format = ROW"),
-        ]  # fmt: skip
-    for is_wrong, why in wrong:
-        if is_wrong:
-            raise Invalid(
-                f"Database {info.database} on {info.host}:{info.port} cannot be a node: {why}.",
-                code=Code.NODE_REFUSED,
-            )
+    for finding in of_server(facts, database=info.database, unsafe=unsafe):
+        _refuse(finding, info)
+
+
+def _refuse(finding: Finding, info: NodeInfo) -> None:
+    if finding.verdict == "bad":
+        where = f"{info.database} on {info.host}:{info.port}" if info.engine == "mysql" else info.database
+        what = f"Database {where} cannot be a node. {finding.detail}"
+        raise Invalid(what, code=Code.NODE_REFUSED)
 
 
 def _try_rights(session: Session) -> None:
@@ -152,17 +124,49 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
     return view
 
 
-def set_reader(*, name: str, username: str, password: str, actor: Actor) -> None:
+def set_reader(*, name: str, username: str, password: str, actor: Actor, dry_run: bool = False) -> None:
     """Gives a node the account with which jobs read it, once it was tried; '' takes it away. Needs `admin`.
 
-    Raises NotFound(node_not_found), Invalid(node_refused) when it cannot read or is a file.
+    `dry_run` only tries it. Raises NotFound(node_not_found), Invalid(node_refused) when it cannot read or is
+    a file.
     """
     found = nodes.named(name=name, actor=actor)
     if username:
         if found.engine != "mysql":
             raise Invalid.field("username", f"node {name} is a file; who may read it, the system decides")
         _try_reader(replace(snapshot.node_by_id(found.id), username=username, password=password))
-    nodes.set_reader(name=name, username=username, password=password, actor=actor)
+    if not dry_run:
+        nodes.set_reader(name=name, username=username, password=password, actor=actor)
+
+
+def set_account(*, name: str, username: str, password: str, actor: Actor, dry_run: bool = False) -> None:
+    """Changes the account with which brokers reach a node, once it was tried; `dry_run` only tries it.
+
+    Needs `admin`. Brokers take it up within a second; nothing stops. Raises NotFound(node_not_found),
+    Invalid(node_refused) when the account does not reach this node's data, lacks a right, or it is a file.
+    """
+    found = nodes.named(name=name, actor=actor)
+    if found.engine != "mysql":
+        raise Invalid.field("username", f"node {name} is a file, which has no accounts")
+    _try_account(replace(snapshot.node_by_id(found.id), username=username, password=password))
+    if not dry_run:
+        nodes.set_account(name=name, username=username, password=password, actor=actor)
+
+
+def _try_account(info: NodeInfo) -> None:
+    try:
+        session = connections.connect(info)
+        try:
+            if info.identity and tables.read_identity(session) != info.identity:
+                raise Invalid("Another node's data is there.", code=Code.NODE_REFUSED)
+            missing = tables.try_rights(session, table=f"examined_{uuid.uuid4().hex[:12]}")
+        finally:
+            session.close()
+    except (NodeUnavailable, faults.Ambiguous, faults.Final) as error:
+        raise Invalid(f"{reason(error, info)}.", code=Code.NODE_REFUSED) from error
+    if missing:
+        grant = f"GRANT ALL ON `{info.database}`.* TO '{info.username}'"
+        raise Invalid(f"The account lacks a right ({missing}): {grant}", code=Code.NODE_REFUSED)
 
 
 def _try_reader(info: NodeInfo) -> None:
@@ -174,8 +178,7 @@ def _try_reader(info: NodeInfo) -> None:
             session.close()
     except (NodeUnavailable, faults.Ambiguous, faults.Final) as error:
         grant = f"GRANT SELECT ON `{info.database}`.* TO '{info.username}'"
-        reason = f"{_reason(error, info)}. It needs: {grant}"
-        raise Invalid(reason, code=Code.NODE_REFUSED) from error
+        raise Invalid(f"{reason(error, info)}. It needs: {grant}", code=Code.NODE_REFUSED) from error
 
 
 def _settle(view: NodeView, actor: Actor) -> None:
@@ -232,10 +235,6 @@ def probe() -> None:
     for gone in set(_latencies) - set(known):
         _latencies.pop(gone, None)
     _tell_of_bars()
-    try:
-        suspects.tell()
-    except CatmqError as error:
-        log.warning("That queues are suspect is told later: %s", error.detail)
 
 
 def _tell_of_bars() -> None:

@@ -25,27 +25,17 @@ from dataclasses import dataclass, field, replace
 from messagestore import connections, faults, tables
 from messagestore.nodes import check_server
 from messagestore.sessions import MySqlSession, Session
+from messagestore.surveys import Lost, Survey, holds
 from messagestore.tables import ReaderKey
 from metadata import access, acknowledgements, failovers, instances, nodes, readings, snapshot
 from metadata.actors import Actor
 from metadata.errors import CatmqError, Code, Conflict, Invalid, NodeUnavailable, Unavailable
-from metadata.failovers import Begun, NodeQueue, ReaderEpoch
+from metadata.failovers import Begun
 from metadata.snapshot import NodeInfo
 
 log = logging.getLogger(__name__)
-JUMP = 10_000_000  # offsets; more than a node stores between two notes of its heads
 PATIENCE_S = 30.0
 _LOOK_EVERY_S = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """What a group did not read of a queue's lost tail, as far as brokers had seen that."""
-
-    topic: str
-    queue: int
-    group: str
-    messages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +98,11 @@ def promote(
     NotFound, NodeUnavailable before anything is changed; later Unavailable or Conflict, after which the node
     stays offline and the command is to be repeated.
     """
-    info = _found(name, actor)
-    if info.engine != "mysql":
-        raise Invalid.field("node", f"{name} is a file: restore it, then adopt_restored_node")
-    target = _target(info, host, port)
+    info = found(name, actor)
+    target = target_of(info, host=host, port=port)
     run = _Run("promote", info, actor, patience_s, say)
-    with _direct(target) as session:
-        _check(session, info, target)
+    with direct(target) as session:
+        check(session, info=info, target=target)
         begun = failovers.begin(name=name, verb=run.verb, actor=actor)
         say(f"node {name} is offline under epoch {begun.epoch}")
         old_heads = _fence(run, begun, known_dead=known_dead)
@@ -122,7 +110,7 @@ def promote(
         address = {"host": target.host, "port": target.port}
         if (target.host, target.port) == (info.replica_host, info.replica_port):
             address |= {"replica_host": "", "replica_port": None}
-        survey = _Survey.of(session, begun, old_heads)
+        survey = Survey.of(session, begun.node_id, old_heads)
         return _settle(run, session, survey=survey, begun=begun, address=address)
 
 
@@ -132,26 +120,30 @@ def adopt(*, name: str, actor: Actor, say: Callable[[str], None] = _silent) -> O
 
     Raises Invalid (node_refused), NotFound, NodeUnavailable before anything is changed.
     """
-    info = _found(name, actor)
+    info = found(name, actor)
     run = _Run("adopt", info, actor, 0.0, say)
-    with _direct(info) as session:
-        _check(session, info, info)
+    with direct(info) as session:
+        check(session, info=info, target=info)
         begun = failovers.begin(name=name, verb=run.verb, actor=actor)
         say(f"node {name} is offline under epoch {begun.epoch}")
         if info.engine == "mysql":
             _detach(run, session, None, epoch=begun.epoch, known_dead=True)
         tables.create_node_tables(session)
-        survey = _Survey.of(session, begun, None)
+        survey = Survey.of(session, begun.node_id, None)
         return _settle(run, session, survey=survey, begun=begun, address={})
 
 
-def _found(name: str, actor: Actor) -> NodeInfo:
+def found(name: str, actor: Actor) -> NodeInfo:
+    """The node as metadata has it now. Raises Forbidden, NotFound (node_not_found)."""
     access.require(actor, "admin", name, what="node")
     snapshot.refresh()
     return snapshot.find_node(name)
 
 
-def _target(info: NodeInfo, host: str, port: int | None) -> NodeInfo:
+def target_of(info: NodeInfo, *, host: str, port: int | None) -> NodeInfo:
+    """The node at the address that it is to move to. Raises Invalid."""
+    if info.engine != "mysql":
+        raise Invalid.field("node", f"{info.name} is a file: restore it, then adopt_restored_node")
     given = host or info.replica_host
     if not given:
         raise Invalid.field("to", f"give HOST:PORT: metadata knows no replica of node {info.name}")
@@ -162,7 +154,7 @@ def _target(info: NodeInfo, host: str, port: int | None) -> NodeInfo:
 
 
 @contextmanager
-def _direct(info: NodeInfo) -> Iterator[Session]:
+def direct(info: NodeInfo) -> Iterator[Session]:
     """A session beside the pool, which lends none of a node that is offline."""
     session = connections.connect(info)
     try:
@@ -171,7 +163,7 @@ def _direct(info: NodeInfo) -> Iterator[Session]:
         session.close()
 
 
-def _check(session: Session, info: NodeInfo, target: NodeInfo) -> None:
+def check(session: Session, *, info: NodeInfo, target: NodeInfo) -> None:
     """Raises Invalid (node_refused) unless the database may stand for the node."""
     if target.engine == "mysql":
         facts = tables.server_facts(session)._replace(read_only=0)
@@ -190,7 +182,7 @@ def _check(session: Session, info: NodeInfo, target: NodeInfo) -> None:
 def _fence(run: _Run, begun: Begun, *, known_dead: bool) -> dict[int, int] | None:
     """Makes sure that nobody writes to the old primary; its last heads if it answers, else None."""
     try:
-        with _direct(run.info) as session:
+        with direct(run.info) as session:
             tables.fence_heads(session, node_epoch=begun.epoch)
             heads = tables.read_heads(session, queues=None)
             _lock(run, session)
@@ -237,7 +229,7 @@ def _detach(
             _catch_up(run, session, old_heads, epoch)
             tables.stop_replicating(session)
             run.say("the replica has stopped copying")
-        if old_heads is not None and not known_dead and not _holds(session, old_heads):
+        if old_heads is not None and not known_dead and not holds(session, old_heads):
             raise Conflict(
                 "The old primary answers and holds messages that the replica lacks. Mend the replication and "
                 "repeat; or go on without them with --i-know-it-is-dead; or stay at the old one with "
@@ -258,7 +250,7 @@ def _detach(
 def _catch_up(run: _Run, session: Session, old_heads: Mapping[int, int] | None, epoch: int) -> None:
     """Waits for all that the old primary ever did, its fence last of all; or for what has arrived."""
     if old_heads is not None and run.await_(
-        lambda: _holds(session, old_heads) and _is_fenced(session, [*old_heads], epoch)
+        lambda: holds(session, old_heads) and _is_fenced(session, [*old_heads], epoch)
     ):
         run.say("the replica holds everything")
         return
@@ -273,65 +265,8 @@ def _is_fenced(session: Session, queues: Sequence[int], epoch: int) -> bool:
     return not queues or (head is not None and head.node_epoch == epoch)
 
 
-def _holds(session: Session, old_heads: Mapping[int, int]) -> bool:
-    heads = tables.read_heads(session, queues=None)
-    return all(heads.get(queue) == head for queue, head in old_heads.items())
-
-
-@dataclass(slots=True)
-class _Survey:
-    """What the new database holds, and what it ought to hold."""
-
-    queues: list[NodeQueue]
-    readers: list[ReaderEpoch]
-    heads: dict[int, int]
-    committed: dict[int, int]
-    old_heads: Mapping[int, int]  # of the old primary, if it answered
-    complete: bool
-
-    @classmethod
-    def of(cls, session: Session, begun: Begun, old_heads: Mapping[int, int] | None) -> _Survey:
-        """Looks."""
-        return cls(
-            queues=failovers.queues(begun.node_id),
-            readers=failovers.readers(begun.node_id),
-            heads=tables.read_heads(session, queues=None),
-            committed=tables.read_highest_committed(session),
-            old_heads=old_heads or {},
-            complete=old_heads is not None and _holds(session, old_heads),
-        )
-
-    def head(self, queue: NodeQueue) -> int:
-        """The head of a queue before anything was lost, as far as it is known."""
-        return max(queue.highest, self.old_heads.get(queue.queue, 0), self.heads.get(queue.queue, 0))
-
-    def tail(self, queue: NodeQueue) -> int:
-        """How many messages of a queue are known to have been stored and are not there."""
-        return 0 if self.complete else self.head(queue) - self.heads.get(queue.queue, 0)
-
-    def raised(self) -> dict[int, int]:
-        """{queue: its new head}, above anything that can have been served; empty if nothing is missing."""
-        open_ones = [one for one in self.queues if one.state != "retired" and not self.complete]
-        return {one.queue: max(self.head(one), self.committed.get(one.queue, 0)) + JUMP for one in open_ones}
-
-    def lost(self) -> tuple[Lost, ...]:
-        """What each group had not read of what is missing."""
-        by_id = {one.queue: one for one in self.queues if self.tail(one)}
-        found = []
-        for reader in self.readers:
-            queue = by_id.get(reader.queue)
-            if queue is None:
-                continue
-            end = self.head(queue)
-            count = end - max(self.heads.get(queue.queue, 0), min(reader.committed, end))
-            name = f"{reader.group}/{reader.instance}" if reader.instance else reader.group
-            if count:
-                found.append(Lost(queue.topic, queue.queue, name, count))
-        return tuple(found)
-
-
 def _settle(
-    run: _Run, session: Session, *, survey: _Survey, begun: Begun, address: Mapping[str, object]
+    run: _Run, session: Session, *, survey: Survey, begun: Begun, address: Mapping[str, object]
 ) -> Outcome:
     """Gives the new database heads, gaps, readers and the epoch; then metadata its address."""
     raised, lost = survey.raised(), survey.lost()
@@ -363,7 +298,7 @@ def _settle(
     return Outcome(run.info.name, state, begun.epoch, *counts, lost, tuple(run.notes))
 
 
-def _place_readers(session: Session, survey: _Survey) -> None:
+def _place_readers(session: Session, survey: Survey) -> None:
     """Reader rows where they are missing, and none below the epoch that metadata has given."""
     by_topic: dict[int, list[int]] = {}
     for one in survey.queues:

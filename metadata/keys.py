@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import IntegrityError
+from django.db import IntegrityError, transaction
 
 from metadata import access, audit, pages
 from metadata.actors import Actor
@@ -48,8 +48,9 @@ def create(
     rights: Mapping[str, Sequence[str]],
     actor: Actor,
     settings: Mapping[str, Any] | None = None,
+    dry_run: bool = False,
 ) -> tuple[KeyView, str]:
-    """A new key and its plain text, which is shown this once. Needs `admin`.
+    """A new key and its plain text, which is shown this once; with `dry_run` none is made. Needs `admin`.
 
     `rights`: {"produce": ["orders*"], …}; an actor whose `admin` is limited can give only its own patterns.
     Raises Forbidden, Invalid, Conflict(already_exists).
@@ -71,7 +72,8 @@ def create(
     after = {"rights": values, **given}
     audit.record(actor=actor, verb="create", kind="key", name=name, before=None, after=after)
     changed("key", row.pk)
-    return _view(row), plaintext
+    transaction.set_rollback(dry_run)
+    return _view(row), "" if dry_run else plaintext
 
 
 @transactional

@@ -57,6 +57,7 @@ class NodeView:
     queues: int
     replica_host: str
     replica_port: int | None
+    reader_username: str
     barred: str
 
 
@@ -141,6 +142,20 @@ def open_queues(node_id: int) -> list[int]:
         return sorted(rows.values_list("pk", flat=True))
 
 
+def topics_only_there(*, name: str, actor: Actor) -> list[str]:
+    """The topics that have open queues on a node and on no other that takes messages, by name.
+
+    Needs `admin`. They cannot be sent to while the node is closed.
+    """
+    node = named(name=name, actor=actor)
+    opened = Queue.objects.filter(state=Queue.State.READ_WRITE)
+    elsewhere = opened.filter(node__state=DbNode.State.READ_WRITE).exclude(node=node.id)
+    with reachable():
+        here = Topic.objects.filter(pk__in=opened.filter(node=node.id).values("topic"))
+        rows = here.exclude(state=Topic.State.DELETED).exclude(pk__in=elsewhere.values("topic"))
+        return list(rows.order_by("name").values_list("name", flat=True))
+
+
 @transactional
 def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
     """The node with state, special or capacity_gb changed. Needs `admin`.
@@ -183,6 +198,22 @@ def set_reader(*, name: str, username: str, password: str, actor: Actor) -> None
         actor=actor, verb="set_reader", kind="node", name=name,
         before={"reader_username": before}, after={"reader_username": username},
     )  # fmt: skip
+
+
+@transactional
+def set_account(*, name: str, username: str, password: str, actor: Actor) -> None:
+    """Keeps the account with which brokers reach a node. Needs `admin`.
+
+    `messagestore.nodes.set_account` has tried it.
+    """
+    access.require(actor, "admin", name, what="node")
+    values = checked({"username": CREATE["username"]}, {"username": username})
+    row = _locked(name)
+    before = {"username": row.username}
+    row.username, row.password_encrypted = values["username"], encrypt(password)
+    row.save(update_fields=("username", "password_encrypted"))
+    audit.record(actor=actor, verb="set_account", kind="node", name=name, before=before, after=values)
+    changed("node", row.pk)
 
 
 def reader_accounts(node_ids: Iterable[int]) -> dict[int, ReaderAccount]:
@@ -264,5 +295,6 @@ def _as_view(row: DbNode, held: int) -> NodeView:
         queues=held,
         replica_host=row.replica_host,
         replica_port=row.replica_port,
+        reader_username=row.reader_username,
         barred=row.barred,
     )

@@ -17,7 +17,7 @@ from typing import Any
 
 from django.contrib.auth import get_user_model, password_validation
 from django.core.exceptions import ValidationError
-from django.db import IntegrityError
+from django.db import IntegrityError, transaction
 
 from metadata import access, audit
 from metadata.actors import Actor
@@ -26,7 +26,6 @@ from metadata.models import ConsumerGroup, Topic, UserRights
 from metadata.transactions import reachable, transactional
 
 USER_NAME = re.compile(r"[A-Za-z0-9@][A-Za-z0-9@.+_-]{0,149}")
-OWNED = ("manage", "produce", "consume", "browse")  # what an owner may do with what is theirs
 EVERYTHING: Mapping[str, tuple[str, ...]] = {"admin": ("*",)}
 LOOK: Mapping[str, tuple[str, ...]] = {access.LOOK: ("*",)}
 
@@ -49,15 +48,11 @@ def actor_of(*, name: str, administrator: bool, address: str) -> Actor:
         return Actor(kind="user", name=name, address=address, rights={**EVERYTHING, **LOOK})
     with reachable():
         given = UserRights.objects.filter(name=name).values_list("rights", flat=True).first() or {}
-        owned = (*_owned(Topic.objects.exclude(state="deleted"), name), *_owned(_groups(), name))
+        topics = tuple(_owned(Topic.objects.exclude(state="deleted"), name))
+        groups = tuple(_owned(ConsumerGroup.objects.filter(deleted_at__isnull=True), name))
     rights = {right: tuple(patterns) for right, patterns in given.items()}
-    if owned:
-        rights |= {right: (*rights.get(right, ()), *owned) for right in OWNED}
-    return Actor(kind="user", name=name, address=address, rights={**rights, **LOOK})
-
-
-def _groups() -> Any:
-    return ConsumerGroup.objects.filter(deleted_at__isnull=True)
+    owns = {"topic": topics, "group": groups}
+    return Actor(kind="user", name=name, address=address, rights={**rights, **LOOK}, owns=owns)
 
 
 def _owned(rows: Any, name: str) -> list[str]:
@@ -100,8 +95,12 @@ def create(
     administrator: bool = False,
     email: str = "",
     rights: Mapping[str, Sequence[str]] | None = None,
+    dry_run: bool = False,
 ) -> UserView:
-    """A new account. Needs `admin`. Raises Invalid (name, password, rights), Conflict(already_exists)."""
+    """A new account, or with `dry_run` what it would be. Needs `admin`.
+
+    Raises Invalid (name, password, rights), Conflict(already_exists).
+    """
     access.require(actor, "admin", "*", what="user")
     if not USER_NAME.fullmatch(name):
         raise Invalid.field("name", "a user name has 1 to 150 characters from A-Z a-z 0-9 @ . + _ -")
@@ -117,6 +116,7 @@ def create(
     UserRights.objects.update_or_create(name=name, defaults={"rights": values})
     after = {"administrator": administrator, "email": email, "rights": values}
     audit.record(actor=actor, verb="create", kind="user", name=name, before=None, after=after)
+    transaction.set_rollback(dry_run)
     return _view(row, values)
 
 
@@ -129,10 +129,12 @@ def update(
     active: bool,
     rights: Mapping[str, Sequence[str]],
     password: str = "",
+    dry_run: bool = False,
 ) -> UserView:
     """The account with role, rights and state changed, and a new password if one is given. Needs `admin`.
 
-    Raises Invalid, NotFound, and Conflict(in_use) for the last administrator who would be none.
+    `dry_run` changes nothing. Raises Invalid, NotFound, and Conflict(in_use) for the last administrator who
+    would be none.
     """
     access.require(actor, "admin", "*", what="user")
     values = _checked(rights)
@@ -153,6 +155,7 @@ def update(
     if password:
         after["new_login_secret"] = True
     audit.record(actor=actor, verb="update", kind="user", name=name, before=before, after=after)
+    transaction.set_rollback(dry_run)
     return _view(row, values)
 
 

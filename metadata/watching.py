@@ -135,6 +135,6 @@ def end_of_the_gone(*, nodes: Iterable[str], queues: Iterable[str]) -> int:
         of_nodes = Q(kind__in=("node_low", "node_full")) & ~Q(name__in=list(nodes))
         gone = list(lasting.filter(of_nodes).values_list("pk", flat=True))
         known = set(queues)
-        of_queues = lasting.filter(kind__in=("not_cleaned", "suspect")).values_list("pk", "name")
+        of_queues = lasting.filter(kind="not_cleaned").values_list("pk", "name")
         gone += [pk for pk, name in of_queues if name not in known]
         return Alarm.objects.filter(pk__in=gone).update(ended_at=database_now(), turning_at=None)

@@ -24,7 +24,7 @@ from django.views import View
 from metadata import access
 from metadata.actors import Actor
 from metadata.errors import CatmqError, Conflict, Forbidden, Invalid, MetadataUnavailable, NotFound
-from portal import errors, once, pages
+from portal import errors, once, pages, sealed
 from portal.access import actor
 from portal.tables import Table, Text
 
@@ -37,11 +37,15 @@ class NoFields(forms.Form):
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What an action would do: sentences, and perhaps a table or a text with its differences."""
+    """What an action would do: sentences, and perhaps a table or a text with its differences.
+
+    `blocked`: it would be refused, as the table says; the form is shown again instead of a confirmation.
+    """
 
     effects: Sequence[Text] = ()
     table: Table | None = None
     diff: Sequence[tuple[str, str]] = field(default_factory=tuple)  # (sign, line)
+    blocked: bool = False
 
 
 class Action(View):
@@ -110,14 +114,27 @@ class Action(View):
 
     def post(self, request: HttpRequest, **words: Any) -> HttpResponse:
         """What would happen, or with `confirmed` the deed."""
-        form = self.form_class(request.POST)
+        form = self.bound()
         if not form.is_valid():
             return self._show(form, status=400)
-        if request.POST.get("confirmed") != "yes" or not once.is_numbered(request):
+        if not self._is_confirmed():
             return self._ask(form)
         if not once.claim(request):
             return self._told(once.Earlier("", ""))
         return self._act(form)
+
+    def _is_confirmed(self) -> bool:
+        return self.request.POST.get("confirmed") == "yes" and once.is_numbered(self.request)
+
+    def bound(self) -> forms.Form:
+        """The form as it was sent; a confirmed one has its passwords back, which no page carries."""
+        if not sealed.names(self.form_class) or not self._is_confirmed():
+            return self.form_class(self.request.POST)
+        data = sealed.opened(self.request, self.form_class)
+        form = self.form_class(self.request.POST if data is None else data)
+        if data is None:
+            form.add_error(None, _("This page was open for too long. Type the passwords again."))
+        return form
 
     def _act(self, form: forms.Form) -> HttpResponse:
         try:
@@ -131,6 +148,7 @@ class Action(View):
         answer = self.done(said)
         with suppress(DatabaseError):
             once.tell(self.request, said=str(said), url=answer.get("Location", self.back()))
+            sealed.forget(self.request)
         return answer
 
     def _told(self, earlier: once.Earlier) -> HttpResponse:
@@ -158,7 +176,11 @@ class Action(View):
             raise
         except CatmqError as error:
             return self._refuse(form, error)
-        return self._show(shown, preview=preview, status=status)
+        if preview.blocked:
+            return self._show(form, preview=preview, status=400)
+        number = once.number()
+        sealed.keep(self.request, form, number=number)
+        return self._show(shown, preview=preview, number=number, status=status)
 
     def _refuse(self, form: forms.Form, error: CatmqError) -> HttpResponse:
         named = [one for one in error.errors if one.field in form.fields]
@@ -168,15 +190,18 @@ class Action(View):
             form.add_error(None, error.detail)
         return self._show(form, status=errors.status_of(error))
 
-    def _show(self, form: forms.Form, *, preview: Preview | None = None, status: int = 200) -> HttpResponse:
+    def _show(
+        self, form: forms.Form, *, preview: Preview | None = None, number: str = "", status: int = 200
+    ) -> HttpResponse:
         return pages.show(
             self.request,
             self.template,
             self.heading(),
             status=status,
             form=form,
+            carried=[one for one in form if not sealed.is_secret(one.field)] if preview else (),
             preview=preview,
-            once=once.number() if preview else "",
+            once=number,
             section=self.section,
             back=self.back(),
             button=self.button,

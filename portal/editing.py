@@ -101,7 +101,7 @@ class Edit(Action):
 
     def post(self, request: HttpRequest, **words: Any) -> HttpResponse:
         """As of any action; but what others changed since the preview is shown before anything is saved."""
-        form = self.form_class(request.POST)
+        form = self.bound()
         if form.is_valid() and self._merge(form.cleaned_data).theirs:
             return self._ask(form)
         return super().post(request, **words)

@@ -65,7 +65,11 @@ def give_back(request: HttpRequest) -> None:
     SessionStore(_key(request)).delete()
 
 
-def _key(request: HttpRequest) -> str:
+def key_of(request: HttpRequest, number: str, what: str = "") -> str:
     """A key that nobody else's form has: of this person's session, this page and this number."""
-    whose = f"{request.session.session_key} {request.path} {request.POST[FIELD]}"
+    whose = f"{request.session.session_key} {request.path} {number}{what and f' {what}'}"
     return hashlib.sha256(whose.encode()).hexdigest()[:40]
+
+
+def _key(request: HttpRequest) -> str:
+    return key_of(request, request.POST[FIELD])

@@ -58,8 +58,8 @@ ALARMS: dict[str, Text] = {
     "no_consumer": gettext_lazy("no consumer"),
     "dead_growing": gettext_lazy("messages die"),
     "job_failed": gettext_lazy("job failed"),
-    "suspect": gettext_lazy("contradicts itself"),
     "inconsistent": gettext_lazy("metadata and nodes disagree"),
+    "suspect": gettext_lazy("queue contradicts itself"),
 }
 LATE_MS = 60_000
 

@@ -1,7 +1,6 @@
 """What counts as wrong on the first page: each trouble is a line with its link, the worse ones first.
 
-Wrong are: alarms that nobody acknowledged; nodes that are silent, offline, barred or nearly full; queues that
-contradict themselves; groups with unread messages that nobody reads, were stopped, or are late; dead messages
+Wrong are: alarms that nobody acknowledged; nodes that are silent, offline, barred or nearly full; groups with unread messages that nobody reads, were stopped, or are late; dead messages
 that nobody has said to have seen; failed jobs of the last day. What an alarm says is not said twice.
 """
 
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from messagestore import nodes, suspects
+from messagestore import nodes
 from metadata import snapshot
 from metadata.access import may
 from metadata.actors import Actor
@@ -83,9 +82,6 @@ def _stores(href: str, said: set[str]) -> Iterator[Trouble]:
         if info.disk != "ok" and info.name not in said:
             tone = "bad" if info.disk == "full" else "warn"
             yield Trouble(tone, _("Node %s runs out of room.") % info.name, href)
-    if queues := suspects.current():
-        text = _("Queues that contradict themselves: %s") % ", ".join(map(str, queues))
-        yield Trouble("bad", text, to("alarms"))
 
 
 def _groups(known: Overview, said: set[str]) -> Iterator[Trouble]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from django.http import HttpResponse
 
-from brokerapi import answers, serializers
+from brokerapi import answers, node_shapes, serializers
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
 from brokerapi.wire.queries import ConfirmQuery, ListQuery
-from messagestore import nodes
+from messagestore import examination, nodes, promotion, promotion_plans
 from metadata import nodes as node_rows
 
 
@@ -50,3 +50,68 @@ class Node(Endpoint):
         """Forgets a node without queues; the database itself is left alone."""
         node_rows.delete(name=node, confirm=call.confirm(), actor=call.actor)
         return call.done()
+
+
+class Examine(Endpoint):
+    """/nodes/{node}/examine"""
+
+    @operation(
+        "examineNode", tag="nodes", request=node_shapes.NodeExamine, answer=node_shapes.ExaminationAnswer
+    )
+    def post(self, call: Call, node: str) -> HttpResponse:
+        """Says what speaks for and against a database as a node of that name; changes nothing."""
+        asked = call.fields(node_shapes.NodeExamine)
+        found = examination.examine(name=node, actor=call.actor, **asked)
+        return call.answer(node_shapes.examination(found))
+
+
+class Account(Endpoint):
+    """/nodes/{node}/account"""
+
+    @operation("setNodeAccount", tag="nodes", request=node_shapes.NodeAccount, status=204)
+    def patch(self, call: Call, node: str) -> HttpResponse:
+        """Changes the account with which brokers reach a node, once it was tried."""
+        nodes.set_account(name=node, actor=call.actor, **call.fields(node_shapes.NodeAccount))
+        return call.done()
+
+
+class Reader(Endpoint):
+    """/nodes/{node}/reader"""
+
+    @operation("setNodeReader", tag="nodes", request=node_shapes.NodeAccount, status=204)
+    def patch(self, call: Call, node: str) -> HttpResponse:
+        """Gives a node the account with which jobs read it, once it was tried."""
+        nodes.set_reader(name=node, actor=call.actor, **call.fields(node_shapes.NodeAccount))
+        return call.done()
+
+    @operation("deleteNodeReader", tag="nodes", status=204)
+    def delete(self, call: Call, node: str) -> HttpResponse:
+        """Takes the account away with which jobs read a node."""
+        nodes.set_reader(name=node, username="", password="", actor=call.actor)
+        return call.done()
+
+
+class Promote(Endpoint):
+    """/nodes/{node}/promote"""
+
+    @operation("promoteNode", tag="nodes", request=node_shapes.NodePromote, answer=node_shapes.NodeMoveAnswer)
+    def post(self, call: Call, node: str) -> HttpResponse:
+        """Moves a node to its replica, which may take a minute; `dry_run` only says what that would do."""
+        asked = call.fields(node_shapes.NodePromote)
+        to = {name: asked[name] for name in ("host", "port") if name in asked}
+        if asked["dry_run"]:
+            plan = promotion_plans.promote(name=node, actor=call.actor, **to)
+            return call.answer(node_shapes.planned(plan))
+        done = promotion.promote(name=node, known_dead=asked["known_dead"], actor=call.actor, **to)
+        return call.answer(node_shapes.moved(done))
+
+
+class Adopt(Endpoint):
+    """/nodes/{node}/adopt"""
+
+    @operation("adoptNode", tag="nodes", request=node_shapes.NodeAdopt, answer=node_shapes.NodeMoveAnswer)
+    def post(self, call: Call, node: str) -> HttpResponse:
+        """Goes on with what is at a node's address now; `dry_run` only says what that would do."""
+        if call.fields(node_shapes.NodeAdopt)["dry_run"]:
+            return call.answer(node_shapes.planned(promotion_plans.adopt(name=node, actor=call.actor)))
+        return call.answer(node_shapes.moved(promotion.adopt(name=node, actor=call.actor)))

@@ -1,8 +1,11 @@
-"""What the commands for a lost node print."""
+"""What the commands about nodes print."""
 
 from __future__ import annotations
 
+from messagestore.examination import Examination
 from messagestore.promotion import Outcome
+from messagestore.promotion_plans import Plan
+from messagestore.surveys import Lost
 
 
 def report(done: Outcome) -> list[str]:
@@ -16,8 +19,34 @@ def report(done: Outcome) -> list[str]:
         lines.append(f"At least {done.messages} messages are lost, by what brokers had seen.")
     else:
         lines.append("Nothing was lost: no queue has a gap.")
-    lines += [
-        f"  group {one.group} had not read {one.messages} of them in {one.topic}, queue {one.queue}"
-        for one in done.lost
-    ]
+    lines += [_lost(one) for one in done.lost]
     return lines + [f"Note: {note}" for note in done.notes]
+
+
+def foretell(plan: Plan) -> list[str]:
+    """What would become of a node, as lines."""
+    lines = [f"Node {plan.node} would be at {plan.target}."]
+    if plan.primary_answers:
+        lines.append("The old primary answers: it would be closed, and its last messages waited for.")
+    elif plan.primary_answers is False:
+        lines.append(
+            f"The old primary does not answer: {plan.brokers} broker processes would have to let go of it."
+        )
+    if plan.copies is None:
+        lines.append("Whether the new one still copies is not known: the account lacks the right PROCESS.")
+    if plan.gaps:
+        lines.append(f"As it is now, {plan.gaps} of {plan.queues} queues would get a gap.")
+        lines.append(f"At least {plan.messages} messages are not there.")
+    else:
+        lines.append("As it is now, nothing would be lost.")
+    return [*lines, *(_lost(one) for one in plan.lost), "Nothing was changed."]
+
+
+def findings(found: Examination) -> list[str]:
+    """An examination as lines."""
+    signs = {"ok": "ok  ", "warn": "warn", "bad": "BAD "}
+    return [f"{signs[one.verdict]} {one.about}: {one.detail}" for one in found.findings]
+
+
+def _lost(one: Lost) -> str:
+    return f"  group {one.group} had not read {one.messages} of them in {one.topic}, queue {one.queue}"

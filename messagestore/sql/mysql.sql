@@ -138,6 +138,9 @@ SELECT queue_id, head FROM queue_head WHERE queue_id IN ({queues})
 -- name: select_all_heads
 SELECT queue_id, head FROM queue_head
 
+-- name: select_recent_heads
+SELECT queue_id, head FROM queue_head WHERE last_stored_at >= UTC_TIMESTAMP(3) - INTERVAL :seconds SECOND
+
 -- name: select_positions
 SELECT h.queue_id, h.head, h.low, r.epoch, r.owner, r.committed
   FROM queue_head h
@@ -206,6 +209,23 @@ UPDATE reader SET committed = :position, epoch = epoch + 1, owner = '', rewinds 
 -- name: select_server
 SELECT VERSION(), @@character_set_database, @@collation_database,
        @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@binlog_format, @@read_only
+
+-- What an examination tries on a table of its own: see tables.try_rights.
+
+-- name: try_insert
+INSERT INTO {table} (msg_offset, body, producer, stored_at) VALUES (0, '', '', UTC_TIMESTAMP(3))
+
+-- name: try_select
+SELECT msg_offset FROM {table}
+
+-- name: try_update
+UPDATE {table} SET attempt = 1 WHERE msg_offset = 0
+
+-- name: try_delete
+DELETE FROM {table} WHERE msg_offset = 0
+
+-- name: try_alter
+ALTER TABLE {table} ADD PARTITION (PARTITION below_400000 VALUES LESS THAN (400000))
 
 -- What verify asks (messagestore/verify). Chunks are short: no statement runs long on a live node.
 

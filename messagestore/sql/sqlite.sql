@@ -126,6 +126,10 @@ SELECT queue_id, head FROM queue_head WHERE queue_id IN ({queues})
 -- name: select_all_heads
 SELECT queue_id, head FROM queue_head
 
+-- name: select_recent_heads
+SELECT queue_id, head FROM queue_head
+ WHERE last_stored_at >= CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) - 1000 * :seconds
+
 -- name: select_positions
 SELECT h.queue_id, h.head, h.low, r.epoch, r.owner, r.committed
   FROM queue_head h
@@ -494,3 +498,17 @@ DELETE FROM delayed_message
 -- name: retarget_queue_delayed
 UPDATE delayed_message SET queue_id = :target
  WHERE id IN (SELECT id FROM delayed_message WHERE queue_id = :queue LIMIT :most)
+
+-- What an examination tries on a table of its own: see tables.try_rights.
+
+-- name: try_insert
+INSERT INTO {table} (msg_offset, body, producer, stored_at) VALUES (0, '', '', 0)
+
+-- name: try_select
+SELECT msg_offset FROM {table}
+
+-- name: try_update
+UPDATE {table} SET attempt = 1 WHERE msg_offset = 0
+
+-- name: try_delete
+DELETE FROM {table} WHERE msg_offset = 0

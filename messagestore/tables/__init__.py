@@ -94,7 +94,7 @@ from messagestore.tables.messages import (
     stored_at_ms,
 )
 from messagestore.tables.moving import move_delayed
-from messagestore.tables.node import create_node_tables, now_ms, pulse, server_facts
+from messagestore.tables.node import create_node_tables, now_ms, pulse, server_facts, try_rights
 from messagestore.tables.partitions import (
     add_partitions,
     drop_partition,
@@ -113,6 +113,7 @@ from messagestore.tables.queues import (
     read_gaps,
     read_head,
     read_heads,
+    read_recent_heads,
     set_queue_state,
 )
 from messagestore.tables.readers import (
@@ -247,6 +248,7 @@ __all__ = [
     "read_highest_committed",
     "read_identity",
     "read_positions",
+    "read_recent_heads",
     "read_standing",
     "replication",
     "reset_reader",
@@ -268,6 +270,7 @@ __all__ = [
     "summarize_dead",
     "take_table_lock",
     "tally_dead",
+    "try_rights",
     "update_committed",
     "used_bytes",
     "write_identity",

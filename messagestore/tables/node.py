@@ -7,6 +7,16 @@ from messagestore.sessions import Session
 from messagestore.tables.running import rows_of, step
 from messagestore.tables.shapes import ServerFacts
 
+_RIGHTS = {
+    "create_message_table": "CREATE",
+    "try_insert": "INSERT",
+    "try_select": "SELECT",
+    "try_update": "UPDATE",
+    "try_delete": "DELETE",
+    "try_alter": "ALTER",
+    "drop_message_table": "DROP",
+}
+
 
 def create_node_tables(session: Session) -> None:
     """Makes the tables every node has; harmless when they exist."""
@@ -33,3 +43,20 @@ def pulse(session: Session, *, worker: int) -> None:
     except faults.Final:
         create_node_tables(session)
         session.run(step(session, "pulse", worker=worker))
+
+
+def try_rights(session: Session, *, table: str) -> str:
+    """The first thing that the account may not do in this database, '' if it may do all that is needed.
+
+    It is tried on a table of that name, which is gone afterwards.
+    """
+    steps = ["create_message_table", "try_insert", "try_select", "try_update", "try_delete"]
+    if session.engine == "mysql":
+        steps.append("try_alter")
+    missing = ""
+    for name in (*steps, "drop_message_table"):
+        try:
+            session.run(step(session, name, table=table))
+        except faults.Final:
+            missing = missing or _RIGHTS[name]
+    return missing

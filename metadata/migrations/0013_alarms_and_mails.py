@@ -19,7 +19,7 @@ def begun(apps: Any, schema_editor: Any) -> None:
 class Migration(migrations.Migration):
     """Spells of the alarms there are; the other tables begin empty."""
 
-    dependencies = (("metadata", "0012_commit_looks"),)
+    dependencies = (("metadata", "0017_pipeline_runs"),)
 
     operations = (
         migrations.CreateModel(

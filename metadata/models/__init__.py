@@ -19,6 +19,7 @@ from metadata.models.queues import Queue
 from metadata.models.rebalances import Rebalance, RebalanceMove
 from metadata.models.reports import Report, ReportRow
 from metadata.models.series import CommitLook, Sample
+from metadata.models.sizes import NodeSize
 from metadata.models.topics import Topic
 from metadata.models.users import UserRights
 
@@ -44,6 +45,7 @@ __all__ = [
     "JobRun",
     "Lease",
     "NodeRoom",
+    "NodeSize",
     "OffsetMove",
     "Queue",
     "QueueOffset",

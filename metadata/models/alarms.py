@@ -23,7 +23,7 @@ class Alarm(models.Model):
     the first, and `times` counts them. `turning_at`: since when what was seen contradicts the row, so that
     it opens or ends soon. `acknowledged_*` are of the present spell. `told` and `told_end` are the last
     spells whose beginning and end mails were written for. `count` adds up what was lost, where something
-    was: it never falls.
+    was: it never falls. `place` is the offset in the queue, where it is about one.
     """
 
     class Kind(models.TextChoices):
@@ -46,6 +46,7 @@ class Alarm(models.Model):
     name = NameField(max_length=2 * MAX_NAME + 1)
     detail = models.CharField(max_length=1000)
     count = models.BigIntegerField(default=0)
+    place = models.BigIntegerField(null=True, blank=True)
     first_at = models.DateTimeField()
     last_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True, blank=True)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 ENDS_AFTER_S = 180.0  # so long must all be well before an alarm ends
 BELOW = 0.8  # a limit that was passed counts as passed down to this part of it
-ONCE = ("unread_dropped", "suspect")  # tell of what was met, not of what is so: acknowledged, they end
+ONCE = ("unread_dropped",)  # tell of what happened, not of what is so: acknowledged, they end
 DAY_S = 86_400.0
 
 

@@ -21,6 +21,8 @@ def translate() -> None:
         meta.verbose_name_plural = gettext_lazy(str(meta.verbose_name_plural))
         for field in meta.fields:
             field.verbose_name = gettext_lazy(str(field.verbose_name))
+            if field.choices:
+                field.choices = [(value, gettext_lazy(str(label))) for value, label in field.flatchoices]
     for config in apps.get_app_configs():
         if config.label in ("metadata", "django_q"):
             config.verbose_name = gettext_lazy(str(config.verbose_name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from metadata.models import DbNode
+from metadata.models import DbNode, NodeSize
 from portal.admin.readonly import ReadOnlyAdmin
 
 
@@ -27,3 +27,13 @@ class DbNodeAdmin(ReadOnlyAdmin):
     )
     list_filter = ("kind", "engine", "state", "disk")
     search_fields = ("name", "host", "database")
+
+
+@admin.register(NodeSize)
+class NodeSizeAdmin(ReadOnlyAdmin):
+    """The latest sizes first."""
+
+    list_display = ("at", "node", "bytes", "tables")
+    list_filter = ("node",)
+    search_fields = ("node__name",)
+    ordering = ("-at", "-id")

@@ -17,6 +17,7 @@ from portal.access import actor, may
 from portal.actions import Action, Preview
 from portal.pages import to
 from portal.tables import Cell, Column, Empty, Text, code, listed, text, when
+from portal.toggling import Toggle
 from portal.views.topic_actions import Confirm
 
 
@@ -81,7 +82,7 @@ class BrokerAction(Action):
         return to("brokers")
 
 
-class SetBrokerState(BrokerAction):
+class SetBrokerState(Toggle, BrokerAction):
     """Pulls a broker in or out."""
 
     danger = True
@@ -91,12 +92,13 @@ class SetBrokerState(BrokerAction):
         """The page's title."""
         return _("Broker %s") % self.name
 
-    def _wanted(self) -> str:
+    def other(self) -> str:
+        """Out if it is in."""
         return "out" if brokers.named(name=self.name, actor=self.actor).state == "in" else "in"
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """What clients notice."""
-        if self._wanted() == "out":
+        if fields["state"] == "out":
             return Preview(
                 effects=[_("The broker takes no new work; clients go to the others within seconds.")]
             )
@@ -104,7 +106,7 @@ class SetBrokerState(BrokerAction):
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Does it."""
-        done = brokers.set_state(name=self.name, state=self._wanted(), actor=self.actor)
+        done = brokers.set_state(name=self.name, state=fields["state"], actor=self.actor)
         return (
             _("Broker %s was pulled out.") if done.state == "out" else _("Broker %s is in again.")
         ) % self.name

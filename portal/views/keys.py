@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as lazy
 
 from metadata import access, keys
 from metadata.keys import KeyView
-from metadata.listing.pages import Listed
+from metadata.listing.pages import cut
 from metadata.pages import Window
 from portal import pages
 from portal.access import actor
@@ -47,7 +47,7 @@ def keys_list(request: HttpRequest) -> HttpResponse:
         Column(_("Revoke")),
     )
     hint = Empty(_("No key is here, or none fits the search."), "python manage.py create_api_key --help")
-    table = listed(request, columns, Listed(found, len(found), 1, 1), row=_row, empty=hint)
+    table = listed(request, columns, cut(found, wanted=wanted(request)), row=_row, empty=hint)
     actions = [Link(_("Create a key"), to("key-create"))]
     return pages.list_page(request, _("API keys"), table, section="keys", actions=actions)
 
@@ -131,17 +131,21 @@ class CreateKey(KeyAction):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """What it may do."""
-        rights = access.check_rights(rights_of(fields))
-        effects = [f"{MEANING[right]}: {', '.join(patterns)}" for right, patterns in rights.items()]
+        view, _secret = self._create(fields, dry_run=True)
+        effects = [f"{MEANING[right]}: {', '.join(patterns)}" for right, patterns in view.rights.items()]
         return Preview(effects=[*effects, _("The key is shown once, on the next page.")])
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Makes it."""
-        limits = {name: fields[name] for name in RateFields.base_fields}
-        view, self.secret = keys.create(
-            name=fields["name"], rights=rights_of(fields), settings=limits, actor=self.actor
-        )
+        view, self.secret = self._create(fields)
         return _("Key %s was made.") % view.name
+
+    def _create(self, fields: dict[str, Any], *, dry_run: bool = False) -> tuple[KeyView, str]:
+        limits = {name: fields[name] for name in RateFields.base_fields}
+        rights = rights_of(fields)
+        return keys.create(
+            name=fields["name"], rights=rights, settings=limits, actor=self.actor, dry_run=dry_run
+        )
 
     def done(self, said: Text) -> HttpResponse:
         """The one page that shows the secret: it is in no cookie and no session."""

@@ -42,15 +42,7 @@ MOST_SHOWN = 300  # characters of one side of a change
 def jobs(request: HttpRequest) -> HttpResponse:
     """Schedules with their last runs, and all runs."""
     found = listing.runs(wanted=wanted(request), actor=actor(request))
-    columns = [
-        Column(_("Started (UTC)"), "at"),
-        Column(_("Job"), "name"),
-        Column(_("State")),
-        Column(_("Took"), right=True),
-        Column(_("Did"), right=True),
-        Column(_("Detail")),
-    ]
-    cancels = may(request, "admin")
+    columns, cancels = run_columns(), may(request, "admin")
     if cancels:
         columns.append(Column(_("Cancel")))
     hint = Empty(
@@ -68,15 +60,32 @@ def jobs(request: HttpRequest) -> HttpResponse:
     )
 
 
-def _run(row: RunRow, *, cancels: bool) -> Sequence[Cell]:
-    cells = (
+def run_columns() -> list[Column]:
+    """The columns of a list of runs."""
+    return [
+        Column(_("Started (UTC)"), "at"),
+        Column(_("Job"), "name"),
+        Column(_("State")),
+        Column(_("Took"), right=True),
+        Column(_("Did"), right=True),
+        Column(_("Detail")),
+    ]
+
+
+def run_cells(row: RunRow, *, opens: bool = True) -> Sequence[Cell]:
+    """A run in a list; `opens`: with a link to its own page."""
+    return (
         when(row.started_at_ms),
-        code(row.name),
-        rows.state(row.state),
+        code(row.name, to("run", row.id) if opens else ""),
+        badge(_("no sign of life"), "warn") if row.silent else rows.state(row.state),
         lasting(row.took_ms),
         number(row.count),
         long(_where(row)[:MOST_SHOWN] or None),
     )
+
+
+def _run(row: RunRow, *, cancels: bool) -> Sequence[Cell]:
+    cells = run_cells(row, opens=cancels)
     if not cancels:
         return cells
     if row.cancelling or row.state != "running":
@@ -174,8 +183,8 @@ class CancelRun(Action):
         return _("Cancel run %d") % int(self.kwargs["run"])
 
     def back(self) -> str:
-        """The jobs."""
-        return to("jobs")
+        """The run."""
+        return to("run", self.kwargs["run"])
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """What that means."""

@@ -17,13 +17,11 @@ from portal.tables import Column, Empty, Table, badge, code, plain, text, when
 from portal.templatetags.shapes import count
 from portal.troubles import troubles
 
-HOUR_S = 3600
-
 
 def overview(request: HttpRequest) -> HttpResponse:
     """The page `/`."""
     known = listing.overview(actor=actor(request))
-    points = series.points(for_s=HOUR_S)
+    points = series.points(for_s=charts.span(request).for_s)
     found = troubles(known, actor(request))
     return pages.show(
         request,
@@ -34,9 +32,10 @@ def overview(request: HttpRequest) -> HttpResponse:
         problems=found,
         verdict=min((one.tone for one in found), default="ok"),
         quiet=_quiet(known),
-        tiles=_tiles(known, charts.now_rates(points), actor(request), may(request, "admin")),
+        tiles=_tiles(known, series.pace(), actor(request), may(request, "admin")),
         rates=charts.rates(points),
         lags=charts.lags(points),
+        spans=charts.spans(request),
         behind=_behind(known),
         dead=_dead(request, known),
         alarms=_alarms(known, may(request, "admin")),

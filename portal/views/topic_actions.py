@@ -18,6 +18,7 @@ from portal.editing import Edit, EditFields
 from portal.fields import PeopleFields, RateFields, given
 from portal.pages import to
 from portal.tables import Column, Empty, Table, Text, number, plain, text
+from portal.toggling import Toggle
 
 SETTINGS = ("retention_days", "keep_unread_days", "retention_bytes", "keyed", "on_unknown", *RATES)
 
@@ -296,7 +297,7 @@ class DeleteTopic(TopicAction):
         return to("topic", self.name) if self.kwargs else to("topics")
 
 
-class SetQueueState(TopicAction):
+class SetQueueState(Toggle, TopicAction):
     """Closes or opens one queue."""
 
     button: ClassVar[Text] = lazy("Do it")
@@ -305,21 +306,22 @@ class SetQueueState(TopicAction):
         """The page's title."""
         return _("Queue %(queue)d of %(name)s") % {"queue": self.kwargs["queue"], "name": self.name}
 
-    def _wanted(self) -> str:
+    def other(self) -> str:
+        """Closed if it is open."""
         view = topic_rows.named(name=self.name, actor=self.actor)
         states = {one.queue: one.state for one in view.queues}
         return "read_only" if states.get(self.kwargs["queue"]) == "read_write" else "read_write"
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """What closing or opening means."""
-        if self._wanted() == "read_only":
+        if fields["state"] == "read_only":
             return Preview(effects=[_("The queue is closed for sends; what is in it can still be read.")])
         return Preview(effects=[_("The queue is opened: sends go to it again.")])
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Does it."""
         done = queues.set_state(
-            topic=self.name, queue=self.kwargs["queue"], state=self._wanted(), actor=self.actor
+            topic=self.name, queue=self.kwargs["queue"], state=fields["state"], actor=self.actor
         )
         closed = done.queue.state == "read_only"
         return _("The queue is closed for sends.") if closed else _("The queue is open.")

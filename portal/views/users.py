@@ -11,15 +11,15 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
 from metadata import users
-from metadata.errors import CatmqError
-from metadata.listing.pages import Listed
+from metadata.listing.pages import cut
 from metadata.users import UserView
 from portal import pages, rows
 from portal.access import actor
 from portal.actions import Action, Preview
+from portal.editing import Edit, EditFields
 from portal.pages import Link, to
 from portal.tables import Cell, Column, Empty, Text, code, listed, text, wanted, when
-from portal.views.keys import RightsFields, in_words, rights_of
+from portal.views.keys import MEANING, RightsFields, in_words, rights_of
 
 
 def users_list(request: HttpRequest) -> HttpResponse:
@@ -33,7 +33,11 @@ def users_list(request: HttpRequest) -> HttpResponse:
         Column(_("Last login (UTC)")),
     )  # fmt: skip
     table = listed(
-        request, columns, Listed(views, len(views), 1, 1), row=_row, empty=Empty(_("Nobody fits the search."))
+        request,
+        columns,
+        cut(views, wanted=wanted(request)),
+        row=_row,
+        empty=Empty(_("Nobody fits the search.")),
     )
     intro = _(
         "Administrators may do everything. Who is named among the owners of a topic or group manages it. "
@@ -56,21 +60,21 @@ def _row(one: UserView) -> Sequence[Cell]:
     )
 
 
-class Account(RightsFields):
+class Account(EditFields, RightsFields):
     """Role, state and rights of an account."""
 
     administrator = forms.BooleanField(label=lazy("Administrator"), required=False)
-    active = forms.BooleanField(label=lazy("May log in"), required=False, initial=True)
+    active = forms.BooleanField(label=lazy("May log in"), required=False)
     password = forms.CharField(
         label=lazy("New password"),
         required=False,
         help_text=lazy("Empty: it stays."),
         widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
     )
-    field_order = ("name", "email", "password", "administrator", "active")
+    field_order = ("password", "administrator", "active")
 
 
-class NewAccount(Account):
+class NewAccount(RightsFields):
     """An account to be made."""
 
     name = forms.CharField(label=lazy("Name"), max_length=150)
@@ -78,10 +82,12 @@ class NewAccount(Account):
     password = forms.CharField(
         label=lazy("Password"), widget=forms.PasswordInput(attrs={"autocomplete": "new-password"})
     )
+    administrator = forms.BooleanField(label=lazy("Administrator"), required=False)
+    field_order = ("name", "email", "password", "administrator")
 
 
 class UserAction(Action):
-    """Something done to accounts. Passwords must not come back in a preview, so the form acts at once."""
+    """Something done to accounts."""
 
     right = "admin"
     what = "user"
@@ -95,20 +101,6 @@ class UserAction(Action):
         """The list."""
         return to("users")
 
-    def preview(self, fields: dict[str, Any]) -> Preview:
-        """Nothing is shown before: see the class."""
-        return Preview()
-
-    def post(self, request: HttpRequest, **words: Any) -> HttpResponse:
-        """Does it at once."""
-        form = self.form_class(request.POST)
-        if not form.is_valid():
-            return self._show(form, status=400)
-        try:
-            return self.done(self.run(form.cleaned_data))
-        except CatmqError as error:
-            return self._refuse(form, error)
-
 
 class CreateUser(UserAction):
     """Makes an account."""
@@ -119,16 +111,31 @@ class CreateUser(UserAction):
         """The page's title."""
         return _("Create a user")
 
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What the account may do."""
+        return Preview(effects=_may(self._create(fields, dry_run=True)))
+
     def run(self, fields: dict[str, Any]) -> Text:
         """Makes it."""
-        users.create(
+        return _("User %s was made.") % self._create(fields).name
+
+    def _create(self, fields: dict[str, Any], *, dry_run: bool = False) -> UserView:
+        return users.create(
             name=fields["name"], password=fields["password"], email=fields["email"],
-            administrator=fields["administrator"], rights=rights_of(fields), actor=self.actor,
+            administrator=fields["administrator"], rights=rights_of(fields),
+            actor=self.actor, dry_run=dry_run,
         )  # fmt: skip
-        return _("User %s was made.") % str(fields["name"])
 
 
-class ChangeUser(UserAction):
+def _may(view: UserView) -> list[Text]:
+    """What an account may do, in sentences."""
+    if view.administrator:
+        return [_("%s may do everything: make and remove users, keys and nodes, too.") % view.name]
+    more = [f"{MEANING[right]}: {', '.join(patterns)}" for right, patterns in view.rights.items()]
+    return [_("%s sees names, states and figures, and the outside of messages.") % view.name, *more]
+
+
+class ChangeUser(Edit, UserAction):
     """Changes an account."""
 
     form_class = Account
@@ -137,16 +144,29 @@ class ChangeUser(UserAction):
         """The page's title."""
         return _("User %s") % self.word("name")
 
-    def initial(self) -> dict[str, Any]:
-        """As it is."""
+    def now(self) -> dict[str, Any]:
+        """As it is; but for the password, which nobody can read."""
         view = users.named(name=self.word("name"), actor=self.actor)
-        rights = {right: ", ".join(patterns) for right, patterns in view.rights.items()}
-        return {**rights, "administrator": view.administrator, "active": view.active}
+        rights = {right: ", ".join(view.rights.get(right, ())) for right in RightsFields.base_fields}
+        return {"administrator": view.administrator, "active": view.active, **rights}
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What changes."""
+        self._update(fields, dry_run=True)
+        found = super().preview(fields)
+        if not fields["password"]:
+            return found
+        said = _("A new password: the sessions of %s end, and the old one does nothing any more.")
+        effects = found.effects if found.table else ()  # else it says that nothing changes
+        return Preview(effects=[*effects, said % self.word("name")], table=found.table)
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Changes it."""
-        users.update(
-            name=self.word("name"), administrator=fields["administrator"], active=fields["active"],
-            rights=rights_of(fields), password=fields["password"], actor=self.actor,
+        return _("User %s was changed.") % self._update(fields).name
+
+    def _update(self, fields: dict[str, Any], *, dry_run: bool = False) -> UserView:
+        then = {**self.now(), **self._merge(fields).changed}
+        return users.update(
+            name=self.word("name"), administrator=then["administrator"], active=then["active"],
+            rights=rights_of(then), password=fields["password"], actor=self.actor, dry_run=dry_run,
         )  # fmt: skip
-        return _("User %s was changed.") % self.word("name")

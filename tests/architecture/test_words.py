@@ -12,10 +12,11 @@ from django.contrib import admin
 from django.utils.translation import gettext, override
 
 from catmq_site.jobs import JOBS
+from messagestore import examination
 from tests.support.environment import ROOT
 
 PORTAL = ROOT / "portal"
-SAME = {"CatMQ", "Cron"}  # the same in every language
+SAME = {"CatMQ", "Cron", "Mysql", "Sqlite"}  # the same in every language
 CALLS = ("_", "lazy", "gettext", "gettext_lazy", "ngettext")
 TAG = re.compile(r"\{%\s*translate\s+(\"[^\"]*\"|'[^']*')")
 BLOCK = re.compile(r"\{%\s*blocktranslate[^%]*%\}(.*?)\{%\s*(?:plural|endblocktranslate)\s*%\}", re.DOTALL)
@@ -45,10 +46,16 @@ def of_names() -> Iterator[str]:
         if model._meta.app_label in ("metadata", "django_q"):
             yield from (str(model._meta.verbose_name), str(model._meta.verbose_name_plural))
             yield from (str(field.verbose_name) for field in model._meta.fields)
+            yield from (str(label) for field in model._meta.fields for _, label in field.flatchoices)
     yield from (job.text for job in JOBS.values())
 
 
-@pytest.mark.parametrize("source", [of_code, of_templates, of_names])
+def of_findings() -> Iterator[str]:
+    """What an examination of a node says."""
+    yield from examination.TEXTS.values()
+
+
+@pytest.mark.parametrize("source", [of_code, of_templates, of_names, of_findings])
 def test_every_word_has_a_chinese_one(source: object) -> None:
     with override("en"):
         said = sorted(set(source()) - SAME)  # type: ignore[operator]

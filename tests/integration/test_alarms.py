@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from messagestore import connections, suspects, watch
+from messagestore import connections, watch
 from messagestore.sessions import Session
 from metadata import alarms, dead_tallies, groups, snapshot
 from metadata.actors import Actor
@@ -254,16 +254,6 @@ def test_a_job_that_fails_is_an_alarm_and_one_that_comes_often_when_it_fails_twi
     turn_back(181)
     look()
     assert lasting() == ["often"]
-
-
-def test_a_suspect_queue_is_an_alarm_until_somebody_ends_it(queue: int) -> None:
-    suspects.report(queue, offset=3, why="a row is missing")
-    suspects.tell()
-    suspects.tell()
-    row = Alarm.objects.get()
-    assert (row.kind, row.name, row.times) == ("suspect", f"orders/{queue}", 1)
-    alarms.acknowledge(kind="suspect", name=row.name, actor=ME)
-    assert lasting() == []
 
 
 def test_who_manages_the_group_or_topic_acknowledges_and_it_is_audited(queue: int) -> None:

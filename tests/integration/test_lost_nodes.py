@@ -19,6 +19,7 @@ from messagestore import (
     pull,
     queues,
     subscriptions,
+    surveys,
     topics,
     verify,
 )
@@ -35,7 +36,7 @@ from tests.support import restoring
 from tests.support.tampering import plant
 
 ACTOR = command("test")
-JUMP = promotion.JUMP
+JUMP = surveys.JUMP
 
 
 @pytest.fixture

@@ -107,6 +107,14 @@ def test_queues_of_a_node_count_by_themselves(session: Session, queue: int) -> N
     assert tables.read_heads(session, queues=[]) == {}
 
 
+def test_the_heads_that_lately_moved_are_those_of_queues_stored_to_lately(
+    session: Session, queue: int
+) -> None:
+    insert(session, queue, batch(2))
+    assert tables.read_recent_heads(session, seconds=30) == {queue: 2}
+    assert tables.read_recent_heads(session, seconds=-30) == {}, "as if it were that much later"
+
+
 def test_a_message_comes_back_as_it_went_in(session: Session, queue: int) -> None:
     sent = NewMessage(
         body=bytes(range(256)), key="é'\\\"%s\x00", tag="new", headers={"h": "ö:'"}, trace_id="t-1"
@@ -284,7 +292,8 @@ def test_an_owned_read_shows_position_and_messages(session: Session, queue: int)
     reader = ReaderKey(1, queue)
     tables.insert_readers(session, group_id=1, queues=[queue], epoch=0, latest=False)
     tables.acquire_reader(session, reader=reader, epoch=1, owner="me")
-    position, rows = tables.select_owned(session, reader=reader, first=1, end=4, most_bytes=99)
+    positions, rows = tables.select_owned(session, reader=reader, first=1, end=4, most_bytes=99)
+    position = positions[reader.queue]
     assert position == tables.Position(queue, 5, 0, 1, "me", 0)
     assert [row[0] for row in rows] == [1, 2, 3]
 

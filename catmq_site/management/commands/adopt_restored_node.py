@@ -6,8 +6,8 @@ from argparse import ArgumentParser
 from typing import Any
 
 from catmq_site.management.base import CatmqCommand
-from catmq_site.management.outcomes import report
-from messagestore import promotion
+from catmq_site.management.outcomes import foretell, report
+from messagestore import promotion, promotion_plans
 
 
 class Command(CatmqCommand):
@@ -21,8 +21,13 @@ class Command(CatmqCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """The command line."""
         parser.add_argument("node")
+        parser.add_argument("--dry-run", action="store_true", help="only say what that would do")
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.promotion.adopt."""
+        """Calls messagestore.promotion.adopt, or .promotion_plans.adopt."""
+        if options["dry_run"]:
+            plan = promotion_plans.adopt(name=options["node"], actor=self.actor)
+            self.stdout.write("\n".join(foretell(plan)))
+            return
         done = promotion.adopt(name=options["node"], say=self.stderr.write, actor=self.actor)
         self.stdout.write("\n".join(report(done)))

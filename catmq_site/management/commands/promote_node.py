@@ -6,8 +6,8 @@ from argparse import ArgumentParser
 from typing import Any
 
 from catmq_site.management.base import CatmqCommand
-from catmq_site.management.outcomes import report
-from messagestore import promotion
+from catmq_site.management.outcomes import foretell, report
+from messagestore import promotion, promotion_plans
 from metadata.errors import Invalid
 
 
@@ -36,10 +36,15 @@ class Command(CatmqCommand):
             metavar="S",
             help="seconds to wait for brokers, and for the replica to catch up (default %(default)s)",
         )
+        parser.add_argument("--dry-run", action="store_true", help="only say what that would do")
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.promotion.promote."""
+        """Calls messagestore.promotion.promote, or .promotion_plans.promote."""
         host, port = address(options["to"])
+        if options["dry_run"]:
+            plan = promotion_plans.promote(name=options["node"], host=host, port=port, actor=self.actor)
+            self.stdout.write("\n".join(foretell(plan)))
+            return
         done = promotion.promote(
             name=options["node"],
             host=host,

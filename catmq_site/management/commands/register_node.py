@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from catmq_site.management.base import CatmqCommand
-from messagestore import nodes
+from catmq_site.management.outcomes import findings
+from messagestore import examination, nodes
 from metadata.config import ConfigError, parse_database_url
 from metadata.errors import Invalid
 
@@ -43,19 +44,27 @@ class Command(CatmqCommand):
             action="store_true",
             help="accept a server that loses messages in a crash",
         )
+        parser.add_argument(
+            "--dry-run",
+            action="store_true",
+            help="only examine the database: reachable, version, rights, clock, durable, nobody else's",
+        )
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.nodes.register."""
-        nodes.register(
-            name=options["name"],
-            kind=options["kind"],
-            special=options["special"],
-            capacity_gb=options["capacity_gb"],
-            unsafe=options["unsafe"],
-            actor=self.actor,
-            **where(options["name"], options["url"]),
-        )
+        """Calls messagestore.nodes.register, or .examination.examine."""
+        given = {name: options[name] for name in ("name", "kind", "special", "capacity_gb", "unsafe")}
+        given |= where(options["name"], options["url"])
+        if options["dry_run"]:
+            self._examine(given)
+            return
+        nodes.register(actor=self.actor, **given)
         self.stdout.write(f"Node {options['name']} is registered.")
+
+    def _examine(self, given: dict[str, Any]) -> None:
+        found = examination.examine(actor=self.actor, **given)
+        self.stdout.write("\n".join(findings(found)))
+        if not found.passed:
+            raise Invalid(f"{given['name']} cannot be a node so. Nothing was changed.")
 
 
 def where(name: str, url: str | None) -> dict[str, Any]:

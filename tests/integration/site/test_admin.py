@@ -60,6 +60,11 @@ def test_every_name_on_the_front_page_has_a_chinese_one(browser: Client) -> None
     assert [english for english, chinese in both if english == chinese] == []
 
 
+def test_states_are_chinese_in_lists_and_in_their_filters(browser: Client) -> None:
+    page = browser.get(reverse("admin:metadata_queue_changelist"), headers={"accept-language": "zh-CN"})
+    assert page.content.decode().count("可读写") >= 2 and "Read Write" not in page.content.decode()
+
+
 def test_every_list_is_shown_and_searched(browser: Client) -> None:
     for model in MODELS:
         page = browser.get(reverse(f"admin:metadata_{model}_changelist"), {"q": "1"})

@@ -1,0 +1,36 @@
+"""manage.py set_account: says with which account brokers reach a node."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser
+from typing import Any
+
+from catmq_site.management.base import CatmqCommand
+from messagestore import nodes
+from metadata.errors import Invalid
+
+
+class Command(CatmqCommand):
+    """Changes a node's account."""
+
+    help = (
+        "Changes the account with which brokers reach a node, once it was tried; nothing needs a restart. "
+        "The new password is taken from the environment, CATMQ_NODE_<NAME>_PASSWORD, and kept encrypted. "
+        "Change it in the database first, and let the old one work until brokers have followed (a second)."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """The command line."""
+        parser.add_argument("node")
+        parser.add_argument("username")
+
+    def run(self, **options: Any) -> None:
+        """Calls messagestore.nodes.set_account."""
+        name, username = options["node"], options["username"]
+        variable = f"CATMQ_NODE_{name.upper().replace('-', '_').replace('.', '_')}_PASSWORD"
+        password = os.environ.get(variable, "")
+        if not password:
+            raise Invalid.field("password", f"set {variable} to the password of {username}")
+        nodes.set_account(name=name, username=username, password=password, actor=self.actor)
+        self.stdout.write(f"Node {name} is reached by {username}.")

@@ -1,0 +1,39 @@
+"""How fast something grows, from what was measured now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+DAY_MS = 86_400_000
+LEAST_MS = DAY_MS // 4  # growth of less than six hours is not told: it would be noise
+
+
+class Size(NamedTuple):
+    """A measurement: when, ms since 1970, and bytes."""
+
+    at_ms: int
+    bytes: int
+
+
+def per_day(sizes: Sequence[Size]) -> float | None:
+    """Bytes a day between the first and the last of some sizes, rising in time; None if that is too short.
+
+    >>> per_day([Size(0, 100), Size(DAY_MS // 2, 400), Size(DAY_MS, 300)])
+    200.0
+    >>> per_day([Size(0, 100), Size(60_000, 400)]) is None
+    True
+    """
+    if not sizes or sizes[-1].at_ms - sizes[0].at_ms < LEAST_MS:
+        return None
+    first, last = sizes[0], sizes[-1]
+    return (last.bytes - first.bytes) * DAY_MS / (last.at_ms - first.at_ms)
+
+
+def days_left(free: int, growth: float | None) -> float | None:
+    """Days until nothing is free at this growth; None if it does not grow or nobody knows.
+
+    >>> days_left(1000, 100.0), days_left(1000, -5.0), days_left(1000, None)
+    (10.0, None, None)
+    """
+    return free / growth if growth and growth > 0 else None
