@@ -1,7 +1,8 @@
 """What counts as wrong on the first page: each trouble is a line with its link, the worse ones first.
 
-Wrong are: alarms that nobody acknowledged; nodes that are silent, offline, barred or nearly full; groups with unread messages that nobody reads, were stopped, or are late; dead messages
-that nobody has said to have seen; failed jobs of the last day. What an alarm says is not said twice.
+Wrong are: alarms that nobody acknowledged; nodes that are silent, offline, barred or nearly full; groups with
+unread messages that nobody reads, were stopped, or are late; dead messages that nobody has said to have seen;
+failed jobs of the last day. What an alarm says is not said twice.
 """
 
 from __future__ import annotations
