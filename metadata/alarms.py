@@ -138,7 +138,8 @@ def may_manage(actor: Actor, about: Subject) -> bool:
     """Whether the actor looks after what an alarm is about."""
     if access.may(actor, "admin", "*"):
         return True
-    return any(access.may(actor, "manage", name) for name in (about.group, about.topic) if name)
+    named = [("group", about.group), ("topic", about.topic)]
+    return any(name and access.may(actor, "manage", name, what=what) for what, name in named)
 
 
 def require_manage(actor: Actor, about: Subject) -> None:

@@ -108,7 +108,7 @@ def _dead(known: Overview, who: Actor) -> Iterator[Trouble]:
             one.messages,
         )
         words = {"group": one.group, "count": count(one.messages), "when": at(one.newest_at_ms)}
-        page = "failures" if may(who, "manage", one.group) else "group"
+        page = "failures" if may(who, "manage", one.group, what="group") else "group"
         yield Trouble("warn", text % words, to(page, one.group))
 
 

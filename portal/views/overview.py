@@ -98,7 +98,9 @@ def _dead(request: HttpRequest, known: Overview) -> Table:
         Column(_("Group")), Column(_("Dead"), right=True), Column(_("Last hour"), right=True),
         Column(_("Newest (UTC)")), Column(_("State")),
     )  # fmt: skip
-    listed = [rows.dead(one, manages=may(request, "manage", one.group)) for one in known.dead.rows]
+    listed = [
+        rows.dead(one, manages=may(request, "manage", one.group, what="group")) for one in known.dead.rows
+    ]
     return plain(columns, listed, Empty(_("No message is dead.")))
 
 
