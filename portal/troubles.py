@@ -61,8 +61,8 @@ def _alarms(known: Overview, admin: bool) -> Iterator[Trouble]:
         )
     more = known.alarm_count - len(known.alarms)
     if more > 0:
-        words = ngettext("%s more alarm", "%s more alarms", more)
-        yield Trouble("bad", words % count(more), to("alarms"))
+        left = ngettext("%s more alarm", "%s more alarms", more)
+        yield Trouble("bad", left % count(more), to("alarms"))
 
 
 def _nodes(href: str, said: set[str]) -> Iterator[Trouble]:
