@@ -3,12 +3,14 @@
 One process stands for a worker: its threads send single messages to one queue through
 `messagestore.publish`, with sharing and without (each batch in a transaction of its own), and through plain
 connections that run a multi-row INSERT into an AUTO_INCREMENT table, one row each (`raw`). The three
-alternate. Two servers: one as it comes, and one with a synced binary log whose syncs take 2 ms longer.
+alternate. Two servers: one as it comes, and one with a synced binary log whose syncs take 2 ms longer; a
+table for each. Sharing must win on the second, and cost nothing on the first; it says where it does not.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import sys
@@ -19,6 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.figures import machine, plain
 from tests.support.environment import free_port
 from tests.support.mariadb import MariaDB, start
 from tests.support.slowsync import slow_sync
@@ -31,6 +34,12 @@ RAW = """CREATE TABLE raw (
     stored_at DATETIME(3) NOT NULL, attempt SMALLINT NOT NULL DEFAULT 0, origin TEXT
 ) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"""
 BODY = bytes(range(200))
+SLOWER_MS = 2
+TITLES = {
+    "fast": "A fast commit: no binary log",
+    "slow": f"A slow commit: binary log, synced, and each sync takes {SLOWER_MS} ms longer",
+}
+HEADS = f"{'single sends to one queue':21}{'median/s':>9}{'min':>9}{'max':>9}{'to raw':>9}{'to alone':>9}"
 Once = Callable[[], object]
 
 
@@ -108,8 +117,10 @@ def raw(server: MariaDB, name: str, threads: int) -> list[Once]:
     return [lambda cursor=cursor: cursor.execute(ROW, (BODY,)) for cursor in cursors]  # type: ignore[misc]
 
 
-def compare(server: MariaDB, name: str, *, threads: int, rounds: int, seconds: float) -> None:
-    """Prints the three rates for a number of threads."""
+def compare(
+    server: MariaDB, name: str, *, threads: int, rounds: int, seconds: float
+) -> dict[str, list[float]]:
+    """Prints the three rates for a number of threads, calls a second; returns those of all rounds."""
     rates: dict[str, list[float]] = {"raw": [], "alone": [], "together": []}
     inserts = raw(server, name, threads)
     for _ in range(rounds):
@@ -118,18 +129,49 @@ def compare(server: MariaDB, name: str, *, threads: int, rounds: int, seconds: f
             rates[way].append(rate(senders(name, threads, together=way == "together"), seconds))
     for way, values in rates.items():
         middle, low, high = statistics.median(values), min(values), max(values)
-        ratio = middle / statistics.median(rates["raw"])
-        line = f"{name:8} {threads:3} threads  {way:9}{middle:9,.0f}{low:9,.0f}{high:9,.0f}{ratio:7.2f}"
+        to_raw, to_alone = (middle / statistics.median(rates[one]) for one in ("raw", "alone"))
+        line = (
+            f"{threads:3} threads  {way:9}{middle:9,.0f}{low:9,.0f}{high:9,.0f}{to_raw:9.2f}{to_alone:9.2f}"
+        )
         print(line, flush=True)
+    return rates
+
+
+def lost(rates: dict[str, list[float]]) -> bool:
+    """Whether sharing was slower than sending alone in every round, by more than a twentieth.
+
+    >>> lost({"alone": [100.0, 90.0], "together": [90.0, 80.0]})
+    True
+    >>> lost({"alone": [100.0, 90.0], "together": [90.0, 88.0]})
+    False
+    """
+    pairs = zip(rates["together"], rates["alone"], strict=True)
+    return all(together < 0.95 * alone for together, alone in pairs)
+
+
+def won(rates: dict[str, list[float]]) -> bool:
+    """Whether sharing was twice as fast as sending alone, or faster, in some round."""
+    pairs = zip(rates["together"], rates["alone"], strict=True)
+    return any(together >= 2 * alone for together, alone in pairs)
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="script/bench combining", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one short round: shows that everything runs")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds; medians are printed (default 5)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of one measure (default 2)")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 8, 32], help="default 1 8 32")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="writes the figures there too")
+    return parser.parse_args()
 
 
 def main() -> int:
-    """Runs the benchmark."""
-    parser = argparse.ArgumentParser(prog="script/bench combining", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of one measure (default 2)")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 8, 32])
-    chosen = parser.parse_args()
+    """Runs the benchmark; 1 if sharing lost on the fast server, or did not win on the slow one."""
+    chosen = arguments()
+    rounds, seconds = (1, 0.3) if chosen.quick else (chosen.rounds, chosen.seconds)
+    facts = machine()
+    found: dict[str, dict[int, dict[str, list[float]]]] = {}
     with tempfile.TemporaryDirectory(prefix="catmq-bench-") as directory:
         home = Path(directory)
         prepare(home / "var")
@@ -140,17 +182,30 @@ def main() -> int:
             "slow": start(home / "slow", port=free_port(), options=synced, environ=disk.environ),
         }
         try:
-            print(f"{'':30}{'median/s':>9}{'min':>9}{'max':>9}{'ratio':>7}")
+            disk.set(SLOWER_MS)
             for name, server in servers.items():
                 topic_on(server, name)
-                disk.set(2)
-                for threads in chosen.threads:
-                    compare(server, name, threads=threads, rounds=chosen.rounds, seconds=chosen.seconds)
+                print(f"{TITLES[name]}\n{HEADS}", flush=True)
+                found[name] = {
+                    threads: compare(server, name, threads=threads, rounds=rounds, seconds=seconds)
+                    for threads in chosen.threads
+                }
         finally:
             disk.set(0)
             for server in servers.values():
                 server.stop()
-    return 0
+    print(f"load average {facts['load']} before, {machine()['load']} after")
+    if chosen.json:
+        chosen.json.write_text(json.dumps({"machine": facts, "rates": plain(found)}, indent=1))
+    missed = [f"{threads} threads, fast: lost" for threads, rates in found["fast"].items() if lost(rates)]
+    missed += [
+        f"{threads} threads, slow: did not win"
+        for threads, rates in found["slow"].items()
+        if threads > 1 and not won(rates)
+    ]
+    if missed:
+        print("; ".join(missed))
+    return int(bool(missed) and not chosen.quick)
 
 
 if __name__ == "__main__":

@@ -2,16 +2,20 @@
 
 Starts a private MariaDB and a server, sends the real input (examples/data) keyed by path, and multiplies it
 by SQL to so many rows over five past days. Then, while one sender keeps a pace: nothing else; the job
-`archive` with local[1], nice and a row rate limit; purge; and `archive` of another, equal topic with
-local[*] and no limit. Prints the latencies of sends in each phase. Afterwards `verify` must pass, sums per
-path must be equal in the source (SQL) and in the archive (pyarrow alone), and again after a replay into a
-new topic.
+`archive` with local[1], nice and a row rate limit; the same into another archive with local[*] and no limit;
+purge; replay of the whole archive into a new topic. Prints what sends took in each phase, and for every check
+whether it holds:
+
+* no send failed, and their 99th percentile stays below 100 ms while the limited job and purge work,
+* purge removes what is archived, and nothing that was sent meanwhile,
+* `verify` passes,
+* rows and sums per path are equal in the source (by SQL), in both archives (by archive_sums.py, which
+  imports nothing of the project), and in the topic of the replay (by SQL).
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import os
 import subprocess
@@ -19,23 +23,22 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from benchmarks import bench
+from benchmarks import bench, multiplying
 from benchmarks.figures import percentile
 from benchmarks.measures import Setting
+from benchmarks.multiplying import LIVE, Shape, Sums
 from catmq_client import Producer
 
 HOME = Path(__file__).resolve().parent.parent
-INPUT = HOME / "examples/data/nats-server-file-changes.jsonl.gz"
-DAYS = 5
 QUEUES = 4
 LIMIT_MS = 100.0  # p99 of sends while the pipeline works
-Sums = dict[str, int]  # path → lines added - lines deleted
+Manage = Callable[..., str]  # runs manage.py with some arguments, perhaps nice; what it prints
 
 
 class Sender:
@@ -62,193 +65,184 @@ class Sender:
             while not self._over.is_set():
                 begun = time.monotonic()
                 try:
-                    producer.send(self._topic, b"{}", key=f"live-{len(self.took_ms) % 97}")
+                    producer.send(self._topic, b"{}", key=f"{LIVE}{len(self.took_ms) % 97}")
                     self.took_ms.append((time.monotonic() - begun) * 1000)
                 except Exception as error:  # noqa: BLE001 - every failure is a finding
                     self.errors.append(repr(error))
                 due = max(due + 1 / self._pace, time.monotonic() - 1)
                 self._over.wait(max(0.0, due - time.monotonic()))
 
+    @property
+    def p99_ms(self) -> float:
+        """The 99th percentile."""
+        return percentile(sorted(self.took_ms), 99)
+
     def __str__(self) -> str:
-        rising = sorted(self.took_ms)
-        p50, p99 = percentile(rising, 50), percentile(rising, 99)
-        return f"{len(rising):,} sends, p50 {p50:.1f} ms, p99 {p99:.1f} ms, errors {len(self.errors)}"
+        p50 = percentile(sorted(self.took_ms), 50)
+        figures = f"p50 {p50:.1f} ms, p99 {self.p99_ms:.1f} ms, most {max(self.took_ms):.0f} ms"
+        return f"{len(self.took_ms):,} sends, {figures}, {len(self.errors)} failed"
 
 
-def fill(setting: Setting, topic: str, rows: int) -> int:
-    """The topic with about so many rows; how many, exactly."""
-    with Producer(setting.url, api_key=setting.api_key) as producer, gzip.open(INPUT, "rt") as lines:
-        for line in lines:
-            producer.send_async(topic, line.strip().encode(), key=json.loads(line)["path"])
-        producer.flush()
-    total = 0
-    for queue in queues_of(setting, topic):
-        total += multiply(setting, queue, rows)
-    return total
+@dataclass
+class Way:
+    """One run of the whole way: where, how much, and what was found. `manage` runs a management command."""
 
+    setting: Setting
+    home: Path  # of the archives
+    node: str
+    manage: Manage
+    shape: Shape
+    rows_per_second: int
+    pace: int
+    seconds: float
+    limit_ms: float = LIMIT_MS
+    sent: list[Sender] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
 
-def multiply(setting: Setting, queue: int, rows: int) -> int:
-    """Copies a queue's rows behind themselves, day by day up to yesterday; how many there are then."""
-    (count,) = ask(setting, f"SELECT COUNT(*) FROM message_{queue}")[0]
-    copies = max(DAYS, rows // 20_000)
-    width = max(count * copies // 50, 10_000)
-    ends = range(width, count * copies + 20 * width, width)
-    parts = ", ".join(f"PARTITION below_{end} VALUES LESS THAN ({end})" for end in ends)
-    run(setting, f"ALTER TABLE message_{queue} PARTITION BY RANGE (msg_offset) ({parts})")
-    for copy in range(copies - 1, -1, -1):  # the rows that are copied go last
-        day = f"UTC_DATE() - INTERVAL {DAYS - copy * DAYS // copies} DAY + INTERVAL 1 HOUR"
-        if copy == 0:
-            run(setting, f"UPDATE message_{queue} SET stored_at = {day} WHERE msg_offset < {count}")
-            continue
-        columns = "msg_key, tag, headers, body, trace_id, producer"
-        run(
-            setting,
-            f"INSERT INTO message_{queue} (msg_offset, stored_at, {columns}) "
-            f"SELECT msg_offset + {copy * count}, {day}, {columns} FROM message_{queue} "
-            f"WHERE msg_offset < {count}",
+    def run(self) -> list[str]:
+        """All phases; the checks that do not hold."""
+        for topic in ("big", "again"):
+            multiplying.create(self.setting, topic, node=self.node, queues=QUEUES)
+        with timed("loading"):
+            rows = multiplying.fill(self.setting, "big", self.shape)
+            before = multiplying.sums(self.setting, "big", before_today=True)
+        print(f"{rows:,} rows of {len(before[1]):,} paths", flush=True)
+        self.check("the topic holds what was multiplied", before[0] == rows)
+        self.archived(before)
+        self.purged(rows)
+        self.verified()
+        self.replayed(before)
+        return self.failed
+
+    def archived(self, before: tuple[int, Sums]) -> None:
+        """Nothing, then the limited job, then the same without a limit: sends beside each."""
+        with self.phase("undisturbed"):
+            time.sleep(self.seconds)
+        limited, free = self.home / "limited", self.home / "free"
+        rate = ("--rows-per-second", str(self.rows_per_second))
+        with self.phase("archive, local[1], nice, limited", limited=True):
+            self.manage("archive", "big", str(limited), "--master", "local[1]", *rate, nice=19)
+        with self.phase("archive, local[*]"):
+            self.manage("archive", "big", str(free), "--master", "local[*]")
+        with timed("sums of the archives"), ThreadPoolExecutor(2) as pool:
+            for archive, found in zip(
+                (limited, free), pool.map(lambda one: archive_sums(one, "big"), (limited, free)), strict=True
+            ):
+                self.check(f"rows and sums per path: archive {archive.name} = source", found == before)
+
+    def purged(self, rows: int) -> None:
+        """What is archived goes; what was sent meanwhile stays."""
+        with self.phase("purge", limited=True):
+            said = self.manage("purge", "big", "--archive", str(self.home / "limited"), nice=19)
+        print(said.splitlines()[-1], flush=True)
+        left, old = (
+            sum(
+                multiplying.ask(self.setting, f"SELECT COUNT(*) FROM message_{queue} WHERE {which}")[0][0]
+                for queue in multiplying.queues_of(self.setting, "big")
+            )
+            for which in (f"msg_key LIKE '{LIVE}%'", f"msg_key NOT LIKE '{LIVE}%'")
         )
-    run(setting, f"UPDATE queue_head SET head = {count * copies} WHERE queue_id = {queue}")
-    return int(count * copies)
+        self.check("purge says that all archived messages went", f" {rows:,} messages are served no" in said)
+        self.check("purge dropped most of their rows", old < rows)
+        sent = sum(len(one.took_ms) for one in self.sent)
+        self.check(f"all {sent:,} messages that were sent meanwhile are there", left == sent)
 
+    def verified(self) -> None:
+        """`verify` fails by its exit code."""
+        with timed("verify"):
+            print(self.manage("verify", "big").splitlines()[-1], flush=True)
+        self.check("verify passes", True)
 
-def ask(setting: Setting, statement: str) -> list[Any]:
-    """The rows of a statement."""
-    connection = bench.connect(setting.database)
-    cursor = connection.cursor()
-    cursor.execute(statement)
-    found = list(cursor.fetchall())
-    connection.close()
-    return found
+    def replayed(self, before: tuple[int, Sums]) -> None:
+        """The whole archive into a new topic."""
+        begun = time.monotonic()
+        with timed("replay"):
+            self.manage("replay", str(self.home / "limited"), "big", "again")
+        rate = before[0] / (time.monotonic() - begun)
+        print(f"  {rate:,.0f} messages/s, start of Spark and checks included", flush=True)
+        with timed("sums of the replay"):
+            after = multiplying.sums(self.setting, "again", before_today=False)
+        self.check("rows and sums per path: replay = source", after == before)
 
+    @contextmanager
+    def phase(self, name: str, *, limited: bool = False) -> Iterator[None]:
+        """Sends while the block runs, says how it went, and checks it."""
+        with timed(name), Sender(self.setting, "big", self.pace) as sender:
+            yield
+        print(f"  {sender}", flush=True)
+        self.sent.append(sender)
+        self.check(f"no send failed beside: {name}", not sender.errors)
+        if limited:
+            what = f"p99 of sends below {self.limit_ms:.0f} ms beside: {name}"
+            self.check(what, sender.p99_ms < self.limit_ms)
 
-def run(setting: Setting, statement: str) -> None:
-    """Runs a statement."""
-    bench.execute(setting.database, statement)
-
-
-def queues_of(setting: Setting, topic: str) -> list[int]:
-    """The ids of a topic's queues."""
-    from messagestore import topics
-    from metadata.actors import command
-
-    return [one.queue.queue for one in topics.describe(name=topic, actor=command("bench")).queues]
-
-
-def create(topic: str) -> None:
-    """A topic on node `bench` that keeps everything for a month."""
-    from messagestore import topics
-    from metadata.actors import command
-
-    settings = {"retention_days": 30}
-    topics.create(name=topic, queues=QUEUES, node="bench", settings=settings, actor=command("bench"))
-
-
-def source_sums(setting: Setting, topic: str, *, before_today: bool) -> tuple[int, Sums]:
-    """(rows, sums per path) of a topic's messages, by SQL on the node alone."""
-    rows, sums = 0, Counter[str]()
-    old = "AND stored_at < UTC_DATE()" if before_today else ""
-    for queue in queues_of(setting, topic):
-        found = ask(
-            setting,
-            f"SELECT msg_key, COUNT(*), SUM(JSON_VALUE(CONVERT(body USING utf8mb4), '$.added') "
-            f"- JSON_VALUE(CONVERT(body USING utf8mb4), '$.deleted')) "
-            f"FROM message_{queue} WHERE msg_key NOT LIKE 'live-%' {old} GROUP BY msg_key",
-        )
-        for path, count, change in found:
-            rows += count
-            sums[path] += int(change)
-    return rows, dict(sums)
-
-
-def archive_sums(directory: Path, topic: str) -> tuple[int, Sums]:
-    """The same of an archive, by pyarrow alone."""
-    import pyarrow.parquet as parquet
-
-    rows, sums = 0, Counter[str]()
-    for manifest in sorted((directory / topic).glob("day=*/manifest.json")):
-        for part in json.loads(manifest.read_text())["parts"]:
-            for file in part["files"]:
-                source = parquet.ParquetFile(manifest.parent / part["directory"] / file["name"])
-                for batch in source.iter_batches(columns=["key", "body"]):
-                    for key, body in zip(batch["key"].to_pylist(), batch["body"].to_pylist(), strict=True):
-                        event = json.loads(body)
-                        sums[key] += event["added"] - event["deleted"]
-                        rows += 1
-    return rows, dict(sums)
-
-
-def manage(*arguments: str, nice: int = 0) -> str:
-    """What a management command prints."""
-    command = [sys.executable, str(HOME / "manage.py"), *arguments]
-    done = subprocess.run(["nice", "-n", str(nice), *command], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(arguments)}: {done.stderr[-2000:]}")
-    return done.stdout.strip()
+    def check(self, what: str, holds: bool) -> None:
+        """Says whether something holds, and remembers what does not."""
+        print(f"{'ok     ' if holds else 'FAILED '}{what}", flush=True)
+        if not holds:
+            self.failed.append(what)
 
 
 @contextmanager
-def phase(name: str, setting: Setting, topic: str, pace: int) -> Iterator[None]:
-    """Sends while the block runs, and says how it went."""
+def timed(name: str) -> Iterator[None]:
+    """Says how long the block took."""
     begun = time.monotonic()
-    with Sender(setting, topic, pace) as sender:
-        yield
-    print(f"{name}: {time.monotonic() - begun:.0f} s; {sender}", flush=True)
+    yield
+    print(f"{name}: {time.monotonic() - begun:.0f} s", flush=True)
 
 
-def equal(what: str, found: Iterable[object]) -> bool:
-    """Whether all are the same; says so."""
-    first, *others = found
-    same = all(first == one for one in others)
-    print(f"{what}: {'equal' if same else 'DIFFERENT'}", flush=True)
-    return same
+def archive_sums(archive: Path, topic: str) -> tuple[int, Sums]:
+    """(rows, sums per path) of an archive, by a program that knows nothing of the project."""
+    program = Path(__file__).with_name("archive_sums.py")
+    command = [sys.executable, "-I", str(program), str(archive), topic]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=archive)
+    found = json.loads(done.stdout)
+    return found["rows"], found["sums"]
 
 
-def play(setting: Setting, home: Path, chosen: argparse.Namespace) -> bool:
-    """All phases; whether everything was equal."""
-    for topic in ("big", "second", "again"):
-        create(topic)
-    rows = fill(setting, "big", chosen.rows)
-    fill(setting, "second", chosen.rows)
-    print(f"{rows:,} rows in each of two topics", flush=True)
-    archive = home / "archive"
-    before = source_sums(setting, "big", before_today=True)
-    with phase("undisturbed", setting, "big", chosen.pace):
-        time.sleep(chosen.seconds)
-    rate = str(chosen.rows_per_second)
-    with phase("archive, local[1], nice, limited", setting, "big", chosen.pace):
-        manage("archive", "big", str(archive), "--master", "local[1]", "--rows-per-second", rate, nice=19)
-    with phase("purge", setting, "big", chosen.pace):
-        print(manage("purge", "big", "--archive", str(archive)).splitlines()[-1], flush=True)
-    with phase("archive, local[*]", setting, "second", chosen.pace):
-        manage("archive", "second", str(archive))
-    print(manage("verify", "big").splitlines()[-1], flush=True)
-    good = equal("sums per path, source and archive", [before, archive_sums(archive, "big")])
-    manage("replay", str(archive), "big", "again")
-    after = source_sums(setting, "again", before_today=False)
-    return equal("sums per path, archive and replay", [before, after]) and good
+def manage(*arguments: str, nice: int = 0) -> str:
+    """What a management command prints. Raises SystemExit with its words if it fails."""
+    command = [sys.executable, str(HOME / "manage.py"), *arguments]
+    done = subprocess.run(["nice", "-n", str(nice), *command], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"FAILED {' '.join(arguments)}: {done.stderr[-2000:]}")
+    return done.stdout.strip()
+
+
+def play(chosen: argparse.Namespace, stack: ExitStack) -> list[str]:
+    """Starts everything and goes the whole way; the checks that do not hold."""
+    home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="catmq-bench-")))
+    url = stack.enter_context(bench.mariadb(home / "mariadb"))
+    credentials = stack.enter_context(bench.server(home / "var", url))
+    os.environ |= {name: credentials[name] for name in ("CATMQ_URL", "CATMQ_API_KEY")}
+    setting = bench.prepare(url, credentials, "")
+    account = setting.database
+    os.environ["CATMQ_NODE_BENCH_URL"] = (
+        f"mysql://{account['user']}:{account['password']}@{account['host']}:{account['port']}/bench"
+    )
+    way = Way(
+        setting, home / "archives", "bench", manage,
+        shape=Shape(chosen.rows), rows_per_second=chosen.rows_per_second, pace=chosen.pace,
+        seconds=chosen.seconds,
+    )  # fmt: skip
+    return way.run()
 
 
 def main() -> int:
-    """Plays and prints; 1 if something differs."""
+    """Plays and prints; 1 if a check does not hold."""
     parser = argparse.ArgumentParser(
         prog="script/bench pipeline", description=(__doc__ or "").split("\n\n")[0]
     )
     parser.add_argument("--rows", type=int, default=5_000_000, help="rows of the topic (default %(default)s)")
-    parser.add_argument("--rows-per-second", type=int, default=50_000, help="of the limited archive job")
+    parser.add_argument("--rows-per-second", type=int, default=60_000, help="of the limited archive job")
     parser.add_argument("--pace", type=int, default=50, help="sends a second meanwhile")
-    parser.add_argument("--seconds", type=float, default=30.0, help="of undisturbed sends")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of undisturbed sends")
     chosen = parser.parse_args()
+    begun = time.monotonic()
     with ExitStack() as stack:
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="catmq-bench-")))
-        url = stack.enter_context(bench.mariadb(home / "mariadb"))
-        credentials = stack.enter_context(bench.server(home / "var", url))
-        os.environ |= {name: credentials[name] for name in ("CATMQ_URL", "CATMQ_API_KEY")}
-        setting = bench.prepare(url, credentials, "")
-        account = setting.database
-        os.environ["CATMQ_NODE_BENCH_URL"] = (
-            f"mysql://{account['user']}:{account['password']}@{account['host']}:{account['port']}/bench"
-        )
-        return 0 if play(setting, home, chosen) else 1
+        failed = play(chosen, stack)
+    print(f"{len(failed)} checks failed; {time.monotonic() - begun:.0f} s in all", flush=True)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

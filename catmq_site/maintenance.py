@@ -31,6 +31,7 @@ from messagestore import (
     redrives,
     remembered,
     subscriptions,
+    suspect_alarms,
     topics,
     watcher,
 )
@@ -107,6 +108,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
         leased("partitions", 5.0, Ahead().run_once),
         leased("redrives", redrives.EVERY_S, redrives.Redriver().run_once),
         leased("disks", 5.0, DiskWatch().run_once),
+        leased("suspects", 5.0, suspect_alarms.review, first=suspect_alarms.tell),
         Each("delays", moves.nodes, delays_loop),
     ]
 

@@ -10,48 +10,62 @@ from typing import Any
 
 from catmq_site import spark
 from messagestore import reports as direct
-from metadata import commits, reports, topics
+from metadata import commits, report_files, reports, topics
 from metadata.actors import Actor
 from metadata.errors import Invalid
+from metadata.job_runs import Run
 
 ENGINES = ("direct", "spark")
 Row = Mapping[str, Any]
 
 
 def make(
-    *, name: str, topic: str | None, days: int, engine: str, actor: Actor, say: spark.Say | None = None
+    *,
+    name: str,
+    topic: str | None,
+    days: int,
+    engine: str,
+    actor: Actor,
+    say: spark.Say | None = None,
+    record: Run | None = None,
 ) -> tuple[int, Sequence[Row]]:
-    """Makes a report; (the id it is kept under, its rows). Raises Invalid, NotFound, JobFailed, Cancelled."""
+    """Makes a report; (the id it is kept under, its rows). With `record` a Spark job is part of that run.
+
+    Raises Invalid, NotFound, JobFailed, Cancelled.
+    """
     if engine not in ENGINES:
         raise Invalid.field("engine", f"{engine} is none; there are {', '.join(ENGINES)}")
     asked = {"topic": topic, "days": days}
     rows: Sequence[Row] = direct.make(name=name, topic=topic, days=days, actor=actor)
     run = None
     if engine == "spark":
-        settings = {"days": days, **_places(topic, actor)}
-        inputs = [with_steps(row, days, actor) for row in rows] if name == "latency" else rows
-        run, directory = spark.run(f"report_{name}", settings=settings, inputs=inputs, say=say)
+        settings, inputs = for_spark(name, rows, topic=topic, days=days, actor=actor)
+        run, directory = spark.run(f"report_{name}", settings=settings, inputs=inputs, say=say, record=record)
         rows = spark.results(directory)["report"]
     kept = reports.keep(name=name, engine=engine, settings=asked, rows=rows, actor=actor, job_run=run)
     return kept, rows
 
 
+def for_spark(
+    name: str, rows: Sequence[Row], *, topic: str | None, days: int, actor: Actor
+) -> tuple[dict[str, Any], Sequence[Row]]:
+    """(settings, inputs) of the job that completes the rows of a report."""
+    settings = {"days": days, "away": direct.away(topic=topic, actor=actor), **_places(topic, actor)}
+    return settings, [with_steps(row, days, actor) for row in rows] if name == "latency" else rows
+
+
 def _places(topic: str | None, actor: Actor) -> dict[str, Any]:
-    """The topics that a job scans, and which node each queue is on."""
+    """The topics that a job scans, their queues, and which node each queue is on."""
     chosen = topics.ready() if topic is None else [topics.named(name=topic, actor=actor)]
     nodes = {str(queue.queue): queue.node for one in chosen for queue in one.queues}
-    return {"topics": [one.name for one in chosen], "nodes": nodes}
+    queues = {one.name: [queue.queue for queue in one.queues] for one in chosen}
+    return {"topics": [one.name for one in chosen], "nodes": nodes, "queues": queues}
 
 
 def with_steps(row: Row, days: int, actor: Actor) -> dict[str, Any]:
     """A row of the report on latency with what the job needs to know of the group's commits."""
     steps = commits.history(topic=row["topic"], group=row["group"], days=days, actor=actor)
     return {**row, "steps": steps}
-
-
-def columns_of(rows: Sequence[Row]) -> list[str]:
-    """The columns of rows, in order; a row may lack some."""
-    return list(dict.fromkeys(column for row in rows for column in row))
 
 
 def save(rows: Sequence[Row], path: Path) -> None:
@@ -76,27 +90,20 @@ def check(path: Path) -> None:
         raise Invalid.field("output", f"{path} must end in {' or '.join(WRITERS)}")
     if not path.parent.is_dir():
         raise Invalid.field("output", f"there is no directory {path.parent}")
-    if path.suffix == ".parquet":
-        try:
-            import pyarrow.parquet  # noqa: F401
-        except ImportError:
-            text = "Parquet needs pyarrow: run script/setup --with-spark, or choose .csv"
-            raise Invalid.field("output", text) from None
+    if path.suffix == ".parquet" and not report_files.can_parquet():
+        text = "Parquet needs pyarrow: run script/setup --with-spark, or choose .csv"
+        raise Invalid.field("output", text)
 
 
 def _csv(rows: Sequence[Row], path: Path) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns_of(rows))
+        writer = csv.DictWriter(file, report_files.columns_of(rows))
         writer.writeheader()
         writer.writerows(rows)
 
 
 def _parquet(rows: Sequence[Row], path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    table = pa.table({name: pa.array([row.get(name) for row in rows]) for name in columns_of(rows)})
-    pyarrow.parquet.write_table(table, path)
+    report_files.parquet(rows, to=path)
 
 
 WRITERS = {".csv": _csv, ".parquet": _parquet}

@@ -11,13 +11,14 @@ import hashlib
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from metadata.errors import CatmqError, Code, Invalid
 from metadata.job_runs import Cancelled, Run
 
 LOOK_EVERY_S = 0.5
+TELL_EVERY_S = 5.0  # that the job lives, and the end of its log
+LOG_BYTES = 20_000
 PATIENCE_S = 20.0  # for a job that was asked to stop
 CANCELLED = 130
 Say = Callable[[str], None]
@@ -40,10 +43,13 @@ class JobFailed(CatmqError):
     code = Code.BUSY
 
 
-def run(name: str, *, settings: Row, inputs: object = None, say: Say | None = None) -> tuple[int, Path]:
+def run(
+    name: str, *, settings: Row, inputs: object = None, say: Say | None = None, record: Run | None = None
+) -> tuple[int, Path]:
     """Runs a job to its end, recorded as a run of `spark_<name>`; (id of the run, the job's directory).
 
-    Raises Invalid if what Spark needs is not installed, JobFailed, job_runs.Cancelled.
+    With `record` it is part of that run, whose end whoever gives it writes. Raises Invalid if what Spark
+    needs is not installed, JobFailed, job_runs.Cancelled.
     """
     environ = _environ()
     directory = config.data_dir / "jobs" / f"{name}-{uuid.uuid4().hex[:12]}"
@@ -52,10 +58,31 @@ def run(name: str, *, settings: Row, inputs: object = None, say: Say | None = No
     (directory / "settings.json").write_text(json.dumps(given))
     if inputs is not None:
         (directory / "inputs.json").write_text(json.dumps(inputs))
-    with job_runs.record(f"spark_{name}", directory=str(directory)) as record:
-        _Process(name, directory, record, say or (lambda text: None)).follow(environ)
-        record.count = sum(len(rows) for rows in results(directory).values())
-    return record.id, directory
+    with _recorded(name, directory, record) as made:
+        _Process(name, directory, made, say or (lambda text: None)).follow(environ)
+        made.count = sum(len(rows) for rows in results(directory).values())
+    return made.id, directory
+
+
+@contextmanager
+def _recorded(name: str, directory: Path, record: Run | None) -> Iterator[Run]:
+    """The run that a job is, or that it is part of."""
+    if record is None:
+        with job_runs.record(f"spark_{name}", directory=str(directory)) as made:
+            yield made
+    else:
+        record.works_in(str(directory))
+        yield record
+
+
+def hindrance() -> str:
+    """What Spark lacks on this machine, with the remedy; '' if jobs can run."""
+    if importlib.util.find_spec("pyspark") is None:
+        return "Spark is not installed: run script/setup --with-spark."
+    home = os.environ.get("JAVA_HOME")
+    if not (home and Path(home, "bin", "java").exists()) and shutil.which("java") is None:
+        return "Spark needs Java 17 or 21: apt-get install -y openjdk-17-jre-headless, as root."
+    return ""
 
 
 def results(directory: Path) -> dict[str, list[dict[str, Any]]]:
@@ -90,6 +117,7 @@ class _Process:
         self._name, self._directory, self._record, self._say = name, directory, record, say
         self._asked_at: float | None = None
         self._told: tuple[str, int, int] | None = None
+        self._lived_at = 0.0
 
     def follow(self, environ: Mapping[str, str]) -> None:
         """Runs it to its end. Raises JobFailed, Cancelled."""
@@ -105,8 +133,11 @@ class _Process:
                 time.sleep(LOOK_EVERY_S)
         finally:
             _end(process)
+        self._record.live(log=_log_end(self._directory))
         if process.returncode == 0:
             return
+        if self._asked_at is not None and process.returncode < 0:
+            raise Cancelled(f"{self._name} was cancelled; it did not end by itself, so its processes were.")
         words = _last_words(self._directory)
         if self._asked_at is not None or process.returncode == CANCELLED:
             raise Cancelled(words)
@@ -117,6 +148,9 @@ class _Process:
         return self._asked_at is not None and time.monotonic() - self._asked_at > PATIENCE_S
 
     def _look(self) -> None:
+        if time.monotonic() - self._lived_at > TELL_EVERY_S:
+            self._lived_at = time.monotonic()
+            self._record.live(log=_log_end(self._directory))
         with suppress(OSError, ValueError, KeyError):
             value = json.loads((self._directory / "progress.json").read_text())
             stage, done, total = value["stage"], value["done"], value["total"]
@@ -134,6 +168,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def _log_end(directory: Path) -> str:
+    """The end of a job's log, from the beginning of a line."""
+    with (directory / "log").open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - LOG_BYTES))
+        text = file.read().decode(errors="replace")
+    return text if size <= LOG_BYTES else text.partition("\n")[2]
 
 
 def _last_words(directory: Path) -> str:

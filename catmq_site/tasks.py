@@ -12,7 +12,7 @@ import sys
 from django_q.models import OrmQ
 from django_q.tasks import async_task
 
-from metadata import job_runs, rebalance
+from metadata import job_runs, pipeline, rebalance
 from metadata.clock import database_now, ms
 from metadata.config import HOME
 from metadata.errors import NotFound
@@ -26,10 +26,12 @@ MOST_WAITING = 20  # tasks
 def connect() -> None:
     """Gives metadata its way to ask for background work; called once by every process that changes it."""
     from catmq_site.jobs import JOBS
+    from catmq_site.pipeline import place
 
     rebalance.set_background(ask_for_rebalance)
     listed = {name: job_runs.Listed(job.text, job.every_minutes) for name, job in JOBS.items()}
     job_runs.announce(listed, ask_for_job)
+    pipeline.announce(ask_for_run, place)
 
 
 def ask_for_rebalance(group_id: int) -> None:
@@ -48,6 +50,11 @@ def ask_for_rebalance(group_id: int) -> None:
 def ask_for_job(name: str) -> None:
     """Has a worker of django-q run a scheduled job now."""
     async_task("catmq_site.tasks.run_job", name, task_name=f"{name}, asked for")
+
+
+def ask_for_run(id: int) -> None:
+    """Has a worker of django-q start what takes up a run of the data pipeline."""
+    async_task("catmq_site.tasks.run_asked", id, task_name=f"run {id}, asked for")
 
 
 def run_rebalance(group_id: int, asked_at_ms: int) -> bool:
@@ -69,10 +76,19 @@ def run_job(name: str) -> None:
     from catmq_site.jobs import JOBS
 
     if JOBS[name].apart:
-        command = [sys.executable, str(HOME / "manage.py"), "run_job", name]
-        subprocess.Popen(command, cwd=HOME, stdin=subprocess.DEVNULL)  # noqa: S603  our own program
+        _apart("run_job", name)
     else:
         run_here(name)
+
+
+def run_asked(id: int) -> None:
+    """Starts the process that takes up a run of the data pipeline; a second one would find it taken."""
+    _apart("run_asked", str(id))
+
+
+def _apart(*arguments: str) -> None:
+    command = [sys.executable, str(HOME / "manage.py"), *arguments]
+    subprocess.Popen(command, cwd=HOME, stdin=subprocess.DEVNULL)  # noqa: S603  our own program
 
 
 def run_here(name: str) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,16 +25,49 @@ class Archived(NamedTuple):
     identity: str
 
 
-def proven(archive: Path, topic: str) -> dict[int, list[Archived]]:
+class Stock(NamedTuple):
+    """What an archive has of a topic; days are such as 2026-11-22."""
+
+    topic: str
+    days: int
+    first_day: str
+    last_day: str
+    rows: int
+    bytes: int
+
+
+def stock(archive: Path) -> list[Stock]:
+    """What an archive has, by topic; its files are not looked at. Raises Conflict for a damaged manifest."""
+    topics: dict[str, list[Path]] = {}
+    for manifest in sorted(archive.glob("*/day=*/manifest.json")):
+        topics.setdefault(manifest.parent.parent.name, []).append(manifest)
+    return [_stock(topic, manifests) for topic, manifests in topics.items()]
+
+
+def _stock(topic: str, manifests: Sequence[Path]) -> Stock:
+    days = [manifest.parent.name.removeprefix("day=") for manifest in manifests]
+    parts = [part for manifest in manifests for part in _parts(manifest, topic)]
+    rows = sum(one["rows"] for part in parts for one in part["ranges"])
+    size = sum(file["bytes"] for part in parts for file in part["files"])
+    return Stock(topic, len(days), days[0], days[-1], rows, size)
+
+
+def proven(
+    archive: Path, topic: str, *, say: Callable[[str, int, int], None] | None = None
+) -> dict[int, list[Archived]]:
     """{queue: what the archive holds of it, rising}, after every file was found as it was published.
 
-    Raises Invalid if there is no such archive, Conflict if it is damaged.
+    `say` hears which day is checked, how many were, of how many. Raises Invalid if there is no such archive,
+    Conflict if it is damaged.
     """
     home = archive / topic
     if not home.is_dir():
         raise Invalid.field("archive", f"{archive} holds nothing of topic {topic}")
     held: dict[int, list[Archived]] = {}
-    for manifest in sorted(home.glob("day=*/manifest.json")):
+    manifests = sorted(home.glob("day=*/manifest.json"))
+    for number, manifest in enumerate(manifests):
+        if say is not None:
+            say(f"checking the archive, {manifest.parent.name}:", number, len(manifests))
         for part in _parts(manifest, topic):
             _check(manifest.parent / part["directory"], part["files"])
             for one in part["ranges"]:

@@ -171,7 +171,7 @@ class NodeMover:
         except faults.RolledBack as fault:
             self._rest_because(queue, fault)
         except faults.Final as fault:
-            suspects.report(queue, offset=0, why=fault.detail)
+            suspects.report(queue, offset=None, why=fault.detail)
             self._rest_because(queue, fault)
         return 0
 

@@ -7,14 +7,15 @@ Heads are durable: what a plan covers is not taken back by a crash. A job may re
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from messagestore import connections, durability, tables
 from metadata import access, nodes, topics
 from metadata.actors import Actor
-from metadata.errors import NodeUnavailable, StoreCorrupt
+from metadata.errors import Invalid, NodeUnavailable, StoreCorrupt
 from metadata.nodes import ReaderAccount
-from metadata.topics import QueueView
+from metadata.topics import QueueView, TopicView
 
 _WITHOUT_TABLE = ("creating", "retired")  # their tables may not be there yet, or not any more
 
@@ -58,15 +59,16 @@ class ReadPlan:
     nodes: tuple[PlannedNode, ...]
 
 
-def read_plan(*, topic: str, actor: Actor) -> ReadPlan:
-    """The read plan of a topic. Needs `admin` on it: the answer holds passwords.
+def read_plan(*, topic: str, actor: Actor, queues: Collection[int] | None = None) -> ReadPlan:
+    """The read plan of a topic, or of some of its queues. Needs `admin` on it: the answer holds passwords.
 
-    Raises NotFound(topic_not_found), NodeUnavailable if a node does not answer, StoreCorrupt.
+    Raises NotFound(topic_not_found), Invalid, NodeUnavailable if a node of these queues does not answer,
+    StoreCorrupt.
     """
     access.require(actor, "admin", topic)
     found = topics.named(name=topic, actor=actor)
     by_node: dict[int, list[QueueView]] = {}
-    for queue in found.queues:
+    for queue in _chosen(found, queues):
         by_node.setdefault(queue.node_id, []).append(queue)
     planned = [one for node_id, mine in by_node.items() for one in _queues(node_id, mine)]
     accounts = nodes.reader_accounts(by_node)
@@ -76,6 +78,19 @@ def read_plan(*, topic: str, actor: Actor) -> ReadPlan:
         queues=tuple(sorted(planned, key=lambda one: one.number)),
         nodes=tuple(sorted(places, key=lambda one: one.name)),
     )
+
+
+def _chosen(topic: TopicView, queues: Collection[int] | None) -> list[QueueView]:
+    """The queues that are asked for. Raises Invalid."""
+    if queues is None:
+        return list(topic.queues)
+    known = {one.queue: one for one in topic.queues}
+    for queue in queues:
+        if queue not in known:
+            mine = ", ".join(map(str, known))
+            what = f"{queue} is not a queue of topic {topic.name}; its queues are {mine}"
+            raise Invalid.field("queues", what)
+    return [known[queue] for queue in sorted(set(queues))]
 
 
 def _queues(node_id: int, queues: list[QueueView]) -> list[PlannedQueue]:

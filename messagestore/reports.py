@@ -39,6 +39,28 @@ def make(*, name: str, topic: str | None, days: int, actor: Actor) -> list[Row]:
     return list(REPORTS[name](chosen, days))
 
 
+def away(*, topic: str | None, actor: Actor) -> dict[int, str]:
+    """{queue: why it cannot be read} where a node does not answer, or is barred. Needs `admin`."""
+    chosen = topics.ready() if topic is None else [topics.named(name=topic, actor=actor)]
+    for one in chosen:
+        access.require(actor, "admin", one.name)
+    node_of = {queue.queue: queue.node_id for one in chosen for queue in one.queues}
+    why = {node_id: _hindrance(node_id) for node_id in sorted(set(node_of.values()))}
+    return {queue: why[node_id] for queue, node_id in node_of.items() if why[node_id]}
+
+
+def _hindrance(node_id: int) -> str:
+    node = connections.node(node_id)
+    if node.info.barred:
+        return f"Node {node.info.name} is barred: {node.info.barred}"
+    try:
+        with node.reading() as session:
+            tables.now_ms(session)
+    except CatmqError as error:
+        return error.detail
+    return ""
+
+
 def volume(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
     """Messages by topic, day (UTC) and queue."""
     for topic in chosen:

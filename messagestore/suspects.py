@@ -1,7 +1,7 @@
 """Queues that contradict themselves, as this process has met them.
 
 A suspect queue delivers nothing past its hole and takes no batch over it; a person must look. It is
-reported in the log (at most once a minute), in `/readyz` and in the metrics.
+reported in the log (at most once a minute), in `/readyz`, in the metrics and as an alarm (suspect_alarms.py).
 """
 
 from __future__ import annotations
@@ -9,26 +9,55 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection
+from dataclasses import dataclass, field
 
 log = logging.getLogger(__name__)
 _REPEAT_S = 60.0
-_reported: dict[int, int] = {}  # queue → the offset that is missing or wrong
+_NEVER = float("-inf")
+
+
+@dataclass(slots=True)
+class Mark:
+    """What is wrong with a queue, and at which offset; None: wherever one looks. Times: time.monotonic."""
+
+    offset: int | None
+    why: str
+    met_at: float = field(default_factory=time.monotonic)
+    told_at: float = _NEVER  # when it last became an alarm
+
+
+_reported: dict[int, Mark] = {}
 _logged: dict[int, float] = {}
 
 
-def report(queue: int, *, offset: int, why: str) -> None:
+def report(queue: int, *, offset: int | None, why: str) -> None:
     """Marks a queue at an offset and says why."""
-    now = time.monotonic()
-    if now - _logged.get(queue, -_REPEAT_S) >= _REPEAT_S:
-        log.error("Queue %d is suspect at offset %d: %s", queue, offset, why)
-        _logged[queue] = now
-    _reported[queue] = offset
+    mark = Mark(offset, why)
+    if mark.met_at - _logged.get(queue, _NEVER) >= _REPEAT_S:
+        where = "" if offset is None else f" at offset {offset}"
+        log.error("Queue %d is suspect%s: %s", queue, where, why)
+        _logged[queue] = mark.met_at
+    if (known := _reported.get(queue)) is not None:
+        mark.told_at = known.told_at
+    _reported[queue] = mark
 
 
 def delivered(queue: int, *, next_offset: int) -> None:
     """Takes the mark back once messages beyond the marked offset were delivered."""
-    if queue in _reported and next_offset > _reported[queue]:
-        del _reported[queue]
+    mark = _reported.get(queue)
+    if mark is not None and mark.offset is not None and next_offset > mark.offset:
+        _reported.pop(queue, None)
+
+
+def forget(queue: int, mark: Mark) -> None:
+    """Takes a mark back, unless the queue was reported again meanwhile."""
+    if _reported.get(queue) is mark:
+        _reported.pop(queue, None)
+
+
+def marks() -> dict[int, Mark]:
+    """Queue → what is wrong with it."""
+    return dict(_reported)
 
 
 def keep(queues: Collection[int]) -> None:

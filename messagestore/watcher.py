@@ -5,6 +5,10 @@ where each of them notes what it stored, which costs no query. Only what other b
 from the nodes: there is a loop for each node, so that none waits for another's answer. One worker of a
 broker reads for all, less often, and never spends more than a 25th of its time on a node. It asks only
 nodes somebody waits for.
+
+A look asks for what was stored to within the last seconds: of thousands of heads few have moved, and the
+others would cost the node and this process more than all the rest of the look. What such a look cannot see,
+because the node's clock jumped or a commit took longer than that, a look at everything finds a second later.
 """
 
 from __future__ import annotations
@@ -16,8 +20,10 @@ from collections.abc import Mapping, Set
 
 from messagestore import connections, durability, tables
 from messagestore.heads import WANTED_MS, HeadBoard, board
+from messagestore.sessions import Session
 from messagestore.shared_heads import now_ms
 from metadata import snapshot
+from metadata.config import config
 from metadata.errors import CatmqError
 from metadata.snapshot import QueueInfo
 
@@ -27,6 +33,9 @@ PACE = 25
 LOOKS = (
     8  # the quickest of the last ones tells what a look costs the node; the others waited for something else
 )
+RECENT_S = 5  # a look asks for what was stored to within this time,
+WHOLE_S = 1.0  # and so often for everything
+FEW = 10  # where less than such a part of a node's queues is wanted, these are named instead
 RETRY_S = 1.0
 IDLE_S = 1.0
 
@@ -50,7 +59,7 @@ class NodeWatcher:
         self._board = board
         self._not_before = 0.0
         self._took: deque[float] = deque(maxlen=LOOKS)
-        self._heads: dict[int, int] = {}  # of the queues that were wanted at the last look
+        self._whole_at = float("-inf")  # the last look at everything
         self._told_ms = 0
         self._failing = False
         self._seen: Mapping[int, QueueInfo] = {}
@@ -64,9 +73,9 @@ class NodeWatcher:
             self.leave()
             return
         wanted = self._to_read(mine)
-        begun = time.monotonic()
-        if not wanted or begun < self._not_before:
+        if not wanted or not self._may_ask():
             return
+        begun = time.monotonic()
         try:
             took = self._read(wanted)
         except CatmqError as error:
@@ -99,19 +108,33 @@ class NodeWatcher:
             return mine | shared.wanted(self._queues, at_ms)
         return mine - shared.wanted(mine, at_ms)
 
+    def _may_ask(self) -> bool:
+        """Waits until the node may be asked again, but no longer than between two passes; whether it may."""
+        left_s = self._not_before - time.monotonic()
+        if left_s > config.head_interval_ms / 1000:
+            return False
+        time.sleep(max(left_s, 0.0))
+        return True
+
     def _read(self, queues: Set[int]) -> float:
         """Reads heads and waits until they are durable; the seconds that the query took."""
-        most = 2 * len(queues) > len(self._queues)
         with connections.node(self._node_id).reading() as session:
             begun = time.monotonic()
-            heads = tables.read_heads(session, queues=None if most else list(queues))
+            heads = self._heads(session, queues)
             took = time.monotonic() - begun
-        before, self._heads = self._heads, {}
-        found = {queue: heads[queue] for queue in queues if queue in heads}
-        risen = {queue: head for queue, head in found.items() if before.get(queue) != head}
-        durability.confirm(node_id=self._node_id, heads=risen)
-        self._heads = found
+        found = {queue: head for queue, head in heads.items() if queue in queues}
+        durability.confirm(node_id=self._node_id, heads=found)
         return took
+
+    def _heads(self, session: Session, queues: Set[int]) -> dict[int, int]:
+        """Those of the queues that may have moved, and others."""
+        if FEW * len(queues) < len(self._queues):
+            return tables.read_heads(session, queues=list(queues))
+        now = time.monotonic()
+        if now < self._whole_at + WHOLE_S:
+            return tables.read_recent_heads(session, seconds=RECENT_S)
+        self._whole_at = now
+        return tables.read_heads(session, queues=None)
 
     def _fails(self, error: CatmqError) -> None:
         self._not_before = time.monotonic() + RETRY_S

@@ -101,7 +101,7 @@ def _full(node: Node) -> NoReturn:
 
 
 def _corrupt(queue: int, fault: faults.Duplicate) -> NoReturn:
-    suspects.report(queue, offset=0, why=f"its head is below a stored message ({fault.detail})")
+    suspects.report(queue, offset=None, why=f"its head is below a stored message ({fault.detail})")
     raise StoreCorrupt(f"Queue {queue}: the head is below a stored message. An operator must look.")
 
 

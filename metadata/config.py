@@ -77,7 +77,7 @@ class Config:
     spark_memory: str = "1g"  # memory of a job's driver, and of each executor, as Spark writes it
     # Done once a day, as jobs of the schedule
     archive_topics: tuple[str, ...] = ()  # topics whose days are archived by Spark when they are over
-    archive_dir: str = ""  # directory of that archive; on a cluster where all see it
+    archive_dir: str = ""  # directory of archives, where all machines see it; empty: below data_dir
     archive_purges: bool = False  # whether what the archive proves is then dropped from the nodes
     daily_reports: tuple[str, ...] = ()  # reports that are made, such as volume, or volume:spark by a scan
     # Limits of a request, shown by GET /api/v1
@@ -96,6 +96,11 @@ class Config:
     max_wait_ms: int = 30_000  # longest wait of a pull, ms
     scan_limit: int = 10_000  # messages that a pull with a tag filter passes at most, per queue
     max_topic_queues: int = 256  # queues of one topic
+
+    @property
+    def archive_home(self) -> Path:
+        """The directory of archives."""
+        return Path(self.archive_dir) if self.archive_dir else self.data_dir / "archive"
 
     @property
     def database(self) -> Database | None:
@@ -214,7 +219,9 @@ def _check(config: Config) -> None:
 
 def _check_daily(config: Config) -> None:
     """Raises ConfigError if a job that runs once a day could not."""
-    if config.archive_topics and not os.path.isabs(config.archive_dir):
+    if config.archive_dir and not os.path.isabs(config.archive_dir):
+        raise ConfigError("CATMQ_ARCHIVE_DIR must be a whole path.")
+    if config.archive_topics and not config.archive_dir:
         raise ConfigError("CATMQ_ARCHIVE_TOPICS needs CATMQ_ARCHIVE_DIR, a whole path.")
     for one in config.daily_reports:
         if not DAILY_REPORT.fullmatch(one):

@@ -6,16 +6,19 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from metadata import access, audit
 from metadata.actors import Actor
-from metadata.clock import before, database_now
+from metadata.clock import before, database_now, ms
 from metadata.errors import Conflict, NotFound
 from metadata.models import JobRun
 from metadata.transactions import reachable, transactional
 
 log = logging.getLogger(__name__)
 KEPT_DAYS = 30
+SILENT_MS = 120_000  # after so long without a sign of life a run's process is taken for dead
+LOG_CHARS = 20_000  # kept of a log, from its end
 
 
 class Cancelled(Exception):
@@ -35,6 +38,17 @@ class Run:
         """Says where the run is."""
         with reachable():
             JobRun.objects.filter(pk=self.id).update(stage=stage[:200], done=done, total=total)
+
+    def live(self, *, log: str) -> None:
+        """Notes that the process of the run lives, and the end of its log."""
+        with reachable():
+            rows = JobRun.objects.filter(pk=self.id)
+            rows.update(seen_at=database_now(), log=log[-LOG_CHARS:].replace("\0", ""))
+
+    def works_in(self, directory: str) -> None:
+        """Says where the run keeps its files."""
+        with reachable():
+            JobRun.objects.filter(pk=self.id).update(directory=directory)
 
     def cancel_asked(self) -> bool:
         """Whether somebody wants the run to end."""
@@ -90,7 +104,13 @@ def record(name: str, *, directory: str = "") -> Iterator[Run]:
     """Writes a row: running, then done, failed or cancelled. What the job raises stands in it and goes on."""
     with reachable():
         row = JobRun.objects.create(name=name, started_at=database_now(), directory=directory)
-    run = Run(row.pk, name)
+    with ending(Run(row.pk, name)) as run:
+        yield run
+
+
+@contextmanager
+def ending(run: Run) -> Iterator[Run]:
+    """Writes how a run ends: done, failed or cancelled. What is raised stands in its row and goes on."""
     try:
         yield run
     except Cancelled as stop:
@@ -104,15 +124,41 @@ def record(name: str, *, directory: str = "") -> Iterator[Run]:
 
 @transactional
 def cancel(*, id: int, actor: Actor) -> None:
-    """Asks a run to end; who follows it sees that soon. Needs `admin`. Raises NotFound, Conflict."""
-    row = JobRun.objects.filter(pk=id).first()
+    """Asks a run to end; who follows it sees that soon. One that nobody follows is ended here and now.
+
+    Needs `admin`. Raises NotFound, Conflict.
+    """
+    row = JobRun.objects.select_for_update().filter(pk=id).first()
     if row is None:
         raise NotFound(f"There is no run {id} of a job.")
     access.require(actor, "admin", row.name, what="job")
     if row.state != JobRun.State.RUNNING:
         raise Conflict(f"Run {id} of job {row.name} is {row.state} already.")
-    JobRun.objects.filter(pk=id).update(cancel_asked=True)
+    JobRun.objects.filter(pk=id).update(cancel_asked=True, **_nobodys(row))
     audit.record(actor=actor, verb="cancel", kind="job", name=row.name, before=None, after={"run": id})
+
+
+def is_waiting(row: JobRun) -> bool:
+    """Whether a run was asked for, and no process has taken it up."""
+    return bool(row.state == JobRun.State.RUNNING and row.asked_by and row.seen_at is None)
+
+
+def is_silent(row: JobRun, now_ms: int) -> bool:
+    """Whether the process that did a run is taken for dead."""
+    running = row.state == JobRun.State.RUNNING
+    return running and row.seen_at is not None and now_ms - ms(row.seen_at) > SILENT_MS
+
+
+def _nobodys(row: JobRun) -> dict[str, Any]:
+    """How a run ends at once that nobody takes up, or whose process is dead; {} if somebody follows it."""
+    now = database_now()
+    if is_waiting(row):
+        detail = "It was cancelled before it began."
+    elif is_silent(row, ms(now)):
+        detail = "Its process gave no sign of life any more."
+    else:
+        return {}
+    return {"state": JobRun.State.CANCELLED, "detail": detail, "finished_at": now}
 
 
 def _finish(run: Run, *, state: str, detail: str) -> None:

@@ -11,6 +11,7 @@ from metadata.actors import Actor
 from metadata.clock import before, database_now, ms
 from metadata.errors import NotFound
 from metadata.models import Report, ReportRow
+from metadata.report_files import columns_of
 from metadata.transactions import reachable, transactional
 
 KEPT_DAYS = 400
@@ -37,7 +38,7 @@ def keep(
 ) -> int:
     """Keeps what a report found; its id. Needs `admin`, because reports tell of every topic."""
     access.require(actor, "admin", name, what="report")
-    columns = list(dict.fromkeys(column for row in rows for column in row))
+    columns = columns_of(rows)
     made = Report.objects.create(
         name=name, engine=engine, settings=dict(settings), columns=columns,
         made_at=database_now(), job_run_id=job_run,

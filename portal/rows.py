@@ -50,6 +50,7 @@ ALARMS: dict[str, Text] = {
     "node_low": gettext_lazy("node nearly full"),
     "node_full": gettext_lazy("node full"),
     "not_cleaned": gettext_lazy("not cleaned"),
+    "suspect": gettext_lazy("queue contradicts itself"),
 }
 LATE_MS = 60_000
 

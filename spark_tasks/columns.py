@@ -1,13 +1,14 @@
 """The columns of a message: their types, and the SQL that gives them on each engine.
 
-Values come from MySQL as the bytes that the server sent: Arrow reads numbers and times from them in one go,
-where Python would make an object of each, twice.
+Values come from MySQL as the texts that the server sent, a column at once: Arrow reads numbers and times from
+them in one go, where Python would make an object of each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -46,6 +47,7 @@ COLUMNS = {
     )
 }
 _ISO = pa.timestamp("us")  # what a time without its zone is read as
+Values: TypeAlias = pa.Array | Sequence[object]  # of a column: texts from MySQL, or what SQLite gives
 
 
 def chosen(names: Sequence[str]) -> list[Column]:
@@ -62,32 +64,34 @@ def selected(columns: Sequence[Column]) -> list[str]:
     return [one.stored for one in columns if one.stored] or ["msg_offset"]
 
 
-def batch_of(
-    columns: Sequence[Column], rows: Sequence[Sequence[object]], *, queue: int, raw: bool
-) -> pa.RecordBatch:
-    """Rows of a queue, as `selected` gives them, as Arrow. `raw`: the values are bytes."""
-    values = zip(*rows, strict=True)
-    read = _parsed if raw else _plain
+def batch_of(columns: Sequence[Column], values: Sequence[Values], *, queue: int, rows: int) -> pa.RecordBatch:
+    """Rows of a queue as Arrow: `values` are those of each column that `selected` names."""
+    given = iter(values)
     arrays = [
-        read(one, next(values)) if one.stored else pa.repeat(pa.scalar(queue, one.type), len(rows))
+        typed(one, next(given)) if one.stored else pa.repeat(pa.scalar(queue, one.type), rows)
         for one in columns
     ]
     schema = pa.schema([pa.field(one.name, one.type) for one in columns])
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _parsed(column: Column, values: Sequence[object]) -> pa.Array:
-    """Values as MySQL sends them: times as 2026-11-22 05:19:19.123, in UTC."""
-    if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
-        return pa.array(values, column.type)
-    texts = pa.array(values, pa.string())
+def typed(column: Column, values: Values) -> pa.Array:
+    """Values of a column: texts as MySQL sends them, or what SQLite gives."""
+    return _parsed(column, values) if isinstance(values, pa.Array) else _plain(column, values)
+
+
+def _parsed(column: Column, texts: pa.Array) -> pa.Array:
+    """Texts as MySQL sends them: times as 2026-11-22 05:19:19.123, in UTC."""
+    if pa.types.is_binary(column.type):
+        return texts
+    texts = texts.cast(pa.string())
     if pa.types.is_timestamp(column.type):
-        return texts.cast(_ISO).cast(column.type)
+        texts = texts.cast(_ISO)
     return texts.cast(column.type)
 
 
 def _plain(column: Column, values: Sequence[object]) -> pa.Array:
-    """Values as SQLite gives them: times as whole ms since 1970."""
+    """What SQLite gives: times as whole ms since 1970."""
     if pa.types.is_timestamp(column.type):
         return pa.array(values, pa.timestamp("ms", "UTC")).cast(column.type)
     return pa.array(values, column.type)

@@ -2,7 +2,9 @@
 
 Nothing stays open between two chunks, so that no read of a job delays the dropping of a partition. A result
 is fetched in pieces, each made into what is wanted before the next comes, which was measured to be the
-quicker way; it is given up when it is larger than a chunk may be, and the next one is then smaller.
+quicker way; it is given up when it is larger than a chunk may be, and the next is then smaller. What MySQL
+answers is read from its packets; mysqlclient reads it where the connection is encrypted, and where rows may
+have any size.
 """
 
 from __future__ import annotations
@@ -12,7 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
+import pyarrow as pa
+
+from spark_tasks.columns import Values
 from spark_tasks.errors import NodeError
+from spark_tasks.packets import Answer, Broken, Refused, TooLarge
 from spark_tasks.plans import Address, Span
 
 CONNECT_TIMEOUT_S = 5
@@ -20,10 +26,11 @@ READ_TIMEOUT_S = 60
 FETCHED_AT_ONCE = 1_000  # rows
 FETCHED_FIRST = 20  # with bodies, before it is known how large they are
 PIECE_BYTES = 4 << 20  # bodies fetched at once, about
-MOST_BYTES = 32 << 20  # bodies in one chunk
+MOST_BYTES = 32 << 20  # bodies, or all that is sent, in one chunk
 
 Rows = Sequence[tuple[Any, ...]]
 T = TypeVar("T")
+Made = Callable[[Sequence[Values], int], T]  # of the values of each column, and how many rows these are
 
 
 class Lost(Exception):
@@ -31,21 +38,18 @@ class Lost(Exception):
 
 
 class Node(Protocol):
-    """A connection to a node.
+    """A connection to a node. In SQL, µs since 1970: `now` is its time, `stored_at` that of a message."""
 
-    `raw`: values are the bytes that the server sent. In SQL, µs since 1970: `now` is the node's time,
-    `stored_at` that of a message.
-    """
-
-    raw: bool
     now: str
     stored_at: str
 
-    def pieces(self, select: str, made: Callable[[Rows], T], *, body: int | None) -> tuple[list[T], bool]:
-        """What is made of the rows of a SELECT, piece by piece, and whether that is all.
+    def pieces(
+        self, select: str, made: Made[T], *, columns: int, body: int | None, bounded: bool
+    ) -> tuple[list[T], bool]:
+        """What is made of the rows of a SELECT of so many columns, piece by piece, and whether that is all.
 
-        After False only `close` may be called. `body`: the column that is weighed, if one is. Raises Lost,
-        NodeError.
+        After False, which `bounded` allows, only `close` may be called. `body`: which column holds bodies,
+        if one does. Raises Lost, NodeError.
         """
 
     def rows(self, select: str) -> list[tuple[Any, ...]]:
@@ -63,7 +67,6 @@ class Node(Protocol):
 class MySqlNode:
     """A connection to MySQL or MariaDB."""
 
-    raw = True
     now = "CAST(UNIX_TIMESTAMP(UTC_TIMESTAMP(3)) * 1000000 AS SIGNED)"
     stored_at = "CAST(UNIX_TIMESTAMP(stored_at) * 1000000 AS SIGNED)"
 
@@ -80,21 +83,50 @@ class MySqlNode:
                 connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, write_timeout=READ_TIMEOUT_S,
             )  # fmt: skip
             self._db.query("SET SESSION time_zone='+00:00', sql_mode='STRICT_ALL_TABLES'")
+            self._encrypted = bool(self.one("SHOW SESSION STATUS LIKE 'Ssl_cipher'")[1])
         except MySQLdb.Error as error:
             where = f"{address.host}:{address.port}/{address.database}"
             raise NodeError(f"node {address.name} cannot be read at {where}: {error.args[-1]}") from None
 
-    def pieces(self, select: str, made: Callable[[Rows], T], *, body: int | None) -> tuple[list[T], bool]:
+    def pieces(
+        self, select: str, made: Made[T], *, columns: int, body: int | None, bounded: bool
+    ) -> tuple[list[T], bool]:
         """See Node."""
+
+        def of_rows(rows: Rows) -> T:
+            return made([pa.array(values, pa.binary()) for values in zip(*rows, strict=True)], len(rows))
+
+        if bounded and not self._encrypted:
+            return self._by_packets(select, made, columns)
+        return self._fetched(select, of_rows, body if bounded else None)
+
+    def rows(self, select: str) -> list[tuple[Any, ...]]:
+        """See Node."""
+        return [row for piece in self._fetched(select, list, None)[0] for row in piece]
+
+    def _fetched(self, select: str, made: Callable[[Rows], T], body: int | None) -> tuple[list[T], bool]:
         try:
             self._db.query(select)
             return _taken(self._db.use_result().fetch_row, made, body)
         except self._error as error:
             raise self._fault(error) from None
 
-    def rows(self, select: str) -> list[tuple[Any, ...]]:
-        """See Node."""
-        return [row for piece in self.pieces(select, list, body=None)[0] for row in piece]
+    def _by_packets(self, select: str, made: Made[T], columns: int) -> tuple[list[T], bool]:
+        found: list[T] = []
+        try:
+            self._db.send_query(select.encode())
+            answer = Answer(self._db.fileno(), columns=columns, timeout_s=READ_TIMEOUT_S)
+            for values in answer.pieces():
+                found.append(made(values, len(values[0])))
+                if answer.received > MOST_BYTES:
+                    return found, False
+        except TooLarge:
+            return found, False
+        except Broken as fault:
+            raise Lost(str(fault)) from None
+        except (Refused, self._error) as error:
+            raise self._fault(error) from None
+        return found, True
 
     def one(self, select: str) -> tuple[Any, ...]:
         """See Node."""
@@ -118,7 +150,6 @@ class MySqlNode:
 class SqliteNode:
     """A connection to the file of an embedded node, which this can never change."""
 
-    raw = False
     now = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
     stored_at = "stored_at * 1000"
 
@@ -129,17 +160,26 @@ class SqliteNode:
         except sqlite3.Error as error:
             raise NodeError(f"node {address.name} cannot be read at {address.database}: {error}") from None
 
-    def pieces(self, select: str, made: Callable[[Rows], T], *, body: int | None) -> tuple[list[T], bool]:
+    def pieces(
+        self, select: str, made: Made[T], *, columns: int, body: int | None, bounded: bool
+    ) -> tuple[list[T], bool]:
         """See Node."""
+
+        def of_rows(rows: Rows) -> T:
+            return made(list(zip(*rows, strict=True)), len(rows))
+
+        return self._fetched(select, of_rows, body if bounded else None)
+
+    def rows(self, select: str) -> list[tuple[Any, ...]]:
+        """See Node."""
+        return [row for piece in self._fetched(select, list, None)[0] for row in piece]
+
+    def _fetched(self, select: str, made: Callable[[Rows], T], body: int | None) -> tuple[list[T], bool]:
         try:
             with closing(self._db.execute(select)) as cursor:
                 return _taken(cursor.fetchmany, made, body)
         except sqlite3.Error as error:
             raise NodeError(f"node {self._name} cannot be read: {error}") from None
-
-    def rows(self, select: str) -> list[tuple[Any, ...]]:
-        """See Node."""
-        return [row for piece in self.pieces(select, list, body=None)[0] for row in piece]
 
     def one(self, select: str) -> tuple[Any, ...]:
         """See Node."""
@@ -155,7 +195,7 @@ class SqliteNode:
 
 
 def _taken(fetch: Callable[[int], Rows], made: Callable[[Rows], T], body: int | None) -> tuple[list[T], bool]:
-    """What is made of a result that is fetched in pieces, and whether that is all; see Node.pieces."""
+    """What is made of a result, piece by piece, and whether that is all: with a body, it is weighed."""
     size = FETCHED_AT_ONCE if body is None else FETCHED_FIRST
     found: list[T] = []
     count = weight = 0

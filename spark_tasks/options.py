@@ -57,6 +57,12 @@ class Options:
     chunk_messages: int = 500
     messages_per_second: int = 0
 
+    @property
+    def planned(self) -> tuple[int, ...]:
+        """The queues whose plan is needed; empty: all."""
+        named = [queue for where in (self.start, self.end) if isinstance(where, dict) for queue in where]
+        return tuple(sorted({*self.queues, *named})) if self.queues else ()
+
 
 def parsed(given: Mapping[str, str]) -> Options:
     """The options that Spark was given. Raises OptionError, naming the option."""

@@ -7,7 +7,7 @@ inside the pickled partitions of a read.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -81,18 +81,28 @@ def transport(url: str | None = None) -> HttpTransport:
     return HttpTransport(where.split(","))
 
 
-def fetch(topic: str, *, url: str | None = None, environ: Mapping[str, str] = os.environ) -> Plan:
-    """The plan of a topic. Raises JobError: the broker refuses or is away, or a node has no account."""
+def fetch(
+    topic: str,
+    *,
+    url: str | None = None,
+    queues: Collection[int] = (),
+    environ: Mapping[str, str] = os.environ,
+) -> Plan:
+    """The plan of a topic, or of some of its queues: nodes of others may be away.
+
+    Raises JobError: the broker refuses or is away, a node is away or has no account.
+    """
     way = transport(url)
     path = path_of("topics", topic=topic) + "/read-plan"
     try:
-        answer = request_until(way, "GET", path, within_s=PATIENCE_S)
+        params = {"queues": ",".join(map(str, queues))} if queues else None
+        answer = request_until(way, "GET", path, params=params, within_s=PATIENCE_S)
     except CatmqError as error:
         raise JobError(f"the read plan of topic {topic} cannot be had: {error.detail}") from None
     finally:
         way.close()
     nodes = {one["name"]: _address(one, environ) for one in answer["nodes"]}
-    queues = [
+    planned = [
         PlannedQueue(
             queue=one["queue"],
             number=one["number"],
@@ -104,7 +114,7 @@ def fetch(topic: str, *, url: str | None = None, environ: Mapping[str, str] = os
         )
         for one in answer["queues"]
     ]
-    return Plan(topic, tuple(sorted(queues, key=lambda one: one.number)))
+    return Plan(topic, tuple(sorted(planned, key=lambda one: one.number)))
 
 
 def _address(node: Mapping[str, Any], environ: Mapping[str, str]) -> Address:

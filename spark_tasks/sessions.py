@@ -73,7 +73,7 @@ def _given_paths() -> list[str]:
 
 
 def _packed() -> Path:
-    """The code that executors need, as one zip; pyarrow, requests and mysqlclient they have themselves."""
+    """The code that executors need, as one zip; other packages they have themselves."""
     path = Path(tempfile.mkdtemp(prefix="catmq-spark-"), "catmq_code.zip")
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as out:
         for package in (spark_tasks, catmq_client):

@@ -15,9 +15,9 @@ from itertools import pairwise
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from spark_tasks.columns import Column, batch_of, selected
+from spark_tasks.columns import Column, Values, batch_of, selected
 from spark_tasks.errors import HoleError, NodeError, RangeError
-from spark_tasks.nodes import Lost, Node, Rows, connect, gaps_of, low_of
+from spark_tasks.nodes import Lost, Node, connect, gaps_of, low_of
 from spark_tasks.plans import Address, PlannedQueue, Span
 
 TRIES = 4
@@ -151,14 +151,19 @@ class SliceReader:
         """The rows of a range. Offsets are the primary key: if as many came as can be, none lacks."""
         table, queue = self._part.table, self._part.queue
 
-        def made(rows: Rows) -> pa.RecordBatch:
-            return batch_of(self._columns, rows, queue=queue, raw=node.raw)
+        def made(values: Sequence[Values], rows: int) -> pa.RecordBatch:
+            return batch_of(self._columns, values, queue=queue, rows=rows)
 
         where = f"msg_offset >= {first} AND msg_offset < {end}"
         conditions = " AND ".join([where, *(one.sql(node) for one in self._matches)])
         select = f"SELECT {', '.join(self._selected)} FROM {table}"  # noqa: S608
-        weighed = self._body if end - first > LEAST_CHUNK else None
-        batches, whole = node.pieces(f"{select} WHERE {conditions} ORDER BY msg_offset", made, body=weighed)
+        batches, whole = node.pieces(
+            f"{select} WHERE {conditions} ORDER BY msg_offset",
+            made,
+            columns=len(self._selected),
+            body=self._body,
+            bounded=end - first > LEAST_CHUNK,
+        )
         if not whole:
             return batches, False
         if self._matches:

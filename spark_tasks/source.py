@@ -87,7 +87,7 @@ class CatmqReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """The slices of all queues, in order of queue and offset. Raises JobError."""
-        plan = plans.fetch(self._options.topic, url=self._options.url)
+        plan = plans.fetch(self._options.topic, url=self._options.url, queues=self._options.planned)
         narrowed, found = self._narrowed, list[InputPartition]()
         for queue, span in ranges(plan, self._options).items():
             if narrowed.queues is not None and queue not in narrowed.queues:

@@ -33,7 +33,7 @@ def engine() -> str:
 def mariadb() -> Iterator[servers.MariaDB]:
     """The session's MariaDB server, started when the first test asks for it, on either engine."""
     port, password = environment.MARIADB_PORT, environment.MARIADB_PASSWORD
-    server = servers.start(environment.HOME / "mariadb", port=port, password=password)
+    server = servers.start(environment.HOME / "mariadb", port=port, password=password, options=servers.SMALL)
     yield server
     server.stop()
 

@@ -1,5 +1,14 @@
 """The steps of script/test: each is one command with a time it should take; all run, even after a failure.
 
+    python -m tests.gate                 all steps
+    python -m tests.gate NAME…           only these; `--list` names them
+    python -m tests.gate --lanes 1       one step after the other, not two at a time
+
+Two steps run at a time where there are two processors: acceptance tests mostly wait for what whole servers
+do, so they begin first, and the other steps run beside them at a lower priority. What a step prints is shown
+whole when it ends; until then it is in .test/NAME.log. Temporary files lie in memory where there is room for
+them: tests kill processes, never the machine, so what was written survives as on a disk, which is slower.
+
 Tests here start servers, stop and kill them, and wait for what others do; on a machine that does something
 else at the same time one may be late. So if a few tests of a step fail, these few run once more. One that
 passes then is *unsteady*: it does not fail the gate, and the summary names it, because somebody has to look.
@@ -9,22 +18,34 @@ The last line is `N passed, N failed`: tests, and one for each check that is not
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
-WORK = ROOT / ".test"  # reports and the checks' own data directory
+WORK = ROOT / ".test"  # reports, output and the checks' own data directory
 BIN = Path(sys.executable).parent
+MEMORY = Path("/dev/shm")
+MEMORY_MB = 4096  # what has to be free there before temporary files are put into it
 NOTHING_COLLECTED = 5
 MOST_UNSTEADY = 3  # more failures of one step are no accident
 HARD_LIMIT = 5  # times the budget; a step that takes longer hangs, and is killed
+LANES = min(2, os.cpu_count() or 1)
+BESIDE = ("nice", "-n", "5")  # what runs beside acceptance tests, which judge how long things take
+AGAIN = ("--last-failed", "--last-failed-no-failures=none")
+_printing = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -41,32 +62,39 @@ class Step:
         """Where pytest writes its counts, None for other commands."""
         return WORK / f"{self.name}.xml" if "pytest" in self.command else None
 
+    @property
+    def output(self) -> Path:
+        """Where everything it prints is kept."""
+        return WORK / f"{self.name}.log"
+
 
 def tests(name: str, *paths: str, budget_s: int, **environ: str) -> Step:
-    """A pytest run."""
-    return Step(name, (str(BIN / "python"), "-m", "pytest", *paths), budget_s, environ)
+    """A pytest run; what failed in it is remembered apart from other steps."""
+    cache = f"cache_dir={WORK / name}.cache"
+    return Step(name, (str(BIN / "python"), "-m", "pytest", "-o", cache, *paths), budget_s, environ)
 
 
-def manage(name: str, *arguments: str, budget_s: int = 30) -> Step:
+def manage(name: str, *arguments: str, budget_s: int = 10) -> Step:
     """A management command."""
     return Step(name, (str(BIN / "python"), "manage.py", *arguments), budget_s)
 
 
+# In the order in which they begin: the longest first, and short ones last, so that no lane is left alone.
 STEPS = (
-    Step("ruff", (str(BIN / "ruff"), "check"), 10),
-    Step("format", (str(BIN / "ruff"), "format", "--check"), 10),
+    tests("acceptance", "tests/acceptance", budget_s=600),
+    Step("ruff", (str(BIN / "ruff"), "check"), 5),
+    Step("format", (str(BIN / "ruff"), "format", "--check"), 5),
     Step("mypy", (str(BIN / "mypy"),), 120),
-    Step("imports", (str(BIN / "lint-imports"),), 30),
+    Step("imports", (str(BIN / "lint-imports"),), 10),
     manage("migrations", "makemigrations", "--check", "--dry-run"),
     manage("schema", "spectacular", "--validate", "--fail-on-warn", "--file", "/dev/null"),
     tests("unit", "tests/unit", "metadata/rules", budget_s=60),
-    tests("architecture", "tests/architecture", budget_s=60),
-    tests("integration-sqlite", "tests/integration", budget_s=240, CATMQ_TEST_ENGINE="sqlite"),
-    tests("integration-mysql", "tests/integration", budget_s=300, CATMQ_TEST_ENGINE="mysql"),
-    tests("contract", "tests/contract", budget_s=240),
-    tests("spark", "tests/spark", "spark_tasks", budget_s=150),
-    tests("browser", "tests/browser", budget_s=150),
-    tests("acceptance", "tests/acceptance", budget_s=600),
+    tests("integration-mysql", "tests/integration", budget_s=240, CATMQ_TEST_ENGINE="mysql"),
+    tests("spark", "tests/spark", "spark_tasks", budget_s=240),
+    tests("contract", "tests/contract", budget_s=120),
+    tests("integration-sqlite", "tests/integration", budget_s=120, CATMQ_TEST_ENGINE="sqlite"),
+    tests("browser", "tests/browser", budget_s=120),
+    tests("architecture", "tests/architecture", budget_s=20),
 )
 
 
@@ -89,27 +117,37 @@ class Outcome:
         return f"{self.step.name:20} {verdict:7} {took}  {counts}{over}{unsteady}"
 
 
-def run(step: Step) -> Outcome:
-    """Runs one step; tests that fail are run again if they are few."""
-    print(f"── {step.name}", flush=True)
+def run(step: Step, *, before: Sequence[str] = ()) -> Outcome:
+    """Runs one step, `before` its command, and shows what it printed; tests that fail run again if few."""
+    say(f"── {step.name} begins")
     begun = time.monotonic()
-    passed, failed = attempt(step, step.command)
+    passed, failed = attempt(step, (*before, *step.command))
     names = failures(step)
     unsteady: tuple[str, ...] = ()
     if 0 < failed == len(names) <= MOST_UNSTEADY:
-        print(f"── {step.name}: once more {', '.join(names)}", flush=True)
-        again, still = attempt(step, (*step.command, "--last-failed", "--last-failed-no-failures=none"))
+        say(f"── {step.name}: once more {', '.join(names)}")
+        again, still = attempt(
+            step, (*before, *step.command, "--last-failed", "--last-failed-no-failures=none")
+        )
         if again + still == len(names):
             unsteady = tuple(name for name in names if name not in failures(step))
             passed, failed = passed + again, still
-    return Outcome(step, passed, failed, time.monotonic() - begun, unsteady)
+    outcome = Outcome(step, passed, failed, time.monotonic() - begun, unsteady)
+    say(step.output.read_text(errors="replace") + f"── {outcome}")
+    return outcome
+
+
+def say(text: str) -> None:
+    """Prints at once, and whole."""
+    with _printing:
+        print(text, flush=True)
 
 
 def attempt(step: Step, command: tuple[str, ...]) -> tuple[int, int]:
-    """(passed, failed) of one run of a step, with its output shown."""
+    """(passed, failed) of one run of a step, whose output is appended to the step's."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("CATMQ_")}
     environ |= {
-        "CATMQ_DATA_DIR": str(WORK / "var"),
+        "CATMQ_DATA_DIR": str(WORK / "var" / step.name),
         "PYTHONPATH": f"{ROOT}:{ROOT / 'client/src'}",
         **step.environ,
     }
@@ -117,11 +155,25 @@ def attempt(step: Step, command: tuple[str, ...]) -> tuple[int, int]:
         command = (*command, f"--junitxml={step.report}")
     limit_s = max(60, HARD_LIMIT * step.budget_s)
     code = 1
-    try:
-        code = subprocess.run(command, cwd=ROOT, env=environ, check=False, timeout=limit_s).returncode
-    except subprocess.TimeoutExpired:
-        print(f"killed after {limit_s} s")
+    with scratch() as directory, step.output.open("ab") as output:
+        environ["TMPDIR"] = str(directory)
+        outlets = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        try:
+            done = subprocess.run(command, cwd=ROOT, env=environ, check=False, timeout=limit_s, **outlets)
+            code = done.returncode
+        except subprocess.TimeoutExpired:
+            output.write(f"killed after {limit_s} s\n".encode())
     return counts(step, code)
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A directory for temporary files, removed at the end; in memory, where enough of it is free."""
+    roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_MB << 20
+    with tempfile.TemporaryDirectory(
+        prefix="catmq-gate-", dir=MEMORY if roomy else None, ignore_cleanup_errors=True
+    ) as directory:
+        yield Path(directory)
 
 
 def failures(step: Step) -> list[str]:
@@ -149,18 +201,42 @@ def counts(step: Step, code: int) -> tuple[int, int]:
     return total - skipped - failed, max(failed, int(code != 0))
 
 
+def run_all(steps: Sequence[Step], *, lanes: int) -> list[Outcome]:
+    """The outcomes of the steps, so many of which run at a time."""
+
+    def one(step: Step) -> Outcome:
+        return run(step, before=BESIDE if lanes > 1 and step.name != "acceptance" else ())
+
+    with ThreadPoolExecutor(lanes) as pool:
+        return list(pool.map(one, steps))
+
+
 def main() -> int:
     """Runs the chosen steps; 0 if nothing failed."""
+    parser = argparse.ArgumentParser(prog="script/test", description="Runs checks and tests: all, or some.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a step; without any, all")
+    parser.add_argument("--list", action="store_true", help="name the steps and end")
+    parser.add_argument("--lanes", type=int, default=LANES, help=f"steps that run at a time (here: {LANES})")
+    chosen = parser.parse_args()
     names = [step.name for step in STEPS]
-    wanted = sys.argv[1:] or names
-    unknown = sorted(set(wanted) - set(names))
+    unknown = sorted(set(chosen.names) - set(names))
     if unknown:
+        parser.error(f"no step {', '.join(unknown)}; there are: {' '.join(names)}")
+    if chosen.list:
         print(*names, sep="\n")
-        return 0 if unknown == ["--list"] else 2
+        return 0
+    return gate([step for step in STEPS if step.name in (chosen.names or names)], lanes=max(1, chosen.lanes))
+
+
+def gate(steps: Sequence[Step], *, lanes: int) -> int:
+    """Runs the steps and prints the summary; 0 if nothing failed."""
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir()
-    outcomes = [run(step) for step in STEPS if step.name in wanted]
+    begun = time.monotonic()
+    outcomes = run_all(steps, lanes=min(lanes, len(steps)))
     print("", *outcomes, "", sep="\n")
+    used = getrusage(RUSAGE_CHILDREN)
+    print(f"{time.monotonic() - begun:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of processors")
     failed = sum(outcome.failed for outcome in outcomes)
     print(f"{sum(outcome.passed for outcome in outcomes)} passed, {failed} failed", flush=True)
     return 1 if failed else 0

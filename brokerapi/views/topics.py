@@ -8,7 +8,7 @@ from brokerapi import answers, serializers
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.plan_shapes import ReadPlanAnswer
 from brokerapi.schema import operation, page_of
-from brokerapi.wire.queries import ConfirmQuery, TopicsQuery
+from brokerapi.wire.queries import ConfirmQuery, PlanQuery, TopicsQuery
 from messagestore import read_plans, topics
 from metadata import topics as topic_rows
 
@@ -65,9 +65,11 @@ class Topic(Endpoint):
 class ReadPlan(Endpoint):
     """/topics/{topic}/read-plan"""
 
-    @operation("readPlan", tag="topics", answer=ReadPlanAnswer)
+    @operation("readPlan", tag="topics", query=PlanQuery, answer=ReadPlanAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
         """Tables and ranges for jobs that read straight from the nodes, and their accounts there."""
-        response = call.answer(read_plans.read_plan(topic=topic, actor=call.actor))
+        queues = call.query(PlanQuery).queues
+        wanted = [int(one) for one in queues.split(",")] if queues else None
+        response = call.answer(read_plans.read_plan(topic=topic, queues=wanted, actor=call.actor))
         response["Cache-Control"] = "no-store"  # it holds passwords
         return response

@@ -29,6 +29,12 @@ class ConfirmQuery(Request, kw_only=True):
     confirm: str = ""
 
 
+class PlanQuery(Request, kw_only=True):
+    """Which queues of a topic, ids with commas; without it all. Nodes of others may be away."""
+
+    queues: Annotated[str, Meta(pattern=r"^([0-9]{1,18}(,[0-9]{1,18})*)?$", max_length=10_000)] = ""
+
+
 class NewestQuery(Request, kw_only=True):
     """A page of a list by age: those older than `after`, the newest first."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from messagestore import archives, connections, tables
 from messagestore.archives import Archived
-from messagestore.retention.cleaning import REST_S, Cleaned, Run, Say
+from messagestore.retention.cleaning import REST_S, Cleaned, Progress, Run, Say
 from messagestore.retention.planning import purge_plan
 from metadata import access, snapshot, topics
 from metadata.actors import Actor
@@ -33,7 +33,12 @@ def purge(
     """
     found = topics.named(name=topic, actor=actor)
     access.require(actor, "manage", topic)
-    held = archives.proven(archive, topic)
+
+    def checked(what: str, done: int, total: int) -> None:
+        if progress is not None:
+            progress(Progress(what, done, total))
+
+    held = archives.proven(archive, topic, say=checked)
     upto = _upto(found, held)
     run = Run(actor=actor, dry_run=dry_run, ends=float("inf"), say=progress)
     run.planner = lambda one: purge_plan(one, upto)

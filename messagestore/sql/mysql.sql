@@ -138,6 +138,9 @@ SELECT queue_id, head FROM queue_head WHERE queue_id IN ({queues})
 -- name: select_all_heads
 SELECT queue_id, head FROM queue_head
 
+-- name: select_recent_heads
+SELECT queue_id, head FROM queue_head WHERE last_stored_at >= UTC_TIMESTAMP(3) - INTERVAL :seconds SECOND
+
 -- name: select_positions
 SELECT h.queue_id, h.head, h.low, r.epoch, r.owner, r.committed
   FROM queue_head h

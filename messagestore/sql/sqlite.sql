@@ -126,6 +126,10 @@ SELECT queue_id, head FROM queue_head WHERE queue_id IN ({queues})
 -- name: select_all_heads
 SELECT queue_id, head FROM queue_head
 
+-- name: select_recent_heads
+SELECT queue_id, head FROM queue_head
+ WHERE last_stored_at >= CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) - 1000 * :seconds
+
 -- name: select_positions
 SELECT h.queue_id, h.head, h.low, r.epoch, r.owner, r.committed
   FROM queue_head h

@@ -110,6 +110,7 @@ from messagestore.tables.queues import (
     read_gaps,
     read_head,
     read_heads,
+    read_recent_heads,
     set_queue_state,
 )
 from messagestore.tables.readers import (
@@ -242,6 +243,7 @@ __all__ = [
     "read_highest_committed",
     "read_identity",
     "read_positions",
+    "read_recent_heads",
     "read_standing",
     "replication",
     "reset_reader",

@@ -55,6 +55,11 @@ def read_heads(session: Session, *, queues: Sequence[int] | None) -> dict[int, i
     return dict(rows_of(session, "select_heads", queues=ids(queues))) if queues else {}
 
 
+def read_recent_heads(session: Session, *, seconds: int) -> dict[int, int]:
+    """{queue: head} of the queues of the node that were stored to within so many seconds, by its clock."""
+    return dict(rows_of(session, "select_recent_heads", seconds=seconds))
+
+
 def read_closed(session: Session) -> dict[int, str]:
     """{queue: state} of every queue of the node that is closed for writers."""
     return dict(rows_of(session, "select_closed_heads"))

@@ -10,10 +10,12 @@ from django.db.models import Max, Q
 
 from metadata import access
 from metadata.actors import Actor
-from metadata.clock import ms
+from metadata.clock import database_now, ms
+from metadata.job_runs import is_silent
 from metadata.listing.pages import Listed, Manner, Wanted, select
 from metadata.listing.topics import check_look
 from metadata.models import Alarm, AuditLog, JobRun, Report
+from metadata.pipeline import PURGE
 from metadata.transactions import reachable
 
 AUDIT = Manner(
@@ -62,7 +64,7 @@ class RunRow:
     """A run of a job; `count` is how many things it did. `cancelling`: it was asked to end.
 
     `stage`, `done` and `total` say where a long one is, as far as it tells; `total` is 0 where
-    that is not known.
+    that is not known. `silent`: it runs, and its process is taken for dead.
     """
 
     id: int
@@ -76,6 +78,8 @@ class RunRow:
     stage: str
     done: int
     total: int
+    asked_by: str
+    silent: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +132,16 @@ def _alarm(row: Alarm) -> AlarmRow:
     return AlarmRow(row.kind, row.name, row.detail, row.count, ms(row.first_at), ms(row.last_at), ended)
 
 
-def runs(*, wanted: Wanted, actor: Actor) -> Listed[RunRow]:
-    """Runs of jobs, the latest first."""
+def runs(*, wanted: Wanted, actor: Actor, pipeline: bool = False) -> Listed[RunRow]:
+    """Runs of jobs, the latest first; or only those of the data pipeline."""
     check_look(actor)
-    found, total, page, pages = select(JobRun.objects.all(), wanted=wanted, manner=RUNS)
-    return Listed(tuple(map(_run, found)), total, page, pages)
+    rows = JobRun.objects.all()
+    if pipeline:
+        rows = rows.filter(Q(name__startswith="spark_") | Q(name=PURGE))
+    found, total, page, pages = select(rows, wanted=wanted, manner=RUNS)
+    with reachable():
+        now_ms = ms(database_now())
+    return Listed(tuple(_run(row, now_ms) for row in found), total, page, pages)
 
 
 def reports(*, wanted: Wanted, actor: Actor) -> Listed[ReportItem]:
@@ -150,10 +159,11 @@ def last_runs(*, actor: Actor) -> dict[str, RunRow]:
         latest = (
             JobRun.objects.order_by().values("name").annotate(last=Max("id")).values_list("last", flat=True)
         )
-        return {row.name: _run(row) for row in JobRun.objects.filter(pk__in=list(latest))}
+        now_ms = ms(database_now())
+        return {row.name: _run(row, now_ms) for row in JobRun.objects.filter(pk__in=list(latest))}
 
 
-def _run(row: JobRun) -> RunRow:
+def _run(row: JobRun, now_ms: int) -> RunRow:
     took = ms(row.finished_at) - ms(row.started_at) if row.finished_at else None
     return RunRow(
         id=row.pk,
@@ -167,4 +177,6 @@ def _run(row: JobRun) -> RunRow:
         stage=row.stage,
         done=row.done,
         total=row.total,
+        asked_by=row.asked_by,
+        silent=is_silent(row, now_ms),
     )

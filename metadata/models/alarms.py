@@ -11,7 +11,8 @@ from metadata.models.fields import MAX_NAME, NameField
 class Alarm(models.Model):
     """One cause at one thing, however often it came up; `ended_at` is null while it lasts.
 
-    `count` adds up what was lost, where something was: it never falls.
+    `count` adds up what was lost, where something was: it never falls. `place` is the offset in the queue,
+    where it is about one.
     """
 
     class Kind(models.TextChoices):
@@ -21,11 +22,13 @@ class Alarm(models.Model):
         NODE_LOW = "node_low"
         NODE_FULL = "node_full"
         NOT_CLEANED = "not_cleaned"
+        SUSPECT = "suspect"
 
     kind = models.CharField(max_length=20, choices=Kind.choices)
     name = NameField(max_length=2 * MAX_NAME + 1)
     detail = models.CharField(max_length=1000)
     count = models.BigIntegerField(default=0)
+    place = models.BigIntegerField(null=True, blank=True)
     first_at = models.DateTimeField()
     last_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True, blank=True)
@@ -35,7 +38,7 @@ class Alarm(models.Model):
         constraints = (
             models.UniqueConstraint(fields=("kind", "name"), name="alarm_kind_name"),
             models.CheckConstraint(
-                condition=Q(kind__in=("unread_dropped", "node_low", "node_full", "not_cleaned")),
+                condition=Q(kind__in=("unread_dropped", "node_low", "node_full", "not_cleaned", "suspect")),
                 name="alarm_kind",
             ),
         )

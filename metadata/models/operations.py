@@ -29,10 +29,15 @@ class AuditLog(models.Model):
 
 
 class JobRun(models.Model):
-    """One run of a job. `stage`, `done` and `total` say where it is; `directory` where a Spark job works."""
+    """One run of a job. `stage`, `done` and `total` say where it is; `directory` where a Spark job works.
+
+    A run of the data pipeline may be asked for: then `asked_by` and `settings` say by whom and for what, and
+    a process takes it up. That process notes again and again that it lives (`seen_at`), and the end of its
+    `log`, which people may read on whatever machine it lies.
+    """
 
     class State(models.TextChoices):
-        """A run whose process died stays `running`; its age tells."""
+        """A run whose process died stays `running`; its age tells, and `seen_at`."""
 
         RUNNING = "running"
         DONE = "done"
@@ -50,6 +55,10 @@ class JobRun(models.Model):
     total = models.BigIntegerField(default=0)
     directory = models.CharField(max_length=1000, blank=True)
     cancel_asked = models.BooleanField(default=False)
+    asked_by = models.CharField(max_length=MAX_NAME, blank=True)
+    settings = models.JSONField(default=dict)
+    seen_at = models.DateTimeField(null=True, blank=True)
+    log = models.TextField(blank=True)
 
     class Meta:
         ordering = ("-id",)

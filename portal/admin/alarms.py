@@ -1,4 +1,4 @@
-"""Alarms: what was lost unread, nodes that run full, queues that cannot be cleaned."""
+"""Alarms: what was lost unread, nodes that run full, queues that are not cleaned or contradict themselves."""
 
 from __future__ import annotations
 

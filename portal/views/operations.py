@@ -52,7 +52,7 @@ def alarms(request: HttpRequest) -> HttpResponse:
         Column(_("First (UTC)")),
         Column(_("Last (UTC)"), "at"),
     )
-    hint = Empty(_("No alarm: nothing was lost unread, no node runs full, everything could be cleaned."))
+    hint = Empty(_("No alarm: nothing was lost unread, no node runs full, no queue contradicts itself."))
     filters = [
         Link(_("All"), to("alarms"), "" if lasting_only else "on"),
         Link(_("Lasting"), to("alarms") + "?lasting=1", "on" if lasting_only else ""),
@@ -76,15 +76,7 @@ def _alarm(row: AlarmRow) -> Sequence[Cell]:
 def jobs(request: HttpRequest) -> HttpResponse:
     """Schedules with their last runs, and all runs."""
     found = listing.runs(wanted=wanted(request), actor=actor(request))
-    columns = [
-        Column(_("Started (UTC)"), "at"),
-        Column(_("Job"), "name"),
-        Column(_("State")),
-        Column(_("Took"), right=True),
-        Column(_("Did"), right=True),
-        Column(_("Detail")),
-    ]
-    cancels = may(request, "admin")
+    columns, cancels = run_columns(), may(request, "admin")
     if cancels:
         columns.append(Column(_("Cancel")))
     hint = Empty(
@@ -102,15 +94,32 @@ def jobs(request: HttpRequest) -> HttpResponse:
     )
 
 
-def _run(row: RunRow, *, cancels: bool) -> Sequence[Cell]:
-    cells = (
+def run_columns() -> list[Column]:
+    """The columns of a list of runs."""
+    return [
+        Column(_("Started (UTC)"), "at"),
+        Column(_("Job"), "name"),
+        Column(_("State")),
+        Column(_("Took"), right=True),
+        Column(_("Did"), right=True),
+        Column(_("Detail")),
+    ]
+
+
+def run_cells(row: RunRow, *, opens: bool = True) -> Sequence[Cell]:
+    """A run in a list; `opens`: with a link to its own page."""
+    return (
         when(row.started_at_ms),
-        code(row.name),
-        rows.state(row.state),
+        code(row.name, to("run", row.id) if opens else ""),
+        badge(_("no sign of life"), "warn") if row.silent else rows.state(row.state),
         lasting(row.took_ms),
         number(row.count),
         long(_where(row)[:MOST_SHOWN] or None),
     )
+
+
+def _run(row: RunRow, *, cancels: bool) -> Sequence[Cell]:
+    cells = run_cells(row, opens=cancels)
     if not cancels:
         return cells
     if row.cancelling or row.state != "running":
@@ -208,8 +217,8 @@ class CancelRun(Action):
         return _("Cancel run %d") % int(self.kwargs["run"])
 
     def back(self) -> str:
-        """The jobs."""
-        return to("jobs")
+        """The run."""
+        return to("run", self.kwargs["run"])
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """What that means."""

@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from messagestore import nodes, suspects
+from messagestore import nodes
 from metadata import brokers, series, snapshot
 from metadata.actors import Actor
 from metadata.listing import overview as listing
@@ -128,9 +128,6 @@ def _of_nodes(href: str) -> list[Problem]:
         if info.disk != "ok":
             tone = "bad" if info.disk == "full" else "warn"
             found.append(Problem(tone, _("Node %s runs out of room.") % info.name, href))
-    if queues := suspects.current():
-        listed = ", ".join(map(str, queues))
-        found.append(Problem("bad", _("Queues that contradict themselves: %s") % listed, to("alarms")))
     return found
 
 

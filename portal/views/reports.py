@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from io import BytesIO
 from typing import Any
 
 from django import forms
@@ -12,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
 from messagestore import reports as direct
-from metadata import access, reports
+from metadata import access, pipeline, report_files, reports, topics
 from metadata.listing import operations as listing
 from metadata.listing.operations import ReportItem
 from portal import pages
@@ -36,10 +37,12 @@ def reports_list(request: HttpRequest) -> HttpResponse:
     """The reports that were kept."""
     access.require(actor(request), "admin", "*", what="report")
     found = listing.reports(wanted=wanted(request), actor=actor(request))
-    columns = (
+    columns = [
         Column(_("Made (UTC)"), "at"), Column(_("Report"), "name"), Column(_("Made by")),
         Column(_("Asked for")), Column(_("Download")),
-    )  # fmt: skip
+    ]  # fmt: skip
+    if report_files.can_parquet():
+        columns.append(Column(_("Download")))
     hint = Empty(
         _("No report was made yet, or none fits the search."), "python manage.py report volume",
         to("report-make"), _("Make a report"),
@@ -56,6 +59,7 @@ def _row(one: ReportItem) -> Sequence[Cell]:
         text(one.engine),
         text(_asked(one.settings)),
         text("CSV", to("report-csv", one.id)),
+        *([text("Parquet", to("report-parquet", one.id))] if report_files.can_parquet() else []),
     )
 
 
@@ -80,11 +84,19 @@ def report(request: HttpRequest, number_: int) -> HttpResponse:
         found.name,
         section="reports",
         intro=MEANING.get(found.name, ""),
-        actions=[Link(_("Download as CSV"), to("report-csv", number_))],
+        actions=_downloads(number_),
         facts=facts,
         table=plain(columns, rows, Empty(_("It found nothing."))),
         cut=len(found.rows) > MOST_ROWS,
     )
+
+
+def _downloads(number_: int) -> list[Link]:
+    """What this server can make files of."""
+    found = [Link(_("Download as CSV"), to("report-csv", number_))]
+    if report_files.can_parquet():
+        found.append(Link(_("Download as Parquet"), to("report-parquet", number_)))
+    return found
 
 
 def _is_number(rows: Sequence[Any], name: str) -> bool:
@@ -99,11 +111,26 @@ def _cell(value: Any) -> Cell:
 def report_csv(request: HttpRequest, number_: int) -> HttpResponse:
     """A report as a file."""
     found = reports.shown(id=number_, actor=actor(request))
-    response = HttpResponse(content_type="text/csv; charset=utf-8")
-    response["Content-Disposition"] = f'attachment; filename="{found.name}-{number_}.csv"'
+    response = _file(found, "csv", "text/csv; charset=utf-8")
     written = csv.writer(response)
     written.writerow(found.columns)
     written.writerows([_plain(row.get(name)) for name in found.columns] for row in found.rows)
+    return response
+
+
+def report_parquet(request: HttpRequest, number_: int) -> HttpResponse:
+    """A report as a Parquet file, with its types."""
+    found = reports.shown(id=number_, actor=actor(request))
+    response = _file(found, "parquet", "application/vnd.apache.parquet")
+    written = BytesIO()
+    report_files.parquet(found.rows, to=written)
+    response.write(written.getvalue())
+    return response
+
+
+def _file(found: reports.ReportView, ending: str, content_type: str) -> HttpResponse:
+    response = HttpResponse(content_type=content_type)
+    response["Content-Disposition"] = f'attachment; filename="{found.name}-{found.id}.{ending}"'
     return response
 
 
@@ -112,10 +139,17 @@ def _plain(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULAS) else value
 
 
+ENGINES: dict[str, Text] = {
+    "direct": lazy("Heads and partitions: done in moments"),
+    "spark": lazy("A scan of all messages by Spark: also exact bytes, keys, skew, waits"),
+}
+
+
 class Making(forms.Form):
-    """Which report."""
+    """Which report, and how it is made."""
 
     name = forms.ChoiceField(label=lazy("Report"), choices=tuple(MEANING.items()))
+    engine = forms.ChoiceField(label=lazy("Made from"), choices=tuple(ENGINES.items()))
     topic = forms.CharField(
         label=lazy("Topic"), required=False, max_length=210, help_text=lazy("Empty: all topics.")
     )
@@ -123,14 +157,14 @@ class Making(forms.Form):
 
 
 class MakeReport(Action):
-    """Makes a light report, from heads and partitions, and keeps it."""
+    """Makes a light report here and now, or has Spark make one."""
 
     form_class = Making
     right = "admin"
     what = "report"
     section = "reports"
     button = lazy("Make it")
-    made = 0
+    seen_at = ""
 
     def target(self) -> str:
         """Reports tell of every topic."""
@@ -141,19 +175,28 @@ class MakeReport(Action):
         return _("Make a report")
 
     def back(self) -> str:
-        """The report, once it is made; else the list."""
-        return to("report", self.made) if self.made else to("reports")
+        """The report or the run that makes it; before, the list."""
+        return self.seen_at or to("reports")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """What it tells."""
-        what = _("It is read from the heads and partitions of each queue, and kept: %s")
-        return Preview(effects=[what % MEANING[fields["name"]]])
+        if fields["engine"] == "direct":
+            what = _("It is read from the heads and partitions of each queue, and kept: %s")
+            return Preview(effects=[what % MEANING[fields["name"]]])
+        if fields["topic"]:
+            topics.named(name=fields["topic"], actor=self.actor)
+        what = _("A Spark job reads the messages, and the report is kept: %s")
+        hindrance = pipeline.place(actor=self.actor).hindrance
+        return Preview(effects=[what % MEANING[fields["name"]], *([hindrance] if hindrance else [])])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Makes it."""
+        """Makes it, or asks for it."""
         asked = {"topic": fields["topic"] or None, "days": fields["days"]}
+        if fields["engine"] == "spark":
+            number_ = pipeline.ask(name=pipeline.REPORT + fields["name"], settings=asked, actor=self.actor)
+            self.seen_at = to("run", number_)
+            return _("Run %d was asked for; it begins as soon as a worker is free.") % number_
         rows = direct.make(name=fields["name"], actor=self.actor, **asked)
-        self.made = reports.keep(
-            name=fields["name"], engine="direct", settings=asked, rows=rows, actor=self.actor
-        )
+        made = reports.keep(name=fields["name"], engine="direct", settings=asked, rows=rows, actor=self.actor)
+        self.seen_at = to("report", made)
         return _("Report %(name)s has %(rows)d rows.") % {"name": fields["name"], "rows": len(rows)}

@@ -143,13 +143,14 @@ def archived(job: Job, plan: Plan, day: str, spans: Mapping[int, Span]) -> Part:
     topic, archive = plan.topic, str(job.setting("archive"))
     name = f"part-{uuid7()}"
     draft = archives.topic_directory(archive, topic) / f".draft-{name}"
+    about = f"day {day}, {sum(span.end - span.first for span in spans.values()):,} rows"
     try:
-        with job.watched(f"day {day}: writing"):
+        with job.watched(f"{about}: writing"):
             source(job, topic, spans).write.parquet(str(draft))
         files = archives.described(draft)
-        with job.watched(f"day {day}: reading the files back"):
+        with job.watched(f"{about}: reading the files back"):
             written = sums(read(job, draft))
-        with job.watched(f"day {day}: comparing with the source"):
+        with job.watched(f"{about}: comparing with the source"):
             stored = sums(source(job, topic, spans))
         if written != stored:
             what = f"day {day} of topic {topic}: the files differ from the source; nothing is published"

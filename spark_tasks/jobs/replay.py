@@ -34,9 +34,10 @@ def run(job: Job) -> None:
     for number, day in enumerate(days):
         job.tell(f"checking day {day}", number, len(days))
         frame = proven(job, archive, topic, day)
-        with job.watched(f"sending day {day}"):
+        messages = frame.count()
+        with job.watched(f"sending day {day}, {messages:,} messages"):
             send(job, frame, day)
-        done.append({"day": day, "messages": frame.count()})
+        done.append({"day": day, "messages": messages})
     job.result("days", done)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pyspark.sql import functions as F
 
 from spark_tasks.jobs.running import Job
-from spark_tasks.jobs.scanning import known, scanned
+from spark_tasks.jobs.scanning import away, known, scanned
 
 ROW_BYTES = 60  # what a row costs beside what it holds
 
 
 def run(job: Job) -> None:
-    """Replaces estimates of bytes a day by what was stored in the last days."""
+    """Replaces estimates of bytes a day by what was stored in the last days; not of nodes that are away."""
     rows, days = known(job), job.number("days", 7)
     node_of = {int(queue): node for queue, node in job.setting("nodes", {}).items()}
     stored: dict[str, int] = {}
@@ -22,7 +22,9 @@ def run(job: Job) -> None:
         for one in sums:
             node = node_of.get(one.queue, "")
             stored[node] = stored.get(node, 0) + one.bytes
+    gone = {node_of[queue]: why for queue, why in away(job).items() if queue in node_of}
     for row in rows:
+        row["problem"] = gone.get(row["node"], row["problem"])
         if row["problem"]:
             continue
         daily = stored.get(row["node"], 0) / days

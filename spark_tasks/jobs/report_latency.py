@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from spark_tasks.jobs.running import Job
-from spark_tasks.jobs.scanning import known, scanned
+from spark_tasks.jobs.scanning import known, missing, scanned
 
 STEP = "`group` string, queue bigint, last bigint, after_ms bigint, by_ms bigint"
 NOBODY_KNOWS = -1  # instead of `after_ms`, of what was committed before anybody looked
@@ -35,6 +35,7 @@ def run(job: Job) -> None:
             found = {one["group"]: one for one in summed(waits(messages, steps, groups=[*mine])).collect()}
         for group, row in mine.items():
             row |= figures(found.get(group))
+            row["problem"] = missing(job, topic) or row["problem"]
     job.result("report", rows)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import functions as F
 
 from spark_tasks.jobs.running import Job
-from spark_tasks.jobs.scanning import known, scanned, topics_of
+from spark_tasks.jobs.scanning import known, missing, scanned, topics_of
 
 SKEWED = 0.2  # of all messages under one key: no number of queues helps that key
 
@@ -26,4 +26,5 @@ def run(job: Job) -> None:
         share = top["count"] / sent if top is not None and sent else 0.0
         by_topic[topic] |= {"keys": count, "busiest_key": top["key"] if top is not None else None}
         by_topic[topic] |= {"busiest_share": round(share, 4), "skewed": share > SKEWED and count > 1}
+        by_topic[topic]["problem"] = missing(job, topic)
     job.result("report", rows)

@@ -5,14 +5,19 @@ from __future__ import annotations
 from pyspark.sql import functions as F
 
 from spark_tasks.jobs.running import Job
-from spark_tasks.jobs.scanning import known, scanned, topics_of
+from spark_tasks.jobs.scanning import Row, away, known, queues_of, scanned, topics_of
 
 
 def run(job: Job) -> None:
     """Adds what a scan of the last days tells; a queue that cannot be read stands with its problem."""
-    rows = known(job)
+    rows, gone = known(job), away(job)
     node_of = {row["queue"]: row["node"] for row in rows}
-    found = [row for row in rows if row["problem"]]
+    found: list[Row] = [
+        {"topic": topic, "queue": queue, "node": node_of.get(queue, ""), "problem": gone[queue]}
+        for topic in topics_of(rows)
+        for queue in queues_of(job, topic)
+        if queue in gone
+    ]
     for topic in topics_of(rows):
         columns = "queue bigint, key string, body_bytes bigint, stored_at timestamp"
         frame = scanned(job, topic, columns, days=job.number("days", 7))

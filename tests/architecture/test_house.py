@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import re
@@ -19,13 +20,12 @@ MAX_LINES = 400
 LIFE = ROOT / "docs/explanation/life-of-a-message.md"
 
 
-def sources() -> Iterator[tuple[str, ast.Module]]:
+@functools.cache
+def sources() -> list[tuple[str, ast.Module]]:
     """(path, syntax tree) of every module of the server."""
-    for package in SERVER:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            if path.parent.name == "migrations":
-                continue  # written by Django
-            yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+    paths = [path for package in SERVER for path in sorted((ROOT / package).rglob("*.py"))]
+    ours = [path for path in paths if path.parent.name != "migrations"]  # those are written by Django
+    return [(str(path.relative_to(ROOT)), ast.parse(path.read_text())) for path in ours]
 
 
 def calls(tree: ast.Module) -> Iterator[str]:

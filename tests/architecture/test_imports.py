@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import pytest
 from tests.support.environment import ROOT
 
 PACKAGES = ("catmq_site", "brokerapi", "portal", "metadata", "messagestore", "client", "spark_tasks")
+SPARK = {"pyspark", "pyarrow", "py4j"}
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Contract → (file to append to, an import that breaks it).
 BREACHES = {
     "Imports point down": ("metadata/actors.py", "import messagestore.publish"),
@@ -50,6 +53,28 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_contracts_hold(source: Path) -> None:
     done = lint(source)
     assert done.returncode == 0, done.stdout
+
+
+def imported(node: ast.AST) -> list[str]:
+    """The first words of what an import statement names."""
+    names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+    names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+    return [name.partition(".")[0] for name in names]
+
+
+def test_only_spark_tasks_need_what_comes_with_spark() -> None:
+    guilty = []
+    for package in ("catmq_site", "brokerapi", "portal", "metadata", "messagestore", "client/src"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            tree = ast.parse(path.read_text())
+            within = {node for one in ast.walk(tree) if isinstance(one, FUNCTION) for node in ast.walk(one)}
+            for node in ast.walk(tree):
+                found = SPARK.intersection(imported(node))
+                if "pyspark" in found or (found and node not in within):
+                    guilty.append(f"{path.relative_to(ROOT)}: {', '.join(found)}")
+    assert guilty == []
+    listed = (ROOT / "requirements.txt").read_text() + (ROOT / "requirements-mysql.txt").read_text()
+    assert not [name for name in SPARK if name in listed]
 
 
 def test_every_contract_has_a_planted_breach() -> None:

@@ -15,7 +15,7 @@ from tests.browser.browsing import chromium, log_in, tab
 LISTS = (
     "topics", "groups", "subscriptions", "consumers", "rebalances", "messages", "nodes", "brokers", "alarms",
     "jobs", "audit", "keys", "users", "settings", "checks", "create/topic", "create/group", "create/key",
-    "create/user", "create/node", "reports", "create/report",
+    "create/user", "create/node", "reports", "create/report", "pipeline", "create/archive", "create/replay",
 )  # fmt: skip
 ACTIONS = ("settings", "expand", "shrink", "clean", "delete", "send", "delayed")
 GROUP_ACTIONS = ("settings", "reset", "moves", "stop", "rebalance", "subscribe", "failures", "dead/redrive")

@@ -80,3 +80,13 @@ def test_a_reader_account_is_tried_kept_sealed_and_given_to_jobs(
     nodes.set_reader(name="main", username="", password="", actor=ME)
     (node,) = plan_of(bare_broker, "orders")["nodes"]
     assert node["username"] == ""
+
+
+def test_a_plan_may_be_of_some_queues(broker: Broker, topic: str) -> None:
+    whole = broker.ok("GET", f"/topics/{topic}/read-plan")
+    chosen = whole["queues"][1]
+    some = broker.ok("GET", f"/topics/{topic}/read-plan?queues={chosen['queue']},{chosen['queue']}")
+    assert some["queues"] == [chosen]
+    refused = broker.call("GET", f"/topics/{topic}/read-plan?queues=999999")
+    assert "999999 is not a queue of topic" in problem(refused, 400, "invalid")["detail"]
+    problem(broker.call("GET", f"/topics/{topic}/read-plan?queues=1,x"), 400, "invalid")

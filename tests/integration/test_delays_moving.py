@@ -109,7 +109,8 @@ def _now(queue: int) -> int:
         return tables.now_ms(session)
 
 
-def test_a_backlog_of_several_queues_is_moved_in_one_pass(node: str) -> None:
+def test_a_backlog_of_several_queues_is_moved_in_one_pass(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("messagestore.moves.PASS_S", 60.0)
     mine = make_topic(queues=3)
     for start in range(0, 1200, 300):
         messages = [

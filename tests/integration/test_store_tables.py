@@ -107,6 +107,14 @@ def test_queues_of_a_node_count_by_themselves(session: Session, queue: int) -> N
     assert tables.read_heads(session, queues=[]) == {}
 
 
+def test_the_heads_that_lately_moved_are_those_of_queues_stored_to_lately(
+    session: Session, queue: int
+) -> None:
+    insert(session, queue, batch(2))
+    assert tables.read_recent_heads(session, seconds=30) == {queue: 2}
+    assert tables.read_recent_heads(session, seconds=-30) == {}, "as if it were that much later"
+
+
 def test_a_message_comes_back_as_it_went_in(session: Session, queue: int) -> None:
     sent = NewMessage(
         body=bytes(range(256)), key="é'\\\"%s\x00", tag="new", headers={"h": "ö:'"}, trace_id="t-1"

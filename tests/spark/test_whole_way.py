@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from benchmarks.measures import Setting
+from benchmarks.multiplying import Shape
+from benchmarks.pipeline import Way
 from spark_tasks import archives, plans, slices
 from spark_tasks.columns import chosen
 from spark_tasks.errors import NodeError
@@ -21,44 +21,43 @@ from spark_tasks.jobs import archive, replay
 from spark_tasks.plans import Span
 from spark_tasks.slices import SliceReader
 from tests.spark.stage import Stage
-from tests.spark.test_archiving import age, job
-from tests.support.changes import events, source
+from tests.spark.test_archiving import job
 from tests.support.waiting import until
 
-COUNT = 3_000  # events of the real input
+COUNT = 2_000  # events of the real input
+LIMIT_MS = 10_000  # of sends meanwhile: the gate's machine does other things too
 
 
-def sums(bodies: Iterable[bytes]) -> Counter[str]:
-    """Lines of each path, by the bodies alone."""
-    found: Counter[str] = Counter()
-    for body in bodies:
-        event = json.loads(body)
-        found[event["path"]] += event["added"] - event["deleted"]
-    return found
-
-
-def pulled(stage: Stage, topic: str) -> list[bytes]:
-    """All bodies, as the broker serves them."""
-    return [one["body_bytes"] for one in stage.pulled(topic)]
-
-
-def test_sums_stay_through_archive_purge_and_replay(
-    stage: Stage, spark: SparkSession, home: Path, tmp_path: Path
+def test_the_whole_way_of_the_benchmark_with_a_little_of_its_input(
+    stage: Stage, spark: SparkSession, tmp_path: Path
 ) -> None:
-    topic, target, directory = stage.topic("main"), stage.topic("maria"), tmp_path / "archive"
-    sent = [json.dumps(one).encode() for one in list(events(source(home)))[:COUNT]]
-    stage.send(topic, ({"body": one, "key": json.loads(one)["path"]} for one in sent))
-    age(stage, "main", topic, 1)
-    before = sums(sent)
-    archive.run(job(spark, tmp_path / "one", topic=topic, archive=str(directory)))
-    said = stage.server.manage("purge", topic, "--archive", str(directory), "--no-rest")
-    assert f"{COUNT:,} messages are served no more" in said
-    assert pulled(stage, topic) == []
-    (day,) = archives.days(directory, topic)
-    files = archives.check_files(directory, topic, day)
-    assert sums(body for file in files for body in pq.read_table(file)["body"].to_pylist()) == before
-    replay.run(job(spark, tmp_path / "two", topic=topic, archive=str(directory), to=target))
-    assert sums(pulled(stage, target)) == before
+    """The same phases and checks as `script/bench pipeline`; jobs run in the session's Spark."""
+    database = {
+        "host": "127.0.0.1",
+        "port": stage.mariadb.port,
+        "user": "catmq",
+        "password": stage.mariadb.password,
+        "database": stage.schema,
+    }
+    setting = Setting(
+        url=stage.server.url, api_key=stage.server.api_key, database=database, topic="", queues=(), batch=0
+    )
+
+    def manage(verb: str, *words: str, nice: int = 0) -> str:
+        where = tmp_path / f"job-{len(list(tmp_path.iterdir()))}"
+        if verb == "archive":
+            archive.run(job(spark, where, topic=words[0], archive=words[1]))
+        elif verb == "replay":
+            replay.run(job(spark, where, archive=words[0], topic=words[1], to=words[2]))
+        else:
+            return stage.server.manage(verb, *words, *(["--no-rest"] if verb == "purge" else []))
+        return ""
+
+    way = Way(
+        setting, tmp_path / "archives", "maria", manage,
+        shape=Shape(COUNT, days=2, partitions=1), rows_per_second=0, pace=20, seconds=0.5, limit_ms=LIMIT_MS,
+    )  # fmt: skip
+    assert way.run() == []
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import random
 import secrets
 import shutil
 import socket
@@ -16,14 +17,22 @@ from pathlib import Path
 
 ENGINE = os.environ.get("CATMQ_TEST_ENGINE", "sqlite")
 ROOT = Path(__file__).resolve().parent.parent.parent
+PORTS = (10_000, 32_000)  # below what the system chooses from for connections
 HOME = Path(tempfile.mkdtemp(prefix="catmq-test-"))
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port that nobody listens on, and that the system gives to no connection meanwhile.
+
+    A port that the system chose could be that of somebody's connection by the time a server binds it.
+    """
+    while True:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", random.randrange(*PORTS)))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
 
 
 MARIADB_PORT = free_port()

@@ -335,6 +335,27 @@ def receipts(told: Story, since: float, until: float) -> list[float]:
     return [one.confirmed - one.asked for one in told.sent.values() if since <= one.asked < until]
 
 
+def journeys(told: Story, since: float, until: float) -> list[float]:
+    """How long after the asking each message sent in that time was first given to a handler, if it was."""
+    first: dict[Place, float] = {}
+    for one in told.handlings:  # by begun
+        first.setdefault(one.place, one.begun)
+    sent = [one for one in told.sent.values() if since <= one.asked < until and one.place in first]
+    return [first[one.place] - one.asked for one in sent]
+
+
+def undisturbed(told: Story, calm: tuple[float, float], ill: tuple[float, float], least_s: float) -> str:
+    """Checks that p99 of receipts, ways to the handler in `ill` is at most max(2 x `calm`'s, `least_s`)."""
+    said, wrong = [], []
+    for what, ways in (("receipts", receipts), ("ways to the handler", journeys)):
+        before, during = (percentile(ways(told, *times), 99) for times in (calm, ill))
+        said.append(f"{what} p99 {before * 1000:.0f} ms, then {during * 1000:.0f} ms")
+        if during > max(2 * before, least_s):
+            wrong.append(said[-1])
+    _check(wrong, "times of a node that was well were disturbed")
+    return "; ".join(said)
+
+
 def hand_over_limit(told: Story, since: float, until: float, *, least_s: float = 3.0) -> float:
     """How long a hand-over may take: `least_s`, more only where the calm shows that requests are slow."""
     return max(least_s, STEPS * percentile(receipts(told, since, until), 99.9))

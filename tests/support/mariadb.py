@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 from tests.support.environment import ROOT
 
 SCRIPT = ROOT / "script" / "mariadb"
+# Options of a server that starts soon, and whose files take little of a memory that holds them.
+SMALL = ("--innodb-log-file-size=64M", "--innodb-buffer-pool-size=128M")
 
 
 @dataclass(frozen=True)

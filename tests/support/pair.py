@@ -89,7 +89,7 @@ def running(home: Path, nodes: MariaDB) -> Iterator[Pair]:
     home.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         schemas = tuple(stack.enter_context(nodes.schema()) for _ in NODES)
-        metadata = mariadb.start(home / "metadata", port=free_port())
+        metadata = mariadb.start(home / "metadata", port=free_port(), options=mariadb.SMALL)
         stack.callback(metadata.stop)
         common = {
             "CATMQ_DATABASE_URL": metadata.url,

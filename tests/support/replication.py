@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from tests.support.mariadb import MariaDB
+from tests.support.mariadb import SMALL, MariaDB
 from tests.support.waiting import until
-
-SMALL = ("--innodb-log-file-size=16M", "--innodb-buffer-pool-size=64M")  # so that a server starts soon
 
 
 def options(server_id: int) -> list[str]:

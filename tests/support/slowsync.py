@@ -5,10 +5,14 @@ from __future__ import annotations
 import shutil
 import struct
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("slowsync.c")
+DISK = "/var/tmp"  # temporary files may lie in memory, where a server maps its log and never syncs it
 _INSIDE = 16  # where the third number is in the file (slowsync.c)
 
 
@@ -18,6 +22,11 @@ class SlowSync:
 
     library: Path
     file: Path
+
+    @property
+    def home(self) -> Path:
+        """Where the files of a server have to lie."""
+        return self.file.parent / "server"
 
     @property
     def environ(self) -> dict[str, str]:
@@ -42,8 +51,15 @@ class SlowSync:
         self.file.write_bytes(bytes(24))
 
 
+@contextmanager
+def slow_disk() -> Iterator[SlowSync]:
+    """A disk that is not slow so far, with a directory on it that is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="catmq-slow-", dir=DISK) as directory:
+        yield slow_sync(Path(directory))
+
+
 def slow_sync(directory: Path) -> SlowSync:
-    """A disk that is not slow so far; the library is compiled in `directory`."""
+    """A disk that is not slow so far; the library is compiled in `directory`, which lies on it."""
     compiler = shutil.which("cc")
     assert compiler, "a C compiler is needed: apt-get install build-essential"
     library, file = directory / "slowsync.so", directory / "slowsync"

@@ -169,6 +169,8 @@ def test_a_message_of_a_queue_that_went_to_another_is_not_reported(broker: FakeB
     consumer = make()
     message = consumer.poll(timeout_s=LIMIT_S)[0]
     broker.expire("g", consumer.name)
+    with consumer._state.changed:
+        consumer._state.want_heartbeat()
     assert becomes(consumer, lambda: 1 not in consumer._state.queues or consumer._state.queues[1].epoch > 1)
     consumer.fail(message, "bad")
     consumer.poll(timeout_s=LIMIT_S)

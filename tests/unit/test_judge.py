@@ -204,3 +204,14 @@ def test_a_send_that_kept_the_application_is_found() -> None:
     assert judge.sender_was_free(story, 0, 1, limit_s=0.5) == 0.2
     with pytest.raises(AssertionError, match=r"kept the application for 3\.000 s"):
         judge.sender_was_free(story, 0, 9, limit_s=0.5)
+
+
+def test_a_node_is_disturbed_when_receipts_or_handlers_come_twice_as_late() -> None:
+    calm, ill = (0.0, 1.0), (1.0, 2.0)
+    fine = told({"a": steady(20)}, sending(20))
+    said = judge.undisturbed(fine, calm, ill, 0.02)
+    assert said == "receipts p99 5 ms, then 5 ms; ways to the handler p99 20 ms, then 20 ms"
+    late = told({"a": [*steady(10), *handling(1.1, 10)]}, sending(11))
+    with pytest.raises(AssertionError, match="ways to the handler p99 20 ms, then 100 ms"):
+        judge.undisturbed(late, calm, ill, 0.02)
+    judge.undisturbed(late, calm, ill, 0.5)

@@ -50,11 +50,16 @@ def test_a_full_gate_refuses_who_waited_in_vain() -> None:
 def test_who_waits_at_a_full_gate_gets_the_next_place(in_threads: Callable[..., list[Any]]) -> None:
     gate = Gate(places=1, patience_s=LIMIT_S)
 
-    def come() -> None:
+    def hold() -> None:
         with gate.passage():
-            time.sleep(0.01)
+            assert until(lambda: gate._waiting == 3)
 
-    in_threads([come] * 4)
+    def come() -> None:
+        assert until(lambda: gate._is_full(CALLS))
+        with gate.passage():
+            pass
+
+    in_threads([hold, *[come] * 3])
 
 
 def test_nobody_waits_at_a_full_gate_that_shuts(in_threads: Callable[..., list[Any]]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +20,7 @@ def waiting(turnstile: Turnstile) -> int:
 def test_no_more_than_its_places_work_at_once(in_threads: Callable[..., list[Any]]) -> None:
     turnstile = Turnstile(places=3, stall_s=NEVER_S)
     guard, inside, most = threading.Lock(), [0], [0]
+    full = threading.Event()
 
     def work() -> None:
         for _ in range(50):
@@ -28,7 +28,9 @@ def test_no_more_than_its_places_work_at_once(in_threads: Callable[..., list[Any
                 with guard:
                     inside[0] += 1
                     most[0] = max(most[0], inside[0])
-                time.sleep(0.0001)
+                    if inside[0] == 3:
+                        full.set()
+                assert full.wait(LIMIT_S), "the first stay until all places are taken"
                 with guard:
                     inside[0] -= 1
 

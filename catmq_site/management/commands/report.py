@@ -11,6 +11,7 @@ from typing import Any
 from catmq_site import reporting
 from catmq_site.management.base import CatmqCommand
 from messagestore import reports as direct
+from metadata import report_files
 
 
 class Command(CatmqCommand):
@@ -49,7 +50,7 @@ class Command(CatmqCommand):
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Rows as aligned text; whole numbers with separators."""
-    columns = reporting.columns_of(rows)
+    columns = report_files.columns_of(rows)
     cells = [[column.upper() for column in columns]]
     cells += [[text(row.get(column)) for column in columns] for row in rows]
     widths = [max(len(line[number]) for line in cells) for number in range(len(columns))]

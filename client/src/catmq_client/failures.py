@@ -8,6 +8,7 @@ that other queues' reports do not wait; a message of a queue that went to anothe
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -116,7 +117,7 @@ class Reporter:
 
     def _run_again(self) -> None:
         state = self._state
-        while state.wait(self._rest_s(), lambda: self._rest_s() <= 0):
+        while self._await_due():
             now = time.monotonic()
             with state.changed:
                 due = [one for one in self._again if one.not_before <= now]
@@ -128,9 +129,15 @@ class Reporter:
                 self._repeating = 0
                 state.changed.notify_all()
 
-    def _rest_s(self) -> float:
-        now = time.monotonic()
-        return min((one.not_before - now for one in self._again), default=IDLE_S)
+    def _await_due(self) -> bool:
+        """Waits until a report is due, or one came that is due sooner; whether the consumer goes on."""
+        due_at = self._due_at()
+        rest_s = min(IDLE_S, due_at - time.monotonic())
+        return self._state.wait(rest_s, lambda: self._due_at() < due_at)
+
+    def _due_at(self) -> float:
+        with self._state.changed:
+            return min((one.not_before for one in self._again), default=math.inf)
 
     def _send_safely(self, batch: list[Report]) -> None:
         try:

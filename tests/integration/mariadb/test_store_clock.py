@@ -32,8 +32,7 @@ from metadata import consumer_ids, consumers, groups, snapshot
 from metadata.actors import command
 from metadata.consumer_ids import ConsumerId
 from tests.support.environment import free_port
-from tests.support.mariadb import start
-from tests.support.replication import SMALL
+from tests.support.mariadb import SMALL, start
 from tests.support.skew import WallClock, wall_clock
 
 ACTOR = command("test")

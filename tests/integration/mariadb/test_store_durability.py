@@ -40,8 +40,8 @@ from metadata import consumer_ids, consumers, groups, snapshot
 from metadata.actors import command
 from metadata.errors import CatmqError
 from tests.support.environment import free_port
-from tests.support.mariadb import MariaDB, start
-from tests.support.slowsync import SlowSync, slow_sync
+from tests.support.mariadb import SMALL, MariaDB, start
+from tests.support.slowsync import SlowSync, slow_disk
 from tests.support.waiting import until
 
 ACTOR = command("test")
@@ -49,15 +49,16 @@ SLOW_MS = 15_000  # longer than the test needs the window
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> SlowSync:
+def disk() -> Iterator[SlowSync]:
     """The disk of the test's server."""
-    return slow_sync(tmp_path)
+    with slow_disk() as disk:
+        yield disk
 
 
 @pytest.fixture
-def server(tmp_path: Path, disk: SlowSync) -> Iterator[MariaDB]:
+def server(disk: SlowSync) -> Iterator[MariaDB]:
     """A server of this test's own, without binary log, on that disk."""
-    server = start(tmp_path / "server", port=free_port(), environ=disk.environ)
+    server = start(disk.home, port=free_port(), options=SMALL, environ=disk.environ)
     yield server
     disk.forget()
     server.stop()
@@ -205,7 +206,7 @@ def test_a_message_that_a_crash_may_take_back_is_not_served(
 
 
 def test_a_synced_binary_log_needs_no_barrier(tmp_path: Path, make_node: Callable[..., str]) -> None:
-    options = ["--log-bin", "--sync-binlog=1", "--server-id=1"]
+    options = [*SMALL, "--log-bin", "--sync-binlog=1", "--server-id=1"]
     server = start(tmp_path / "binlog", port=free_port(), options=options)
     try:
         account = {"host": "127.0.0.1", "port": server.port, "username": "catmq", "password": server.password}

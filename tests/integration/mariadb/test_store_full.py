@@ -13,7 +13,7 @@ from messagestore.publish import publish
 from metadata.actors import command
 from metadata.errors import NodeUnavailable
 from tests.support.environment import free_port
-from tests.support.mariadb import MariaDB, start
+from tests.support.mariadb import SMALL, MariaDB, start
 
 ACTOR = command("test")
 
@@ -21,7 +21,7 @@ ACTOR = command("test")
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[MariaDB]:
     """A server with one tablespace for everything, of 16 MB."""
-    options = ["--innodb-file-per-table=0", "--innodb-data-file-path=ibdata1:12M:autoextend:max:16M"]
+    options = [*SMALL, "--innodb-file-per-table=0", "--innodb-data-file-path=ibdata1:12M:autoextend:max:16M"]
     server = start(tmp_path / "small", port=free_port(), options=options)
     yield server
     server.stop()

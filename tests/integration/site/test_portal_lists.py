@@ -21,7 +21,7 @@ from tests.support import rows
 ADA = Actor(kind="user", name="ada", rights={**EVERYTHING, **LOOK})
 LISTS = (
     "/", "/topics", "/groups", "/subscriptions", "/consumers", "/rebalances", "/alarms", "/jobs", "/audit",
-    "/nodes", "/brokers", "/keys", "/users", "/reports",
+    "/nodes", "/brokers", "/keys", "/users", "/reports", "/pipeline",
 )  # fmt: skip
 
 

@@ -1,0 +1,33 @@
+"""Reports as Parquet files. That needs pyarrow, which comes with what Spark jobs need."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from metadata.errors import Conflict
+
+Row = Mapping[str, Any]
+
+
+def columns_of(rows: Sequence[Row]) -> list[str]:
+    """The columns of rows, in order; a row may lack some."""
+    return list(dict.fromkeys(column for row in rows for column in row))
+
+
+def can_parquet() -> bool:
+    """Whether this process can write Parquet."""
+    return importlib.util.find_spec("pyarrow") is not None
+
+
+def parquet(rows: Sequence[Row], *, to: Path | IO[bytes]) -> None:
+    """Writes rows as Parquet. Raises Conflict without pyarrow."""
+    if not can_parquet():
+        raise Conflict("Parquet needs pyarrow: run script/setup --with-spark, or choose CSV.")
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    table = pa.table({name: pa.array([row.get(name) for row in rows]) for name in columns_of(rows)})
+    pyarrow.parquet.write_table(table, to)

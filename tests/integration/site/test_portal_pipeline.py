@@ -1,0 +1,219 @@
+"""Jobs of the data pipeline in the portal: asked for, taken up once, followed, cancelled."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.test import Client
+
+from catmq_site import pipeline as carrying
+from messagestore import retention, topics
+from metadata import actors, job_runs, pipeline, reports, snapshot
+from metadata.clock import database_now
+from metadata.config import config
+from metadata.errors import Conflict, Forbidden
+from metadata.models import AuditLog, JobRun, Report
+from metadata.pipeline import Place
+from tests.support.forms import browser, carry_out, confirm, filled, text
+
+ME = actors.command("test")
+
+
+@pytest.fixture
+def topic(make_node: Callable[..., str]) -> str:
+    """A topic."""
+    make_node("main")
+    topics.create(name="orders", queues=1, actor=ME)
+    snapshot.refresh()
+    return "orders"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The archive of this installation."""
+    monkeypatch.setattr(carrying, "config", dataclasses.replace(config, archive_dir=str(tmp_path)))
+    return tmp_path
+
+
+@pytest.fixture
+def started(metadata_db: None, home: Path) -> Iterator[list[int]]:
+    """The runs that workers were asked to start."""
+    found: list[int] = []
+    before = pipeline._known.start, pipeline._known.place
+    pipeline.announce(found.append, lambda: Place(str(home), "local[2]", "1g", "Java is not here"))
+    yield found
+    pipeline._known.start, pipeline._known.place = before
+
+
+@pytest.fixture
+def ada(started: list[int]) -> Client:
+    """An administrator's browser."""
+    return browser("ada", administrator=True)
+
+
+def archived(home: Path, topic: str, *, rows: int = 7) -> None:
+    """An archive of one day, as far as manifests tell."""
+    day = home / topic / "day=2026-11-20"
+    day.mkdir(parents=True)
+    ranges = [{"queue": 1, "first": 0, "end": rows, "rows": rows, "identity": "x"}]
+    part = {"directory": "part-1", "ranges": ranges, "files": [{"name": "f", "bytes": 5, "sha256": "-"}]}
+    value = {"format": 1, "topic": topic, "day": "2026-11-20", "parts": [part]}
+    (day / "manifest.json").write_text(json.dumps(value))
+
+
+def test_an_archive_is_asked_for_and_written_down(topic: str, started: list[int], ada: Client) -> None:
+    page = text(carry_out(ada, "/create/archive", topic=topic, rows_per_second="500", master="local[1]"))
+    run = JobRun.objects.get()
+    assert started == [run.pk] and f"Run {run.pk} was asked for" in page and "No worker has taken" in page
+    assert (run.name, run.asked_by, run.settings["rows_per_second"]) == ("spark_archive", "ada", 500)
+    row = AuditLog.objects.latest("id")
+    assert (row.actor_name, row.verb, row.kind, row.name) == ("ada", "run", "job", "spark_archive")
+    assert row.after is not None and row.after["topic"] == topic
+
+
+def test_what_cannot_be_is_refused_before_anything_is_asked_for(
+    topic: str, home: Path, started: list[int], ada: Client
+) -> None:
+    assert "does not exist" in text(filled(ada, "/create/archive", topic="nothing"))
+    both = filled(ada, "/create/archive", topic=topic, through="2026-11-20", up_to_now="on")
+    assert "not both" in text(both)
+    assert "holds nothing of it" in text(filled(ada, "/create/purge", topic=topic))
+    archived(home, topic)
+    assert "does not exist" in text(filled(ada, "/create/replay", topic=topic, to="nothing"))
+    assert "7 messages of orders" in text(filled(ada, "/create/replay", topic=topic, to=topic))
+    assert "Java is not here" in text(filled(ada, "/create/archive", topic=topic))
+    assert started == [] and not JobRun.objects.exists()
+
+
+def test_a_damaged_archive_is_said_where_it_is_shown(topic: str, home: Path, ada: Client) -> None:
+    archived(home, topic)
+    page = text(ada.get("/pipeline"))
+    assert "2026-11-20" in page and "Java is not here" in page
+    (home / topic / "day=2026-11-20" / "manifest.json").write_text("{")
+    assert "Java is not here" in text(ada.get("/pipeline"))
+    pipeline.announce(lambda run: None, lambda: Place(str(home), "local[2]", "1g"))
+    assert "is damaged" in text(ada.get("/pipeline"))
+
+
+def test_a_run_is_asked_for_by_administrators_only(started: list[int], topic: str) -> None:
+    somebody = actors.Actor(kind="user", name="uma", rights={"manage": ("*",), "admin": ("ord*",)})
+    with pytest.raises(Forbidden):
+        pipeline.ask(name=pipeline.PURGE, settings={"topic": topic}, actor=somebody)
+    assert started == []
+
+
+def asked(name: str, **settings: object) -> int:
+    """A run that was asked for."""
+    return pipeline.ask(
+        name=name, settings=settings, actor=actors.Actor("user", "ada", rights={"admin": ("*",)})
+    )
+
+
+def test_a_run_is_taken_up_once(started: list[int]) -> None:
+    run = asked(pipeline.PURGE, topic="orders")
+    first = pipeline.take(id=run)
+    assert first is not None and first[1] == {"topic": "orders"}
+    assert pipeline.take(id=run) is None
+
+
+def test_a_run_that_nobody_took_up_is_cancelled_at_once(started: list[int], ada: Client) -> None:
+    run = asked(pipeline.PURGE, topic="orders")
+    page = text(carry_out(ada, f"/runs/{run}/cancel"))
+    assert "cancelled before it began" in page
+    assert not carrying.carry_out(run), "whoever comes later finds it ended"
+
+
+def test_a_run_whose_process_died_says_so_and_is_ended(started: list[int], ada: Client) -> None:
+    run = asked(pipeline.PURGE, topic="orders")
+    assert pipeline.take(id=run) is not None
+    long_ago = database_now() - timedelta(milliseconds=job_runs.SILENT_MS + 5_000)
+    JobRun.objects.filter(pk=run).update(seen_at=long_ago)
+    assert "no sign of life" in text(ada.get("/pipeline")) and "no sign of life" in text(
+        ada.get(f"/runs/{run}")
+    )
+    assert "Its process gave no sign" in text(carry_out(ada, f"/runs/{run}/cancel"))
+    assert JobRun.objects.get(pk=run).state == "cancelled"
+
+
+def test_a_run_that_lives_is_asked_and_shows_where_it_is(started: list[int], ada: Client) -> None:
+    number = asked(pipeline.ARCHIVE, topic="orders")
+    taken = pipeline.take(id=number)
+    assert taken is not None
+    run = taken[0]
+    run.tell("day 2026-11-20: writing", 3, 8)
+    run.live(log="first line\n<b>second</b>")
+    page = text(ada.get(f"/runs/{number}"))
+    assert "day 2026-11-20: writing" in page and "3 of 8" in page and 'max="8"' in page
+    assert "&lt;b&gt;second" in page, "a log is text"
+    carry_out(ada, f"/runs/{number}/cancel")
+    assert run.cancel_asked() and JobRun.objects.get(pk=number).state == "running"
+    assert "asked to end" in text(ada.get(f"/runs/{number}"))
+
+
+def test_what_a_job_raises_stands_in_its_run(topic: str, started: list[int], home: Path, ada: Client) -> None:
+    archived(home, topic)  # its file is missing
+    run = asked(pipeline.PURGE, topic=topic)
+    with pytest.raises(Conflict, match="is missing"):
+        carrying.carry_out(run)
+    page = text(ada.get(f"/runs/{run}"))
+    assert "Why it failed" in page and "is missing" in page and "checking the archive, day=2026-11-20" in page
+
+
+def test_a_purge_ends_between_two_steps_when_it_is_asked_to(
+    topic: str, started: list[int], home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = asked(pipeline.PURGE, topic=topic)
+
+    def purge(**words: object) -> list[object]:
+        JobRun.objects.filter(pk=run).update(cancel_asked=True)
+        words["progress"](retention.Progress("partitions", 1, 3))  # type: ignore[operator]
+        raise AssertionError("it went on")
+
+    monkeypatch.setattr(retention, "purge", purge)
+    with pytest.raises(job_runs.Cancelled):
+        carrying.carry_out(run)
+    assert JobRun.objects.get(pk=run).state == "cancelled"
+
+
+def test_a_report_by_spark_is_asked_for_and_found_from_its_run(
+    topic: str, started: list[int], ada: Client
+) -> None:
+    url = "/create/report?engine=spark"
+    opened = filled(ada, url, name="volume", topic=topic, engine="spark")
+    assert "A Spark job reads the messages" in text(opened)
+    confirm(ada, url, opened)
+    run = JobRun.objects.get()
+    assert (run.name, run.settings) == ("spark_report_volume", {"topic": topic, "days": 7})
+    assert not Report.objects.exists()
+    made = reports.keep(name="volume", engine="spark", settings={}, rows=[{"n": 1}], actor=ME, job_run=run.pk)
+    assert f"/reports/{made}" in text(ada.get(f"/runs/{run.pk}"))
+
+
+def test_a_report_is_downloaded_as_parquet_with_its_types(started: list[int], ada: Client) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = [{"topic": "=1+1", "messages": 3}, {"topic": "ü", "share": 0.5}]
+    made = reports.keep(name="odd", engine="direct", settings={}, rows=rows, actor=ME)
+    answer = ada.get(f"/reports/{made}/parquet")
+    assert f'filename="odd-{made}.parquet"' in answer["Content-Disposition"]
+    found = parquet.read_table(io.BytesIO(answer.content)).to_pylist()
+    assert found == [
+        {"topic": "=1+1", "messages": 3, "share": None},
+        {"topic": "ü", "messages": None, "share": 0.5},
+    ]
+    assert f"/reports/{made}/parquet" in text(ada.get("/reports"))
+
+
+def test_without_pyarrow_no_parquet_is_offered(
+    started: list[int], ada: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metadata.report_files.can_parquet", lambda: False)
+    made = reports.keep(name="odd", engine="direct", settings={}, rows=[{"a": 1}], actor=ME)
+    assert "parquet" not in text(ada.get("/reports")) + text(ada.get(f"/reports/{made}"))
+    answer = ada.get(f"/reports/{made}/parquet")
+    assert answer.status_code == 409 and "script/setup --with-spark" in text(answer)
