@@ -29,7 +29,7 @@ def ada(metadata_db: None) -> Client:
 
 
 @pytest.fixture
-def nothing_written(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+def nothing_written(metadata_db: None, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Fails if the secret stands in a log, in the audit log, or readable among the sessions."""
     with caplog.at_level(logging.DEBUG):
         yield
