@@ -189,7 +189,7 @@ def _of_own_data(session: Session, info: NodeInfo) -> Finding:
     return Finding("data", "ok", "own", {"queues": len(found.heads)})
 
 
-def _either(good: bool, about: str, right: str, wrong: str, **words: Any) -> Finding:
+def _either(good: bool, about: str, right: str, wrong: str, /, **words: Any) -> Finding:
     return Finding(about, "ok" if good else "bad", right if good else wrong, words)
 
 
