@@ -40,7 +40,7 @@ def fingerprint() -> dict[str, Any]:
     return {
         model.__name__: sorted(map(str, model._default_manager.values_list()))
         for model in models
-        if model.__name__ not in ("Lease", "Permission")
+        if model.__name__ not in ("Lease", "ClockMark", "Permission")
     }
 
 
@@ -101,9 +101,9 @@ def deeds(world: dict[str, object], database: dict[str, Any]) -> dict[str, tuple
     return {
         "topic-create": ("/create/topic", {"name": "other", "queues": "1", "node": "main"}),
         "topic-settings": (f"{orders}/settings", {"retention_days": "9"}),
-        "topic-expand": (f"{orders}/expand", {"queues": "1"}),
-        "topic-shrink": (f"{orders}/shrink", {"count": "1"}),
+        "topic-expand": (f"{orders}/expand", {"queues": "2"}),
         "queue-state": (f"{orders}/queues/{world['queue']}", {}),
+        "topic-shrink": (f"{orders}/shrink", {"count": "1"}),
         "send": ("/topics/other/send", {"body": "x"}),
         "message-resend": (f"/messages/orders/{world['message_id']}/resend", {}),
         "recall": (f"{orders}/delayed/{world['delayed']}", {}),
@@ -147,7 +147,7 @@ def test_every_action_that_is_allowed_is_in_the_audit_log_under_the_name_of_who_
         carry_out(ada, url.format(reset=_last_reset()), **typed)
         mine = AuditLog.objects.filter(actor_kind="user", actor_name="ada")
         assert mine.count() > count, name
-        assert all(one.actor_address == "127.0.0.1" for one in mine), name
+        assert all(one.address == "127.0.0.1" for one in mine), name
     assert JobRun.objects.get(pk=world["run"]).cancel_asked
 
 
@@ -169,9 +169,11 @@ def test_what_is_dropped_or_forgotten_by_hand_is_in_the_audit_log(world: dict[st
 
 def test_what_was_previewed_is_done_although_somebody_else_did_it_meanwhile(world: dict[str, object]) -> None:
     ada, queue = browser("ada", administrator=True), int(str(world["queue"]))
+    queues.expand(topic="orders", queues=1, actor=ME)  # the last open queue cannot be closed
     url = f"/topics/orders/queues/{queue}"
     seen = ada.get(url)
     assert "closed for sends" in text(seen)
     queues.set_state(topic="orders", queue=queue, state="read_only", actor=ME)
     assert "closed for sends" in text(confirm(ada, url, seen))
-    assert {one.state for one in topics.named(name="orders", actor=ME).queues} == {"read_only"}
+    states = {one.queue: one.state for one in topics.named(name="orders", actor=ME).queues}
+    assert states[queue] == "read_only"
