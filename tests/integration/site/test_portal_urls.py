@@ -10,6 +10,7 @@ from django.apps import apps
 from django.test import Client
 from django.urls import URLPattern
 
+from catmq_site import tasks
 from messagestore import queues
 from metadata import brokers, topics
 from metadata.brokers import Life
@@ -139,6 +140,7 @@ def deeds(world: dict[str, object], database: dict[str, Any]) -> dict[str, tuple
 def test_every_action_that_is_allowed_is_in_the_audit_log_under_the_name_of_who_did_it(
     world: dict[str, object], node_database: Callable[..., dict[str, Any]]
 ) -> None:
+    tasks.connect()  # jobs are known, and can be asked for
     ada, found = browser("ada", administrator=True), deeds(world, node_database())
     missing = {str(page.name) for page in actions()} - NOTHING_TO_WRITE - ELSEWHERE - set(found)
     assert not missing, "these actions need a deed here, or a test of their own that is named above"
