@@ -40,7 +40,7 @@ PATHS = (
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What one page took: times and processor time in ms, of Python and of the database; statements; bytes."""
+    """What a page took: times, processor time of Python and of the database, in ms; statements; bytes."""
 
     path: str
     times: Latencies
