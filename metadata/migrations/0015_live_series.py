@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     """Charts of all topics together begin with it: their sums were made from single topics before."""
 
-    dependencies = (("metadata", "0012_commit_looks"),)
+    dependencies = (("metadata", "0014_node_sizes"),)
 
     operations = (
         migrations.AddField(

@@ -79,7 +79,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
     view = groups.describe(name=name, actor=actor(request))
     offsets = lag.group_offsets(group=name, actor=actor(request))
     points = series.points(for_s=charts.span(request).for_s, group_id=view.id)
-    manages = may(request, "manage", name)
+    manages = may(request, "manage", name, what="group")
     return pages.show(
         request,
         "group",
