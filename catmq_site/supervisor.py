@@ -284,7 +284,7 @@ def arguments() -> argparse.Namespace:
         epilog="Prints `CatMQ is ready: URL` on stdout when it answers. DIR/credentials.env holds URL, API "
         "key and administrator. CATMQ_DATABASE_URL=mysql://user:password@host:port/name puts the metadata "
         "on MySQL or MariaDB; register nodes with `manage.py register_node` then. Other settings: "
-        "docs/reference/settings.md.",
+        "docs/reference/settings.md. script/server --with-spark installs what Spark jobs need, too.",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     parser.add_argument("--port", type=int, default=8000, help="port to listen on (default %(default)s)")

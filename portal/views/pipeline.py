@@ -188,8 +188,9 @@ class ArchiveFields(forms.Form):
         label=lazy("Messages a second"), required=False, min_value=1, max_value=1_000_000_000,
         help_text=lazy("Of each task that reads a node; empty: no limit."),
     )  # fmt: skip
-    master = forms.CharField(
-        label=lazy("Spark's master"), required=False, max_length=200,
+    # Any other master gets the accounts of nodes with the job: that choice is the server's settings'.
+    master = forms.RegexField(
+        regex=r"^local\[(\*|[1-9][0-9]{0,2})\]\Z", label=lazy("Spark's master"), required=False,
         help_text=lazy("Empty: as the settings say. local[1] leaves the machine to others."),
     )  # fmt: skip
 

@@ -83,6 +83,8 @@ def test_what_cannot_be_is_refused_before_anything_is_asked_for(
     assert "does not exist" in text(filled(ada, "/create/archive", topic="nothing"))
     both = filled(ada, "/create/archive", topic=topic, through="2026-11-20", up_to_now="on")
     assert "not both" in text(both)
+    elsewhere = text(filled(ada, "/create/archive", topic=topic, master="spark://elsewhere:7077"))
+    assert "would happen" not in elsewhere, "accounts of nodes go where the settings say"
     assert "holds nothing of it" in text(filled(ada, "/create/purge", topic=topic))
     archived(home, topic)
     assert "does not exist" in text(filled(ada, "/create/replay", topic=topic, to="nothing"))

@@ -1,4 +1,5 @@
-"""Pages that change something, from the resolver: not by GET, without a token or the right; and audited."""
+"""Every page that changes something, taken from the resolver: not by GET, not without a token, not without
+the right; and who may do it is named in the audit log."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ ELSEWHERE = {
     "node-account",
     "node-reader",
     "node-promote",
-}  # need servers: test_portal_nodes, test_store_promotion
+    "archive-start",
+    "purge-start",
+    "replay-start",
+}  # need servers or an archive: test_portal_nodes, test_store_promotion, test_portal_pipeline
 
 
 def actions() -> list[URLPattern]:
