@@ -107,7 +107,12 @@ def test_a_pull_of_several_queues_reads_positions_and_rows_in_one_round_trip(
     asked = [PullQueue(queue, epoch, 0) for queue, epoch in take_over(member).items()]
     lent: list[object] = []
     taken = connections.Node._taken
-    monkeypatch.setattr(connections.Node, "_taken", lambda *given: lent.append(given) or taken(*given))
+
+    def noted(*given: Any) -> Any:
+        lent.append(given)
+        return taken(*given)
+
+    monkeypatch.setattr(connections.Node, "_taken", noted)
 
     answers = [pull.pull(consumer=member, queues=asked, max_messages=3, max_bytes=1 << 20) for _ in queues]
 

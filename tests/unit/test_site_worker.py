@@ -156,7 +156,8 @@ class Serving(Worker):
 
     def __init__(self, application: Any) -> None:
         self.cfg, self.wsgi = Config(), application
-        self.alive, self.keepalived_conns, self.max_keepalived = True, [], 1
+        self.alive, self.max_keepalived = True, 1
+        self.keepalived_conns: list[Connection] = []
         self.log = Logger(self.cfg)
 
 
