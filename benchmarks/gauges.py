@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+ESTABLISHED = "01"  # in /proc/net/tcp
 COUNTERS = ("Questions", "Com_select", "Com_update", "Com_insert", "Com_commit")
 
 
@@ -37,13 +39,18 @@ class Machine:
             counters=_counters(self.database) if self.database else {},
         )
 
+    def clients(self, port: int) -> dict[int, frozenset[str]]:
+        """Of each worker: the sockets on which clients are connected with it, through that port."""
+        connected = _connected(port)
+        return {pid: frozenset(_sockets(pid)) & connected for pid in self.workers()}
+
     def workers_now(self) -> dict[str, list[float]]:
         """Of each worker: resident memory in MB, threads, sockets."""
         pids = self.workers()
         return {
             "memory of a worker, MB": [_status(pid, "VmRSS") / 1024 for pid in pids],
             "threads of a worker": [_status(pid, "Threads") for pid in pids],
-            "sockets of a worker": [_sockets(pid) for pid in pids],
+            "sockets of a worker": [float(len(_sockets(pid))) for pid in pids],
         }
 
 
@@ -94,9 +101,22 @@ def _status(pid: int, name: str) -> float:
     return next(float(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
-def _sockets(pid: int) -> float:
-    links = (os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink())
-    return float(sum(link.startswith("socket:") for link in links))
+def _sockets(pid: int) -> list[str]:
+    """The numbers of a process's sockets."""
+    found = []
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            kind, _, number = os.readlink(entry).partition(":")
+            found += [number.strip("[]")] if kind == "socket" else []
+    return found
+
+
+def _connected(port: int) -> frozenset[str]:
+    """The numbers of the sockets at this end of all IPv4 connections to a port."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return frozenset(
+        row[9] for row in rows if int(row[1].rpartition(":")[2], 16) == port and row[3] == ESTABLISHED
+    )
 
 
 def _counters(connection: Any) -> dict[str, int]:

@@ -1,10 +1,18 @@
 """`script/bench spark`: how fast Spark reads a topic, beside plain scans and beside Spark's JDBC reader.
 
 Starts a private MariaDB and a server, fills a topic of four queues by SQL, and reads it round by round with
-as many processes or cores: a plain scan (mysqlclient, the same SELECT in the same chunks, rows thrown away),
-the data source `catmq` and, where its driver is installed (Debian: libmariadb-java), the JDBC reader; both
-with all columns into nothing. Prints rows a second, the ratio in each round, and the memory of Java and of
-all Python workers together at its highest.
+as many processes or cores, all columns of all rows:
+
+* plain: mysqlclient as it is, the same SELECTs in the same chunks; rows become Python values, thrown away
+* bytes: the same, but nothing is converted, the least that mysqlclient can do
+* catmq: the data source into Spark's `noop` sink, which takes every row and throws it away
+* jdbc: the JDBC reader into that sink, where its driver is installed (Debian: libmariadb-java)
+* memory: batches like those of catmq, but always the same one, into that sink: what Spark takes for itself
+
+Processes of a scan are started in the measured time, Spark and its Python workers before it. Prints rows a
+second, the ratio to the plain scan in each round, the CPU that a row takes of MariaDB, of Python and of Java,
+and of catmq the memory of Java and of all Python workers together at its highest, with a tenth of the rows,
+too.
 """
 
 from __future__ import annotations
@@ -16,47 +24,54 @@ import os
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks import bench
 from benchmarks.figures import machine
 from benchmarks.measures import Setting
+from benchmarks.memory import Memory
+from benchmarks.processes import cpu_s, highest_memory
 
 BODY_BYTES = 200
 STEP = 200_000  # rows of one INSERT … SELECT
 CHUNK = 10_000  # rows of one SELECT, as the data source reads
 DRIVER = Path("/usr/share/java/mariadb-java-client.jar")
-COLUMNS = (
-    "msg_offset, msg_key, tag, headers, body, trace_id, producer, attempt, "
-    "CAST(UNIX_TIMESTAMP(stored_at) * 1000000 AS SIGNED)"
-)
+COLUMNS = "msg_offset, msg_key, tag, headers, body, trace_id, producer, attempt, stored_at"
+WARM_UP = 100_000  # rows of each queue, at most
+WAYS = ("plain", "bytes", "catmq", "jdbc", "memory")
 TARGET = 0.70  # of a plain scan
-Read = Callable[[], object]
+Read = Callable[[int], object]  # of so many rows
 
 
 def fill(setting: Setting, rows: int) -> None:
-    """So many rows in all, as sends would have left them."""
+    """So many rows in all, as sends would have left them; two queues at once."""
     each = rows // len(setting.queues)
-    for queue in setting.queues:
-        width = max(each // 50, 100_000)
-        ends = range(width, each + 4 * width, width)
-        parts = ", ".join(f"PARTITION below_{end} VALUES LESS THAN ({end})" for end in ends)
-        account = setting.database
-        bench.execute(account, f"ALTER TABLE message_{queue} PARTITION BY RANGE (msg_offset) ({parts})")
-        for first in range(0, each, STEP):
-            values = (
-                f"seq, CONCAT('key-', seq % 1000), 'tag', '{{\"a\": \"b\"}}', "
-                f"REPEAT(CHAR(97 + seq % 26), {BODY_BYTES}), 'trace', 'bench', UTC_TIMESTAMP(3)"
-            )
-            columns = "msg_offset, msg_key, tag, headers, body, trace_id, producer, stored_at"
-            source = f"seq_{first}_to_{min(first + STEP, each) - 1}"
-            bench.execute(account, f"INSERT INTO message_{queue} ({columns}) SELECT {values} FROM {source}")
-        bench.execute(account, f"UPDATE queue_head SET head = {each} WHERE queue_id = {queue}")
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda queue: fill_queue(setting.database, queue, each), setting.queues))
+
+
+def fill_queue(account: dict[str, Any], queue: int, each: int) -> None:
+    """So many rows of a queue."""
+    width = max(each // 50, 100_000)
+    parts = ", ".join(
+        f"PARTITION below_{end} VALUES LESS THAN ({end})" for end in range(width, each + 4 * width, width)
+    )
+    bench.execute(account, f"ALTER TABLE message_{queue} PARTITION BY RANGE (msg_offset) ({parts})")
+    columns = "msg_offset, msg_key, tag, headers, body, trace_id, producer, stored_at"
+    values = (
+        f"seq, CONCAT('key-', seq % 1000), 'tag', '{{\"a\": \"b\"}}', "
+        f"REPEAT(CHAR(97 + seq % 26), {BODY_BYTES}), 'trace', 'bench', UTC_TIMESTAMP(3)"
+    )
+    for first in range(0, each, STEP):
+        source = f"seq_{first}_to_{min(first + STEP, each) - 1}"
+        bench.execute(account, f"INSERT INTO message_{queue} ({columns}) SELECT {values} FROM {source}")
+    bench.execute(account, f"UPDATE queue_head SET head = {each} WHERE queue_id = {queue}")
 
 
 def scan(account: dict[str, Any], queues: Sequence[int], each: int) -> None:
@@ -73,14 +88,14 @@ def scan(account: dict[str, Any], queues: Sequence[int], each: int) -> None:
                 pass
 
 
-def plain(setting: Setting, rows: int, processes: int) -> Read:
-    """A scan by so many processes, which are started before the clock."""
+def plain(setting: Setting, processes: int, **options: object) -> Read:
+    """A scan by so many processes."""
 
-    def read() -> None:
+    def read(rows: int) -> None:
+        account, each = {**setting.database, **options}, rows // len(setting.queues)
         work = [
             multiprocessing.get_context("fork").Process(
-                target=scan,
-                args=(setting.database, setting.queues[number::processes], rows // len(setting.queues)),
+                target=scan, args=(account, setting.queues[number::processes], each)
             )
             for number in range(processes)
         ]
@@ -92,29 +107,45 @@ def plain(setting: Setting, rows: int, processes: int) -> Read:
     return read
 
 
+def into_nothing(frame: Any) -> None:
+    """Has Spark make every column of every row."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
 def by_source(spark: Any, setting: Setting) -> Read:
     """A read by the data source."""
 
-    def read() -> None:
-        frame = spark.read.format("catmq").option("topic", setting.topic).load()
-        frame.write.format("noop").mode("overwrite").save()
+    def read(rows: int) -> None:
+        ends = json.dumps({queue: rows // len(setting.queues) for queue in setting.queues})
+        options = {"topic": setting.topic, "endingOffsets": ends}
+        into_nothing(spark.read.format("catmq").options(**options).load())
 
     return read
 
 
-def by_jdbc(spark: Any, setting: Setting, rows: int) -> Read:
-    """A read by JDBC, in as many partitions."""
-    account, each = setting.database, rows // len(setting.queues)
-    names = COLUMNS.split(", CAST")[0] + ", stored_at"
+def from_memory(spark: Any) -> Read:
+    """A read of as many rows that nobody has to fetch."""
+    spark.dataSource.register(Memory)
 
-    def read() -> None:
+    def read(rows: int) -> None:
+        into_nothing(spark.read.format("memory").option("rows", rows).load())
+
+    return read
+
+
+def by_jdbc(spark: Any, setting: Setting) -> Read:
+    """A read by JDBC, in as many partitions."""
+    account = setting.database
+
+    def read(rows: int) -> None:
+        each = rows // len(setting.queues)
         frames = [
             spark.read.format("jdbc")
             .option("url", f"jdbc:mysql://{account['host']}:{account['port']}/{account['database']}")
             .option("driver", "org.mariadb.jdbc.Driver")
             .option("user", account["user"])
             .option("password", account["password"])
-            .option("dbtable", f"(SELECT {names} FROM message_{queue}) m")
+            .option("dbtable", f"(SELECT {COLUMNS} FROM message_{queue} WHERE msg_offset < {each}) m")
             .option("partitionColumn", "msg_offset")
             .option("lowerBound", 0)
             .option("upperBound", each)
@@ -126,107 +157,103 @@ def by_jdbc(spark: Any, setting: Setting, rows: int) -> Read:
         whole = frames[0]
         for one in frames[1:]:
             whole = whole.unionAll(one)
-        whole.write.format("noop").mode("overwrite").save()
+        into_nothing(whole)
 
     return read
 
 
-@contextmanager
-def highest_memory() -> Iterator[dict[str, float]]:
-    """Measures while the block runs: MB of Java and of Python below this process, at their highest."""
-    found = {"java": 0.0, "python": 0.0}
-    over = threading.Event()
+@dataclass
+class Way:
+    """One way to read: what its rounds gave."""
 
-    def look() -> None:
-        while not over.wait(0.3):
-            now = {"java": 0.0, "python": 0.0}
-            for pid in descendants(os.getpid()):
-                name, size = resident_mb(pid)
-                if name in now:
-                    now[name] += size
-            for name, size in now.items():
-                found[name] = max(found[name], size)
+    read: Read
+    rates: list[float] = field(default_factory=list)  # rows/s
+    cpu: list[dict[str, float]] = field(default_factory=list)  # µs a row
+    memory_mb: dict[str, float] = field(default_factory=dict)
 
-    watcher = threading.Thread(target=look)
-    watcher.start()
-    try:
-        yield found
-    finally:
-        over.set()
-        watcher.join()
+    def round(self, rows: int, database: int) -> None:
+        """Reads so many rows."""
+        before, begun = cpu_s(database), time.monotonic()
+        with highest_memory() as memory:
+            self.read(rows)
+        seconds, after = time.monotonic() - begun, cpu_s(database)
+        self.rates.append(rows / seconds)
+        self.cpu.append({name: (after[name] - before[name]) / rows * 1e6 for name in before})
+        self.memory_mb = {name: max(size, self.memory_mb.get(name, 0)) for name, size in memory.items()}
 
+    def ratios(self, other: Way) -> list[float]:
+        """Of another's rate, round by round."""
+        return [mine / its for mine, its in zip(self.rates, other.rates, strict=True)]
 
-def descendants(pid: int) -> list[int]:
-    """The processes below one."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    found = [pid]
-    for one in found:
-        found += [child for child, parent in parents.items() if parent == one]
-    return found[1:]
+    def figures(self) -> dict[str, Any]:
+        """For machines."""
+        return {"rates": self.rates, "cpu_us": self.cpu, "memory_mb": self.memory_mb}
 
 
-def resident_mb(pid: int) -> tuple[str, float]:
-    """(java, python or another name, MB that only this process holds)."""
-    try:
-        name = Path(f"/proc/{pid}/comm").read_text().strip()
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return "", 0.0
-    kilobytes = sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-    return "python" if name.startswith("python") else name, kilobytes / 1024
+@dataclass
+class Found:
+    """What was measured on so many cores."""
+
+    cores: int
+    ways: dict[str, Way]
+    tenth_mb: dict[str, float]  # memory of catmq with a tenth of the rows
 
 
-def timed(read: Read) -> float:
-    """Seconds."""
-    begun = time.monotonic()
-    read()
-    return time.monotonic() - begun
-
-
-def measure(setting: Setting, rows: int, cores: int, rounds: int) -> dict[str, Any]:
-    """Rows a second of each way, round by round, on so many cores."""
+def measure(setting: Setting, rows: int, cores: int, *, rounds: int, names: Sequence[str]) -> Found:
+    """Each way, round by round, on so many cores."""
     from spark_tasks import sessions
 
     conf = {"spark.jars": str(DRIVER)} if DRIVER.exists() else {}
     spark = sessions.start("bench", master=f"local[{cores}]", memory="1g", conf=conf)
-    ways = {"plain": plain(setting, rows, cores), "catmq": by_source(spark, setting)}
-    if DRIVER.exists():
-        ways["jdbc"] = by_jdbc(spark, setting, rows)
-    for name, read in ways.items():
-        print(f"  {cores} cores: warming up {name}", file=sys.stderr)
-        read()
-    rates: dict[str, list[float]] = {name: [] for name in ways}
-    memory = {"java": 0.0, "python": 0.0}
-    for _ in range(rounds):
-        for name, read in ways.items():
-            with highest_memory() as found:
-                rates[name].append(rows / timed(read))
-            if name == "catmq":
-                memory = {kind: max(size, memory[kind]) for kind, size in found.items()}
-    spark.stop()
-    ratios = {
-        name: [mine / scan for mine, scan in zip(rates[name], rates["plain"], strict=True)] for name in rates
+    reads = {
+        "plain": plain(setting, cores),
+        "bytes": plain(setting, cores, conv={}, use_unicode=False, charset="utf8mb4"),
+        "catmq": by_source(spark, setting),
+        "memory": from_memory(spark),
     }
-    return {"cores": cores, "rates": rates, "ratios": ratios, "memory_mb": memory}
+    if DRIVER.exists():
+        reads["jdbc"] = by_jdbc(spark, setting)
+    ways = {name: Way(reads[name]) for name in names if name in reads}
+    for name, way in ways.items():
+        print(f"  {cores} cores: warming up {name}", file=sys.stderr)
+        way.read(min(rows, WARM_UP * len(setting.queues)))
+    with highest_memory() as tenth:
+        reads["catmq"](rows // 10)
+    database = pid_of(setting.database)
+    for number in range(rounds):
+        for name, way in ways.items():
+            way.round(rows, database)
+            print(f"  {cores} cores, round {number + 1}: {name} {way.rates[-1]:,.0f}", file=sys.stderr)
+    spark.stop()
+    return Found(cores, ways, tenth)
 
 
-def table(found: Sequence[dict[str, Any]]) -> Iterator[str]:
+def pid_of(account: dict[str, Any]) -> int:
+    """The process of the database server."""
+    with bench.connect(account).cursor() as cursor:
+        cursor.execute("SELECT @@pid_file")
+        return int(Path(cursor.fetchone()[0]).read_text())
+
+
+def table(found: Sequence[Found]) -> Iterator[str]:
     """The result, for people."""
-    yield "| cores | way | rows/s, median | of a plain scan, median (lowest) | memory, MB: Java / Python |"
-    yield "|---|---|---|---|---|"
+    yield (
+        "| cores | way | rows/s, median | of a plain scan, median (lowest) "
+        "| CPU, µs a row: MariaDB / Python / Java | memory, MB: Java / Python | with a tenth of the rows |"
+    )
+    yield "|---|---|---|---|---|---|---|"
     for one in found:
-        for name, rates in one["rates"].items():
-            ratios = one["ratios"][name]
-            memory = f"{one['memory_mb']['java']:.0f} / {one['memory_mb']['python']:.0f}"
+        for name, way in one.ways.items():
+            ratios = way.ratios(one.ways["plain"])
+            cpu = " / ".join(
+                f"{statistics.median(each[part] for each in way.cpu):.2f}"
+                for part in ("database", "python", "java")
+            )
+            memory = [f"{size['java']:.0f} / {size['python']:.0f}" for size in (way.memory_mb, one.tenth_mb)]
             yield (
-                f"| {one['cores']} | {name} | {statistics.median(rates):,.0f} | "
-                f"{statistics.median(ratios):.2f} ({min(ratios):.2f}) | {memory if name == 'catmq' else ''} |"
+                f"| {one.cores} | {name} | {statistics.median(way.rates):,.0f} | "
+                f"{statistics.median(ratios):.2f} ({min(ratios):.2f}) | {cpu} | "
+                f"{' | '.join(memory if name == 'catmq' else ['', ''])} |"
             )
 
 
@@ -236,8 +263,12 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the topic (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", type=int, nargs="+", default=[1, 2])
+    parser.add_argument(
+        "--ways", nargs="+", choices=WAYS, default=WAYS, help="plain and catmq are always read"
+    )
     parser.add_argument("--json", type=Path, help="write the figures to this file, too")
     chosen = parser.parse_args()
+    names = [name for name in WAYS if name in {*chosen.ways, "plain", "catmq"}]
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="catmq-bench-")))
         url = stack.enter_context(bench.mariadb(home / "mariadb"))
@@ -250,12 +281,22 @@ def main() -> int:
         )
         print(f"filling {chosen.rows:,} rows", file=sys.stderr)
         fill(setting, chosen.rows)
-        found = [measure(setting, chosen.rows, cores, chosen.rounds) for cores in chosen.cores]
+        found = [
+            measure(setting, chosen.rows, cores, rounds=chosen.rounds, names=names) for cores in chosen.cores
+        ]
     print("\n".join(table(found)))
     if chosen.json:
-        result = {"machine": machine(), "rows": chosen.rows, "results": found}
+        results = [
+            {
+                "cores": one.cores,
+                "tenth_mb": one.tenth_mb,
+                **{name: way.figures() for name, way in one.ways.items()},
+            }
+            for one in found
+        ]
+        result = {"machine": machine(), "rows": chosen.rows, "results": results}
         chosen.json.write_text(json.dumps(result, indent=1))
-    worst = min(statistics.median(one["ratios"]["catmq"]) for one in found)
+    worst = min(statistics.median(one.ways["catmq"].ratios(one.ways["plain"])) for one in found)
     return 0 if worst >= TARGET else 1
 
 

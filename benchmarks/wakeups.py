@@ -1,15 +1,17 @@
 """`script/bench wakeups`: how soon waiting consumers hear of a message, and what waiting costs the database.
 
-Starts a private MariaDB for one node and a whole server with metadata of its own, lets many consumers wait
-for quiet topics and a few for all queues of others, counts what the node is asked meanwhile, then sends
-single messages in two ways: through the broker, and from this process straight into the node, as another
-broker does. Timed is from the moment that the sender knows of its commit until the consumer has the answer.
-With `--workers 1` whoever waits and whoever stores are in one process.
+Starts a private MariaDB for one node and a whole server with metadata of its own. Consumers, each the only
+one of its group, own queues: many of them those of a quiet topic, a few all of others. What the node is
+asked is counted twice, before they poll and while all of them wait. Then single messages are sent in three
+ways: through the process of the broker in which their consumer waits, through another process of it, and
+from this process straight into the node, as another broker does. Timed is from the moment that the sender
+knows of its commit until the consumer has the answer.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import subprocess
@@ -18,44 +20,84 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks import bench
-from benchmarks.figures import LATENCY_HEADS, Latencies
+from benchmarks.figures import LATENCY_HEADS, Latencies, plain
+from benchmarks.figures import machine as machine_facts
 from benchmarks.gauges import Machine
 from catmq_client.admin import Admin
 from catmq_client.errors import CatmqError
-from catmq_client.transport import HttpTransport, api_path
+from catmq_client.transport import HttpTransport, api_path, request_until
 from tests.support.waiting import until
 
 NODE = "waited"
 WAIT_MS = 30_000
-SESSION_MS = 300_000  # nobody sends heartbeats
+SESSION_MS = 300_000
+BEAT_S, HEARTS = 60.0, 4  # heartbeats of all consumers, by so many threads
+READY_S = 60.0
 MOST_QUEUES = 50  # of one topic: it is made within a request's time limit on a slow machine, too
 PAUSE_S = (0.05, 0.15)  # between two sends, at random
+SETTLE_S = 10.0  # after something changed, until it is counted what the node is asked
+OPENED = 64  # connections, at most, to find one to each worker
+SELECTS_TARGET = 25.0  # a second, for each worker, of 200 waiting consumers
+SAME, OTHER, FOREIGN = "same process", "other process of the broker", "other broker"
+LIMITS_MS = {SAME: 20.0, OTHER: 60.0, FOREIGN: 60.0}
 Place = tuple[int, int]  # queue, offset
+Store = Callable[[str, int], Place]  # stores a message in a queue of a topic
+
+
+class Patient:
+    """A transport that repeats what a busy server asks to be repeated; for making things ready."""
+
+    def __init__(self, transport: HttpTransport) -> None:
+        self._transport = transport
+
+    def request(self, method: str, path: str, **given: Any) -> dict[str, Any]:
+        """See Transport."""
+        return request_until(self._transport, method, path, within_s=READY_S, **given)
+
+
+class Line:
+    """One kept connection to the broker, and the worker process at its other end."""
+
+    def __init__(self, machine: Machine, url: str, api_key: str) -> None:
+        self._machine, self._port = machine, urlsplit(url).port or 80
+        self.transport = HttpTransport(url, api_key=api_key, max_connections=1, discover=False)
+        before = machine.clients(self._port)
+        self.transport.request("GET", "/api/v1")
+        fresh = {pid: sockets - before[pid] for pid, sockets in machine.clients(self._port).items()}
+        ((self.worker, (self._socket,)),) = [(pid, sockets) for pid, sockets in fresh.items() if sockets]
+
+    def is_kept(self) -> bool:
+        """Whether it is still the same connection."""
+        return self._socket in self._machine.clients(self._port)[self.worker]
 
 
 class Waiter:
     """The only member of a group, with one poll after the other."""
 
-    def __init__(self, admin: Admin, transport: HttpTransport, topic: str) -> None:
-        self._transport = transport
+    def __init__(self, admin: Admin, line: Line, topic: str) -> None:
+        self._transport = line.transport
+        self.topic, self.line = topic, line
         self.arrived: dict[Place, float] = {}
         group = f"g-{uuid.uuid4()}"
         admin.create_group(group, session_timeout_ms=SESSION_MS)
         admin.subscribe(group, topic)
         me = {"name": "one", "incarnation": str(uuid.uuid4())}
-        joined = transport.request("POST", api_path("groups", group, "consumers"), body=me)
+        ready = Patient(line.transport)
+        joined = ready.request("POST", api_path("groups", group, "consumers"), body=me)
         self._path = ("consumers", str(joined["consumer_id"]))
-        given = until(self._assigned, limit_s=60)
+        given = until(lambda: self._assigned(ready), limit_s=READY_S, every_s=0.2)
         self._generation = given["generation"]
-        claims = [{"queue": one["queue"], "epoch": one["epoch"]} for one in given["assigned"]]
-        acquired = self._post("acquire", {"queues": claims})["queues"]
+        claims = self._claims = [{"queue": one["queue"], "epoch": one["epoch"]} for one in given["assigned"]]
+        acquired = ready.request("POST", api_path(*self._path, "acquire"), body={"queues": claims})["queues"]
         offsets = {one["queue"]: one["offset"] for one in acquired}
         self._positions = {one["queue"]: {**one, "offset": offsets[one["queue"]]} for one in claims}
 
@@ -64,7 +106,10 @@ class Waiter:
         while not stopping.is_set():
             asked = {"generation": self._generation, "queues": list(self._positions.values())}
             try:
-                answer = self._post("pull", {**asked, "wait_ms": WAIT_MS})
+                body = {**asked, "wait_ms": WAIT_MS}
+                answer = self._transport.request(
+                    "POST", api_path(*self._path, "pull"), body=body, timeout_s=60.0
+                )
             except CatmqError:
                 if stopping.is_set():
                     return  # the server is gone
@@ -75,12 +120,15 @@ class Waiter:
                     self.arrived[queue["queue"], offset] = now
                 self._positions[queue["queue"]]["offset"] = queue["next_offset"]
 
-    def _assigned(self) -> dict[str, Any]:
-        given = self._post("heartbeat", {"generation": 0, "owned": []})
-        return given if given["assigned"] else {}
+    def beat(self, transport: HttpTransport) -> None:
+        """Says that it lives, on another connection than that of its poll."""
+        said = {"generation": self._generation, "owned": self._claims}
+        transport.request("POST", api_path(*self._path, "heartbeat"), body=said)
 
-    def _post(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        return self._transport.request("POST", api_path(*self._path, verb), body=body, timeout_s=60.0)
+    def _assigned(self, ready: Patient) -> dict[str, Any]:
+        nothing: dict[str, Any] = {"generation": 0, "owned": []}
+        given = ready.request("POST", api_path(*self._path, "heartbeat"), body=nothing)
+        return given if given["assigned"] else {}
 
 
 @contextmanager
@@ -103,7 +151,7 @@ def server() -> Iterator[tuple[dict[str, str], Machine]]:
         yield credentials, Machine(master, pid, connection)
 
 
-def another_broker() -> Callable[[str, int], Place]:
+def another_broker() -> Store:
     """Stores a message without the broker's knowledge, as another one does."""
     import django
 
@@ -122,11 +170,12 @@ def another_broker() -> Callable[[str, int], Place]:
     return store
 
 
-def through(transport: HttpTransport) -> Callable[[str, int], Place]:
-    """Sends a message through the broker."""
+def through(line_of: Mapping[str, Line]) -> Store:
+    """Sends a message through the broker, on the topic's line."""
 
     def send(topic: str, queue: int) -> Place:
         body = {"messages": [{"body_bytes": b"x" * 200, "queue": queue}]}
+        transport = line_of[topic].transport
         (result,) = transport.request("POST", api_path("topics", topic, "messages"), body=body)["results"]
         return result["queue"], result["offset"]
 
@@ -134,10 +183,7 @@ def through(transport: HttpTransport) -> Callable[[str, int], Place]:
 
 
 def timed(
-    store: Callable[[str, int], Place],
-    queues: Sequence[tuple[str, int]],
-    waiters: Sequence[Waiter],
-    count: int,
+    store: Store, queues: Sequence[tuple[str, int]], waiters: Sequence[Waiter], count: int
 ) -> Latencies:
     """Stores so many messages one after the other; how long after that each was there."""
     stored: dict[Place, float] = {}
@@ -150,46 +196,136 @@ def timed(
     return Latencies.of([max(0.0, arrived[place] - at) for place, at in stored.items()])
 
 
-def main() -> int:
-    """Runs the benchmark."""
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How messages come in, and those of which topics."""
+
+    name: str
+    store: Store
+    topics: Collection[str]
+
+
+class Lab:
+    """A server with consumers."""
+
+    def __init__(self, machine: Machine, url: str, api_key: str) -> None:
+        self.machine = machine
+        self._broker = (machine, url, api_key)
+        self.admin = Admin(Patient(HttpTransport(url, api_key=api_key, discover=False)))
+        self.queues: list[tuple[str, int]] = []
+
+    def line(self) -> Line:
+        """A new connection."""
+        return Line(*self._broker)
+
+    def make_queues(self, count: int) -> None:
+        """Makes topics with so many queues in all."""
+        for first in range(0, count, MOST_QUEUES):
+            name = f"busy-{first}"
+            made = self.admin.create_topic(name, queues=min(MOST_QUEUES, count - first), node=NODE)
+            self.queues += [(name, one["queue"]) for one in made["queues"]]
+
+    def join(self, topics: Sequence[str]) -> list[Waiter]:
+        """A consumer for each of the topics; several join at once."""
+        lines = [self.line() for _ in topics]
+        with ThreadPoolExecutor(HEARTS) as joining:
+            return list(joining.map(lambda line, topic: Waiter(self.admin, line, topic), lines, topics))
+
+    def begin(self, waiters: Sequence[Waiter], stopping: threading.Event) -> None:
+        """Lets all of them poll, and sends their heartbeats, until it is stopped."""
+        _, url, api_key = self._broker
+        transport = HttpTransport(url, api_key=api_key, max_connections=HEARTS, discover=False)
+
+        def beat() -> None:
+            with ThreadPoolExecutor(HEARTS) as hearts:
+                while not stopping.wait(BEAT_S):
+                    hearts.map(lambda one: one.beat(transport), waiters)
+
+        for one in waiters:
+            threading.Thread(target=one.wait, args=(stopping,), daemon=True).start()
+        threading.Thread(target=beat, daemon=True).start()
+
+    def ways(self, waiters: Sequence[Waiter]) -> Iterator[Way]:
+        """All ways in; with one worker there is no other process of the broker."""
+        lines: dict[int, Line] = {}
+        workers = set(self.machine.workers())
+        for _ in range(OPENED):
+            line = self.line()
+            lines.setdefault(line.worker, line)
+            if lines.keys() == workers:
+                break
+        where = {one.topic: one.line.worker for one in waiters if one.line.is_kept()}
+        same = {topic: lines[worker] for topic, worker in where.items() if worker in lines}
+        other = {topic: lines[pid] for topic, worker in where.items() for pid in lines if pid != worker}
+        if same:
+            yield Way(SAME, through(same), same)
+        if other:
+            yield Way(OTHER, through(other), other)
+        yield Way(FOREIGN, another_broker(), {one.topic for one in waiters})
+
+    def heard(self, waiters: Sequence[Waiter], sends: int) -> Iterator[tuple[str, Latencies]]:
+        """Each way, and how soon its messages were there; says it."""
+        for way in self.ways(waiters):
+            queues = [place for place in self.queues if place[0] in way.topics]
+            found = timed(way.store, queues, waiters, sends)
+            print(f"{way.name:34}{found}{LIMITS_MS[way.name]:10.0f}", flush=True)
+            yield way.name, found
+
+    def asked(self, seconds: float, what: str) -> float:
+        """SELECTs a second that the node is asked during that time, after it has settled; says it."""
+        time.sleep(SETTLE_S)
+        before = self.machine.sample()
+        time.sleep(seconds)
+        rates = self.machine.sample().since(before)
+        for name, rate in rates.items():
+            print(f"{what}: {name} {rate:.1f}", flush=True)
+        return rates["Com_select a second"]
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(prog="script/bench wakeups", description=__doc__)
     parser.add_argument("--workers", type=int, default=2, help="of the broker (default 2)")
     parser.add_argument("--waiters", type=int, default=200, help="consumers of quiet topics (default 200)")
     parser.add_argument("--heads", type=int, default=2000, help="queues that are waited for (default 2000)")
-    parser.add_argument("--seconds", type=float, default=30.0, help="of the quiet (default 30)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each count (default 60)")
     parser.add_argument("--sends", type=int, default=300, help="of each kind (default 300)")
-    chosen = parser.parse_args()
+    parser.add_argument("--json", type=Path, metavar="FILE", help="writes the figures there too")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Runs the benchmark; 1 if the waiting is too dear, or the median of a way above its limit."""
+    chosen = arguments()
     os.environ["CATMQ_WORKERS"] = str(chosen.workers)
+    facts = machine_facts()
     with server() as (credentials, machine):
-        url, key = credentials["CATMQ_URL"], credentials["CATMQ_API_KEY"]
-        transport = HttpTransport(url, api_key=key, max_connections=2 * chosen.waiters, discover=False)
-        admin = Admin(transport)
-        admin.create_topic("quiet", queues=4, node=NODE)
-        queues: list[tuple[str, int]] = []
-        for first in range(0, chosen.heads, MOST_QUEUES):
-            name = f"busy-{first}"
-            made = admin.create_topic(name, queues=min(MOST_QUEUES, chosen.heads - first), node=NODE)
-            queues += [(name, one["queue"]) for one in made["queues"]]
-        listening = [Waiter(admin, transport, topic) for topic in sorted({topic for topic, _ in queues})]
-        quiet = [Waiter(admin, transport, "quiet") for _ in range(chosen.waiters)]
+        lab = Lab(machine, credentials["CATMQ_URL"], credentials["CATMQ_API_KEY"])
+        lab.admin.create_topic("quiet", queues=4, node=NODE)
+        lab.make_queues(chosen.heads)
+        topics = sorted({topic for topic, _ in lab.queues})
+        waiters = lab.join([*topics, *["quiet"] * chosen.waiters])
+        listening = waiters[: len(topics)]
+        idle = lab.asked(chosen.seconds, "nobody waits")
         stopping = threading.Event()
-        for one in (*listening, *quiet):
-            threading.Thread(target=one.wait, args=(stopping,), daemon=True).start()
-        time.sleep(3)  # until all of them wait
-        before = machine.sample()
-        time.sleep(chosen.seconds)
-        for name, rate in machine.sample().since(before).items():
-            print(
-                f"{chosen.waiters + len(listening)} waiting for {chosen.heads + 4} queues: {name} {rate:.1f}"
-            )
-        print(f"{'hears of it':34}{LATENCY_HEADS}")
-        for kind, store in (
-            ("sent through its broker", through(transport)),
-            ("stored by another", another_broker()),
-        ):
-            print(f"{kind:34}{timed(store, queues, listening, chosen.sends)}", flush=True)
+        lab.begin(waiters, stopping)
+        count = f"{len(waiters)} wait for {chosen.heads + 4} queues"
+        cost = (lab.asked(chosen.seconds, count) - idle) / chosen.workers
+        print(
+            f"waiting costs {cost:.1f} SELECTs a second for each worker (target below {SELECTS_TARGET:.0f})"
+        )
+        print(f"{'hears of what came through':34}{LATENCY_HEADS}{'target':>10}")
+        told = dict(lab.heard(listening, chosen.sends))
         stopping.set()
-    return 0
+    missed = ["the cost of waiting"] if cost >= SELECTS_TARGET else []
+    missed += [name for name, found in told.items() if found.p50 > LIMITS_MS[name]]
+    if chosen.json:
+        figures = {"machine": facts, "selects_idle": idle, "selects_per_worker": cost, "ways": plain(told)}
+        chosen.json.write_text(json.dumps(figures, indent=1))
+    print(f"load average {facts['load']} before, {machine_facts()['load']} after")
+    if missed:
+        print(f"missed: {', '.join(missed)}")
+    return int(bool(missed))
 
 
 if __name__ == "__main__":

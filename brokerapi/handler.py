@@ -1,36 +1,47 @@
-"""The WSGI side of the API: Django without middleware.
+"""The WSGI side of the API: Django's requests, URLs and answers, without its way through middleware.
 
-Sessions, CSRF tokens, messages and frames are for people with browsers. A program has a key in a
-header, and the middleware it does not need costs a third of the framework's share of a send.
+Sessions, CSRF tokens, messages and frames are for people with browsers. A program has a key in a header, and
+what it does not need costs more than its authentication, its limits and its metrics together: see
+docs/decisions/short-way-of-requests.md.
 """
 
 from __future__ import annotations
 
-from django.core.handlers.exception import convert_exception_to_response
-from django.core.handlers.wsgi import WSGIHandler
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from django.core.handlers.exception import response_for_exception
+from django.core.handlers.wsgi import WSGIRequest
+from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.template.response import SimpleTemplateResponse
+from django.urls import ResolverMatch, get_resolver
 
 from brokerapi import errors
 from metadata.gate import gate
 from metadata.turnstile import turnstile
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
 
 # Who joins can wait better than those who are members: above so many requests that wait for their turn a
 # registration is refused, before it takes a thread from them.
 MOST_WAITING = 100
 JOINING = "/consumers"
 PATHS = ("/api", "/livez", "/readyz", "/metrics")
+MOST_KNOWN_PATHS = 4096  # topics and consumers of a busy broker
 
 
-class ApiHandler(WSGIHandler):
+class ApiHandler:
     """Answers what lies under PATHS."""
 
-    def load_middleware(self, is_async: bool = False) -> None:
-        """Puts the views right behind Django's last resort for errors."""
-        self._view_middleware: list[object] = []
-        self._template_response_middleware: list[object] = []
-        self._exception_middleware: list[object] = []
-        self._middleware_chain = convert_exception_to_response(self._get_response)  # type: ignore[attr-defined]
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """The answer to a request."""
+        response = self.get_response(WSGIRequest(environ))
+        start_response(f"{response.status_code} {response.reason_phrase}", list(response.items()))
+        return response if response.streaming else (response.content,)  # type: ignore[attr-defined, return-value]
 
     def get_response(self, request: HttpRequest) -> HttpResponseBase:
         """The answer, with its length: without one a server would have to send it in chunks."""
@@ -39,7 +50,30 @@ class ApiHandler(WSGIHandler):
         else:
             # A heartbeat that is late costs a member its queues, and others the work of taking over.
             with turnstile.passage(first=request.path.endswith("/heartbeat")):
-                response = super().get_response(request)
+                response = _answer(request)
         if isinstance(response, HttpResponse) and "Content-Length" not in response:
             response["Content-Length"] = str(len(response.content))
         return response
+
+
+def _answer(request: HttpRequest) -> HttpResponseBase:
+    """What the view of the URL answers; connections to the metadata go back before it is written."""
+    try:
+        match = request.resolver_match = _resolved(request.path_info)
+        response: HttpResponseBase = match.func(request, **match.kwargs)
+        if isinstance(response, SimpleTemplateResponse):
+            response.render()
+        return response
+    except Exception as error:  # noqa: BLE001 - endpoints answer theirs: Django logs and answers what is left
+        return response_for_exception(request, error)  # type: ignore[arg-type]
+    finally:
+        close_old_connections()
+
+
+@lru_cache(MOST_KNOWN_PATHS)
+def _resolved(path: str) -> ResolverMatch:
+    """The view of a path. The same few come all the time: looked up anew each would cost more than its key.
+
+    Raises Resolver404, which is not remembered.
+    """
+    return get_resolver().resolve(path)

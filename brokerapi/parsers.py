@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -30,10 +31,15 @@ _MISSING = re.compile(r"^Object missing required field `(.*)`$")
 
 
 class Body(Generic[T]):
-    """What an endpoint reads: the struct of its JSON and, if it differs, of its MessagePack."""
+    """What an endpoint reads: the struct of its JSON and, if it differs, of its MessagePack.
 
-    def __init__(self, json: type[T], msgpack: type[T] | None = None) -> None:
+    `usual` is a struct for most of what comes in MessagePack: tried first, and whatever is not like it is
+    read as `msgpack`, which alone says what is wrong.
+    """
+
+    def __init__(self, json: type[T], msgpack: type[T] | None = None, usual: type[T] | None = None) -> None:
         self.json = json
+        self._usual = None if usual is None else msgspec.msgpack.Decoder(usual).decode
         self._decode: dict[str, Callable[[bytes], T]] = {
             formats.JSON.name: msgspec.json.Decoder(json).decode,
             formats.MSGPACK.name: msgspec.msgpack.Decoder(msgpack or json).decode,
@@ -45,6 +51,9 @@ class Body(Generic[T]):
         data = read_bytes(request)
         if not data:
             raise Malformed(f"The request has no body: send {kind.media_type}.")
+        if self._usual is not None and kind.name == formats.MSGPACK.name:
+            with suppress(msgspec.DecodeError):
+                return self._usual(data)
         return _decoded(self._decode[kind.name], data, kind)
 
 

@@ -143,7 +143,9 @@ def forget_instances() -> int:
 def record_lag() -> int:
     """Records how far every subscription is behind, for lists and charts."""
     snapshot.refresh()
-    return lag.record()
+    count = lag.record()
+    series.sum_lag()
+    return count
 
 
 def roll_up() -> int:

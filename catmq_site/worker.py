@@ -15,8 +15,11 @@ import struct
 import time
 from typing import Any
 
+from gunicorn import util
+from gunicorn.http import wsgi
 from gunicorn.http.errors import NoMoreData
 from gunicorn.http.unreader import SocketUnreader
+from gunicorn.http.wsgi import Response
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
 from catmq_site import master
@@ -77,6 +80,44 @@ class Connection(TConn):  # type: ignore[misc]
             super().close(graceful)
 
 
+class Answer(Response):  # type: ignore[misc]
+    """An answer whose head leaves in one piece with the beginning of its body.
+
+    Another write, and the client that wakes up for it, would cost as much as reading the request.
+    """
+
+    head = b""
+
+    def send_headers(self) -> None:
+        """Makes the head, once."""
+        if not self.headers_sent:
+            lines = [
+                *self.default_headers(),
+                *(f"{name}: {value}\r\n" for name, value in self.headers),
+                "\r\n",
+            ]
+            self.head = "".join(lines).encode("latin-1")
+            self.headers_sent = True
+
+    def _emit_body(self, data: bytes) -> None:
+        if self.chunked:
+            self._flush()
+            super()._emit_body(data)
+        else:
+            self._flush(data)
+
+    def _flush(self, data: bytes = b"") -> None:
+        head, self.head = self.head, b""
+        if head or data:
+            self.sock.sendall(head + data)
+
+    def close(self) -> None:
+        """Ends the answer, also one without a body."""
+        self.send_headers()
+        self._flush()
+        super().close()
+
+
 class Worker(ThreadWorker):  # type: ignore[misc]
     """The worker class of gunicorn_conf.py."""
 
@@ -123,6 +164,38 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         if kept is False:
             conn.close(graceful=True)
         return kept
+
+    def handle_request(self, req: Any, conn: Connection) -> bool:
+        """Has a request answered; whether the connection may be kept. gunicorn's own also calls hooks, and
+        writes a log of accesses, that this broker does not have."""
+        answer, environ = wsgi.create(
+            req, conn.sock, conn.client, conn.server, self.cfg, response_class=Answer
+        )
+        environ["wsgi.multithread"] = True
+        if not self.alive or len(self.keepalived_conns) >= self.max_keepalived:
+            answer.force_close()
+        try:
+            self._respond(answer, environ)
+        except OSError:
+            raise
+        except BaseException:
+            if not answer.headers_sent:
+                raise
+            # A second answer behind the beginning of this one would be read as part of it.
+            self.log.exception("An answer broke off")
+            util.close_graceful(conn.sock)
+            raise StopIteration from None
+        return not answer.should_close()
+
+    def _respond(self, answer: Answer, environ: dict[str, Any]) -> None:
+        pieces = self.wsgi(environ, answer.start_response)
+        try:
+            for piece in pieces:
+                answer.write(piece)
+            answer.close()
+        finally:
+            if hasattr(pieces, "close"):
+                pieces.close()
 
     def notify(self) -> None:
         """Tells the master that this worker lives, twice a second instead of at every event."""

@@ -1,8 +1,8 @@
 """Keeps a server busy with real input, so that every page of the console has something to show.
 
 Three topics; four groups: `billing` keeps up, `search-index` is slow, `mailer` fails for one message in
-twenty, most of which it takes when they come again, and `archive` is stopped. Ends with Ctrl-C, or after
---seconds.
+twenty, most of which it takes when they come again, and `archive` is stopped. One message in a hundred is
+sent for half a minute later. Ends with Ctrl-C, or after --seconds.
 
     script/demo                     against the server of var/
     script/demo --rate 500 --data /srv/catmq
@@ -37,6 +37,8 @@ GROUPS = {
 SLOW_S = 0.25  # a message, of search-index
 FAILS = 20  # mailer fails at first for one message in so many
 DIES = 200  # and always for one in so many
+WAITS = 100  # one message in so many is sent for later
+LATER_MS = 30_000
 RETRY = {"retries": 2, "retry_delays_s": [2, 5]}  # of mailer
 DOCS = (".md", ".txt", ".html")
 
@@ -147,9 +149,9 @@ def send(server: dict[str, Any], *, rate: float, seconds: float | None, stop: th
     with Producer(**server) as producer:
         for event in itertools.cycle(events()):
             for topic in topics_of(event["path"]):
-                producer.send_async(
-                    topic, json=event, key=event["path"], tag=event["path"].rpartition(".")[2][:20]
-                )
+                later_ms = LATER_MS if sent % WAITS == 0 else None
+                tag = event["path"].rpartition(".")[2][:20]
+                producer.send_async(topic, json=event, key=event["path"], tag=tag, delay_ms=later_ms)
                 sent += 1
             ahead_s = begun + sent / rate - time.monotonic()
             if (ahead_s > 0.02 and stop.wait(ahead_s)) or (seconds and time.monotonic() - begun > seconds):

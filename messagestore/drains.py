@@ -100,7 +100,8 @@ def unread(*, topic: TopicView, queues: Sequence[QueueView]) -> tuple[Unread, ..
 
 def _places(reading: Sequence[Reading], queues: Sequence[QueueView]) -> Places:
     """Where every reader stands, and nobody, for the bounds; nothing of a node that is away."""
-    readers = [(one.group, one.group_id, name) for one in reading for name in instances.readers(one.group_id)]
+    names = instances.readers_of([one.group_id for one in reading])
+    readers = [(one.group, one.group_id, name) for one in reading for name in names[one.group_id]]
     by_node: dict[int, list[int]] = {}
     for queue in queues:
         by_node.setdefault(queue.node_id, []).append(queue.queue)

@@ -117,29 +117,27 @@ def validate(messages: Sequence[NewMessage]) -> None:
     if len(messages) > config.max_messages:
         limit = config.max_messages
         raise TooLarge(f"messages: {len(messages)} in one request; at most {limit} are allowed.")
-    errors = [
-        error
-        for index, message in enumerate(messages)
-        if _may_be_wrong(message)
-        for error in _wrong(index, message)
-    ]
+    errors = [error for index in _closer_look(messages) for error in _wrong(index, messages[index])]
     if errors:
         over_body = any(error.field.endswith(".body") for error in errors)
         kind = TooLarge if over_body else Invalid
         raise kind(f"{errors[0].field}: {errors[0].message}", errors=errors)
 
 
-def _may_be_wrong(message: NewMessage) -> bool:
-    """Whether a message needs a closer look; most have only a body and a short key."""
-    return (
-        len(message.body) > config.max_body_bytes
-        or (message.key is not None and len(message.key) > config.max_key_chars)
-        or message.tag is not None
-        or message.trace_id is not None
-        or message.headers is not None
-        or message.delay_ms is not None
-        or message.deliver_at_ms is not None
-    )
+def _closer_look(messages: Sequence[NewMessage]) -> list[int]:
+    """The indexes of messages that need one; most have only a body and a short key."""
+    most_bytes, most_chars = config.max_body_bytes, config.max_key_chars
+    return [
+        index
+        for index, m in enumerate(messages)
+        if len(m.body) > most_bytes
+        or (m.key is not None and len(m.key) > most_chars)
+        or m.tag is not None
+        or m.trace_id is not None
+        or m.headers is not None
+        or m.delay_ms is not None
+        or m.deliver_at_ms is not None
+    ]
 
 
 def _wrong(index: int, message: NewMessage) -> list[FieldError]:
@@ -186,5 +184,7 @@ def digest(messages: Sequence[NewMessage]) -> bytes:
 
     It is taken from the parsed messages, so a retry in JSON of a batch first sent in MessagePack agrees.
     """
-    rows = [(m.body, m.key, m.tag, sorted((m.headers or {}).items()), m.trace_id) for m in messages]
+    rows = [
+        (m.body, m.key, m.tag, sorted(m.headers.items()) if m.headers else (), m.trace_id) for m in messages
+    ]
     return hashlib.sha256(msgspec.msgpack.encode(rows)).digest()[:16]

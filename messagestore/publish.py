@@ -114,13 +114,21 @@ class _Batch:
         """The batch cut by queue, in the order of each queue's first message."""
         anywhere = routing.candidates(self.id, self._readable())
         parts: dict[tuple[int, bool, bool], Part] = {}
+        named: dict[int | None, Part] = {}  # of messages without a delay that name their queue
         for index, message in enumerate(self.messages):
-            home, movable = self._home(index, message, anywhere[0])
             delayed = message.delay_ms is not None or message.deliver_at_ms is not None
+            known = None if delayed else named.get(message.queue)
+            if known is not None:
+                known.indexes.append(index)
+                continue
+            home, movable = self._home(index, message, anywhere[0])
             if (home, movable, delayed) not in parts:
                 queues = self._choices(home, anywhere) if movable else (home,)
                 parts[home, movable, delayed] = Part(queues, movable, delayed, [])
-            parts[home, movable, delayed].indexes.append(index)
+            part = parts[home, movable, delayed]
+            part.indexes.append(index)
+            if message.queue is not None and not delayed:
+                named[message.queue] = part
         return list(parts.values())
 
     def part_id(self, part: Part) -> bytes:

@@ -25,7 +25,7 @@ the snapshot does not know yet.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
@@ -180,6 +180,13 @@ def _by_node(
     return nodes
 
 
+class _Beside(NamedTuple):
+    """Other queues whose positions are read in the same round trip, and where those are put."""
+
+    queues: Sequence[int]
+    positions: dict[int, Position]
+
+
 class _Reading(NamedTuple):
     """How one node is asked."""
 
@@ -220,36 +227,62 @@ def _try_node(
 
 def _from_node(reading: _Reading, asked: list[PullQueue], pulled: dict[int, PulledQueue]) -> None:
     consumer, budget = reading.consumer, reading.budget
-    if len(asked) == 1 and board.known(asked[0].queue) > asked[0].offset and not budget.spent():
-        with reading.session() as session:  # one round trip: the rows come with the position
-            pulled[asked[0].queue] = _with_rows(session, asked[0], consumer, budget)
-        return
+    positions: dict[int, Position] = {}
+    if board.known(asked[0].queue) > asked[0].offset and not budget.spent():
+        first, *asked = asked
+        with reading.session() as session:  # one round trip: the rows come with the positions of all
+            beside = _Beside([ask.queue for ask in asked], positions)
+            pulled[first.queue] = _with_rows(session, first, consumer, budget, beside=beside)
+    if asked:
+        _from_rest(reading, asked, positions or _positions(reading, asked), pulled)
+
+
+def _positions(reading: _Reading, asked: Sequence[PullQueue]) -> dict[int, Position]:
+    consumer, queues = reading.consumer, [ask.queue for ask in asked]
     with reading.session() as session:
-        positions = tables.read_positions(
-            session,
-            group_id=consumer.group_id,
-            queues=[ask.queue for ask in asked],
-            instance=consumer.instance,
+        return tables.read_positions(
+            session, group_id=consumer.group_id, queues=queues, instance=consumer.instance
         )
+
+
+def _from_rest(
+    reading: _Reading,
+    asked: Sequence[PullQueue],
+    positions: Mapping[int, Position],
+    pulled: dict[int, PulledQueue],
+) -> None:
+    """Answers queues whose positions were just read."""
     ready = []
     for ask in asked:
-        answer = _without_rows(ask, positions.get(ask.queue), consumer)
+        answer = _without_rows(ask, positions.get(ask.queue), reading.consumer)
         if answer is None:
             ready.append(ask)
         else:
             pulled[ask.queue] = answer
-    if not ready:
-        return
+    if ready:
+        _from_ready(reading, ready, positions, pulled)
+
+
+def _from_ready(
+    reading: _Reading,
+    ready: Sequence[PullQueue],
+    positions: Mapping[int, Position],
+    pulled: dict[int, PulledQueue],
+) -> None:
+    """Answers queues that have messages behind the positions that were asked for."""
+    consumer, budget = reading.consumer, reading.budget
     # A queue of which something durable is known waits for no barrier: the rest comes with the next pull.
     risen = {ask.queue: positions[ask.queue].head for ask in ready if board.known(ask.queue) <= ask.offset}
     durability.confirm(node_id=reading.node_id, heads=risen)
-    with reading.session() as session:
-        for ask in ready:
-            if budget.spent():
-                head = min(positions[ask.queue].head, board.known(ask.queue))
-                pulled[ask.queue] = PulledQueue(ask.queue, "ok", [], ask.offset, head)
-            else:
-                pulled[ask.queue] = _with_rows(session, ask, consumer, budget)
+    if not budget.spent():
+        with reading.session() as session:
+            for ask in ready:
+                if not budget.spent():
+                    pulled[ask.queue] = _with_rows(session, ask, consumer, budget)
+    for ask in ready:
+        if ask.queue not in pulled:
+            head = min(positions[ask.queue].head, board.known(ask.queue))
+            pulled[ask.queue] = PulledQueue(ask.queue, "ok", [], ask.offset, head)
 
 
 def _without_rows(ask: PullQueue, position: Position | None, consumer: ConsumerId) -> PulledQueue | None:
@@ -266,13 +299,15 @@ def _without_rows(ask: PullQueue, position: Position | None, consumer: ConsumerI
     return None
 
 
-def _with_rows(session: Session, ask: PullQueue, consumer: ConsumerId, budget: _Budget) -> PulledQueue:
+def _with_rows(
+    session: Session, ask: PullQueue, consumer: ConsumerId, budget: _Budget, *, beside: _Beside | None = None
+) -> PulledQueue:
     durable = board.known(ask.queue)  # above the offset
     tags = snapshot.current().tags(consumer.group_id, ask.queue)
     if tags:
         return _with_tagged_rows(session, ask, consumer, budget, tags=tags)
     wanted = budget.rows(ask.queue, durable - ask.offset)
-    return _rows(session, ask, consumer, budget, wanted=wanted)
+    return _rows(session, ask, consumer, budget, wanted=wanted, beside=beside)
 
 
 def _with_tagged_rows(
@@ -302,6 +337,7 @@ def _rows(
     *,
     wanted: int,
     tags: tuple[str, ...] = (),
+    beside: _Beside | None = None,
 ) -> PulledQueue:
     """What is there of the next `wanted` messages, without those that carry none of the tags."""
     durable = board.known(ask.queue)
@@ -316,14 +352,18 @@ def _rows(
                 most_bytes=_OVERSHOOT * budget.size,
             )
         else:
-            position, rows = tables.select_owned(
+            positions, rows = tables.select_owned(
                 session,
                 reader=ReaderKey(consumer.group_id, ask.queue, consumer.instance),
                 first=ask.offset,
                 end=ask.offset + wanted,
                 most_bytes=_OVERSHOOT * budget.size,
                 tags=tags,
+                beside=beside.queues if beside else (),
             )
+            position = positions.pop(ask.queue, None)
+            if beside:
+                beside.positions.update(positions)
     except faults.Final as fault:  # this queue's table is missing or was altered; the others go on
         suspects.report(ask.queue, offset=ask.offset, why=fault.detail)
         return PulledQueue(ask.queue, "suspect", [], ask.offset)

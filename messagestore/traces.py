@@ -58,7 +58,7 @@ def of_message(*, topic: str, queue: int, offset: int, actor: Actor) -> list[Tra
 
 def _looked_up(trace: Trace, topic: str, place: tuple[int, int], actor: Actor) -> Trace:
     """The same, as the group's failures tell it."""
-    if not access.may(actor, "manage", trace.group):
+    if not access.may(actor, "manage", trace.group, what="group"):
         return replace(trace, partly=True)
     try:
         waiting = failed.waiting(group=trace.group, topic=topic, limit=LOOKED, actor=actor)

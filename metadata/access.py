@@ -10,20 +10,26 @@ from metadata.errors import Forbidden, Invalid
 
 RIGHTS = ("produce", "consume", "browse", "manage", "admin")
 TRUSTED = ("command", "job")
+OWNED = ("manage", "produce", "consume", "browse")  # what an owner may do with what is theirs
 LOOK = "look"  # of people in the portal: names, states, figures, and messages without what they say
 
 
-def may(actor: Actor, right: str, name: str) -> bool:
-    """Whether the actor has `right` on what is called `name`; `admin` includes every other right."""
+def may(actor: Actor, right: str, name: str, *, what: str = "topic") -> bool:
+    """Whether the actor has `right` on what is called `name`; `admin` includes every other right.
+
+    Patterns speak of topics and groups alike; who owns the topic `orders` has no right on a group `orders`.
+    """
     if actor.kind in TRUSTED:
         return True
     patterns = (*actor.rights.get(right, ()), *actor.rights.get("admin", ()))
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+    if any(fnmatchcase(name, pattern) for pattern in patterns):
+        return True
+    return right in OWNED and name in actor.owns.get(what, ())
 
 
 def require(actor: Actor, right: str, name: str, *, what: str = "topic") -> None:
     """Raises Forbidden, naming right and resource; `what` is topic, group, node, key …"""
-    if not may(actor, right, name):
+    if not may(actor, right, name, what=what):
         raise Forbidden(f"{actor.kind} {actor.name} lacks the right {right} on {what} {name}.")
 
 

@@ -14,13 +14,15 @@ class Actor:
     """A portal user, an API key, a command on the server, or a job.
 
     `rights` maps a right (produce, consume, browse, manage, admin) to glob patterns over names;
-    commands and jobs need none. `key_id` is the ApiKey row when kind is "key".
+    commands and jobs need none. `owns` maps topic and group to the names of those that list a user among
+    their owners. `key_id` is the ApiKey row when kind is "key".
     """
 
     kind: Kind
     name: str
     address: str = ""
     rights: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    owns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     key_id: int | None = None
 
 

@@ -107,11 +107,21 @@ def names(group_id: int) -> dict[int, tuple[str, int]]:
 
 def readers(group_id: int) -> list[str]:
     """How the reader rows of a group name their instances: '' alone unless the group broadcasts."""
+    return readers_of([group_id])[group_id]
+
+
+def readers_of(groups: Collection[int]) -> dict[int, list[str]]:
+    """The same of some groups, in two statements. Raises ConsumerGroup.DoesNotExist for one that is gone."""
     with reachable():
-        mode = ConsumerGroup.objects.values_list("mode", flat=True).get(pk=group_id)
-        if mode != ConsumerGroup.Mode.BROADCASTING:
-            return [reader_instance(0)]
-        return [reader_instance(pk) for pk in names(group_id)]
+        modes = dict(ConsumerGroup.objects.filter(pk__in=groups).order_by().values_list("pk", "mode"))
+        if len(modes) < len(set(groups)):
+            raise ConsumerGroup.DoesNotExist
+        shared = ConsumerGroup.Mode.BROADCASTING
+        named = _named().filter(group__in=groups, group__mode=shared).order_by("name")
+        found = {group: [] if mode == shared else [reader_instance(0)] for group, mode in modes.items()}
+        for group, instance in named.values_list("group_id", "pk"):
+            found[group].append(reader_instance(instance))
+    return found
 
 
 def part(*, after_days: float = KEPT_DAYS) -> list[Parted]:

@@ -7,8 +7,8 @@ rolls minutes up into quarters of an hour and days, and trims. Times are the dat
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,26 +17,20 @@ from django.db.models import F, Max, Min, QuerySet, Sum
 
 from metadata.clock import before, database_now, ms
 from metadata.models import ConsumerGroupTopic, Sample
+from metadata.tally import SLOT_S, Count, Key, Tally
 from metadata.transactions import reachable, transactional
 
+ALL_TOPICS = 0  # in place of a topic: what was sent to all of them, and with ALL_GROUPS what was pulled
+ALL_GROUPS = -1
+SIXTHS = tuple(f"sixth_{number}" for number in range(1, 7))  # columns: messages of each SLOT_S of a minute
+WRITTEN_S = 5  # after so long every process has written down what it counted
+LIVE_S = 900  # a series that is no longer is told in steps of SLOT_S
 KEPT_S = {60: 2 * 86_400, 900: 30 * 86_400, 86_400: 730 * 86_400}  # step → how long its rows are kept
 FINER = {900: 60, 86_400: 900}  # step → the step it is made of
 MOST_STEPS = 200  # rolled up in one pass
 MOST_TRIMMED = 20_000  # rows in one pass
 MOST_POINTS = 2_000  # of one answer
-
-
-@dataclass(frozen=True, slots=True)
-class Count:
-    """What was counted: messages, bytes of their bodies, and errors."""
-
-    messages: int = 0
-    bytes: int = 0
-    errors: int = 0
-
-    def plus(self, other: Count) -> Count:
-        """Both together."""
-        return Count(self.messages + other.messages, self.bytes + other.bytes, self.errors + other.errors)
+WHOSE = ("at", "topic_ref", "group_ref")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +62,7 @@ class Backlog:
     lag_ms: int
 
 
-class _Tally:
-    """What this process counted since the last flush, by (topic, group); group 0 is what was sent."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts: dict[tuple[int, int], Count] = {}
-
-    def add(self, topic_id: int, group_id: int, count: Count) -> None:
-        with self._lock:
-            known = self._counts.get((topic_id, group_id))
-            self._counts[topic_id, group_id] = known.plus(count) if known else count
-
-    def take(self) -> dict[tuple[int, int], Count]:
-        with self._lock:
-            taken, self._counts = self._counts, {}
-        return taken
-
-
-_tally = _Tally()
+_tally = Tally()
 
 
 def sent(*, topic_id: int, messages: int, bytes: int, errors: int = 0) -> None:
@@ -100,9 +76,9 @@ def pulled(*, topic_id: int, group_id: int, messages: int, bytes: int) -> None:
 
 
 def flush() -> int:
-    """Adds what this process counted to the rows of the current minute; how many. A loop of every worker.
+    """Adds what this process counted to the rows of its minutes; of how many topics and groups.
 
-    Raises MetadataUnavailable; what was counted is kept for the next pass then.
+    A loop of every worker. Raises MetadataUnavailable; what was counted is kept for the next pass then.
     """
     counts = _tally.take()
     if not counts:
@@ -110,31 +86,56 @@ def flush() -> int:
     try:
         _write(counts)
     except BaseException:
-        for (topic, group), count in counts.items():
-            _tally.add(topic, group, count)
+        _tally.put_back(counts)
         raise
-    return len(counts)
+    return len({(topic, group) for _slot, topic, group in counts})
 
 
 @transactional
-def _write(counts: Mapping[tuple[int, int], Count]) -> None:
-    at = start_of(database_now(), step_s=60)
-    for (topic, group), count in sorted(counts.items(), key=lambda one: one[0]):
-        row = _row(at, topic, group)
-        row.update(
-            messages=F("messages") + count.messages,
-            bytes=F("bytes") + count.bytes,
-            errors=F("errors") + count.errors,
+def _write(counts: Mapping[Key, Count]) -> None:
+    now_s = database_now().timestamp()
+    _tally.learn(now_s)
+    found = sorted(_by_minute(counts, latest=int(now_s) // SLOT_S).items())
+    _make_missing([key for key, _slots in found])
+    for (minute, topic, group), slots in found:
+        _of(minute, topic, group).update(
+            messages=F("messages") + sum(one.messages for one in slots.values()),
+            bytes=F("bytes") + sum(one.bytes for one in slots.values()),
+            errors=F("errors") + sum(one.errors for one in slots.values()),
+            **{SIXTHS[slot % 6]: F(SIXTHS[slot % 6]) + one.messages for slot, one in slots.items()},
         )
 
 
-def _row(at: datetime, topic: int, group: int) -> QuerySet[Sample]:
-    """The row of a minute, made if it is not there."""
-    key: dict[str, Any] = {"step_s": 60, "at": at, "topic_ref": topic, "group_ref": group}
-    rows = Sample.objects.filter(**key)
-    if not rows.exists():
-        Sample.objects.get_or_create(**key)
-    return rows
+def _by_minute(counts: Mapping[Key, Count], *, latest: int) -> dict[tuple[int, int, int], dict[int, Count]]:
+    """(minute, topic, group) → counts of each ten seconds, with what all topics and groups come to."""
+    found: dict[tuple[int, int, int], dict[int, Count]] = defaultdict(dict)
+    for (counted, topic, group), count in counts.items():
+        slot = latest if counted is None else min(counted, latest)
+        for key in ((topic, group), (ALL_TOPICS, ALL_GROUPS if group else 0)):
+            slots = found[slot // 6, *key]
+            slots[slot] = slots.get(slot, Count()).plus(count)
+    return found
+
+
+def _minute(number: int) -> datetime:
+    return datetime.fromtimestamp(60 * number, tz=UTC)
+
+
+def _make_missing(keys: Iterable[tuple[int, int, int]]) -> None:
+    """Makes the rows of minutes that are not there; another process may make them at the same time."""
+    wanted = set(keys)
+    times = {_minute(minute) for minute, _topic, _group in wanted}
+    topics = {topic for _minute, topic, _group in wanted}
+    rows = Sample.objects.filter(step_s=60, at__in=times, topic_ref__in=topics)
+    there = {(int(at.timestamp()) // 60, topic, group) for at, topic, group in rows.values_list(*WHOSE)}
+    Sample.objects.bulk_create(
+        [
+            Sample(at=_minute(minute), topic_ref=topic, group_ref=group)
+            for minute, topic, group in sorted(wanted - there)
+        ],
+        ignore_conflicts=True,
+        batch_size=500,
+    )
 
 
 def start_of(at: datetime, *, step_s: int) -> datetime:
@@ -147,14 +148,31 @@ def start_of(at: datetime, *, step_s: int) -> datetime:
 def record_lag(found: Iterable[Backlog]) -> int:
     """Records how far subscriptions are behind, for lists and in the series; how many."""
     now = database_now()
-    at = start_of(now, step_s=60)
-    count = 0
-    for one in found:
-        rows = ConsumerGroupTopic.objects.filter(pk=one.subscription_id)
-        if rows.update(lag=one.lag, lag_ms=one.lag_ms, lag_at=now):
-            _row(at, one.topic_id, one.group_id).update(lag=one.lag, lag_ms=one.lag_ms)
-            count += 1
-    return count
+    minute = int(now.timestamp()) // 60
+    known = [one for one in found if _note_lag(one, now)]
+    _make_missing([(minute, one.topic_id, one.group_id) for one in known])
+    for one in known:
+        _of(minute, one.topic_id, one.group_id).update(lag=one.lag, lag_ms=one.lag_ms)
+    return len(known)
+
+
+def _note_lag(one: Backlog, now: datetime) -> bool:
+    rows = ConsumerGroupTopic.objects.filter(pk=one.subscription_id)
+    return bool(rows.update(lag=one.lag, lag_ms=one.lag_ms, lag_at=now))
+
+
+@transactional
+def sum_lag() -> None:
+    """Records how far all groups together are behind, as their rows tell: after `record_lag`."""
+    minute = int(database_now().timestamp()) // 60
+    rows = ConsumerGroupTopic.objects.filter(state="ready", group__deleted_at__isnull=True)
+    sums = rows.aggregate(lag=Sum("lag"), lag_ms=Max("lag_ms"))
+    _make_missing([(minute, ALL_TOPICS, ALL_GROUPS)])
+    _of(minute, ALL_TOPICS, ALL_GROUPS).update(**sums)
+
+
+def _of(minute: int, topic: int, group: int) -> QuerySet[Sample]:
+    return Sample.objects.filter(step_s=60, at=_minute(minute), topic_ref=topic, group_ref=group)
 
 
 def points(
@@ -163,28 +181,43 @@ def points(
     """The series of a topic, a group, one in the other, or all, over the last `for_s` seconds, oldest first.
 
     A step in which nothing was counted has no point in the store and is a zero here, so that lines are true.
-    Without `step_s` the finest step that gives at most a few hundred points.
+    Without `step_s` the finest step that gives at most a few hundred points. Steps of SLOT_S end where every
+    process has written what it counted; of longer ones the last is not over yet.
     """
     step = step_s or _fit(for_s)
     with reachable():
         now = database_now()
-        first = start_of(before(now, seconds=for_s), step_s=step)
-        rows = Sample.objects.filter(step_s=step, at__gte=first)
-        if topic_id is not None:
-            rows = rows.filter(topic_ref=topic_id)
-        if group_id is not None:
-            rows = rows.filter(group_ref=group_id)
-        found = _summed(rows)
-    last = start_of(now, step_s=step)
-    count = min(int((last - first).total_seconds()) // step + 1, MOST_POINTS)
+        first = start_of(before(now, seconds=for_s), step_s=max(step, 60))
+        rows = _whose(Sample.objects.filter(step_s=max(step, 60), at__gte=first), topic_id, group_id)
+        found = _slots(rows) if step == SLOT_S else _summed(rows)
+    last = start_of(before(now, seconds=WRITTEN_S + SLOT_S) if step == SLOT_S else now, step_s=step)
+    count = min(int((last - start_of(before(now, seconds=for_s), step_s=step)).total_seconds()) // step + 1,
+                MOST_POINTS)  # fmt: skip
     times = [ms(last - timedelta(seconds=step * back)) for back in range(count - 1, -1, -1)]
     made = [replace(found.get(at, Point(at)), seconds=step) for at in times]
-    made[-1] = replace(made[-1], seconds=max(1.0, (now - last).total_seconds()))
+    if step != SLOT_S:
+        made[-1] = replace(made[-1], seconds=max(1.0, (now - last).total_seconds()))
     return made
 
 
+def pace(*, topic_id: int | None = None, group_id: int | None = None) -> tuple[float, float]:
+    """(sent, pulled) per second over the last ten seconds that every process has written."""
+    last = points(for_s=60, topic_id=topic_id, group_id=group_id, step_s=SLOT_S)[-1]
+    return last.sent / SLOT_S, last.pulled / SLOT_S
+
+
 def _fit(for_s: int) -> int:
+    if for_s <= LIVE_S:
+        return SLOT_S
     return 60 if for_s <= 6 * 3600 else 900 if for_s <= 7 * 86_400 else 86_400
+
+
+def _whose(rows: QuerySet[Sample], topic_id: int | None, group_id: int | None) -> QuerySet[Sample]:
+    """The rows of a topic, of a group, of one in the other, or of all together."""
+    if group_id is not None:
+        rows = rows.filter(group_ref=group_id)
+        return rows if topic_id is None else rows.filter(topic_ref=topic_id)
+    return rows.filter(topic_ref=ALL_TOPICS if topic_id is None else topic_id)
 
 
 def _summed(rows: QuerySet[Sample]) -> dict[int, Point]:
@@ -204,32 +237,73 @@ def _summed(rows: QuerySet[Sample]) -> dict[int, Point]:
     return found
 
 
-def recent(*, topic_ids: Iterable[int], group_id: int = 0, minutes: int = 30) -> dict[int, list[int]]:
-    """Topic → messages of each of the last minutes, oldest first, for the small lines of a list."""
-    with reachable():
-        last = start_of(database_now(), step_s=60)
-        first = last - timedelta(minutes=minutes - 1)
-        rows = Sample.objects.filter(
-            step_s=60, at__gte=first, topic_ref__in=list(topic_ids), group_ref=group_id
-        )
-        found: dict[int, list[int]] = {}
-        for topic, at, messages in rows.values_list("topic_ref", "at", "messages"):
-            line = found.setdefault(topic, [0] * minutes)
-            line[min(int((at - first).total_seconds()) // 60, minutes - 1)] += messages
+def _slots(rows: QuerySet[Sample]) -> dict[int, Point]:
+    """The points of each ten seconds of some minutes; all of a minute have its lag."""
+    found: dict[int, Point] = {}
+    sums: dict[str, Any] = {column: Sum(column) for column in SIXTHS}
+    row: Any
+    for row in rows.filter(group_ref=0).order_by("at").values("at").annotate(**sums):
+        for at, column in _times(row["at"]):
+            found[at] = Point(at, sent=row[column])
+    sums |= {"lags": Sum("lag"), "oldest": Max("lag_ms")}
+    for row in rows.exclude(group_ref=0).order_by("at").values("at").annotate(**sums):
+        for at, column in _times(row["at"]):
+            point = found.get(at, Point(at))
+            found[at] = replace(point, pulled=row[column], lag=row["lags"], lag_ms=row["oldest"])
     return found
+
+
+def _times(minute: datetime) -> list[tuple[int, str]]:
+    return [(ms(minute) + number * SLOT_S * 1000, column) for number, column in enumerate(SIXTHS)]
+
+
+def recent(*, topic_ids: Iterable[int], minutes: int = 30) -> dict[int, list[int]]:
+    """Topic → messages sent to it in each of the last minutes, oldest first: lines of a list."""
+    lines = _lines(("topic_ref",), minutes, topic_ref__in=list(topic_ids), group_ref=0)
+    return {topic: line for (topic,), line in lines.items()}
 
 
 def pulled_by(*, group_ids: Iterable[int], minutes: int = 30) -> dict[int, list[int]]:
     """Group → messages it pulled in each of the last minutes, oldest first."""
+    lines = _lines(("group_ref",), minutes, group_ref__in=list(group_ids))
+    return {group: line for (group,), line in lines.items()}
+
+
+def pulled_of(*, pairs: Collection[tuple[int, int]], minutes: int = 30) -> dict[tuple[int, int], list[int]]:
+    """(Group, topic) → messages that the group pulled of the topic in each of the last minutes."""
+    groups, topics = {group for group, _topic in pairs}, {topic for _group, topic in pairs}
+    lines = _lines(("group_ref", "topic_ref"), minutes, group_ref__in=groups, topic_ref__in=topics)
+    return {(group, topic): line for (group, topic), line in lines.items()}
+
+
+def _lines(by: tuple[str, ...], minutes: int, **which: Any) -> dict[tuple[int, ...], list[int]]:
+    """What rows of the last minutes count, by some columns.
+
+    The minute that is not over counts for as much as it will be if it goes on like this; its first seconds
+    say too little, so the one before stands for it then.
+    """
     with reachable():
-        last = start_of(database_now(), step_s=60)
+        now = database_now()
+        last = start_of(now, step_s=60)
         first = last - timedelta(minutes=minutes - 1)
-        rows = Sample.objects.filter(step_s=60, at__gte=first, group_ref__in=list(group_ids))
-        found: dict[int, list[int]] = {}
-        for group, at, messages in rows.values_list("group_ref", "at", "messages"):
-            line = found.setdefault(group, [0] * minutes)
+        found: dict[tuple[int, ...], list[int]] = {}
+        rows = Sample.objects.filter(step_s=60, at__gte=first, **which)
+        for at, messages, *whose in rows.values_list("at", "messages", *by):
+            line = found.setdefault(tuple(whose), [0] * minutes)
             line[min(int((at - first).total_seconds()) // 60, minutes - 1)] += messages
-    return found
+    return {whose: _finished(line, (now - last).total_seconds()) for whose, line in found.items()}
+
+
+def _finished(line: list[int], seconds: float) -> list[int]:
+    """A line whose last minute is `seconds` old.
+
+    >>> _finished([60, 120, 30], 15.0), _finished([60, 120, 30], 3.0)
+    ([60, 120, 120], [60, 120, 120])
+    >>> _finished([0, 7], 30.0)
+    [0, 14]
+    """
+    last = line[-1] * 60 / seconds if seconds >= SLOT_S else max(line[-2], line[-1])
+    return [*line[:-1], round(last)]
 
 
 def roll_up() -> int:

@@ -26,7 +26,6 @@ from metadata.models import ConsumerGroup, Topic, UserRights
 from metadata.transactions import reachable, transactional
 
 USER_NAME = re.compile(r"[A-Za-z0-9@][A-Za-z0-9@.+_-]{0,149}")
-OWNED = ("manage", "produce", "consume", "browse")  # what an owner may do with what is theirs
 EVERYTHING: Mapping[str, tuple[str, ...]] = {"admin": ("*",)}
 LOOK: Mapping[str, tuple[str, ...]] = {access.LOOK: ("*",)}
 
@@ -49,15 +48,11 @@ def actor_of(*, name: str, administrator: bool, address: str) -> Actor:
         return Actor(kind="user", name=name, address=address, rights={**EVERYTHING, **LOOK})
     with reachable():
         given = UserRights.objects.filter(name=name).values_list("rights", flat=True).first() or {}
-        owned = (*_owned(Topic.objects.exclude(state="deleted"), name), *_owned(_groups(), name))
+        topics = tuple(_owned(Topic.objects.exclude(state="deleted"), name))
+        groups = tuple(_owned(ConsumerGroup.objects.filter(deleted_at__isnull=True), name))
     rights = {right: tuple(patterns) for right, patterns in given.items()}
-    if owned:
-        rights |= {right: (*rights.get(right, ()), *owned) for right in OWNED}
-    return Actor(kind="user", name=name, address=address, rights={**rights, **LOOK})
-
-
-def _groups() -> Any:
-    return ConsumerGroup.objects.filter(deleted_at__isnull=True)
+    owns = {"topic": topics, "group": groups}
+    return Actor(kind="user", name=name, address=address, rights={**rights, **LOOK}, owns=owns)
 
 
 def _owned(rows: Any, name: str) -> list[str]:

@@ -87,9 +87,9 @@ def actor(request: HttpRequest) -> Actor:
     return found
 
 
-def may(request: HttpRequest, right: str, name: str = "*") -> bool:
+def may(request: HttpRequest, right: str, name: str = "*", *, what: str = "topic") -> bool:
     """Whether the person may do something; what may not be done is not offered."""
-    return access.may(actor(request), right, name)
+    return access.may(actor(request), right, name, what=what)
 
 
 def known(request: HttpRequest) -> dict[str, Any]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from django.http import HttpRequest
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as lazy
 
 from metadata.rules.growth import Size
 from metadata.series import Point
+from portal.pages import Link
 from portal.tables import Text
 from portal.templatetags.shapes import DASH, count, rate, size
 
 Value = float | int | None
+LEAST_S = 10  # of a step that is not over, for its rate to be shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,27 +28,62 @@ class Chart:
     rows: Sequence[tuple[int, int, Sequence[tuple[str, Value | str]]]]
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """How far back charts go; `key` is what the URL says."""
+
+    key: str
+    label: Text
+    for_s: int
+
+
+SPANS = (
+    Span("15m", lazy("15 min"), 900),
+    Span("1h", lazy("1 hour"), 3600),
+    Span("6h", lazy("6 hours"), 6 * 3600),
+    Span("1d", lazy("1 day"), 86_400),
+    Span("7d", lazy("7 days"), 7 * 86_400),
+    Span("30d", lazy("30 days"), 30 * 86_400),
+    Span("2y", lazy("2 years"), 730 * 86_400),
+)
+
+
+def span(request: HttpRequest) -> Span:
+    """What the URL asks for, or the shortest, whose lines move within seconds."""
+    asked = request.GET.get("span", "")
+    return next((one for one in SPANS if one.key == asked), SPANS[0])
+
+
+def spans(request: HttpRequest) -> list[Link]:
+    """Links to each; the chosen one is marked."""
+    chosen = span(request)
+    return [Link(one.label, f"?span={one.key}", "on" if one is chosen else "") for one in SPANS]
+
+
 def rates(points: Sequence[Point], *, pulled: bool = True) -> Chart:
     """Messages per second: sent, and pulled by groups."""
-    step = step_s(points)
-    lines: list[Callable[[Point], Value]] = [lambda point: point.sent / step]
+    lines: list[Callable[[Point], Value]] = [lambda point: point.sent / point.seconds]
     labels = [_("sent")]
     if pulled:
-        lines.append(lambda point: point.pulled / step)
+        lines.append(lambda point: point.pulled / point.seconds)
         labels.append(_("pulled"))
-    return _chart(_("Messages per second"), labels, points[:-1], lines=lines, shown=rate)
+    return _chart(_("Messages per second"), labels, _told(points), lines=lines, shown=rate)
 
 
 def pulls(points: Sequence[Point]) -> Chart:
     """Messages per second that a group pulled."""
-    step = step_s(points)
     return _chart(
         _("Messages per second"),
         [_("pulled")],
-        points[:-1],
-        lines=[lambda one: one.pulled / step],
+        _told(points),
+        lines=[lambda one: one.pulled / one.seconds],
         shown=rate,
     )
+
+
+def _told(points: Sequence[Point]) -> Sequence[Point]:
+    """Without a last step that has only begun: its rate says little."""
+    return points if points[-1].seconds >= LEAST_S else points[:-1]
 
 
 def lags(points: Sequence[Point]) -> Chart:
@@ -73,15 +112,3 @@ def _chart(
         (point.at_ms, point.at_ms // 1000, tuple(cell(line(point)) for line in lines)) for point in points
     ]
     return Chart(title, labels, rows)
-
-
-def step_s(points: Sequence[Point]) -> int:
-    """How many seconds a point stands for."""
-    return (points[1].at_ms - points[0].at_ms) // 1000 if len(points) > 1 else 60
-
-
-def now_rates(points: Sequence[Point]) -> tuple[float, float]:
-    """(sent, pulled) per second over the last whole minute and what there is of this one."""
-    last = points[-2:]
-    seconds = sum(one.seconds for one in last) or 1.0
-    return sum(one.sent for one in last) / seconds, sum(one.pulled for one in last) / seconds

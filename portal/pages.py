@@ -58,6 +58,7 @@ def list_page(
         title,
         table=table,
         section=section,
+        live=True,
         intro=intro,
         actions=actions,
         searched=searched,

@@ -91,6 +91,11 @@ def number(value: int | float | None, href: str = "", tone: str = "") -> Cell:
     return Cell(value, "number", href, tone)
 
 
+def share(value: float) -> Cell:
+    """A part of a whole, of 1."""
+    return Cell(f"{100 * value:.1f} %", "share")
+
+
 def badge(value: Text, tone: str = "") -> Cell:
     """A state."""
     return Cell(value, "badge", tone=tone)

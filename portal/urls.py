@@ -49,6 +49,7 @@ urlpatterns = [
     path("logout", LogoutView.as_view(), name="logout"),
     path("language", set_language, name="set_language"),
     path("theme", preferences.theme, name="theme"),
+    page("help", preferences.keys, "help"),
     page("", overview.overview, "overview"),
     page("topics", topics.topics_list, "topics"),
     page("create/topic", topic_actions.CreateTopic.as_view(), "topic-create"),

@@ -12,7 +12,6 @@ from brokerapi import formats
 from brokerapi.parsers import Body
 from brokerapi.wire.base import Answer, Id, Request
 from messagestore.browse import Browsed
-from messagestore.delays import DelayedReceipt
 from messagestore.messages import (
     NewMessage,
     StoredMessage,
@@ -22,7 +21,7 @@ from messagestore.messages import (
     message_id,
     stored_message,
 )
-from messagestore.publish import Fate
+from messagestore.publish import Fate, Receipt
 from messagestore.search import Found, Times
 from metadata.config import config
 from metadata.errors import CatmqError, Code, Invalid
@@ -111,11 +110,36 @@ class PackedSendRequest(Request, kw_only=True):
     batch_id: UUID | None = None
 
 
-SEND: Body[SendRequest | PackedSendRequest] = Body(SendRequest, PackedSendRequest)
+_RENAMED = {"body": "body_bytes"}
 
 
-def new_messages(asked: SendRequest | PackedSendRequest) -> list[NewMessage]:
+class UsualMessage(NewMessage, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_RENAMED):
+    """A message in MessagePack with its body as bytes: read as what is stored, without a step between.
+
+    A delay of 0 and null as a delay are left to PackedMessage.
+    """
+
+    body: bytes
+    queue: Id | None = None
+    delay_ms: Annotated[int, Meta(ge=1, le=2**63 - 1)] = None  # type: ignore[assignment]  # msgspec checks no defaults
+    deliver_at_ms: Id = None  # type: ignore[assignment]
+
+
+class UsualSendRequest(Request, kw_only=True):
+    """What clients of ours send."""
+
+    messages: list[UsualMessage]
+    batch_id: UUID | None = None
+
+
+AnySend = SendRequest | PackedSendRequest | UsualSendRequest
+SEND: Body[AnySend] = Body(SendRequest, PackedSendRequest, UsualSendRequest)
+
+
+def new_messages(asked: AnySend) -> Sequence[NewMessage]:
     """The messages to store. Raises Invalid naming the first that is wrong."""
+    if isinstance(asked, UsualSendRequest):
+        return asked.messages
     return [message.new(index) for index, message in enumerate(asked.messages)]
 
 
@@ -150,11 +174,11 @@ def send_answer(fates: Sequence[Fate]) -> SendAnswer:
 
 
 def _send_result(fate: Fate) -> SendResult:
+    if isinstance(fate, Receipt):  # most are
+        return SendResult(fate.queue, fate.offset, f"{fate.queue}-{fate.offset}")
     if isinstance(fate, CatmqError):
         return SendResult(error=SendError(code=fate.code, detail=fate.detail, retriable=fate.retriable))
-    if isinstance(fate, DelayedReceipt):
-        return SendResult(message_id=fate.message_id, due_at_ms=fate.due_at_ms)
-    return SendResult(fate.queue, fate.offset, message_id(fate.queue, fate.offset))
+    return SendResult(message_id=fate.message_id, due_at_ms=fate.due_at_ms)
 
 
 class OriginAnswer(Answer, kw_only=True):

@@ -175,19 +175,26 @@ def search_from(
 
 
 def select_owned(
-    session: Session, *, reader: ReaderKey, first: int, end: int, most_bytes: int, tags: Sequence[str] = ()
-) -> tuple[Position | None, list[StoredRow]]:
+    session: Session,
+    *,
+    reader: ReaderKey,
+    first: int,
+    end: int,
+    most_bytes: int,
+    tags: Sequence[str] = (),
+    beside: Sequence[int] = (),
+) -> tuple[dict[int, Position], list[StoredRow]]:
     """A reader's position, then the rows, in one round trip: rows never older than the head.
 
+    The positions, {queue: position}, are those of the reader's queue and of the queues `beside` it.
     With `tags`, rows that carry none of them come without headers and body (None).
     """
     positions, messages = session.run(
-        step(session, "select_positions", **key_of(reader), queues=ids([reader.queue])),
+        step(session, "select_positions", **key_of(reader), queues=ids([reader.queue, *beside])),
         _select(session, reader.queue, first=first, end=end, tags=tags),
         fits=_until(most_bytes),
     )
-    position = Position(*positions.rows[0]) if positions.rows else None
-    return position, _typed(messages)
+    return {row[0]: Position(*row) for row in positions.rows}, _typed(messages)
 
 
 def select_owned_copies(

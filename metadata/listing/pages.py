@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 from typing import Any, Generic, TypeVar
@@ -42,15 +42,22 @@ class Listed(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How one list is searched and sorted: fields that are searched, column key → field, the default sort."""
+    """How one list is searched and sorted: fields that are searched, column key → field, the default sort.
+
+    `figures` are sums over other tables, by name: only one that is sorted by is made for all rows.
+    """
 
     search_in: tuple[str, ...]
     sorts: Mapping[str, str]
     default: str
+    figures: Mapping[str, Any] = field(default_factory=dict)
 
 
 def select(rows: QuerySet[M], *, wanted: Wanted, manner: Manner) -> tuple[list[M], int, int, int]:
-    """(rows of the page, all that fit, the page, how many pages), in two queries."""
+    """(rows of the page, all that fit, the page, how many pages), in three queries.
+
+    What is sorted is ids alone: whole rows can be long, and sums over other tables cost something for each.
+    """
     if wanted.search:
         rows = _searched(rows, wanted.search[:MOST_SEARCH], manner)
     with reachable():
@@ -58,12 +65,21 @@ def select(rows: QuerySet[M], *, wanted: Wanted, manner: Manner) -> tuple[list[M
         pages = max(1, -(-total // wanted.rows))
         page = min(max(1, wanted.page), pages)
         first = (page - 1) * wanted.rows
-        return (
-            list(rows.order_by(*_order(wanted.sort, manner))[first : first + wanted.rows]),
-            total,
-            page,
-            pages,
-        )
+        ids = list(_sorted(rows, wanted.sort, manner)[first : first + wanted.rows])
+        found = rows.annotate(**manner.figures).in_bulk(ids)
+    return [found[one] for one in ids if one in found], total, page, pages
+
+
+def cut(items: Sequence[V], *, wanted: Wanted) -> Listed[V]:
+    """One page of a list that is there as a whole.
+
+    >>> cut("abcde", wanted=Wanted(page=2, rows=2)).items, cut("abcde", wanted=Wanted(page=9, rows=2)).items
+    (('c', 'd'), ('e',))
+    """
+    pages = max(1, -(-len(items) // wanted.rows))
+    page = min(max(1, wanted.page), pages)
+    first = (page - 1) * wanted.rows
+    return Listed(tuple(items[first : first + wanted.rows]), len(items), page, pages)
 
 
 def _searched(rows: QuerySet[M], text: str, manner: Manner) -> QuerySet[M]:
@@ -75,9 +91,14 @@ def _searched(rows: QuerySet[M], text: str, manner: Manner) -> QuerySet[M]:
     return found
 
 
-def _order(sort: str, manner: Manner) -> list[Any]:
-    """Rows without a value come last either way; the key settles ties, so that pages do not overlap."""
+def _sorted(rows: QuerySet[M], sort: str, manner: Manner) -> Any:
+    """The ids, in order. Rows without a value come last either way; ids settle ties: pages do not overlap.
+
+    Both engines put what has no value first when they count up.
+    """
     known = sort if sort.removeprefix("-") in manner.sorts else manner.default
-    field = F(manner.sorts[known.removeprefix("-")])
-    first: OrderBy = field.desc(nulls_last=True) if known.startswith("-") else field.asc(nulls_last=True)
-    return [first, "pk"]
+    name = manner.sorts[known.removeprefix("-")]
+    if name in manner.figures:
+        rows = rows.annotate(**{name: manner.figures[name]})
+    order: OrderBy = F(name).desc() if known.startswith("-") else F(name).asc(nulls_last=True)
+    return rows.order_by(order, "pk").values_list("pk", flat=True)

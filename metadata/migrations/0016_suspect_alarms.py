@@ -10,7 +10,7 @@ KINDS = ("unread_dropped", "node_low", "node_full", "not_cleaned", "suspect")
 class Migration(migrations.Migration):
     """One more kind of alarm, and where in a queue it is."""
 
-    dependencies = (("metadata", "0014_node_sizes"),)
+    dependencies = (("metadata", "0015_live_series"),)
 
     operations = (
         migrations.RemoveConstraint(model_name="alarm", name="alarm_kind"),

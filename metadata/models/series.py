@@ -10,7 +10,9 @@ class Sample(models.Model):
     """Counts of one step: `step_s` seconds from `at` on.
 
     `group_ref` 0: what was sent to the topic. Otherwise what that group pulled of it, and the highest lag
-    seen in the step. Ids instead of foreign keys: a sample outlives what it tells of, until it is trimmed.
+    seen in the step. Topic 0 with group 0 is what was sent to all, and with group -1 what all groups pulled
+    and how far they are behind. `sixth_1` to `sixth_6`: the messages of each ten seconds of a minute. Ids
+    instead of foreign keys: a sample outlives what it tells of, until it is trimmed.
     """
 
     class Step(models.IntegerChoices):
@@ -27,6 +29,12 @@ class Sample(models.Model):
     messages = models.BigIntegerField(default=0)
     bytes = models.BigIntegerField(default=0)
     errors = models.BigIntegerField(default=0)
+    sixth_1 = models.IntegerField(default=0, db_default=0)
+    sixth_2 = models.IntegerField(default=0, db_default=0)
+    sixth_3 = models.IntegerField(default=0, db_default=0)
+    sixth_4 = models.IntegerField(default=0, db_default=0)
+    sixth_5 = models.IntegerField(default=0, db_default=0)
+    sixth_6 = models.IntegerField(default=0, db_default=0)
     lag = models.BigIntegerField(null=True, blank=True)
     lag_ms = models.BigIntegerField(null=True, blank=True)
 
@@ -38,7 +46,10 @@ class Sample(models.Model):
             ),
             models.CheckConstraint(condition=Q(step_s__in=(60, 900, 86_400)), name="sample_step"),
         )
-        indexes = (models.Index(fields=("step_s", "at"), name="sample_step_at"),)
+        indexes = (
+            models.Index(fields=("step_s", "at"), name="sample_step_at"),
+            models.Index(fields=("step_s", "group_ref", "at"), name="sample_step_group"),
+        )
 
     def __str__(self) -> str:
         return f"{self.step_s} s from {self.at:%Y-%m-%d %H:%M}"

@@ -8,6 +8,7 @@ from typing import Any
 
 from django import template
 from django.utils.formats import number_format
+from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 register = template.Library()
@@ -101,3 +102,10 @@ def polyline(values: Sequence[int]) -> str:
     most = max(values) or 1
     step = 100 / max(len(values) - 1, 1)
     return " ".join(f"{index * step:.4g},{22 - 20 * value / most:.4g}" for index, value in enumerate(values))
+
+
+@register.filter
+def spoken(values: Sequence[int]) -> str:
+    """A small line of minutes in words, for who cannot see it."""
+    words = {"now": count(values[-1]), "most": count(max(values)), "minutes": len(values)}
+    return _("Messages a minute: %(now)s now, at most %(most)s in the last %(minutes)s min") % words

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from metadata.listing import consumers as listing
 from metadata.listing import topics as of_topics
@@ -13,7 +14,7 @@ from metadata.listing.consumers import ConsumerRow, RebalanceRow
 from metadata.listing.topics import SubscriptionRow
 from portal import pages, rows
 from portal.access import actor
-from portal.tables import Cell, Column, Empty, code, lasting, listed, number, text, wanted, when
+from portal.tables import Cell, Column, Empty, badge, code, lasting, listed, number, spark, text, wanted, when
 
 
 def subscriptions(request: HttpRequest) -> HttpResponse:
@@ -23,10 +24,9 @@ def subscriptions(request: HttpRequest) -> HttpResponse:
         Column(_("Group"), "group"),
         Column(_("Topic"), "topic"),
         Column(_("State")),
-        Column(_("Began with")),
         Column(_("Unread"), "lag", right=True),
         Column(_("Oldest unread"), "age", right=True),
-        Column(_("Queues stopped"), right=True),
+        Column(_("Pulled, last 30 min")),
         Column(_("Since")),
     )
     hint = Empty(_("No subscription is here, or none fits the search."), "catmq subscribe billing orders")
@@ -35,17 +35,25 @@ def subscriptions(request: HttpRequest) -> HttpResponse:
 
 
 def _subscription(row: SubscriptionRow) -> Sequence[Cell]:
-    state = "stopped" if row.stopped and row.state == "ready" else row.state
     return (
         rows.group(row.group),
         rows.topic(row.topic),
-        rows.state(state),
-        rows.state(row.start),
+        _state(row),
         rows.lag(row.lag),
         rows.age(row.lag_ms),
-        number(row.stopped_queues),
+        spark(row.minutes),
         when(row.created_at_ms),
     )
+
+
+def _state(row: SubscriptionRow) -> Cell:
+    """Whether it is read, or which part of it is not."""
+    if row.stopped and row.state == "ready":
+        return rows.state("stopped")
+    if row.stopped_queues:
+        what = ngettext("%d queue stopped", "%d queues stopped", row.stopped_queues)
+        return badge(what % row.stopped_queues, "warn")
+    return rows.state(row.state)
 
 
 def consumers(request: HttpRequest) -> HttpResponse:

@@ -49,6 +49,7 @@ def failures(request: HttpRequest, name: str) -> HttpResponse:
         "failures",
         _("Failed messages of %s") % name,
         section="groups",
+        live=True,
         name=name,
         topic=topic,
         error=error,
@@ -91,7 +92,7 @@ def _waits(one: FailedMessage) -> Sequence[Cell]:
     return (
         rows.topic(one.topic),
         code(message, to("message", one.topic, message)),
-        code(one.key),
+        long(one.key),
         number(one.attempt),
         when(one.due_at_ms),
         long(one.error or None),
@@ -132,7 +133,7 @@ def _died(name: str, one: DeadMessage) -> Sequence[Cell]:
     return (
         code(one.id, to("dead", name, one.id)),
         rows.topic(one.topic),
-        code(one.key),
+        long(one.key),
         number(one.attempts),
         when(one.died_at_ms),
         long(one.error or one.error_class),

@@ -146,7 +146,9 @@ class StopGroup(GroupAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Whom it reaches."""
         view = groups.describe(name=self.name, actor=self.actor)
-        what = _("%(members)d members get no more messages of %(topics)d topics. Positions stay as they are.")
+        what = _(
+            "Nothing is pulled any more: members %(members)d, topics %(topics)d. Positions stay as they are."
+        )
         return Preview(effects=[what % {"members": len(view.members), "topics": len(view.subscriptions)}])
 
     def run(self, fields: dict[str, Any]) -> Text:

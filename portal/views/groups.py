@@ -36,8 +36,6 @@ from portal.tables import (
 )
 from portal.views import resetting
 
-HOUR_S = 3600
-
 
 def groups_list(request: HttpRequest) -> HttpResponse:
     """All groups."""
@@ -80,8 +78,8 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
     """One group."""
     view = groups.describe(name=name, actor=actor(request))
     offsets = lag.group_offsets(group=name, actor=actor(request))
-    points = series.points(for_s=HOUR_S, group_id=view.id)
-    manages = may(request, "manage", name)
+    points = series.points(for_s=charts.span(request).for_s, group_id=view.id)
+    manages = may(request, "manage", name, what="group")
     return pages.show(
         request,
         "group",
@@ -89,9 +87,10 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         section="groups",
         live=True,
         actions=_actions(view) if manages else [],
-        tiles=_tiles(view, offsets, charts.now_rates(points)[1]),
+        tiles=_tiles(view, offsets, series.pace(group_id=view.id)[1]),
         rates=charts.pulls(points),
         lags=charts.lags(points),
+        spans=charts.spans(request),
         matrices=_matrices(view, offsets, manages),
         members=_members(view),
         moves=resetting.latest(group=name, manages=manages, actor=actor(request)),

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as lazy
 
 from metadata import access, keys
 from metadata.keys import KeyView
-from metadata.listing.pages import Listed
+from metadata.listing.pages import cut
 from metadata.pages import Window
 from portal import pages
 from portal.access import actor
@@ -47,7 +47,7 @@ def keys_list(request: HttpRequest) -> HttpResponse:
         Column(_("Revoke")),
     )
     hint = Empty(_("No key is here, or none fits the search."), "python manage.py create_api_key --help")
-    table = listed(request, columns, Listed(found, len(found), 1, 1), row=_row, empty=hint)
+    table = listed(request, columns, cut(found, wanted=wanted(request)), row=_row, empty=hint)
     actions = [Link(_("Create a key"), to("key-create"))]
     return pages.list_page(request, _("API keys"), table, section="keys", actions=actions)
 

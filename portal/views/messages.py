@@ -19,7 +19,6 @@ from messagestore.traces import Trace
 from metadata.actors import Actor
 from metadata.errors import CatmqError, Forbidden, Invalid, MetadataUnavailable
 from metadata.listing import topics as listing
-from metadata.listing.pages import Wanted as Window
 from portal import bodies, pages, rows
 from portal.access import actor, may
 from portal.pages import Fact, Link, to
@@ -61,7 +60,7 @@ def messages(request: HttpRequest) -> HttpResponse:
             raise
         except CatmqError as error:
             problem, status = error.detail, 400 if isinstance(error, Invalid) else 503
-    offered = listing.topics(wanted=Window(rows=MOST_TOPICS), actor=actor(request)).items
+    offered = listing.topic_names(most=MOST_TOPICS, actor=actor(request))
     return pages.show(
         request,
         "messages",
@@ -69,7 +68,7 @@ def messages(request: HttpRequest) -> HttpResponse:
         status=status,
         section="messages",
         asked=asked,
-        offered=[one.name for one in offered],
+        offered=offered,
         result=result,
         problem=problem,
         can_read=bool(asked["topic"]) and may(request, "browse", asked["topic"]),
@@ -175,7 +174,7 @@ def _row(topic: str, one: StoredMessage) -> Sequence[Cell]:
     return (
         code(one.message_id, to("message", topic, one.message_id)),
         when(one.stored_at_ms),
-        code(one.key),
+        long(one.key),
         text(one.tag),
         Cell(len(one.body) or None, "size"),
         long(bodies.preview(one.body) or None),

@@ -18,7 +18,6 @@ from portal.access import actor, may
 from portal.pages import Fact, to
 from portal.tables import Column, Empty, Table, Text, plain
 
-HOUR_S = 3600
 LATE_MS = 15 * 60_000  # an unread message older than that makes a group worth a look
 
 
@@ -34,7 +33,7 @@ class Problem:
 def overview(request: HttpRequest) -> HttpResponse:
     """The page `/`."""
     known = listing.overview(actor=actor(request))
-    points = series.points(for_s=HOUR_S)
+    points = series.points(for_s=charts.span(request).for_s)
     problems = _problems(known, actor(request), node_href=to("nodes") if may(request, "admin") else "")
     return pages.show(
         request,
@@ -44,9 +43,10 @@ def overview(request: HttpRequest) -> HttpResponse:
         live=True,
         problems=problems,
         verdict=min((one.tone for one in problems), default="ok"),
-        tiles=_tiles(known, charts.now_rates(points), actor(request), may(request, "admin")),
+        tiles=_tiles(known, series.pace(), actor(request), may(request, "admin")),
         rates=charts.rates(points),
         lags=charts.lags(points),
+        spans=charts.spans(request),
         behind=_behind(known),
         empty=not known.topics,
     )

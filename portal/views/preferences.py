@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
+from portal import pages
 from portal.access import THEME_COOKIE, THEMES
 
 YEAR_S = 365 * 86_400
@@ -20,3 +22,8 @@ def theme(request: HttpRequest) -> HttpResponse:
     if wanted in THEMES:
         response.set_cookie(THEME_COOKIE, wanted, max_age=YEAR_S, samesite="Lax", httponly=True)
     return response
+
+
+def keys(request: HttpRequest) -> HttpResponse:
+    """The keys that lead around, for who has no script; others see them over any page."""
+    return pages.show(request, "help", _("Keys"))

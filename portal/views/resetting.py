@@ -167,7 +167,7 @@ def moves_of(request: HttpRequest, name: str) -> HttpResponse:
         _("Moved offsets of %s") % name,
         section="groups",
         name=name,
-        table=_past(name, page.items, manages=may(request, "manage", name)),
+        table=_past(name, page.items, manages=may(request, "manage", name, what="group")),
         following=f"?after={page.next}" if page.next else "",
     )
 

@@ -28,6 +28,7 @@ from portal.tables import (
     listed,
     number,
     plain,
+    share,
     spark,
     text,
     wanted,
@@ -35,7 +36,6 @@ from portal.tables import (
 )
 from portal.templatetags.shapes import size
 
-HOUR_S = 3600
 MOST_GROUPS = 200
 
 
@@ -49,6 +49,7 @@ def topics_list(request: HttpRequest) -> HttpResponse:
         Column(_("Queues"), right=True),
         Column(_("Groups"), right=True),
         Column(_("Most unread"), "lag", right=True),
+        Column(_("Oldest unread"), "age", right=True),
         Column(_("Kept, days"), "days", right=True),
         Column(_("Sent, last 30 min")),
         Column(_("Owners")),
@@ -75,6 +76,7 @@ def _row(row: TopicRow) -> Sequence[Cell]:
         number(row.queues),
         number(row.groups),
         rows.lag(row.lag),
+        rows.age(row.lag_ms),
         number(row.retention_days),
         spark(row.minutes),
         text(row.owners or None),
@@ -87,7 +89,7 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
     queues = drains.describe(topic=name, actor=actor(request))
     every = Wanted(rows=MOST_GROUPS)
     groups = listing.subscriptions(wanted=every, actor=actor(request), topic=name).items
-    points = series.points(for_s=HOUR_S, topic_id=view.id)
+    points = series.points(for_s=charts.span(request).for_s, topic_id=view.id)
     manages = may(request, "manage", name)
     return pages.show(
         request,
@@ -96,9 +98,10 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
         section="topics",
         live=True,
         actions=_actions(name) if manages else [Link(_("Messages"), _messages(name))],
-        tiles=_tiles(view, queues, charts.now_rates(points)[0]),
+        tiles=_tiles(view, queues, series.pace(topic_id=view.id)[0]),
         rates=charts.rates(points),
         lags=charts.lags(points),
+        spans=charts.spans(request),
         queues=_queues(name, queues, manages),
         groups=_groups(groups, name),
         facts=_facts(view),
@@ -164,7 +167,7 @@ def _queue(name: str, one: QueueDrain, manages: bool) -> list[Cell]:
         rows.state("draining" if one.draining else one.queue.state)
         if one.head is not None
         else rows.state("away"),
-        text(f"{one.slots / 10.24:.1f} %"),
+        share(one.slots / 1024),
         number(one.low),
         number(one.head),
         text(", ".join(unread) or _("nobody")),

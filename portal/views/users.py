@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
 from metadata import users
-from metadata.listing.pages import Listed
+from metadata.listing.pages import cut
 from metadata.users import UserView
 from portal import pages, rows
 from portal.access import actor
@@ -33,7 +33,11 @@ def users_list(request: HttpRequest) -> HttpResponse:
         Column(_("Last login (UTC)")),
     )  # fmt: skip
     table = listed(
-        request, columns, Listed(views, len(views), 1, 1), row=_row, empty=Empty(_("Nobody fits the search."))
+        request,
+        columns,
+        cut(views, wanted=wanted(request)),
+        row=_row,
+        empty=Empty(_("Nobody fits the search.")),
     )
     intro = _(
         "Administrators may do everything. Who is named among the owners of a topic or group manages it. "

@@ -41,13 +41,15 @@ def tab(
     look: str = "light",
     wide: int = 1280,
     high: int = 900,
+    scripts: bool = True,
 ) -> Iterator[Page]:
-    """A page with cookies of its own, in a language and a look."""
+    """A page with cookies of its own, in a language and a look; perhaps of a browser that runs no scripts."""
     scheme = "dark" if look == "dark" else "light"
     context = browser.new_context(
         base_url=url,
         locale=language,
         color_scheme=scheme,
+        java_script_enabled=scripts,
         viewport={"width": wide, "height": high},  # a phone is 390 wide
     )
     context.set_default_timeout(WAIT_MS)

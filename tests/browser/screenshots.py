@@ -10,15 +10,20 @@ from playwright.sync_api import Browser
 
 from catmq_client import HttpTransport
 from catmq_client.admin import Admin
+from catmq_client.dead import DeadLetters
 from tests.browser.browsing import chromium, log_in, tab
 
 LISTS = (
     "topics", "groups", "subscriptions", "consumers", "rebalances", "messages", "nodes", "brokers", "alarms",
     "jobs", "audit", "keys", "users", "settings", "checks", "create/topic", "create/group", "create/key",
-    "create/user", "create/node", "reports", "create/report", "pipeline", "create/archive", "create/replay",
+    "create/user", "create/node", "reports", "create/report", "pipeline", "create/archive",
+    "create/replay", "help",
 )  # fmt: skip
-ACTIONS = ("settings", "expand", "shrink", "clean", "delete", "send", "delayed")
-GROUP_ACTIONS = ("settings", "reset", "moves", "stop", "rebalance", "subscribe", "failures", "dead/redrive")
+TOPIC_ACTIONS = ("settings", "expand", "shrink", "clean", "delete", "send", "delayed")
+GROUP_ACTIONS = (
+    "settings", "reset", "moves", "stop", "start", "rebalance", "subscribe", "delete", "failures",
+    "dead/redrive", "dead/drop",
+)  # fmt: skip
 LOOKS = {"light": ("en", "light"), "dark": ("en", "dark"), "zh": ("zh-CN", "light")}
 PHONE = 390
 
@@ -51,40 +56,51 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def pages(known: dict[str, str]) -> dict[str, str]:
-    """Name → path of every page worth a picture; of topics, groups and messages the first there is."""
-    admin = Admin(HttpTransport(known["CATMQ_URL"], api_key=known["CATMQ_API_KEY"]))
-    topic = next((one["name"] for one in admin.topics()), None)
+def pages(known: dict[str, str], *, topic: str = "", group: str = "") -> dict[str, str]:
+    """Name → path of every page worth a picture; without names, of the first topic and group there are."""
+    transport = HttpTransport(known["CATMQ_URL"], api_key=known["CATMQ_API_KEY"])
+    admin = Admin(transport)
+    topic = topic or next((one["name"] for one in admin.topics()), "")
     names = [one["name"] for one in admin.groups()]
-    group = "mailer" if "mailer" in names else next(iter(names), None)  # of script/demo: it fails
+    usual = "mailer" if "mailer" in names else next(iter(names), "")  # of script/demo: it fails
     node = next((one["name"] for one in admin.nodes()), "main")
     found = {name: f"/{name}" for name in LISTS} | {
         "overview": "/",
         f"node-{node}": f"/nodes/{node}",
+        "node-settings": f"/nodes/{node}/settings",
         "login": "/login",
         "lost": "/nowhere",
     }
     if topic:
         found |= of_topic(admin, topic)
-    if group:
-        found |= {f"group-{name}": f"/groups/{group}/{name}" for name in GROUP_ACTIONS}
-        found |= {"group": f"/groups/{group}"}
+    if group or usual:
+        found |= of_group(transport, group or usual)
     return found
 
 
 def of_topic(admin: Admin, topic: str) -> dict[str, str]:
     """The pages of one topic and of one of its messages."""
-    found = {
-        name: f"/topics/{topic}/{name}"
-        for name in ("settings", "expand", "shrink", "clean", "delete", "send")
-    }
-    found = {f"topic-{name}": path for name, path in found.items()}
+    found = {f"topic-{name}": f"/topics/{topic}/{name}" for name in TOPIC_ACTIONS}
     found |= {"topic": f"/topics/{topic}", "messages-of": f"/messages?topic={topic}"}
     for queue in admin.queues(topic):
+        found.setdefault("topic-queue", f"/topics/{topic}/queues/{queue['queue']}")
         if queue["head"]:
             found["message"] = f"/messages/{topic}/{queue['queue']}-{queue['head'] - 1}"
             found["resend"] = f"{found['message']}/resend"
             break
+    return found
+
+
+def of_group(transport: HttpTransport, group: str) -> dict[str, str]:
+    """The pages of one group, of its first subscription and its first dead message."""
+    found = {f"group-{name}": f"/groups/{group}/{name}" for name in GROUP_ACTIONS}
+    found |= {"group": f"/groups/{group}"}
+    for one in Admin(transport).group(group)["subscriptions"][:1]:
+        found["subscription"] = f"/groups/{group}/of/{one['topic']}"
+        found["unsubscribe"] = f"{found['subscription']}/end"
+    for dead in DeadLetters(transport).messages(group, page=1):
+        found["dead"] = f"/groups/{group}/dead/of/{dead['id']}"
+        break
     return found
 
 

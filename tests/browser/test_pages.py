@@ -5,14 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage
+from playwright.sync_api import Browser, ConsoleMessage, Page
 
-from catmq_client import Producer
+from catmq_client import HttpTransport, Message, Producer
 from catmq_client.admin import Admin
-from tests.browser.browsing import tab
+from catmq_client.dead import DeadLetters
+from tests.browser.browsing import fill, tab
 from tests.browser.conftest import enter
+from tests.browser.reading import reading
 from tests.browser.screenshots import pages
 from tests.support.server import Server
+from tests.support.waiting import until
 
 AXE = (Path(__file__).parent / "vendor/axe.min.js").read_text()
 RUN = """async () => (await axe.run(document, {resultTypes: ["violations"]})).violations
@@ -20,14 +23,49 @@ RUN = """async () => (await axe.run(document, {resultTypes: ["violations"]})).vi
     .map((one) => `${one.id}: ${one.nodes.map((node) => node.html.slice(0, 200)).slice(0, 3).join(" | ")}`)"""
 
 
+FORMS: dict[str, dict[str, str]] = {
+    "/create/topic": {"name": "walked", "queues": "2"},
+    "/create/group": {"name": "walkers"},
+    "/create/key": {"name": "walked", "produce": "*"},
+    "/topics/seen/settings": {"retention_days": "3"},
+    "/topics/seen/expand": {"queues": "1"},
+    "/topics/seen/shrink": {"count": "1"},
+    "/topics/seen/send": {"body": "[1]"},
+    "/topics/seen/delete": {"confirm": "seen"},
+    "/groups/watchers/settings": {"session_timeout_ms": "20000"},
+    "/groups/watchers/reset": {"to": "latest"},
+    "/groups/watchers/subscribe": {"topic": "seen"},
+    "/groups/watchers/of/seen": {"retries": "3"},
+    "/groups/watchers/dead/redrive": {"error": "LookupError"},
+    "/groups/watchers/dead/drop": {"error": "LookupError"},
+    "/create/topic?": {"name": "not a name", "queues": "2"},  # refused: the form with its errors
+}
+LONG = {"lines": [f"line {number} of a long message" for number in range(2_000)]}
+
+
 @pytest.fixture
-def something(admin: Admin, producer: Producer) -> None:
-    """One of everything to be seen."""
-    if not any(one["name"] == "seen" for one in admin.topics()):
-        admin.create_topic("seen", queues=2)
-        admin.create_group("watchers")
-        admin.subscribe("watchers", "seen")
-    producer.send("seen", json={"number": 1}, key="k", headers={"a": "b"})
+def something(server: Server, admin: Admin, producer: Producer) -> None:
+    """One of everything to be seen: among them a long message, one that waits for a retry, and one dead."""
+    if any(one["name"] == "seen" for one in admin.topics()):
+        return
+    admin.create_topic("seen", queues=2)
+    producer.send("seen", json=LONG, key="k", headers={"a": "b"})
+    failures = DeadLetters(HttpTransport(server.url, api_key=server.api_key))
+    for group, retries in (("watchers", 0), ("retriers", 3)):
+        admin.create_group(group)
+        admin.subscribe(group, "seen")
+        admin.change_subscription(group, "seen", retries=retries, retry_delays_s=[3600])
+    with (
+        reading(server, group="watchers", topic="seen", handler=refuse),
+        reading(server, group="retriers", topic="seen", handler=refuse),
+    ):
+        until(lambda: list(failures.messages("watchers")), limit_s=90, every_s=0.2)
+        until(lambda: failures.failed("retriers")["messages"], limit_s=90, every_s=0.2)
+
+
+def refuse(message: Message) -> None:
+    """A handler that takes nothing."""
+    raise LookupError(f"nobody wants {message.key}")
 
 
 def test_the_check_finds_what_keeps_people_out(browser: Browser) -> None:
@@ -48,15 +86,27 @@ def test_every_page_is_open_to_all_and_keeps_to_its_policy(
         if message.type == "error" and "404" not in message.text:
             complaints.append(f"{message.location['url']}: {message.text}")
 
-    known = server.credentials
     with tab(browser, server.url, look=look, wide=wide) as page:
         page.on("console", hear)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         enter(page, server)
-        for path in pages(known).values():
+        walk = pages(server.credentials, topic="seen", group="watchers")
+        assert {"dead", "message", "subscription", "topic-queue"} < set(walk)
+        for path in (*walk.values(), "/groups/retriers/failures"):
             page.goto(path)
-            page.evaluate(AXE)
-            complaints += [f"{path}: {found}" for found in page.evaluate(RUN)]
-            if page.evaluate("document.documentElement.scrollWidth > window.innerWidth"):
-                complaints.append(f"{path} is wider than the window")
+            complaints += complaints_of(page, path)
+        for path, fields in FORMS.items():
+            fill(page, path, **fields)
+            complaints += complaints_of(page, f"what {path} would do")
+        page.keyboard.press("?")
+        complaints += complaints_of(page, "the keys")
     assert complaints == []
+
+
+def complaints_of(page: Page, what: str) -> list[str]:
+    """What keeps people out of the page that is shown, or lies beside the window."""
+    page.evaluate(AXE)
+    found = [f"{what}: {one}" for one in page.evaluate(RUN)]
+    if page.evaluate("document.documentElement.scrollWidth > window.innerWidth"):
+        found.append(f"{what} is wider than the window")
+    return found

@@ -292,7 +292,8 @@ def test_an_owned_read_shows_position_and_messages(session: Session, queue: int)
     reader = ReaderKey(1, queue)
     tables.insert_readers(session, group_id=1, queues=[queue], epoch=0, latest=False)
     tables.acquire_reader(session, reader=reader, epoch=1, owner="me")
-    position, rows = tables.select_owned(session, reader=reader, first=1, end=4, most_bytes=99)
+    positions, rows = tables.select_owned(session, reader=reader, first=1, end=4, most_bytes=99)
+    position = positions[reader.queue]
     assert position == tables.Position(queue, 5, 0, 1, "me", 0)
     assert [row[0] for row in rows] == [1, 2, 3]
 

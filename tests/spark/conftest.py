@@ -16,6 +16,8 @@ from tests.support.mariadb import MariaDB
 from tests.support.server import Server
 
 MEMORY = "1g"
+# Every Java that tests start lives for seconds: it compiles quickly rather than well, and has one collector.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto")
 
 
 @pytest.fixture(scope="session")

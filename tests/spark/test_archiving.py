@@ -235,7 +235,7 @@ def test_an_error_below_what_is_kept_says_what_the_archive_holds(
 
 
 def test_a_job_that_is_killed_leaves_no_day_and_starts_again(
-    stage: Stage, directory: Path, tmp_path: Path
+    stage: Stage, spark: SparkSession, directory: Path, tmp_path: Path
 ) -> None:
     topic = stage.topic("maria", queues=1)
     stage.fill(topic, 4_000)
@@ -250,8 +250,9 @@ def test_a_job_that_is_killed_leaves_no_day_and_starts_again(
     assert archives.days(directory, topic) == []
     with (directory / topic / ".lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the dead hold nothing
-    second = started(where, topic=topic, archive=str(directory), up_to_now=True, master="local[1]")
-    assert second.wait(START_S) == 0, (where / "log").read_text()
+    second = job(spark, where, topic=topic, archive=str(directory), up_to_now=True)
+    archive.run(second)
+    second.finish()
     assert results(where, "days")[0]["rows"] == 4_000
     assert list((directory / topic).glob(".draft-*")) == []
     assert json.loads((where / "manifest.json").read_text())["results"][0]["name"] == "days"

@@ -11,6 +11,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from tests.spark.programs.stream_to_files import stream
 from tests.spark.stage import Stage
 from tests.support.environment import ROOT
 from tests.support.waiting import until
@@ -50,14 +51,14 @@ def test_a_driver_that_is_killed_goes_on_where_it_was(
     os.killpg(first.pid, signal.SIGKILL)
     first.wait(30)
     assert first.returncode == -signal.SIGKILL, "it was still at work"
-    second = start(stage, topic, tmp_path, "--until-empty")
-    assert second.wait(START_S) == 0
+    second = stream(spark, topic, tmp_path).trigger(availableNow=True).start(str(sink))
+    assert second.awaitTermination(START_S)
     found = spark.read.parquet(str(sink)).groupBy("queue", "offset").agg(F.count("*").alias("times"))
     assert found.count() == 3_000
     assert found.where("times > 1").count() == 0
 
 
-def start(stage: Stage, topic: str, directory: Path, *arguments: str) -> subprocess.Popen[bytes]:
+def start(stage: Stage, topic: str, directory: Path) -> subprocess.Popen[bytes]:
     """The driver as a process of its own, which leads its group: Java and the Python workers die with it."""
     environ = {
         **os.environ,
@@ -65,6 +66,6 @@ def start(stage: Stage, topic: str, directory: Path, *arguments: str) -> subproc
         "CATMQ_API_KEY": stage.server.api_key,
         "PYTHONPATH": f"{ROOT}:{ROOT / 'client/src'}",
     }
-    command = [sys.executable, str(DRIVER), topic, str(directory), *arguments]
+    command = [sys.executable, str(DRIVER), topic, str(directory)]
     with (directory / "log").open("ab") as log:
         return subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)

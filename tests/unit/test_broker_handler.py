@@ -14,9 +14,7 @@ from metadata.gate import AGAIN_S
 
 @pytest.fixture
 def api() -> ApiHandler:
-    made = ApiHandler()
-    made.load_middleware()
-    return made
+    return ApiHandler()
 
 
 def test_who_joins_is_refused_with_a_turn_while_many_wait(

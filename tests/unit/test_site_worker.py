@@ -166,3 +166,21 @@ def test_a_second_sigterm_does_not_interrupt_the_handler_of_the_first() -> None:
     )
 
     assert done.stdout.split() == ["drained", "left", "catmq_site.worker.Worker"], done.stderr
+
+
+FROZEN = """
+import gc
+import django
+django.setup()
+from catmq_site import gunicorn_conf
+gunicorn_conf.freeze()
+frozen, left = gc.get_freeze_count(), len(gc.get_objects())
+print(frozen > 50_000, left < frozen / 20, "brokerapi.views.messages" in __import__("sys").modules)
+"""
+
+
+def test_what_the_application_is_made_of_is_not_looked_at_by_the_garbage_collector() -> None:
+    environ = {**os.environ, "DJANGO_SETTINGS_MODULE": "catmq_site.settings"}
+    command = [sys.executable, "-c", FROZEN]
+    said = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["True"] * 3

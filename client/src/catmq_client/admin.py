@@ -3,8 +3,9 @@
     admin = Admin(HttpTransport("http://127.0.0.1:8000", api_key=...))
     admin.create_topic("orders", queues=4)
 
-Answers are the API's own objects, as dicts; the TypedDicts below name what is in them. An answer may hold
-more than its type says: newer brokers add fields. Every call raises what `Transport.request` raises.
+Answers are the API's own objects, as dicts; TypedDicts, here and in `*_shapes`, name what is in them. An
+answer may hold more than its type says: newer brokers add fields. Every call raises what `Transport.request`
+raises.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Literal, TypedDict, cast
 from catmq_client import wire
 from catmq_client.dead import DeadLetters
 from catmq_client.errors import OptionError
+from catmq_client.group_shapes import Group, GroupLag, Moves, Plan, Rebalance, Start, Subscription
 from catmq_client.plan_shapes import ReadPlan
 from catmq_client.queue_shapes import LayoutChange, QueueRow, QueueState
 from catmq_client.transport import Transport, api_path
@@ -24,8 +26,6 @@ PAGE = 1000  # rows a request; the API's limit
 # Up to 210 characters: failure topics have longer names than users may give.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,209}", re.ASCII)
 NAME_RULE = "use letters, digits, '.', '_', '-', the first a letter or digit"
-
-Start = Literal["earliest", "latest"]
 
 
 class TopicRow(TypedDict):
@@ -75,125 +75,6 @@ class DelayedPage(TypedDict):
     messages: list[dict[str, Any]]
     next: str | None
     count: int
-
-
-class Subscription(TypedDict):
-    """A group's subscription to a topic."""
-
-    group: str
-    topic: str
-    state: str
-    start: Start
-    stopped: bool
-    stopped_queues: list[int]
-
-
-class Member(TypedDict):
-    """A consumer in a group, and the queues that it owns; one that is not active stands by."""
-
-    name: str
-    instance_id: str | None
-    address: str
-    sdk: str
-    joined_at_ms: int
-    heartbeat_age_ms: int | None
-    queues: list[int]
-    active: bool
-
-
-class Group(TypedDict):
-    """A consumer group; lists leave out `subscriptions` and `members`."""
-
-    name: str
-    mode: str
-    stopped: bool
-    session_timeout_ms: int
-    allow_addresses: str
-    deny_addresses: str
-    max_active_members: int | None
-    generation: int
-    remark: str
-    subscriptions: list[Subscription]
-    members: list[Member]
-    created_at_ms: int
-
-
-class QueueLag(TypedDict):
-    """How far a group is in a queue. `lag_ms`: age of the first unread message; None: node down.
-
-    `instance`: whose position it is in a broadcasting group, else None.
-    """
-
-    topic: str
-    queue: int
-    number: int
-    instance: str | None
-    committed: int | None
-    head: int | None
-    low: int | None
-    lag: int | None
-    lag_ms: int | None
-    owner: str | None
-    epoch: int
-
-
-class GroupLag(TypedDict):
-    """How far a group is."""
-
-    group: str
-    lag: int | None
-    lag_ms: int | None
-    queues: list[QueueLag]
-
-
-Move = TypedDict(
-    "Move",
-    {
-        "topic": str,
-        "queue": int,
-        "number": int,
-        "from": int,
-        "to": int,
-        "skipped": int,
-        "repeated": int,
-        "asked": int | None,
-    },
-)
-
-
-class Moves(TypedDict):
-    """What a reset of positions moved, or with `dry_run` would move; `reset` is what it is undone by."""
-
-    dry_run: bool
-    reset: str | None
-    moves: list[Move]
-
-
-PlannedMove = TypedDict(
-    "PlannedMove", {"queue": int, "topic": str, "from": str | None, "to": str | None, "at_once": bool}
-)
-PastMove = TypedDict(
-    "PastMove", {"queue": int, "topic": str, "from": str | None, "to": str | None, "pause_ms": int | None}
-)
-
-
-class Plan(TypedDict):
-    """What a rebalance moved, or with `dry_run` would move, from member to member (None: nobody)."""
-
-    dry_run: bool
-    generation: int
-    moves: list[PlannedMove]
-
-
-class Rebalance(TypedDict):
-    """A rebalance of the past. `assignment`: the queues meant for each member."""
-
-    id: int
-    generation: int
-    cause: str
-    at_ms: int
-    assignment: dict[str, list[int]]
-    moves: list[PastMove]
 
 
 class Broker(TypedDict):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from catmq_client.backoff import Backoff
-from catmq_client.errors import BufferFull, Closed
+from catmq_client.errors import BufferFull, CatmqError, Closed
 from catmq_client.options import ProducerOptions
 from catmq_client.receipts import Batch, SendFuture, size_of
 from catmq_client.routing import Kind, Layout, Routes, slot_of
@@ -65,32 +65,46 @@ class SendBuffer:
         *,
         strict_queue: bool = True,
         urgent: bool = False,
-        quiet: bool = False,
         block_s: float = 0.0,
     ) -> tuple[SendFuture, Lane]:
         """Takes a message in, `queue` in it being the one its sender named.
 
-        urgent: ready at once, and its sender will try to deliver it itself. quiet: more follow, and
-        then a call of `hurry`, so no sender is woken now.
+        urgent: ready at once, and its sender will try to deliver it itself.
         Waits up to `block_s` for room; raises BufferFull, Closed, or OptionError for a foreign queue.
         """
         size = size_of(message)
         with self.lock:
-            if self._closed:
-                raise Closed("the producer is closed")
-            if self._is_full(size):
-                self._wait_for_room(size, block_s)
-            key = message.get("key")
-            route = routes.choose(key=key, queue=message.get("queue"), strict_queue=strict_queue)
-            if route.queue is not None:
-                message["queue"] = route.queue
-            lane = self._lane(routes, route.queue, route.kind)
+            self._make_room(size, block_s)
+            lane = self._route(routes, message, strict_queue)
             batch = self._open_batch(lane, size)
-            future = batch.add(message, size)
-            self._messages += 1
-            self._bytes += size
-            self._after_append(lane, batch, urgent=urgent, quiet=quiet)
+            future = self._add(batch, message, size)
+            self._after_append(lane, batch, urgent=urgent)
         return future, lane
+
+    def append_all(
+        self, routes: Routes, messages: Iterable[dict[str, Any]], *, block_s: float
+    ) -> tuple[list[SendFuture | CatmqError], tuple[SendFuture, Lane] | None]:
+        """Takes in messages that go at once; for each its future or why it was not taken, and the last lane.
+
+        What was taken in goes, so a message that is not is told at its place. Behind one that found no room
+        none is taken in: it would overtake. Their sender will try to deliver them itself.
+        """
+        sent: list[SendFuture | CatmqError] = []
+        last: tuple[SendFuture, Lane] | None = None
+        full: BufferFull | None = None
+        with self.lock:
+            for message in messages:
+                try:
+                    if full is None:
+                        last = self._append_one(routes, message, last, block_s)
+                    sent.append(full or last[0])
+                except BufferFull as error:
+                    full = error
+                    sent.append(error)
+                except CatmqError as error:
+                    sent.append(error)
+            self._work.notify_all()
+        return sent, last
 
     def take(self, *, wait_s: float = 0.0, only: Lane | None = None) -> tuple[Lane, Batch] | None:
         """The oldest batch that is ready, and its lane; waits up to `wait_s`. `only` looks at one lane."""
@@ -170,13 +184,6 @@ class SendBuffer:
         if lane.held and not _may_be_stored(lane):
             self._follow(lane, staying=False)
 
-    def hurry(self, futures: Iterable[SendFuture]) -> None:
-        """Makes the batches of these messages ready at once."""
-        with self.lock:
-            for future in futures:
-                future.batch.urgent = True
-            self._work.notify_all()
-
     def hurry_all(self) -> list[SendFuture]:
         """Makes everything ready at once; the futures of all that is waiting or under way."""
         with self.lock:
@@ -197,6 +204,40 @@ class SendBuffer:
         """Whether a batch is waiting or lingering and no sender is idle."""
         with self.lock:
             return self.idle == 0 and self._first_ready(self._lanes.values())[0] is not None
+
+    def _append_one(
+        self, routes: Routes, message: dict[str, Any], before: tuple[SendFuture, Lane] | None, block_s: float
+    ) -> tuple[SendFuture, Lane]:
+        """Takes in one of many; mostly it goes where the one before it went."""
+        size = size_of(message)
+        self._make_room(size, block_s)
+        lane = before[1] if before is not None else None
+        if lane is None or lane.kind != Kind.NAMED or message.get("queue") != lane.queue:
+            lane = self._route(routes, message, strict_queue=True)
+        batch = self._open_batch(lane, size)
+        future = self._add(batch, message, size)
+        self._after_append(lane, batch, urgent=True)
+        return future, lane
+
+    def _make_room(self, size: int, block_s: float) -> None:
+        if self._closed:
+            raise Closed("the producer is closed")
+        if self._is_full(size):
+            self._wait_for_room(size, block_s)
+
+    def _route(self, routes: Routes, message: dict[str, Any], strict_queue: bool) -> Lane:
+        """The lane of a message, which then names the queue it goes to."""
+        queue, kind = routes.choose(
+            key=message.get("key"), queue=message.get("queue"), strict_queue=strict_queue
+        )
+        if queue is not None:
+            message["queue"] = queue
+        return self._lane(routes, queue, kind)
+
+    def _add(self, batch: Batch, message: dict[str, Any], size: int) -> SendFuture:
+        self._messages += 1
+        self._bytes += size
+        return batch.add(message, size)
 
     def _lane(self, routes: Routes, queue: int | None, kind: Kind) -> Lane:
         key = (routes.layout.topic, queue, kind)
@@ -220,13 +261,13 @@ class SendBuffer:
         lane.batches.append(batch)
         return batch
 
-    def _after_append(self, lane: Lane, batch: Batch, *, urgent: bool, quiet: bool) -> None:
+    def _after_append(self, lane: Lane, batch: Batch, *, urgent: bool) -> None:
         full = len(batch.messages) >= self._options.batch_messages
         if full and lane.kind == Kind.FREE:
             lane.routes.next_queue(after=lane.queue)
         if urgent:
             batch.urgent = True
-        elif not quiet and lane.current is None and (full or len(batch.messages) == 1):
+        elif lane.current is None and (full or len(batch.messages) == 1):
             self._work.notify()
 
     def _append_again(self, routes: Routes, batch: Batch) -> None:

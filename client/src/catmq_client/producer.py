@@ -240,25 +240,8 @@ class Producer:
         made = [_from_item(item) for item in messages]
         sending = self._sending()
         routes = sending.routes(topic, within_s=self._block_s)
-        sent: list[SendFuture | CatmqError] = []
-        last: tuple[SendFuture, Lane] | None = None
-        full: BufferFull | None = None
-        for message in made:
-            # What was taken in goes, so a message that is not is told at its place. Behind one that
-            # found no room none is taken in: it would overtake.
-            if full is not None:
-                sent.append(full)
-                continue
-            try:
-                last = sending.buffer.append(routes, message, quiet=True, block_s=self._block_s)
-                sent.append(last[0])
-            except BufferFull as error:
-                full = error
-                sent.append(error)
-            except CatmqError as error:
-                sent.append(error)
+        sent, last = sending.buffer.append_all(routes, made, block_s=self._block_s)
         if last is not None:
-            sending.buffer.hurry(one for one in sent if isinstance(one, SendFuture))
             sending.start_sender_if_needed()
             sending.deliver_here(*last)
         return [one.outcome_or_error() if isinstance(one, SendFuture) else one for one in sent]
@@ -405,7 +388,11 @@ def _from_item(item: NewMessage | bytes | str | Mapping[str, Any]) -> dict[str, 
     if isinstance(item, bytes | str):
         return _message(item, None)
     if isinstance(item, NewMessage):
-        return _message(item.body, None, **_named_fields(item))
+        body, key, tag, headers, trace_id, queue, delay_ms, deliver_at = item
+        return _message(
+            body, None, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
+            delay_ms=delay_ms, deliver_at=deliver_at,
+        )  # fmt: skip
     unknown = set(item) - {*NewMessage._fields, "json"}
     if unknown:
         raise OptionError(
@@ -413,10 +400,6 @@ def _from_item(item: NewMessage | bytes | str | Mapping[str, Any]) -> dict[str, 
         )
     rest = {name: value for name, value in item.items() if name not in ("body", "json")}
     return _message(item.get("body"), item.get("json"), **rest)
-
-
-def _named_fields(item: NewMessage) -> dict[str, Any]:
-    return dict(zip(NewMessage._fields[1:], item[1:], strict=True))  # all but the body
 
 
 _open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()

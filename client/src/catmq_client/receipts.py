@@ -182,16 +182,16 @@ class SendFuture:
 
     def outcome_or_error(self) -> Receipt | CatmqError:
         """The receipt, or what the send ended with; waits for it."""
+        outcome = self.outcome
+        if type(outcome) is dict and "error" not in outcome:  # mostly: it has ended by now, and well
+            return self._receipt()
         return self.exception() or self._receipt()
 
     def _receipt(self) -> Receipt:
         outcome: Any = self.outcome
+        told = outcome.get
         return Receipt(
-            self.batch.topic,
-            outcome.get("queue"),
-            outcome.get("offset"),
-            outcome["message_id"],
-            outcome.get("due_at_ms"),
+            self.batch.topic, told("queue"), told("offset"), outcome["message_id"], told("due_at_ms")
         )
 
     def add_done_callback(self, callback: Callable[[SendFuture], object]) -> None:

@@ -33,6 +33,7 @@ from urllib3.exceptions import (
 
 from catmq_client import wire
 from catmq_client.backoff import Backoff
+from catmq_client.connections import send_whole
 from catmq_client.discovery import MOST, Brokers, Discovery
 from catmq_client.errors import (
     AnswerLost,
@@ -158,6 +159,7 @@ class _Lines(HTTPAdapter):
         any_request.method, any_request.url = "GET", f"{url}/"
         pool = self.get_connection_with_tls_context(any_request, verify, proxies=dict(proxies))
         assert isinstance(pool, HTTPConnectionPool)  # noqa: S101 - there is no other kind for HTTP
+        send_whole(pool)
         self.cert_verify(pool, url, verify, None)  # type: ignore[no-untyped-call]
         found = pool, self.request_url(any_request, dict(proxies)).removesuffix("/")
         self._pools[url] = found

@@ -18,7 +18,25 @@
     place.classList.toggle("bad-ink", failed);
   };
   setInterval(stamp, 1000);
-  body.addEventListener("htmx:afterSettle", () => { fresh = Date.now(); failed = false; stamp(); draw(); });
+  // What somebody opened, scrolled to or stands on stays so when the live part is replaced.
+  const within = (selector) => [...document.querySelectorAll(`#live ${selector}`)];
+  const FOCUSED = "a, button, input, summary, [tabindex]";
+  let kept = null;
+  body.addEventListener("htmx:beforeSwap", () => {
+    kept = {
+      open: within("details").map((one) => one.open),
+      left: within(".wide").map((one) => [one.scrollLeft, one.scrollTop]),
+      focus: within(FOCUSED).indexOf(document.activeElement),
+    };
+  });
+  const restore = () => {
+    if (!kept) return;
+    within("details").forEach((one, n) => { one.open = Boolean(kept.open[n]); });
+    within(".wide").forEach((one, n) => { if (kept.left[n]) [one.scrollLeft, one.scrollTop] = kept.left[n]; });
+    if (kept.focus >= 0) within(FOCUSED)[kept.focus]?.focus({ preventScroll: true });
+    kept = null;
+  };
+  body.addEventListener("htmx:afterSettle", () => { fresh = Date.now(); failed = false; restore(); stamp(); draw(); });
   const fail = () => { failed = true; stamp(); };
   body.addEventListener("htmx:responseError", fail);
   body.addEventListener("htmx:sendError", fail);
@@ -58,12 +76,16 @@
     }
   }
 
-  // Keys: "/" searches, "g" and a letter goes somewhere.
+  // Keys: "/" searches, "g" and a letter goes somewhere, "?" shows them. Without script the link is a page.
+  const help = document.getElementById("help");
+  document.querySelector("[data-help]")?.addEventListener("click", (event) => { event.preventDefault(); help.showModal(); });
   let before = "";
   const typing = (target) => target.closest("input, textarea, select, [contenteditable]");
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
-    if (event.key === "/") {
+    if (event.key === "?" && help) {
+      if (!help.open) help.showModal();
+    } else if (event.key === "/") {
       const field = document.querySelector("[data-search]");
       if (field) { event.preventDefault(); field.focus(); field.select(); }
     } else if (before === "g") {

@@ -11,7 +11,17 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore import connections, membership, nodes, positions, promotion, pull, subscriptions, topics
+from messagestore import (
+    connections,
+    membership,
+    nodes,
+    positions,
+    promotion,
+    promotion_plans,
+    pull,
+    subscriptions,
+    topics,
+)
 from messagestore.messages import NewMessage
 from messagestore.positions import Claim, CommitOffset
 from messagestore.publish import publish
@@ -22,6 +32,7 @@ from metadata.actors import command
 from metadata.consumer_ids import ConsumerId
 from metadata.errors import Conflict, Invalid, NodeUnavailable, Unavailable
 from metadata.models import DbNode
+from tests.support import forms
 from tests.support.mariadb import MariaDB
 from tests.support.replication import await_caught_up, follow
 from tests.support.waiting import until
@@ -128,6 +139,27 @@ def test_a_planned_move_loses_nothing_and_closes_the_old_primary(
     follow(replica, ill)
 
 
+def test_the_portal_says_what_a_promotion_would_do_and_then_does_it(
+    place: Place, ill: MariaDB, replica: MariaDB
+) -> None:
+    there = {"replica_host": "127.0.0.1", "replica_port": replica.port}
+    nodes.update(name="moving", settings=there, actor=ACTOR)
+    plan = promotion_plans.promote(name="moving", actor=ACTOR)
+    assert (plan.target, plan.primary_answers, plan.copies) == (f"127.0.0.1:{replica.port}", True, True)
+    assert (plan.queues, plan.gaps, plan.messages, plan.lost) == (1, 0, 0, ())
+    ada = forms.browser("ada", administrator=True)
+    seen = forms.filled(ada, "/nodes/moving/promote")
+    assert "nothing would be lost" in forms.text(seen) and "The old primary answers" in forms.text(seen)
+    assert DbNode.objects.get().epoch == 1
+    said = forms.text(forms.confirm(ada, "/nodes/moving/promote", seen))
+    assert "goes on under epoch 2. Nothing was lost." in said
+    snapshot.refresh()
+    assert (DbNode.objects.get().port, DbNode.objects.get().replica_host) == (replica.port, "")
+    assert [one.offset for one in send(1)] == [10]
+    ill.execute("SET GLOBAL read_only = 0")
+    follow(replica, ill)
+
+
 def test_a_promotion_without_the_tail_skips_nothing_silently(
     place: Place, ill: MariaDB, replica: MariaDB
 ) -> None:
@@ -139,8 +171,10 @@ def test_a_promotion_without_the_tail_skips_nothing_silently(
     nodes.note_heads()
     nodes.note_heads()
     os.kill(ill.pid, signal.SIGKILL)
+    plan = promotion_plans.promote(name="moving", host="127.0.0.1", port=replica.port, actor=ACTOR)
+    assert (plan.primary_answers, plan.gaps, plan.messages) == (False, 1, 5)
     done = promote(replica)
-    assert (done.state, done.gaps, done.messages) == ("read_write", 1, 5)
+    assert (done.state, done.gaps, done.messages, done.lost) == ("read_write", 1, 5, plan.lost)
     assert [(one.group, one.messages) for one in done.lost] == [("billing", 5)]
     refilled = [one.offset for one in send(20)]  # past the old head, before anybody looks
     told = pulled(member, place.queue, epoch, 15)

@@ -58,6 +58,21 @@ def test_a_nodes_password_may_come_from_the_environment(
     assert (node.special, node.capacity_gb) == (True, 10)
 
 
+def test_a_dry_run_examines_a_database_and_registers_nothing(
+    metadata_db: None, node_database: NewDatabase
+) -> None:
+    place = url(node_database())
+    said = run("register_node", "main", place, "--dry-run")
+    assert "ok   reachable: " in said and "warn kind: There is no failure node yet" in said
+    assert not DbNode.objects.exists()
+    run("register_node", "main", place)
+    with pytest.raises(CommandError, match="Nothing was changed"):
+        run("register_node", "again", place, "--dry-run")
+    foretold = run("adopt_restored_node", "main", "--dry-run")
+    assert "Nothing was changed." in foretold and "Node main would be at" in foretold
+    assert DbNode.objects.get().epoch == 1
+
+
 def test_an_api_key_is_printed_once_and_found_by_its_digest(metadata_db: None) -> None:
     from metadata import keys
 
@@ -79,6 +94,8 @@ def test_an_api_key_is_printed_once_and_found_by_its_digest(metadata_db: None) -
         (("register_node", "n1", "mysql://u:p@127.0.0.1:1/d"), "127.0.0.1:1", 1),
         (("create_api_key", "k", "--right", "produce"), "must look like produce=orders*", 1),
         (("create_api_key", "k", "--right", "produc=*"), "produc", 1),
+        (("set_account", "main", "u"), "CATMQ_NODE_MAIN_PASSWORD", 1),
+        (("promote_node", "main", "--dry-run"), "main does not exist", 1),
         (("rebalance",), "Name groups, or say --all.", 1),
         (("rebalance", "nobody"), "nobody does not exist", 1),
     ],

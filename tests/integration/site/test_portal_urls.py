@@ -1,4 +1,5 @@
-"""Pages that change something, from the resolver: not by GET, without a token or the right; and audited."""
+"""Every page that changes something, taken from the resolver: not by GET, not without a token, not without
+the right; and who may do it is named in the audit log."""
 
 from __future__ import annotations
 

@@ -1,24 +1,26 @@
-"""A driver that streams a topic into Parquet files: TOPIC DIRECTORY [--until-empty]."""
+"""A driver that streams a topic into Parquet files: TOPIC DIRECTORY."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import DataStreamWriter
+
 from spark_tasks import sessions
 
 
-def main(topic: str, directory: str, *arguments: str) -> None:
-    """Streams in small batches, so that a kill falls between two or into one."""
-    home = Path(directory)
-    spark = sessions.start("stream", master="local[1]", memory="512m")
+def stream(spark: SparkSession, topic: str, home: Path) -> DataStreamWriter:
+    """The stream, in small batches, so that a kill falls between two or into one."""
     reader = spark.readStream.format("catmq").option("topic", topic).option("maxOffsetsPerTrigger", 500)
-    writer = (
-        reader.load().writeStream.format("parquet").option("checkpointLocation", str(home / "checkpoint"))
-    )
-    if "--until-empty" in arguments:
-        writer = writer.trigger(availableNow=True)
-    writer.start(str(home / "out")).awaitTermination()
+    return reader.load().writeStream.format("parquet").option("checkpointLocation", str(home / "checkpoint"))
+
+
+def main(topic: str, directory: str) -> None:
+    """Streams until it is killed."""
+    spark = sessions.start("stream", master="local[1]", memory="512m")
+    stream(spark, topic, Path(directory)).start(str(Path(directory, "out"))).awaitTermination()
 
 
 if __name__ == "__main__":

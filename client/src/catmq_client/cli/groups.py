@@ -6,13 +6,14 @@ import argparse
 from collections.abc import Iterable
 from typing import Any
 
-from catmq_client.admin import Admin, Group
+from catmq_client.admin import Admin
 from catmq_client.cli import rebalances
 from catmq_client.cli.arguments import or_none, whole
 from catmq_client.cli.confirm import confirmed
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.output import add_output, duration, facts, json_line, moment, note, show, table, write
 from catmq_client.errors import NotFound, OptionError
+from catmq_client.group_shapes import Group
 
 SESSION_MS = whole(2_000, 300_000)
 SETTINGS = ("allow_addresses", "deny_addresses", "max_active_members", "session_timeout_ms", "remark")

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from catmq_client.admin import Admin, GroupLag, Moves, given
+from catmq_client.admin import Admin, given
 from catmq_client.cli.arguments import POSITIONS, Target, target, whole
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.output import add_output, duration, json_line, moment, note, show, table, write
+from catmq_client.group_shapes import GroupLag, Moves
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:

@@ -6,10 +6,11 @@ import argparse
 from itertools import islice
 from typing import Any
 
-from catmq_client.admin import PAGE, Rebalance
+from catmq_client.admin import PAGE
 from catmq_client.cli.arguments import whole
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.output import add_output, duration, json_line, moment, note, show, table, write
+from catmq_client.group_shapes import Rebalance
 
 
 def add_verbs(verbs: Any, common: argparse.ArgumentParser) -> None:

@@ -1,0 +1,64 @@
+"""What this process counted since it was last written down, by the ten seconds in which it happened.
+
+Times are the database's: a process learns how far its own steady clock is from that one whenever it writes,
+and counts of before it knew belong to the time at which they are first written.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import monotonic
+
+SLOT_S = 10
+Key = tuple[int | None, int, int]  # (ten seconds since 1970, or None: when it is written; topic; group)
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """What was counted: messages, bytes of their bodies, and errors."""
+
+    messages: int = 0
+    bytes: int = 0
+    errors: int = 0
+
+    def plus(self, other: Count) -> Count:
+        """Both together."""
+        return Count(self.messages + other.messages, self.bytes + other.bytes, self.errors + other.errors)
+
+
+class Tally:
+    """Counts of one process, by (ten seconds, topic, group); group 0 is what was sent."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[Key, Count] = {}
+        self._ahead_s: float | None = None  # the database's clock, of this process's steady one
+
+    def learn(self, now_s: float) -> None:
+        """Takes note of the database's time, s since 1970."""
+        self._ahead_s = now_s - monotonic()
+
+    def add(self, topic_id: int, group_id: int, count: Count) -> None:
+        """Counts something that happens now."""
+        ahead_s = self._ahead_s
+        slot = None if ahead_s is None else int(monotonic() + ahead_s) // SLOT_S
+        with self._lock:
+            self._add((slot, topic_id, group_id), count)
+
+    def take(self) -> dict[Key, Count]:
+        """What there is; it is forgotten here."""
+        with self._lock:
+            taken, self._counts = self._counts, {}
+        return taken
+
+    def put_back(self, counts: Mapping[Key, Count]) -> None:
+        """Keeps what could not be written: it will belong to the time at which it is, so it stays little."""
+        with self._lock:
+            for (_slot, topic, group), count in counts.items():
+                self._add((None, topic, group), count)
+
+    def _add(self, key: Key, count: Count) -> None:
+        known = self._counts.get(key)
+        self._counts[key] = known.plus(count) if known else count

@@ -1,0 +1,131 @@
+"""How pages behave: keys, what is live, what the URL holds, and what is there without script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, Request
+
+from catmq_client import Producer
+from catmq_client.admin import Admin
+from tests.browser.browsing import tab
+from tests.browser.conftest import enter
+from tests.support.server import Server
+from tests.support.waiting import until
+
+
+@pytest.fixture
+def plain(server: Server, browser: Browser) -> Iterator[Page]:
+    """A page of a browser that runs no scripts."""
+    with tab(browser, server.url, scripts=False) as made:
+        enter(made, server)
+        yield made
+
+
+@pytest.fixture
+def topic(admin: Admin, producer: Producer) -> str:
+    """A topic with messages and a group."""
+    if not any(one["name"] == "manners" for one in admin.topics()):
+        admin.create_topic("manners", queues=1)
+        admin.create_group("mannerly")
+        admin.subscribe("mannerly", "manners")
+    producer.send("manners", json={})
+    return "manners"
+
+
+def test_keys_lead_to_pages_and_to_the_search(page: Page) -> None:
+    for key, path in (("t", "topics"), ("g", "groups"), ("o", "")):
+        page.keyboard.press("g")
+        page.keyboard.press(key)
+        page.wait_for_url(f"**/{path}")
+    page.goto("/topics")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.name") == "q"
+    page.keyboard.type("?gt")  # what is typed into a field leads nowhere
+    assert page.locator("dialog[open]").count() == 0 and page.url.endswith("/topics")
+
+
+def test_a_question_mark_shows_the_keys_and_escape_hides_them(page: Page) -> None:
+    page.keyboard.press("?")
+    assert page.locator("dialog[open] kbd").count() > 10
+    page.keyboard.press("Escape")
+    assert page.locator("dialog[open]").count() == 0
+    page.click("[data-help]")
+    assert page.locator("dialog[open]").count() == 1 and page.url.endswith("/")
+
+
+def test_keys_and_figures_can_be_read_without_script(plain: Page, topic: str) -> None:
+    plain.click("[data-help]")
+    plain.wait_for_url("**/help")
+    assert plain.locator("main kbd").count() > 10
+    until(lambda: _sparks(plain, topic), limit_s=60, every_s=0.5)
+    assert "Messages a minute" in (plain.locator("svg.spark").first.get_attribute("aria-label") or "")
+    for path in ("/", f"/topics/{topic}", "/groups/mannerly"):
+        plain.goto(path)
+        figures = plain.locator("figure.chart")
+        assert figures.count() == 2
+        for n in range(2):
+            figures.nth(n).locator("summary").click()
+            assert figures.nth(n).locator("tbody tr").first.is_visible()
+
+
+def _sparks(page: Page, topic: str) -> int:
+    page.goto(f"/topics?q={topic}")
+    return page.locator("svg.spark[role=img]").count()
+
+
+def test_what_is_live_says_how_old_it_is_and_rests_while_nobody_looks(page: Page, topic: str) -> None:
+    asked: list[Request] = []
+    page.on("request", lambda request: asked.append(request) if "hx-request" in request.headers else None)
+    page.clock.install()
+    page.goto(f"/topics/{topic}")
+    page.clock.run_for(3_000)
+    assert page.locator("[data-stamp]").inner_text() == "updated 3 s ago"
+    with page.expect_response(f"**/topics/{topic}"):
+        page.clock.run_for(3_000)
+    before = len(asked)
+    assert before >= 1
+    page.evaluate("Object.defineProperty(document, 'hidden', {configurable: true, get: () => true})")
+    page.clock.run_for(60_000)
+    assert len(asked) == before
+    page.evaluate("delete document.hidden")
+    with page.expect_response(f"**/topics/{topic}"):
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+
+
+def test_what_was_opened_stays_open_and_the_focus_where_it_was(page: Page, topic: str) -> None:
+    page.clock.install()
+    page.goto(f"/topics/{topic}")
+    page.locator("figure.chart summary").first.click()
+    page.evaluate("document.querySelector('#live').dataset.old = 'yes'")
+    with page.expect_response(f"**/topics/{topic}"):
+        page.clock.run_for(6_000)
+    page.wait_for_selector("#live:not([data-old])")
+    page.clock.run_for(1_000)
+    assert page.locator("figure.chart details[open]").count() == 1
+    assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
+    assert page.locator(".chart .uplot").count() == 2
+
+
+def test_the_url_holds_what_was_searched_sorted_and_chosen(
+    page: Page, server: Server, browser: Browser, topic: str
+) -> None:
+    page.goto("/groups")
+    page.fill("[data-search]", "mannerl")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/groups?*q=mannerl*")
+    page.locator("th a", has_text="Unread").first.click()
+    page.wait_for_url("**sort=-lag*")
+    assert page.locator('th[aria-sort="descending"]').count() == 1
+    with tab(browser, server.url) as other:
+        enter(other, server)
+        other.goto(page.url)
+        assert other.locator("[data-search]").input_value() == "mannerl"
+        assert other.locator("main tbody tr").count() == page.locator("main tbody tr").count() >= 1
+        assert other.locator('th[aria-sort="descending"]').count() == 1
+    page.goto(f"/topics/{topic}")
+    page.locator('a[href="?span=1d"]').click()
+    page.wait_for_url("**span=1d")
+    assert page.locator('a[href="?span=1d"][aria-current]').count() == 1
+    assert page.locator(".chart").first.locator("details tbody tr").count() > 90
