@@ -83,15 +83,15 @@ class Line:
 class Waiter:
     """The only member of a group, with one poll after the other."""
 
-    def __init__(self, admin: Admin, line: Line, topic: str) -> None:
-        self._transport = line.transport
-        self.topic, self.line = topic, line
+    line: Line  # on which it polls
+
+    def __init__(self, admin: Admin, ready: Patient, topic: str) -> None:
+        self.topic = topic
         self.arrived: dict[Place, float] = {}
         group = f"g-{uuid.uuid4()}"
         admin.create_group(group, session_timeout_ms=SESSION_MS)
         admin.subscribe(group, topic)
         me = {"name": "one", "incarnation": str(uuid.uuid4())}
-        ready = Patient(line.transport)
         joined = ready.request("POST", api_path("groups", group, "consumers"), body=me)
         self._path = ("consumers", str(joined["consumer_id"]))
         given = until(lambda: self._assigned(ready), limit_s=READY_S, every_s=0.2)
@@ -107,7 +107,7 @@ class Waiter:
             asked = {"generation": self._generation, "queues": list(self._positions.values())}
             try:
                 body = {**asked, "wait_ms": WAIT_MS}
-                answer = self._transport.request(
+                answer = self.line.transport.request(
                     "POST", api_path(*self._path, "pull"), body=body, timeout_s=60.0
                 )
             except CatmqError:
@@ -211,7 +211,8 @@ class Lab:
     def __init__(self, machine: Machine, url: str, api_key: str) -> None:
         self.machine = machine
         self._broker = (machine, url, api_key)
-        self.admin = Admin(Patient(HttpTransport(url, api_key=api_key, discover=False)))
+        self._ready = Patient(HttpTransport(url, api_key=api_key, discover=False))
+        self.admin = Admin(self._ready)
         self.queues: list[tuple[str, int]] = []
 
     def line(self) -> Line:
@@ -227,9 +228,8 @@ class Lab:
 
     def join(self, topics: Sequence[str]) -> list[Waiter]:
         """A consumer for each of the topics; several join at once."""
-        lines = [self.line() for _ in topics]
         with ThreadPoolExecutor(HEARTS) as joining:
-            return list(joining.map(lambda line, topic: Waiter(self.admin, line, topic), lines, topics))
+            return list(joining.map(lambda topic: Waiter(self.admin, self._ready, topic), topics))
 
     def begin(self, waiters: Sequence[Waiter], stopping: threading.Event) -> None:
         """Lets all of them poll, and sends their heartbeats, until it is stopped."""
@@ -242,6 +242,7 @@ class Lab:
                     hearts.map(lambda one: one.beat(transport), waiters)
 
         for one in waiters:
+            one.line = self.line()
             threading.Thread(target=one.wait, args=(stopping,), daemon=True).start()
         threading.Thread(target=beat, daemon=True).start()
 
