@@ -32,8 +32,8 @@ class Machine:
         """All counters now."""
         return Sample(
             at=time.monotonic(),
-            workers_s=tuple(_processor_s(pid) for pid in self.workers()),
-            database_s=_processor_s(self.database_pid) if self.database_pid else 0.0,
+            workers_s=tuple(processor_s(pid) for pid in self.workers()),
+            database_s=processor_s(self.database_pid) if self.database_pid else 0.0,
             generator_s=time.process_time(),
             machine_s=_machine_s(),
             counters=_counters(self.database) if self.database else {},
@@ -84,7 +84,8 @@ class Sample:
         return {name: 100 * seconds / (self.at - before.at) for name, seconds in spent.items()}
 
 
-def _processor_s(pid: int) -> float:
+def processor_s(pid: int) -> float:
+    """Processor time of a process since its start, s."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) * TICK_S
 

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from benchmarks import bench
 from benchmarks.figures import Latencies, machine
+from benchmarks.gauges import processor_s
 
 QUEUES = 4
 TOPICS_OF_A_GROUP = 2
@@ -39,11 +40,12 @@ PATHS = (
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What one page took: times in ms, of which `processor_ms` in this process; statements; bytes sent."""
+    """What a page took: times, processor time of Python and of the database, in ms; statements; bytes."""
 
     path: str
     times: Latencies
-    processor_ms: float
+    python_ms: float
+    database_ms: float
     queries: int
     bytes: int
 
@@ -226,7 +228,7 @@ def browser() -> Any:
     return client
 
 
-def measured(client: Any, path: str, *, times: int) -> Page:
+def measured(client: Any, path: str, *, times: int, database: int) -> Page:
     """One page, asked for once to warm up and then so many times."""
     from django.db import connections
 
@@ -238,19 +240,20 @@ def measured(client: Any, path: str, *, times: int) -> Page:
         return execute(*given)
 
     with ExitStack() as stack:
-        for database in connections.all():
-            stack.enter_context(database.execute_wrapper(count))
+        for connection in connections.all():
+            stack.enter_context(connection.execute_wrapper(count))
         answer = client.get(path)
     if answer.status_code != 200:
         raise SystemExit(f"{path} answered {answer.status_code}.")
     took = []
-    busy = time.process_time()
+    before = time.process_time(), processor_s(database)
     for _ in range(times):
         begun = time.perf_counter()
         client.get(path)
         took.append(time.perf_counter() - begun)
-    processor_ms = (time.process_time() - busy) * 1000 / times
-    return Page(path, Latencies.of(took), processor_ms, queries, len(answer.content))
+    spent = time.process_time() - before[0], processor_s(database) - before[1]
+    python_ms, database_ms = (1000 * one / times for one in spent)
+    return Page(path, Latencies.of(took), python_ms, database_ms, queries, len(answer.content))
 
 
 def main() -> int:
@@ -272,7 +275,8 @@ def main() -> int:
 
         snapshot.refresh()
         client = browser()
-        found = [measured(client, path, times=chosen.times) for path in chosen.only]
+        pid = int((home / "mariadb" / "server.pid").read_text())
+        found = [measured(client, path, times=chosen.times, database=pid) for path in chosen.only]
     show(found, facts, rows=chosen.rows)
     if chosen.json:
         figures = {"rows": chosen.rows, "machine": facts, "pages": [asdict(one) for one in found]}
@@ -286,11 +290,12 @@ def main() -> int:
 def show(found: list[Page], facts: dict[str, Any], *, rows: int) -> None:
     """Prints the table."""
     print(f"{rows:,} topics and groups; {', '.join(f'{name} {value}' for name, value in facts.items())}")
-    heads = ("p50 ms", "p99 ms", "CPU ms", "queries", "bytes")
+    heads = ("p50 ms", "p99 ms", "Python", "database", "queries", "bytes")
     print(f"{'page':28}" + "".join(f"{head:>10}" for head in heads))
     for one in found:
         print(
-            f"{one.path:28}{one.times.p50:10.0f}{one.times.p99:10.0f}{one.processor_ms:10.0f}"
+            f"{one.path:28}{one.times.p50:10.0f}{one.times.p99:10.0f}{one.python_ms:10.0f}"
+            f"{one.database_ms:10.0f}"
             f"{one.queries:10}{one.bytes:10,}"
         )
 

@@ -223,7 +223,9 @@ def measure(setting: Setting, rows: int, cores: int, *, rounds: int, names: Sequ
     for number in range(rounds):
         for name, way in ways.items():
             way.round(rows, database)
-            print(f"  {cores} cores, round {number + 1}: {name} {way.rates[-1]:,.0f}", file=sys.stderr)
+            cpu = ", ".join(f"{part} {spent:.2f}" for part, spent in way.cpu[-1].items())
+            rate = f"{way.rates[-1]:,.0f} rows/s, µs of CPU a row: {cpu}"
+            print(f"  {cores} cores, round {number + 1}: {name} {rate}", file=sys.stderr)
     spark.stop()
     return Found(cores, ways, tenth)
 

@@ -28,6 +28,8 @@ GROUP_SETTINGS = (
     "allow_addresses",
     "deny_addresses",
     "max_active_members",
+    "alarm_lag",
+    "alarm_lag_s",
     *PEOPLE,
 )
 RATES = ("max_messages_per_s", "max_bytes_per_s")

@@ -41,7 +41,9 @@ class ApiHandler:
         """The answer to a request."""
         response = self.get_response(WSGIRequest(environ))
         start_response(f"{response.status_code} {response.reason_phrase}", list(response.items()))
-        return response if response.streaming else (response.content,)  # type: ignore[attr-defined, return-value]
+        if isinstance(response, HttpResponse):
+            return (response.content,)  # its close() would send signals, and nothing is open in it
+        return response
 
     def get_response(self, request: HttpRequest) -> HttpResponseBase:
         """The answer, with its length: without one a server would have to send it in chunks."""
@@ -65,7 +67,7 @@ def _answer(request: HttpRequest) -> HttpResponseBase:
             response.render()
         return response
     except Exception as error:  # noqa: BLE001 - endpoints answer theirs: Django logs and answers what is left
-        return response_for_exception(request, error)  # type: ignore[arg-type]
+        return response_for_exception(request, error)
     finally:
         close_old_connections()
 

@@ -98,7 +98,7 @@ def count_pulled(group_id: int, queues: Iterable[PulledQueue]) -> None:
             total += len(queue.rows)
             info = known.get(queue.queue)
             if info is not None:
-                weight = sum(len(row[ROW_BODY]) for row in queue.rows if row[ROW_BODY] is not None)
+                weight = sum([len(row[ROW_BODY]) for row in queue.rows if row[ROW_BODY] is not None])
                 series.pulled(
                     topic_id=info.topic_id, group_id=group_id, messages=len(queue.rows), bytes=weight
                 )

@@ -56,6 +56,16 @@ class _GroupSettings(_People):
     allow_addresses = Text(required=False, help_text="addresses and networks of members; empty: all")
     deny_addresses = Text(required=False)
     max_active_members = Number(required=False, allow_null=True, help_text="further members stand by")
+    alarm_lag = Number(
+        required=False,
+        allow_null=True,
+        help_text="unread messages in a topic that are an alarm; null: as set",
+    )
+    alarm_lag_s = Number(
+        required=False,
+        allow_null=True,
+        help_text="age of the oldest unread one that is an alarm, s; null: as set",
+    )
 
 
 class GroupCreate(Request, _GroupSettings):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 METRICS_DIR = Path(os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", str(ours.data_dir / "metrics")))
 PR_SET_PDEATHSIG = 1
+GARBAGE_EVERY = 20_000  # new objects; see post_worker_init()
 SWITCH_S = 0.05  # a thread that waits for the interpreter asks for it so often; see post_fork()
 
 wsgi_app = "catmq_site.wsgi:application"
@@ -80,8 +81,14 @@ def post_fork(server: Any, worker: Any) -> None:
 
 
 def post_worker_init(worker: Any) -> None:
-    """In the worker, with the application loaded: starts the loops and hears of the end first."""
+    """In the worker, with the application loaded: starts the loops and hears of the end first.
+
+    The rows of an answer are new objects, and by default every 700 of them make Python look for garbage, now
+    and then through all that was loaded. What is loaded stays, and messages are no garbage in circles.
+    """
     global _loops
+    gc.freeze()
+    gc.set_threshold(GARBAGE_EVERY, 20, 20)
     from catmq_site import maintenance
     from messagestore.heads import board
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from django.contrib.sessions.models import Session
 from django.utils import timezone
 
-from catmq_site import daily
-from messagestore import batches, dead, drains, instances, lag, nodes, retention, topics
+from catmq_site import alarm_mails, daily
+from messagestore import batches, consistency, dead, drains, instances, lag, nodes, retention, topics, watch
 from messagestore import sizes as node_sizes
 from metadata import (
     actors,
@@ -27,10 +27,12 @@ from metadata import (
     rebalance,
     redrives,
     reports,
+    room,
     series,
     sizes,
     snapshot,
 )
+from metadata import alarm_mails as alarm_mail_rows
 from metadata.config import config
 
 
@@ -75,8 +77,20 @@ def clean_up() -> int:
 
 
 def trim_alarms() -> int:
-    """Deletes the alarms that nobody has raised for long."""
-    return alarms.trim()
+    """Deletes the alarms that nobody has raised for long, and what was measured for them."""
+    return alarms.trim() + alarm_mail_rows.trim() + room.trim()
+
+
+def watch_everything() -> int:
+    """Looks at everything that may be wrong, and has mails written and sent; how many alarms turned."""
+    snapshot.refresh()
+    turned = watch.look(every_minutes={name: job.every_minutes for name, job in JOBS.items()})
+    return turned + alarm_mails.tell()
+
+
+def check_consistency() -> int:
+    """Compares metadata with the nodes; how many alarms began or ended."""
+    return consistency.watch(actor=actors.job("check_consistency"))
 
 
 def trim_dead() -> int:
@@ -174,6 +188,8 @@ JOBS = {
     "retire_queues": Job("Retire drained queues that every group has read", 1, retire_queues),
     "drop_tables": Job("Drop the tables of deleted topics and retired queues", 60, drop_tables),
     "clean_up": Job("Remove messages that are older or more than their topics keep", 10, clean_up),
+    "watch": Job("Look for trouble: begin and end alarms, and mail them", 1, watch_everything),
+    "check_consistency": Job("Compare metadata with the nodes", 60, check_consistency),
     "trim_alarms": Job("Delete alarms that were not raised for 90 days", 24 * 60, trim_alarms),
     "trim_dead": Job("Forget dead messages whose days are over", 60, trim_dead),
     "trim_batches": Job("Forget sent batches that no client repeats any more", 60, trim_batches),

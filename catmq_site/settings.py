@@ -7,6 +7,7 @@ from typing import Any
 
 from catmq_site.databases import databases
 from metadata.config import HOME, config
+from metadata.rules.mail import parse_server
 
 BASE_DIR = HOME
 SECRET_KEY = config.secret_key
@@ -131,6 +132,16 @@ Q_CLUSTER = {
     "poll": 0.5,  # s between looks into the table of waiting tasks
     "label": "Jobs",
 }
+
+# Mails of alarms: a server that does not answer costs the job no more than that.
+_mail = parse_server(config.smtp_url) if config.smtp_url else None
+EMAIL_BACKEND = f"django.core.mail.backends.{'smtp' if _mail else 'dummy'}.EmailBackend"
+EMAIL_TIMEOUT = 10  # s
+DEFAULT_FROM_EMAIL = config.mail_from
+if _mail is not None:
+    EMAIL_HOST, EMAIL_PORT = _mail.host, _mail.port
+    EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = _mail.username, _mail.password
+    EMAIL_USE_SSL, EMAIL_USE_TLS = _mail.security == "tls", _mail.security == "starttls"
 
 LOGGING = {
     "version": 1,

@@ -87,16 +87,14 @@ class Answer(Response):  # type: ignore[misc]
     """
 
     head = b""
+    headers_sent: bool
 
     def send_headers(self) -> None:
         """Makes the head, once."""
         if not self.headers_sent:
-            lines = [
-                *self.default_headers(),
-                *(f"{name}: {value}\r\n" for name, value in self.headers),
-                "\r\n",
-            ]
-            self.head = "".join(lines).encode("latin-1")
+            lines: list[str] = self.default_headers()
+            lines += [f"{name}: {value}\r\n" for name, value in self.headers]
+            self.head = ("".join(lines) + "\r\n").encode("latin-1")
             self.headers_sent = True
 
     def _emit_body(self, data: bytes) -> None:

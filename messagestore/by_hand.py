@@ -1,10 +1,11 @@
-"""Messages that people send from the portal: one at a time, with an audit row."""
+"""Messages that people send or take back from the portal: one at a time, with an audit row."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from uuid import UUID
 
-from messagestore import publish
+from messagestore import publish, waiting
 from messagestore.messages import NewMessage
 from messagestore.publish import Receipt
 from metadata import access, audit
@@ -28,7 +29,21 @@ def send(*, topic: str, message: NewMessage, batch_id: UUID, actor: Actor, again
     return fate
 
 
-@transactional
+def recall(*, topic: str, message_id: str, actor: Actor) -> None:
+    """Takes a delayed message of a topic back. Needs `produce`.
+
+    The audit row comes first, as of `send`. Raises what `waiting.recall` raises.
+    """
+    access.require(actor, "produce", topic)
+    _record("recall", topic, {"message": message_id}, actor)
+    waiting.recall(message_id=message_id, actor=actor)
+
+
 def _note(topic: str, message: NewMessage, again: str, actor: Actor) -> None:
     after = {"key": message.key, "tag": message.tag, "bytes": len(message.body), "again": again or None}
-    audit.record(actor=actor, verb="send", kind="topic", name=topic, before=None, after=after)
+    _record("send", topic, after, actor)
+
+
+@transactional
+def _record(verb: str, topic: str, after: Mapping[str, object], actor: Actor) -> None:
+    audit.record(actor=actor, verb=verb, kind="topic", name=topic, before=None, after=after)

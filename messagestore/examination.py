@@ -29,7 +29,7 @@ from metadata.transactions import reachable
 CLOCK_MS = 1000  # by so much two clocks may differ before anybody notices it
 TEXTS = {  # what each finding says; the portal has them in other languages
     "reached": "It answers in %(ms).1f ms.",
-    "away": "It cannot be reached: %(reason)s. Check host, port, database, account and password.",
+    "away": "%(reason)s. Check host, port, database, account and password.",
     "new_file": "The file is not there yet; it will be made.",
     "no_directory": "%(path)s cannot be written to: choose another place, or give the server the right.",
     "version": "It is %(version)s.",
@@ -189,7 +189,7 @@ def _of_own_data(session: Session, info: NodeInfo) -> Finding:
     return Finding("data", "ok", "own", {"queues": len(found.heads)})
 
 
-def _either(good: bool, about: str, right: str, wrong: str, **words: Any) -> Finding:
+def _either(good: bool, about: str, right: str, wrong: str, /, **words: Any) -> Finding:
     return Finding(about, "ok" if good else "bad", right if good else wrong, words)
 
 

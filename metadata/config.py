@@ -22,6 +22,8 @@ from urllib.parse import unquote, urlsplit
 
 from cryptography.fernet import Fernet
 
+from metadata.rules import mail
+
 PREFIX = "CATMQ_"
 # Variables of the client, of jobs and of tests that live in the same environment: not settings of the server.
 FOREIGN = ("CATMQ_URL", "CATMQ_API_KEY", "CATMQ_ADMIN_USER", "CATMQ_ADMIN_PASSWORD")
@@ -72,6 +74,15 @@ class Config:
     # Room on nodes
     min_free_percent: int = 10  # with less of a node's disk free, nothing is stored there any more, percent
     alarm_free_percent: int = 20  # with less of it free, there is an alarm, percent
+    # Alarms, and the mails that tell of them
+    alarm_lag: int = 100_000  # unread messages of a group in a topic that are an alarm; groups may differ
+    alarm_lag_s: int = 900  # age of the oldest unread one that is an alarm, s; groups may differ
+    alarm_idle_s: int = 300  # so long may a queue with unread messages have no consumer, s
+    alarm_dead_per_hour: int = 10  # dead messages of a group within an hour that are an alarm
+    alarm_full_days: int = 7  # a node that will be full within so many days, as it grows, is an alarm
+    alarm_emails: tuple[str, ...] = ()  # addresses that are told of every alarm
+    smtp_url: str = _secret("")  # the mail server, such as smtps://user:password@host:465; empty: no mail
+    mail_from: str = ""  # the address that mails come from; empty: catmq@<host name>
     # Spark jobs
     spark_master: str = "local[*]"  # where jobs run: local[N], spark://host:7077, yarn, k8s://…
     spark_memory: str = "1g"  # memory of a job's driver, and of each executor, as Spark writes it
@@ -143,6 +154,7 @@ def load(environ: Mapping[str, str]) -> Config:
     config = Config(**values)  # type: ignore[arg-type]  # _parse made each of its field's type
     _check(config)
     _check_daily(config)
+    _check_mail(config)
     made = _with_secrets(_with_address(config))
     _check_broker(made)
     return made
@@ -228,6 +240,19 @@ def _check_daily(config: Config) -> None:
             raise ConfigError(f"CATMQ_DAILY_REPORTS: {one!r} must be a report's name, or NAME:spark.")
 
 
+def _check_mail(config: Config) -> None:
+    """Raises ConfigError for a mail server or an address that could not be used."""
+    if config.smtp_url:
+        try:
+            mail.parse_server(config.smtp_url)
+        except ValueError as error:
+            raise ConfigError(f"CATMQ_SMTP_URL {error}.") from None
+    for name, given in (("ALARM_EMAILS", config.alarm_emails), ("MAIL_FROM", (config.mail_from,))):
+        wrong = [one for one in given if one and not mail.is_address(one)]
+        if wrong:
+            raise ConfigError(f"CATMQ_{name}: {wrong[0]!r} is not an e-mail address.")
+
+
 def _check_fernet(key: str) -> None:
     try:
         Fernet(key)
@@ -267,6 +292,7 @@ def _with_address(config: Config) -> Config:
         config,
         broker_name=config.broker_name or f"{machine}:{port.replace('/', '-')}",
         broker_url=url,
+        mail_from=config.mail_from or f"catmq@{machine.strip('.-') or 'localhost'}",
         allowed_hosts=config.allowed_hosts or tuple(dict.fromkeys(hosts)),
     )
 

@@ -55,6 +55,8 @@ class GroupView:
     allow_addresses: str
     deny_addresses: str
     max_active_members: int | None
+    alarm_lag: int | None
+    alarm_lag_s: int | None
     generation: int
     rebalancing: bool
     owners: str
@@ -214,6 +216,8 @@ def _as_view(
         allow_addresses=row.allow_addresses,
         deny_addresses=row.deny_addresses,
         max_active_members=row.max_active_members,
+        alarm_lag=row.alarm_lag,
+        alarm_lag_s=row.alarm_lag_s,
         generation=row.generation,
         rebalancing=row.rebalance_wanted > row.rebalance_done,
         owners=row.owners,

@@ -95,7 +95,9 @@ def flush() -> int:
 def _write(counts: Mapping[Key, Count]) -> None:
     now_s = database_now().timestamp()
     _tally.learn(now_s)
-    found = sorted(_by_minute(counts, latest=int(now_s) // SLOT_S).items())
+    # All processes write the sums of all topics: last, so that they wait for each other only then.
+    by_minute = _by_minute(counts, latest=int(now_s) // SLOT_S)
+    found = sorted(by_minute.items(), key=lambda one: (one[0][1] == ALL_TOPICS, one[0]))
     _make_missing([key for key, _slots in found])
     for (minute, topic, group), slots in found:
         _of(minute, topic, group).update(

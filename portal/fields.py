@@ -24,7 +24,12 @@ class PeopleFields(forms.Form):
         help_text=lazy("User names, separated by commas. They may manage it."),
     )
     department = forms.CharField(label=lazy("Department"), required=False, max_length=200)
-    alarm_emails = forms.CharField(label=lazy("Alarm e-mails"), required=False, max_length=1000)
+    alarm_emails = forms.CharField(
+        label=lazy("Alarm e-mails"),
+        required=False,
+        max_length=1000,
+        help_text=lazy("Addresses that are told of its alarms, separated by commas."),
+    )
     remark = forms.CharField(
         label=lazy("Remark"), required=False, max_length=10_000, widget=forms.Textarea(attrs={"rows": 3})
     )

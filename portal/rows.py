@@ -8,9 +8,11 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from metadata.dead_tallies import TallyRow
 from metadata.listing.topics import GroupRow
+from metadata.rules.alarms import subject
 from portal.pages import to
-from portal.tables import Cell, Text, badge, code, lasting, number, spark
+from portal.tables import Cell, Text, badge, code, lasting, number, spark, text, when
 
 WORDS: dict[str, tuple[Text, str]] = {
     "ready": (gettext_lazy("ready"), "ok"),
@@ -49,7 +51,14 @@ ALARMS: dict[str, Text] = {
     "unread_dropped": gettext_lazy("dropped unread"),
     "node_low": gettext_lazy("node nearly full"),
     "node_full": gettext_lazy("node full"),
+    "node_filling": gettext_lazy("node full soon"),
+    "node_away": gettext_lazy("node away"),
     "not_cleaned": gettext_lazy("not cleaned"),
+    "lag": gettext_lazy("far behind"),
+    "no_consumer": gettext_lazy("no consumer"),
+    "dead_growing": gettext_lazy("messages die"),
+    "job_failed": gettext_lazy("job failed"),
+    "inconsistent": gettext_lazy("metadata and nodes disagree"),
     "suspect": gettext_lazy("queue contradicts itself"),
 }
 LATE_MS = 60_000
@@ -72,8 +81,8 @@ def lag(value: int | None, href: str = "") -> Cell:
 
 
 def age(value_ms: int | None) -> Cell:
-    """How old the oldest unread message is."""
-    return lasting(value_ms, "warn" if (value_ms or 0) > LATE_MS else "")
+    """How old the oldest unread message is; a dash where none is unread."""
+    return lasting(value_ms or None, "warn" if (value_ms or 0) > LATE_MS else "")
 
 
 def topic(name: str) -> Cell:
@@ -89,6 +98,32 @@ def group(name: str) -> Cell:
 def behind(row: GroupRow) -> Sequence[Cell]:
     """A group on the first page."""
     return (group(row.name), lag(row.lag), age(row.lag_ms), number(row.members), spark(row.minutes))
+
+
+def alarm_href(kind: str, name: str, *, administrator: bool) -> str:
+    """The page of what an alarm is about; '' where there is none, or it is not for everybody."""
+    about = subject(kind, name)
+    if about.node:
+        return to("node", about.node) if administrator else ""
+    if about.job:
+        return f"{to('jobs')}?q={about.job}"
+    if kind == "inconsistent":
+        return to("consistency") if administrator else ""
+    if "~" in name:  # deleted meanwhile
+        return ""
+    return to("group", about.group) if about.group else to("topic", about.topic)
+
+
+def dead(row: TallyRow, *, manages: bool) -> Sequence[Cell]:
+    """A group with dead messages, on the first page."""
+    href = to("failures" if manages else "group", row.group)
+    return (
+        code(row.group, href),
+        number(row.messages, href, "bad" if row.unseen else ""),
+        number(row.last_hour),
+        when(row.newest_at_ms),
+        text(_("new") if row.unseen else _("seen by %s") % row.seen_by),
+    )
 
 
 def of_audit(kind: str, name: str) -> Cell:

@@ -8,7 +8,9 @@ from django.views.i18n import set_language
 
 from portal.access import View, for_people
 from portal.views import (
+    alarms,
     brokers,
+    consistency,
     consumers,
     delayed,
     failures,
@@ -84,6 +86,7 @@ urlpatterns = [
     page("groups/<str:name>/failures", failures.failures, "failures"),
     page("groups/<str:name>/dead/redrive", redriving.Redrive.as_view(), "redrive"),
     page("groups/<str:name>/dead/drop", redriving.DropDead.as_view(), "dead-drop"),
+    page("groups/<str:name>/dead/seen", redriving.SawDead.as_view(), "dead-seen"),
     page("groups/<str:name>/dead/of/<str:message_id>", failures.dead_message, "dead"),
     page("subscriptions", consumers.subscriptions, "subscriptions"),
     page("consumers", consumers.consumers, "consumers"),
@@ -105,7 +108,8 @@ urlpatterns = [
     page("brokers", brokers.brokers_list, "brokers"),
     page("brokers/<str:name>/state", brokers.SetBrokerState.as_view(), "broker-state"),
     page("brokers/<str:name>/forget", brokers.ForgetBroker.as_view(), "broker-forget"),
-    page("alarms", operations.alarms, "alarms"),
+    page("alarms", alarms.alarms_list, "alarms"),
+    page("alarms/<str:kind>/<path:name>", alarms.Acknowledge.as_view(), "alarm-acknowledge"),
     page("jobs", operations.jobs, "jobs"),
     page("jobs/<str:name>/run", operations.RunJob.as_view(), "job-run"),
     page("pipeline", pipeline.overview, "pipeline"),
@@ -128,5 +132,7 @@ urlpatterns = [
     page("create/user", users.CreateUser.as_view(), "user-create"),
     page("users/<str:name>", users.ChangeUser.as_view(), "user"),
     page("settings", installation.settings, "settings"),
+    page("consistency", consistency.findings, "consistency"),
+    page("consistency/<str:key>", consistency.Repair.as_view(), "repair"),
     page("checks", installation.Check.as_view(), "checks"),
 ]

@@ -4,10 +4,11 @@
     python -m tests.gate NAME…           only these; `--list` names them
     python -m tests.gate --lanes 1       one step after the other, not two at a time
 
-Two steps run at a time where there are two processors: acceptance tests mostly wait for what whole servers
-do, so they begin first, and the other steps run beside them at a lower priority. What a step prints is shown
-whole when it ends; until then it is in .test/NAME.log. Temporary files lie in memory where there is room for
-them: tests kill processes, never the machine, so what was written survives as on a disk, which is slower.
+Two steps run at a time where there are two processors. Acceptance tests take longest and judge how long
+things take, so they begin first, and the other steps run beside them at a lower priority. What a step prints
+is shown whole when it ends; until then it is in .test/NAME.log. Temporary files lie in memory where there is
+room for them: tests kill processes, never the machine, so what was written survives as on a disk, which is
+slower.
 
 Tests here start servers, stop and kill them, and wait for what others do; on a machine that does something
 else at the same time one may be late. So if a few tests of a step fail, these few run once more. One that

@@ -243,6 +243,12 @@ SELECT msg_offset, CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED)
 SELECT (SELECT MIN(msg_offset) FROM {table} WHERE msg_offset >= :first_offset),
        (SELECT MAX(msg_offset) FROM {table} WHERE msg_offset >= :first_offset)
 
+-- name: select_all_readers
+SELECT queue_id, group_id, instance, epoch, owner, committed FROM reader
+
+-- name: select_message_tables
+SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name LIKE 'message%'
+
 -- name: select_reader_groups
 SELECT DISTINCT group_id FROM reader
 
@@ -475,6 +481,11 @@ SELECT topic_id, error_class, COUNT(*), CAST(UNIX_TIMESTAMP(MIN(died_at)) * 1000
        CAST(UNIX_TIMESTAMP(MAX(died_at)) * 1000 AS SIGNED)
   FROM dead_message FORCE INDEX (dead_message_both)
  WHERE {where} GROUP BY topic_id, error_class
+
+-- name: tally_dead
+SELECT group_id, COUNT(*), CAST(SUM(died_at >= UTC_TIMESTAMP(3) - INTERVAL :within_s SECOND) AS SIGNED),
+       CAST(UNIX_TIMESTAMP(MAX(died_at)) * 1000 AS SIGNED)
+  FROM dead_message FORCE INDEX (dead_message_group) GROUP BY group_id
 
 -- name: select_dead
 SELECT id, group_id, topic_id, CAST(UNIX_TIMESTAMP(died_at) * 1000 AS SIGNED), attempts, error_class, error,

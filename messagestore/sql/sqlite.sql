@@ -208,6 +208,12 @@ SELECT msg_offset, stored_at FROM {table}
 SELECT (SELECT MIN(msg_offset) FROM {table} WHERE msg_offset >= :first_offset),
        (SELECT MAX(msg_offset) FROM {table} WHERE msg_offset >= :first_offset)
 
+-- name: select_all_readers
+SELECT queue_id, group_id, instance, epoch, owner, committed FROM reader
+
+-- name: select_message_tables
+SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'message%'
+
 -- name: select_reader_groups
 SELECT DISTINCT group_id FROM reader
 
@@ -364,6 +370,11 @@ SELECT id, group_id, topic_id, died_at, attempts, error_class, error, origin, ms
 -- name: summarize_dead
 SELECT topic_id, error_class, COUNT(*), MIN(died_at), MAX(died_at)
   FROM dead_message INDEXED BY dead_message_both WHERE {where} GROUP BY topic_id, error_class
+
+-- name: tally_dead
+SELECT group_id, COUNT(*),
+       SUM(died_at >= CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) - :within_s * 1000), MAX(died_at)
+  FROM dead_message INDEXED BY dead_message_group GROUP BY group_id
 
 -- name: select_dead
 SELECT id, group_id, topic_id, died_at, attempts, error_class, error, origin, msg_key, tag, trace_id,

@@ -8,12 +8,14 @@ docs/explanation/store.md.
 from __future__ import annotations
 
 from messagestore.tables.auditing import (
+    all_readers,
     batch_ends,
     count_rows,
     end_of_batches,
     list_batches,
     list_offsets,
     list_readers,
+    message_tables,
     offset_ends,
 )
 from messagestore.tables.cleaning import delete_below, raise_low, row_bytes, used_bytes
@@ -34,6 +36,7 @@ from messagestore.tables.dead import (
     newest_dead,
     select_dead,
     summarize_dead,
+    tally_dead,
 )
 from messagestore.tables.delayed import (
     count_delayed,
@@ -177,6 +180,7 @@ __all__ = [
     "WholeDead",
     "acquire_reader",
     "add_partitions",
+    "all_readers",
     "allow_writes",
     "batch_ends",
     "close_queues",
@@ -224,6 +228,7 @@ __all__ = [
     "list_waiting",
     "long_transactions",
     "message_table",
+    "message_tables",
     "move_delayed",
     "newest_dead",
     "now_ms",
@@ -264,6 +269,7 @@ __all__ = [
     "stored_at_ms",
     "summarize_dead",
     "take_table_lock",
+    "tally_dead",
     "try_rights",
     "update_committed",
     "used_bytes",

@@ -37,6 +37,17 @@ def list_readers(session: Session, *, queues: Sequence[int]) -> list[ReaderRow]:
     ]
 
 
+def all_readers(session: Session) -> list[ReaderRow]:
+    """Every reader row of the node."""
+    return [ReaderRow(*row) for row in rows_of(session, "select_all_readers")]
+
+
+def message_tables(session: Session) -> list[int]:
+    """The queues that have a table on the node."""
+    numbers = [str(name).removeprefix("message_") for (name,) in rows_of(session, "select_message_tables")]
+    return [int(one) for one in numbers if one.isascii() and one.isdigit()]
+
+
 def batch_ends(session: Session) -> tuple[bytes | None, int | None]:
     """The highest batch id that is remembered, and when the oldest batch was stored."""
     highest, oldest_ms = rows_of(session, "select_batch_ends")[0]

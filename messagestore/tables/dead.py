@@ -104,6 +104,12 @@ def summarize_dead(session: Session, *, kept: Kept) -> list[ErrorCount]:
     return [ErrorCount(*row) for row in rows_of(session, "summarize_dead", **_which(session, kept))]
 
 
+def tally_dead(session: Session, *, within_s: int) -> list[tuple[int, int, int, int]]:
+    """(group, dead messages, those of the last so many seconds, when the newest died, ms) of all groups."""
+    rows = rows_of(session, "tally_dead", within_s=within_s)
+    return [(group, count, int(fresh), newest) for group, count, fresh, newest in rows]
+
+
 def select_dead(session: Session, *, group_id: int, ids_wanted: Sequence[int]) -> list[WholeDead]:
     """Those of some dead messages that are the group's, by id."""
     if not ids_wanted:

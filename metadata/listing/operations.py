@@ -23,8 +23,8 @@ AUDIT = Manner(
 )
 ALARMS = Manner(
     search_in=("name", "detail", "kind"),
-    sorts={"at": "last_at", "kind": "kind", "name": "name"},
-    default="-at",
+    sorts={"since": "since_at", "at": "last_at", "kind": "kind", "name": "name"},
+    default="-since",
 )
 REPORTS = Manner(search_in=("name", "engine"), sorts={"at": "id", "name": "name"}, default="-at")
 RUNS = Manner(search_in=("name", "detail", "state"), sorts={"at": "id", "name": "name"}, default="-at")
@@ -48,15 +48,20 @@ class AuditRow:
 
 @dataclass(frozen=True, slots=True)
 class AlarmRow:
-    """An alarm; `ended_at_ms` is None while it lasts."""
+    """An alarm; `since_ms` and `ended_at_ms` are of its last spell, the latter None while it lasts.
+
+    `times` counts the spells; `acknowledged_by` is '' while nobody looks after the present one.
+    """
 
     kind: str
     name: str
     detail: str
     count: int
-    first_at_ms: int
+    times: int
+    since_ms: int
     last_at_ms: int
     ended_at_ms: int | None
+    acknowledged_by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,17 +124,32 @@ def _audit(row: AuditLog, full: bool) -> AuditRow:
     )
 
 
-def alarms(*, wanted: Wanted, actor: Actor, lasting: bool = False) -> Listed[AlarmRow]:
-    """Alarms, the latest first; `lasting`: only those that have not ended."""
+def alarms(
+    *, wanted: Wanted, actor: Actor, lasting: bool | None = None, unacknowledged: bool = False
+) -> Listed[AlarmRow]:
+    """Alarms, the latest first; `lasting`: only those that have not ended, or only those that have."""
     check_look(actor)
-    rows = Alarm.objects.filter(ended_at__isnull=True) if lasting else Alarm.objects.all()
+    rows = Alarm.objects.filter(since_at__isnull=False)
+    if lasting is not None:
+        rows = rows.filter(ended_at__isnull=lasting)
+    if unacknowledged:
+        rows = rows.filter(acknowledged_at__isnull=True)
     found, total, page, pages = select(rows, wanted=wanted, manner=ALARMS)
     return Listed(tuple(map(_alarm, found)), total, page, pages)
 
 
 def _alarm(row: Alarm) -> AlarmRow:
-    ended = ms(row.ended_at) if row.ended_at else None
-    return AlarmRow(row.kind, row.name, row.detail, row.count, ms(row.first_at), ms(row.last_at), ended)
+    return AlarmRow(
+        kind=row.kind,
+        name=row.name,
+        detail=row.detail,
+        count=row.count,
+        times=row.times,
+        since_ms=ms(row.since_at or row.first_at),
+        last_at_ms=ms(row.last_at),
+        ended_at_ms=ms(row.ended_at) if row.ended_at else None,
+        acknowledged_by=row.acknowledged_by,
+    )
 
 
 def runs(*, wanted: Wanted, actor: Actor, pipeline: bool = False) -> Listed[RunRow]:

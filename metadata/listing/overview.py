@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django.db.models import F, Sum
+from django.db.models import F, Q, Sum
 
+from metadata import dead_tallies
 from metadata.actors import Actor
 from metadata.clock import before, database_now
+from metadata.dead_tallies import Dead
 from metadata.listing.operations import AlarmRow, RunRow, alarms, runs
 from metadata.listing.pages import Wanted
 from metadata.listing.topics import GroupRow, check_look, groups
 from metadata.models import (
+    Alarm,
     ConsumerGroup,
     ConsumerGroupConsumer,
     ConsumerGroupTopic,
@@ -29,7 +32,9 @@ DAY_S = 86_400
 class Overview:
     """Counts, and the first few of what needs a look.
 
-    `unread` groups have queues that nobody owns although there are messages and they are not stopped.
+    `unread` groups have queues that nobody owns although there are messages and they are not stopped;
+    `stopped_behind` ones were stopped, or a topic of theirs was, and messages wait. `alarms` are those that
+    nobody acknowledged.
     """
 
     topics: int
@@ -38,9 +43,11 @@ class Overview:
     lag: int
     behind: tuple[GroupRow, ...]
     unread: tuple[str, ...]
-    stopped: int
+    stopped_behind: tuple[str, ...]
+    dead: Dead
     alarms: tuple[AlarmRow, ...]
     alarm_count: int
+    acknowledged_count: int
     failed_jobs: tuple[RunRow, ...]
     failed_job_count: int
 
@@ -49,7 +56,7 @@ def overview(*, actor: Actor) -> Overview:
     """The figures of the first page. Raises Forbidden, MetadataUnavailable."""
     check_look(actor)
     behind = groups(wanted=Wanted(sort="-lag", rows=MOST), actor=actor)
-    lasting = alarms(wanted=Wanted(rows=MOST), actor=actor, lasting=True)
+    lasting = alarms(wanted=Wanted(rows=MOST), actor=actor, lasting=True, unacknowledged=True)
     with reachable():
         day_ago = before(database_now(), seconds=DAY_S)
         failed = JobRun.objects.filter(state="failed", started_at__gte=day_ago).order_by("-id")
@@ -62,9 +69,11 @@ def overview(*, actor: Actor) -> Overview:
             lag=lags.aggregate(all=Sum("lag"))["all"] or 0,
             behind=tuple(one for one in behind.items if one.lag),
             unread=_unread(),
-            stopped=ConsumerGroup.objects.filter(deleted_at__isnull=True, stopped=True).count(),
+            stopped_behind=_stopped_behind(),
+            dead=dead_tallies.dead(),
             alarms=lasting.items,
             alarm_count=lasting.total,
+            acknowledged_count=_acknowledged(),
             failed_jobs=_failed(actor, failed_count),
             failed_job_count=failed_count,
         )
@@ -75,6 +84,18 @@ def _failed(actor: Actor, count: int) -> tuple[RunRow, ...]:
         return ()
     recent = runs(wanted=Wanted(search="failed", rows=MOST), actor=actor)
     return tuple(one for one in recent.items if one.state == "failed")
+
+
+def _acknowledged() -> int:
+    return Alarm.objects.filter(ended_at__isnull=True, acknowledged_at__isnull=False).count()
+
+
+def _stopped_behind() -> tuple[str, ...]:
+    """Groups that were stopped, or in a topic, and have unread messages there, the first few by name."""
+    stopped = Q(stopped=True) | Q(group__stopped=True)
+    rows = ConsumerGroupTopic.objects.filter(stopped, state="ready", lag__gt=0)
+    names = rows.filter(group__deleted_at__isnull=True).values_list("group__name", flat=True)
+    return tuple(names.order_by("group__name").distinct()[:MOST])
 
 
 def _unread() -> tuple[str, ...]:

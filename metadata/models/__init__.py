@@ -1,6 +1,6 @@
 """All models, one file per noun. Only metadata and the admin's read-only lists touch them."""
 
-from metadata.models.alarms import Alarm, ClockMark
+from metadata.models.alarms import Alarm, AlarmMail, ClockMark, DeadTally, NodeRoom
 from metadata.models.brokers import Broker, BrokerProcess
 from metadata.models.consumers import (
     BroadcastInstance,
@@ -25,6 +25,7 @@ from metadata.models.users import UserRights
 
 __all__ = [
     "Alarm",
+    "AlarmMail",
     "ApiKey",
     "AuditLog",
     "BroadcastInstance",
@@ -39,9 +40,11 @@ __all__ = [
     "ConsumerGroupConsumer",
     "ConsumerGroupTopic",
     "DbNode",
+    "DeadTally",
     "Heartbeat",
     "JobRun",
     "Lease",
+    "NodeRoom",
     "NodeSize",
     "OffsetMove",
     "Queue",

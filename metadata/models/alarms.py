@@ -1,4 +1,7 @@
-"""Alarm: something that a person should know of, or do something about. ClockMark: what clocks showed."""
+"""Alarm, and the mails that tell of it: something that a person should know of, or do something about.
+
+DeadTally, NodeRoom: what a job counted to tell. ClockMark: what clocks showed.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,37 @@ from django.db.models import Q
 
 from metadata.models.fields import MAX_NAME, NameField
 
+ALARM_KINDS = (
+    "unread_dropped", "node_low", "node_full", "node_filling", "node_away", "not_cleaned", "lag",
+    "no_consumer", "dead_growing", "job_failed", "suspect", "inconsistent",
+)  # fmt: skip
+
 
 class Alarm(models.Model):
     """One cause at one thing, however often it came up; `ended_at` is null while it lasts.
 
-    `count` adds up what was lost, where something was: it never falls. `place` is the offset in the queue,
-    where it is about one.
+    A spell is one time that it lasted: `since_at` is the beginning of the present or last one, null before
+    the first, and `times` counts them. `turning_at`: since when what was seen contradicts the row, so that
+    it opens or ends soon. `acknowledged_*` are of the present spell. `told` and `told_end` are the last
+    spells whose beginning and end mails were written for. `count` adds up what was lost, where something
+    was: it never falls. `place` is the offset in the queue, where it is about one.
     """
 
     class Kind(models.TextChoices):
-        """What `name` is depends on it: group/topic, a node, topic/queue."""
+        """What `name` is depends on it (metadata.rules.alarms.subject): group/topic, a node, …"""
 
         UNREAD_DROPPED = "unread_dropped"
         NODE_LOW = "node_low"
         NODE_FULL = "node_full"
+        NODE_FILLING = "node_filling"
+        NODE_AWAY = "node_away"
         NOT_CLEANED = "not_cleaned"
+        LAG = "lag"
+        NO_CONSUMER = "no_consumer"
+        DEAD_GROWING = "dead_growing"
+        JOB_FAILED = "job_failed"
         SUSPECT = "suspect"
+        INCONSISTENT = "inconsistent"
 
     kind = models.CharField(max_length=20, choices=Kind.choices)
     name = NameField(max_length=2 * MAX_NAME + 1)
@@ -32,19 +50,98 @@ class Alarm(models.Model):
     first_at = models.DateTimeField()
     last_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True, blank=True)
+    since_at = models.DateTimeField(null=True, blank=True)
+    turning_at = models.DateTimeField(null=True, blank=True)
+    times = models.BigIntegerField(default=0)
+    acknowledged_at = models.DateTimeField(null=True, blank=True)
+    acknowledged_by = NameField(max_length=MAX_NAME, blank=True)
+    told = models.BigIntegerField(default=0)
+    told_end = models.BigIntegerField(default=0)
 
     class Meta:
         ordering = ("-last_at", "-id")
         constraints = (
             models.UniqueConstraint(fields=("kind", "name"), name="alarm_kind_name"),
-            models.CheckConstraint(
-                condition=Q(kind__in=("unread_dropped", "node_low", "node_full", "not_cleaned", "suspect")),
-                name="alarm_kind",
-            ),
+            models.CheckConstraint(condition=Q(kind__in=ALARM_KINDS), name="alarm_kind"),
         )
+        indexes = (models.Index(fields=("ended_at", "kind"), name="alarm_lasting"),)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
+
+
+class AlarmMail(models.Model):
+    """That an alarm began or ended, to be told to one address; what waited for too long is not sent.
+
+    Several may go in one mail. `sent_at` is null while it waits.
+    """
+
+    class What(models.TextChoices):
+        """Of a spell."""
+
+        BEGAN = "began"
+        ENDED = "ended"
+
+    alarm = models.ForeignKey(Alarm, on_delete=models.CASCADE, related_name="mails")
+    spell = models.BigIntegerField()
+    what = models.CharField(max_length=5, choices=What.choices)
+    address = models.CharField(max_length=254)
+    made_at = models.DateTimeField()
+    sent_at = models.DateTimeField(null=True, blank=True)
+    tries = models.PositiveIntegerField(default=0)
+    error = models.CharField(max_length=500, blank=True)
+
+    class Meta:
+        ordering = ("id",)
+        constraints = (
+            models.UniqueConstraint(fields=("alarm", "spell", "what", "address"), name="alarm_mail_once"),
+            models.CheckConstraint(condition=Q(what__in=("began", "ended")), name="alarm_mail_what"),
+        )
+        indexes = (
+            models.Index(fields=("sent_at", "id"), name="alarm_mail_waiting"),
+            models.Index(fields=("address", "sent_at"), name="alarm_mail_address"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.alarm_id} to {self.address}"
+
+
+class DeadTally(models.Model):
+    """How many dead messages a group has, as a job counted them on the nodes that answered.
+
+    Those that died up to `seen_at` somebody has looked at. Ids instead of foreign keys, as in Sample.
+    """
+
+    group_ref = models.BigIntegerField(unique=True)
+    messages = models.BigIntegerField(default=0)
+    last_hour = models.BigIntegerField(default=0)
+    newest_at = models.DateTimeField()
+    counted_at = models.DateTimeField()
+    seen_at = models.DateTimeField(null=True, blank=True)
+    seen_by = NameField(max_length=MAX_NAME, blank=True)
+
+    class Meta:
+        ordering = ("-newest_at", "-id")
+        verbose_name_plural = "dead tallies"
+
+    def __str__(self) -> str:
+        return f"{self.messages} dead of group {self.group_ref}"
+
+
+class NodeRoom(models.Model):
+    """How much of a node's room was taken at some time, bytes: what is left is reckoned from it."""
+
+    node_ref = models.BigIntegerField()
+    at = models.DateTimeField(db_index=True)
+    total = models.BigIntegerField()
+    used = models.BigIntegerField()
+
+    class Meta:
+        ordering = ("at", "id")
+        indexes = (models.Index(fields=("node_ref", "at"), name="node_room_of"),)
+
+    def __str__(self) -> str:
+        return f"node {self.node_ref} at {self.at:%Y-%m-%d %H:%M}"
 
 
 class ClockMark(models.Model):

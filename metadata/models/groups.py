@@ -38,6 +38,9 @@ class ConsumerGroup(models.Model):
     allow_addresses = models.CharField(max_length=2000, blank=True)  # addresses and networks; '' = all
     deny_addresses = models.CharField(max_length=2000, blank=True)
     max_active_members = models.PositiveIntegerField(null=True, blank=True)  # the others stand by
+    # The lag in a topic that is an alarm, in messages and in age of the oldest; null: as settings say.
+    alarm_lag = models.PositiveBigIntegerField(null=True, blank=True)
+    alarm_lag_s = models.PositiveIntegerField(null=True, blank=True)
     rebalance_wanted = models.BigIntegerField(default=0)
     rebalance_done = models.BigIntegerField(default=0)
     rebalance_cause = models.CharField(max_length=300, blank=True)  # of the mark, while it is set

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from metadata.errors import FieldError, Invalid
+from metadata.rules import mail
 from metadata.rules.delivery import tags_of
 from metadata.rules.eligibility import networks
 
@@ -60,6 +61,18 @@ def addresses(most: int) -> Check:
     return check
 
 
+def emails(most: int) -> Check:
+    """A list of e-mail addresses, as one text."""
+
+    def check(value: Any) -> str | None:
+        if (problem := text(most)(value)) is not None:
+            return problem
+        wrong = [one for one in mail.addresses(value) if not mail.is_address(one)]
+        return f"{wrong[0][:100]!r} is not an e-mail address; separate several by commas" if wrong else None
+
+    return check
+
+
 def ids(value: Any) -> str | None:
     """A list of different ids."""
     good = isinstance(value, list) and all(isinstance(one, int) and one is not True for one in value)
@@ -87,7 +100,7 @@ DELAY = whole(0, 365 * 86_400)  # s
 PEOPLE: Fields = {
     "owners": text(1000),
     "department": text(200),
-    "alarm_emails": text(1000),
+    "alarm_emails": emails(1000),
     "remark": text(10_000),
 }
 RATES: Fields = {  # metadata.rules.rates.Rates
@@ -109,7 +122,14 @@ LIMITS: Fields = {
     "deny_addresses": addresses(2000),
     "max_active_members": whole(1, 1_000_000, or_null=True),
 }
-GROUP: Fields = {"session_timeout_ms": whole(2_000, 300_000), "stopped": truth, **LIMITS, **PEOPLE}
+GROUP: Fields = {
+    "session_timeout_ms": whole(2_000, 300_000),
+    "stopped": truth,
+    "alarm_lag": whole(1, 1 << 60, or_null=True),
+    "alarm_lag_s": whole(1, 3650 * 86_400, or_null=True),
+    **LIMITS,
+    **PEOPLE,
+}
 DELIVERY: Fields = {  # metadata.rules.delivery.Delivery
     "ordered": truth,
     "retries": whole(0, 1000),

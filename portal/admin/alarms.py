@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from metadata.models import Alarm, ClockMark
+from metadata.models import Alarm, AlarmMail, ClockMark, DeadTally, NodeRoom
 from portal.admin.readonly import ReadOnlyAdmin
 
 
@@ -12,7 +12,7 @@ from portal.admin.readonly import ReadOnlyAdmin
 class AlarmAdmin(ReadOnlyAdmin):
     """The latest first; one that has not ended still lasts."""
 
-    list_display = ("last_at", "kind", "name", "count", "detail", "first_at", "ended_at")
+    list_display = ("last_at", "kind", "name", "count", "detail", "since_at", "ended_at", "acknowledged_by")
     list_filter = ("kind", ("ended_at", admin.EmptyFieldListFilter))
     search_fields = ("name", "detail")
 
@@ -23,3 +23,29 @@ class ClockMarkAdmin(ReadOnlyAdmin):
 
     list_display = ("host", "at", "elapsed_s", "boot")
     search_fields = ("host",)
+
+
+@admin.register(AlarmMail)
+class AlarmMailAdmin(ReadOnlyAdmin):
+    """What waits has no time of sending."""
+
+    list_display = ("made_at", "what", "alarm", "address", "sent_at", "tries", "error")
+    list_filter = ("what", ("sent_at", admin.EmptyFieldListFilter))
+    search_fields = ("address", "alarm__name")
+
+
+@admin.register(DeadTally)
+class DeadTallyAdmin(ReadOnlyAdmin):
+    """Groups with dead messages, as a job counted them."""
+
+    list_display = ("group_ref", "messages", "last_hour", "newest_at", "counted_at", "seen_at", "seen_by")
+    search_fields = ("=group_ref",)
+
+
+@admin.register(NodeRoom)
+class NodeRoomAdmin(ReadOnlyAdmin):
+    """How full nodes were, the latest first."""
+
+    list_display = ("at", "node_ref", "total", "used")
+    search_fields = ("=node_ref",)
+    ordering = ("-at", "-id")

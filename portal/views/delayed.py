@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
-from messagestore import waiting
+from messagestore import by_hand, waiting
 from messagestore.waiting import Waiting, WaitingMessage
 from metadata.actors import Actor
 from metadata.errors import NodeUnavailable
@@ -93,7 +93,7 @@ class Recall(TopicAction):
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Takes it back."""
-        waiting.recall(message_id=self.word("message_id"), actor=self.actor)
+        by_hand.recall(topic=self.name, message_id=self.word("message_id"), actor=self.actor)
         return _("Message %s was taken back.") % self.word("message_id")
 
     def back(self) -> str:

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from messagestore import dead, failed
 from messagestore.dead import DeadCount, DeadMessage, DeadPage, Summary
 from messagestore.failed import Failed, FailedMessage
-from metadata import redrives
+from metadata import dead_tallies, redrives
 from metadata.redrives import RedriveView
 from portal import bodies, pages, rows
 from portal.access import actor
@@ -29,6 +29,7 @@ from portal.tables import (
     text,
     when,
 )
+from portal.templatetags.shapes import count as counted
 from portal.templatetags.shapes import size
 
 SHOWN = 50
@@ -53,7 +54,7 @@ def failures(request: HttpRequest, name: str) -> HttpResponse:
         name=name,
         topic=topic,
         error=error,
-        actions=_actions(name, topic, error, any_dead=bool(found.messages)),
+        actions=_actions(name, topic, error, count=_count(summary, error)),
         away=sorted({*waiting.away, *found.away, *summary.away}),
         waiting=_waiting(waiting),
         errors=_errors(name, summary),
@@ -68,14 +69,26 @@ def _link(**words: str | None) -> str:
     return "?" + urlencode({name: value for name, value in words.items() if value})
 
 
-def _actions(name: str, topic: str | None, error: str | None, *, any_dead: bool) -> list[Link]:
-    if not any_dead:
+def _count(summary: Summary, error: str | None) -> int:
+    """How many dead messages the page is about."""
+    return sum(one.count for one in summary.errors if error in (None, one.error_class))
+
+
+def _actions(name: str, topic: str | None, error: str | None, *, count: int) -> list[Link]:
+    """What can be done to all that the page is about; how many that are, stands on the buttons."""
+    if not count:
         return []
     which = _link(topic=topic, error=error, everything="" if topic or error else "on")
-    return [
-        Link(_("Redrive all shown kinds"), to("redrive", name) + which),
-        Link(_("Drop all shown kinds"), to("dead-drop", name) + which, "danger"),
+    redrive, drop = _("Redrive all %s dead messages"), _("Drop all %s dead messages")
+    if topic or error:
+        redrive, drop = _("Redrive the %s of this kind"), _("Drop the %s of this kind")
+    found = [
+        Link(redrive % counted(count), to("redrive", name) + which),
+        Link(drop % counted(count), to("dead-drop", name) + which, "danger"),
     ]
+    if dead_tallies.unseen(group=name):
+        found.insert(0, Link(_("Mark as seen"), to("dead-seen", name)))
+    return found
 
 
 def _waiting(found: Failed) -> Table:

@@ -17,7 +17,10 @@ from portal.pages import to
 from portal.tables import Column, Empty, Text, badge, plain, text
 from portal.views.topic_actions import Confirm
 
-SETTINGS = ("session_timeout_ms", "max_active_members", "allow_addresses", "deny_addresses")
+SETTINGS = (
+    "session_timeout_ms", "max_active_members", "allow_addresses", "deny_addresses", "alarm_lag",
+    "alarm_lag_s",
+)  # fmt: skip
 
 
 class GroupSettings(PeopleFields):
@@ -42,6 +45,20 @@ class GroupSettings(PeopleFields):
         help_text=lazy("Addresses or networks such as 10.0.0.0/8, separated by commas; empty: all."),
     )
     deny_addresses = forms.CharField(label=lazy("Refused addresses"), required=False, max_length=2000)
+    alarm_lag = forms.IntegerField(
+        label=lazy("Alarm from a lag of"),
+        required=False,
+        min_value=1,
+        max_value=1 << 60,
+        help_text=lazy("Unread messages in a topic; empty: as the settings say."),
+    )
+    alarm_lag_s = forms.IntegerField(
+        label=lazy("Alarm from an age of, s"),
+        required=False,
+        min_value=1,
+        max_value=3650 * 86_400,
+        help_text=lazy("Of the oldest unread message in a topic; empty: as the settings say."),
+    )
 
 
 class NewGroup(GroupSettings):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
@@ -14,6 +15,7 @@ from metadata import groups, series
 from metadata.groups import GroupView, MemberView
 from metadata.listing import topics as listing
 from metadata.listing.topics import GroupRow
+from metadata.rules.names import failure_name
 from metadata.subscriptions import SubscriptionView
 from portal import charts, pages, rows
 from portal.access import actor, may
@@ -35,6 +37,15 @@ from portal.tables import (
     when,
 )
 from portal.views import resetting
+
+
+class Matrix(NamedTuple):
+    """The queues of a topic as a group reads them; `of`: the topic whose failed messages it holds, or ''."""
+
+    topic: str
+    of: str
+    table: Table
+    subscription: SubscriptionView | None
 
 
 def groups_list(request: HttpRequest) -> HttpResponse:
@@ -91,7 +102,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         rates=charts.pulls(points),
         lags=charts.lags(points),
         spans=charts.spans(request),
-        matrices=_matrices(view, offsets, manages),
+        matrices=_matrices(view, offsets),
         members=_members(view),
         moves=resetting.latest(group=name, manages=manages, actor=actor(request)),
         facts=_facts(view),
@@ -118,27 +129,28 @@ def _actions(view: GroupView) -> list[Link]:
 
 
 def _tiles(view: GroupView, offsets: Sequence[QueueLag], pulled: float) -> list[Fact]:
-    oldest = max((one.lag_ms or 0 for one in offsets), default=0)
+    oldest = max((one.lag_ms or 0 for one in offsets), default=0) or None
     state = rows.state("stopped" if view.stopped else "running")
     return [
         Fact(_("State"), state.value, tone=state.tone),
         Fact(_("Pulled per second"), pulled, kind="rate"),
         Fact(_("Unread messages"), sum(one.lag or 0 for one in offsets), kind="number"),
-        Fact(_("Oldest unread"), oldest, kind="lasts", tone="warn" if oldest > rows.LATE_MS else ""),
+        Fact(_("Oldest unread"), oldest, kind="lasts", tone="warn" if (oldest or 0) > rows.LATE_MS else ""),
         Fact(_("Members"), len(view.members), kind="number"),
         Fact(_("Generation"), view.generation, f"{to('rebalances')}?q={view.name}", kind="number"),
     ]
 
 
-def _matrices(
-    view: GroupView, offsets: Sequence[QueueLag], manages: bool
-) -> list[tuple[str, Table, SubscriptionView | None]]:
-    """For each topic its queues with owner and position."""
+def _matrices(view: GroupView, offsets: Sequence[QueueLag]) -> list[Matrix]:
+    """For each topic its queues with owner and position, and below it those of its failure topic."""
     known = {one.topic: one for one in view.subscriptions}
     heard = {member.name: member for member in view.members}
+    retries = {failure_name(view.name, topic): topic for topic in known}
+    mine = {topic: list(found) for topic, found in groupby(offsets, key=lambda one: one.topic)}
+    ordered = sorted(mine, key=lambda topic: (retries.get(topic, topic), topic in retries))
     return [
-        (topic, _matrix(list(mine), heard, known.get(topic)), known.get(topic))
-        for topic, mine in groupby(offsets, key=lambda one: one.topic)
+        Matrix(topic, retries.get(topic, ""), _matrix(mine[topic], heard, known.get(topic)), known.get(topic))
+        for topic in ordered
     ]
 
 
@@ -222,6 +234,8 @@ def _facts(view: GroupView) -> list[Fact]:
         Fact(_("Owners"), view.owners or None),
         Fact(_("Department"), view.department or None),
         Fact(_("Alarm e-mails"), view.alarm_emails or None),
+        Fact(_("Alarm from a lag of"), view.alarm_lag or _("as the settings say")),
+        Fact(_("Alarm from an age of, s"), view.alarm_lag_s or _("as the settings say")),
         Fact(_("Created"), view.created_at_ms, kind="when"),
         Fact(_("Changes"), _("audit log"), f"{to('audit')}?name={view.name}"),
         Fact(_("Rebalances"), _("history"), f"{to('rebalances')}?q={view.name}"),

@@ -18,7 +18,7 @@ from metadata.config import Config, config, meanings, variable_of
 from portal import pages
 from portal.access import actor
 from portal.actions import Action, Preview
-from portal.pages import to
+from portal.pages import Link, to
 from portal.tables import Cell, Column, Empty, Text, badge, code, number, plain, text
 
 MOST_QUEUES = 500
@@ -86,9 +86,10 @@ class Check(Action):
     def words(self) -> dict[str, Any]:
         """Where there is more."""
         return {
+            "actions": [Link(_("Metadata and nodes"), to("consistency"))],
             "intro": _(
                 "Every row, head, batch and position of the topic is read and compared; nothing is changed."
-            )
+            ),
         }
 
     def preview(self, fields: dict[str, Any]) -> Preview:

@@ -1,4 +1,4 @@
-"""What the system says of itself: alarms, jobs, audit log."""
+"""What the system says of itself: jobs, audit log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django_q.models import Schedule
 
 from metadata import job_runs
 from metadata.listing import operations as listing
-from metadata.listing.operations import AlarmRow, AuditRow, RunRow
+from metadata.listing.operations import AuditRow, RunRow
 from portal import pages, rows
 from portal.access import actor, may
 from portal.actions import Action, Preview
@@ -37,40 +37,6 @@ from portal.tables import (
 )
 
 MOST_SHOWN = 300  # characters of one side of a change
-
-
-def alarms(request: HttpRequest) -> HttpResponse:
-    """What lasts, and what was."""
-    lasting_only = request.GET.get("lasting") == "1"
-    found = listing.alarms(wanted=wanted(request), actor=actor(request), lasting=lasting_only)
-    columns = (
-        Column(_("State")),
-        Column(_("What"), "kind"),
-        Column(_("Where"), "name"),
-        Column(_("Detail")),
-        Column(_("Count"), right=True),
-        Column(_("First (UTC)")),
-        Column(_("Last (UTC)"), "at"),
-    )
-    hint = Empty(_("No alarm: nothing was lost unread, no node runs full, no queue contradicts itself."))
-    filters = [
-        Link(_("All"), to("alarms"), "" if lasting_only else "on"),
-        Link(_("Lasting"), to("alarms") + "?lasting=1", "on" if lasting_only else ""),
-    ]
-    table = listed(request, columns, found, row=_alarm, empty=hint)
-    return pages.list_page(request, _("Alarms"), table, section="alarms", filters=filters)
-
-
-def _alarm(row: AlarmRow) -> Sequence[Cell]:
-    return (
-        badge(_("lasts"), "bad") if row.ended_at_ms is None else badge(_("over"), "ok"),
-        text(rows.alarm_kind(row.kind)),
-        code(row.name),
-        text(row.detail),
-        number(row.count),
-        when(row.first_at_ms),
-        when(row.last_at_ms),
-    )
 
 
 def jobs(request: HttpRequest) -> HttpResponse:

@@ -9,7 +9,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
 from messagestore import dead, redrives
-from portal.actions import Preview
+from metadata import dead_tallies
+from portal.actions import NoFields, Preview
 from portal.pages import to
 from portal.tables import Column, Empty, Text, code, number, plain
 from portal.views.group_actions import GroupAction
@@ -54,6 +55,17 @@ def chosen(fields: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _reach(choice: dict[str, Any]) -> str:
+    """Which they are, in words."""
+    if choice["topic"] and choice["error"]:
+        return str(_("Those of topic %(topic)s that died of %(error)s.") % choice)
+    if choice["topic"]:
+        return str(_("Those of topic %(topic)s, whatever they died of.") % choice)
+    if choice["error"]:
+        return str(_("Those that died of %(error)s, of all topics.") % choice)
+    return str(_("All of them, of all topics and kinds of error."))
+
+
 class OfTheDead(GroupAction):
     """Something done to dead messages of a group."""
 
@@ -72,13 +84,15 @@ class OfTheDead(GroupAction):
         dead.check_choice(**choice)
         if choice["ids"]:
             dead.by_node(choice["ids"])
-            return Preview(effects=[what % len(choice["ids"])])
+            return Preview(effects=[what % {"count": len(set(choice["ids"])), "group": self.name}])
         summary = dead.summary(group=self.name, topic=choice["topic"], actor=self.actor)
         reached = [one for one in summary.errors if choice["error"] in (None, one.error_class)]
         columns = (Column(_("Error")), Column(_("Topic")), Column(_("Dead"), right=True))
         listed = [(code(one.error_class), code(one.topic), number(one.count)) for one in reached]
         table = plain(columns, listed, Empty(_("None of this kind is dead.")))
-        return Preview(effects=[what % sum(one.count for one in reached)], table=table)
+        count = sum(one.count for one in reached)
+        effects = [what % {"count": count, "group": self.name}, _reach(choice)]
+        return Preview(effects=effects, table=table)
 
 
 class Redrive(OfTheDead):
@@ -93,7 +107,7 @@ class Redrive(OfTheDead):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """How many."""
-        return self.effects(fields, _("%d dead messages are brought back and tried again."))
+        return self.effects(fields, _("%(count)d dead messages of group %(group)s are tried again."))
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Asks for it; a broker does it step by step."""
@@ -116,9 +130,35 @@ class DropDead(OfTheDead):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """How many."""
-        return self.effects(fields, _("%d dead messages are deleted for good."))
+        return self.effects(fields, _("%(count)d dead messages of group %(group)s are deleted for good."))
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Deletes them."""
         count = dead.drop(group=self.name, actor=self.actor, **chosen(fields))
         return _("%d dead messages were deleted.") % count
+
+
+class SawDead(OfTheDead):
+    """Says that somebody has looked at what is dead: the first page is quiet until more dies."""
+
+    form_class = NoFields
+    button = lazy("Mark as seen")
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Mark the dead messages of %s as seen") % self.name
+
+    def initial(self) -> dict[str, Any]:
+        """Nothing is to be filled in."""
+        return {}
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What that means."""
+        return Preview(
+            effects=[_("They stay as they are. The first page says nothing of them until another one dies.")]
+        )
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Says so."""
+        dead_tallies.saw(group=self.name, actor=self.actor)
+        return _("The dead messages are marked as seen.")

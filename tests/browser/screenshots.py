@@ -24,6 +24,7 @@ GROUP_ACTIONS = (
     "settings", "reset", "moves", "stop", "start", "rebalance", "subscribe", "delete", "failures",
     "dead/redrive", "dead/drop",
 )  # fmt: skip
+NODE_ACTIONS = ("settings", "test", "adopt", "delete")
 LOOKS = {"light": ("en", "light"), "dark": ("en", "dark"), "zh": ("zh-CN", "light")}
 PHONE = 390
 
@@ -67,7 +68,7 @@ def pages(known: dict[str, str], *, topic: str = "", group: str = "") -> dict[st
     found = {name: f"/{name}" for name in LISTS} | {
         "overview": "/",
         f"node-{node}": f"/nodes/{node}",
-        "node-settings": f"/nodes/{node}/settings",
+        **{f"node-{name}": f"/nodes/{node}/{name}" for name in NODE_ACTIONS},
         "login": "/login",
         "lost": "/nowhere",
     }

@@ -98,6 +98,42 @@ def test_a_lone_member_owns_every_queue_and_reads_it_from_the_start(queues: list
     assert pull_one(member, queues[1], epochs[queues[1]]).messages == []
 
 
+def test_a_pull_of_several_queues_reads_positions_and_rows_in_one_round_trip(
+    queues: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for queue in queues:
+        send(queue, 3)
+    member = join()
+    asked = [PullQueue(queue, epoch, 0) for queue, epoch in take_over(member).items()]
+    lent: list[object] = []
+    taken = connections.Node._taken
+
+    def noted(*given: Any) -> Any:
+        lent.append(given)
+        return taken(*given)
+
+    monkeypatch.setattr(connections.Node, "_taken", noted)
+
+    answers = [pull.pull(consumer=member, queues=asked, max_messages=3, max_bytes=1 << 20) for _ in queues]
+
+    assert len(lent) == len(queues), "one connection is borrowed for each pull"
+    counts = [[(one.state, len(one.rows), one.head) for one in answer] for answer in answers]
+    assert sorted(counts) == [[("ok", 0, 3), ("ok", 3, 3)], [("ok", 3, 3), ("ok", 0, 3)]], "in turn"
+
+
+def test_a_pull_of_several_queues_tells_what_is_wrong_with_each(queues: list[int]) -> None:
+    for queue in queues:
+        send(queue, 2)
+    member = join()
+    epochs = take_over(member)
+    first, second = (PullQueue(queue, epochs[queue], 0) for queue in queues)
+    gone = PullQueue(10**6, 1, 0)
+    asked = [first, second._replace(epoch=second.epoch + 1), gone]
+    for _ in asked:  # whichever has its turn
+        answer = pull.pull(consumer=member, queues=asked, max_messages=10, max_bytes=1 << 20)
+        assert [(one.state, len(one.rows)) for one in answer] == [("ok", 2), ("fenced", 0), ("fenced", 0)]
+
+
 def test_a_commit_is_where_the_next_owner_goes_on(queues: list[int]) -> None:
     send(queues[0], 5)
     first = join("first")

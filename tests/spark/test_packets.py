@@ -159,6 +159,13 @@ def test_a_refused_select_is_told_and_the_connection_stays(address: Address) -> 
         assert node.one("SELECT COUNT(*) FROM some") == (b"2",)
 
 
+def test_a_connection_that_was_killed_is_lost(address: Address, mariadb: MariaDB) -> None:
+    with closing(nodes.MySqlNode(address)) as node:
+        mariadb.execute(f"KILL {int(node.one('SELECT CONNECTION_ID()')[0])}")
+        with pytest.raises(nodes.Lost):
+            node.pieces("SELECT id FROM some", lambda *_: None, columns=1, body=None, bounded=True)
+
+
 def test_a_result_that_is_too_large_is_given_up(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes, "MOST_BYTES", 10_000)
     with closing(nodes.MySqlNode(address)) as node:

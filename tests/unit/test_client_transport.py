@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -53,6 +54,26 @@ def test_a_request_carries_key_body_and_parameters(server: Server, connect: Conn
     assert seen["headers"]["Authorization"] == "Bearer secret"
     assert "Transfer-Encoding" not in seen["headers"]
     assert json.loads(seen["body"]) == {"x": 1}
+
+
+def test_a_request_leaves_in_one_piece(connect: Connect) -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+    got: list[bytes] = []
+
+    def serve(listener: socket.socket) -> None:
+        client, _ = listener.accept()
+        with client:
+            got.append(client.recv(65_536))
+            client.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        serving = threading.Thread(target=serve, args=(listener,))
+        serving.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        connect(url, codec=wire.JsonCodec()).request("POST", "/x", body={"x": 1})
+        serving.join()
+
+    assert got[0].endswith(b'\r\n\r\n{"x":1}')
 
 
 def test_messagepack_is_spoken_when_msgspec_is_there(server: Server, connect: Connect) -> None:

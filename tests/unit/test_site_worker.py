@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from gunicorn.config import Config
+from gunicorn.glogging import Logger
 from gunicorn.http.errors import NoMoreData
 
 from catmq_site import worker
-from catmq_site.worker import Connection, Worker
+from catmq_site.worker import Answer, Connection, Worker
 from tests.support.environment import ROOT
 
 LIMIT_S = 10.0
@@ -104,6 +105,100 @@ def test_a_connection_is_closed_by_the_thread_that_served_it_and_once(
 
     client.settimeout(LIMIT_S)
     assert client.recv(1) == b""
+
+
+@pytest.fixture
+def answered() -> Iterator[tuple[Answer, socket.socket]]:
+    """An answer that was not begun, and the client's end; it receives what was sent piece by piece."""
+    theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs, ours:
+        connection = Connection(Config(), ours, ("127.0.0.1", 1), ("127.0.0.1", 2))
+        theirs.sendall(b"POST / HTTP/1.1\r\nHost: x\r\n\r\n")
+        theirs.settimeout(LIMIT_S)
+        yield Answer(begin(connection), ours, connection.cfg), theirs
+
+
+def test_an_answer_leaves_in_one_piece(answered: tuple[Answer, socket.socket]) -> None:
+    answer, client = answered
+    answer.start_response("200 OK", [("Content-Length", "4")])
+    answer.write(b"done")
+    answer.close()
+
+    whole = client.recv(9999)
+
+    assert whole.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert whole.endswith(b"\r\nContent-Length: 4\r\n\r\ndone")
+
+
+def test_an_answer_without_a_body_has_a_head(answered: tuple[Answer, socket.socket]) -> None:
+    answer, client = answered
+    answer.start_response("204 No Content", [])
+    answer.close()
+
+    assert client.recv(9999).startswith(b"HTTP/1.1 204 No Content\r\n")
+
+
+def test_an_answer_of_unknown_length_goes_in_chunks(answered: tuple[Answer, socket.socket]) -> None:
+    answer, client = answered
+    answer.start_response("200 OK", [])
+    for piece in (b"one", b"three"):
+        answer.write(piece)
+    answer.close()
+
+    head, *chunks = [client.recv(9999) for _ in range(4)]
+
+    assert b"\r\nTransfer-Encoding: chunked\r\n" in head
+    assert chunks == [b"3\r\none\r\n", b"5\r\nthree\r\n", b"0\r\n\r\n"]
+
+
+class Serving(Worker):
+    """A worker with an application and nothing else."""
+
+    def __init__(self, application: Any) -> None:
+        self.cfg, self.wsgi = Config(), application
+        self.alive, self.max_keepalived = True, 1
+        self.keepalived_conns: list[Connection] = []
+        self.log = Logger(self.cfg)
+
+
+@pytest.mark.parametrize("close", [False, True])
+def test_a_connection_is_kept_unless_the_client_closes_it(
+    pair: tuple[Connection, socket.socket], *, close: bool
+) -> None:
+    def application(environ: Any, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [("Content-Length", "2")])
+        return [b"ok"]
+
+    connection, client = pair
+    header = b"Connection: close\r\n" if close else b""
+    client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n" + header + b"\r\n")
+    client.shutdown(socket.SHUT_WR)
+
+    request = begin(connection)
+
+    assert Serving(application).handle_request(request, connection) is not close
+    assert client.recv(9999).endswith(b"\r\n\r\nok")
+
+
+def test_an_answer_that_breaks_off_is_not_followed_by_another(
+    pair: tuple[Connection, socket.socket],
+) -> None:
+    def application(environ: Any, start_response: Any) -> Iterator[bytes]:
+        start_response("200 OK", [("Content-Length", "4")])
+        yield b"ok"
+        raise ValueError("no more")
+
+    connection, client = pair
+    client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    client.shutdown(socket.SHUT_WR)
+    request = begin(connection)
+
+    with pytest.raises(StopIteration):
+        Serving(application).handle_request(request, connection)
+
+    client.settimeout(LIMIT_S)
+    assert client.recv(9999).endswith(b"\r\n\r\nok")
+    assert client.recv(1) == b"", "and the connection is closed"
 
 
 @pytest.fixture

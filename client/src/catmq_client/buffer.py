@@ -94,10 +94,12 @@ class SendBuffer:
         full: BufferFull | None = None
         with self.lock:
             for message in messages:
+                if full is not None:
+                    sent.append(full)
+                    continue
                 try:
-                    if full is None:
-                        last = self._append_one(routes, message, last, block_s)
-                    sent.append(full or last[0])
+                    last = self._append_one(routes, message, last, block_s)
+                    sent.append(last[0])
                 except BufferFull as error:
                     full = error
                     sent.append(error)

@@ -272,7 +272,7 @@ class Consumer:
                 self._finish_hand()
             taken = self._wait_for_messages(limit, timeout_s)
             with self._state.changed:
-                self._hand = [taken[0][0]] if len(taken) == 1 else list({id(o): o for o, _ in taken}.values())
+                self._hand = [*dict.fromkeys([owned for owned, _ in taken])]
             return [message for _, message in taken]
         finally:
             # Whatever it got, the application now has to come back in time.

@@ -41,6 +41,8 @@ class Group(TypedDict):
     allow_addresses: str
     deny_addresses: str
     max_active_members: int | None
+    alarm_lag: int | None
+    alarm_lag_s: int | None
     generation: int
     remark: str
     subscriptions: list[Subscription]

@@ -119,8 +119,12 @@ class OwnedQueue:
 
     def hand_out(self, count: int) -> list[Message]:
         """The next `count` messages; there are as many."""
-        take = self.buffer.popleft
-        messages = [take() for _ in range(count)]
+        if count == len(self.buffer):
+            messages = list(self.buffer)
+            self.buffer.clear()
+        else:
+            take = self.buffer.popleft
+            messages = [take() for _ in range(count)]
         self._handed.extend([message.offset for message in messages])
         return messages
 
@@ -136,7 +140,8 @@ class OwnedQueue:
 
     def finish_all(self) -> None:
         """Everything handed out is done, but for what failed and is not stored for a retry yet."""
-        self._handed = deque(offset for offset in self._handed if offset in self.reporting)
+        failed = [offset for offset in self._handed if offset in self.reporting] if self.reporting else ()
+        self._handed = deque(failed)
         self._finished.clear()
 
     def report(self, offset: int) -> None:

@@ -327,12 +327,18 @@ class GroupState:
     def _take_turn(
         self, owned: OwnedQueue, limit: int, most: int, taken: list[tuple[OwnedQueue, Message]]
     ) -> None:
-        count = min(limit - len(taken), len(owned.buffer), owned.turn_left, most - owned.at_work)
+        alone = len(owned.buffer) == self.buffered  # then it is nobody else's turn
+        turn = limit if alone else owned.turn_left
+        count = min(limit - len(taken), len(owned.buffer), turn, most - owned.at_work)
         if count > 0:
             messages = owned.hand_out(count)
-            self.buffered_bytes -= sum([len(message.body) for message in messages])
+            all_bytes = alone and not owned.buffer
+            taken_bytes = (
+                self.buffered_bytes if all_bytes else sum([len(message.body) for message in messages])
+            )
+            self.buffered_bytes -= taken_bytes
             taken.extend(zip(repeat(owned), messages, strict=False))
-            owned.turn_left -= count
+            owned.turn_left = max(0, owned.turn_left - count)
 
     def _taken(self, count: int) -> None:
         """The fetcher waits for room in steps of half the bound, not for every message."""

@@ -79,7 +79,7 @@ def test_what_keeps_a_server_from_being_a_node_is_said_one_by_one(ada: Client, m
     assert seen.status_code == 400 and password not in text(seen)
     assert "character set is latin1" in text(seen) and "lacks a right (CREATE)" in text(seen)
     gone = filled(ada, "/create/node", name="n1", database=schema, **place, **account)
-    assert "It cannot be reached" in text(gone) and not DbNode.objects.exists()
+    assert "cannot be reached at" in text(gone) and not DbNode.objects.exists()
     away = filled(ada, "/create/node", name="n1", database="x", **{**place, "port": "1"}, **account)
     assert "127.0.0.1:1" in text(away)
 

@@ -1,5 +1,4 @@
-"""Every page that changes something, taken from the resolver: not by GET, not without a token, not without
-the right; and who may do it is named in the audit log."""
+"""Pages that change something, from the resolver: not by GET, without a token or the right; and audited."""
 
 from __future__ import annotations
 
@@ -11,6 +10,7 @@ from django.apps import apps
 from django.test import Client
 from django.urls import URLPattern
 
+from catmq_site import tasks
 from messagestore import queues
 from metadata import brokers, topics
 from metadata.brokers import Life
@@ -23,14 +23,11 @@ from tests.support.failing import ME
 from tests.support.forms import browser, carry_out, confirm, text
 
 NOTHING_TO_WRITE = {"node-test", "checks"}  # they look, and change nothing
-ELSEWHERE = {
-    "node-account",
-    "node-reader",
-    "node-promote",
-    "archive-start",
-    "purge-start",
-    "replay-start",
-}  # need servers or an archive: test_portal_nodes, test_store_promotion, test_portal_pipeline
+ELSEWHERE = {  # what needs servers or files has its own tests, which look into the audit log as well
+    *("node-account", "node-reader", "node-promote"),  # test_portal_nodes, test_store_promotion
+    *("archive-start", "purge-start", "replay-start"),  # test_portal_pipeline
+    *("dead-drop", "topic-clean", "broker-forget"),  # below
+}
 
 
 def actions() -> list[URLPattern]:
@@ -44,7 +41,7 @@ def fingerprint() -> dict[str, Any]:
     return {
         model.__name__: sorted(map(str, model._default_manager.values_list()))
         for model in models
-        if model.__name__ not in ("Lease", "Permission")
+        if model.__name__ not in ("Lease", "ClockMark", "Permission")
     }
 
 
@@ -105,9 +102,9 @@ def deeds(world: dict[str, object], database: dict[str, Any]) -> dict[str, tuple
     return {
         "topic-create": ("/create/topic", {"name": "other", "queues": "1", "node": "main"}),
         "topic-settings": (f"{orders}/settings", {"retention_days": "9"}),
-        "topic-expand": (f"{orders}/expand", {"queues": "1"}),
-        "topic-shrink": (f"{orders}/shrink", {"count": "1"}),
+        "topic-expand": (f"{orders}/expand", {"queues": "2"}),
         "queue-state": (f"{orders}/queues/{world['queue']}", {}),
+        "topic-shrink": (f"{orders}/shrink", {"count": "1"}),
         "send": ("/topics/other/send", {"body": "x"}),
         "message-resend": (f"/messages/orders/{world['message_id']}/resend", {}),
         "recall": (f"{orders}/delayed/{world['delayed']}", {}),
@@ -143,15 +140,16 @@ def deeds(world: dict[str, object], database: dict[str, Any]) -> dict[str, tuple
 def test_every_action_that_is_allowed_is_in_the_audit_log_under_the_name_of_who_did_it(
     world: dict[str, object], node_database: Callable[..., dict[str, Any]]
 ) -> None:
+    tasks.connect()  # jobs are known, and can be asked for
     ada, found = browser("ada", administrator=True), deeds(world, node_database())
-    late = {"dead-drop", "topic-clean", "broker-forget"}  # below, or in the tests of their own
-    assert {page.name for page in actions()} - NOTHING_TO_WRITE - ELSEWHERE - late == set(found)
+    missing = {str(page.name) for page in actions()} - NOTHING_TO_WRITE - ELSEWHERE - set(found)
+    assert not missing, "these actions need a deed here, or a test of their own that is named above"
     for name, (url, typed) in found.items():
         count = AuditLog.objects.filter(actor_kind="user", actor_name="ada").count()
         carry_out(ada, url.format(reset=_last_reset()), **typed)
         mine = AuditLog.objects.filter(actor_kind="user", actor_name="ada")
         assert mine.count() > count, name
-        assert all(one.actor_address == "127.0.0.1" for one in mine), name
+        assert all(one.address == "127.0.0.1" for one in mine), name
     assert JobRun.objects.get(pk=world["run"]).cancel_asked
 
 
@@ -173,9 +171,11 @@ def test_what_is_dropped_or_forgotten_by_hand_is_in_the_audit_log(world: dict[st
 
 def test_what_was_previewed_is_done_although_somebody_else_did_it_meanwhile(world: dict[str, object]) -> None:
     ada, queue = browser("ada", administrator=True), int(str(world["queue"]))
+    queues.expand(topic="orders", queues=1, actor=ME)  # the last open queue cannot be closed
     url = f"/topics/orders/queues/{queue}"
     seen = ada.get(url)
     assert "closed for sends" in text(seen)
     queues.set_state(topic="orders", queue=queue, state="read_only", actor=ME)
     assert "closed for sends" in text(confirm(ada, url, seen))
-    assert {one.state for one in topics.named(name="orders", actor=ME).queues} == {"read_only"}
+    states = {one.queue: one.state for one in topics.named(name="orders", actor=ME).queues}
+    assert states[queue] == "read_only"

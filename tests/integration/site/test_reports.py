@@ -12,9 +12,10 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from catmq_site import daily, reporting, spark
+from messagestore import reports as direct
 from messagestore import topics
 from metadata import actors, snapshot
-from metadata.models import Report
+from metadata.models import DbNode, Report
 
 ACTOR = actors.command("test")
 
@@ -71,3 +72,17 @@ def test_daily_reports_are_made_also_behind_one_that_fails(
     with pytest.raises(spark.JobFailed, match="nonsense is no report"):
         daily.make_reports()
     assert sorted(Report.objects.values_list("name", flat=True)) == ["topics", "volume"]
+
+
+def test_a_scan_leaves_out_the_queues_of_a_node_that_cannot_be_read(topic: str) -> None:
+    asked = {"topic": topic, "days": 1, "actor": ACTOR}
+    settings, rows = reporting.for_spark(
+        "size_and_expiry", direct.make(name="size_and_expiry", **asked), **asked
+    )
+    assert (settings["away"], len(rows)) == ({}, 2)
+    DbNode.objects.filter(name="main").update(barred="it was restored")
+    snapshot.forget()
+    snapshot.refresh()
+    settings, _ = reporting.for_spark("size_and_expiry", rows, **asked)
+    queues = settings["queues"][topic]
+    assert settings["away"] == dict.fromkeys(queues, "Node main is barred: it was restored")

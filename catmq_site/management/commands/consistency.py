@@ -1,0 +1,53 @@
+"""manage.py consistency: compares metadata with the nodes, and mends what can be mended safely."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from catmq_site.management.base import LATER, REFUSED, CatmqCommand
+from messagestore import consistency
+from messagestore.consistency import Finding
+
+
+class Command(CatmqCommand):
+    """Checks, and repairs what is named."""
+
+    help = (
+        "Compares metadata with the nodes: tables, heads, positions, members; only looks without --repair. "
+        "Nothing is deleted that may hold messages. Exit codes: 0 in order, or repaired; 1 something is "
+        "wrong; 3 a node could not be looked at."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """The command line."""
+        chosen = parser.add_mutually_exclusive_group()
+        chosen.add_argument(
+            "--repair", metavar="KEY", nargs="+", help="repair these findings; their keys are shown"
+        )
+        chosen.add_argument("--repair-all", action="store_true", help="repair all that is safe to repair")
+
+    def run(self, **options: Any) -> None:
+        """Calls messagestore.consistency.check and repair."""
+        keys = options["repair"] or []
+        if options["repair_all"]:
+            keys = [one.key for one in consistency.check(actor=self.actor).findings if one.safe]
+        for key in keys:
+            done = consistency.repair(key=key, actor=self.actor)
+            self.stdout.write(f"Repaired {key}: {done.where}. {done.advice}")
+        report = consistency.check(actor=self.actor)
+        self.stdout.write("\n\n".join(map(shown, report.findings)) or "Metadata and the nodes agree.")
+        for name, why in sorted(report.unchecked.items()):
+            self.stderr.write(f"Node {name} could not be looked at: {why}")
+        if report.findings:
+            raise CommandError(f"{len(report.findings)} findings.", returncode=REFUSED)
+        if report.unchecked:
+            raise CommandError(f"{len(report.unchecked)} nodes were not looked at.", returncode=LATER)
+
+
+def shown(one: Finding) -> str:
+    """A finding as lines."""
+    todo = f"Safe: --repair {one.key}" if one.safe else "No safe repair."
+    return f"{one.kind}: {one.where}: {one.what}\n  {one.means}\n  {todo} {one.advice}"

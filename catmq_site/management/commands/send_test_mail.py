@@ -1,0 +1,39 @@
+"""manage.py send_test_mail: shows whether mails of alarms arrive."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from catmq_site import alarm_mails
+from catmq_site.management.base import CatmqCommand
+from metadata.config import config
+from metadata.errors import Invalid
+from metadata.rules.mail import is_address
+
+
+class Command(CatmqCommand):
+    """Sends a test mail."""
+
+    help = (
+        "Sends one mail to each address, or to all of CATMQ_ALARM_EMAILS, by the server of CATMQ_SMTP_URL. "
+        "Exit codes: 0 the server took all, 1 refused, 3 the server cannot be used now."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """The command line."""
+        parser.add_argument("address", nargs="*", help="e-mail addresses (default: CATMQ_ALARM_EMAILS)")
+
+    def run(self, **options: Any) -> None:
+        """Calls alarm_mails.send_test for each."""
+        if not config.smtp_url:
+            raise Invalid("Set CATMQ_SMTP_URL first, such as smtp://mail.example.org:25.")
+        to = options["address"] or config.alarm_emails
+        if not to:
+            raise Invalid("Give an address, or set CATMQ_ALARM_EMAILS.")
+        for address in to:
+            if not is_address(address):
+                raise Invalid(f"{address!r} is not an e-mail address.")
+        for address in to:
+            alarm_mails.send_test(address)
+            self.stdout.write(f"Sent to {address}; does it arrive?")

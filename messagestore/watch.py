@@ -1,0 +1,119 @@
+"""The look at everything that may be wrong, which a job takes every minute: alarms begin and end by it.
+
+Whatever a node that is away would tell stays as it was.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from messagestore import connections, dead, disks, nodes, tables
+from metadata import alarms, dead_tallies, room, snapshot, watching
+from metadata.config import config
+from metadata.dead_tallies import Count
+from metadata.errors import CatmqError
+from metadata.rules import alarms as rules
+from metadata.snapshot import NodeInfo
+from metadata.watching import Found
+
+log = logging.getLogger(__name__)
+AWAY_S = 45.0  # so long must a node be away: two looks
+HOUR_S = 3600
+
+
+def look(*, every_minutes: Mapping[str, int]) -> int:
+    """One look at everything; how many alarms began or ended. `every_minutes`: how often each job comes.
+
+    Raises MetadataUnavailable.
+    """
+    known = snapshot.current()
+    away = nodes_away()
+    turned = alarms.keep(kind="node_away", found=away.found, begins_after_s=AWAY_S)
+    turned += _keep("node_filling", lambda: nodes_filling(away.found))
+    turned += _keep("dead_growing", dying)
+    turned += _keep("lag", watching.behind)
+    turned += _keep("no_consumer", watching.idle, begins_after_s=config.alarm_idle_s)
+    turned += _keep("job_failed", lambda: watching.failed_jobs(dict(every_minutes)))
+    names = [f"{known.topics[one.topic_id].name}/{one.id}" for one in known.queues.values()]
+    turned += watching.end_of_the_gone(nodes=[one.name for one in known.nodes.values()], queues=names)
+    return turned + alarms.end_quiet()
+
+
+def _keep(kind: str, seen: Callable[[], Found], *, begins_after_s: float = 0.0) -> int:
+    found = seen()
+    return alarms.keep(kind=kind, found=found.found, unclear=found.unclear, begins_after_s=begins_after_s)
+
+
+def nodes_away() -> Found:
+    """Nodes that ought to answer, and do not."""
+    seen = Found()
+    for node_id, info in snapshot.current().nodes.items():
+        if info.state == "offline":
+            continue
+        try:
+            nodes.ping(node_id)
+        except CatmqError as error:
+            seen.add(info.name, error.detail)
+    return seen
+
+
+def nodes_filling(away: Mapping[str, str]) -> Found:
+    """Nodes that will be full within the days that settings name; measures those whose time has come."""
+    seen = Found()
+    for node_id, info in snapshot.current().nodes.items():
+        if info.name in away or info.state == "offline":
+            seen.unclear.add(info.name)
+            continue
+        _measure(node_id, info)
+        days = room.days_until_full(node_id)
+        if days is not None:
+            near = rules.passed(config.alarm_full_days, max(days, 0.001))
+            seen.add(info.name, f"as it grows, it will be full in {days:,.1f} days", is_so=near)
+    return seen
+
+
+def _measure(node_id: int, info: NodeInfo) -> None:
+    if not room.due(node_id):
+        return
+    try:
+        with connections.node(node_id).reading() as session:
+            space = disks.measure(session, info)
+    except (CatmqError, OSError) as error:
+        log.warning("How full node %s is, is measured later: %s", info.name, error)
+        return
+    if space is not None:
+        room.record(node_id=node_id, total=space.total, used=space.total - max(space.free, 0))
+
+
+def dying() -> Found:
+    """Groups of which many messages died in the last hour; counts the dead of all groups."""
+    counts = count_dead()
+    known = snapshot.current().groups
+    seen = Found()
+    if counts is None:
+        seen.unclear.update(info.name for info in known.values())
+        return seen
+    dead_tallies.record({group: count for group, count in counts.items() if group in known})
+    for group, count in sorted(counts.items(), key=lambda one: -one[1].last_hour):
+        if group in known:
+            detail = f"{count.last_hour:,} messages died within an hour; {count.messages:,} are dead"
+            is_so = rules.passed(count.last_hour, config.alarm_dead_per_hour)
+            seen.add(known[group].name, detail, is_so=is_so)
+    return seen
+
+
+def count_dead() -> dict[int, Count] | None:
+    """{group id: its dead} on all failure nodes; None while one does not answer."""
+    counts: dict[int, Count] = {}
+    for node in dead.failure_nodes():
+        try:
+            with dead.prepared(node).reading() as session:
+                found = tables.tally_dead(session, within_s=HOUR_S)
+        except CatmqError as error:
+            log.warning("The dead of node %s are counted later: %s", node.info.name, error.detail)
+            return None
+        for group, messages, last_hour, newest_ms in found:
+            count = Count(messages, last_hour, newest_ms)
+            counts[group] = counts[group].plus(count) if group in counts else count
+    return counts

@@ -1,0 +1,129 @@
+"""When an alarm begins and ends, what its name says, and whom it concerns.
+
+An alarm must not flicker: a limit is left only well below it, and what ends must have been well for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import NamedTuple
+
+ENDS_AFTER_S = 180.0  # so long must all be well before an alarm ends
+BELOW = 0.8  # a limit that was passed counts as passed down to this part of it
+ONCE = ("unread_dropped",)  # tell of what happened, not of what is so: acknowledged, they end
+DAY_S = 86_400.0
+
+
+class Turn(Enum):
+    """What to do with an alarm after a look."""
+
+    STAY = "stay"  # the look agrees with it
+    WAIT = "wait"  # the look contradicts it, not yet for long enough
+    TURN = "turn"  # it begins, or ends
+
+
+def turn(*, lasts: bool, met: bool, turning_for_s: float | None, patience_s: float) -> Turn:
+    """What a look does to an alarm that lasts or not, and whose cause was met or not.
+
+    `turning_for_s`: for how long looks have contradicted it already, None if this is the first.
+
+    >>> turn(lasts=False, met=True, turning_for_s=None, patience_s=0).name
+    'TURN'
+    >>> turn(lasts=True, met=False, turning_for_s=None, patience_s=180).name
+    'WAIT'
+    >>> turn(lasts=True, met=False, turning_for_s=200, patience_s=180).name
+    'TURN'
+    >>> turn(lasts=True, met=True, turning_for_s=200, patience_s=180).name
+    'STAY'
+    """
+    if lasts == met:
+        return Turn.STAY
+    if patience_s <= 0 or (turning_for_s is not None and turning_for_s >= patience_s):
+        return Turn.TURN
+    return Turn.WAIT
+
+
+def passed(value: float, limit: float) -> bool | None:
+    """Whether a limit is passed: yes, no, or None in between, where it is what it was before.
+
+    >>> passed(100, 100), passed(85, 100), passed(79, 100)
+    (True, None, False)
+    """
+    if value >= limit:
+        return True
+    return None if value > BELOW * limit else False
+
+
+def either(*answers: bool | None) -> bool | None:
+    """Whether one of several limits is passed.
+
+    >>> either(None, True), either(False, None), either(False, False)
+    (True, None, False)
+    """
+    if True in answers:
+        return True
+    return None if None in answers else False
+
+
+class Subject(NamedTuple):
+    """What an alarm is about; '' where it is about nothing of that sort."""
+
+    group: str = ""
+    topic: str = ""
+    node: str = ""
+    job: str = ""
+
+
+def subject(kind: str, name: str) -> Subject:
+    """What the name of an alarm of this kind says.
+
+    >>> subject("lag", "billing/orders")
+    Subject(group='billing', topic='orders', node='', job='')
+    >>> subject("suspect", "orders/7").topic, subject("node_away", "main").node
+    ('orders', 'main')
+    """
+    first, _slash, second = name.partition("/")
+    if kind in ("lag", "no_consumer", "unread_dropped"):
+        return Subject(group=first, topic=second)
+    if kind in ("not_cleaned", "suspect"):
+        return Subject(topic=first)
+    if kind == "dead_growing":
+        return Subject(group=name)
+    if kind.startswith("node_"):
+        return Subject(node=name)
+    return Subject(job=name) if kind == "job_failed" else Subject()
+
+
+class Room(NamedTuple):
+    """How much of a node's room was taken, bytes; `at_s`: seconds since any fixed time."""
+
+    at_s: float
+    total: int
+    used: int
+
+
+def days_left(rooms: Sequence[Room], *, min_free_percent: float) -> float | None:
+    """In how many days a node stores nothing more, if it goes on as it did; None where it does not grow.
+
+    By the straight line through what was measured (least squares), so that a day's ups and downs matter
+    little. Needs half a day.
+
+    >>> growing = [Room(hour * 3600.0, 100, 10 + hour) for hour in range(25)]
+    >>> round(days_left(growing, min_free_percent=10), 1)  # 34 of 90 are taken, one more an hour
+    2.3
+    >>> days_left(growing[:5], min_free_percent=10), days_left([one._replace(used=5) for one in growing],
+    ...     min_free_percent=10)
+    (None, None)
+    """
+    if len(rooms) < 3 or rooms[-1].at_s - rooms[0].at_s < DAY_S / 2:
+        return None
+    middle = sum(one.at_s for one in rooms) / len(rooms)
+    mean = sum(one.used for one in rooms) / len(rooms)
+    spread = sum((one.at_s - middle) ** 2 for one in rooms)
+    slope = sum((one.at_s - middle) * (one.used - mean) for one in rooms) / spread  # bytes a second
+    if slope <= 0:
+        return None
+    last = rooms[-1]
+    left = last.total * (1 - min_free_percent / 100) - last.used
+    return max(left, 0.0) / slope / DAY_S

@@ -1,0 +1,64 @@
+"""E-mail addresses, and the URL of a mail server."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
+ALLOWED = (LETTERS | set("!#$%&'*+/=?^_`{|}~.-"), LETTERS | set(".-"))
+MOST_CHARS = 254
+PORTS = {"smtp": 25, "smtp+starttls": 587, "smtps": 465}
+
+
+class MailServer(NamedTuple):
+    """Where mails are handed in; `security` is '' (plain), tls (from the first byte) or starttls."""
+
+    host: str
+    port: int
+    username: str
+    password: str
+    security: str
+
+
+def parse_server(url: str) -> MailServer:
+    """The parts of smtp://user:password@host:port; %-escapes in user and password are undone.
+
+    Raises ValueError.
+
+    >>> parse_server("smtp+starttls://ops:a%40b@mail.example.org")
+    MailServer(host='mail.example.org', port=587, username='ops', password='a@b', security='starttls')
+    """
+    parts = urlsplit(url)
+    try:
+        port = parts.port or PORTS.get(parts.scheme, 0)
+    except ValueError:
+        port = 0
+    if parts.scheme not in PORTS or not parts.hostname or not port or parts.path.strip("/"):
+        raise ValueError(
+            "must look like smtp://host:25, smtp+starttls://user:password@host:587 or smtps://…:465"
+        )
+    security = {"smtp": "", "smtp+starttls": "starttls", "smtps": "tls"}[parts.scheme]
+    return MailServer(
+        parts.hostname, port, unquote(parts.username or ""), unquote(parts.password or ""), security
+    )
+
+
+def addresses(text: str) -> list[str]:
+    """The e-mail addresses in a text, separated by commas, semicolons or blanks, each once.
+
+    >>> addresses("a@x.org, b@x.org; a@x.org")
+    ['a@x.org', 'b@x.org']
+    """
+    return list(dict.fromkeys(text.replace(",", " ").replace(";", " ").split()))
+
+
+def is_address(text: str) -> bool:
+    """Whether a text looks like an e-mail address: somebody, an at sign, a place, nothing odd.
+
+    >>> [is_address(one) for one in ("ops@example.org", "ops@localhost", "ops", "a@b@c", "a b@c", "a@-")]
+    [True, True, False, False, False, False]
+    """
+    person, _at, place = text.partition("@")
+    good = all(part and set(part) <= ALLOWED[index] for index, part in enumerate((person, place)))
+    return good and len(text) <= MOST_CHARS and place[0] not in ".-" and place[-1] not in ".-"

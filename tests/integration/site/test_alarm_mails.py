@@ -1,0 +1,212 @@
+"""Mails of alarms by a real SMTP server: one when it begins, one when it ends, never a storm, never twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from email import message_from_bytes
+from io import StringIO
+from typing import Any
+
+import pytest
+from aiosmtpd.controller import Controller
+from django.core.management import CommandError, call_command
+from django.test import override_settings
+
+from catmq_site import alarm_mails, jobs
+from catmq_site.management.commands import send_test_mail
+from metadata import alarm_mails as rows
+from metadata import alarms, groups, topics
+from metadata.clock import database_now
+from metadata.config import config
+from metadata.models import AlarmMail
+from tests.support import failing
+from tests.support.environment import free_port
+from tests.support.failing import ME
+
+
+class Box:
+    """The mailboxes of all addresses: [(address, subject, text)]; refuses what its table says."""
+
+    def __init__(self) -> None:
+        self.mails: list[tuple[str, str, str]] = []
+        self.refuses: dict[str, str] = {}
+
+    async def handle_RCPT(self, *given: Any) -> str:
+        """Whether it knows the address."""
+        _server, _session, envelope, address, _options = given
+        if address in self.refuses:
+            return self.refuses[address]
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:
+        """Takes a mail."""
+        mail = message_from_bytes(envelope.content)
+        text = mail.get_payload(decode=True).decode()
+        self.mails += [(to, str(mail["Subject"]), text) for to in envelope.rcpt_tos]
+        return "250 OK"
+
+    def subjects(self) -> list[tuple[str, str]]:
+        """What has come, and empties the boxes."""
+        found = [(to, subject) for to, subject, _text in self.mails]
+        self.mails.clear()
+        return found
+
+
+@pytest.fixture
+def port() -> int:
+    """Where the mail server listens."""
+    return free_port()
+
+
+@pytest.fixture
+def box(metadata_db: None, port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Box]:
+    """A mail server, and an installation that sends by it and tells ops@x.org of everything."""
+    made = Box()
+    server = Controller(made, hostname="127.0.0.1", port=port)
+    told = replace(config, smtp_url=f"smtp://127.0.0.1:{port}", alarm_emails=("ops@x.org",))
+    for module in (alarm_mails, rows, send_test_mail):
+        monkeypatch.setattr(module, "config", told)
+    server.start()
+    backend = "django.core.mail.backends.smtp.EmailBackend"
+    with override_settings(EMAIL_BACKEND=backend, EMAIL_HOST="127.0.0.1", EMAIL_PORT=port):
+        yield made
+    if server.server is not None:
+        server.stop()
+
+
+@pytest.fixture
+def groups_there(box: Box, make_node: Callable[..., str]) -> None:
+    """Group billing and topic orders, with addresses of their own."""
+    make_node("main")
+    failing.billing()
+    groups.update(name="billing", settings={"alarm_emails": "bill@x.org, ops@x.org"}, actor=ME)
+    topics.update(name="orders", settings={"alarm_emails": "sales@x.org"}, actor=ME)
+
+
+def later(seconds: float = 301) -> None:
+    """As if what was sent had been sent so much earlier."""
+    for row in AlarmMail.objects.filter(sent_at__isnull=False):
+        AlarmMail.objects.filter(pk=row.pk).update(sent_at=row.sent_at - timedelta(seconds=seconds))
+
+
+def lag(name: str = "billing/orders") -> None:
+    alarms.raise_alarm(kind="lag", name=name, detail="7 unread messages")
+
+
+def test_owners_and_the_installation_hear_when_an_alarm_begins_and_when_it_ends(
+    groups_there: None, box: Box
+) -> None:
+    lag()
+    assert alarm_mails.tell() == 3
+    (to, subject, text), *others = sorted(box.mails)
+    assert (to, subject) == ("bill@x.org", "[CatMQ] Alarm: group is far behind: billing/orders")
+    assert "7 unread messages" in text and "Since 20" in text and "/alarms" in text
+    assert [one[0] for one in others] == ["ops@x.org", "sales@x.org"]
+    box.mails.clear()
+    assert alarm_mails.tell() == 0  # once
+    alarms.end(kind="lag", names=["billing/orders"])
+    assert alarm_mails.tell() == 0  # they had mail just now
+    later()
+    assert alarm_mails.tell() == 3
+    assert {subject for _to, subject in box.subjects()} == {
+        "[CatMQ] Over: group is far behind: billing/orders"
+    }
+    lag()
+    later()
+    assert alarm_mails.tell() == 3  # it is another time
+
+
+def test_what_ended_before_anybody_heard_of_it_is_not_mailed(box: Box) -> None:
+    lag()
+    alarms.end(kind="lag", names=["billing/orders"])
+    assert (alarm_mails.tell(), box.mails) == (0, [])
+
+
+def test_a_storm_is_one_mail_and_flapping_another_one_five_minutes_later(box: Box) -> None:
+    for number in range(60):
+        lag(f"g{number}/orders")
+    assert alarm_mails.tell() == 1
+    ((to, subject, text),) = box.mails
+    assert (to, subject) == ("ops@x.org", "[CatMQ] 60 alarms began, 0 ended")
+    assert text.count("Alarm: group is far behind") == 50 and "and 10 more." in text
+    for _ in range(5):
+        alarms.end(kind="lag", names=[f"g{number}/orders" for number in range(60)])
+        alarm_mails.tell()
+        for number in range(60):
+            lag(f"g{number}/orders")
+        alarm_mails.tell()
+    assert len(box.mails) == 1
+    later()
+    assert alarm_mails.tell() == 1
+
+
+def test_a_mail_server_that_is_away_costs_the_job_nothing_and_gets_the_mail_later(
+    box: Box, port: int
+) -> None:
+    lag()
+    with override_settings(EMAIL_PORT=free_port()):
+        jobs.watch_everything()
+        jobs.watch_everything()
+    row = AlarmMail.objects.get()
+    assert (row.tries, row.sent_at) == (2, None) and "refused" in row.error
+    assert "refused" in rows.post().error
+    assert alarm_mails.tell() == 1 and len(box.mails) == 1
+    assert rows.post().waiting == 0
+
+
+def test_a_mail_that_could_not_be_sent_for_a_day_is_given_up(box: Box) -> None:
+    lag()
+    with override_settings(EMAIL_PORT=free_port()):
+        alarm_mails.tell()
+    AlarmMail.objects.update(made_at=database_now() - timedelta(hours=25))
+    assert (alarm_mails.tell(), AlarmMail.objects.count(), box.mails) == (0, 0, [])
+
+
+def test_an_address_that_is_refused_does_not_keep_others_from_their_mail(
+    groups_there: None, box: Box
+) -> None:
+    box.refuses = {"bill@x.org": "550 nobody here", "sales@x.org": "450 come again"}
+    lag()
+    assert alarm_mails.tell() == 1
+    assert [to for to, _subject in box.subjects()] == ["ops@x.org"]
+    box.refuses = {}
+    assert alarm_mails.tell() == 1
+    assert [to for to, _subject in box.subjects()] == ["sales@x.org"]
+    alarms.end(kind="lag", names=["billing/orders"])
+    later()
+    assert alarm_mails.tell() == 2  # the refused one heard of nothing
+
+
+def test_two_jobs_at_once_send_one_mail(box: Box, in_threads: Callable[..., list[Any]]) -> None:
+    lag()
+    in_threads([alarm_mails.tell] * 4)
+    assert len(box.mails) == 1
+
+
+def test_without_a_mail_server_nothing_is_written_and_it_is_told_once_there_is_one(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as without:
+        without.setattr(alarm_mails, "config", replace(config, smtp_url=""))
+        lag()
+        assert (alarm_mails.tell(), AlarmMail.objects.count()) == (0, 0)
+    assert alarm_mails.tell() == 1
+
+
+def test_the_command_sends_a_test_mail_or_says_why_not(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = StringIO()
+    call_command("send_test_mail", "you@x.org", stdout=out)
+    assert out.getvalue() == "Sent to you@x.org; does it arrive?\n"
+    call_command("send_test_mail", stdout=out)
+    assert [to for to, _subject in box.subjects()] == ["you@x.org", "ops@x.org"]
+    with pytest.raises(CommandError, match="'you' is not an e-mail address"):
+        call_command("send_test_mail", "you")
+    with override_settings(EMAIL_PORT=free_port()), pytest.raises(CommandError, match="refused") as caught:
+        call_command("send_test_mail", "you@x.org")
+    assert caught.value.returncode == 3
+    monkeypatch.setattr(send_test_mail, "config", config)
+    with pytest.raises(CommandError, match="CATMQ_SMTP_URL"):
+        call_command("send_test_mail", "you@x.org")

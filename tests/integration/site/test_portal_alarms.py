@@ -1,0 +1,126 @@
+"""The first page says what is wrong and where; alarms are acknowledged; what was seen is quiet."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+
+from messagestore import connections, tables, watch
+from metadata import alarms, groups, snapshot
+from metadata.errors import Invalid
+from metadata.models import Alarm, AuditLog, ConsumerGroupTopic
+from tests.support import failing
+from tests.support.failing import ME, fail
+from tests.support.forms import browser, confirm, filled, text
+
+
+@pytest.fixture
+def queue(node: str, failure_node: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The queue of topic `orders`, which group `billing` reads."""
+    monkeypatch.setattr("messagestore.consistency.looking.AGAIN_AFTER_S", 0.01)
+    return failing.billing(retries=0)
+
+
+@pytest.fixture
+def ada(queue: int) -> Client:
+    """An administrator's browser."""
+    return browser("ada", administrator=True)
+
+
+def look() -> None:
+    snapshot.refresh()
+    watch.look(every_minutes={})
+
+
+def test_dead_messages_stand_on_the_first_page_until_somebody_says_they_were_seen(
+    queue: int, ada: Client
+) -> None:
+    look()
+    assert "Everything is in order" in text(ada.get("/"))
+    failing.send(b"a", b"b")
+    fail(failing.member(), queue, 0, 1)
+    look()
+    page = text(ada.get("/"))
+    assert "Everything is in order" not in page
+    assert 'href="/groups/billing/failures">Group billing has 2 dead messages' in page
+    listed = text(ada.get("/groups/billing/failures"))
+    assert "Redrive all 2 dead messages" in listed and "Drop all 2 dead messages" in listed
+    preview = ada.get("/groups/billing/dead/seen")
+    assert "are marked as seen" in text(confirm(ada, "/groups/billing/dead/seen", preview))
+    page = text(ada.get("/"))
+    assert "Everything is in order" in page and "seen by ada" in page
+    assert "Mark as seen" not in text(ada.get("/groups/billing/failures"))
+
+
+def test_a_redrive_says_whose_and_how_many_and_of_which_kind(queue: int, ada: Client) -> None:
+    failing.send(b"a", b"b")
+    who = failing.member()
+    fail(who, queue, 0, error="ValueError: bad")
+    fail(who, queue, 1, error="KeyError: x")
+    some = text(ada.get("/groups/billing/failures?topic=orders&error=ValueError"))
+    assert "Redrive the 1 of this kind" in some and "Drop the 1 of this kind" in some
+    preview = text(filled(ada, "/groups/billing/dead/drop?topic=orders&error=ValueError"))
+    assert "1 dead messages of group billing are deleted for good." in preview
+    assert "Those of topic orders that died of ValueError." in preview
+    preview = text(filled(ada, "/groups/billing/dead/redrive?everything=on"))
+    assert "2 dead messages of group billing are tried again." in preview
+    assert "All of them, of all topics and kinds of error." in preview
+
+
+def test_an_alarm_is_a_line_with_a_link_and_quiet_once_somebody_looks_after_it(
+    queue: int, ada: Client
+) -> None:
+    alarms.raise_alarm(kind="lag", name="billing/orders", detail="7 unread messages")
+    page = text(ada.get("/"))
+    assert 'href="/groups/billing">Alarm: far behind, billing/orders: 7 unread messages' in page
+    assert "acknowledge" in text(ada.get("/alarms"))
+    url = "/alarms/lag/billing/orders"
+    assert "The alarm is acknowledged." in text(confirm(ada, url, ada.get(url)))
+    assert "Everything is in order" in text(ada.get("/")) and "is looked after" in text(ada.get("/"))
+    assert AuditLog.objects.get(verb="acknowledge").actor_name == "ada"
+    alarms.end(kind="lag", names=["billing/orders"])
+    assert "No alarm lasts" in text(ada.get("/alarms"))
+    assert "billing/orders" in text(ada.get("/alarms?show=over"))
+
+
+def test_a_stopped_group_with_unread_messages_is_said_and_no_more_than_once(queue: int, ada: Client) -> None:
+    ConsumerGroupTopic.objects.update(lag=3, lag_ms=3_600_000)
+    groups.update(name="billing", settings={"stopped": True}, actor=ME)
+    page = text(ada.get("/"))
+    assert "Group billing was stopped" in page and "is late" not in page
+
+
+def test_where_nothing_is_unread_there_is_no_age(queue: int, ada: Client) -> None:
+    assert "0 ms" not in text(ada.get("/groups/billing")) + text(ada.get("/"))
+
+
+def test_a_failure_topic_stands_below_its_topic(queue: int, ada: Client) -> None:
+    page = text(ada.get("/groups/billing"))
+    assert (
+        page.index("/topics/orders") < page.index("/topics/billing_orders_fail") < page.index("Members</h2>")
+    )
+    assert "retries of orders" in page
+
+
+def test_a_repair_shows_what_it_does_and_what_is_not_safe_is_not_offered(queue: int, ada: Client) -> None:
+    assert "Metadata and the nodes agree" in text(ada.get("/consistency"))
+    with connections.node_of(queue).writing() as session:
+        tables.create_queue(session, queue=900, node_epoch=1)
+    page = text(ada.get("/consistency"))
+    key = page.partition("/consistency/")[2].partition('"')[0]
+    assert key.startswith("table_unknown-")
+    preview = ada.get(f"/consistency/{key}")
+    assert "Drops the table, which is empty" in text(preview)
+    assert "Repaired: table message_900" in text(confirm(ada, f"/consistency/{key}", preview))
+    assert ada.get(f"/consistency/{key}").status_code == 404
+
+
+@pytest.mark.parametrize("wrong", ["nobody", "a@b@c", "ok@x.org, two words@x.org"])
+def test_alarm_addresses_must_be_addresses(queue: int, ada: Client, wrong: str) -> None:
+    with pytest.raises(Invalid, match="is not an e-mail address"):
+        groups.update(name="billing", settings={"alarm_emails": wrong}, actor=ME)
+    answer = filled(ada, "/groups/billing/settings", alarm_emails=wrong)
+    assert answer.status_code in (200, 400, 422)
+    assert not Alarm.objects.exists()
+    good = {"alarm_emails": "a@x.org; b@x.org", "owners": "olga", "department": "sales", "remark": "r"}
+    assert groups.update(name="billing", settings=good, actor=ME).alarm_emails == good["alarm_emails"]

@@ -1,0 +1,285 @@
+"""Alarms begin and end by what a look finds, with patience; people acknowledge them; on both engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from messagestore import connections, watch
+from messagestore.sessions import Session
+from metadata import alarms, dead_tallies, groups, snapshot
+from metadata.actors import Actor
+from metadata.clock import database_now
+from metadata.errors import Conflict, Forbidden, NodeUnavailable, NotFound
+from metadata.models import Alarm, AuditLog, ConsumerGroupTopic, DeadTally, JobRun, NodeRoom, Queue
+from metadata.snapshot import NodeInfo
+from tests.support import failing
+from tests.support.environment import ENGINE
+from tests.support.failing import ME, fail, failure_queues
+from tests.support.tampering import plant
+
+GB = 1_000_000_000
+
+
+def owner(name: str = "olga", **rights: list[str]) -> Actor:
+    return Actor(kind="user", name=name, rights=rights)
+
+
+def lasting(kind: str | None = None) -> list[str]:
+    rows = Alarm.objects.filter(ended_at__isnull=True)
+    return sorted((rows.filter(kind=kind) if kind else rows).values_list("name", flat=True))
+
+
+def turn_back(seconds: float) -> None:
+    """Makes what looks saw last that much older."""
+    for row in Alarm.objects.filter(turning_at__isnull=False):
+        Alarm.objects.filter(pk=row.pk).update(turning_at=row.turning_at - timedelta(seconds=seconds))
+
+
+def look() -> int:
+    snapshot.refresh()
+    return watch.look(every_minutes={"often": 1, "rare": 60})
+
+
+def behind(lag: int, *, age_s: int = 0) -> None:
+    """What the job that records lag would have seen."""
+    rows = ConsumerGroupTopic.objects.filter(topic__kind="normal")
+    rows.update(lag=lag, lag_ms=age_s * 1000, lag_at=database_now())
+
+
+@pytest.fixture
+def queue(node: str, failure_node: str) -> int:
+    """The queue of topic `orders`, which group `billing` reads."""
+    return failing.billing()
+
+
+def test_an_alarm_begins_at_once_or_after_a_while_and_ends_when_all_was_well_for_a_while(
+    metadata_db: None,
+) -> None:
+    assert alarms.keep(kind="lag", found={"a/b": "much"}) == 1
+    assert alarms.keep(kind="no_consumer", found={"a/b": "none"}, begins_after_s=60) == 0
+    assert (lasting("lag"), lasting("no_consumer")) == (["a/b"], [])
+    turn_back(61)
+    assert alarms.keep(kind="no_consumer", found={"a/b": "none"}, begins_after_s=60) == 1
+    assert alarms.keep(kind="lag", found={}) == 0 and lasting("lag") == ["a/b"]
+    turn_back(60)
+    assert alarms.keep(kind="lag", found={"a/b": "much"}) == 0  # it comes and goes: one alarm
+    assert alarms.keep(kind="lag", found={}) == 0
+    turn_back(181)
+    assert alarms.keep(kind="lag", found={}, unclear=["a/b"]) == 0  # nobody knows
+    assert alarms.keep(kind="lag", found={}) == 1 and lasting("lag") == []
+    assert alarms.keep(kind="lag", found={"a/b": "more"}) == 1
+    row = Alarm.objects.get(kind="lag")
+    assert (row.times, row.detail, row.ended_at) == (2, "more", None)
+
+
+def test_what_was_only_suspected_is_no_alarm(metadata_db: None) -> None:
+    alarms.keep(kind="no_consumer", found={"a/b": "none"}, begins_after_s=60)
+    alarms.keep(kind="no_consumer", found={}, begins_after_s=60)
+    turn_back(100)
+    alarms.keep(kind="no_consumer", found={"a/b": "none"}, begins_after_s=60)
+    assert lasting() == [] and Alarm.objects.get().times == 0
+
+
+def test_two_looks_at_once_make_one_alarm(metadata_db: None, in_threads: Callable[..., list[Any]]) -> None:
+    found = {f"g{number}/t": "much" for number in range(50)}
+    in_threads([lambda: alarms.keep(kind="lag", found=found)] * 4)
+    assert len(lasting("lag")) == 50
+    assert set(Alarm.objects.values_list("times", flat=True)) == {1}
+
+
+def test_a_group_is_behind_by_its_own_limits_or_those_of_the_settings(queue: int) -> None:
+    behind(99_999, age_s=899)
+    look()
+    assert lasting("lag") == []
+    behind(100_000)
+    look()
+    assert lasting("lag") == ["billing/orders"]
+    behind(90_000)
+    look()
+    turn_back(1000)
+    look()
+    assert lasting("lag") == ["billing/orders"]  # not far enough below the limit
+    groups.update(name="billing", settings={"alarm_lag": 200_000, "alarm_lag_s": 60}, actor=ME)
+    look()
+    turn_back(1000)
+    look()
+    assert lasting("lag") == []
+    behind(5, age_s=61)
+    look()
+    assert "5 unread messages" in Alarm.objects.get(kind="lag", ended_at=None).detail
+    groups.update(name="billing", settings={"stopped": True}, actor=ME)
+    look()
+    turn_back(1000)
+    look()
+    assert lasting("lag") == []  # who stops a group knows that it falls behind
+
+
+def test_queues_with_unread_messages_and_no_consumer_are_an_alarm_after_a_while(queue: int) -> None:
+    failing.send(b"a")
+    Queue.objects.update(head_seen=1)
+    behind(1)
+    look()
+    assert lasting("no_consumer") == []
+    turn_back(301)
+    look()
+    assert Alarm.objects.get(kind="no_consumer", ended_at=None).detail.endswith(f": {queue}")
+    failing.member()
+    look()
+    turn_back(181)
+    look()
+    assert lasting("no_consumer") == []
+
+
+@pytest.fixture
+def main_away(queue: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+    """Nobody can connect to node `main` while the list holds True."""
+    real, away = connections.connect, [True]
+
+    def connect(info: NodeInfo, **words: Any) -> Session:
+        if info.name == "main" and away[0]:
+            raise NodeUnavailable("Node main cannot be reached.")
+        return real(info, **words)
+
+    connections.forget_all()
+    monkeypatch.setattr(connections, "connect", connect)
+    yield away
+
+
+def test_a_node_is_away_after_two_looks_and_back_after_three_good_minutes(main_away: list[bool]) -> None:
+    look()
+    assert lasting() == []
+    turn_back(46)
+    look()
+    assert lasting() == ["main"]
+    main_away[0] = False
+    connections.forget_all()
+    look()
+    assert lasting() == ["main"]
+    turn_back(181)
+    look()
+    assert lasting() == []
+
+
+def test_a_node_that_fills_up_is_an_alarm_some_days_before(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = snapshot.find_node("main").id
+    now = database_now()
+    for hour in range(24):  # 1 GB an hour of 100: at 90 nothing is stored any more
+        at = now - timedelta(hours=24 - hour)
+        NodeRoom.objects.create(node_ref=node, at=at, total=100 * GB, used=(10 + hour) * GB)
+    monkeypatch.setattr(watch.room, "due", lambda _node: False)
+    look()
+    assert lasting() == ["main"]
+    assert "full in 2.4 days" in Alarm.objects.get().detail
+    NodeRoom.objects.all().delete()
+    look()
+    turn_back(181)
+    look()
+    assert lasting() == []
+
+
+def test_every_node_is_measured_every_quarter_of_an_hour(queue: int) -> None:
+    look()
+    look()
+    assert NodeRoom.objects.count() == (2 if ENGINE == "sqlite" else 0)  # what has no capacity tells nothing
+
+
+def test_many_deaths_within_an_hour_are_an_alarm_and_all_dead_are_counted(queue: int) -> None:
+    failing.change(retries=0)
+    failing.send(*[b"x"] * 12)
+    fail(failing.member(), queue, *range(9))
+    look()
+    assert lasting() == [] and DeadTally.objects.get().messages == 9
+    assert dead_tallies.dead().unseen[0].group == "billing"
+    dead_tallies.saw(group="billing", actor=ME)
+    assert dead_tallies.dead().unseen == () and dead_tallies.dead().messages == 9
+    with pytest.raises(Conflict):
+        dead_tallies.saw(group="billing", actor=ME)
+    with pytest.raises(Forbidden):
+        dead_tallies.saw(group="billing", actor=owner())
+    assert AuditLog.objects.filter(verb="saw", name="billing").count() == 1
+
+
+def test_more_deaths_are_unseen_again_and_alarm_above_the_limit(queue: int) -> None:
+    failing.change(retries=0)
+    failing.send(*[b"x"] * 12)
+    who = failing.member()
+    fail(who, queue, 0)
+    look()
+    dead_tallies.saw(group="billing", actor=ME)
+    fail(who, queue, *range(1, 12))
+    look()
+    assert lasting() == ["billing"] and dead_tallies.dead().unseen[0].messages == 12
+    older = "died_at - 7200000" if ENGINE == "sqlite" else "died_at - INTERVAL 2 HOUR"
+    plant(failure_queues()[0], f"UPDATE dead_message SET died_at = {older}")
+    look()
+    turn_back(181)
+    look()
+    assert lasting() == [] and dead_tallies.dead().messages == 12
+
+
+def test_the_dead_of_a_node_that_is_away_stay_as_they_were(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing.change(retries=0)
+    failing.send(b"x")
+    fail(failing.member(), queue, 0)
+    look()
+    monkeypatch.setattr(watch, "count_dead", lambda: None)
+    look()
+    assert dead_tallies.dead().messages == 1
+
+
+def ran(name: str, *states: str) -> None:
+    for state in states:
+        JobRun.objects.create(name=name, state=state, started_at=database_now(), detail="ValueError: bad")
+
+
+def test_a_job_that_fails_is_an_alarm_and_one_that_comes_often_when_it_fails_twice(metadata_db: None) -> None:
+    ran("rare", "done", "failed")
+    ran("often", "done", "failed")
+    ran("old", "failed")
+    JobRun.objects.filter(name="old").update(started_at=database_now() - timedelta(days=8))
+    look()
+    assert lasting() == ["rare"]
+    ran("often", "failed")
+    ran("rare", "done", "running")
+    look()
+    assert lasting() == ["often", "rare"]
+    turn_back(181)
+    look()
+    assert lasting() == ["often"]
+
+
+def test_who_manages_the_group_or_topic_acknowledges_and_it_is_audited(queue: int) -> None:
+    alarms.raise_alarm(kind="lag", name="billing/orders", detail="much")
+    alarms.raise_alarm(kind="node_low", name="main", detail="full")
+    with pytest.raises(Forbidden):
+        alarms.acknowledge(kind="lag", name="billing/orders", actor=owner(manage=["other"]))
+    with pytest.raises(Forbidden):
+        alarms.acknowledge(kind="node_low", name="main", actor=owner(manage=["*"]))
+    with pytest.raises(NotFound):
+        alarms.acknowledge(kind="lag", name="nobody/nothing", actor=ME)
+    alarms.acknowledge(kind="lag", name="billing/orders", actor=owner(manage=["billing"]))
+    assert Alarm.objects.get(kind="lag").acknowledged_by == "olga"
+    with pytest.raises(Conflict):
+        alarms.acknowledge(kind="lag", name="billing/orders", actor=owner(manage=["orders"]))
+    assert AuditLog.objects.get(verb="acknowledge").after == {"alarm": "lag"}
+    alarms.end(kind="lag", names=["billing/orders"])
+    alarms.raise_alarm(kind="lag", name="billing/orders", detail="again")
+    assert Alarm.objects.get(kind="lag").acknowledged_by == ""  # it is another time
+
+
+def test_alarms_at_what_is_gone_end_and_what_happened_once_is_over_after_a_week(metadata_db: None) -> None:
+    for kind, name in (("node_low", "gone"), ("not_cleaned", "gone/7"), ("unread_dropped", "a/b")):
+        alarms.raise_alarm(kind=kind, name=name, detail="x", count=3)
+    look()
+    assert lasting() == ["a/b"]
+    Alarm.objects.filter(name="a/b").update(last_at=database_now() - timedelta(days=8))
+    look()
+    assert lasting() == [] and Alarm.objects.get(name="a/b").count == 3

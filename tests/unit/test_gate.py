@@ -1,0 +1,82 @@
+"""The gate: what its steps come to, and how it is told."""
+
+from __future__ import annotations
+
+import sys
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from tests import gate
+from tests.gate import Step
+
+ONCE = """
+from pathlib import Path
+
+def test_passes_at_the_second_try():
+    seen = Path({file!r})
+    before = seen.exists()
+    seen.touch()
+    assert before
+
+def test_passes():
+    pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the gate puts its reports."""
+    monkeypatch.setattr(gate, "WORK", tmp_path / "work")
+    return tmp_path / "work"
+
+
+def step(name: str, code: str) -> Step:
+    return Step(name, (sys.executable, "-c", code), 30)
+
+
+def test_all_steps_run_although_one_fails_and_the_exit_code_tells(capsys: pytest.CaptureFixture[str]) -> None:
+    steps = [step("bad", "raise SystemExit(3)"), step("good", "print('it ran')")]
+
+    assert gate.gate(steps, lanes=1) == 1
+    told = capsys.readouterr().out
+    assert "it ran" in told
+    assert told.splitlines()[-1] == "1 passed, 1 failed"
+
+    assert gate.gate(steps[1:], lanes=2) == 0
+
+
+def test_what_each_of_two_steps_prints_stands_together(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = "for _ in range(500): print({name!r}, flush=True)"
+    steps = [step(name, lines.format(name=name)) for name in ("left", "right")]
+
+    gate.gate(steps, lanes=2)
+
+    told = [line for line in capsys.readouterr().out.splitlines() if line in ("left", "right")]
+    assert sorted((name, len([*same])) for name, same in groupby(told)) == [("left", 500), ("right", 500)]
+
+
+def test_a_test_that_passes_at_the_second_try_is_named_and_fails_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "test_once.py").write_text(ONCE.format(file=str(tmp_path / "seen")))
+    bare = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    made = gate.tests("once", "-c", "/dev/null", str(tmp_path / "test_once.py"), budget_s=30, **bare)
+
+    assert gate.gate([made], lanes=1) == 0
+
+    told = capsys.readouterr().out
+    assert "UNSTEADY, passed at the second try: test_once::test_passes_at_the_second_try" in told
+    assert told.splitlines()[-1] == "2 passed, 0 failed"
+
+
+def test_temporary_files_of_a_step_are_gone_when_it_has_ended(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "import tempfile; file = tempfile.NamedTemporaryFile(delete=False); print(file.name)"
+
+    gate.gate([step("untidy", code)], lanes=1)
+
+    (left,) = (line for line in (work / "untidy.log").read_text().splitlines() if "catmq-gate-" in line)
+    assert not Path(left).exists()
