@@ -37,6 +37,11 @@ class Space(NamedTuple):
         """0 to 100."""
         return 100.0 * max(self.free, 0) / self.total
 
+    @property
+    def usable(self) -> int:
+        """Bytes until the node counts as full and stores nothing more."""
+        return max(0, int(self.free - self.total * config.min_free_percent / 100))
+
 
 def measure(session: Session, info: NodeInfo) -> Space | None:
     """The room on a node; None if nobody can say. Raises the node's faults."""

@@ -9,11 +9,12 @@ import logging
 from collections.abc import Callable, Mapping
 
 from messagestore import connections, dead, disks, nodes, tables
-from metadata import alarms, dead_tallies, room, snapshot, watching
+from metadata import alarms, dead_tallies, sizes, snapshot, watching
 from metadata.config import config
 from metadata.dead_tallies import Count
 from metadata.errors import CatmqError
 from metadata.rules import alarms as rules
+from metadata.rules.growth import days_left
 from metadata.snapshot import NodeInfo
 from metadata.watching import Found
 
@@ -59,31 +60,30 @@ def nodes_away() -> Found:
 
 
 def nodes_filling(away: Mapping[str, str]) -> Found:
-    """Nodes that will be full within the days that settings name; measures those whose time has come."""
+    """Nodes that will store nothing more within the days that settings name, if they grow as they did."""
     seen = Found()
+    growing = sizes.growth()
     for node_id, info in snapshot.current().nodes.items():
+        growth = growing.get(node_id)
         if info.name in away or info.state == "offline":
             seen.unclear.add(info.name)
-            continue
-        _measure(node_id, info)
-        days = room.days_until_full(node_id)
-        if days is not None:
-            near = rules.passed(config.alarm_full_days, max(days, 0.001))
-            seen.add(info.name, f"as it grows, it will be full in {days:,.1f} days", is_so=near)
+        elif growth and growth.per_day and growth.per_day > 0:
+            _look_at_room(seen, node_id, info, growth.per_day)
     return seen
 
 
-def _measure(node_id: int, info: NodeInfo) -> None:
-    if not room.due(node_id):
-        return
+def _look_at_room(seen: Found, node_id: int, info: NodeInfo, per_day: float) -> None:
     try:
         with connections.node(node_id).reading() as session:
             space = disks.measure(session, info)
     except (CatmqError, OSError) as error:
         log.warning("How full node %s is, is measured later: %s", info.name, error)
+        seen.unclear.add(info.name)
         return
-    if space is not None:
-        room.record(node_id=node_id, total=space.total, used=space.total - max(space.free, 0))
+    days = days_left(space.usable, per_day) if space else None
+    if days is not None:
+        near = rules.passed(config.alarm_full_days, max(days, 0.001))
+        seen.add(info.name, f"as it grows, it will be full in {days:,.1f} days", is_so=near)
 
 
 def dying() -> Found:

@@ -65,24 +65,6 @@ class Migration(migrations.Migration):
                 "ordering": ("-newest_at", "-id"),
             },
         ),
-        migrations.CreateModel(
-            name="NodeRoom",
-            fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("node_ref", models.BigIntegerField()),
-                ("at", models.DateTimeField(db_index=True)),
-                ("total", models.BigIntegerField()),
-                ("used", models.BigIntegerField()),
-            ],
-            options={
-                "ordering": ("at", "id"),
-            },
-        ),
         migrations.RemoveConstraint(
             model_name="alarm",
             name="alarm_kind",
@@ -188,10 +170,6 @@ class Migration(migrations.Migration):
             field=models.ForeignKey(
                 on_delete=django.db.models.deletion.CASCADE, related_name="mails", to="metadata.alarm"
             ),
-        ),
-        migrations.AddIndex(
-            model_name="noderoom",
-            index=models.Index(fields=["node_ref", "at"], name="node_room_of"),
         ),
         migrations.AddIndex(
             model_name="alarmmail",

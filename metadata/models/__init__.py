@@ -1,6 +1,6 @@
 """All models, one file per noun. Only metadata and the admin's read-only lists touch them."""
 
-from metadata.models.alarms import Alarm, AlarmMail, ClockMark, DeadTally, NodeRoom
+from metadata.models.alarms import Alarm, AlarmMail, ClockMark, DeadTally
 from metadata.models.brokers import Broker, BrokerProcess
 from metadata.models.consumers import (
     BroadcastInstance,
@@ -44,7 +44,6 @@ __all__ = [
     "Heartbeat",
     "JobRun",
     "Lease",
-    "NodeRoom",
     "NodeSize",
     "OffsetMove",
     "Queue",

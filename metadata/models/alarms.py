@@ -1,6 +1,6 @@
 """Alarm, and the mails that tell of it: something that a person should know of, or do something about.
 
-DeadTally, NodeRoom: what a job counted to tell. ClockMark: what clocks showed.
+DeadTally: what a job counted to tell. ClockMark: what clocks showed.
 """
 
 from __future__ import annotations
@@ -126,22 +126,6 @@ class DeadTally(models.Model):
 
     def __str__(self) -> str:
         return f"{self.messages} dead of group {self.group_ref}"
-
-
-class NodeRoom(models.Model):
-    """How much of a node's room was taken at some time, bytes: what is left is reckoned from it."""
-
-    node_ref = models.BigIntegerField()
-    at = models.DateTimeField(db_index=True)
-    total = models.BigIntegerField()
-    used = models.BigIntegerField()
-
-    class Meta:
-        ordering = ("at", "id")
-        indexes = (models.Index(fields=("node_ref", "at"), name="node_room_of"),)
-
-    def __str__(self) -> str:
-        return f"node {self.node_ref} at {self.at:%Y-%m-%d %H:%M}"
 
 
 class ClockMark(models.Model):

@@ -5,14 +5,12 @@ An alarm must not flicker: a limit is left only well below it, and what ends mus
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
 ENDS_AFTER_S = 180.0  # so long must all be well before an alarm ends
 BELOW = 0.8  # a limit that was passed counts as passed down to this part of it
 ONCE = ("unread_dropped",)  # tell of what happened, not of what is so: acknowledged, they end
-DAY_S = 86_400.0
 
 
 class Turn(Enum):
@@ -93,37 +91,3 @@ def subject(kind: str, name: str) -> Subject:
     if kind.startswith("node_"):
         return Subject(node=name)
     return Subject(job=name) if kind == "job_failed" else Subject()
-
-
-class Room(NamedTuple):
-    """How much of a node's room was taken, bytes; `at_s`: seconds since any fixed time."""
-
-    at_s: float
-    total: int
-    used: int
-
-
-def days_left(rooms: Sequence[Room], *, min_free_percent: float) -> float | None:
-    """In how many days a node stores nothing more, if it goes on as it did; None where it does not grow.
-
-    By the straight line through what was measured (least squares), so that a day's ups and downs matter
-    little. Needs half a day.
-
-    >>> growing = [Room(hour * 3600.0, 100, 10 + hour) for hour in range(25)]
-    >>> round(days_left(growing, min_free_percent=10), 1)  # 34 of 90 are taken, one more an hour
-    2.3
-    >>> days_left(growing[:5], min_free_percent=10), days_left([one._replace(used=5) for one in growing],
-    ...     min_free_percent=10)
-    (None, None)
-    """
-    if len(rooms) < 3 or rooms[-1].at_s - rooms[0].at_s < DAY_S / 2:
-        return None
-    middle = sum(one.at_s for one in rooms) / len(rooms)
-    mean = sum(one.used for one in rooms) / len(rooms)
-    spread = sum((one.at_s - middle) ** 2 for one in rooms)
-    slope = sum((one.at_s - middle) * (one.used - mean) for one in rooms) / spread  # bytes a second
-    if slope <= 0:
-        return None
-    last = rooms[-1]
-    left = last.total * (1 - min_free_percent / 100) - last.used
-    return max(left, 0.0) / slope / DAY_S

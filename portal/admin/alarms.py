@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from metadata.models import Alarm, AlarmMail, ClockMark, DeadTally, NodeRoom
+from metadata.models import Alarm, AlarmMail, ClockMark, DeadTally
 from portal.admin.readonly import ReadOnlyAdmin
 
 
@@ -40,12 +40,3 @@ class DeadTallyAdmin(ReadOnlyAdmin):
 
     list_display = ("group_ref", "messages", "last_hour", "newest_at", "counted_at", "seen_at", "seen_by")
     search_fields = ("=group_ref",)
-
-
-@admin.register(NodeRoom)
-class NodeRoomAdmin(ReadOnlyAdmin):
-    """How full nodes were, the latest first."""
-
-    list_display = ("at", "node_ref", "total", "used")
-    search_fields = ("=node_ref",)
-    ordering = ("-at", "-id")

@@ -23,6 +23,7 @@ from portal.tables import Cell, Column, Empty, code, lasting, listed, number, te
 from portal.templatetags.shapes import DASH, DAY, lasts, size
 
 MOST = 1000
+FAR_DAYS = 3650  # a node that lasts longer is not said to become full
 
 
 def nodes_list(request: HttpRequest) -> HttpResponse:
@@ -147,8 +148,8 @@ def _tiles(
 
 
 def _full_in(room: disks.Space | None, growth: Growth | None) -> str:
-    left = days_left(room.free, growth.per_day) if room and growth else None
-    return DASH if left is None else lasts(max(left, 0) * DAY)
+    left = days_left(room.usable, growth.per_day) if room and growth else None
+    return DASH if left is None or left > FAR_DAYS else lasts(left * DAY)
 
 
 def _facts(view: NodeView, growth: Growth | None) -> list[Fact]:

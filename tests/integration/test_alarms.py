@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from messagestore import connections, watch
+from messagestore import connections, disks, watch
+from messagestore.disks import Space
 from messagestore.sessions import Session
 from metadata import alarms, dead_tallies, groups, snapshot
 from metadata.actors import Actor
 from metadata.clock import database_now
 from metadata.errors import Conflict, Forbidden, NodeUnavailable, NotFound
-from metadata.models import Alarm, AuditLog, ConsumerGroupTopic, DeadTally, JobRun, NodeRoom, Queue
+from metadata.models import Alarm, AuditLog, ConsumerGroupTopic, DeadTally, JobRun, NodeSize, Queue
 from metadata.snapshot import NodeInfo
 from tests.support import failing
 from tests.support.environment import ENGINE
@@ -168,25 +169,19 @@ def test_a_node_that_fills_up_is_an_alarm_some_days_before(
     queue: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = snapshot.find_node("main").id
+    monkeypatch.setattr(disks, "measure", lambda _session, _info: Space(total=100 * GB, free=67 * GB))
     now = database_now()
-    for hour in range(24):  # 1 GB an hour of 100: at 90 nothing is stored any more
+    for hour in range(25):  # 1 GB an hour: when 10 of the 100 are left, nothing is stored any more
         at = now - timedelta(hours=24 - hour)
-        NodeRoom.objects.create(node_ref=node, at=at, total=100 * GB, used=(10 + hour) * GB)
-    monkeypatch.setattr(watch.room, "due", lambda _node: False)
+        NodeSize.objects.create(node_id=node, at=at, bytes=(10 + hour) * GB, tables=1)
     look()
-    assert lasting() == ["main"]
-    assert "full in 2.4 days" in Alarm.objects.get().detail
-    NodeRoom.objects.all().delete()
+    assert lasting("node_filling") == ["main"]
+    assert "full in 2.4 days" in Alarm.objects.get(kind="node_filling").detail
+    NodeSize.objects.all().delete()
     look()
     turn_back(181)
     look()
-    assert lasting() == []
-
-
-def test_every_node_is_measured_every_quarter_of_an_hour(queue: int) -> None:
-    look()
-    look()
-    assert NodeRoom.objects.count() == (2 if ENGINE == "sqlite" else 0)  # what has no capacity tells nothing
+    assert lasting("node_filling") == []
 
 
 def test_many_deaths_within_an_hour_are_an_alarm_and_all_dead_are_counted(queue: int) -> None:
