@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from messagestore import connections, nodes
 from metadata import snapshot
 
@@ -11,6 +13,13 @@ def silent() -> list[str]:
     asked = nodes.latencies()
     names = {*connections.away(), *(name for name, seconds in asked.items() if seconds is None)}
     return sorted(names - set(offline()))
+
+
+def of(queues: Iterable[int]) -> str:
+    """The names of the nodes of some queues, which did not answer."""
+    known = snapshot.current()
+    found = {known.queues[one].node_id for one in queues if one in known.queues}
+    return ", ".join(sorted(known.nodes[one].name for one in found))
 
 
 def offline(*, topic: str | None = None) -> list[str]:

@@ -17,7 +17,7 @@ from metadata.listing import topics as listing
 from metadata.listing.topics import GroupRow
 from metadata.rules.names import failure_name
 from metadata.subscriptions import SubscriptionView
-from portal import charts, pages, rows
+from portal import charts, outages, pages, rows
 from portal.access import actor, may
 from portal.pages import Fact, Link, to
 from portal.tables import (
@@ -106,7 +106,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         members=_members(view),
         moves=resetting.latest(group=name, manages=manages, actor=actor(request)),
         facts=_facts(view),
-        away=any(one.head is None for one in offsets),
+        away=outages.of(one.queue for one in offsets if one.head is None),
         manages=manages,
     )
 

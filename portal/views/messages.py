@@ -19,7 +19,7 @@ from messagestore.traces import Trace
 from metadata.actors import Actor
 from metadata.errors import CatmqError, Forbidden, Invalid, MetadataUnavailable
 from metadata.listing import topics as listing
-from portal import bodies, pages, rows
+from portal import bodies, outages, pages, rows
 from portal.access import actor, may
 from portal.pages import Fact, Link, to
 from portal.tables import Cell, Column, Empty, Table, Text, badge, code, long, number, plain, text, when
@@ -40,13 +40,14 @@ TRACES: dict[str, tuple[Text, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What was found: a table, how much was looked at, and where to go on."""
+    """What was found: a table, how much was looked at, and where to go on; `away`: nodes without answer."""
 
     table: Table
     scanned: int
     total: int
     following: str
     masked: bool
+    away: str = ""
 
 
 def messages(request: HttpRequest) -> HttpResponse:
@@ -149,7 +150,10 @@ def _latest(state: TopicState, total: int, who: Actor) -> Result:
         for one in queues[:SHOWN]
     ]
     rows = sorted((row for part in found for row in part.messages), key=lambda row: -row.stored_at_ms)
-    return Result(_table(name, rows), len(rows), total, "", any(part.masked for part in found))
+    away = outages.of(
+        one.queue.queue for one in state.queues if one.head is None and one.queue.state != "retired"
+    )
+    return Result(_table(name, rows), len(rows), total, "", any(part.masked for part in found), away)
 
 
 def _link(asked: dict[str, str], **more: object) -> str:

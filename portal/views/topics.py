@@ -15,7 +15,7 @@ from metadata.listing import topics as listing
 from metadata.listing.pages import Wanted
 from metadata.listing.topics import SubscriptionRow, TopicRow
 from metadata.topics import TopicView
-from portal import charts, pages, rows
+from portal import charts, outages, pages, rows
 from portal.access import actor, may
 from portal.pages import Fact, Link, to
 from portal.tables import (
@@ -105,7 +105,9 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
         queues=_queues(name, queues, manages),
         groups=_groups(groups, name),
         facts=_facts(view),
-        away=any(one.head is None for one in queues if one.queue.state != "retired"),
+        away=outages.of(
+            one.queue.queue for one in queues if one.head is None and one.queue.state != "retired"
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""Pages of a real server while the metadata database is really away: killed, or frozen."""
+"""Pages of a real server while a node or the metadata database is really away: killed, or frozen."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from contextlib import contextmanager
 import pytest
 import requests
 
+from tests.acceptance.scenarios.lost_nodes import node_on, own_server
+from tests.acceptance.scenarios.stage import Stage
 from tests.support.mariadb import MariaDB
 from tests.support.pair import Pair
 from tests.support.server import Server
@@ -19,6 +21,7 @@ from tests.support.waiting import until
 
 QUICK_S = 10.0  # the longest that a page may take, on a machine that does other things too
 BACK_S = 60.0
+WITHOUT = ("/expand", "/reset", "/failures")  # forms, and a list that needs another node
 WHOLE = (
     "/", "/topics", "/groups", "/subscriptions", "/consumers", "/nodes", "/brokers", "/alarms", "/jobs",
     "/audit", "/keys", "/users", "/settings",
@@ -68,6 +71,33 @@ def gone(server: MariaDB, way: str) -> Iterator[None]:
             os.kill(server.pid, signal.SIGCONT)
         else:
             server.start()
+
+
+def test_every_page_says_which_node_is_away_and_shows_the_rest(on_pair: Stage, pair: Pair) -> None:
+    admin, ada = on_pair.terminal.admin, Person(pair.first)
+    with own_server(on_pair) as server:
+        node = node_on(on_pair, pair, server)
+        topic, group = on_pair.fresh("orders"), on_pair.fresh("billing")
+        admin.create_topic(topic, queues=2, node=node)
+        admin.create_group(group)
+        admin.subscribe(group, topic)
+        queue = admin.queues(topic)[0]["queue"]
+        need_it = (
+            f"/topics/{topic}", f"/groups/{group}", f"/nodes/{node}", f"/nodes/{node}/test",
+            f"/messages?topic={topic}", f"/messages/{topic}/{queue}-0", f"/topics/{topic}/delayed",
+            f"/groups/{group}/failures", f"/topics/{topic}/expand", f"/groups/{group}/reset",
+        )  # fmt: skip
+        for way in ("killed", "frozen"):
+            with gone(server, way):
+                for path in need_it:
+                    assert node in ada.quick(path)[1] or path.endswith(WITHOUT), path
+                until(lambda: "does not answer" in ada.quick("/")[1], limit_s=BACK_S)
+                assert node in ada.quick("/")[1]
+                for path in WHOLE:
+                    assert ada.quick(path)[0] == 200, path
+                assert topic in ada.quick(f"/topics?q={topic}")[1]
+            until(lambda: "does not answer" not in ada.quick(f"/nodes/{node}")[1], limit_s=BACK_S)
+        admin.delete_group(group)
 
 
 @pytest.mark.parametrize("way", ["killed", "frozen"])

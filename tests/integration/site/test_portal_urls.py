@@ -59,6 +59,7 @@ def world(make_node: Callable[..., str]) -> dict[str, object]:
     for name in ("b1", "b2"):
         brokers.heartbeat(life=Life(name, f"http://{name}", "1.0", name), held=False)
     words = {"topic": "orders", "group": "billing", "reset": "none", "message_id": f"{queue}-2"}
+    words |= {"kind": "lag", "key": "none"}  # neither is there
     return {**words, "queue": queue, "delayed": receipt.message_id, **kept()}
 
 
