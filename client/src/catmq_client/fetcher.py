@@ -220,13 +220,18 @@ class Fetcher:
         return min(waits)
 
     def _has_room(self) -> bool:
-        """Whether more may be held. What cannot be given out now is dropped before others starve for it."""
+        """Whether more may be held. What cannot be given out now is dropped if others starve for its room."""
         state = self._state
-        if self._is_full():
+        if self._is_full() and any(self._starves(owned) for owned in state.queues.values()):
             for owned in state.queues.values():
                 if owned.buffer and state.is_stuck(owned):
                     state.drop(owned)
         return not self._is_full()
+
+    def _starves(self, owned: OwnedQueue) -> bool:
+        """Whether a queue could give messages, and nothing of it is held."""
+        is_ours = owned.acquired and owned.revoked_until is None and not owned.is_shut()
+        return is_ours and not owned.buffer and not self._state.is_stuck(owned)
 
     def _is_full(self) -> bool:
         state = self._state
