@@ -107,7 +107,7 @@ class Redrive(OfTheDead):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """How many."""
-        return self.effects(fields, _("%(count)d dead messages of group %(group)s are tried again."))
+        return self.effects(fields, _("Dead messages of group %(group)s that are tried again: %(count)d."))
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Asks for it; a broker does it step by step."""
@@ -130,12 +130,12 @@ class DropDead(OfTheDead):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """How many."""
-        return self.effects(fields, _("%(count)d dead messages of group %(group)s are deleted for good."))
+        return self.effects(fields, _("Dead messages of group %(group)s that are deleted for good: %(count)d."))
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Deletes them."""
         count = dead.drop(group=self.name, actor=self.actor, **chosen(fields))
-        return _("%d dead messages were deleted.") % count
+        return _("Dead messages that were deleted: %d.") % count
 
 
 class SawDead(OfTheDead):

@@ -70,7 +70,7 @@ def test_one_dead_message_is_brought_back(queue: int, ada: Client) -> None:
     first, *_ = kill(queue, b"a", b"b", b"c")
     body = dead.show(group="billing", message=first, actor=ME).body
     seen = filled(ada, f"{DEAD}/redrive?ids={first}")
-    assert "1 dead messages are brought back" in text(seen) and len(listed()) == 3
+    assert "are tried again: 1." in text(seen) and len(listed()) == 3
     assert confirm(ada, f"{DEAD}/redrive", seen).status_code == 200
     assert redriven() == [body] and len(listed()) == 2
 
@@ -91,7 +91,7 @@ def test_all_of_one_kind_are_brought_back_and_no_other(queue: int, ada: Client) 
 
 def test_dead_messages_are_dropped_for_good(queue: int, ada: Client) -> None:
     first, *_ = kill(queue, b"a", b"b")
-    assert "1 dead messages were deleted" in text(carry_out(ada, f"{DEAD}/drop?ids={first}"))
+    assert "Dead messages that were deleted: 1." in text(carry_out(ada, f"{DEAD}/drop?ids={first}"))
     assert len(listed()) == 1
     carry_out(ada, f"{DEAD}/drop?everything=on")
     assert listed() == []
@@ -119,10 +119,10 @@ def test_a_delayed_message_is_taken_back(queue: int, ada: Client) -> None:
 def test_a_double_click_acts_once_and_says_what_the_first_did(queue: int, ada: Client) -> None:
     kill(queue, b"a", b"b")
     seen = filled(ada, f"{DEAD}/drop?everything=on")
-    assert "2 dead messages were deleted" in text(confirm(ada, f"{DEAD}/drop", seen))
+    assert "Dead messages that were deleted: 2." in text(confirm(ada, f"{DEAD}/drop", seen))
     kill(queue, b"c")
     again = text(confirm(ada, f"{DEAD}/drop", seen))
-    assert "carried out once: 2 dead messages were deleted" in again
+    assert "carried out once: Dead messages that were deleted: 2." in again
     assert len(listed()) == 1
 
 

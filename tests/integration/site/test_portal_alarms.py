@@ -60,10 +60,10 @@ def test_a_redrive_says_whose_and_how_many_and_of_which_kind(queue: int, ada: Cl
     some = text(ada.get("/groups/billing/failures?topic=orders&error=ValueError"))
     assert "Redrive the 1 of this kind" in some and "Drop the 1 of this kind" in some
     preview = text(filled(ada, "/groups/billing/dead/drop?topic=orders&error=ValueError"))
-    assert "1 dead messages of group billing are deleted for good." in preview
+    assert "Dead messages of group billing that are deleted for good: 1." in preview
     assert "Those of topic orders that died of ValueError." in preview
     preview = text(filled(ada, "/groups/billing/dead/redrive?everything=on"))
-    assert "2 dead messages of group billing are tried again." in preview
+    assert "Dead messages of group billing that are tried again: 2." in preview
     assert "All of them, of all topics and kinds of error." in preview
 
 
