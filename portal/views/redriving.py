@@ -130,7 +130,9 @@ class DropDead(OfTheDead):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """How many."""
-        return self.effects(fields, _("Dead messages of group %(group)s that are deleted for good: %(count)d."))
+        return self.effects(
+            fields, _("Dead messages of group %(group)s that are deleted for good: %(count)d.")
+        )
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Deletes them."""
