@@ -8,8 +8,17 @@ from playwright.sync_api import Error, Page
 
 from catmq_client.admin import Admin
 from tests.browser.browsing import confirm, fill
+from tests.support.waiting import until
 
 SECRET = "a very secret one \N{ALIEN MONSTER}"
+
+
+def settled(page: Page) -> str | None:
+    """What the page holds; None while it is replaced by another."""
+    try:
+        return page.content()
+    except Error:
+        return None
 
 
 def test_a_key_that_was_asked_for_by_a_double_click_is_made_and_shown_once(page: Page, admin: Admin) -> None:
@@ -24,7 +33,7 @@ def test_a_key_that_was_asked_for_by_a_double_click_is_made_and_shown_once(page:
     for way in (page.go_back, page.go_forward):
         with suppress(Error):  # ERR_CACHE_MISS: the browser would have to send the form again
             way()
-        assert plaintext not in page.content()
+        assert plaintext not in until(lambda: settled(page))
     page.goto("/keys?q=till")
     assert page.locator("main tbody tr").count() == 1 and plaintext not in page.content()
 

@@ -173,11 +173,8 @@ def test_a_user_without_rights_is_refused_by_button_and_by_hand_made_post(
     server: Server, browser: Browser, page: Page, admin: Admin
 ) -> None:
     admin.create_group("guarded")
-    page.goto("/create/user")
-    page.fill('main [name="name"]', "uma")
-    page.fill('main [name="password"]', "enough characters")
-    page.click("main form.card button.main-act")
-    page.wait_for_selector(".note.success")
+    fill(page, "/create/user", name="uma", password="enough characters")
+    confirm(page)
     with tab(browser, server.url) as hers:
         log_in(hers, "uma", "enough characters")
         hers.goto("/groups/guarded")
