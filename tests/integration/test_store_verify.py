@@ -290,7 +290,7 @@ def test_a_planted_defect_is_found(queue: int, defect: str) -> None:
     wanted = [(kind, where.replace("{q}", str(queue))) for kind, where in expected]
     assert sorted(found) == sorted(
         wanted
-    )  # batches are looked at in the order of their ids, which are random
+    )  # in the order of batch ids, which are random
 
 
 def test_every_kind_of_finding_is_planted_somewhere_in_this_file() -> None:
