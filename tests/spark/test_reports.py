@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
+from statistics import quantiles
 from threading import Thread
 from typing import Any
 
@@ -96,6 +98,33 @@ def test_sizes_and_what_expires(changes: Changes, report: Report, scan: Report) 
     assert sum(row["expiring"] for row in rows) == 0, "all is of today, and kept for a week"
     later = report("size_and_expiry", "--topic", topic, "--days", "8")
     assert sum(row["expiring"] for row in later) == len(sent)
+
+
+def test_volume_by_day_and_the_sizes_of_bodies(stage: Stage, scan: Report) -> None:
+    topic = stage.topic("maria", queues=2)
+    stage.fill(topic, 300)
+    for queue in stage.queues(topic):  # the older half is of yesterday
+        where = f"msg_offset < {len([one for one in stage.pulled(topic) if one['queue'] == queue]) // 2}"
+        past = "stored_at - INTERVAL 1 DAY"
+        stage.execute("maria", f"UPDATE {{message_{queue}}} SET stored_at = {past} WHERE {where}")
+    held = stage.pulled(topic)
+
+    days: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for one in held:
+        day = datetime.fromtimestamp(one["stored_at_ms"] / 1000, UTC).strftime("%Y-%m-%d")
+        days.setdefault((one["queue"], day), []).append(one)
+    assert {(row["queue"], row["day"]): row for row in scan("volume", "--topic", topic)} == {
+        place: {
+            "topic": topic, "queue": place[0], "day": place[1], "node": "maria", "problem": "",
+            "messages": len(those), "keys": len({one["key"] for one in those}),
+            "bytes": sum(len(one["body"].encode()) for one in those),
+        }
+        for place, those in days.items()
+    }  # fmt: skip
+
+    for row in scan("size_and_expiry", "--topic", topic):
+        sizes = sorted(len(one["body"].encode()) for one in held if one["queue"] == row["queue"])
+        assert row["body_p99"] == pytest.approx(quantiles(sizes, n=100, method="inclusive")[98])
 
 
 def test_what_nodes_get_a_day(changes: Changes, stage: Stage, scan: Report) -> None:
