@@ -288,9 +288,7 @@ def test_a_planted_defect_is_found(queue: int, defect: str) -> None:
     plant(queue, *statements)
     found = [(kind, "batch" if where.startswith("batch ") else where) for kind, where in kinds(digests=True)]
     wanted = [(kind, where.replace("{q}", str(queue))) for kind, where in expected]
-    assert sorted(found) == sorted(
-        wanted
-    )  # in the order of batch ids, which are random
+    assert sorted(found) == sorted(wanted)  # in the order of batch ids, which are random
 
 
 def test_every_kind_of_finding_is_planted_somewhere_in_this_file() -> None:

@@ -17,12 +17,12 @@ from tests.support.handlers import working
 from tests.support.waiting import until
 
 
-def message(offset: int, queue: int = 1) -> Message:
+def message(offset: int, queue: int = 1, body: str = "x") -> Message:
     view: dict[str, Any] = {
         "offset": offset,
         "message_id": f"{queue}-{offset}",
         "stored_at_ms": 0,
-        "body": "x",
+        "body": body,
     }
     return Message(Source("t", queue, 1), row_of(view))
 
@@ -154,7 +154,7 @@ def test_message_gives_text_json_and_time() -> None:
     assert repr(made) == "Message(t 1-1, key=None, 7 bytes)"
 
 
-def test_what_cannot_be_given_out_is_dropped_before_other_queues_starve() -> None:
+def test_what_cannot_be_given_out_soon_is_dropped_before_other_queues_starve() -> None:
     slow, quiet = owned(1), owned(2)
     state = state_with(slow, quiet, max_poll_records=40)
     state.in_run = True
@@ -166,12 +166,39 @@ def test_what_cannot_be_given_out_is_dropped_before_other_queues_starve() -> Non
     plan = fetcher._plan()
     assert plan is not None
     assert [(queue.queue, wait) for queue, wait, _ in plan.pull] == [(2, 0)]
-    assert (state.buffered, slow.position, plan.wait_ms) == (0, 20, 0)
+    assert (state.buffered, slow.position, plan.wait_ms, plan.limit) == (20, 40, 0, 20)
     for n in range(20):
+        state.finish(slow, n, 0)
+    assert [message.offset for _, message in state.hand_out(40)] == [*range(20, 40)]
+    for n in range(20, 40):
         state.finish(slow, n, 0)
     plan = fetcher._plan()
     assert plan is not None
-    assert sorted(queue.queue for queue, _, _ in plan.pull) == [1, 2]
+    assert {(queue.queue, offset) for queue, offset, _ in plan.pull} == {(1, 40), (2, 0)}
+
+
+def test_all_that_cannot_be_given_out_is_dropped_where_its_bytes_would_leave_no_room() -> None:
+    slow, quiet = owned(1), owned(2)
+    state = state_with(slow, quiet, max_poll_records=40, fetch_max_bytes=10_000)
+    state.in_run = True
+    state.consumer_id = "me"
+    state.fill(slow, [message(n, body="x" * 1_000) for n in range(40)], 40)
+    fetcher = Fetcher(transport=FakeBroker(), state=state, settle=lambda error, consumer_id: False)
+    assert fetcher._plan() is None and state.buffered == 40
+    assert len(state.hand_out(40)) == 20
+    assert fetcher._plan() is not None
+    assert (state.buffered, slow.position) == (0, 20)
+
+
+def test_nothing_is_dropped_while_no_queue_starves() -> None:
+    slow = owned(1)
+    state = state_with(slow, max_poll_records=40)
+    state.in_run = True
+    state.consumer_id = "me"
+    state.fill(slow, [message(n) for n in range(90)], 90)
+    fetcher = Fetcher(transport=FakeBroker(), state=state, settle=lambda error, consumer_id: False)
+    assert len(state.hand_out(40)) == 40
+    assert fetcher._plan() is None and state.buffered == 50
 
 
 def test_a_finished_message_is_known_by_the_time_its_queue_is_idle() -> None:

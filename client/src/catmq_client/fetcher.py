@@ -198,9 +198,15 @@ class Fetcher:
             generation=state.heard,
             pull=self._part(pull),
             wait_ms=0 if some_are_full else self._wait_ms(rests, in_parts=len(pull) > MOST_QUEUES),
-            limit=state.limits.max_poll_records,
+            limit=self._limit(len(pull), some_are_full=some_are_full),
             some_are_full=some_are_full,
         )
+
+    def _limit(self, queues: int, *, some_are_full: bool) -> int:
+        """How many messages to ask for. While others are full, no more than the shares of those that are not:
+        what came above would soon be dropped, and fetched again."""
+        most = self._state.limits.max_poll_records
+        return min(most, max(1, queues) * self._state.share()) if some_are_full else most
 
     def _part(self, pull: list[tuple[OwnedQueue, int, int]]) -> list[tuple[OwnedQueue, int, int]]:
         """As many as one request takes, beginning with another queue each time."""
@@ -220,12 +226,14 @@ class Fetcher:
         return min(waits)
 
     def _has_room(self) -> bool:
-        """Whether more may be held. What cannot be given out now is dropped if others starve for its room."""
+        """Whether more may be held. What cannot be given out soon is dropped if another queue starves for
+        room: first what is above a queue's share, then all."""
         state = self._state
-        if self._is_full() and any(self._starves(owned) for owned in state.queues.values()):
-            for owned in state.queues.values():
-                if owned.buffer and state.is_stuck(owned):
-                    state.drop(owned)
+        for keep in (state.share(), 0):
+            if not self._is_full() or not any(map(self._starves, state.queues.values())):
+                break
+            for owned in filter(state.is_stuck, state.queues.values()):
+                state.trim(owned, keep)
         return not self._is_full()
 
     def _starves(self, owned: OwnedQueue) -> bool:

@@ -166,3 +166,10 @@ class OwnedQueue:
         """Forgets what is fetched and not handed out."""
         self.position = self.next_offset
         self.buffer.clear()
+
+    def trim(self, keep: int) -> list[Message]:
+        """Forgets what is fetched beyond the first `keep` messages; what that was."""
+        gone = [self.buffer.pop() for _ in range(len(self.buffer) - keep)]
+        if gone:
+            self.position = gone[-1].offset
+        return gone

@@ -278,6 +278,12 @@ class GroupState:
         self.buffered_bytes -= sum(len(message.body) for message in owned.buffer)
         owned.drop()
 
+    def trim(self, owned: OwnedQueue, keep: int) -> None:
+        """Forgets what was fetched of a queue beyond `keep` messages."""
+        gone = owned.trim(keep)
+        self.buffered -= len(gone)
+        self.buffered_bytes -= sum(len(message.body) for message in gone)
+
     def fill(self, owned: OwnedQueue, messages: list[Message], next_offset: int) -> None:
         """Adds what a pull brought."""
         owned.buffer.extend(messages)
