@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django import template
-from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -18,8 +17,12 @@ DASH = "\N{EN DASH}"
 
 @register.filter
 def count(value: Any) -> str:
-    """A whole number with separators; what is not known is a dash."""
-    return DASH if value is None else number_format(value, force_grouping=True, use_l10n=True)
+    """A whole number with separators, in all languages alike; what is not known is a dash.
+
+    >>> count(12345)
+    '12,345'
+    """
+    return DASH if value is None else f"{value:,}"
 
 
 @register.filter

@@ -41,7 +41,7 @@ def nodes_list(request: HttpRequest) -> HttpResponse:
         Column(_("Answers in"), right=True),
         Column(_("Queues"), right=True),
         Column(_("Size"), right=True),
-        Column(_("A day"), right=True),
+        Column(_("A day")),
         Column(_("Room")),
     )
     hint = Empty(_("No node is here, or none fits the search."), "python manage.py register_node --help")
