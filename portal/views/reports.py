@@ -16,7 +16,7 @@ from messagestore import reports as direct
 from metadata import access, pipeline, report_files, reports, topics
 from metadata.listing import operations as listing
 from metadata.listing.operations import ReportItem
-from portal import pages
+from portal import bars, pages
 from portal.access import actor
 from portal.actions import Action, Preview
 from portal.pages import Fact, Link, to
@@ -86,6 +86,7 @@ def report(request: HttpRequest, number_: int) -> HttpResponse:
         intro=MEANING.get(found.name, ""),
         actions=_downloads(number_),
         facts=facts,
+        drawn=bars.drawn(found.name, found.rows),
         table=plain(columns, rows, Empty(_("It found nothing."))),
         cut=len(found.rows) > MOST_ROWS,
     )
