@@ -200,4 +200,4 @@ class MakeReport(Action):
         rows = direct.make(name=fields["name"], actor=self.actor, **asked)
         made = reports.keep(name=fields["name"], engine="direct", settings=asked, rows=rows, actor=self.actor)
         self.seen_at = to("report", made)
-        return _("Report %(name)s has %(rows)d rows.") % {"name": fields["name"], "rows": len(rows)}
+        return _("Report %(name)s is made; rows: %(rows)d.") % {"name": fields["name"], "rows": len(rows)}

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page
 from catmq_client import HttpTransport, Message, Producer
 from catmq_client.admin import Admin
 from catmq_client.dead import DeadLetters
-from tests.browser.browsing import fill, tab
+from tests.browser.browsing import confirm, fill, tab
 from tests.browser.conftest import enter
 from tests.browser.reading import reading
 from tests.browser.screenshots import pages
@@ -105,6 +105,17 @@ def test_what_forms_would_do_is_open_to_all_too(
             complaints += complaints_of(page, f"what {path} would do")
         page.keyboard.press("?")
         complaints += complaints_of(page, "the keys")
+    assert complaints == []
+
+
+@pytest.mark.usefixtures("something")
+@LOOKS
+def test_a_report_is_drawn_for_all(server: Server, browser: Browser, look: str, wide: int) -> None:
+    with walking(server, browser, look=look, wide=wide) as (page, complaints):
+        fill(page, "/create/report", name="volume", engine="direct")
+        confirm(page)
+        assert page.locator(".bars rect").count() >= 1
+        complaints += complaints_of(page, "a report")
     assert complaints == []
 
 
