@@ -49,5 +49,6 @@ def test_every_heartbeat_is_answered_and_every_queue_owned_once(
     asyncio.run(run.play(seconds=SECONDS, join_limit_s=60))
     assert run.book.broken == []
     steady = run.rows["steady"]
-    assert steady["heartbeats answered a second"] > GROUPS * MEMBERS / 3 * 0.7
+    # Of one every three seconds: the machine does other things, too, and the first ones come late.
+    assert steady["heartbeats answered a second"] > GROUPS * MEMBERS / 3 * 0.6
     assert steady["polls under way, mean"] > GROUPS * MEMBERS * 0.9  # they wait instead of asking again
