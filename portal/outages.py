@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from messagestore import connections, nodes
+from messagestore.drains import QueueDrain
+from messagestore.topics import QueueState
 from metadata import snapshot
 
 
@@ -20,6 +22,11 @@ def of(queues: Iterable[int]) -> str:
     known = snapshot.current()
     found = {known.queues[one].node_id for one in queues if one in known.queues}
     return ", ".join(sorted(known.nodes[one].name for one in found))
+
+
+def of_topic(queues: Iterable[QueueState | QueueDrain]) -> str:
+    """The names of the nodes that did not tell of a topic's queues."""
+    return of(one.queue.queue for one in queues if one.head is None and one.queue.state != "retired")
 
 
 def offline(*, topic: str | None = None) -> list[str]:

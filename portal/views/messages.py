@@ -150,10 +150,8 @@ def _latest(state: TopicState, total: int, who: Actor) -> Result:
         for one in queues[:SHOWN]
     ]
     rows = sorted((row for part in found for row in part.messages), key=lambda row: -row.stored_at_ms)
-    away = outages.of(
-        one.queue.queue for one in state.queues if one.head is None and one.queue.state != "retired"
-    )
-    return Result(_table(name, rows), len(rows), total, "", any(part.masked for part in found), away)
+    masked = any(part.masked for part in found)
+    return Result(_table(name, rows), len(rows), total, "", masked, outages.of_topic(state.queues))
 
 
 def _link(asked: dict[str, str], **more: object) -> str:

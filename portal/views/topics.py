@@ -105,9 +105,7 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
         queues=_queues(name, queues, manages),
         groups=_groups(groups, name),
         facts=_facts(view),
-        away=outages.of(
-            one.queue.queue for one in queues if one.head is None and one.queue.state != "retired"
-        ),
+        away=outages.of_topic(queues),
     )
 
 
