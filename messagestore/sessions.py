@@ -45,10 +45,11 @@ FETCHED_AT_ONCE = 16  # rows, of a result that may be too large
 
 
 class Result(NamedTuple):
-    """What one statement gave: its rows, or how many rows it matched."""
+    """What one statement gave: its rows, or how many rows it matched; `number`: its LAST_INSERT_ID(…)."""
 
     rows: Sequence[tuple[Any, ...]]
     matched: int
+    number: int = 0
 
 
 class Runnable(Protocol):
@@ -56,6 +57,23 @@ class Runnable(Protocol):
 
     def render(self, parameters: Mapping[str, object], literal: Callable[[object], bytes]) -> bytes: ...
     def single(self, parameters: Mapping[str, object]) -> list[str]: ...
+
+
+def escaped(raw: bytes) -> bytes:
+    """The inside of a string in SQL. The server needs no more than these two; the driver looks at every byte.
+
+    No character of utf8mb4, which our connections speak, has a quote or a backslash behind its first byte,
+    and their sql_mode keeps the backslash special.
+
+    >>> escaped(b"it's")
+    b"it''s"
+    """
+    return raw.replace(b"\\", b"\\\\").replace(b"'", b"''")
+
+
+def quoted(raw: bytes) -> bytes:
+    """Bytes as a string in SQL."""
+    return b"'" + escaped(raw) + b"'"
 
 
 class Step(NamedTuple):
@@ -155,7 +173,6 @@ class MySqlSession:
         self.max_packet, binlog, sync = map(int, results[-1].rows[0])
         # The binary log is synced before InnoDB shows a commit; its redo log is not (durability.py).
         self.shows_durable_only = bool(binlog) and sync == 1
-        self.quote: Callable[[bytes], bytes] = self._db.string_literal
 
     def _settings(self, name: str, where: str) -> list[Result]:
         try:
@@ -167,9 +184,9 @@ class MySqlSession:
     def literal(self, given: object) -> bytes:
         """A value as SQL, escaped for this connection."""
         if isinstance(given, str):
-            return self.quote(given.encode())
+            return quoted(given.encode())
         if isinstance(given, bytes):
-            return b"_binary" + self.quote(given)
+            return b"_binary" + quoted(given)
         return b"NULL" if given is None else str(int(given)).encode()  # type: ignore[call-overload]
 
     def run(self, *steps: Step, fits: Fits | None = None) -> list[Result]:
@@ -224,7 +241,10 @@ class MySqlSession:
         while True:
             rows = self._db.store_result()
             matched = self._db.affected_rows()
-            results.append(Result(rows.fetch_row(0) if rows else (), matched))
+            if rows is None:
+                results.append(Result((), matched, self._db.insert_id()))
+            else:
+                results.append(Result(rows.fetch_row(0), matched))
             if self._db.next_result() == -1:
                 return results
 

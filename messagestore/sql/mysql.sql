@@ -102,15 +102,15 @@ UPDATE queue_head SET state = 'ro' WHERE state = 'rw'
 -- name: open_heads
 UPDATE queue_head SET state = 'rw' WHERE state = 'ro' AND queue_id IN ({queues})
 
--- A refused or missing head row leaves LAST_INSERT_ID() at 0, so @b is NULL and the next INSERT fails with 1048.
+-- A head row that is missing or refuses makes @b NULL, and the next INSERT fails with 1048. LAST_INSERT_ID() alone
+-- would not tell: it would still be that of an earlier send on this connection.
 -- name: publish_open
-DO LAST_INSERT_ID(0);
 START TRANSACTION;
 UPDATE queue_head
    SET head = LAST_INSERT_ID(head + :message_count),
        last_stored_at = GREATEST(UTC_TIMESTAMP(3), last_stored_at)
  WHERE queue_id = :queue AND state = 'rw' AND node_epoch = :node_epoch;
-SET @b = NULLIF(LAST_INSERT_ID(), 0) - :message_count,
+SET @b = IF(ROW_COUNT() = 1, LAST_INSERT_ID() - :message_count, NULL),
     @t = (SELECT last_stored_at FROM queue_head WHERE queue_id = :queue);
 INSERT INTO sent_batch (batch_id, queue_id, first_offset, message_count, digest, stored_at)
 VALUES {batches};
@@ -120,8 +120,7 @@ INSERT INTO {table} (msg_offset, msg_key, tag, headers, body, trace_id, producer
 VALUES {rows}
 
 -- name: publish_close
-COMMIT;
-SELECT @b
+COMMIT
 
 -- name: select_sent_batch
 SELECT queue_id, first_offset, message_count, digest FROM sent_batch WHERE batch_id = :batch_id

@@ -22,6 +22,8 @@ from messagestore.tables.running import ids, key_of, message_table, rows_of, ste
 from messagestore.tables.shapes import NewBatch, Position, ReaderKey, SentBatch
 from metadata.errors import TooLarge
 
+_OPENING = ("START TRANSACTION", "UPDATE", "SET", "INSERT")  # what `publish_open` consists of
+
 
 class _Send(TypedDict):
     """What the statements of a send are filled with."""
@@ -54,20 +56,18 @@ def _insert_mysql(session: MySqlSession, head: _Send, batches: Sequence[NewBatch
     remembered = _batch_rows(session, head["queue"], batches)
     opening = session.render(step(session, "publish_open", **head, batches=remembered))
     closing = session.render(step(session, "publish_close"))
-    inserts = _inserts(session, head, literal_rows(batches, session.quote))
+    inserts = _inserts(session, head, literal_rows(batches))
     whole = b";".join([opening, *inserts, closing])
     if len(inserts) == 1 and len(whole) <= session.max_packet:
-        return _first_offset(session.send(whole), statements=8)
-    # Too large for one packet: the same transaction in several strings; any error in between ends it.
-    for text in (opening, *inserts):
-        session.send(text, ends=False)
-    return _first_offset(session.send(closing), statements=2)
-
-
-def _first_offset(results: list[Result], *, statements: int) -> int:
+        results = session.send(whole)
+    else:
+        # Too large for one packet: the same transaction in several strings; any error in between ends it.
+        results = [one for text in (opening, *inserts) for one in session.send(text, ends=False)]
+        results += session.send(closing)
+    statements = len(_OPENING) + len(inserts) + 1
     if len(results) != statements:
         raise faults.Ambiguous(f"{len(results)} results came back for {statements} statements")
-    return int(results[-1].rows[0][0])
+    return results[_OPENING.index("UPDATE")].number - head["message_count"]
 
 
 def _batch_rows(session: MySqlSession, queue: int, batches: Sequence[NewBatch]) -> bytes:
