@@ -27,6 +27,7 @@ from prometheus_client import (
 from messagestore import nodes, suspects
 from messagestore.heads import board
 from messagestore.messages import ROW_BODY
+from messagestore.publish import Run
 from messagestore.pull import PulledQueue
 from metadata import series, snapshot
 from metadata.errors import CatmqError, Code
@@ -72,21 +73,24 @@ def count_request(request: HttpRequest, response: HttpResponse) -> None:
         count_error(code)
 
 
-def count_error(code: Code) -> None:
-    """Counts an error that a client was told."""
-    ERRORS.labels(code.value).inc()
+def count_error(code: Code, count: int = 1) -> None:
+    """Counts an error that a client was told, once or of so many messages."""
+    ERRORS.labels(code.value).inc(count)
 
 
-def count_sent(topic: str, fates: Sequence[object], *, bytes: int) -> None:
+def count_sent(topic: str, runs: Sequence[Run], *, bytes: int) -> None:
     """Counts the messages of a send to a topic, and the errors of those that were refused."""
-    refused = [fate.code for fate in fates if isinstance(fate, CatmqError)]
-    SENT.inc(len(fates) - len(refused))
-    for code in refused:
-        count_error(code)
+    stored = refused = 0
+    for run in runs:
+        if isinstance(run.fate, CatmqError):
+            refused += run.length
+            count_error(run.fate.code, run.length)
+        else:
+            stored += run.length
+    SENT.inc(stored)
     known = snapshot.current().topic(topic)
     if known is not None:
-        stored = len(fates) - len(refused)
-        series.sent(topic_id=known.id, messages=stored, bytes=bytes if stored else 0, errors=len(refused))
+        series.sent(topic_id=known.id, messages=stored, bytes=bytes if stored else 0, errors=refused)
 
 
 def count_pulled(group_id: int, queues: Iterable[PulledQueue]) -> None:

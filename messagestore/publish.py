@@ -10,7 +10,8 @@ way into the table of delayed messages (delays.py).
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 from uuid import UUID
 
@@ -70,8 +71,29 @@ class Part(NamedTuple):
         return (self.delayed << 62) + 2 * self.queues[0] + self.movable
 
 
+class Run(NamedTuple):
+    """So many messages that follow each other in a request and share a fate: stored side by side from its
+    offset on, or refused. One that waits for its time is a run by itself."""
+
+    length: int
+    fate: Fate
+
+    def fates(self) -> list[Fate]:
+        """The fate of each message."""
+        if not isinstance(self.fate, Receipt):
+            return [self.fate] * self.length
+        queue, first = self.fate
+        return [Receipt(queue, offset) for offset in range(first, first + self.length)]
+
+
 def publish(*, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None, actor: Actor) -> list[Fate]:
-    """Stores messages; for each, in order, its receipt or the error of its queue.
+    """Stores messages; the fate of each, in order. Raises what `send` raises."""
+    runs = send(topic=topic, messages=messages, batch_id=batch_id, actor=actor)
+    return [fate for run in runs for fate in run.fates()]
+
+
+def send(*, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None, actor: Actor) -> list[Run]:
+    """Stores messages; what became of all of them, in order.
 
     Raises Invalid, TooLarge, NotFound, Forbidden or RateLimited before anything is stored, and the first
     part's error if nothing could be stored.
@@ -81,15 +103,33 @@ def publish(*, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None
     validate(messages)
     rates.admit(topic=info, actor=actor, messages=len(messages), size=lambda: _size(messages))
     batch = _Batch(info, messages, batch_id, actor.name)
-    fates: list[Fate] = [Invalid("not routed")] * len(messages)
     parts = batch.parts()
     batch.check_times(parts)
-    for part in parts:
-        for index, fate in zip(part.indexes, batch.store(part), strict=True):
-            fates[index] = fate
-    if isinstance(fates[0], CatmqError) and all(isinstance(fate, CatmqError) for fate in fates):
-        raise fates[0]
-    return fates
+    stored = [batch.store(part) for part in parts]
+    runs = stored[0] if len(parts) == 1 else _in_order(parts, stored)
+    if all(isinstance(run.fate, CatmqError) for run in runs) and isinstance(runs[0].fate, CatmqError):
+        raise runs[0].fate
+    return runs
+
+
+def _in_order(parts: Sequence[Part], stored: Iterable[Sequence[Run]]) -> list[Run]:
+    """The fates of all messages in the order in which they were sent, of the runs of each part."""
+    fates: dict[int, Fate] = {}
+    for part, runs in zip(parts, stored, strict=True):
+        fates.update(zip(part.indexes, (fate for run in runs for fate in run.fates()), strict=True))
+    found: list[Run] = []
+    for index in range(len(fates)):
+        if found and _follows(found[-1], fates[index]):
+            found[-1] = Run(found[-1].length + 1, found[-1].fate)
+        else:
+            found.append(Run(1, fates[index]))
+    return found
+
+
+def _follows(run: Run, fate: Fate) -> bool:
+    if isinstance(run.fate, Receipt):
+        return fate == Receipt(run.fate.queue, run.fate.offset + run.length)
+    return isinstance(fate, CatmqError) and fate is run.fate
 
 
 def _size(messages: Sequence[NewMessage]) -> int:
@@ -112,24 +152,28 @@ class _Batch:
 
     def parts(self) -> list[Part]:
         """The batch cut by queue, in the order of each queue's first message."""
-        anywhere = routing.candidates(self.id, self._readable())
         parts: dict[tuple[int, bool, bool], Part] = {}
-        named: dict[int | None, Part] = {}  # of messages without a delay that name their queue
+        named: dict[int | None, list[int]] = {}  # indexes of messages without a delay that name their queue
         for index, message in enumerate(self.messages):
             delayed = message.delay_ms is not None or message.deliver_at_ms is not None
-            known = None if delayed else named.get(message.queue)
-            if known is not None:
-                known.indexes.append(index)
+            if not delayed and message.queue in named:
+                named[message.queue].append(index)
                 continue
-            home, movable = self._home(index, message, anywhere[0])
+            home, movable = self._home(index, message)
             if (home, movable, delayed) not in parts:
-                queues = self._choices(home, anywhere) if movable else (home,)
+                queues = self._choices(home) if movable else (home,)
                 parts[home, movable, delayed] = Part(queues, movable, delayed, [])
             part = parts[home, movable, delayed]
             part.indexes.append(index)
             if message.queue is not None and not delayed:
-                named[message.queue] = part
+                named[message.queue] = part.indexes
         return list(parts.values())
+
+    def messages_of(self, part: Part) -> Sequence[NewMessage]:
+        """The messages of a part, which mostly is the whole batch."""
+        if len(part.indexes) == len(self.messages):
+            return self.messages
+        return [self.messages[index] for index in part.indexes]
 
     def part_id(self, part: Part) -> bytes:
         """The batch id of a part."""
@@ -150,6 +194,11 @@ class _Batch:
         if wrong:
             raise Invalid(f"{wrong[0].field}: {wrong[0].message}", errors=wrong)
 
+    @cached_property
+    def _anywhere(self) -> list[int]:
+        """The queues for messages that may go to any, the best first."""
+        return routing.candidates(self.id, self._readable())
+
     def _readable(self) -> tuple[int, ...]:
         """The topic's queues that are read. The closed ones among them count, so that a repeat of a send that
         was stored just before its queue was closed comes by there, and is found."""
@@ -158,21 +207,21 @@ class _Batch:
         live = tuple(one for one in self.topic.queues if one in known and known[one].state in states)
         return live or self.topic.queues
 
-    def _choices(self, home: int, anywhere: Sequence[int]) -> tuple[int, ...]:
+    def _choices(self, home: int) -> tuple[int, ...]:
         """The queues a part may go to, its home first.
 
         `sent_batch` is per node, so a part that may have been sent before stays on its home's node: there a
         repeat finds it, whichever queue it is in. If its home is closed it may go on to the others: a repeat
         comes the same way, and asks every closed queue's node on it.
         """
-        choices = (home, *(queue for queue in anywhere if queue != home))
+        choices = (home, *(queue for queue in self._anywhere if queue != home))
         if self.fresh:
             return choices
         info = snapshot.find_queue(home)
         near = tuple(queue for queue in choices if snapshot.find_queue(queue).node_id == info.node_id)
         return near if info.state == "read_write" else tuple(dict.fromkeys((*near, *choices)))
 
-    def _home(self, index: int, message: NewMessage, free: int) -> tuple[int, bool]:
+    def _home(self, index: int, message: NewMessage) -> tuple[int, bool]:
         """(preferred queue, whether another will do) of a message."""
         if message.queue is not None:
             if message.queue not in self.topic.queues and not self._is_new(message.queue):
@@ -182,7 +231,7 @@ class _Batch:
                 raise NotFound(f"{error.field}: {what}", code=Code.QUEUE_NOT_FOUND, errors=[error])
             return message.queue, False
         if message.key is None:
-            return free, True
+            return self._anywhere[0], True
         return routing.queue_for_key(message.key, self.topic.layout), self.topic.keyed != "strict"
 
     def _is_new(self, queue: int) -> bool:
@@ -190,11 +239,11 @@ class _Batch:
         found, _ = snapshot.find_queues([queue])
         return queue in found and found[queue].topic_id == self.topic.id
 
-    def store(self, part: Part) -> Sequence[Fate]:
-        """The fate of each message of a part."""
+    def store(self, part: Part) -> list[Run]:
+        """What became of the messages of a part."""
         if time.monotonic() > self.deadline:
             what = "Not tried: the other queues of this request took all its time."
-            return [faults.RolledBack(what)] * len(part.indexes)
+            return [Run(len(part.indexes), faults.RolledBack(what))]
         error: CatmqError | None = None
         for queue in part.queues:
             try:
@@ -207,15 +256,15 @@ class _Batch:
             error = NoWritableQueue(
                 f"No queue of topic {self.topic.name} takes messages now.", retry_after_ms=1000
             )
-        return [error] * len(part.indexes)
+        return [Run(len(part.indexes), error)]
 
-    def _write(self, part: Part, queue: int) -> Sequence[Fate]:
+    def _write(self, part: Part, queue: int) -> list[Run]:
         stored, first = _Write(self, part).into(queue)
-        return [Receipt(stored, first + position) for position in range(len(part.indexes))]
+        return [Run(len(part.indexes), Receipt(stored, first))]
 
-    def _delay(self, part: Part, queue: int) -> Sequence[Fate]:
-        messages = [self.messages[index] for index in part.indexes]
-        return delays.store(
+    def _delay(self, part: Part, queue: int) -> list[Run]:
+        messages = self.messages_of(part)
+        receipts = delays.store(
             queue=queue,
             messages=[NewDelayed(one, by_key=self._goes_by_key(one)) for one in messages],
             batch_id=self.part_id(part),
@@ -224,6 +273,7 @@ class _Batch:
             fresh=self.fresh,
             deadline=self.deadline,
         )
+        return [Run(1, receipt) for receipt in receipts]
 
     def _goes_by_key(self, message: NewMessage) -> bool:
         """Whether its key chose its queue, here or in the client, which names what it chose."""
@@ -253,9 +303,9 @@ class _Write(Write[tuple[int, int]]):
     """A part on its way into a message table: (queue, first offset)."""
 
     def __init__(self, request: _Batch, part: Part) -> None:
-        messages = [request.messages[index] for index in part.indexes]
+        messages = request.messages_of(part)
         part_id = request.part_id(part)
-        super().__init__(part_id, digest(messages), name=str(request.id), fresh=request.fresh)
+        super().__init__(part_id, digest(messages), name=request.id, fresh=request.fresh)
         self.deadline = request.deadline
         self.batch = NewBatch(part_id, self.digest, messages, request.producer)
 

@@ -25,7 +25,7 @@ Place = TypeVar("Place")
 class Write(ABC, Generic[Place]):
     """Messages of one batch on their way to one queue; `fresh`: no earlier try can have stored them."""
 
-    def __init__(self, batch_id: bytes, digest: bytes, *, name: str, fresh: bool) -> None:
+    def __init__(self, batch_id: bytes, digest: bytes, *, name: object, fresh: bool) -> None:
         self.batch_id = batch_id
         self.digest = digest
         self.name = name  # of the batch, as its sender knows it

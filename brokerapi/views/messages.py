@@ -22,9 +22,9 @@ class Messages(Endpoint):
         asked = call.read(wire.SEND)
         draining.check()
         messages = wire.new_messages(asked)
-        fates = publish.publish(topic=topic, messages=messages, batch_id=asked.batch_id, actor=call.actor)
-        metrics.count_sent(topic, fates, bytes=sum(len(message.body) for message in messages))
-        return call.answer(wire.send_answer(fates))
+        runs = publish.send(topic=topic, messages=messages, batch_id=asked.batch_id, actor=call.actor)
+        metrics.count_sent(topic, runs, bytes=sum([len(message.body) for message in messages]))
+        return call.answer(wire.send_answer(runs, call.kind))
 
     @operation("browseMessages", tag="messages", query=wire.BrowseQuery, answer=wire.MessagesAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:

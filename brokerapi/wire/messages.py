@@ -21,7 +21,7 @@ from messagestore.messages import (
     message_id,
     stored_message,
 )
-from messagestore.publish import Fate, Receipt
+from messagestore.publish import Fate, Receipt, Run
 from messagestore.search import Found, Times
 from metadata.config import config
 from metadata.errors import CatmqError, Code, Invalid
@@ -168,9 +168,33 @@ class SendAnswer(Answer, kw_only=True):
     results: list[SendResult]
 
 
-def send_answer(fates: Sequence[Fate]) -> SendAnswer:
+class SendRun(Answer, kw_only=False, omit_defaults=True, gc=False):
+    """Messages that follow each other in the request: how many, and the first one's place if they were stored
+    side by side. Or what a SendResult would say of each of them."""
+
+    count: int
+    queue: int | UnsetType = UNSET
+    offset: int | UnsetType = UNSET
+    result: SendResult | UnsetType = UNSET
+
+
+class SendRunsAnswer(Answer, kw_only=True):
+    """The same for who asks for runs: together they count as many as messages were sent."""
+
+    runs: list[SendRun]
+
+
+def send_answer(runs: Sequence[Run], kind: formats.Format) -> SendAnswer | SendRunsAnswer:
     """The answer to a send."""
-    return SendAnswer(results=[_send_result(fate) for fate in fates])
+    if kind.runs:
+        return SendRunsAnswer(runs=[_send_run(run) for run in runs])
+    return SendAnswer(results=[_send_result(fate) for run in runs for fate in run.fates()])
+
+
+def _send_run(run: Run) -> SendRun:
+    if isinstance(run.fate, Receipt):
+        return SendRun(run.length, run.fate.queue, run.fate.offset)
+    return SendRun(run.length, result=_send_result(run.fate))
 
 
 def _send_result(fate: Fate) -> SendResult:

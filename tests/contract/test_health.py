@@ -199,7 +199,7 @@ def test_an_error_that_may_be_repeated_says_so(
     def fail(**_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(publish, "publish", fail)
+    monkeypatch.setattr(publish, "send", fail)
     answer = broker.call("POST", f"/topics/{topic}/messages", {"messages": [{"body": ""}]})
     found = problem(answer, status, str(error.code))  # type: ignore[attr-defined]
     assert found["retriable"] is True
@@ -210,8 +210,8 @@ def test_an_error_that_may_be_repeated_says_so(
 def test_a_send_of_which_a_part_is_refused_names_each_fate(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    receipt = publish.Receipt(7, 3)
-    monkeypatch.setattr(publish, "publish", lambda **_: [receipt, NodeUnavailable("away")])
+    runs = [publish.Run(1, publish.Receipt(7, 3)), publish.Run(1, NodeUnavailable("away"))]
+    monkeypatch.setattr(publish, "send", lambda **_: runs)
     answer = broker.ok("POST", f"/topics/{topic}/messages", {"messages": [{"body": ""}] * 2})
     assert answer["results"] == [
         {"queue": 7, "offset": 3, "message_id": "7-3"},
