@@ -13,6 +13,8 @@ import select
 import socket
 import struct
 import time
+from email.utils import formatdate
+from functools import lru_cache
 from typing import Any
 
 from gunicorn import util
@@ -97,6 +99,17 @@ class Answer(Response):  # type: ignore[misc]
             self.head = ("".join(lines) + "\r\n").encode("latin-1")
             self.headers_sent = True
 
+    def default_headers(self) -> list[str]:
+        """The lines of the head that are the server's."""
+        if self.chunked or self.upgrade:
+            lines: list[str] = super().default_headers()
+            return lines
+        major, minor = self.req.version
+        kept = "close" if self.should_close() else "keep-alive"
+        return [
+            f"HTTP/{major}.{minor} {self.status}\r\nDate: {_date(int(time.time()))}\r\nConnection: {kept}\r\n"
+        ]
+
     def _emit_body(self, data: bytes) -> None:
         if self.chunked:
             self._flush()
@@ -114,6 +127,12 @@ class Answer(Response):  # type: ignore[misc]
         self.send_headers()
         self._flush()
         super().close()
+
+
+@lru_cache(1)
+def _date(now_s: int) -> str:
+    """The time of an answer: made once a second."""
+    return formatdate(now_s, usegmt=True)
 
 
 class Worker(ThreadWorker):  # type: ignore[misc]

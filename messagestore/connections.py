@@ -18,6 +18,7 @@ from pathlib import Path
 from messagestore import faults, vetting
 from messagestore.circuit import SILENT_S, Circuit, Passage
 from messagestore.lateness import Lateness
+from messagestore.lending import Lending, Pooled
 from messagestore.sessions import READ_TIMEOUT_S, MySqlSession, Session
 from messagestore.sqlite_sessions import SqliteSession
 from metadata import snapshot
@@ -26,7 +27,6 @@ from metadata.errors import CatmqError, Code, NodeUnavailable
 from metadata.snapshot import NodeInfo
 from metadata.turnstile import turnstile
 
-MAX_AGE_S = 300.0
 BORROW_TIMEOUT_S = 2.0
 _LOOK_EVERY_S = 0.2  # while waiting for a place: whether the node is still there
 # Calls, in pool sizes, that may wait for a node that has answered none of them for STALLED_S. A busy node
@@ -57,20 +57,6 @@ def sqlite_path(database: str) -> Path:
     return Path(config.data_dir, database).resolve()
 
 
-class _Pooled:
-    """A session with its birth, last return and the pool's term it was made in."""
-
-    def __init__(self, session: Session, term: int) -> None:
-        self.session = session
-        self.term = term
-        self.born = self.returned = time.monotonic()
-
-    def usable(self, term: int) -> bool:
-        now = time.monotonic()
-        fresh = now - self.born < MAX_AGE_S and now - self.returned < self.session.idle_limit_s
-        return self.session.clean and self.term == term and fresh
-
-
 class Node:
     """A registered node as this process reaches it, or the replica of one (`behind`), which is only read."""
 
@@ -79,15 +65,15 @@ class Node:
         self.circuit = Circuit(info.name)
         self.replica = _replica_of(info) if info.replica_host and not behind else None
         self._behind = behind
-        self._free: list[_Pooled] = []
-        self._lent: dict[_Pooled, bool] = {}  # → whether it only reads
+        self._free: list[Pooled] = []
+        self._lent: dict[Pooled, bool] = {}  # → whether it only reads
         self._guard = threading.Lock()
         self._places = threading.BoundedSemaphore(config.pool_size)
         self._term = 0
         self._inside = 0
         self._since = self._answered_at = time.monotonic()  # when somebody came in, when the node last spoke
         self._watched_at = float("-inf")
-        self._lateness: Lateness[_Pooled] = Lateness(self._give_back)
+        self._lateness: Lateness[Pooled] = Lateness(self._give_back)
 
     @property
     def busy(self) -> bool:
@@ -100,7 +86,7 @@ class Node:
         Raises NodeUnavailable when none can be had: at once while the node is known to be away, or while
         MOST_STALLED times the pool's size wait for a node that answers nobody.
         """
-        return self._lending(reads=False)
+        return Lending(self, reads=False)
 
     def reading(self, *, within_s: float | None = None) -> AbstractContextManager[Session]:
         """The same for what may be repeated: a lost connection leaves nothing in doubt, so it is
@@ -109,32 +95,33 @@ class Node:
         Raises `faults.Late` if the answer does not begin `within_s`, and at once while the node is in doubt;
         for requests that ask other nodes, too (lateness.py).
         """
-        return self._lending(reads=True, within_s=within_s)
+        return Lending(self, reads=True, within_s=within_s)
 
-    @contextmanager
-    def _lending(self, *, reads: bool, within_s: float | None = None) -> Iterator[Session]:
+    def lend(self, *, reads: bool, within_s: float | None) -> tuple[Passage, Pooled]:
+        """A session, which `take_back` takes back. Raises NodeUnavailable and Late."""
         passage = self._enter(within_s)
         try:
-            pooled = self._taken(passage, reads, within_s)
-            late = False
-            try:
-                yield pooled.session
-            except faults.Late:
-                late = True
-                self._lateness.add(pooled, begun=passage.begun)
-                raise
-            except faults.Ambiguous:
-                self.forget()
-                raise
-            finally:
-                if not late:
-                    self._give_back(pooled)
+            return passage, self._taken(passage, reads, within_s)
         except BaseException as error:
-            self.circuit.end(passage, error)
-            if reads and isinstance(error, faults.Ambiguous):
-                raise NodeUnavailable(error.detail) from error
+            self._end(passage, error, reads)
             raise
-        self.circuit.end(passage)
+
+    def take_back(
+        self, passage: Passage, pooled: Pooled, error: BaseException | None, *, reads: bool
+    ) -> None:
+        """Ends a lending that may have raised. Raises NodeUnavailable where a read lost its connection."""
+        if isinstance(error, faults.Late):
+            self._lateness.add(pooled, begun=passage.begun)
+        else:
+            if isinstance(error, faults.Ambiguous):
+                self.forget()
+            self._give_back(pooled)
+        self._end(passage, error, reads)
+
+    def _end(self, passage: Passage, error: BaseException | None, reads: bool) -> None:
+        self.circuit.end(passage, error)
+        if reads and isinstance(error, faults.Ambiguous):
+            raise NodeUnavailable(error.detail) from error
 
     def _enter(self, within_s: float | None) -> Passage:
         """Raises NodeUnavailable if it is known without asking."""
@@ -154,7 +141,7 @@ class Node:
     def _late(self) -> faults.Late:
         return faults.Late(f"Node {self.info.name} takes its time.")
 
-    def _taken(self, passage: Passage, reads: bool, within_s: float | None) -> _Pooled:
+    def _taken(self, passage: Passage, reads: bool, within_s: float | None) -> Pooled:
         """A session, with a place in the pool; `_give_back` gives both back."""
         with self._guard:
             if not self._inside:
@@ -262,11 +249,11 @@ class Node:
             self.circuit.trip()
             self.forget()
 
-    def _lendings(self) -> list[tuple[_Pooled, bool]]:
+    def _lendings(self) -> list[tuple[Pooled, bool]]:
         with self._guard:
             return list(self._lent.items())
 
-    def _take(self, reads: bool) -> _Pooled:
+    def _take(self, reads: bool) -> Pooled:
         while True:
             with self._guard:
                 term = self._term
@@ -277,7 +264,7 @@ class Node:
             if pooled is not None:
                 pooled.session.close()
                 continue
-            pooled = _Pooled(self._vetted(), term)
+            pooled = Pooled(self._vetted(), term)
             with self._guard:
                 self._lent[pooled] = reads
             return pooled
@@ -293,7 +280,7 @@ class Node:
             raise
         return session
 
-    def _give_back(self, pooled: _Pooled) -> None:
+    def _give_back(self, pooled: Pooled) -> None:
         pooled.returned = time.monotonic()
         with self._guard:
             self._inside -= 1

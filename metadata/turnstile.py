@@ -15,8 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 PLACES = 12
 STALL_S = 0.02
@@ -34,30 +33,26 @@ class Turnstile:
         self._moved_at = 0.0  # time.monotonic() of the last time that somebody left, or was let in beyond
         self._mine = threading.local()
 
-    @contextmanager
-    def passage(self, *, first: bool = False) -> Iterator[None]:
+    def passage(self, *, first: bool = False) -> AbstractContextManager[None]:
         """The work of one request; what must not be late goes before the others that come."""
+        return _Passage(self, first=first)
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Something that the thread waits for, and that is no work."""
+        return _Aside(self)
+
+    def enter(self, *, first: bool) -> None:
+        """Waits for this thread's turn."""
         self._enter(self._first if first else self._later)
         self._mine.entered = True
-        try:
-            yield
-        finally:
-            self._mine.entered = False
-            self._leave()
 
-    @contextmanager
-    def aside(self) -> Iterator[None]:
-        """Something that the thread waits for, and that is no work."""
+    def leave(self) -> bool:
+        """Ends this thread's turn; whether it had one."""
         if not getattr(self._mine, "entered", False):
-            yield
-            return
+            return False
         self._mine.entered = False
         self._leave()
-        try:
-            yield
-        finally:
-            self._enter(self._first)
-            self._mine.entered = True
+        return True
 
     def waiting(self) -> int:
         """How many wait for their turn."""
@@ -92,6 +87,37 @@ class Turnstile:
         if queue:
             self._inside += 1
             queue.popleft().set()
+
+
+class _Passage(AbstractContextManager[None]):
+    """See Turnstile.passage. No generator: every request comes by here."""
+
+    __slots__ = ("_first", "_turnstile")
+
+    def __init__(self, turnstile: Turnstile, *, first: bool) -> None:
+        self._turnstile, self._first = turnstile, first
+
+    def __enter__(self) -> None:
+        self._turnstile.enter(first=self._first)
+
+    def __exit__(self, *raised: object) -> None:
+        self._turnstile.leave()
+
+
+class _Aside(AbstractContextManager[None]):
+    """See Turnstile.aside."""
+
+    __slots__ = ("_had_turn", "_turnstile")
+
+    def __init__(self, turnstile: Turnstile) -> None:
+        self._turnstile, self._had_turn = turnstile, False
+
+    def __enter__(self) -> None:
+        self._had_turn = self._turnstile.leave()
+
+    def __exit__(self, *raised: object) -> None:
+        if self._had_turn:
+            self._turnstile.enter(first=True)
 
 
 turnstile = Turnstile()  # of this process
