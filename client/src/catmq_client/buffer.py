@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from catmq_client.backoff import Backoff
@@ -82,31 +82,39 @@ class SendBuffer:
         return future, lane
 
     def append_all(
-        self, routes: Routes, messages: Iterable[dict[str, Any]], *, block_s: float
-    ) -> tuple[list[SendFuture | CatmqError], tuple[SendFuture, Lane] | None]:
-        """Takes in messages that go at once; for each its future or why it was not taken, and the last lane.
+        self, routes: Routes, messages: Sequence[dict[str, Any]], *, block_s: float
+    ) -> tuple[Sequence[SendFuture | CatmqError], set[Lane], tuple[SendFuture, Lane] | None]:
+        """Takes in messages that go at once: the future of each or why it was not taken; all lanes; the last.
 
         What was taken in goes, so a message that is not is told at its place. Behind one that found no room
-        none is taken in: it would overtake. Their sender will try to deliver them itself.
+        none is taken in: it would overtake. Their sender will try to deliver the last lane itself, so others
+        are woken only for other lanes.
         """
         sent: list[SendFuture | CatmqError] = []
+        lanes: set[Lane] = set()
         last: tuple[SendFuture, Lane] | None = None
         full: BufferFull | None = None
         with self.lock:
+            together = self._append_together(routes, messages)
+            if together is not None:
+                futures, lane = together
+                return futures, {lane}, (futures[-1], lane)
             for message in messages:
                 if full is not None:
                     sent.append(full)
                     continue
                 try:
                     last = self._append_one(routes, message, last, block_s)
+                    lanes.add(last[1])
                     sent.append(last[0])
                 except BufferFull as error:
                     full = error
                     sent.append(error)
                 except CatmqError as error:
                     sent.append(error)
-            self._work.notify_all()
-        return sent, last
+            if len(lanes) > 1:
+                self._work.notify_all()
+        return sent, lanes, last
 
     def take(self, *, wait_s: float = 0.0, only: Lane | None = None) -> tuple[Lane, Batch] | None:
         """The oldest batch that is ready, and its lane; waits up to `wait_s`. `only` looks at one lane."""
@@ -207,18 +215,41 @@ class SendBuffer:
         with self.lock:
             return self.idle == 0 and self._first_ready(self._lanes.values())[0] is not None
 
+    def _append_together(
+        self, routes: Routes, messages: Sequence[dict[str, Any]]
+    ) -> tuple[list[SendFuture], Lane] | None:
+        """Takes in messages that name the same queue and make one batch, for a third of the work; None: they
+        are not such."""
+        options, size = self._options, sum(map(size_of, messages))
+        queues = {message.get("queue") for message in messages}
+        fit = len(messages) <= options.batch_messages and size <= options.batch_bytes
+        if self._closed or not fit or len(queues) != 1 or self._is_full(size, count=len(messages)):
+            return None
+        (queue,) = queues
+        lane = self._lanes.get((routes.layout.topic, queue, Kind.NAMED))
+        if lane is None or queue not in routes.layout.nodes:  # names none, or goes there for the first time
+            return None
+        batch = self._new_batch(lane)
+        batch.urgent = True
+        self._messages += len(messages)
+        self._bytes += size
+        return batch.add_all(messages, size), lane
+
     def _append_one(
         self, routes: Routes, message: dict[str, Any], before: tuple[SendFuture, Lane] | None, block_s: float
     ) -> tuple[SendFuture, Lane]:
         """Takes in one of many; mostly it goes where the one before it went."""
         size = size_of(message)
-        self._make_room(size, block_s)
+        if self._closed or self._is_full(size):
+            self._make_room(size, block_s)
         lane = before[1] if before is not None else None
-        if lane is None or lane.kind != Kind.NAMED or message.get("queue") != lane.queue:
+        if lane is None or lane.kind is not Kind.NAMED or message.get("queue") != lane.queue:
             lane = self._route(routes, message, strict_queue=True)
         batch = self._open_batch(lane, size)
         future = self._add(batch, message, size)
-        self._after_append(lane, batch, urgent=True)
+        batch.urgent = True
+        if lane.kind is Kind.FREE and len(batch.messages) >= self._options.batch_messages:
+            lane.routes.next_queue(after=lane.queue)
         return future, lane
 
     def _make_room(self, size: int, block_s: float) -> None:
@@ -259,6 +290,9 @@ class SendBuffer:
             )
             if fits and not last.tries:
                 return last
+        return self._new_batch(lane)
+
+    def _new_batch(self, lane: Lane) -> Batch:
         batch = Batch(topic=lane.topic, queue=lane.queue, linger_s=self._linger_s, timeout_s=self._timeout_s)
         lane.batches.append(batch)
         return batch
@@ -307,9 +341,9 @@ class SendBuffer:
             lane.routes.next_queue(after=lane.queue)
         return lane, batch
 
-    def _is_full(self, size: int) -> bool:
+    def _is_full(self, size: int, *, count: int = 1) -> bool:
         over = self._bytes + size > self._options.buffer_bytes and self._messages > 0
-        return over or self._messages >= self._options.buffer_messages
+        return over or self._messages + count > self._options.buffer_messages
 
     def _wait_for_room(self, size: int, block_s: float) -> None:
         self._work.notify_all()

@@ -1,15 +1,20 @@
-"""Connections that send a request in one piece.
+"""Connections that send a request in one piece and read its answer with little work.
 
 http.client writes head and body one after the other: the broker wakes up for the head, reads it, and waits
-for the rest. That costs both sides more than what is in most requests.
+for the rest. That costs both sides more than what is in most requests. urllib3 makes and keeps the
+connections, with their certificates, proxies and time limits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
+
+from catmq_client import answers
 
 if TYPE_CHECKING:
     _Base = HTTPConnection
@@ -18,25 +23,48 @@ else:
 
 
 class _Whole(_Base):
-    """Holds what belongs to a request until all of it is there."""
+    """Speaks HTTP in place of http.client, which still opens and closes the connection."""
 
-    _held: list[bytes] | None = None
+    _asked = ""  # the method of the request whose answer is awaited
 
-    def request(self, *given: Any, **named: Any) -> None:
-        """Sends a request; its body is at hand, so it is no larger than memory."""
-        pieces = self._held = []
-        try:
-            super().request(*given, **named)
-        finally:
-            self._held = None
-        self.send(b"".join(pieces))
+    def request(  # type: ignore[override]
+        self,
+        method: str,
+        url: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        **_: Any,
+    ) -> None:
+        """Sends a request; its body is at hand, so it is no larger than memory.
 
-    def send(self, data: Any) -> None:
-        """Sends data; connects first, if there is no connection."""
-        if self._held is None:
-            super().send(data)
-        else:
-            self._held.append(data)
+        Raises ValueError for a header that would be more than one.
+        """
+        lines = [f"{method} {url} HTTP/1.1", f"Host: {self._host_of(url)}"]
+        lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+        head = "\r\n".join(lines)
+        if head.count("\n") != len(lines) - 1 or head.count("\r") != len(lines) - 1:
+            raise ValueError("A header, or the path, has a line break in it.")
+        self._asked = method
+        if self.sock is None:
+            self.connect()
+        self.sock.settimeout(self.timeout)
+        self.sock.sendall(head.encode("latin-1") + b"\r\n\r\n" + (body or b""))
+
+    def getresponse(self) -> answers.Answer:  # type: ignore[override]
+        """The answer. Raises HTTPException and OSError."""
+        self.sock.settimeout(self.timeout)
+        answer = answers.read(self.sock, method=self._asked)
+        if not answer.stays_open:
+            self.close()
+        return answer
+
+    def _host_of(self, url: str) -> str:
+        """The Host of a request: that of its URL if a proxy gets it whole."""
+        if not url.startswith("/"):
+            return urlsplit(url).netloc.rpartition("@")[2]
+        host, port = (self._tunnel_host, self._tunnel_port) if self._tunnel_host else (self.host, self.port)
+        shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
+        return shown if port in (None, self.default_port) else f"{shown}:{port}"
 
 
 class _Plain(_Whole, HTTPConnection):
@@ -49,4 +77,5 @@ class _Tls(_Whole, HTTPSConnection):
 
 def send_whole(pool: HTTPConnectionPool) -> None:
     """Makes the connections that a pool will open send each request in one piece."""
-    pool.ConnectionCls = _Tls if isinstance(pool, HTTPSConnectionPool) else _Plain
+    kind: Any = _Tls if isinstance(pool, HTTPSConnectionPool) else _Plain
+    pool.ConnectionCls = kind

@@ -16,8 +16,8 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections.abc import Sequence
 from enum import Enum
-from typing import Any
 
 from catmq_client.buffer import Lane, SendBuffer
 from catmq_client.errors import (
@@ -30,9 +30,10 @@ from catmq_client.errors import (
     ServerFailed,
 )
 from catmq_client.options import ProducerOptions
-from catmq_client.receipts import Batch
+from catmq_client.receipts import Batch, Outcome
 from catmq_client.routing import Kind, Layouts, Routes, slot_of
-from catmq_client.transport import Transport, api_path
+from catmq_client.sends import send
+from catmq_client.transport import Transport
 
 log = logging.getLogger("catmq.producer")
 
@@ -108,10 +109,16 @@ class Delivery:
             return self._end(lane, batch, _final(batch, late))
         batch.tries += 1
         try:
-            results = self._post(batch, min(self._timeout_s, left_s))
+            outcomes = send(
+                self._transport,
+                topic=batch.topic,
+                messages=batch.messages,
+                batch_id=batch.batch_id,
+                timeout_s=min(self._timeout_s, left_s),
+            )
         except CatmqError as error:
             return self._after_failure(lane, batch, error)
-        return self._after_answer(lane, batch, results)
+        return self._after_answer(lane, batch, outcomes)
 
     def _give_up(self, lane: Lane, batch: Batch, error: BaseException) -> Batch | None:
         """Ends a batch whose try broke off, if its lane still holds it: nobody may wait for ever."""
@@ -127,28 +134,16 @@ class Delivery:
         ending.__cause__ = error
         return self._end(lane, batch, ending)
 
-    def _post(self, batch: Batch, timeout_s: float) -> list[dict[str, Any]]:
-        answer = self._transport.request(
-            "POST",
-            api_path("topics", batch.topic, "messages"),
-            body={"messages": batch.messages, "batch_id": batch.batch_id},
-            timeout_s=timeout_s,
-        )
-        results: list[dict[str, Any]] = answer["results"]
-        if len(results) != len(batch.messages):
-            raise ValueError(f"{len(results)} results for {len(batch.messages)} messages")
-        return results
-
-    def _after_answer(self, lane: Lane, batch: Batch, results: list[dict[str, Any]]) -> Batch | None:
-        refusals = [result["error"] for result in results if "error" in result]
-        if any(refusal.get("retriable") for refusal in refusals):
+    def _after_answer(self, lane: Lane, batch: Batch, outcomes: Sequence[Outcome]) -> Batch | None:
+        refusals = [outcome for outcome in outcomes if isinstance(outcome, CatmqError)]
+        if any(refusal.retriable for refusal in refusals):
             # What was stored stays stored: the same batch_id again only adds what is missing.
             delay_s = lane.backoff.next_s()
             if time.monotonic() + delay_s < batch.expires_at:
                 batch.unknown = True
                 self._buffer.put_back(lane, [batch], delay_s=delay_s)
                 return None
-        batch.finish(results)
+        batch.finish(outcomes)
         self._buffer.finished(lane, batch)
         self._freshen(batch.topic)
         return batch

@@ -240,11 +240,12 @@ class Producer:
         made = [_from_item(item) for item in messages]
         sending = self._sending()
         routes = sending.routes(topic, within_s=self._block_s)
-        sent, last = sending.buffer.append_all(routes, made, block_s=self._block_s)
+        sent, lanes, last = sending.buffer.append_all(routes, made, block_s=self._block_s)
         if last is not None:
-            sending.start_sender_if_needed()
+            if len(lanes) > 1:
+                sending.start_sender_if_needed()
             sending.deliver_here(*last)
-        return [one.outcome_or_error() if isinstance(one, SendFuture) else one for one in sent]
+        return [one.receipt_or_error() if isinstance(one, SendFuture) else one for one in sent]
 
     def recall(self, message_id: str) -> None:
         """Takes back a message that was sent with a delay, by the `message_id` of its receipt.
@@ -367,6 +368,8 @@ def _text(name: str, value: Any) -> str:
     """The value, if every codec can write it: one that cannot would fail the batch it travels in."""
     if not isinstance(value, str):
         raise OptionError(f"{name}={value!r}: give text, str(…)")
+    if value.isascii():
+        return value
     try:
         value.encode()
     except UnicodeEncodeError as error:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from catmq_client.errors import CatmqError, MessageRefused
+from catmq_client.errors import CatmqError
 from catmq_client.ids import uuid7
 
 log = logging.getLogger("catmq.producer")
@@ -36,6 +36,9 @@ class Receipt(NamedTuple):
     offset: int | None
     message_id: str
     due_at_ms: int | None = None
+
+
+Outcome = Receipt | CatmqError
 
 
 class Batch:
@@ -88,6 +91,14 @@ class Batch:
         self.size_bytes += size_bytes
         return future
 
+    def add_all(self, messages: Sequence[dict[str, Any]], size_bytes: int) -> list[SendFuture]:
+        """The futures of more messages, of so many bytes together."""
+        futures = [SendFuture(self) for _ in messages]
+        self.messages += messages
+        self.futures += futures
+        self.size_bytes += size_bytes
+        return futures
+
     def adopt(self, message: dict[str, Any], future: SendFuture, expires_at: float) -> None:
         """Takes over a message that was never tried, or definitely refused, in another batch."""
         future.batch = self
@@ -117,10 +128,10 @@ class Batch:
         for message in self.messages:
             message["queue"] = queue
 
-    def finish(self, results: list[dict[str, Any]]) -> None:
-        """Hands each future its result `{queue, offset, message_id}` or `{error: {…}}`; calls nobody back."""
-        for future, result in zip(self.futures, results, strict=True):
-            future.outcome = result
+    def finish(self, outcomes: Sequence[Outcome]) -> None:
+        """Hands each future what became of its message; calls nobody back."""
+        for future, outcome in zip(self.futures, outcomes, strict=True):
+            future.outcome = outcome
         self.done.set()
 
     def fail(self, error: CatmqError) -> None:
@@ -152,7 +163,7 @@ class SendFuture:
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self.outcome: dict[str, Any] | CatmqError | None = None
+        self.outcome: Outcome | None = None
         self.callbacks: list[Callable[[SendFuture], object]] | None = None
 
     def done(self) -> bool:
@@ -161,10 +172,10 @@ class SendFuture:
 
     def result(self, timeout_s: float | None = None) -> Receipt:
         """The receipt; raises what the send ended with, or TimeoutError after `timeout_s` seconds."""
-        error = self.exception(timeout_s)
-        if error is not None:
-            raise error
-        return self._receipt()
+        outcome = self._awaited(timeout_s)
+        if isinstance(outcome, CatmqError):
+            raise outcome
+        return outcome
 
     def get(self, timeout: float | None = None) -> Receipt:
         """result(), as kafka-python calls it."""
@@ -172,27 +183,21 @@ class SendFuture:
 
     def exception(self, timeout_s: float | None = None) -> CatmqError | None:
         """What the send ended with, None after a success; TimeoutError after `timeout_s` seconds."""
+        outcome = self._awaited(timeout_s)
+        return outcome if isinstance(outcome, CatmqError) else None
+
+    def receipt_or_error(self) -> Outcome:
+        """What the send ended with; waits for it."""
+        return self.outcome or self._awaited(None)
+
+    def _awaited(self, timeout_s: float | None) -> Outcome:
         give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
         while self.outcome is None:
             left_s = None if give_up_at is None else max(0.0, give_up_at - time.monotonic())
             # A batch that was split announces itself without outcomes: look which batch it is now.
             if not self.batch.done.wait(left_s):
                 raise TimeoutError(f"no receipt within {timeout_s} s; the message is still on its way")
-        return _error_in(self.outcome)
-
-    def outcome_or_error(self) -> Receipt | CatmqError:
-        """The receipt, or what the send ended with; waits for it."""
-        outcome = self.outcome
-        if type(outcome) is dict and "error" not in outcome:  # mostly: it has ended by now, and well
-            return self._receipt()
-        return self.exception() or self._receipt()
-
-    def _receipt(self) -> Receipt:
-        outcome: Any = self.outcome
-        told = outcome.get
-        return Receipt(
-            self.batch.topic, told("queue"), told("offset"), outcome["message_id"], told("due_at_ms")
-        )
+        return self.outcome
 
     def add_done_callback(self, callback: Callable[[SendFuture], object]) -> None:
         """Calls `callback(future)` when the send has ended: at once if it has, else in a sender's thread."""
@@ -213,12 +218,3 @@ class SendFuture:
                 callback(self)
             except Exception:
                 log.exception("a callback of a send failed")
-
-
-def _error_in(outcome: dict[str, Any] | CatmqError) -> CatmqError | None:
-    if isinstance(outcome, CatmqError):
-        return outcome
-    refusal = outcome.get("error")
-    if refusal is None:
-        return None
-    return MessageRefused(refusal["detail"], code=refusal["code"], retriable=refusal.get("retriable", False))

@@ -15,6 +15,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -71,6 +72,7 @@ class Transport(Protocol):
         ...
 
 
+@lru_cache(256)
 def api_path(*parts: str | int) -> str:
     """`api_path("topics", "a b")` is `/api/v1/topics/a%20b`."""
     return "/api/v1/" + "/".join(quote(str(part), safe="") for part in parts)
@@ -132,7 +134,6 @@ class _Lines(HTTPAdapter):
         self, url: str, call: _Call, *, verify: bool | str, proxies: Mapping[str, str]
     ) -> BaseHTTPResponse:
         """The answer, read to its end. Raises HTTPError of urllib3, or RequestException for a wrong URL."""
-        headers = {**call.session.headers, **call.headers}
         timeout = Timeout(connect=min(CONNECT_TIMEOUT_S, call.timeout_s), read=call.timeout_s)
         while True:
             pool, prefix = self._pools.get(url) or self._find(url, verify, proxies)
@@ -142,7 +143,7 @@ class _Lines(HTTPAdapter):
                     call.method,
                     target,
                     body=call.data,
-                    headers=headers,
+                    headers=call.headers,
                     timeout=timeout,
                     retries=False,
                     redirect=False,
@@ -195,7 +196,15 @@ class HttpTransport:
             raise OptionError(f"compression={compression!r}: write 'gzip' or None")
         self._gzip = compression == "gzip"
         self._codec = codec or wire.best_codec()
-        self._api_key = api_key if api_key is not None else os.environ.get("CATMQ_API_KEY")
+        # Answers are compressed only on request: on a fast network it costs more than it saves.
+        self._headers = {
+            "Accept": f"{self._codec.accept}, application/problem+json",
+            "Accept-Encoding": "gzip" if self._gzip else "identity",
+            "User-Agent": "catmq-client",
+        }
+        key = api_key if api_key is not None else os.environ.get("CATMQ_API_KEY")
+        if key:
+            self._headers["Authorization"] = f"Bearer {key}"
         self._verify = verify
         self._proxies = dict(proxies or {})
         self._max_connections = max_connections
@@ -221,7 +230,9 @@ class HttpTransport:
         timeout_s: float = 10.0,
     ) -> dict[str, Any]:
         """See Transport. An error names in `brokers` the URLs that were tried."""
-        call = _Call(self._sessions(), method, path, *self._encoded(body), params, timeout_s)
+        session = self._sessions()
+        headers, data = self._encoded(body)
+        call = _Call(session, method, path, self._headers | headers, data, params, timeout_s)
         url, tried = self._brokers.current, list[str]()
         give_up_at = time.monotonic() + timeout_s
         while True:
@@ -263,7 +274,7 @@ class HttpTransport:
         if mine is None or mine[0] != os.getpid():
             raise Closed("the transport is closed")
         try:
-            call = _Call(mine[1], "GET", api_path("brokers"), {}, None, None, LIST_TIMEOUT_S)
+            call = _Call(mine[1], "GET", api_path("brokers"), self._headers, None, None, LIST_TIMEOUT_S)
             return self._decoded(url, self._once(url, call))
         finally:
             if self._mine is not mine:
@@ -320,16 +331,6 @@ class HttpTransport:
 
     def _new_session(self) -> requests.Session:
         session = requests.Session()
-        # Answers are compressed only on request: on a fast network it costs more than it saves.
-        session.headers.update(
-            {
-                "Accept": f"{self._codec.accept}, application/problem+json",
-                "Accept-Encoding": "gzip" if self._gzip else "identity",
-                "User-Agent": "catmq-client",
-            }
-        )
-        if self._api_key:
-            session.headers["Authorization"] = f"Bearer {self._api_key}"
         brokers = len(self._seeds) + MOST
         for scheme in ("http://", "https://"):
             session.mount(scheme, _Lines(brokers=brokers, connections=self._max_connections))

@@ -30,8 +30,10 @@ from uuid import UUID
 from catmq_client.backoff import Backoff
 from catmq_client.contrib.django_outbox.claims import Claimed, Claims, Place, Waiting
 from catmq_client.errors import CatmqError, InvalidRequest, NotFound, OptionError, Unauthenticated
+from catmq_client.receipts import Outcome
 from catmq_client.routing import Layouts, Routes
-from catmq_client.transport import Transport, api_path
+from catmq_client.sends import send
+from catmq_client.transport import Transport
 
 log = logging.getLogger("catmq.outbox")
 
@@ -84,7 +86,7 @@ class _Try:
 
     claimed: Claimed
     ids: list[int]
-    results: list[dict[str, Any]] = field(default_factory=list)
+    results: list[Outcome] = field(default_factory=list)
     error: CatmqError | None = None
 
 
@@ -231,20 +233,22 @@ class Relay:
         if self._clock() - self._begun > TRY_WITHIN * self.claims.lease_s:
             return _Try(claimed, ids, error=NotTried("this pass took too long: the next one goes on"))
         try:
-            answer = self._transport.request(
-                "POST",
-                api_path("topics", claimed.place.topic, "messages"),
-                body={"messages": messages, "batch_id": str(claimed.batch_id)},
+            results = send(
+                self._transport,
+                topic=claimed.place.topic,
+                messages=messages,
+                batch_id=str(claimed.batch_id),
                 timeout_s=self._timeout_s,
             )
         except CatmqError as error:
             return _Try(claimed, ids, error=error)
-        return _Try(claimed, ids, answer["results"])
+        return _Try(claimed, ids, results)
 
     def _end(self, tried: _Try, done: Pass) -> None:
         """Writes down what became of a batch."""
         claimed, target = tried.claimed, self._target(tried.claimed.place)
-        stored = [row for row, one in zip(tried.ids, tried.results, strict=False) if "error" not in one]
+        told = zip(tried.ids, tried.results, strict=False)
+        stored = [row for row, one in told if not isinstance(one, CatmqError)]
         if stored:
             done.sent += self.claims.sent(stored, claimed.batch_id)
         if len(stored) == len(tried.ids):
@@ -310,9 +314,9 @@ def _index(name: str) -> int:
     return int(found[1]) if found else -1
 
 
-def _refusal(results: Sequence[dict[str, Any]]) -> CatmqError:
+def _refusal(results: Sequence[Outcome]) -> CatmqError:
     """The error of messages that were refused inside an answer; of several, one that may pass is told."""
-    errors = [one["error"] for one in results if "error" in one]
-    error = next((one for one in errors if one.get("retriable")), errors[0])
+    errors = [one for one in results if isinstance(one, CatmqError)]
+    error = next((one for one in errors if one.retriable), errors[0])
     # Parts of a batch that was sent before may be stored: only a repeat under the same id is safe.
-    return CatmqError(error["detail"], code=error["code"], retriable=True)
+    return CatmqError(error.detail, code=error.code, retriable=True)

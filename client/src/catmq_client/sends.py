@@ -1,0 +1,53 @@
+"""One request that sends messages: what goes to a broker, and what it says of each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from catmq_client.errors import MessageRefused
+from catmq_client.receipts import Outcome, Receipt
+from catmq_client.transport import Transport, api_path
+
+
+def send(
+    transport: Transport, *, topic: str, messages: Sequence[dict[str, Any]], batch_id: str, timeout_s: float
+) -> list[Outcome]:
+    """What became of each message, in order.
+
+    Raises what Transport.request raises, and ValueError for an answer that does not speak of all of them.
+    """
+    answer = transport.request(
+        "POST",
+        api_path("topics", topic, "messages"),
+        body={"messages": messages, "batch_id": batch_id},
+        timeout_s=timeout_s,
+    )
+    runs = answer.get("runs")  # what a broker answers who is asked for it: see MsgpackCodec
+    outcomes = [_outcome(topic, one) for one in answer["results"]] if runs is None else _of_runs(topic, runs)
+    if len(outcomes) != len(messages):
+        raise ValueError(f"{len(outcomes)} results for {len(messages)} messages")
+    return outcomes
+
+
+def _of_runs(topic: str, runs: Sequence[dict[str, Any]]) -> list[Outcome]:
+    """A run tells of messages that lie side by side, or has the result of each of them."""
+    outcomes: list[Outcome] = []
+    for run in runs:
+        if "result" in run:
+            outcomes += [_outcome(topic, run["result"]) for _ in range(run["count"])]
+            continue
+        queue, first = run["queue"], run["offset"]
+        offsets = range(first, first + run["count"])
+        outcomes += [Receipt(topic, queue, offset, f"{queue}-{offset}") for offset in offsets]
+    return outcomes
+
+
+def _outcome(topic: str, result: dict[str, Any]) -> Outcome:
+    """A result `{queue, offset, message_id}`, `{message_id, due_at_ms}` or `{error: {…}}`."""
+    refusal = result.get("error")
+    if refusal is not None:
+        retriable = refusal.get("retriable", False)
+        return MessageRefused(refusal["detail"], code=refusal["code"], retriable=retriable)
+    told = result.get
+    return Receipt(topic, told("queue"), told("offset"), result["message_id"], told("due_at_ms"))
