@@ -34,6 +34,8 @@ TRIES = 3
 LONG_S = 3  # a transaction that has been open for so long may stay open
 PAUSE_S = 0.3  # before the second try, doubled for the third
 RETRY_S = 30.0  # after a failure, for one queue
+APART_S = 0.5  # between two tables: whoever sends feels each change
+PASS_S = 4.0  # of such pauses in one pass
 MOST_EACH = 200  # queues looked at in one pass
 DAY_MS = 86_400_000
 LEAST_SPAN_S = 3600.0  # a rate is not measured over less
@@ -121,7 +123,8 @@ def _wanted(session: Session, queue: int, head: int, known: Sequence[Partition])
         log.warning("Queue %d has %d partitions: its retention is too long for them", queue, len(known))
     info = snapshot.find_queue(queue)
     topic = snapshot.current().topics[info.topic_id]
-    per_s, last = _per_s(session, queue), known[-1].end - known[-1].first
+    last = known[-1].end - known[-1].first
+    per_s, now_per_s = _rates(session, queue, newest=last)
     ends: list[int] = []
     for number in range(missing):
         last = rules.size(
@@ -130,21 +133,26 @@ def _wanted(session: Session, queue: int, head: int, known: Sequence[Partition])
             last=last,
             count=len(known) + number,
             fitting=_fitting(known, head, topic.retention_bytes, len(topic.queues)),
+            now_per_s=now_per_s,
         )
         ends.append((ends[-1] if ends else known[-1].end) + last)
     return ends
 
 
-def _per_s(session: Session, queue: int) -> float:
-    """Messages a second, over the last day or since the oldest that is kept."""
+def _rates(session: Session, queue: int, *, newest: int) -> tuple[float, float]:
+    """Messages a second: over the last day, or since the oldest that is kept; over so many of the newest."""
     head = tables.read_head(session, queue=queue)
     if head is None or head.low == head.head:
-        return 0.0
+        return 0.0, 0.0
     now = tables.now_ms(session)
     first = first_at(session, queue=queue, bounds=(head.low, head.head), at_ms=now - DAY_MS)
     since = tables.stored_at_ms(session, queue=queue, offset=first)
     span_s = (now - since) / 1000 if first == head.low and since is not None else DAY_MS / 1000
-    return (head.head - first) / max(span_s, LEAST_SPAN_S)
+    lately = max(head.low, head.head - newest)
+    begun = tables.stored_at_ms(session, queue=queue, offset=lately)
+    lately_s = 0.0 if begun is None else max((now - begun) / 1000, 1.0)
+    now_per_s = (head.head - lately) / lately_s if lately_s else 0.0
+    return (head.head - first) / max(span_s, LEAST_SPAN_S), now_per_s
 
 
 def _fitting(known: Sequence[Partition], head: int, most_bytes: int | None, queues: int) -> int | None:
@@ -179,7 +187,8 @@ class Ahead:
             now = time.monotonic()
             due = [one for one, head in heads.items() if one in known.queues and self._is_due(one, head, now)]
             for queue in due[:MOST_EACH]:
-                self._extend(queue)
+                if self._extend(queue):
+                    time.sleep(min(APART_S, PASS_S / len(due)))
                 looked += 1
         self._due = {queue: due for queue, due in self._due.items() if queue in known.queues}
         return looked
@@ -187,10 +196,14 @@ class Ahead:
     def _is_due(self, queue: int, head: int, now: float) -> bool:
         return head >= self._due.get(queue, -1) and now >= self._not_before.get(queue, 0.0)
 
-    def _extend(self, queue: int) -> None:
+    def _extend(self, queue: int) -> bool:
+        """Whether the table was changed; the first look does not tell."""
+        before = self._due.get(queue)
         try:
             self._due[queue] = extend(queue, urgent=False)
             self._not_before.pop(queue, None)
         except CatmqError as error:
             self._not_before[queue] = time.monotonic() + RETRY_S
             log.warning("New partitions for queue %d are made later: %s", queue, error.detail)
+            return False
+        return before is not None and before != self._due[queue]

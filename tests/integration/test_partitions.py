@@ -89,6 +89,28 @@ def test_the_loop_makes_them_before_they_are_needed_and_then_rests(queue: int) -
 
 
 @partitioned
+def test_a_queue_that_is_filled_fast_gets_ones_that_last(queue: int) -> None:
+    send(queue, 2)
+    # 100,000 within 20 s, as if all but two were gone: two minutes of that, and the time of the test.
+    plant(queue, "UPDATE queue_head SET head = 100000 WHERE queue_id = {q}")
+    plant(queue, "UPDATE message_{q} SET stored_at = stored_at - INTERVAL 20 SECOND")
+    plant(queue, "UPDATE message_{q} SET msg_offset = 99999 WHERE msg_offset = 1")
+    partitions.extend(queue)
+    (made,) = ends(queue)[3:]
+    assert 500_000 <= made - 300_000 <= 600_000
+
+
+@partitioned
+def test_tables_are_changed_one_after_the_other(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    paused: list[float] = []
+    monkeypatch.setattr(partitions.time, "sleep", paused.append)
+    ahead = partitions.Ahead()
+    assert (ahead.run_once(), paused) == (1, [])
+    start_at(queue, 100_000)
+    assert (ahead.run_once(), paused) == (1, [partitions.APART_S])
+
+
+@partitioned
 def test_the_size_of_new_ones_follows_the_rate(queue: int) -> None:
     send(queue, 1)
     # 36,000 in the first hour are 10/s: a 50th of seven days of that is 120,960, in two digits.
