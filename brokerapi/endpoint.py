@@ -108,6 +108,11 @@ class Endpoint(APIView):
     permission_classes = ()
     public = False  # True: answers without an API key
 
+    def setup(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        """Django's own would also make a method of the view an attribute of it: garbage in a circle, which
+        kept every request with its body until the garbage collector stopped everything to find it."""
+        self.request, self.args, self.kwargs = request, args, kwargs
+
     def get_authenticators(self) -> list[BaseAuthentication]:
         """What the schema says about authentication."""
         return [] if self.public else super().get_authenticators()

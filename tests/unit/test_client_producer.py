@@ -619,7 +619,8 @@ def test_a_request_that_cannot_be_written_fails_definitely_and_only_for_its_mess
 ) -> None:
     producer = make(linger_ms=60_000)
     futures = [producer.send_async("t", b"%d" % n, queue=1) for n in range(4)]
-    futures[2].batch.messages[2]["tag"] = object()
+    (lane,) = producer._sending().buffer._lanes.values()
+    lane.batches[0].messages[2]["tag"] = object()
     producer.flush(LIMIT_S)
     errors = [future.exception(LIMIT_S) for future in futures]
     assert [type(error) for error in errors] == [type(None), type(None), OptionError, type(None)]

@@ -85,7 +85,7 @@ class Batch:
 
     def add(self, message: dict[str, Any], size_bytes: int) -> SendFuture:
         """The future of one more message."""
-        future = SendFuture(self)
+        future = SendFuture(self.done)
         self.messages.append(message)
         self.futures.append(future)
         self.size_bytes += size_bytes
@@ -93,7 +93,8 @@ class Batch:
 
     def add_all(self, messages: Sequence[dict[str, Any]], size_bytes: int) -> list[SendFuture]:
         """The futures of more messages, of so many bytes together."""
-        futures = [SendFuture(self) for _ in messages]
+        done = self.done
+        futures = [SendFuture(done) for _ in messages]
         self.messages += messages
         self.futures += futures
         self.size_bytes += size_bytes
@@ -101,7 +102,7 @@ class Batch:
 
     def adopt(self, message: dict[str, Any], future: SendFuture, expires_at: float) -> None:
         """Takes over a message that was never tried, or definitely refused, in another batch."""
-        future.batch = self
+        future.ended = self.done
         self.messages.append(message)
         self.futures.append(future)
         self.size_bytes += size_of(message)
@@ -159,10 +160,12 @@ class Batch:
 class SendFuture:
     """The receipt of a message that is on its way; like concurrent.futures.Future, without cancel."""
 
-    __slots__ = ("batch", "callbacks", "outcome")
+    __slots__ = ("callbacks", "ended", "outcome")
 
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
+    def __init__(self, ended: threading.Event) -> None:
+        # Of the batch that it travels in. Not the batch: both would be garbage in a circle, with all
+        # messages, until Python's collector stops everything to find it.
+        self.ended = ended
         self.outcome: Outcome | None = None
         self.callbacks: list[Callable[[SendFuture], object]] | None = None
 
@@ -195,7 +198,7 @@ class SendFuture:
         while self.outcome is None:
             left_s = None if give_up_at is None else max(0.0, give_up_at - time.monotonic())
             # A batch that was split announces itself without outcomes: look which batch it is now.
-            if not self.batch.done.wait(left_s):
+            if not self.ended.wait(left_s):
                 raise TimeoutError(f"no receipt within {timeout_s} s; the message is still on its way")
         return self.outcome
 
