@@ -7,6 +7,7 @@ the server is felt by every message that should have been sent in it, not by one
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import struct
@@ -36,6 +37,13 @@ class Load:
     size: int  # of a body, bytes
     batch: int  # messages of a request
     rate: float | None = None
+
+
+def settle() -> None:
+    """Keeps what is loaded by now out of the garbage collector's sight: it would look through all of it now
+    and then, for 50 ms, and what is measured would be that."""
+    gc.collect()
+    gc.freeze()
 
 
 class Publishers:
@@ -74,6 +82,7 @@ def _publish(job: tuple[Load, Sequence[int], float], go: Event, stop: Event, out
     load, queues, phase = job
     producer = Producer(load.url, api_key=load.api_key)
     producer.send_batch(load.topic, _messages(load, queues[0], time.monotonic()))  # connected, and warm
+    settle()
     out.send("up")
     go.wait()
     counts, times = [0] * len(queues), [array("d") for _ in queues]
@@ -158,6 +167,7 @@ def _consume(job: tuple[Load, str], stop: Event, count: Any, out: Connection) ->
     load, group = job
     consumer = Consumer(load.url, api_key=load.api_key, group=group, topics=[load.topic])
     times, told = array("d"), False
+    settle()
     while not stop.is_set():
         messages = consumer.poll(500, timeout_s=LATE_S)
         now = time.monotonic()
