@@ -1,0 +1,44 @@
+"""What a request leaves behind: nothing that only Python's garbage collector could find."""
+
+from __future__ import annotations
+
+import gc
+import time
+
+from django.core.handlers.wsgi import WSGIRequest
+
+from catmq_client import NewMessage, Producer
+from catmq_client.receipts import Batch, SendFuture
+from tests.support.broker import Broker
+from tests.support.members import reader
+
+ROUNDS = 10
+LIMIT_S = 10.0
+
+
+def left(*kinds: type) -> int:
+    """How many objects of these kinds there are, when those have gone whose thread has just ended."""
+    end = time.monotonic() + LIMIT_S
+    while (count := sum(isinstance(one, kinds) for one in gc.get_objects())) and time.monotonic() < end:
+        time.sleep(0.05)
+    return count
+
+
+def test_requests_and_what_they_carry_go_when_they_are_answered(broker: Broker, queue: int) -> None:
+    member = reader(broker)
+    producer = Producer(broker.url, api_key=broker.api_key)
+    gc.collect()
+    gc.disable()
+    try:
+        for place in range(ROUNDS):
+            producer.send_batch("single", [NewMessage(b"x", queue=queue)])
+            producer.send("single", b"y", key="k")
+            broker.call("POST", "/topics/single/messages", {"messages": []})  # refused
+            member.pull(member.position(queue, 2 * place))
+            member.commit(member.position(queue, 2 * place + 2))
+        member.heartbeat()
+        broker.ok("GET", "/topics/single")
+        assert left(WSGIRequest, Batch, SendFuture) == 0
+    finally:
+        gc.enable()
+        producer.close()
