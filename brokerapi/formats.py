@@ -17,24 +17,23 @@ from metadata.errors import Code, Invalid
 class Format:
     """A media type and how values are written in it.
 
-    `Accept: application/msgpack;messages=rows;receipts=runs` asks for less to write and to read. `rows`: the
-    messages of a pull come as the rows of their table, without a name for each value. `runs`: what a send
-    stored side by side is told once, and counted.
+    `rows`: the messages of a pull come as the rows of their table, without a name for each value: that is
+    what `Accept: application/msgpack;messages=rows` asks for.
     """
 
     name: str
     media_type: str
     encode: Callable[[Any], bytes]
     rows: bool = False
-    runs: bool = False
 
 
 JSON = Format("json", "application/json", msgspec.json.Encoder().encode)
 MSGPACK = Format("msgpack", "application/msgpack", msgspec.msgpack.Encoder().encode)
+ROWS = replace(MSGPACK, rows=True)
 
 _REMEDY = "use application/json or application/msgpack"
 _BY_MEDIA_TYPE = {"application/json": JSON, "application/msgpack": MSGPACK, "application/x-msgpack": MSGPACK}
-_AS_ROWS, _AS_RUNS = "messages=rows", "receipts=runs"
+_AS_ROWS = "messages=rows"
 # `Accept` entries that leave the choice to us.
 _ANY = ("", "*/*", "application/*", "application/problem+json")
 
@@ -72,12 +71,10 @@ def _of_accept(accept: str) -> Format | None:
     """The best named format, None if any will do."""
     entries = [_weighed(entry) for entry in accept.lower().split(",")]
     wanted = (entry for entry in entries if entry[0] > 0)
-    for _, media_type, asked in sorted(wanted, key=lambda entry: -entry[0]):
+    for _, media_type, rows in sorted(wanted, key=lambda entry: -entry[0]):
         if media_type in _BY_MEDIA_TYPE:
             known = _BY_MEDIA_TYPE[media_type]
-            if known is not MSGPACK:
-                return known
-            return replace(known, rows=_AS_ROWS in asked, runs=_AS_RUNS in asked)
+            return ROWS if rows and known is MSGPACK else known
         if media_type in _ANY[:3]:
             return None
     if any(media_type in _ANY for _, media_type, _ in entries):
@@ -85,15 +82,16 @@ def _of_accept(accept: str) -> Format | None:
     raise Invalid(f"Accept {accept[:100]!r} cannot be met: {_REMEDY}.", code=Code.NOT_ACCEPTABLE)
 
 
-def _weighed(entry: str) -> tuple[float, str, list[str]]:
-    """(weight, media type, parameters) of one entry of an Accept header; a weight that is no number is 1."""
+def _weighed(entry: str) -> tuple[float, str, bool]:
+    """(weight, media type, whether rows are wanted) of one entry of an Accept header; a weight that is no
+    number counts as 1."""
     media_type, _, parameters = entry.partition(";")
     text = parameters.partition("q=")[2].partition(";")[0].strip()
     try:
         weight = float(text) if text else 1.0
     except ValueError:
         weight = 1.0
-    return weight, media_type.strip(), parameters.replace(" ", "").split(";")
+    return weight, media_type.strip(), _AS_ROWS in parameters.replace(" ", "").split(";")
 
 
 def _unsupported(detail: str) -> Invalid:

@@ -24,7 +24,7 @@ class Messages(Endpoint):
         messages = wire.new_messages(asked)
         runs = publish.send(topic=topic, messages=messages, batch_id=asked.batch_id, actor=call.actor)
         metrics.count_sent(topic, runs, bytes=sum([len(message.body) for message in messages]))
-        return call.answer(wire.send_answer(runs, call.kind))
+        return call.answer(wire.send_answer(runs, asked.receipts))
 
     @operation("browseMessages", tag="messages", query=wire.BrowseQuery, answer=wire.MessagesAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 from uuid import UUID
 
 from msgspec import UNSET, Meta, UnsetType, json
@@ -96,11 +96,18 @@ class PackedMessage(Message):
         return "body_bytes"
 
 
+# How a send is answered: a result for each message, or runs of those that were stored side by side, which is
+# less to write and to read.
+Receipts = Literal["each", "runs"]
+
+
 class SendRequest(Request, kw_only=True):
-    """Messages for one topic. `batch_id` (UUIDv7) makes a repeat harmless."""
+    """Messages for one topic. `batch_id` (UUIDv7) makes a repeat harmless. `receipts`: a result for `each`
+    message, or `runs`, shorter: of messages that lie side by side."""
 
     messages: list[JsonMessage]
     batch_id: UUID | None = None
+    receipts: Receipts = "each"
 
 
 class PackedSendRequest(Request, kw_only=True):
@@ -108,6 +115,7 @@ class PackedSendRequest(Request, kw_only=True):
 
     messages: list[PackedMessage]
     batch_id: UUID | None = None
+    receipts: Receipts = "each"
 
 
 _RENAMED = {"body": "body_bytes"}
@@ -130,6 +138,7 @@ class UsualSendRequest(Request, kw_only=True):
 
     messages: list[UsualMessage]
     batch_id: UUID | None = None
+    receipts: Receipts = "each"
 
 
 AnySend = SendRequest | PackedSendRequest | UsualSendRequest
@@ -162,12 +171,6 @@ class SendResult(Answer, kw_only=False, omit_defaults=True, gc=False):
     due_at_ms: int | UnsetType = UNSET
 
 
-class SendAnswer(Answer, kw_only=True):
-    """One result per message, in order."""
-
-    results: list[SendResult]
-
-
 class SendRun(Answer, kw_only=False, omit_defaults=True, gc=False):
     """Messages that follow each other in the request: how many, and the first one's place if they were stored
     side by side. Or what a SendResult would say of each of them."""
@@ -178,16 +181,18 @@ class SendRun(Answer, kw_only=False, omit_defaults=True, gc=False):
     result: SendResult | UnsetType = UNSET
 
 
-class SendRunsAnswer(Answer, kw_only=True):
-    """The same for who asks for runs: together they count as many as messages were sent."""
+class SendAnswer(Answer, kw_only=True):
+    """One result per message, in order. Or, for who asks for `runs`, those: together they count as many as
+    messages were sent."""
 
-    runs: list[SendRun]
+    results: list[SendResult] | UnsetType = UNSET
+    runs: list[SendRun] | UnsetType = UNSET
 
 
-def send_answer(runs: Sequence[Run], kind: formats.Format) -> SendAnswer | SendRunsAnswer:
+def send_answer(runs: Sequence[Run], receipts: Receipts) -> SendAnswer:
     """The answer to a send."""
-    if kind.runs:
-        return SendRunsAnswer(runs=[_send_run(run) for run in runs])
+    if receipts == "runs":
+        return SendAnswer(runs=[_send_run(run) for run in runs])
     return SendAnswer(results=[_send_result(fate) for run in runs for fate in run.fates()])
 
 

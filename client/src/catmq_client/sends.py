@@ -20,10 +20,10 @@ def send(
     answer = transport.request(
         "POST",
         api_path("topics", topic, "messages"),
-        body={"messages": messages, "batch_id": batch_id},
+        body={"messages": messages, "batch_id": batch_id, "receipts": "runs"},
         timeout_s=timeout_s,
     )
-    runs = answer.get("runs")  # what a broker answers who is asked for it: see MsgpackCodec
+    runs = answer.get("runs")
     outcomes = [_outcome(topic, one) for one in answer["results"]] if runs is None else _of_runs(topic, runs)
     if len(outcomes) != len(messages):
         raise ValueError(f"{len(outcomes)} results for {len(messages)} messages")

@@ -62,9 +62,8 @@ class MsgpackCodec:
     """MessagePack through msgspec; message bodies travel as they are."""
 
     content_type = MSGPACK
-    # Messages as the rows of their table, receipts counted where they follow each other: a third of the work
-    # for broker and client.
-    accept = f"{MSGPACK};messages=rows;receipts=runs"
+    # Messages as the rows of their table: a third of the work for broker and client.
+    accept = f"{MSGPACK};messages=rows"
 
     def __init__(self) -> None:
         # Both are safe to share between threads, and cost more to make than to use.
