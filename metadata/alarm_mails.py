@@ -13,6 +13,7 @@ from datetime import datetime
 
 from django.db.models import F, Max, Q
 
+from metadata import trims
 from metadata.clock import before, database_now, ms
 from metadata.config import config
 from metadata.models import Alarm, AlarmMail, ConsumerGroup, Topic
@@ -152,7 +153,8 @@ def post() -> Post:
         return Post(rows.count(), error or "", ms(last) if last else None)
 
 
-def trim() -> int:
-    """Forgets the mails that were sent long ago; how many."""
+def trim(*, limit: int = trims.MOST_TRIMMED) -> int:
+    """Forgets up to `limit` mails that were sent long ago; how many."""
     with reachable():
-        return AlarmMail.objects.filter(made_at__lt=before(database_now(), seconds=KEPT_S)).delete()[0]
+        old = AlarmMail.objects.filter(made_at__lt=before(database_now(), seconds=KEPT_S))
+        return trims.delete(old.order_by("pk"), limit=limit)
