@@ -1,11 +1,13 @@
 """Sends the mails of alarms: one for each, or one for many at once; what cannot be sent waits for a next run.
 
 A mail server that does not answer ends the pass and nothing else: what waits stays written down for a day.
-An address gets mails every five minutes at most, so a storm of alarms is one mail with a list.
+An address gets mails every five minutes at most, so a storm of alarms is one mail with a list. A mail that is
+sent again because nobody noted that it went has the same Message-ID.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import smtplib
 import time
@@ -86,7 +88,9 @@ def _one(backend: BaseEmailBackend, address: str, told: Sequence[Told]) -> bool:
     ids = [one.id for one in told]
     subject, body = written(told)
     try:
-        EmailMessage(subject, body, config.mail_from, [address], connection=backend).send()
+        EmailMessage(
+            subject, body, config.mail_from, [address], connection=backend, headers={"Message-ID": _id(told)}
+        ).send()
     except smtplib.SMTPRecipientsRefused as error:
         code, reason = next(iter(error.recipients.values()))
         (alarm_mails.refused if code >= 500 else alarm_mails.failed)(ids, why=f"{code} {reason!r}")
@@ -98,6 +102,16 @@ def _one(backend: BaseEmailBackend, address: str, told: Sequence[Told]) -> bool:
         return False
     alarm_mails.sent(ids)
     return True
+
+
+def _id(told: Sequence[Told]) -> str:
+    """The Message-ID of a mail about some rows, the same whenever and by whatever process it is sent.
+
+    A row's number may come again in a metadata database that is made anew, but not made at the same time.
+    """
+    rows = ",".join(f"{one.id}:{one.made_at_ms}" for one in told)
+    digest = hashlib.sha256(rows.encode()).hexdigest()[:32]
+    return f"<alarm-{told[0].id}-{digest}@{config.mail_from.rpartition('@')[2]}>"
 
 
 def written(told: Sequence[Told]) -> tuple[str, str]:

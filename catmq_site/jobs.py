@@ -77,7 +77,7 @@ def clean_up() -> int:
 
 def trim_alarms() -> int:
     """Deletes the alarms that nobody has raised for long, and mails of them."""
-    return alarms.trim() + alarm_mail_rows.trim()
+    return until_none(alarm_mail_rows.trim) + until_none(alarms.trim)
 
 
 def watch_everything() -> int:

@@ -5,6 +5,8 @@ A run is taken up by `manage.py run_asked RUN`, a process of its own that django
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from metadata import actors, job_runs, pipeline
 from metadata.config import config
 from metadata.job_runs import Run
 from metadata.pipeline import Place, Settings
+
+LOG_LINES = 300  # the last ones are kept
 
 
 def place() -> Place:
@@ -55,19 +59,37 @@ def _replay(run: Run, settings: Settings) -> None:
     run.count = sum(one["messages"] for one in spark.results(directory)["days"])
 
 
+class _Told:
+    """What a run of this process says of itself: each step at once, its last lines every few seconds."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._lines: deque[str] = deque(maxlen=LOG_LINES)
+        self._lived_at = float("-inf")
+
+    def __call__(self, progress: Progress) -> None:
+        """Notes a step. Raises Cancelled if somebody wants the run to end."""
+        self._lines.append(f"{progress.what} {progress.done:,} of {progress.total:,}")
+        self._run.tell(progress.what, progress.done, progress.total)
+        if time.monotonic() - self._lived_at > spark.TELL_EVERY_S:
+            self.live()
+        if self._run.cancel_asked():
+            raise job_runs.Cancelled(f"{self._run.name} was cancelled: {progress.what} {progress.done:,}")
+
+    def live(self) -> None:
+        """Writes the last lines down."""
+        self._lived_at = time.monotonic()
+        self._run.live(log="\n".join(self._lines))
+
+
 def _purge(run: Run, settings: Settings) -> None:
-    said: list[str] = []
-
-    def say(progress: Progress) -> None:
-        said.append(f"{progress.what} {progress.done:,} of {progress.total:,}")
-        run.tell(progress.what, progress.done, progress.total)
-        run.live(log="\n".join(said))
-        if run.cancel_asked():
-            raise job_runs.Cancelled(f"purge was cancelled: {progress.what} {progress.done:,}")
-
-    found = retention.purge(
-        topic=settings["topic"], archive=config.archive_home, actor=actors.job("purge"), progress=say
-    )
+    told = _Told(run)
+    try:
+        found = retention.purge(
+            topic=settings["topic"], archive=config.archive_home, actor=actors.job("purge"), progress=told
+        )
+    finally:
+        told.live()
     run.count = sum(one.plan.messages for one in found if one.raised)
     problems = [one.problem or one.plan.hindrance for one in found]
     if any(problems):

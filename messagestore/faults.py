@@ -8,6 +8,7 @@
     Late           nobody waited for the end; only for what may be repeated
     Ambiguous      it may or may not have been stored: only the same batch id to the same queue
     Final          repeating cannot help: a person must look
+      Altered      a table is missing, or somebody altered it
 
 They are the product's own errors, so one that nobody handles still answers truthfully. The numbers
 are those of MySQL and MariaDB; anything not listed is Final, because an unknown error is a bug.
@@ -34,8 +35,9 @@ LOST = AMBIGUOUS - {1317, 1969, 3024, 1180}  # the whole connection is gone, and
 _TABLE = "The table is missing or was altered: restore it, then run manage.py verify on its topic."
 _ALTERED = ("no such table", "no such column", "has no column named")  # SQLite has no number for each
 _RIGHT = "The node's account lacks a right: GRANT ALL ON the node's database."
+_MISFIT = frozenset({1146, 1054, 1136, 1364, 1932})  # no such table or column, another number of them
 REMEDIES = {
-    **dict.fromkeys((1146, 1054, 1136, 1364, 1932), _TABLE),
+    **dict.fromkeys(_MISFIT, _TABLE),
     **dict.fromkeys((1044, 1142, 1143, 1370), _RIGHT),
     1049: "The node's database is gone: restore it, then run manage.py adopt_restored_node.",
     1153: "The statement is larger than the node's max_allowed_packet: raise it, or send less at once.",
@@ -76,6 +78,10 @@ class Final(StoreCorrupt):
     """The node cannot run this statement at all."""
 
 
+class Altered(Final):
+    """A table is missing or was altered."""
+
+
 def of_mysql(number: int, text: str, node: str) -> RolledBack | Ambiguous | Final:
     """The fault of a MySQL error number, before any ROLLBACK was tried."""
     detail = f"Node {node} answered {number}: {text}"
@@ -93,7 +99,8 @@ def of_mysql(number: int, text: str, node: str) -> RolledBack | Ambiguous | Fina
         fault = Ambiguous(detail)
         fault.lost = number in LOST
         return fault
-    return Final(f"{detail}. {REMEDIES[number]}" if number in REMEDIES else detail)
+    kind = Altered if number in _MISFIT | UNFIT else Final
+    return kind(f"{detail}. {REMEDIES[number]}" if number in REMEDIES else detail)
 
 
 def of_sqlite(error: sqlite3.Error, node: str) -> RolledBack | Ambiguous | Final:
@@ -108,5 +115,6 @@ def of_sqlite(error: sqlite3.Error, node: str) -> RolledBack | Ambiguous | Final
         return Duplicate(detail)
     if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_INTERRUPT):
         return Ambiguous(detail)
-    altered = code == sqlite3.SQLITE_ERROR and any(sign in str(error) for sign in _ALTERED)
-    return Final(f"{detail}. {_TABLE}" if altered else detail)
+    if code == sqlite3.SQLITE_ERROR and any(sign in str(error) for sign in _ALTERED):
+        return Altered(f"{detail}. {_TABLE}")
+    return Final(detail)

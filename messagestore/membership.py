@@ -52,19 +52,7 @@ def join(
     consumers.check_instance(group=group, mode=mode, instance_id=instance_id)
     wanted = {topic: snapshot.find_topic(topic).id for topic in topics}  # before anything is made
     asked = {"mode": mode, "session_timeout_ms": session_timeout_ms}
-
-    def fitting() -> int:
-        return consumers.check_settings(group=group, asked=asked, instance_id=instance_id)
-
-    created: list[str] = []
-    try:
-        group_id = fitting()
-    except NotFound:
-        if not topics:
-            raise
-        created += _create_group(group, actor, asked)
-        group_id = fitting()
-    created += _ensure_subscriptions(group, group_id, wanted, start=start, actor=actor)
+    created = _make_missing(group, wanted, asked, start=start, instance_id=instance_id, actor=actor)
     registered = consumers.register(
         group=group,
         name=name,
@@ -83,6 +71,28 @@ def join(
         registered.heartbeat_interval_ms,
         tuple(created),
     )
+
+
+def _make_missing(
+    group: str,
+    wanted: Mapping[str, int],
+    asked: Mapping[str, Any],
+    *,
+    start: str,
+    instance_id: str | None,
+    actor: Actor,
+) -> list[str]:
+    """Makes the group, if topics are wanted, and the subscriptions that they lack; what was made."""
+    fitting = partial(consumers.check_settings, group=group, asked=asked, instance_id=instance_id)
+    created: list[str] = []
+    try:
+        group_id = fitting()
+    except NotFound:
+        if not wanted:
+            raise
+        created += _create_group(group, actor, asked)
+        group_id = fitting()
+    return created + _ensure_subscriptions(group, group_id, wanted, start=start, actor=actor)
 
 
 def _create_group(group: str, actor: Actor, asked: Mapping[str, Any]) -> list[str]:

@@ -187,6 +187,15 @@ class _Beside(NamedTuple):
     positions: dict[int, Position]
 
 
+class _Wanted(NamedTuple):
+    """What one statement reads: so many messages, until their bodies have reached `most_bytes`."""
+
+    messages: int
+    most_bytes: int
+    tags: tuple[str, ...] = ()
+    beside: _Beside | None = None
+
+
 class _Reading(NamedTuple):
     """How one node is asked."""
 
@@ -306,8 +315,8 @@ def _with_rows(
     tags = snapshot.current().tags(consumer.group_id, ask.queue)
     if tags:
         return _with_tagged_rows(session, ask, consumer, budget, tags=tags)
-    wanted = budget.rows(ask.queue, durable - ask.offset)
-    return _rows(session, ask, consumer, budget, wanted=wanted, beside=beside)
+    wanted = _Wanted(budget.rows(ask.queue, durable - ask.offset), _OVERSHOOT * budget.size, beside=beside)
+    return _rows(session, ask, consumer, budget, wanted=wanted)
 
 
 def _with_tagged_rows(
@@ -317,8 +326,8 @@ def _with_tagged_rows(
     end = min(board.known(ask.queue), ask.offset + config.scan_limit)
     rows: list[StoredRow] = []
     while True:
-        wanted = min(end - ask.offset, _TAGGED_AT_ONCE)
-        part = _rows(session, ask, consumer, budget, wanted=wanted, tags=tags)
+        wanted = _Wanted(min(end - ask.offset, _TAGGED_AT_ONCE), _OVERSHOOT * budget.size, tags)
+        part = _rows(session, ask, consumer, budget, wanted=wanted)
         rows += part.rows
         moved = part.state == "ok" and part.next_offset > ask.offset
         if not moved or part.next_offset >= end or budget.spent():
@@ -329,41 +338,32 @@ def _with_tagged_rows(
         ask = ask._replace(offset=part.next_offset)
 
 
+def _select(
+    session: Session, ask: PullQueue, consumer: ConsumerId, wanted: _Wanted
+) -> tuple[Position | None, list[StoredRow], Sequence[str | None]]:
+    """The position, what is there of the messages, and where those of a failure topic came from."""
+    reader = ReaderKey(consumer.group_id, ask.queue, consumer.instance)
+    messages, most_bytes, tags, beside = wanted
+    first, end = ask.offset, ask.offset + messages
+    if snapshot.current().holds_failures(ask.queue):
+        return tables.select_owned_copies(session, reader=reader, first=first, end=end, most_bytes=most_bytes)
+    others = beside.queues if beside else ()
+    positions, rows = tables.select_owned(
+        session, reader=reader, first=first, end=end, most_bytes=most_bytes, tags=tags, beside=others
+    )
+    position = positions.pop(ask.queue, None)
+    if beside:
+        beside.positions.update(positions)
+    return position, rows, ()
+
+
 def _rows(
-    session: Session,
-    ask: PullQueue,
-    consumer: ConsumerId,
-    budget: _Budget,
-    *,
-    wanted: int,
-    tags: tuple[str, ...] = (),
-    beside: _Beside | None = None,
+    session: Session, ask: PullQueue, consumer: ConsumerId, budget: _Budget, *, wanted: _Wanted
 ) -> PulledQueue:
-    """What is there of the next `wanted` messages, without those that carry none of the tags."""
+    """What is there of the wanted messages, without those that carry none of the tags."""
     durable = board.known(ask.queue)
-    origins: Sequence[str | None] = ()
     try:
-        if snapshot.current().holds_failures(ask.queue):
-            position, rows, origins = tables.select_owned_copies(
-                session,
-                reader=ReaderKey(consumer.group_id, ask.queue, consumer.instance),
-                first=ask.offset,
-                end=ask.offset + wanted,
-                most_bytes=_OVERSHOOT * budget.size,
-            )
-        else:
-            positions, rows = tables.select_owned(
-                session,
-                reader=ReaderKey(consumer.group_id, ask.queue, consumer.instance),
-                first=ask.offset,
-                end=ask.offset + wanted,
-                most_bytes=_OVERSHOOT * budget.size,
-                tags=tags,
-                beside=beside.queues if beside else (),
-            )
-            position = positions.pop(ask.queue, None)
-            if beside:
-                beside.positions.update(positions)
+        position, rows, origins = _select(session, ask, consumer, wanted)
     except faults.Final as fault:  # this queue's table is missing or was altered; the others go on
         suspects.report(ask.queue, offset=ask.offset, why=fault.detail)
         return PulledQueue(ask.queue, "suspect", [], ask.offset)
@@ -375,7 +375,7 @@ def _rows(
         return _explained(session, ask, position.head)
     rows = rows[:count]
     count, ripe_in_ms = ripe(session, group_id=consumer.group_id, queue=ask.queue, rows=rows)
-    if tags:
+    if wanted.tags:
         taken, passed = budget.choose(ask.queue, rows[:count])
     else:
         taken = budget.take(ask.queue, rows[:count])

@@ -2,7 +2,8 @@
 
 Whoever meets a contradiction only marks it (suspects.py), because pulls and sends never wait for metadata. A
 loop of each process makes alarms of its marks, and takes back those whose cause is gone; a loop of one broker
-ends the alarms, also those of processes that are no more. Both look at the node, in the same way as a pull.
+ends the alarms, also those of processes that are no more. Both look at the node, in the same way as a pull,
+and at what else a send needs.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def problem(*, queue: int, offset: int | None) -> str | None:
         return None
     try:
         with node.reading() as session:
+            tables.find_batch(session, batch_id=bytes(16))  # which sends need, and nothing below reads
             return _head_too_low(session, queue) or _hole(session, queue, offset)
     except faults.Final as fault:
         return fault.detail

@@ -44,7 +44,15 @@ class Write(ABC, Generic[Place]):
         """Where the messages are stored; elsewhere if an earlier request stored them there.
 
         Raises what stopped it, and OutcomeUnknown if a try ended unseen and no later one could clear it up.
+        A queue whose table is missing or was altered is marked.
         """
+        try:
+            return self._tried(queue)
+        except faults.Altered as fault:
+            suspects.report(queue, offset=None, why=fault.detail)
+            raise
+
+    def _tried(self, queue: int) -> Place:
         doubt: OutcomeUnknown | None = None
         error: CatmqError
         for repeat in range(REPEATS + 1):

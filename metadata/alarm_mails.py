@@ -1,8 +1,9 @@
-"""The mails that alarms ask for: rows that wait until they are sent, so that none is lost or sent twice.
+"""The mails that alarms ask for: rows that wait until they are sent, so that none is lost.
 
 `write` finds the alarms that began or ended since mails were last written for them, and makes a row for each
 address that is to know. What began and ended before anybody was told is not told. Whoever sends them takes
-them with `waiting` and says how it went.
+them with `waiting` and says how it went. Between the two the mail server takes the mail: who does not live to
+say so, or does not hear the server's answer, leaves a row that is sent again. Two mails are better than none.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from datetime import datetime
 
 from django.db.models import F, Max, Q
 
+from metadata import trims
 from metadata.clock import before, database_now, ms
 from metadata.config import config
 from metadata.models import Alarm, AlarmMail, ConsumerGroup, Topic
@@ -28,9 +30,10 @@ MOST = 5_000  # alarms, or rows, in one pass
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """An alarm in a mail; `ended_at_ms` is None in one that says that it began."""
+    """An alarm in a mail, whose row is `id`; `ended_at_ms` is None in one that says that it began."""
 
     id: int
+    made_at_ms: int
     kind: str
     name: str
     detail: str
@@ -110,7 +113,8 @@ def _told(row: AlarmMail) -> Told:
     alarm = row.alarm
     ended = alarm.ended_at if row.what == "ended" else None
     since_ms = ms(alarm.since_at or alarm.first_at)
-    return Told(row.pk, alarm.kind, alarm.name, alarm.detail, since_ms, ms(ended) if ended else None)
+    until_ms = ms(ended) if ended else None
+    return Told(row.pk, ms(row.made_at), alarm.kind, alarm.name, alarm.detail, since_ms, until_ms)
 
 
 def sent(ids: Collection[int]) -> None:
@@ -152,7 +156,8 @@ def post() -> Post:
         return Post(rows.count(), error or "", ms(last) if last else None)
 
 
-def trim() -> int:
-    """Forgets the mails that were sent long ago; how many."""
+def trim(*, limit: int = trims.MOST_TRIMMED) -> int:
+    """Forgets up to `limit` mails that were sent long ago; how many."""
     with reachable():
-        return AlarmMail.objects.filter(made_at__lt=before(database_now(), seconds=KEPT_S)).delete()[0]
+        old = AlarmMail.objects.filter(made_at__lt=before(database_now(), seconds=KEPT_S))
+        return trims.delete(old.order_by("pk"), limit=limit)

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from django.db.models import F, Q
 
-from metadata import access, audit
+from metadata import access, audit, trims
 from metadata.actors import Actor
 from metadata.clock import before, database_now
 from metadata.errors import Conflict, NotFound
@@ -166,8 +166,12 @@ def lasting(*, kind: str, calm_s: float) -> list[tuple[str, int | None]]:
         )
 
 
-def trim(*, days: int = KEPT_DAYS) -> int:
-    """Deletes the alarms that nobody raised for so long, unless they last; how many."""
+def trim(*, days: int = KEPT_DAYS, limit: int = trims.MOST_TRIMMED) -> int:
+    """Deletes up to `limit` alarms that nobody raised for so long, unless they last; how many.
+
+    Their mails go with them: `alarm_mails.trim` comes first, so that few are left.
+    """
     with reachable():
         old = Alarm.objects.filter(last_at__lt=before(database_now(), seconds=days * 86_400))
-        return old.exclude(ended_at__isnull=True, kind__in=("node_low", "node_full", "suspect")).delete()[0]
+        over = old.exclude(ended_at__isnull=True, kind__in=("node_low", "node_full", "suspect"))
+        return trims.delete(over.order_by("pk"), limit=limit)

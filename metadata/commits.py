@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from metadata import access
+from metadata import access, trims
 from metadata.actors import Actor
 from metadata.clock import before, database_now
 from metadata.models import CommitLook, ConsumerGroupTopic
@@ -17,7 +17,6 @@ from metadata.rules.commits import Look, Step, steps
 from metadata.transactions import reachable, transactional
 
 KEPT_DAYS = 7
-MOST_TRIMMED = 20_000  # rows in one pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +72,8 @@ def history(*, topic: str, group: str, days: int, actor: Actor) -> dict[int, lis
     return {queue: steps(mine) for queue, mine in looks.items()}
 
 
-def trim(*, days: int = KEPT_DAYS, limit: int = MOST_TRIMMED) -> int:
+def trim(*, days: int = KEPT_DAYS, limit: int = trims.MOST_TRIMMED) -> int:
     """Deletes what is older than `days`; how many rows. One bounded pass."""
     with reachable():
         old = CommitLook.objects.filter(at__lt=before(database_now(), seconds=days * 86_400)).order_by("at")
-        ids = list(old.values_list("pk", flat=True)[:limit])
-        return sum(
-            CommitLook.objects.filter(pk__in=ids[first : first + 500]).delete()[0]
-            for first in range(0, len(ids), 500)
-        )
+        return trims.delete(old, limit=limit)

@@ -15,6 +15,7 @@ from typing import Any
 
 from django.db.models import F, Max, Min, QuerySet, Sum
 
+from metadata import trims
 from metadata.clock import before, database_now, ms
 from metadata.models import ConsumerGroupTopic, Sample
 from metadata.tally import SLOT_S, Count, Key, Tally
@@ -28,7 +29,6 @@ LIVE_S = 900  # a series that is no longer is told in steps of SLOT_S
 KEPT_S = {60: 2 * 86_400, 900: 30 * 86_400, 86_400: 730 * 86_400}  # step → how long its rows are kept
 FINER = {900: 60, 86_400: 900}  # step → the step it is made of
 MOST_STEPS = 200  # rolled up in one pass
-MOST_TRIMMED = 20_000  # rows in one pass
 MOST_POINTS = 2_000  # of one answer
 WHOSE = ("at", "topic_ref", "group_ref")
 
@@ -347,14 +347,12 @@ def _sum_up(at: datetime, step_s: int) -> None:
     Sample.objects.bulk_create(made, batch_size=500)
 
 
-def trim(*, limit: int = MOST_TRIMMED) -> int:
+def trim(*, limit: int = trims.MOST_TRIMMED) -> int:
     """Deletes rows of each step that are older than it is kept; how many. One bounded pass."""
     with reachable():
         now = database_now()
         count = 0
         for step_s, kept_s in KEPT_S.items():
             old = Sample.objects.filter(step_s=step_s, at__lt=before(now, seconds=kept_s)).order_by("at")
-            ids = list(old.values_list("pk", flat=True)[: limit - count])
-            for first in range(0, len(ids), 500):
-                count += Sample.objects.filter(pk__in=ids[first : first + 500]).delete()[0]
+            count += trims.delete(old, limit=limit - count)
     return count

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from metadata import access
+from metadata import access, trims
 from metadata.actors import Actor
 from metadata.clock import before, database_now, ms
 from metadata.models import DbNode, NodeSize
@@ -16,7 +16,6 @@ from metadata.transactions import reachable, transactional
 
 KEPT_DAYS = 90
 GROWTH_DAYS = 7  # growth is told over so long
-MOST_TRIMMED = 20_000  # rows in one pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +74,4 @@ def trim() -> int:
     """Deletes sizes older than they are kept; how many. One bounded pass."""
     with reachable():
         old = NodeSize.objects.filter(at__lt=before(database_now(), seconds=KEPT_DAYS * 86_400))
-        ids = list(old.order_by("at").values_list("pk", flat=True)[:MOST_TRIMMED])
-        return sum(
-            NodeSize.objects.filter(pk__in=ids[first : first + 500]).delete()[0]
-            for first in range(0, len(ids), 500)
-        )
+        return trims.delete(old.order_by("at"))

@@ -23,6 +23,7 @@ from metadata import access, audit
 from metadata.actors import Actor
 from metadata.errors import Code, Conflict, Invalid, NotFound
 from metadata.models import ConsumerGroup, Topic, UserRights
+from metadata.rules.names import check_confirmed
 from metadata.transactions import reachable, transactional
 
 USER_NAME = re.compile(r"[A-Za-z0-9@][A-Za-z0-9@.+_-]{0,149}")
@@ -147,9 +148,7 @@ def update(
     row.is_staff = row.is_superuser = administrator
     row.is_active = active
     row.save()
-    was_one = before["administrator"] and before["active"]
-    if was_one and not _users().filter(is_superuser=True, is_active=True).exists():
-        raise Conflict(f"{name} is the last administrator.", code=Code.IN_USE)
+    _require_administrator(before, name)
     UserRights.objects.update_or_create(name=name, defaults={"rights": values})
     after = {"administrator": administrator, "active": active, "rights": values}
     if password:
@@ -159,13 +158,47 @@ def update(
     return _view(row, values)
 
 
+@transactional
+def delete(*, name: str, confirm: str | None, actor: Actor, dry_run: bool = False) -> None:
+    """Forgets an account and its rights; whoever is logged in with it is so no more. Needs `admin`.
+
+    The names of owners stay as they are: see `owned`. `dry_run` changes nothing. Raises NotFound,
+    Invalid(not_confirmed), and Conflict(in_use) for the last administrator.
+    """
+    access.require(actor, "admin", "*", what="user")
+    row = _account(name)
+    check_confirmed(name, confirm)
+    rights = UserRights.objects.filter(name=name)
+    known = rights.values_list("rights", flat=True).first() or {}
+    before = {"administrator": _is_admin(row), "active": row.is_active, "email": row.email, "rights": known}
+    row.delete()
+    rights.delete()
+    _require_administrator(before, name)
+    audit.record(actor=actor, verb="delete", kind="user", name=name, before=before, after=None)
+    transaction.set_rollback(dry_run)
+
+
+def owned(*, name: str, actor: Actor) -> list[str]:
+    """The topics and groups with `name` among their owners, also without an account. Needs `admin`."""
+    access.require(actor, "admin", "*", what="user")
+    owns = actor_of(name=name, administrator=False, address="").owns
+    return sorted({one for names in owns.values() for one in names})
+
+
+def _require_administrator(before: Mapping[str, Any], name: str) -> None:
+    """Raises Conflict if who was changed was the last administrator who may log in."""
+    was_one = before["administrator"] and before["active"]
+    if was_one and not _users().filter(is_superuser=True, is_active=True).exists():
+        raise Conflict(f"{name} is the last administrator.", code=Code.IN_USE)
+
+
 def _users() -> Any:
     return get_user_model().objects
 
 
 def _account(name: str) -> Any:
     row = _users().filter(username=name).first()
-    if row is None:
+    if row is None or row.get_username() != name:  # MariaDB finds other spellings, too
         raise NotFound(f"User {name} does not exist.")
     return row
 

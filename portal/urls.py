@@ -131,6 +131,7 @@ urlpatterns = [
     page("users", users.users_list, "users"),
     page("create/user", users.CreateUser.as_view(), "user-create"),
     page("users/<str:name>", users.ChangeUser.as_view(), "user"),
+    page("users/<str:name>/delete", users.DeleteUser.as_view(), "user-delete"),
     page("settings", installation.settings, "settings"),
     page("consistency", consistency.findings, "consistency"),
     page("consistency/<str:key>", consistency.Repair.as_view(), "repair"),

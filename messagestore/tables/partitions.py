@@ -13,21 +13,21 @@ from messagestore.tables.shapes import LongTransaction, Partition
 def list_partitions(session: Session, *, queue: int) -> list[Partition]:
     """A queue's partitions in rising order; none where its table has none: SQLite, or an earlier version.
 
-    Raises `faults.Final` for a table that is missing, or that somebody has partitioned in another way.
+    Raises `faults.Altered` for a table that is missing, or that somebody has partitioned in another way.
     """
     if session.engine == "sqlite":
         return []
     table = message_table(queue)
     rows = rows_of(session, "select_partitions", table_name=table)
     if not rows:
-        raise faults.Final(f"Table {table} is missing.")
+        raise faults.Altered(f"Table {table} is missing.")
     found: list[Partition] = []
     for name, method, bound, size in rows:
         if name is None:
             return []
         if method != "RANGE" or not str(bound).isdigit():
             what = f"partition {name} is {method} {bound}, not a range of offsets"
-            raise faults.Final(f"Table {table} was altered: {what}.")
+            raise faults.Altered(f"Table {table} was altered: {what}.")
         found.append(Partition(name, found[-1].end if found else 0, int(bound), int(size)))
     return found
 

@@ -14,7 +14,7 @@ else:
     _ModelAdmin = admin.ModelAdmin  # Django's own class takes no type arguments
 
 # Columns that no page shows: what is encrypted, hashed or opens a door.
-SECRET = frozenset({"password_encrypted", "reader_password_encrypted", "digest", "consumer_id"})
+SECRET = frozenset({"password", "password_encrypted", "reader_password_encrypted", "digest", "consumer_id"})
 
 
 class ReadOnlyAdmin(_ModelAdmin):

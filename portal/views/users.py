@@ -20,6 +20,7 @@ from portal.editing import Edit, EditFields
 from portal.pages import Link, to
 from portal.tables import Cell, Column, Empty, Text, code, listed, text, wanted, when
 from portal.views.keys import MEANING, RightsFields, in_words, rights_of
+from portal.views.topic_actions import Confirm
 
 
 def users_list(request: HttpRequest) -> HttpResponse:
@@ -30,7 +31,7 @@ def users_list(request: HttpRequest) -> HttpResponse:
     )
     columns = (
         Column(_("User")), Column(_("Role")), Column(_("State")), Column(_("Rights")), Column(_("E-mail")),
-        Column(_("Last login (UTC)")),
+        Column(_("Last login (UTC)")), Column(_("Delete")),
     )  # fmt: skip
     table = listed(
         request,
@@ -57,6 +58,7 @@ def _row(one: UserView) -> Sequence[Cell]:
         text(_("everything") if one.administrator else in_words(one.rights) or None),
         text(one.email or None),
         when(one.last_login_ms),
+        text(_("delete"), to("user-delete", one.name)),
     )
 
 
@@ -169,4 +171,35 @@ class ChangeUser(Edit, UserAction):
         return users.update(
             name=self.word("name"), administrator=then["administrator"], active=then["active"],
             rights=rights_of(then), password=fields["password"], actor=self.actor, dry_run=dry_run,
+        )  # fmt: skip
+
+
+class DeleteUser(UserAction):
+    """Deletes an account."""
+
+    form_class = Confirm
+    danger = True
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Delete user %s") % self.word("name")
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What is forgotten, and what is not."""
+        self._delete(fields, dry_run=True)
+        effects = [_("The account with its rights is forgotten, and its sessions end.")]
+        owns = users.owned(name=self.word("name"), actor=self.actor)
+        if owns:
+            what = _("Stays an owner of %s: whoever gets an account of this name manages them.")
+            effects.append(what % ", ".join(owns))
+        return Preview(effects=effects)
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Deletes it."""
+        self._delete(fields)
+        return _("User %s was deleted.") % self.word("name")
+
+    def _delete(self, fields: dict[str, Any], *, dry_run: bool = False) -> None:
+        users.delete(
+            name=self.word("name"), confirm=fields["confirm"], actor=self.actor, dry_run=dry_run
         )  # fmt: skip

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
+from catmq_site import jobs
 from messagestore import connections, disks, watch
 from messagestore.disks import Space
 from messagestore.sessions import Session
-from metadata import alarms, dead_tallies, groups, snapshot
+from metadata import alarm_mails, alarms, dead_tallies, groups, snapshot, trims
 from metadata.actors import Actor
 from metadata.clock import database_now
 from metadata.errors import Conflict, Forbidden, NodeUnavailable, NotFound
-from metadata.models import Alarm, AuditLog, ConsumerGroupTopic, DeadTally, JobRun, NodeSize, Queue
+from metadata.models import Alarm, AlarmMail, AuditLog, ConsumerGroupTopic, DeadTally, JobRun, NodeSize, Queue
 from metadata.snapshot import NodeInfo
 from tests.support import failing
 from tests.support.environment import ENGINE
@@ -278,3 +282,50 @@ def test_alarms_at_what_is_gone_end_and_what_happened_once_is_over_after_a_week(
     Alarm.objects.filter(name="a/b").update(last_at=database_now() - timedelta(days=8))
     look()
     assert lasting() == [] and Alarm.objects.get(name="a/b").count == 3
+
+
+def test_old_alarms_and_their_mails_go_in_small_steps_until_none_is_left(
+    metadata_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = database_now() - timedelta(days=91)
+    kept = [("node_low", None), ("suspect", None), ("lag", database_now())]
+    Alarm.objects.bulk_create(
+        [Alarm(kind="lag", name=f"g{n}/t", first_at=old, last_at=old, ended_at=old) for n in range(11)]
+        + [Alarm(kind=kind, name="k", first_at=old, last_at=at or old) for kind, at in kept]
+    )
+    AlarmMail.objects.bulk_create(
+        AlarmMail(alarm=alarm, spell=spell, what="began", address="a@x.org", made_at=old)
+        for alarm in Alarm.objects.order_by("pk")
+        for spell in (1, 2)
+    )
+    monkeypatch.setattr(trims, "AT_ONCE", 3)
+    with CaptureQueriesContext(connection) as seen:
+        assert (alarm_mails.trim(limit=5), alarms.trim(limit=4)) == (5, 4)
+        for trimmed in (alarm_mails, alarms):
+            monkeypatch.setattr(trimmed, "trim", partial(trimmed.trim, limit=6))
+        assert jobs.trim_alarms() == 20 + 7  # three mails went with the four alarms
+    deleted = [one["sql"].split("IN (")[-1].count(",") + 1 for one in seen if one["sql"].startswith("DELETE")]
+    assert max(deleted) == 3, "rows that one statement names"
+    assert sorted(Alarm.objects.values_list("kind", flat=True)) == ["lag", "node_low", "suspect"]
+
+
+def test_an_alarm_that_is_raised_while_old_ones_go_stays(
+    metadata_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = database_now() - timedelta(days=91)
+    for name in "abcd":
+        alarms.raise_alarm(kind="lag", name=name, detail="far behind")
+    alarms.end(kind="lag", names="abcd")
+    Alarm.objects.update(last_at=old)
+    monkeypatch.setattr(trims, "AT_ONCE", 2)
+    raised: list[str] = []
+
+    def raises(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+        if sql.startswith("DELETE") and not raised:
+            raised.append("d")
+            alarms.raise_alarm(kind="lag", name="d", detail="again")
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(raises):
+        assert alarms.trim() == 3
+    assert lasting() == ["d"]

@@ -173,7 +173,7 @@ def test_a_table_without_partitions_is_written_and_never_extended(queue: int) ->
 )
 def test_a_table_that_was_altered_is_named(queue: int, statement: str, named: str) -> None:
     plant(queue, statement)
-    with pytest.raises(faults.Final, match=named):
+    with pytest.raises(faults.Altered, match=named):
         partitions.extend(queue)
     assert partitions.Ahead().run_once() == 1  # said in the log; the loop goes on
 

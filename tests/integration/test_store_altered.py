@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from uuid import uuid4
 
 import pytest
@@ -16,19 +17,21 @@ from messagestore import (
     pull,
     search,
     subscriptions,
+    suspect_alarms,
     suspects,
     tables,
     topics,
 )
 from messagestore.messages import NewMessage, Wanted
 from messagestore.positions import Claim, CommitOffset
-from messagestore.publish import publish
+from messagestore.publish import Receipt, publish
 from messagestore.pull import PulledQueue, PullQueue
 from messagestore.search import Times
 from metadata import consumer_ids, consumers, groups, snapshot
 from metadata.actors import command
 from metadata.consumer_ids import ConsumerId
 from metadata.errors import CatmqError, Code, StoreCorrupt
+from metadata.models import Alarm
 from tests.support.tampering import plant
 
 ACTOR = command("test")
@@ -89,6 +92,31 @@ def test_a_send_is_refused_by_name_and_no_head_moves(queues: tuple[int, int]) ->
     assert not isinstance(send(well), CatmqError)
 
 
+def test_a_send_marks_it_and_the_alarm_names_queue_and_table(queues: tuple[int, int]) -> None:
+    ill, _ = queues
+    for queue in queues:
+        with suppress(StoreCorrupt):
+            send(queue)
+    assert suspects.current() == [ill], "which /readyz and the metrics show"
+    assert suspect_alarms.tell() == 1
+    alarm = Alarm.objects.get()
+    assert (alarm.kind, alarm.name, alarm.ended_at) == ("suspect", f"orders/{ill}", None)
+    assert f"message_{ill}" in alarm.detail or "body" in alarm.detail, "the table, or its column"
+    assert "The table is missing or was altered" in alarm.detail
+
+
+def test_what_a_part_of_a_send_met_is_marked_though_the_rest_was_stored(queues: tuple[int, int]) -> None:
+    ill, well = queues
+    fates = publish(
+        topic="orders",
+        messages=[NewMessage(body=b"m", queue=queue) for queue in (ill, well)],
+        batch_id=None,
+        actor=ACTOR,
+    )
+    assert isinstance(fates[0], StoreCorrupt) and fates[1] == Receipt(well, 1)
+    assert suspects.current() == [ill]
+
+
 def test_a_pull_delivers_nothing_of_it_and_marks_it(queues: tuple[int, int]) -> None:
     ill, well = queues
     answers = pulled(queues)
@@ -139,6 +167,7 @@ def test_a_table_of_the_node_that_is_gone_is_named_and_moves_nothing(
     for name in broken:
         with pytest.raises(StoreCorrupt, match=f"{table}.*missing or was altered"):
             ways[name]()
+    assert suspects.current() == ([queue] if "send" in broken else [])
     asked = [PullQueue(queue, claim.epoch, 0)]
     (answer,) = pull.pull(consumer=consumer, queues=asked, max_messages=10, max_bytes=1 << 20)
     assert answer.state == state

@@ -117,6 +117,7 @@ def test_a_head_below_a_stored_message_is_an_alarm_until_it_is_raised(
         ),
         ("ALTER TABLE message_{q} RENAME TO moved", "ALTER TABLE moved RENAME TO message_{q}"),
         ("ALTER TABLE reader RENAME TO moved", "ALTER TABLE moved RENAME TO reader"),
+        ("ALTER TABLE sent_batch RENAME TO moved", "ALTER TABLE moved RENAME TO sent_batch"),
     ],
 )  # fmt: skip
 def test_a_table_that_is_missing_or_was_altered_is_an_alarm_until_it_is_back(

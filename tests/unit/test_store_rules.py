@@ -127,8 +127,10 @@ def test_too_many_headers_are_refused() -> None:
         (1205, faults.RolledBack),
         (2013, faults.Ambiguous),
         (1180, faults.Ambiguous),
-        (1146, faults.Final),
-        (1406, faults.Final),
+        (1146, faults.Altered),
+        (1406, faults.Altered),
+        (1142, faults.Final),
+        (1153, faults.Final),
         (9999, faults.Final),
     ],
 )
@@ -137,5 +139,5 @@ def test_an_error_number_decides_what_may_be_done(number: int, kind: type[Except
 
 
 def test_faults_that_nobody_handles_still_tell_the_truth() -> None:
-    assert issubclass(faults.Ambiguous, OutcomeUnknown) and issubclass(faults.Final, StoreCorrupt)
+    assert issubclass(faults.Ambiguous, OutcomeUnknown) and issubclass(faults.Altered, StoreCorrupt)
     assert faults.of_mysql(1114, "full", "n").code == "node_full"

@@ -9,7 +9,7 @@ from django.apps import apps
 from django.contrib import admin
 from django.contrib.auth import get_user_model
 from django.test import Client, RequestFactory
-from django.urls import reverse
+from django.urls import NoReverseMatch, reverse
 from django.utils import translation
 
 from messagestore import subscriptions, topics
@@ -96,6 +96,19 @@ def test_no_secret_reaches_the_browser(browser: Client) -> None:
 def test_schedules_can_be_seen_but_not_made(browser: Client) -> None:
     assert browser.get(reverse("admin:django_q_schedule_changelist")).status_code == 200
     assert browser.get(reverse("admin:django_q_schedule_add")).status_code == 403
+
+
+def test_accounts_can_be_seen_but_are_changed_only_where_the_audit_log_hears_of_it(browser: Client) -> None:
+    ada = get_user_model().objects.get()
+    page = reverse("admin:auth_user_change", args=[ada.pk])
+    shown = browser.get(page)
+    assert shown.status_code == 200 and "ada" in shown.content.decode()
+    assert ada.password not in shown.content.decode() and "pbkdf2" not in shown.content.decode()
+    for url in (page, reverse("admin:auth_user_delete", args=[ada.pk]), reverse("admin:auth_user_add")):
+        assert browser.post(url, {"post": "yes", "username": "eve"}).status_code == 403, url
+    with pytest.raises(NoReverseMatch):
+        reverse("admin:auth_user_password_change", args=[ada.pk])
+    assert get_user_model().objects.get() == ada
 
 
 def test_a_rebalance_shows_its_moves_and_the_longest_pause(browser: Client) -> None:

@@ -1,4 +1,7 @@
-"""Mails of alarms by a real SMTP server: one when it begins, one when it ends, never a storm, never twice."""
+"""Mails of alarms by a real SMTP server: one when it begins, one when it ends, never a storm.
+
+Never twice either, unless nobody noted that it went; then the second has the Message-ID of the first.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,8 @@ class Box:
 
     def __init__(self) -> None:
         self.mails: list[tuple[str, str, str]] = []
+        self.ids: list[str] = []  # the Message-ID of each
+        self.hangs_up = False  # when it has a mail, before it says so
         self.refuses: dict[str, str] = {}
 
     async def handle_RCPT(self, *given: Any) -> str:
@@ -46,6 +51,9 @@ class Box:
         mail = message_from_bytes(envelope.content)
         text = mail.get_payload(decode=True).decode()
         self.mails += [(to, str(mail["Subject"]), text) for to in envelope.rcpt_tos]
+        self.ids.append(str(mail["Message-ID"]))
+        if self.hangs_up:
+            server.transport.abort()
         return "250 OK"
 
     def subjects(self) -> list[tuple[str, str]]:
@@ -94,6 +102,15 @@ def later(seconds: float = 301) -> None:
 
 def lag(name: str = "billing/orders") -> None:
     alarms.raise_alarm(kind="lag", name=name, detail="7 unread messages")
+
+
+def failing_with(error: BaseException) -> Callable[..., None]:
+    """Something that cannot be done."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
 
 
 def test_owners_and_the_installation_hear_when_an_alarm_begins_and_when_it_ends(
@@ -178,6 +195,38 @@ def test_an_address_that_is_refused_does_not_keep_others_from_their_mail(
     alarms.end(kind="lag", names=["billing/orders"])
     later()
     assert alarm_mails.tell() == 2  # the refused one heard of nothing
+
+
+def test_a_mail_whose_sender_dies_before_it_notes_so_comes_again_with_the_same_id(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lag()
+    with monkeypatch.context() as dying, pytest.raises(KeyboardInterrupt):
+        dying.setattr(rows, "sent", failing_with(KeyboardInterrupt()))
+        alarm_mails.tell()
+    assert alarm_mails.tell() == 1
+    first, second = box.mails
+    assert first == second
+    assert box.ids[0] == box.ids[1] and box.ids[0].endswith(f"@{config.mail_from.partition('@')[2]}>")
+    assert alarm_mails.tell() == 0
+    alarms.end(kind="lag", names=["billing/orders"])
+    later()
+    assert alarm_mails.tell() == 1
+    assert box.ids[2] != box.ids[0], "another row"
+
+
+def test_a_list_that_the_server_took_without_saying_so_comes_again_with_the_same_id(box: Box) -> None:
+    for number in range(7):
+        lag(f"g{number}/orders")
+    box.hangs_up = True
+    assert alarm_mails.tell() == 0
+    box.hangs_up = False
+    assert alarm_mails.tell() == 1
+    assert box.mails[0] == box.mails[1] and len(box.mails) == 2
+    assert len(set(box.ids)) == 1
+    AlarmMail.objects.update(sent_at=None, made_at=database_now() + timedelta(seconds=1))
+    alarm_mails.tell()
+    assert len(set(box.ids)) == 2, "rows of the same numbers in another database"
 
 
 def test_two_jobs_at_once_send_one_mail(box: Box, in_threads: Callable[..., list[Any]]) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
-from messagestore import connections, tables, watch
+from messagestore import connections, suspect_alarms, tables, watch
 from metadata import alarms, groups, snapshot
-from metadata.errors import Invalid
+from metadata.errors import Invalid, StoreCorrupt
 from metadata.models import Alarm, AuditLog, ConsumerGroupTopic
 from tests.support import failing
 from tests.support.failing import ME, fail
 from tests.support.forms import browser, confirm, filled, text
+from tests.support.tampering import plant
 
 
 @pytest.fixture
@@ -81,6 +82,25 @@ def test_an_alarm_is_a_line_with_a_link_and_quiet_once_somebody_looks_after_it(
     alarms.end(kind="lag", names=["billing/orders"])
     assert "No alarm lasts" in text(ada.get("/alarms"))
     assert "billing/orders" in text(ada.get("/alarms?show=over"))
+
+
+def test_a_queue_whose_table_is_gone_is_said_once_somebody_sends_to_it(queue: int, ada: Client) -> None:
+    plant(queue, "ALTER TABLE message_{q} RENAME TO moved")
+    with pytest.raises(StoreCorrupt):
+        failing.send(b"a")
+    suspect_alarms.tell()
+    page = text(ada.get("/"))
+    assert f'href="/topics/orders">Alarm: queue contradicts itself, orders/{queue}: ' in page
+    assert f"message_{queue}" in page and "missing or was altered" in page
+    url = f"/alarms/suspect/orders/{queue}"
+    assert "The alarm is acknowledged." in text(confirm(ada, url, ada.get(url)))
+    assert "Everything is in order" in text(ada.get("/")) and "missing or was altered" in text(
+        ada.get("/alarms")
+    )
+    plant(queue, "ALTER TABLE moved RENAME TO message_{q}")
+    connections.forget_all()
+    assert suspect_alarms.review(calm_s=0) == 1
+    assert "No alarm lasts" in text(ada.get("/alarms"))
 
 
 def test_a_stopped_group_with_unread_messages_is_said_and_no_more_than_once(queue: int, ada: Client) -> None:

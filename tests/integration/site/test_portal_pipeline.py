@@ -10,7 +10,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from catmq_site import pipeline as carrying
 from messagestore import retention, topics
@@ -181,6 +183,26 @@ def test_a_purge_ends_between_two_steps_when_it_is_asked_to(
     with pytest.raises(job_runs.Cancelled):
         carrying.carry_out(run)
     assert JobRun.objects.get(pk=run).state == "cancelled"
+
+
+def test_a_purge_of_many_steps_writes_only_its_last_lines_and_only_now_and_then(
+    topic: str, started: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = asked(pipeline.PURGE, topic=topic)
+
+    def purge(**words: object) -> list[object]:
+        for step in range(1, 1001):
+            words["progress"](retention.Progress("partitions", step, 1000))  # type: ignore[operator]
+        raise Conflict("it ended early")
+
+    monkeypatch.setattr(retention, "purge", purge)
+    with CaptureQueriesContext(connection) as seen, pytest.raises(Conflict):
+        carrying.carry_out(run)
+    row = JobRun.objects.get(pk=run)
+    lines = row.log.splitlines()
+    assert (row.done, lines[0], lines[-1]) == (1000, "partitions 701 of 1,000", "partitions 1,000 of 1,000")
+    written = [one for one in seen if "log" in one["sql"] and "partitions" in one["sql"]]
+    assert 1 <= len(written) < 20, "a run that takes a minute writes it a dozen times"
 
 
 def test_a_report_by_spark_is_asked_for_and_found_from_its_run(

@@ -27,8 +27,9 @@ ADMIN = (
     "nodes", "node", "node-register", "node-test", "node-settings", "node-delete", "broker-state",
     "node-account", "node-reader", "node-promote", "node-adopt",
     "broker-forget", "job-run", "keys", "key-create", "key-limits", "key-delete", "users", "user-create",
-    "user", "settings", "checks", "consistency", "repair", "run-cancel", "reports", "report-make", "report",
-    "report-csv", "report-parquet", "pipeline", "archive-start", "purge-start", "replay-start", "run",
+    "user", "user-delete", "settings", "checks", "consistency", "repair", "run-cancel", "reports",
+    "report-make", "report", "report-csv", "report-parquet", "pipeline", "archive-start", "purge-start",
+    "replay-start", "run",
 )  # fmt: skip
 NAMES = {
     "gro": "billing",

@@ -134,6 +134,7 @@ def deeds(world: dict[str, object], database: dict[str, Any]) -> dict[str, tuple
         "key-delete": ("/keys/till/delete", {"confirm": "till"}),
         "user-create": ("/create/user", {"name": "uma", "password": "enough characters"}),
         "user": ("/users/uma", {"browse": "orders"}),
+        "user-delete": ("/users/uma/delete", {"confirm": "uma"}),
         "topic-delete": ("/topics/other/delete", {"confirm": "other"}),
         "group-delete": ("/groups/readers/delete", {"confirm": "readers"}),
     }
