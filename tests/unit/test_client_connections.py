@@ -157,6 +157,21 @@ def test_a_tunnel_is_kept_and_made_anew_after_its_end(tls: Tls, connect: Connect
         assert hosts(proxy.requests[1]) == ["broker.example"]
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_an_answer_that_is_lost_behind_a_proxy_leaves_the_outcome_unknown(
+    tls: Tls, connect: Connect, scheme: str
+) -> None:
+    with verbatim(tls=tls.context, tunnels=True) as proxy:
+        transport = connect(f"{scheme}://broker.example", proxies={scheme: proxy.url}, verify=tls.certificate)
+        for answer in (None, bytearray(OK[:30])):
+            proxy.answer = lambda request, answer=answer: answer
+            with pytest.raises(AnswerLost) as caught:
+                transport.request("POST", "/x", body={})
+            assert caught.value.outcome_unknown
+        proxy.answer = lambda request: OK
+        assert transport.request("POST", "/x", body={}) == {"ok": 1}
+
+
 def test_bytes_behind_an_answer_are_not_the_next_answer(server: Verbatim, connect: Connect) -> None:
     surplus = OK.replace(b'{"ok":1}', b'{"ok":2}')
     server.answer = lambda request: OK + surplus
