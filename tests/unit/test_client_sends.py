@@ -40,7 +40,8 @@ def sent(answer: Mapping[str, Any], count: int) -> list[Outcome]:
     messages = [{"body_bytes": b"%d" % index} for index in range(count)]
     transport = Canned({LINE: answer})
     outcomes = send(transport, topic="t", messages=messages, batch_id="b", timeout_s=1.0)
-    assert transport.requests == [(LINE, {"messages": messages, "batch_id": "b"}, None)]
+    body = {"messages": messages, "batch_id": "b", "receipts": "runs"}
+    assert transport.requests == [(LINE, body, None)]
     return outcomes
 
 
