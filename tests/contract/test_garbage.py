@@ -16,10 +16,18 @@ ROUNDS = 10
 LIMIT_S = 10.0
 
 
-def left(*kinds: type) -> int:
-    """How many objects of these kinds there are, when those have gone whose thread has just ended."""
+KINDS = (WSGIRequest, Batch, SendFuture)
+
+
+def living() -> set[int]:
+    """The objects of these kinds that there are."""
+    return {id(one) for one in gc.get_objects() if isinstance(one, KINDS)}
+
+
+def left(before: set[int]) -> int:
+    """How many were made since, when those have gone whose thread has just ended."""
     end = time.monotonic() + LIMIT_S
-    while (count := sum(isinstance(one, kinds) for one in gc.get_objects())) and time.monotonic() < end:
+    while (count := len(living() - before)) and time.monotonic() < end:
         time.sleep(0.05)
     return count
 
@@ -29,6 +37,7 @@ def test_requests_and_what_they_carry_go_when_they_are_answered(broker: Broker, 
     producer = Producer(broker.url, api_key=broker.api_key)
     gc.collect()
     gc.disable()
+    before = living()  # of other tests, whose idle threads have not ended
     try:
         for place in range(ROUNDS):
             producer.send_batch("single", [NewMessage(b"x", queue=queue)])
@@ -38,7 +47,7 @@ def test_requests_and_what_they_carry_go_when_they_are_answered(broker: Broker, 
             member.commit(member.position(queue, 2 * place + 2))
         member.heartbeat()
         broker.ok("GET", "/topics/single")
-        assert left(WSGIRequest, Batch, SendFuture) == 0
+        assert left(before) == 0
     finally:
         gc.enable()
         producer.close()

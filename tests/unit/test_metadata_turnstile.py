@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from metadata.turnstile import Turnstile
 from tests.support.waiting import until
 
@@ -97,4 +99,91 @@ def test_a_thread_that_never_entered_steps_aside_freely() -> None:
     turnstile = Turnstile(places=1, stall_s=NEVER_S)
     with turnstile.aside():
         pass
+    assert turnstile._inside == 0
+
+
+class Broken(Exception):
+    """What a request raises."""
+
+
+def test_who_fails_inside_leaves_its_place() -> None:
+    turnstile = Turnstile(places=1, stall_s=NEVER_S)
+    for _ in range(3):
+        with pytest.raises(Broken), turnstile.passage():
+            assert turnstile._inside == 1
+            raise Broken
+        assert turnstile._inside == 0
+
+
+def test_who_fails_aside_comes_back_in_and_leaves_once() -> None:
+    turnstile = Turnstile(places=1, stall_s=NEVER_S)
+    with turnstile.passage():
+        with pytest.raises(Broken), turnstile.aside():
+            assert turnstile._inside == 0
+            raise Broken
+        assert turnstile._inside == 1
+    assert turnstile._inside == 0
+
+    with pytest.raises(Broken), turnstile.passage(), turnstile.aside():
+        raise Broken
+    assert turnstile._inside == 0
+
+
+def test_who_fails_aside_waits_for_its_turn_before_the_failure_goes_on(
+    in_threads: Callable[..., list[Any]],
+) -> None:
+    turnstile = Turnstile(places=1, stall_s=NEVER_S)
+    stepped_aside, other_is_in = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def failing() -> None:
+        with turnstile.passage():
+            try:
+                with turnstile.aside():
+                    stepped_aside.set()
+                    assert other_is_in.wait(LIMIT_S)
+                    raise Broken
+            except Broken:
+                order.append("failed")
+
+    def other() -> None:
+        assert stepped_aside.wait(LIMIT_S)
+        with turnstile.passage():
+            other_is_in.set()
+            assert until(lambda: len(turnstile._first) == 1)
+            order.append("other")
+
+    in_threads([failing, other])
+
+    assert order == ["other", "failed"]
+    assert turnstile._inside == 0
+
+
+def test_stepping_aside_twice_gives_one_place_and_takes_one_back() -> None:
+    turnstile = Turnstile(places=2, stall_s=NEVER_S)
+    with turnstile.passage():
+        with turnstile.aside():
+            with turnstile.aside():
+                assert turnstile._inside == 0
+            assert turnstile._inside == 0  # the outer one still waits
+            with pytest.raises(Broken), turnstile.aside():
+                raise Broken
+            assert turnstile._inside == 0
+        assert turnstile._inside == 1
+        with turnstile.aside():
+            assert turnstile._inside == 0
+        assert turnstile._inside == 1
+    assert turnstile._inside == 0
+
+
+def test_a_turn_is_ended_once_and_only_by_the_thread_that_has_it(
+    in_threads: Callable[..., list[Any]],
+) -> None:
+    turnstile = Turnstile(places=2, stall_s=NEVER_S)
+    assert not turnstile.leave()
+    turnstile.enter(first=False)
+    assert in_threads([turnstile.leave]) == [False]
+    assert turnstile._inside == 1
+    assert turnstile.leave()
+    assert not turnstile.leave()
     assert turnstile._inside == 0

@@ -7,6 +7,7 @@ arrives together with them.
 
 from __future__ import annotations
 
+import gzip
 import zlib
 from http.client import BadStatusLine, HTTPException, IncompleteRead, RemoteDisconnected
 from socket import socket
@@ -14,7 +15,6 @@ from typing import Any
 
 PIECE_BYTES = 64 << 10
 MOST_HEAD_BYTES = 64 << 10
-GZIP_WBITS = 31  # zlib's number for "a gzip header and nothing else"
 _BODILESS = (204, 304)
 
 
@@ -59,10 +59,10 @@ def read(sock: socket, *, method: str) -> Answer:
         data = source.exactly(_number(headers["content-length"], 10))
     else:
         data, keeps = source.rest(), False
-    if headers.get("content-encoding", "").lower() in ("gzip", "x-gzip"):
+    if data and headers.get("content-encoding", "").lower() in ("gzip", "x-gzip"):
         data = _unpacked(data)
     # What nobody asked for is not the answer to the next request either.
-    return Answer(status, headers, data, stays_open=keeps and not source.held)
+    return Answer(status, headers, data, stays_open=keeps and not source.has_more())
 
 
 class _Source:
@@ -71,6 +71,11 @@ class _Source:
     def __init__(self, sock: socket) -> None:
         self._sock = sock
         self.held = b""  # received, and not taken
+        self._has_begun = False
+
+    def has_more(self) -> bool:
+        """Whether more has been received; what TLS holds ready, the pool of connections would not see."""
+        return bool(self.held) or getattr(self._sock, "pending", int)() > 0
 
     def until(self, end: bytes, *, most: int) -> bytes:
         """What comes before `end`, which is taken, too."""
@@ -80,9 +85,11 @@ class _Source:
                 raise BadStatusLine(f"more than {most} bytes without an end")
             piece = self._sock.recv(PIECE_BYTES)
             if not piece:
-                raise IncompleteRead(self.held) if self.held else RemoteDisconnected("no answer came")
+                has_begun = self._has_begun or self.held
+                raise IncompleteRead(self.held) if has_begun else RemoteDisconnected("no answer came")
             self.held += piece
             at = self.held.find(end)
+        self._has_begun = True
         found, self.held = self.held[:at], self.held[at + len(end) :]
         return found
 
@@ -91,7 +98,10 @@ class _Source:
         if len(self.held) >= count:
             found, self.held = self.held[:count], self.held[count:]
             return found
-        data = bytearray(count)
+        try:
+            data = bytearray(count)
+        except (MemoryError, OverflowError) as error:
+            raise HTTPException("an answer too large for this machine's memory") from error
         data[: len(self.held)] = self.held
         missing = memoryview(data)[len(self.held) :]
         self.held = b""
@@ -115,17 +125,20 @@ def _read_head(source: _Source) -> tuple[int, Headers, bool]:
     """(status, headers, whether the connection is kept)."""
     first, *lines = source.until(b"\r\n\r\n", most=MOST_HEAD_BYTES).decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
-    status = rest[:3]
-    if not version.startswith("HTTP/1.") or not status.isdigit() or len(status) != 3:
+    status = rest.partition(" ")[0]
+    is_number = status.isdecimal() and len(status) == 3 and status >= "100"
+    if not version.startswith("HTTP/1.") or not is_number:
         raise BadStatusLine(first[:100])
     headers = Headers()
     for line in lines:
         name, colon, value = line.partition(":")
         if not colon:
             raise HTTPException(f"no header: {line[:100]!r}")
-        headers[name.strip().lower()] = value.strip()
+        name, value = name.strip().lower(), value.strip()
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
     wish = headers.get("connection", "").lower()
-    return int(status), headers, wish == "keep-alive" or (version == "HTTP/1.1" and wish != "close")
+    keeps = "close" not in wish and (version == "HTTP/1.1" or "keep-alive" in wish)
+    return int(status), headers, keeps
 
 
 def _read_chunks(source: _Source) -> bytes:
@@ -134,7 +147,8 @@ def _read_chunks(source: _Source) -> bytes:
         source.until(b"\r\n", most=MOST_HEAD_BYTES).partition(b";")[0].decode("latin-1"), 16
     ):
         pieces.append(source.exactly(size))
-        source.until(b"\r\n", most=0)
+        if source.exactly(2) != b"\r\n":
+            raise HTTPException("a chunk is longer than it says")
     while source.until(b"\r\n", most=MOST_HEAD_BYTES):
         continue  # a trailer: nothing in it that we use
     return b"".join(pieces)
@@ -152,6 +166,6 @@ def _number(text: str, base: int) -> int:
 
 def _unpacked(data: bytes | bytearray) -> bytes:
     try:
-        return zlib.decompress(data, GZIP_WBITS)
-    except zlib.error as error:
+        return gzip.decompress(data)
+    except (zlib.error, OSError, EOFError) as error:
         raise HTTPException(f"no gzip: {error}") from error

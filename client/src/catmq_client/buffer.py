@@ -131,6 +131,12 @@ class SendBuffer:
                 self._work.wait(min(ready_at, give_up_at) - now)
                 self.idle -= 1
 
+    def hand_over(self, lane: Lane) -> None:
+        """Makes an idle sender look again if the lane is free and not ready: it may sleep for longer."""
+        with self.lock:
+            if lane.current is None:
+                self._work.notify()
+
     def finished(self, lane: Lane, batch: Batch) -> None:
         """Ends a batch: its lane is free for the next one."""
         with self.lock:
@@ -342,7 +348,8 @@ class SendBuffer:
         return lane, batch
 
     def _is_full(self, size: int, *, count: int = 1) -> bool:
-        over = self._bytes + size > self._options.buffer_bytes and self._messages > 0
+        # A message alone goes, however large it is.
+        over = self._bytes + size > self._options.buffer_bytes and self._messages + count > 1
         return over or self._messages + count > self._options.buffer_messages
 
     def _wait_for_room(self, size: int, block_s: float) -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
+_WITH_BODY = ("POST", "PUT", "PATCH")
+
 
 class _Whole(_Base):
     """Speaks HTTP in place of http.client, which still opens and closes the connection."""
@@ -41,14 +43,17 @@ class _Whole(_Base):
         """
         lines = [f"{method} {url} HTTP/1.1", f"Host: {self._host_of(url)}"]
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+        if body is None and method in _WITH_BODY:
+            lines.append("Content-Length: 0")  # some proxies refuse it without
         head = "\r\n".join(lines)
         if head.count("\n") != len(lines) - 1 or head.count("\r") != len(lines) - 1:
             raise ValueError("A header, or the path, has a line break in it.")
+        whole = head.encode("latin-1") + b"\r\n\r\n" + (body or b"")
         self._asked = method
         if self.sock is None:
             self.connect()
         self.sock.settimeout(self.timeout)
-        self.sock.sendall(head.encode("latin-1") + b"\r\n\r\n" + (body or b""))
+        self.sock.sendall(whole)
 
     def getresponse(self) -> answers.Answer:  # type: ignore[override]
         """The answer. Raises HTTPException and OSError."""

@@ -84,6 +84,7 @@ class _Sending:
         while not future.done():
             taken = self.buffer.take(only=lane)
             if taken is None:
+                self.buffer.hand_over(lane)
                 break
             ended = self.delivery.step(*taken)
             if ended is not None:

@@ -204,7 +204,7 @@ class HttpTransport:
         }
         key = api_key if api_key is not None else os.environ.get("CATMQ_API_KEY")
         if key:
-            self._headers["Authorization"] = f"Bearer {key}"
+            self._headers["Authorization"] = f"Bearer {_checked_key(key)}"
         self._verify = verify
         self._proxies = dict(proxies or {})
         self._max_connections = max_connections
@@ -354,6 +354,12 @@ def _checked_urls(urls: str | Sequence[str]) -> tuple[str, ...]:
         if not sound:
             raise OptionError(f"{url!r} is no broker URL: write 'http://host:port'")
     return stripped
+
+
+def _checked_key(key: str) -> str:
+    if not (key.isascii() and key.isprintable()):
+        raise OptionError("the API key has a line break, or another character that no header can carry")
+    return key
 
 
 def _network_error(error: HTTPError | requests.exceptions.RequestException, url: str) -> CatmqError:

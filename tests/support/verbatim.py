@@ -1,0 +1,100 @@
+"""A server that answers bytes as they are: right ones, and those that no HTTP library would write."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+LIMIT_S = 10.0
+
+
+class Verbatim:
+    """Answers each request with `answer(request)`, and closes the connection for None; behind what is a
+    bytearray, too.
+
+    `tunnels`: CONNECT is answered, and what follows is TLS of this server. `tls`: all is.
+    """
+
+    def __init__(self, *, tls: ssl.SSLContext | None = None, tunnels: bool = False) -> None:
+        self.requests: list[bytes] = []
+        self.connections = 0
+        self.answer: Callable[[bytes], bytes | bytearray | None] = lambda request: (
+            b"HTTP/1.1 204 No Content\r\n\r\n"
+        )
+        self._tls, self._tunnels = tls, tunnels
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.url = f"http{'s' if tls and not tunnels else ''}://127.0.0.1:{self.port}"
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def close(self) -> None:
+        """Listens no more, and breaks its connections."""
+        for one in (self._listener, *self._open):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    def _listen(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                connection.settimeout(LIMIT_S)
+                self.connections += 1
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        self._open.append(connection)
+        with suppress(OSError):
+            if self._tls is not None and not self._tunnels:
+                connection = self._secured(connection, self._tls)
+            while request := _request(connection):
+                self.requests.append(request)
+                if self._tls is not None and request.startswith(b"CONNECT "):
+                    connection.sendall(b"HTTP/1.1 200 Connected\r\n\r\n")
+                    connection = self._secured(connection, self._tls)
+                    continue
+                answer = self.answer(request)
+                if answer is None:
+                    break
+                connection.sendall(answer)
+                if isinstance(answer, bytearray):
+                    break
+        with suppress(OSError):
+            connection.close()
+
+    def _secured(self, connection: socket.socket, tls: ssl.SSLContext) -> socket.socket:
+        secured = tls.wrap_socket(connection, server_side=True)
+        self._open.append(secured)
+        return secured
+
+
+@contextmanager
+def verbatim(*, tls: ssl.SSLContext | None = None, tunnels: bool = False) -> Iterator[Verbatim]:
+    """A server for the length of a block."""
+    server = Verbatim(tls=tls, tunnels=tunnels)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def _request(source: socket.socket) -> bytes:
+    """One whole request; empty when the peer closed."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        piece = source.recv(65_536)
+        if not piece:
+            return b""
+        data += piece
+    head, _, body = data.partition(b"\r\n\r\n")
+    lengths = [line[15:] for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
+    while len(body) < int(lengths[0] if lengths else 0):
+        piece = source.recv(65_536)
+        if not piece:
+            return b""
+        body += piece
+    return head + b"\r\n\r\n" + body

@@ -1,0 +1,397 @@
+"""What a broker says of a send, in both forms, and batches that name their queue: one request, no thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from catmq_client import NewMessage, Producer, Receipt
+from catmq_client.buffer import SendBuffer
+from catmq_client.errors import (
+    AnswerLost,
+    BufferFull,
+    Closed,
+    MessageRefused,
+    OptionError,
+    SendOutcomeUnknown,
+)
+from catmq_client.options import ProducerOptions
+from catmq_client.receipts import OVERHEAD_BYTES, Outcome, SendFuture
+from catmq_client.routing import Layout, Routes
+from catmq_client.sends import send
+from catmq_client.testing import FakeBroker
+from tests.support.canned import Canned
+
+LINE = "POST topics/t/messages"
+PUBLISH = r"POST .*/messages"
+LIMIT_S = 10.0
+REFUSAL = {"error": {"code": "node_unavailable", "detail": "away", "retriable": True}}
+FINAL = {"error": {"code": "queue_not_writable", "detail": "closed"}}
+LATER = {"message_id": "d-1", "due_at_ms": 5}
+
+
+def sent(answer: Mapping[str, Any], count: int) -> list[Outcome]:
+    """The outcomes of a send of so many messages."""
+    messages = [{"body_bytes": b"%d" % index} for index in range(count)]
+    transport = Canned({LINE: answer})
+    outcomes = send(transport, topic="t", messages=messages, batch_id="b", timeout_s=1.0)
+    body = {"messages": messages, "batch_id": "b", "receipts": "runs"}
+    assert transport.requests == [(LINE, body, None)]
+    return outcomes
+
+
+def flat(outcome: Outcome) -> tuple[Any, ...]:
+    """An outcome as something that can be compared."""
+    if isinstance(outcome, Receipt):
+        return tuple(outcome)
+    assert type(outcome) is MessageRefused
+    return outcome.code, outcome.detail, outcome.retriable
+
+
+FORMS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
+    "side by side": (
+        [{"count": 3, "queue": 7, "offset": 5}],
+        [{"queue": 7, "offset": offset, "message_id": f"7-{offset}"} for offset in (5, 6, 7)],
+    ),
+    "from zero": (
+        [{"count": 1, "queue": 7, "offset": 0}],
+        [{"queue": 7, "offset": 0, "message_id": "7-0"}],
+    ),
+    "two queues, in turns": (
+        [
+            {"count": 1, "queue": queue, "offset": offset}
+            for queue, offset in ((1, 4), (2, 9), (1, 5), (2, 10))
+        ],
+        [
+            {"queue": queue, "offset": offset, "message_id": f"{queue}-{offset}"}
+            for queue, offset in ((1, 4), (2, 9), (1, 5), (2, 10))
+        ],
+    ),
+    "delayed, and between": (
+        [{"count": 1, "result": LATER}, {"count": 1, "queue": 1, "offset": 2}, {"count": 1, "result": LATER}],
+        [LATER, {"queue": 1, "offset": 2, "message_id": "1-2"}, LATER],
+    ),
+    "refused in part": (
+        [
+            {"count": 2, "result": REFUSAL},
+            {"count": 1, "queue": 1, "offset": 2},
+            {"count": 1, "result": FINAL},
+        ],
+        [REFUSAL, REFUSAL, {"queue": 1, "offset": 2, "message_id": "1-2"}, FINAL],
+    ),
+    "nothing": ([], []),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_runs_say_the_same_as_results(name: str) -> None:
+    runs, results = FORMS[name]
+    told = [*map(flat, sent({"runs": runs}, len(results)))]
+    assert told == [*map(flat, sent({"results": results}, len(results)))]
+    assert len(told) == len(results)
+
+
+def test_a_receipt_and_a_refusal_carry_what_was_told() -> None:
+    outcomes = sent({"runs": [{"count": 2, "queue": 3, "offset": 8}, {"count": 2, "result": REFUSAL}]}, 4)
+    assert outcomes[:2] == [Receipt("t", 3, 8, "3-8"), Receipt("t", 3, 9, "3-9")]
+    assert [flat(outcome) for outcome in outcomes[2:]] == [("node_unavailable", "away", True)] * 2
+    assert outcomes[2] is not outcomes[3]  # each may be raised by itself
+    assert sent({"results": [LATER]}, 1) == [Receipt("t", None, None, "d-1", 5)]
+    (final,) = sent({"results": [FINAL]}, 1)
+    assert flat(final) == ("queue_not_writable", "closed", False)
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "too few runs": {"runs": [{"count": 1, "queue": 1, "offset": 0}]},
+    "too many runs": {"runs": [{"count": 3, "queue": 1, "offset": 0}]},
+    "no runs": {"runs": []},
+    "too few results": {"results": [LATER]},
+    "too many results": {"results": [LATER] * 3},
+    "neither": {"other": 1},
+    "nothing": {},
+    "a run of nothing": {"runs": [{"count": 2}]},
+    "no count": {"runs": [{"queue": 1, "offset": 0}]},
+    "no list": {"runs": 2},
+    "no id": {"results": [{"queue": 1, "offset": 0}] * 2},
+}
+
+
+class Telling:
+    """A FakeBroker that stores a batch and tells something else of it."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self.broker = broker
+        self.answer: dict[str, Any] | None = None
+
+    def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+        """See Transport."""
+        answer = self.broker.request(method, path, **more)
+        return answer if method != "POST" or self.answer is None else self.answer
+
+
+@pytest.fixture
+def broker() -> FakeBroker:
+    made = FakeBroker()
+    made.create_topic("t", queues=4)
+    return made
+
+
+@pytest.fixture
+def make(broker: FakeBroker) -> Iterator[Callable[..., Producer]]:
+    made: list[Producer] = []
+
+    def producer(transport: Any = None, **options: Any) -> Producer:
+        options = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 20, **options}
+        made.append(Producer(transport=transport or broker, **options))
+        return made[-1]
+
+    yield producer
+    broker.heal()
+    for one in made:
+        one.close(LIMIT_S)
+
+
+Make = Callable[..., Producer]
+TWO = [NewMessage(b"1", queue=1), NewMessage(b"2", queue=1)]
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_answer_that_does_not_tell_of_all_leaves_the_outcome_unknown_and_the_lane_free(
+    broker: FakeBroker, make: Make, name: str
+) -> None:
+    transport = Telling(broker)
+    producer = make(transport)
+    transport.answer = WRONG[name]
+    assert [type(one) for one in producer.send_batch("t", TWO)] == [SendOutcomeUnknown] * 2
+    transport.answer = None
+    assert [one.offset for one in producer.send_batch("t", TWO) if isinstance(one, Receipt)] == [2, 3]
+
+
+def test_a_batch_whose_answer_has_runs_gets_its_receipts(broker: FakeBroker, make: Make) -> None:
+    transport = Telling(broker)
+    transport.answer = {"runs": [{"count": 1, "queue": 1, "offset": 0}, {"count": 1, "result": FINAL}]}
+    stored, refused = make(transport).send_batch("t", TWO)
+    assert stored == Receipt("t", 1, 0, "1-0")
+    assert flat(refused) == flat(MessageRefused("closed", code="queue_not_writable", retriable=False))
+
+
+def test_a_run_that_may_be_repeated_goes_again_under_the_same_id(broker: FakeBroker, make: Make) -> None:
+    transport = Telling(broker)
+    transport.answer = {"runs": [{"count": 2, "result": REFUSAL}]}
+    producer = make(transport)
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(producer.send_batch, "t", TWO)
+        assert broker.wait_until(lambda: len(broker.seen(PUBLISH)) > 2)
+        transport.answer = None
+        assert sending.result(LIMIT_S) == [Receipt("t", 1, 0, "1-0"), Receipt("t", 1, 1, "1-1")]
+    assert len({seen.body["batch_id"] for seen in broker.seen(PUBLISH)}) == 1
+
+
+def requests(broker: FakeBroker) -> list[tuple[set[int], int]]:
+    """Which queues each send named, and how many messages it had."""
+    asked = [seen.body["messages"] for seen in broker.seen(PUBLISH)]
+    return [({message["queue"] for message in messages}, len(messages)) for messages in asked]
+
+
+def senders() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "catmq-sender"}
+
+
+def batch(count: int, *, queue: int | None = 1, size: int = 1) -> list[NewMessage]:
+    return [NewMessage(b"%0*d" % (size, index), queue=queue) for index in range(count)]
+
+
+def told_in_order(outcomes: list[Any]) -> list[int]:
+    return [outcome.offset for outcome in outcomes if isinstance(outcome, Receipt)]
+
+
+def test_a_batch_to_one_queue_is_one_request_of_the_callers_thread(broker: FakeBroker, make: Make) -> None:
+    before = senders()
+    producer = make(linger_ms=60_000)
+    for first in (0, 20, 40):
+        assert told_in_order(producer.send_batch("t", batch(20))) == [*range(first, first + 20)]
+    assert requests(broker) == [({1}, 20)] * 3
+    assert senders() <= before  # those of other tests end meanwhile
+
+
+def test_a_batch_to_one_queue_wakes_nobody(broker: FakeBroker, make: Make) -> None:
+    producer = make(linger_ms=1)
+    assert producer.send_async("t", b"x", queue=2).result(LIMIT_S).queue == 2  # leaves a sender that is idle
+    assert producer._state is not None
+    buffer = producer._state.buffer
+    assert broker.wait_until(lambda: buffer.idle == 1)
+    woken: list[str] = []
+    work = buffer._work
+    notify, notify_all = work.notify, work.notify_all
+    work.notify = lambda n=1: (woken.append("one"), notify(n))  # type: ignore[assignment,misc]
+    work.notify_all = lambda: (woken.append("all"), notify_all())  # type: ignore[assignment,misc]
+    for _ in range(3):
+        producer.send_batch("t", batch(20))
+    assert woken == []
+    producer.send_batch("t", [*batch(2), *batch(2, queue=2)])
+    assert woken
+
+
+class Meeting:
+    """A FakeBroker that answers sends only when so many are under way at once."""
+
+    def __init__(self, broker: FakeBroker, parties: int) -> None:
+        self.broker = broker
+        self.together = threading.Barrier(parties)
+
+    def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+        """See Transport."""
+        if method == "POST":
+            self.together.wait(LIMIT_S)
+        return self.broker.request(method, path, **more)
+
+
+def test_a_batch_to_several_queues_goes_to_all_of_them_at_once(broker: FakeBroker, make: Make) -> None:
+    producer = make(Meeting(broker, 4), linger_ms=60_000)
+    mixed = [NewMessage(b"%d" % index, queue=1 + index % 4) for index in range(40)]
+    for first in (0, 10):
+        outcomes = producer.send_batch("t", mixed)
+        assert [(one.queue, one.offset) for one in outcomes if isinstance(one, Receipt)] == [
+            (1 + index % 4, first + index // 4) for index in range(40)
+        ]
+    assert sorted(map(str, requests(broker))) == sorted(str(({queue}, 10)) for queue in (1, 2, 3, 4) * 2)
+
+
+def test_a_batch_goes_behind_what_lingers_for_its_queue(broker: FakeBroker, make: Make) -> None:
+    producer = make(linger_ms=60_000)
+    producer.send_batch("t", batch(1))
+    earlier = producer.send_async("t", b"earlier", queue=1)
+    assert told_in_order(producer.send_batch("t", batch(3))) == [2, 3, 4]
+    assert earlier.result(LIMIT_S).offset == 1
+
+
+def test_threads_that_send_batches_to_one_queue_all_get_their_receipts(
+    broker: FakeBroker, make: Make
+) -> None:
+    producer = make(linger_ms=60_000)
+    with ThreadPoolExecutor(8) as pool:
+        sending = [pool.submit(producer.send_batch, "t", batch(5)) for _ in range(80)]
+        offsets = [offset for one in sending for offset in told_in_order(one.result(LIMIT_S))]
+    assert sorted(offsets) == [*range(400)]
+
+
+def test_a_lane_that_waits_is_not_forgotten_by_a_sender_that_is_idle(broker: FakeBroker, make: Make) -> None:
+    producer = make(linger_ms=1)
+    producer.send_async("t", b"x", queue=1).result(LIMIT_S)
+    assert producer._state is not None
+    buffer = producer._state.buffer
+    assert broker.wait_until(lambda: buffer.idle == 1)
+    for lane in buffer._lanes.values():
+        lane.not_before = time.monotonic() + 0.2  # as one whose messages went elsewhere after a failed try
+    with ThreadPoolExecutor(1) as pool:
+        assert told_in_order(pool.submit(producer.send_batch, "t", batch(2)).result(LIMIT_S)) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"batch_messages": 4}, [4, 4, 2]),
+        ({"batch_bytes": 4 * (OVERHEAD_BYTES + 100)}, [4, 4, 2]),
+        ({"buffer_messages": 4}, None),
+        ({"buffer_bytes": 4 * (OVERHEAD_BYTES + 100)}, None),
+    ],
+)
+def test_a_batch_holds_the_limits_of_its_producer(
+    broker: FakeBroker, make: Make, options: dict[str, int], expected: list[int] | None
+) -> None:
+    producer = make(**options, linger_ms=60_000, max_block_ms=5_000)
+    producer.send("t", b"x", queue=1)  # the lane is known
+    assert told_in_order(producer.send_batch("t", batch(10, size=100))) == [*range(1, 11)]
+    sizes = [count for _, count in requests(broker)[1:]]
+    assert sum(sizes) == 10
+    assert max(sizes) <= 4
+    assert sizes == (expected or sizes)
+
+
+def known_lane(**options: int) -> tuple[SendBuffer, Routes]:
+    """A buffer with a lane for queue 1, and the routes of its topic."""
+    layout = Layout("t", slots=(1,) * 1024, nodes={1: "a"}, writable=(1,))
+    buffer, routes = SendBuffer(ProducerOptions(**options)), Routes(layout)
+    _, lane = buffer.append(routes, {"body_bytes": b"", "queue": 1}, urgent=True)
+    taken = buffer.take(only=lane)
+    assert taken is not None
+    buffer.finished(*taken)
+    return buffer, routes
+
+
+def raw(count: int, size: int = 1, queue: int = 1) -> list[dict[str, Any]]:
+    return [{"body_bytes": b"x" * size, "queue": queue} for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("options", "fitting"),
+    [({"buffer_messages": 4}, 4), ({"buffer_bytes": 4 * (OVERHEAD_BYTES + 1)}, 4)],
+)
+def test_a_batch_that_does_not_fit_the_buffer_is_taken_in_only_as_far_as_it_does(
+    options: dict[str, int], fitting: int
+) -> None:
+    buffer, routes = known_lane(**options)
+    taken, lanes, _ = buffer.append_all(routes, raw(fitting), block_s=0.0)
+    assert [type(one) for one in taken] == [SendFuture] * fitting
+    assert len(lanes) == 1
+    more, _, last = buffer.append_all(routes, raw(2), block_s=0.0)
+    assert [type(one) for one in more] == [BufferFull] * 2
+    assert last is None
+
+    buffer, routes = known_lane(**options)
+    taken, _, _ = buffer.append_all(routes, raw(fitting + 2), block_s=0.0)
+    assert [type(one) for one in taken] == [SendFuture] * fitting + [BufferFull] * 2
+    assert buffer._messages == fitting
+
+
+def test_what_a_batch_took_of_the_buffer_is_given_back() -> None:
+    buffer, routes = known_lane()
+    _, _, last = buffer.append_all(routes, raw(5), block_s=0.0)
+    assert (buffer._messages, buffer._bytes) == (5, 5 * (OVERHEAD_BYTES + 1))
+    assert last is not None
+    taken = buffer.take(only=last[1])
+    assert taken is not None and len(taken[1].messages) == 5
+    buffer.finished(*taken)
+    assert (buffer._messages, buffer._bytes) == (0, 0)
+
+
+def test_a_closed_buffer_takes_no_batch() -> None:
+    buffer, routes = known_lane()
+    buffer.close()
+    taken, _, last = buffer.append_all(routes, raw(2), block_s=0.0)
+    assert [type(one) for one in taken] == [Closed] * 2
+    assert last is None
+
+
+def test_a_batch_for_a_queue_that_is_none_of_the_topic_is_refused(broker: FakeBroker, make: Make) -> None:
+    producer = make()
+    outcomes = producer.send_batch("t", batch(2, queue=99))
+    assert [type(one) for one in outcomes] == [OptionError] * 2
+    assert "queue 99 is not one of t's queues" in str(outcomes[0])
+
+    buffer, routes = known_lane()
+    buffer.relayout(routes, Layout("t", slots=(2,) * 1024, nodes={2: "a"}, writable=(2,)))
+    taken, _, _ = buffer.append_all(routes, raw(2), block_s=0.0)  # its lane is still there
+    assert [type(one) for one in taken] == [OptionError] * 2
+    assert broker.seen(PUBLISH) == []
+
+
+def test_a_closed_producer_sends_no_batch(broker: FakeBroker, make: Make) -> None:
+    producer = make()
+    producer.send_batch("t", batch(2))
+    producer.close()
+    with pytest.raises(Closed):
+        producer.send_batch("t", batch(2))
+
+
+def test_a_batch_whose_answer_was_lost_is_stored_once(broker: FakeBroker, make: Make) -> None:
+    producer = make()
+    producer.send_batch("t", batch(2))
+    broker.fail(PUBLISH, AnswerLost("cut"), after=True, times=2)
+    assert told_in_order(producer.send_batch("t", batch(3))) == [2, 3, 4]
+    assert len(broker.messages("t")) == 5
