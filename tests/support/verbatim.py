@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -15,8 +16,11 @@ class Verbatim:
     """Answers each request with `answer(request)`, and closes the connection for None; behind what is a
     bytearray, too.
 
-    `tunnels`: CONNECT is answered, and what follows is TLS of this server. `tls`: all is.
+    `tunnels`: CONNECT is answered, and what follows is TLS of this server. `tls`: all is. `pause_s`: before
+    each 64 KB of a body, of which no more is on its way.
     """
+
+    pause_s = 0.0
 
     def __init__(self, *, tls: ssl.SSLContext | None = None, tunnels: bool = False) -> None:
         self.requests: list[bytes] = []
@@ -26,6 +30,7 @@ class Verbatim:
         )
         self._tls, self._tunnels = tls, tunnels
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         self.port = self._listener.getsockname()[1]
         self.url = f"http{'s' if tls and not tunnels else ''}://127.0.0.1:{self.port}"
         self._open: list[socket.socket] = []
@@ -51,7 +56,7 @@ class Verbatim:
         with suppress(OSError):
             if self._tls is not None and not self._tunnels:
                 connection = self._secured(connection, self._tls)
-            while request := _request(connection):
+            while request := _request(connection, self.pause_s):
                 self.requests.append(request)
                 if self._tls is not None and request.startswith(b"CONNECT "):
                     connection.sendall(b"HTTP/1.1 200 Connected\r\n\r\n")
@@ -82,7 +87,7 @@ def verbatim(*, tls: ssl.SSLContext | None = None, tunnels: bool = False) -> Ite
         server.close()
 
 
-def _request(source: socket.socket) -> bytes:
+def _request(source: socket.socket, pause_s: float) -> bytes:
     """One whole request; empty when the peer closed."""
     data = b""
     while b"\r\n\r\n" not in data:
@@ -93,6 +98,7 @@ def _request(source: socket.socket) -> bytes:
     head, _, body = data.partition(b"\r\n\r\n")
     lengths = [line[15:] for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
     while len(body) < int(lengths[0] if lengths else 0):
+        time.sleep(pause_s)
         piece = source.recv(65_536)
         if not piece:
             return b""

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from urllib3 import HTTPConnectionPool
 
-from catmq_client import wire
+from catmq_client import transport, wire
 from catmq_client.connections import _Plain, _Tls, send_whole
 from catmq_client.errors import AnswerLost, CatmqError, OptionError
 from catmq_client.transport import HttpTransport
@@ -268,3 +268,13 @@ def test_a_path_with_a_line_break_is_no_second_line(server: Verbatim, connect: C
     assert (connection.sock, server.connections) == (None, 0)
     connect(server.url).request("GET", path)  # it is quoted there
     assert len(head(server.requests[0])) == 5 and hosts(server.requests[0]) == [f"127.0.0.1:{server.port}"]
+
+
+def test_a_large_body_may_take_longer_than_a_connection(
+    server: Verbatim, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "CONNECT_TIMEOUT_S", 0.4)
+    server.pause_s = 0.01
+    body = {"messages": [{"body_bytes": b"x" * (8 << 20)}]}
+    assert connect(server.url).request("POST", "/a", body=body) == {"ok": 1}
+    assert len(server.requests[0]) > 8 << 20

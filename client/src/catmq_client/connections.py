@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
+# What must go out within the time limit of a connection: `sendall` counts the time of all it is given, and a
+# batch of some megabytes may take longer than the other side takes to be known as dead.
+SLICE_BYTES = 256 << 10
 _WITH_BODY = ("POST", "PUT", "PATCH")
 
 
@@ -53,7 +56,8 @@ class _Whole(_Base):
         if self.sock is None:
             self.connect()
         self.sock.settimeout(self.timeout)
-        self.sock.sendall(whole)
+        for first in range(0, len(whole), SLICE_BYTES):
+            self.sock.sendall(whole[first : first + SLICE_BYTES])
 
     def getresponse(self) -> answers.Answer:  # type: ignore[override]
         """The answer. Raises HTTPException and OSError."""
