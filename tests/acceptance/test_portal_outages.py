@@ -91,7 +91,8 @@ def test_every_page_says_which_node_is_away_and_shows_the_rest(on_pair: Stage, p
         for way in ("killed", "frozen"):
             with gone(server, way):
                 for path in need_it:
-                    assert node in ada.quick(path)[1] or path.endswith(WITHOUT), path
+                    status, page = ada.quick(path)
+                    assert node in page or path.endswith(WITHOUT), (path, status, page.partition("<main")[2])
                 until(lambda: "does not answer" in ada.quick("/")[1], limit_s=BACK_S)
                 assert node in ada.quick("/")[1]
                 for path in WHOLE:
