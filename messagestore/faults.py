@@ -24,7 +24,9 @@ REFUSED = 1048  # a NULL for @b: the UPDATE of the head matched no row
 DUPLICATE = 1062
 NO_PARTITION = 1526
 FULL = frozenset({1114, 1021})
-UNFIT = frozenset({1366, 1406})  # a value does not fit its column: the table was altered
+UNFIT = frozenset(
+    {1366, 1406}
+)  # a value does not fit its column: the table was altered, or a limit is above it
 ROLLED_BACK = (
     frozenset({1213, 1020, 1205, 1290, 1836, REFUSED, DUPLICATE, NO_PARTITION}) | FULL | UNFIT
 )  # deadlock, record changed, lock wait, read-only server
@@ -99,7 +101,7 @@ def of_mysql(number: int, text: str, node: str) -> RolledBack | Ambiguous | Fina
         fault = Ambiguous(detail)
         fault.lost = number in LOST
         return fault
-    kind = Altered if number in _MISFIT | UNFIT else Final
+    kind = Altered if number in _MISFIT else Final
     return kind(f"{detail}. {REMEDIES[number]}" if number in REMEDIES else detail)
 
 

@@ -35,7 +35,7 @@ LONG_S = 3  # a transaction that has been open for so long may stay open
 PAUSE_S = 0.3  # before the second try, doubled for the third
 RETRY_S = 30.0  # after a failure, for one queue
 APART_S = 0.5  # between two tables: whoever sends feels each change
-PASS_S = 4.0  # of such pauses in one pass
+PASS_S = 4.0  # of such pauses for the tables of a node in one pass
 MOST_EACH = 200  # queues looked at in one pass
 DAY_MS = 86_400_000
 LEAST_SPAN_S = 3600.0  # a rate is not measured over less
@@ -127,15 +127,15 @@ def _wanted(session: Session, queue: int, head: int, known: Sequence[Partition])
     per_s, now_per_s = _rates(session, queue, newest=last)
     ends: list[int] = []
     for number in range(missing):
-        last = rules.size(
+        size = rules.size(
             per_s=per_s,
             retention_s=topic.retention_days * 86_400,
-            last=last,
+            last=last,  # of those that were there: a burst lets them grow once, not with each
             count=len(known) + number,
             fitting=_fitting(known, head, topic.retention_bytes, len(topic.queues)),
             now_per_s=now_per_s,
         )
-        ends.append((ends[-1] if ends else known[-1].end) + last)
+        ends.append((ends[-1] if ends else known[-1].end) + size)
     return ends
 
 

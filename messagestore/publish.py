@@ -51,6 +51,7 @@ class Receipt(NamedTuple):
         return message_id(self.queue, self.offset)
 
 
+MOST_PRODUCER_CHARS = 100  # as the column has; names of people may be longer
 Fate = Receipt | DelayedReceipt | CatmqError
 
 
@@ -144,7 +145,7 @@ class _Batch:
     ) -> None:
         self.topic = topic
         self.messages = messages
-        self.producer = producer
+        self.producer = producer[:MOST_PRODUCER_CHARS]
         self.deadline = time.monotonic() + DEADLINE_S
         # An id made here was never sent before, so no earlier try of it can have been stored.
         self.fresh = batch_id is None

@@ -57,7 +57,8 @@ def problem(*, queue: int, offset: int | None) -> str | None:
         return None
     try:
         with node.reading() as session:
-            tables.find_batch(session, batch_id=bytes(16))  # which sends need, and nothing below reads
+            tables.find_batch(session, batch_id=bytes(16))  # this and the next are what sends need, too
+            tables.list_partitions(session, queue=queue)
             return _head_too_low(session, queue) or _hole(session, queue, offset)
     except faults.Final as fault:
         return fault.detail

@@ -1,7 +1,7 @@
 """Reads snapshot content from the database: everything, or what the change log names.
 
 Every function reads through the alias it is given; the caller holds one repeatable-read transaction
-open around them, so that what they return fits together.
+open around them, so that what they return fits together. `version` alone needs none.
 """
 
 from __future__ import annotations

@@ -180,9 +180,7 @@ def _loaded(old: Snapshot | None) -> Snapshot:
     """The newest snapshot, made from `old` and the change log where that suffices."""
     now = time.monotonic()
     if old is not None and now - old.full_at <= FULL_EVERY_S and loading.version(ALIAS) == old.version:
-        return replace(
-            old, loaded_at=now
-        )  # as nearly always: asked several times a second, so in one statement
+        return replace(old, loaded_at=now)  # nearly always, several times a second: in one statement
     with transaction.atomic(using=ALIAS):
         version = loading.version(ALIAS)
         if old is None or version[0] != old.version[0] or version[1] < old.version[1]:

@@ -173,7 +173,8 @@ class SendResult(Answer, kw_only=False, omit_defaults=True, gc=False):
 
 class SendRun(Answer, kw_only=False, omit_defaults=True, gc=False):
     """Messages that follow each other in the request: how many, and the first one's place if they were stored
-    side by side. Or what a SendResult would say of each of them."""
+    side by side: each one's id is made of queue and offset, as in 7-41. Or what a SendResult would say of
+    each of them."""
 
     count: int
     queue: int | UnsetType = UNSET

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 SMALLEST, LARGEST = 10_000, 100_000_000
-PARTS = 50  # of the retention: so much later than necessary, at most, a message is dropped
+PARTS = 50  # of the retention: so much later than necessary a message is dropped, but for bursts
 GROWTH = 10  # times the last one at most: a burst must not decide for weeks
-LEAST_S = 120.0  # a new one lasts at least so long at the speed of the moment
+LEAST_S = 20.0  # a new one lasts at least so long at the speed of the newest messages,
+SHARE = 10  # unless it were more than such a part of what the limit by size allows
 CROWDED = 150  # partitions of one table, from which on new ones become larger
 MOST = 200  # more make inserts dear
 
@@ -22,7 +23,7 @@ def size(
     """The offsets of the next partition, from the rate of messages and the size of the last partition.
 
     `count` is how many partitions the table has; `fitting` how many messages the limit by size allows. The
-    rate is one over hours; `now_per_s` is that of the last seconds: making a partition holds up senders.
+    rate is one over hours; `now_per_s` is that of the newest messages: making a partition holds up senders.
 
     >>> size(per_s=1000, retention_s=7 * 86_400, last=10_000_000, count=9)
     12000000
@@ -33,12 +34,14 @@ def size(
     >>> size(per_s=0, retention_s=7 * 86_400, last=100_000, count=160)
     1000000
     >>> size(per_s=1, retention_s=7 * 86_400, last=100_000, count=9, now_per_s=5_000)
-    600000
+    100000
+    >>> size(per_s=1, retention_s=7 * 86_400, last=100_000, count=9, now_per_s=5_000, fitting=200_000)
+    20000
     """
-    wanted = per_s * retention_s / PARTS
+    wanted, least = per_s * retention_s / PARTS, now_per_s * LEAST_S
     if fitting is not None:
-        wanted = min(wanted, fitting / PARTS)
-    wanted = min(max(wanted, SMALLEST, now_per_s * LEAST_S), GROWTH * last)
+        wanted, least = min(wanted, fitting / PARTS), min(least, fitting / SHARE)
+    wanted = min(max(wanted, least, SMALLEST), GROWTH * last)
     if count >= CROWDED:
         wanted = max(wanted, GROWTH * last)
     return int(min(max(float(f"{wanted:.1e}"), SMALLEST), LARGEST))

@@ -179,7 +179,7 @@ def test_a_fault_of_the_broker_carries_an_id_that_is_in_its_log(
     def fault(**_: Any) -> None:
         raise RuntimeError("the secret of the broker")
 
-    monkeypatch.setattr(publish, "publish", fault)
+    monkeypatch.setattr(publish, "send", fault)
     with caplog.at_level(logging.ERROR):
         answer = broker.call("POST", f"/topics/{topic}/messages", {"messages": [{"body": ""}]})
     found = problem(answer, 500, "internal")

@@ -493,7 +493,7 @@ def test_ctrl_c_while_the_layout_is_looked_up_leaves_the_lane_free(broker: FakeB
 def test_an_answer_with_too_few_results_is_an_unknown_outcome_and_frees_the_lane(
     broker: FakeBroker, make: Make
 ) -> None:
-    producer = make()
+    producer = make(delivery_timeout_ms=300)
     publish = broker.topics.publish
     broker.topics.publish = lambda name, body: publish(name, body)[1:]  # type: ignore[method-assign]
     with pytest.raises(SendOutcomeUnknown, match="0 results for 1 messages"):

@@ -16,6 +16,8 @@ from catmq_client.errors import (
     AnswerLost,
     BufferFull,
     Closed,
+    FieldError,
+    InvalidRequest,
     MessageRefused,
     OptionError,
     SendOutcomeUnknown,
@@ -165,7 +167,7 @@ def test_an_answer_that_does_not_tell_of_all_leaves_the_outcome_unknown_and_the_
     broker: FakeBroker, make: Make, name: str
 ) -> None:
     transport = Telling(broker)
-    producer = make(transport)
+    producer = make(transport, delivery_timeout_ms=300)
     transport.answer = WRONG[name]
     assert [type(one) for one in producer.send_batch("t", TWO)] == [SendOutcomeUnknown] * 2
     transport.answer = None
@@ -395,3 +397,22 @@ def test_a_batch_whose_answer_was_lost_is_stored_once(broker: FakeBroker, make: 
     broker.fail(PUBLISH, AnswerLost("cut"), after=True, times=2)
     assert told_in_order(producer.send_batch("t", batch(3))) == [2, 3, 4]
     assert len(broker.messages("t")) == 5
+
+
+def test_a_broker_without_runs_is_asked_again_without_them() -> None:
+    asked: list[Any] = []
+
+    class Old:
+        urls = ("old",)
+
+        def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+            asked.append(more["body"])
+            if "receipts" in more["body"]:
+                field = FieldError("receipts", "is not a field of this request")
+                raise InvalidRequest("receipts: is not a field of this request", errors=[field])
+            return {"results": [{"queue": 7, "offset": 4, "message_id": "7-4"}]}
+
+    outcomes = send(Old(), topic="t", messages=[{"body_bytes": b"x"}], batch_id="b", timeout_s=1.0)
+    assert outcomes == [Receipt("t", 7, 4, "7-4")]
+    assert [one.get("receipts") for one in asked] == ["runs", None]
+    assert all(one["batch_id"] == "b" for one in asked)

@@ -128,7 +128,7 @@ def test_too_many_headers_are_refused() -> None:
         (2013, faults.Ambiguous),
         (1180, faults.Ambiguous),
         (1146, faults.Altered),
-        (1406, faults.Altered),
+        (1406, faults.Final),
         (1142, faults.Final),
         (1153, faults.Final),
         (9999, faults.Final),

@@ -8,6 +8,7 @@ arrives together with them.
 from __future__ import annotations
 
 import gzip
+import string
 import zlib
 from http.client import BadStatusLine, HTTPException, IncompleteRead, RemoteDisconnected
 from socket import socket
@@ -15,6 +16,7 @@ from typing import Any
 
 PIECE_BYTES = 64 << 10
 MOST_HEAD_BYTES = 64 << 10
+MOST_DIGITS = 20  # of a length; more than any machine has memory for
 _BODILESS = (204, 304)
 
 
@@ -53,7 +55,9 @@ def read(sock: socket, *, method: str) -> Answer:
         status, headers, keeps = _read_head(source)
     if method == "HEAD" or status in _BODILESS:
         data: bytes | bytearray = b""
-    elif headers.get("transfer-encoding", "").lower() == "chunked":
+    elif "transfer-encoding" in headers:
+        if headers["transfer-encoding"].lower() != "chunked" or "content-length" in headers:
+            raise HTTPException("it is not clear where the answer ends")
         data = _read_chunks(source)
     elif "content-length" in headers:
         data = source.exactly(_number(headers["content-length"], 10))
@@ -155,13 +159,10 @@ def _read_chunks(source: _Source) -> bytes:
 
 
 def _number(text: str, base: int) -> int:
-    try:
-        number = int(text, base)
-    except ValueError:
-        number = -1
-    if number < 0:
+    digits = text.strip()
+    if not digits or digits.strip(string.hexdigits if base == 16 else string.digits):  # int() takes more
         raise HTTPException(f"no length: {text[:30]!r}")
-    return number
+    return int(digits[:MOST_DIGITS], base)
 
 
 def _unpacked(data: bytes | bytearray) -> bytes:

@@ -235,7 +235,9 @@ class SendBuffer:
         lane = self._lanes.get((routes.layout.topic, queue, Kind.NAMED))
         if lane is None or queue not in routes.layout.nodes:  # names none, or goes there for the first time
             return None
-        batch = self._new_batch(lane)
+        batch = lane.batches[-1] if lane.batches else None
+        if batch is None or not self._holds(batch, len(messages), size):
+            batch = self._new_batch(lane)
         batch.urgent = True
         self._messages += len(messages)
         self._bytes += size
@@ -288,15 +290,18 @@ class SendBuffer:
         return lane
 
     def _open_batch(self, lane: Lane, size: int) -> Batch:
-        options = self._options
-        if lane.batches:
-            last = lane.batches[-1]
-            fits = (
-                len(last.messages) < options.batch_messages and last.size_bytes + size <= options.batch_bytes
-            )
-            if fits and not last.tries:
-                return last
+        if lane.batches and self._holds(lane.batches[-1], 1, size):
+            return lane.batches[-1]
         return self._new_batch(lane)
+
+    def _holds(self, batch: Batch, count: int, size: int) -> bool:
+        """Whether so many more messages fit into a batch, which is sent as it is once it was tried."""
+        options = self._options
+        fits = (
+            len(batch.messages) + count <= options.batch_messages
+            and batch.size_bytes + size <= options.batch_bytes
+        )
+        return fits and not batch.tries
 
     def _new_batch(self, lane: Lane) -> Batch:
         batch = Batch(topic=lane.topic, queue=lane.queue, linger_s=self._linger_s, timeout_s=self._timeout_s)

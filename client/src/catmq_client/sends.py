@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from catmq_client.errors import MessageRefused
+from catmq_client.errors import AnswerLost, InvalidRequest, MessageRefused
 from catmq_client.receipts import Outcome, Receipt
 from catmq_client.transport import Transport, api_path
 
@@ -15,19 +15,28 @@ def send(
 ) -> list[Outcome]:
     """What became of each message, in order.
 
-    Raises what Transport.request raises, and ValueError for an answer that does not speak of all of them.
+    Raises what Transport.request raises; AnswerLost for an answer that does not speak of all of them.
     """
-    answer = transport.request(
-        "POST",
-        api_path("topics", topic, "messages"),
-        body={"messages": messages, "batch_id": batch_id, "receipts": "runs"},
-        timeout_s=timeout_s,
-    )
-    runs = answer.get("runs")
-    outcomes = [_outcome(topic, one) for one in answer["results"]] if runs is None else _of_runs(topic, runs)
+    path, body = api_path("topics", topic, "messages"), {"messages": messages, "batch_id": batch_id}
+    try:
+        answer = transport.request("POST", path, body={**body, "receipts": "runs"}, timeout_s=timeout_s)
+    except InvalidRequest as error:
+        if not any(one.field == "receipts" for one in error.errors):
+            raise
+        # A broker from before there were runs; it has stored nothing.
+        answer = transport.request("POST", path, body=body, timeout_s=timeout_s)
+    try:
+        outcomes = _outcomes(topic, answer)
+    except (KeyError, TypeError, ValueError) as error:
+        raise AnswerLost(f"the answer to a send cannot be understood: {error!r}") from error
     if len(outcomes) != len(messages):
-        raise ValueError(f"{len(outcomes)} results for {len(messages)} messages")
+        raise AnswerLost(f"{len(outcomes)} results for {len(messages)} messages")
     return outcomes
+
+
+def _outcomes(topic: str, answer: dict[str, Any]) -> list[Outcome]:
+    runs = answer.get("runs")
+    return _of_runs(topic, runs) if runs is not None else [_outcome(topic, one) for one in answer["results"]]
 
 
 def _of_runs(topic: str, runs: Sequence[dict[str, Any]]) -> list[Outcome]:

@@ -141,7 +141,7 @@ def test_a_value_that_does_not_fit_an_altered_table_is_reported_and_leaves_nothi
     bench.execute("ALTER TABLE {table} MODIFY msg_key VARCHAR(3)")
     with pytest.raises(StoreCorrupt, match="1406"):
         bench.send([NewMessage(body=b"", key="fit"), NewMessage(body=b"", key="far too long")])
-    assert bench.queue in suspects.current()
+    assert bench.queue not in suspects.current(), "a limit above the column's would do the same"
     bench.must_be_whole(3)
     bench.send()
     bench.must_be_whole(6)
