@@ -197,8 +197,11 @@ def prepare(node: Node) -> None:
     if mark in _prepared:
         return
     with _guard:
-        with suppress(faults.RolledBack), node.writing() as session:
-            tables.create_node_tables(session)
+        try:
+            with suppress(faults.RolledBack), node.writing() as session:
+                tables.create_node_tables(session)
+        except faults.Ambiguous as fault:  # done or not, it can be done again
+            raise NodeUnavailable(fault.detail) from fault
         _prepared.add(mark)
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from messagestore import batch_ids, connections, delays, tables, topics
+from messagestore import batch_ids, connections, delays, faults, tables, topics
 from messagestore.delays import DelayedReceipt
 from messagestore.messages import NewMessage
 from messagestore.tables import NewDelayed
 from metadata.actors import command
-from metadata.errors import Conflict
+from metadata.errors import Conflict, NodeUnavailable
 from tests.support.tampering import look, plant
 
 ACTOR = command("test")
@@ -128,3 +128,17 @@ def test_a_stale_picture_of_the_node_stores_nothing(queue: int) -> None:
     with pytest.raises(Exception, match="changed meanwhile"):
         store(queue, b"a")
     assert look(queue, "SELECT COUNT(*) FROM delayed_message") == [(0,)]
+
+
+def test_a_node_that_is_lost_while_its_table_is_made_is_away_and_nothing_is_in_doubt(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(session: object) -> None:
+        raise faults.Ambiguous("Node main answered 2013: Lost connection")
+
+    delays.forget()
+    with monkeypatch.context() as patched:
+        patched.setattr(tables, "create_node_tables", lost)
+        with pytest.raises(NodeUnavailable, match="Node main"):
+            delays.prepare(connections.node_of(queue))
+    delays.prepare(connections.node_of(queue))
