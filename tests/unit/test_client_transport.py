@@ -17,7 +17,8 @@ from urllib3.exceptions import SSLError
 
 from catmq_client import wire
 from catmq_client.errors import AnswerLost, ConnectFailed, InvalidRequest, Unavailable
-from catmq_client.transport import HttpTransport, _network_error, api_path, request_until
+from catmq_client.network_errors import network_error
+from catmq_client.transport import HttpTransport, api_path, request_until
 from tests.support.answering import Answer, Server, answering, problem, unused_url
 
 
@@ -239,7 +240,7 @@ def _of_tls(reason: BaseException) -> SSLError:
 
 
 def test_a_refused_certificate_means_that_nothing_was_sent() -> None:
-    error = _network_error(_of_tls(ssl.SSLCertVerificationError(1, "self-signed")), "https://x")
+    error = network_error(_of_tls(ssl.SSLCertVerificationError(1, "self-signed")), "https://x")
     assert isinstance(error, ConnectFailed)
     assert not error.retriable
 
@@ -247,7 +248,7 @@ def test_a_refused_certificate_means_that_nothing_was_sent() -> None:
 def test_tls_that_breaks_later_leaves_the_outcome_unknown() -> None:
     damaged = ssl.SSLError(1, "[SSL: DECRYPTION_FAILED_OR_BAD_RECORD_MAC]")
     for reason in (damaged, SSLError(damaged), ssl.SSLEOFError(8, "EOF occurred")):
-        error = _network_error(_of_tls(reason), "https://x")
+        error = network_error(_of_tls(reason), "https://x")
         assert isinstance(error, AnswerLost)
         assert error.outcome_unknown
 

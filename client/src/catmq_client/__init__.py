@@ -15,8 +15,9 @@ from __future__ import annotations
 from catmq_client.consumer import Consumer
 from catmq_client.errors import CatmqError
 from catmq_client.message import Message, Origin
+from catmq_client.new_messages import NewMessage
 from catmq_client.owned import AssignedQueue
-from catmq_client.producer import NewMessage, Producer
+from catmq_client.producer import Producer
 from catmq_client.receipts import Receipt, SendFuture
 from catmq_client.transport import HttpTransport, Transport
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import json as json_text
 import logging
 import os
 import threading
@@ -12,34 +11,21 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from catmq_client.buffer import Lane, SendBuffer
 from catmq_client.delivery import Delivery
-from catmq_client.errors import BufferFull, CatmqError, Closed, OptionError
+from catmq_client.errors import BufferFull, CatmqError, Closed
+from catmq_client.new_messages import NewMessage, as_sent, from_item
 from catmq_client.options import ProducerOptions, checked
 from catmq_client.receipts import Batch, Receipt, SendFuture
 from catmq_client.routing import Layouts, Routes
-from catmq_client.times import waits
 from catmq_client.transport import HttpTransport, Transport, api_path
 
 log = logging.getLogger("catmq.producer")
 
 # A sender with nothing to do ends after so long; the next send starts one again.
 SENDER_IDLE_S = 30.0
-
-
-class NewMessage(NamedTuple):
-    """A message for send_batch."""
-
-    body: bytes | str
-    key: str | None = None
-    tag: str | None = None
-    headers: Mapping[str, str] | None = None
-    trace_id: str | None = None
-    queue: int | None = None
-    delay_ms: int | None = None
-    deliver_at: datetime | None = None
 
 
 class _Sending:
@@ -174,7 +160,7 @@ class Producer:
         (a datetime with a time zone), up to a year ahead, it comes to its readers then; until that it can
         be recalled. Raises NotFound, InvalidRequest, …, DeliveryTimeout (not stored) or SendOutcomeUnknown.
         """
-        message = _message(
+        message = as_sent(
             body, json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
             delay_ms=delay_ms, deliver_at=deliver_at,
         )  # fmt: skip
@@ -202,7 +188,7 @@ class Producer:
 
         Waits up to max_block_ms while the buffer is full, then raises BufferFull.
         """
-        message = _message(
+        message = as_sent(
             body, json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
             delay_ms=delay_ms, deliver_at=deliver_at,
         )  # fmt: skip
@@ -221,7 +207,7 @@ class Producer:
         tag: str | None = None,
     ) -> None:
         """Sends without waiting or telling: what cannot be stored is logged, and counted in `lost`."""
-        message = _message(body, json, key=key, tag=tag)
+        message = as_sent(body, json, key=key, tag=tag)
         sending = self._sending()
         try:
             future, _ = self._append(sending, topic, message, block_s=0.0)
@@ -238,7 +224,7 @@ class Producer:
 
         A message that is not made right raises OptionError before any is sent.
         """
-        made = [_from_item(item) for item in messages]
+        made = [from_item(item) for item in messages]
         sending = self._sending()
         routes = sending.routes(topic, within_s=self._block_s)
         sent, lanes, last = sending.buffer.append_all(routes, made, block_s=self._block_s)
@@ -330,80 +316,6 @@ class Producer:
         # The first, then ever more rarely: a broken topic must not fill the disk with its own log.
         if self.lost & (self.lost - 1) == 0:
             log.error("send_oneway: %d messages lost so far; the last: %s", self.lost, error)
-
-
-def _message(
-    body: Any,
-    json: Any,
-    *,
-    key: str | None = None,
-    tag: str | None = None,
-    headers: Mapping[str, str] | None = None,
-    trace_id: str | None = None,
-    queue: int | None = None,
-    delay_ms: int | None = None,
-    deliver_at: datetime | None = None,
-) -> dict[str, Any]:
-    """A message as it goes on the wire, without what is None."""
-    message: dict[str, Any] = {"body_bytes": body if type(body) is bytes else _body(body, json)}
-    if key is not None:
-        message["key"] = _text("key", key)
-    if tag is not None:
-        message["tag"] = _text("tag", tag)
-    if headers:
-        message["headers"] = {
-            _text("a header's name", name): _text(f"header {name}", value) for name, value in headers.items()
-        }
-    if trace_id is not None:
-        message["trace_id"] = _text("trace_id", trace_id)
-    if queue is not None:
-        if isinstance(queue, bool) or not isinstance(queue, int):
-            raise OptionError(f"queue={queue!r}: queues are whole numbers")
-        message["queue"] = queue
-    if delay_ms is not None or deliver_at is not None:
-        message.update(waits(delay_ms, deliver_at))
-    return message
-
-
-def _text(name: str, value: Any) -> str:
-    """The value, if every codec can write it: one that cannot would fail the batch it travels in."""
-    if not isinstance(value, str):
-        raise OptionError(f"{name}={value!r}: give text, str(…)")
-    if value.isascii():
-        return value
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise OptionError(f"{name}={value!r}: no UTF-8 ({error.reason})") from error
-    return value
-
-
-def _body(body: Any, json: Any) -> bytes:
-    if body is None:
-        body = json_text.dumps(json, separators=(",", ":"), ensure_ascii=False)
-    if isinstance(body, str):
-        return _text("body", body).encode()
-    if isinstance(body, bytes | bytearray | memoryview):
-        return bytes(body)
-    raise OptionError(f"body is a {type(body).__name__}: give bytes or text, or json=…")
-
-
-def _from_item(item: NewMessage | bytes | str | Mapping[str, Any]) -> dict[str, Any]:
-    if isinstance(item, bytes | str):
-        return _message(item, None)
-    if isinstance(item, NewMessage):
-        body, key, tag, headers, trace_id, queue, delay_ms, deliver_at = item
-        return _message(
-            body, None, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
-            delay_ms=delay_ms, deliver_at=deliver_at,
-        )  # fmt: skip
-    unknown = set(item) - {*NewMessage._fields, "json"}
-    if unknown:
-        raise OptionError(
-            f"{sorted(unknown)[0]} is no field of a message: {', '.join(NewMessage._fields)}, json"
-        )
-    rest = {name: value for name, value in item.items() if name not in ("body", "json")}
-    return _message(item.get("body"), item.get("json"), **rest)
 
 
 _open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()

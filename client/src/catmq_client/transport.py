@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,12 +23,7 @@ from requests.adapters import HTTPAdapter
 from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Timeout
 from urllib3.exceptions import (
     ClosedPoolError,
-    ConnectTimeoutError,
     HTTPError,
-    LocationValueError,
-    NewConnectionError,
-    ProxyError,
-    SSLError,
 )
 
 from catmq_client import wire
@@ -45,6 +39,7 @@ from catmq_client.errors import (
     Unavailable,
     from_problem,
 )
+from catmq_client.network_errors import network_error
 
 CONNECT_TIMEOUT_S = 3.0
 LIST_TIMEOUT_S = 5.0
@@ -287,7 +282,7 @@ class HttpTransport:
         try:
             return lines.exchange(url, call, verify=self._verify, proxies=self._proxies)
         except (HTTPError, requests.exceptions.RequestException) as error:
-            raise _network_error(error, url) from error
+            raise network_error(error, url) from error
 
     def _encoded(self, body: Mapping[str, Any] | None) -> tuple[dict[str, Any], bytes | None]:
         if body is None:
@@ -360,36 +355,6 @@ def _checked_key(key: str) -> str:
     if not (key.isascii() and key.isprintable()):
         raise OptionError("the API key has a line break, or another character that no header can carry")
     return key
-
-
-def _network_error(error: HTTPError | requests.exceptions.RequestException, url: str) -> CatmqError:
-    """ConnectFailed when nothing can have been sent, else AnswerLost."""
-    if isinstance(error, SSLError) and _is_of_handshake(error):
-        return ConnectFailed(f"TLS with {url} failed: {error}", retriable=False)
-    if isinstance(error, NewConnectionError | ConnectTimeoutError | ProxyError):
-        return ConnectFailed(f"{url} cannot be reached: {error}")
-    if isinstance(error, LocationValueError | requests.exceptions.RequestException):
-        return OptionError(str(error))
-    return AnswerLost(f"no answer from {url}: {error}")
-
-
-# How the reasons of OpenSSL begin that can only be met while a connection is made.
-_HANDSHAKE = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNSUPPORTED_PROTOCOL", "NO_", "SSLV3_ALERT_HANDSHAKE")
-
-
-def _is_of_handshake(error: BaseException) -> bool:
-    """Whether TLS was refused before a request could go: wrong certificate, wrong port, no common version.
-
-    Damage found later, in an answer, says nothing about whether the request was carried out.
-    """
-    seen: Any = error
-    while isinstance(seen, BaseException):
-        if isinstance(seen, ssl.SSLError):
-            of_certificate = isinstance(seen, ssl.SSLCertVerificationError)
-            return of_certificate or str(getattr(seen, "reason", None) or "").startswith(_HANDSHAKE)
-        # urllib3 wraps it: SSLError(ssl.SSLError).
-        seen = getattr(seen, "reason", None) or (seen.args[0] if seen.args else None)
-    return False
 
 
 def _problem(response: BaseHTTPResponse) -> dict[str, Any]:
