@@ -67,7 +67,10 @@ def _insert_mysql(session: MySqlSession, head: _Send, batches: Sequence[NewBatch
     statements = len(_OPENING) + len(inserts) + 1
     if len(results) != statements:
         raise faults.Ambiguous(f"{len(results)} results came back for {statements} statements")
-    return results[_OPENING.index("UPDATE")].number - head["message_count"]
+    raised_to = results[_OPENING.index("UPDATE")].number
+    if raised_to < head["message_count"]:  # something between us and the server leaves it out
+        raise faults.Ambiguous("It is stored, but the answer does not say where.")
+    return raised_to - head["message_count"]
 
 
 def _batch_rows(session: MySqlSession, queue: int, batches: Sequence[NewBatch]) -> bytes:
