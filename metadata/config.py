@@ -52,6 +52,7 @@ class Config:
 
     # Where things are
     data_dir: Path = HOME / "var"  # directory of all that this installation keeps outside a database server
+    sqlite_dirs: tuple[str, ...] = ()  # directories besides data_dir where files of SQLite nodes may lie
     database_url: str = _secret("")  # metadata, mysql://user:password@host:3306/name; empty: embedded
     bind: str = "127.0.0.1:8000"  # address and port the broker listens on
     broker_name: str = ""  # the broker's name in the registry, one for each; empty: <host name>:<port>
