@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import messages
+from django.contrib.sessions.backends.base import UpdateError
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
@@ -146,7 +147,7 @@ class Action(View):
                 once.give_back(self.request)
             return self._refuse(form, error)
         answer = self.done(said)
-        with suppress(DatabaseError):
+        with suppress(DatabaseError, UpdateError):  # it was done; a session that is lost then changes nothing
             once.tell(self.request, said=str(said), url=answer.get("Location", self.back()))
             sealed.forget(self.request)
         return answer

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from django.db import InterfaceError, OperationalError
+from django.contrib.sessions.backends.base import UpdateError
+from django.db import InterfaceError, OperationalError, transaction
 from django.http import HttpRequest, HttpResponse
 
 from metadata.errors import CatmqError, MetadataUnavailable
@@ -15,6 +16,12 @@ POLICY = (
     "frame-ancestors 'none'"
 )
 MESSAGE = "The metadata database did not answer."
+
+
+def _of_driver() -> tuple[type[Exception], ...]:
+    """The driver's own errors: a cursor that is closed on a connection that broke raises these."""
+    driver = transaction.get_connection().Database
+    return driver.OperationalError, driver.InterfaceError
 
 
 class SafePages:
@@ -34,6 +41,6 @@ class SafePages:
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         """A page for an error of ours, or of a metadata database that is away; None leaves it to Django."""
-        if isinstance(error, OperationalError | InterfaceError):
+        if isinstance(error, (OperationalError, InterfaceError, UpdateError, *_of_driver())):
             return errors.respond(request, MetadataUnavailable(MESSAGE))
         return errors.respond(request, error) if isinstance(error, CatmqError) else None
