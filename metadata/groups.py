@@ -14,6 +14,7 @@ from metadata.changes import changed
 from metadata.clock import database_now, ms
 from metadata.errors import Code, Conflict, Invalid
 from metadata.locks import group_by_name, no_group
+from metadata.mail_domains import check_domains
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, ConsumerGroupTopic, QueueOffset
 from metadata.pages import Page, Window
 from metadata.rules.names import check_confirmed, check_name
@@ -80,7 +81,7 @@ def create(
     access.require(actor, "manage", name, what="group")
     if mode not in ConsumerGroup.Mode.values:
         raise Invalid.field("mode", f"must be one of {', '.join(ConsumerGroup.Mode.values)}")
-    values = checked(GROUP, settings or {})
+    values = check_domains(checked(GROUP, settings or {}))
     if values.get("owners"):
         access.require_ownership(actor, name, what="group")
     if ConsumerGroup.objects.filter(name=name).exists():
@@ -104,7 +105,7 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> GroupView
     handle messages of queues that others own already. Raises Invalid, NotFound, Conflict(in_use).
     """
     access.require(actor, "manage", name, what="group")
-    values = checked(GROUP, settings)
+    values = check_domains(checked(GROUP, settings))
     row = group_by_name(name)
     before = {key: getattr(row, key) for key in values if getattr(row, key) != values[key]}
     if "owners" in before:

@@ -20,6 +20,7 @@ from metadata.clock import before, database_now, ms
 from metadata.config import config
 from metadata.errors import Code, Conflict, Invalid, NotFound
 from metadata.locks import no_topic, origin_of, topic_by_name
+from metadata.mail_domains import check_domains
 from metadata.models import ConsumerGroupTopic, Queue, QueueOffset, Topic
 from metadata.pages import Page, Window
 from metadata.placing import nodes_for
@@ -86,7 +87,7 @@ def plan(
     access.require(actor, "manage", name, what="topic")
     if not 1 <= queues <= config.max_topic_queues:
         raise Invalid.field("queues", f"must be 1 to {config.max_topic_queues}")
-    values = checked(TOPIC, settings or {})
+    values = check_domains(checked(TOPIC, settings or {}))
     if values.get("owners"):
         access.require_ownership(actor, name)
     if Topic.objects.filter(name=name).exists():
@@ -168,7 +169,7 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> TopicView
     other owners all that these get.
     """
     access.require(actor, "manage", name, what="topic")
-    values = checked(TOPIC, settings)
+    values = check_domains(checked(TOPIC, settings))
     topic = topic_by_name(name)
     access.require_failed(actor, "manage", name, origin_of(topic))
     before = {key: getattr(topic, key) for key in values if getattr(topic, key) != values[key]}

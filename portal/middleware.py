@@ -9,7 +9,7 @@ from django.db import InterfaceError, OperationalError, transaction
 from django.http import HttpRequest, HttpResponse
 
 from metadata.errors import CatmqError, MetadataUnavailable
-from portal import errors
+from portal import errors, sessions
 
 POLICY = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
@@ -33,6 +33,8 @@ class SafePages:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         """The answer, with its policy."""
         response = self._get_response(request)
+        if response.status_code < 500:  # else the session is perhaps not to be had, either
+            sessions.prolong(request)
         response.setdefault("Content-Security-Policy", POLICY)
         response.setdefault("Referrer-Policy", "same-origin")
         if not request.path.startswith("/static/"):
