@@ -133,7 +133,7 @@ class Way:
     def purged(self, rows: int) -> None:
         """What is archived goes; what was sent meanwhile stays."""
         with self.phase("purge", limited=True):
-            said = self.manage("purge", "big", "--archive", str(self.home / "limited"), nice=19)
+            said = self.manage("purge", "big", "--archive", str(self.home / "limited"), "--yes", nice=19)
         print(said.splitlines()[-1], flush=True)
         left, old = (
             sum(

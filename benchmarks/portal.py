@@ -68,7 +68,7 @@ def fill(url: str, rows: int) -> None:
     from metadata import nodes
     from metadata.actors import command
 
-    nodes.create(name="bench", engine="sqlite", database="/nowhere/bench", actor=command("bench"))
+    nodes.create(name="bench", engine="sqlite", database="nowhere/bench", actor=command("bench"))
     _topics(rows)
     _groups(rows)
     _members(rows)

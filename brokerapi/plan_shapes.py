@@ -25,7 +25,7 @@ class PlannedQueueAnswer(serializers.Serializer[Any]):
 
 
 class PlannedNodeAnswer(serializers.Serializer[Any]):
-    """A node; user name and password are empty if it has no reader account."""
+    """A node; user name and password are empty if it has no reader account, or the key no admin on all."""
 
     name = Text()
     engine = Text()

@@ -11,6 +11,7 @@ from metadata.rules.mail import parse_server
 
 BASE_DIR = HOME
 SECRET_KEY = config.secret_key
+SECRET_KEY_FALLBACKS = list(config.secret_key_fallbacks)
 DEBUG = config.debug
 ALLOWED_HOSTS = list(config.allowed_hosts)
 ROOT_URLCONF = "catmq_site.urls"
@@ -97,6 +98,7 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
 ]
 SECURE_CONTENT_TYPE_NOSNIFF = True
+SESSION_COOKIE_AGE = config.session_idle_minutes * 60  # s; each page that somebody opens begins it anew
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = config.broker_url.startswith("https://")
 CSRF_COOKIE_HTTPONLY = True

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from messagestore import instances, subscriptions
 from metadata import access, consumer_ids, consumers, groups, snapshot
+from metadata import subscriptions as subscription_rows
 from metadata.actors import Actor
-from metadata.errors import Code, Conflict, NotFound, Unavailable
+from metadata.errors import Code, Conflict, Forbidden, NotFound, Unavailable
 
 PATIENCE_S = 1.0
 AGAIN_S = 0.05
@@ -50,6 +51,7 @@ def join(
     """
     access.require(actor, "consume", group, what="group")
     consumers.check_instance(group=group, mode=mode, instance_id=instance_id)
+    _require_topics(group, topics, actor)
     wanted = {topic: snapshot.find_topic(topic).id for topic in topics}  # before anything is made
     asked = {"mode": mode, "session_timeout_ms": session_timeout_ms}
     created = _make_missing(group, wanted, asked, start=start, instance_id=instance_id, actor=actor)
@@ -71,6 +73,29 @@ def join(
         registered.heartbeat_interval_ms,
         tuple(created),
     )
+
+
+def _require_topics(group: str, topics: Collection[str], actor: Actor) -> None:
+    """Raises Forbidden if the group does not read one of the topics and the actor may not have it do so.
+
+    Asked before anything is made, and whether there is such a topic or not: a refusal tells nothing of that.
+    """
+    may = partial(subscription_rows.require_may_subscribe, actor, group=group)
+    for topic in sorted(set(topics) - _names_read(group)):
+        try:
+            may(topic=topic)
+        except Forbidden:
+            snapshot.refresh()  # another member may have just subscribed, and this one need not be allowed to
+            if topic not in _names_read(group):
+                raise
+
+
+def _names_read(group: str) -> set[str]:
+    """The names of the topics that a group subscribes to, as this process knows it."""
+    known = snapshot.current()
+    info = known.groups_by_name.get(group)
+    read = _read(info.id) if info is not None else set()
+    return {known.topics[topic].name for topic in read if topic in known.topics}
 
 
 def _make_missing(

@@ -135,7 +135,7 @@ def adopt(*, name: str, actor: Actor, say: Callable[[str], None] = _silent) -> O
 
 def found(name: str, actor: Actor) -> NodeInfo:
     """The node as metadata has it now. Raises Forbidden, NotFound (node_not_found)."""
-    access.require(actor, "admin", name, what="node")
+    access.require_everything(actor, name, what="node")
     snapshot.refresh()
     return snapshot.find_node(name)
 

@@ -101,6 +101,8 @@ def send(*, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None, a
     """
     access.require(actor, "produce", topic)
     info = snapshot.find_topic(topic)
+    if info.failure_of is not None:
+        access.require_failed(actor, "produce", topic, snapshot.origin_of(topic))
     validate(messages)
     rates.admit(topic=info, actor=actor, messages=len(messages), size=lambda: _size(messages))
     batch = _Batch(info, messages, batch_id, actor.name)

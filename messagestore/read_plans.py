@@ -1,6 +1,8 @@
 """Read plans: where a topic's messages lie, for jobs that read straight from the nodes.
 
 A plan names tables, the offsets in them that may be read, and an account of each node that can only read.
+That account reads every topic of its node, so only who has `admin` on everything is told it. A right on one
+topic gets the plan without accounts: its job brings one that the database itself limits to these tables.
 Heads are durable: what a plan covers is not taken back by a crash. A job may read for hours, so it proves by
 `queue_head` and `queue_gap` of the node, as a pull does, that it skipped nothing.
 """
@@ -11,18 +13,19 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from messagestore import connections, durability, tables
-from metadata import access, nodes, topics
+from metadata import access, nodes, snapshot, topics
 from metadata.actors import Actor
 from metadata.errors import Invalid, NodeUnavailable, StoreCorrupt
 from metadata.nodes import ReaderAccount
 from metadata.topics import QueueView, TopicView
 
+_NO_ACCOUNT = ReaderAccount("", "")
 _WITHOUT_TABLE = ("creating", "retired")  # their tables may not be there yet, or not any more
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedNode:
-    """A node as jobs reach it; `username` is empty if it has no reader account.
+    """A node as jobs reach it; `username` is empty if it has no reader account, or the actor may not have it.
 
     `identity` stands in its database too: by it an archive knows whose messages it holds.
     """
@@ -60,19 +63,20 @@ class ReadPlan:
 
 
 def read_plan(*, topic: str, actor: Actor, queues: Collection[int] | None = None) -> ReadPlan:
-    """The read plan of a topic, or of some of its queues. Needs `admin` on it: the answer holds passwords.
+    """The read plan of a topic, or of some of its queues. Needs `admin` on it.
 
-    Raises NotFound(topic_not_found), Invalid, NodeUnavailable if a node of these queues does not answer,
-    StoreCorrupt.
+    With `admin` on everything it holds the nodes' reader accounts. Raises NotFound(topic_not_found), Invalid,
+    NodeUnavailable if a node of these queues does not answer, StoreCorrupt.
     """
     access.require(actor, "admin", topic)
+    access.require_failed(actor, "admin", topic, snapshot.origin_of(topic))
     found = topics.named(name=topic, actor=actor)
     by_node: dict[int, list[QueueView]] = {}
     for queue in _chosen(found, queues):
         by_node.setdefault(queue.node_id, []).append(queue)
     planned = [one for node_id, mine in by_node.items() for one in _queues(node_id, mine)]
-    accounts = nodes.reader_accounts(by_node)
-    places = [_place(node_id, accounts[node_id]) for node_id in by_node]
+    accounts = nodes.reader_accounts(by_node) if access.may_everything(actor) else {}
+    places = [_place(node_id, accounts.get(node_id, _NO_ACCOUNT)) for node_id in by_node]
     return ReadPlan(
         topic=topic,
         queues=tuple(sorted(planned, key=lambda one: one.number)),

@@ -25,14 +25,16 @@ Look = Callable[[Session, Head], list[Row]]
 
 
 def make(*, name: str, topic: str | None, days: int, actor: Actor) -> list[Row]:
-    """The rows of a report. Needs `admin` on each topic it tells of. Raises Invalid, NotFound.
+    """The rows of a report. Needs `admin` on each topic it tells of, `capacity` on everything.
 
-    A queue whose node does not answer has a row that says so, in `problem`.
+    Raises Invalid, NotFound. A queue whose node does not answer has a row that says so, in `problem`.
     """
     if name not in REPORTS:
         raise Invalid.field("name", f"{name} is no report; there are {', '.join(REPORTS)}")
     if not 1 <= days <= 400:
         raise Invalid.field("days", f"{days} is not within 1 and 400")
+    if name == "capacity":  # it tells of whole nodes
+        access.require_everything(actor, name, what="report")
     chosen = topics.ready() if topic is None else [topics.named(name=topic, actor=actor)]
     for one in chosen:
         access.require(actor, "admin", one.name)

@@ -63,7 +63,7 @@ def search(
     Needs `browse` on the topic, or of a person to look. Raises NotFound (topic_not_found, queue_not_found),
     Invalid, NodeUnavailable.
     """
-    reads = access.require_look(actor, topic)
+    reads = access.require_look(actor, topic, snapshot.origin_of(topic))
     if wanted.body_part is not None and not reads:
         access.require(actor, "browse", topic)  # what is found would tell what bodies say
     if not 1 <= limit <= config.max_pull_messages:

@@ -97,11 +97,14 @@ def _gone(node: Node, message_id: str, row: int, actor: Actor) -> None:
 
 
 def _allow(queue: int, message_id: str, actor: Actor) -> None:
-    """Raises NotFound unless the queue's topic is there, Forbidden unless the actor may send to it."""
+    """Raises NotFound unless the queue's topic is there, Forbidden unless the actor may send to it.
+
+    Who has no right on the topic hears the same as of an id that never was: not that there is such a topic.
+    """
     known = snapshot.current()
     info = known.queues.get(queue)
     topic = known.topics.get(info.topic_id) if info is not None else None
-    if topic is None:
+    if topic is None or not access.sees(actor, topic.name):
         raise _not_found(message_id)
     access.require(actor, "produce", topic.name)
 
@@ -119,6 +122,7 @@ def of_topic(*, topic: str, after: str | None = None, limit: int = 100, actor: A
     """At most `limit` delayed messages of a topic above the id `after`, and about as many bytes as an answer
     may have. Needs `browse` on it. Raises NotFound (topic_not_found), Invalid, NodeUnavailable."""
     access.require(actor, "browse", topic)
+    access.require_failed(actor, "browse", topic, snapshot.origin_of(topic))
     info = snapshot.find_topic(topic)
     if not 1 <= limit <= config.max_pull_messages:
         raise Invalid.field("limit", f"{limit} is not within 1 and {config.max_pull_messages}")

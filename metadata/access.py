@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from fnmatch import fnmatchcase
 
 from metadata.actors import Actor
@@ -11,6 +12,7 @@ from metadata.errors import Forbidden, Invalid
 RIGHTS = ("produce", "consume", "browse", "manage", "admin")
 TRUSTED = ("command", "job")
 OWNED = ("manage", "produce", "consume", "browse")  # what an owner may do with what is theirs
+EVERYTHING = "*"  # the pattern, and the name of what no pattern of some names reaches
 LOOK = "look"  # of people in the portal: names, states, figures, and messages without what they say
 
 
@@ -22,15 +24,65 @@ def may(actor: Actor, right: str, name: str, *, what: str = "topic") -> bool:
     if actor.kind in TRUSTED:
         return True
     patterns = (*actor.rights.get(right, ()), *actor.rights.get("admin", ()))
-    if any(fnmatchcase(name, pattern) for pattern in patterns):
+    if any(matches(name, pattern) for pattern in patterns):
         return True
     return right in OWNED and name in actor.owns.get(what, ())
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a pattern reaches a name. Only `*` itself reaches everything: `?` means names of one letter.
+
+    >>> matches("team-a", "team-*"), matches("*", "*"), matches("*", "?"), matches("*", "[!a]*")
+    (True, True, False, False)
+    """
+    return pattern == EVERYTHING if name == EVERYTHING else fnmatchcase(name, pattern)
+
+
+def may_everything(actor: Actor) -> bool:
+    """Whether the actor has `admin` on everything."""
+    return may(actor, "admin", EVERYTHING)
+
+
+def require_everything(actor: Actor, name: str, *, what: str) -> None:
+    """Raises Forbidden unless the actor has `admin` on everything, whatever `what` is called.
+
+    A node holds every team's messages and a broker serves every team, so a right on some names cannot do.
+    """
+    if not may_everything(actor):
+        raise Forbidden(f"{actor.kind} {actor.name} lacks the right admin on *, which {what} {name} needs.")
+
+
+def require_ownership(actor: Actor, name: str, *, what: str = "topic") -> None:
+    """Raises Forbidden unless the actor may do all that owners of `name` may: nobody gives away more."""
+    for right in OWNED:
+        if not may(actor, right, name, what=what):
+            raise Forbidden(
+                f"{actor.kind} {actor.name} lacks the right {right} on {what} {name}, which its owners get: "
+                "who names owners needs admin on it, or is an owner."
+            )
 
 
 def require(actor: Actor, right: str, name: str, *, what: str = "topic") -> None:
     """Raises Forbidden, naming right and resource; `what` is topic, group, node, key …"""
     if not may(actor, right, name, what=what):
         raise Forbidden(f"{actor.kind} {actor.name} lacks the right {right} on {what} {name}.")
+
+
+def require_failed(actor: Actor, right: str, name: str, origin: tuple[str, str] | None) -> None:
+    """Raises Forbidden unless a right on a failure topic's name also reaches its group or topic (`origin`).
+
+    The name is `<group>_<topic>_fail`, and says nothing of where the group ends: `pay_*` is meant for what
+    the team `pay_` has, and matches what the group `pay` failed at in any topic, too. A right that gives the
+    whole name is meant so. `origin` is None for all other topics, which need nothing more.
+    """
+    if origin is None or name in (*actor.rights.get(right, ()), *actor.rights.get("admin", ())):
+        return
+    group, topic = origin
+    if not (may(actor, right, topic) or may(actor, right, group, what="group")):
+        raise Forbidden(
+            f"{actor.kind} {actor.name} lacks the right {right} on group {group} or topic {topic}, whose "
+            f"failed messages {name} holds."
+        )
 
 
 def require_grantable(actor: Actor, rights: Mapping[str, Sequence[str]]) -> None:
@@ -40,15 +92,24 @@ def require_grantable(actor: Actor, rights: Mapping[str, Sequence[str]]) -> None
     themselves, letter by letter: whether one pattern covers another is not asked.
     """
     own = actor.rights.get("admin", ())
-    if actor.kind in TRUSTED or "*" in own:
+    if may_everything(actor):
         return
     for right, patterns in rights.items():
         for pattern in patterns:
             if pattern not in own:
                 raise Forbidden(
-                    f"{actor.kind} {actor.name} may not give the right {right} on {pattern}: "
-                    f"its own admin patterns are {', '.join(own)}."
+                    f"{actor.kind} {actor.name} may not give the right {right} on {pattern} or take it: "
+                    f"its own admin patterns are {', '.join(own) or 'none'}."
                 )
+
+
+def may_grant(actor: Actor, rights: Mapping[str, Sequence[str]]) -> bool:
+    """Whether the actor may give these rights away."""
+    try:
+        require_grantable(actor, rights)
+    except Forbidden:
+        return False
+    return True
 
 
 def sees(actor: Actor, name: str) -> bool:
@@ -56,10 +117,16 @@ def sees(actor: Actor, name: str) -> bool:
     return any(may(actor, right, name) for right in (*RIGHTS, LOOK))
 
 
-def require_look(actor: Actor, topic: str) -> bool:
-    """Raises Forbidden unless the actor may look at a topic's messages; whether it may read them whole."""
+def require_look(actor: Actor, topic: str, origin: tuple[str, str] | None) -> bool:
+    """Raises Forbidden unless the actor may look at a topic's messages; whether it may read them whole.
+
+    `origin`: as in `require_failed`.
+    """
+    looks = suppress(Forbidden) if LOOK in actor.rights else nullcontext()  # people see the outside of all
     if may(actor, "browse", topic):
-        return True
+        with looks:
+            require_failed(actor, "browse", topic, origin)
+            return True
     if not may(actor, LOOK, topic):
         require(actor, "browse", topic)
     return False

@@ -19,7 +19,7 @@ from metadata.clock import before, database_now, ms
 from metadata.config import config
 from metadata.models import Alarm, AlarmMail, ConsumerGroup, Topic
 from metadata.rules.alarms import Subject, subject
-from metadata.rules.mail import addresses, is_address
+from metadata.rules.mail import addresses, is_address, may_go_to
 from metadata.transactions import reachable, transactional
 
 PACE_S = 300.0  # an address gets mails again no earlier
@@ -89,7 +89,9 @@ class _Addresses:
         about = subject(row.kind, row.name)
         named = f"{self._groups.get(about.group, '')},{self._topics.get(about.topic, '')}"
         found = [*config.alarm_emails, *addresses(named)]
-        return [one for one in dict.fromkeys(found) if is_address(one)]
+        return [
+            one for one in dict.fromkeys(found) if is_address(one) and may_go_to(one, config.mail_domains)
+        ]
 
 
 def waiting() -> dict[str, list[Told]]:
@@ -105,7 +107,8 @@ def waiting() -> dict[str, list[Told]]:
         found: dict[str, list[Told]] = {}
         due = rows.exclude(address__in=lately).select_related("alarm").order_by("pk")
         for row in due[:MOST]:
-            found.setdefault(row.address, []).append(_told(row))
+            if may_go_to(row.address, config.mail_domains):  # the setting may be younger than the row
+                found.setdefault(row.address, []).append(_told(row))
         return found
 
 

@@ -203,7 +203,7 @@ def set_state(*, name: str, state: str, actor: Actor) -> BrokerView:
 
 @transactional
 def _set_state(*, name: str, state: str, actor: Actor) -> BrokerView:
-    access.require(actor, "admin", name, what="broker")
+    access.require_everything(actor, name, what="broker")
     values = checked(SETTINGS, {"state": state})
     rows = list(Broker.objects.select_for_update().annotate(now=UtcNow()).order_by("pk"))
     row = next((one for one in rows if one.name == name), None)
@@ -241,7 +241,7 @@ def forget(*, name: str, confirm: str | None, actor: Actor) -> None:
 
 @transactional
 def _forget(*, name: str, confirm: str | None, actor: Actor) -> None:
-    access.require(actor, "admin", name, what="broker")
+    access.require_everything(actor, name, what="broker")
     row = Broker.objects.select_for_update().annotate(now=UtcNow()).filter(name=name).first()
     if row is None:
         raise _no_broker(name)

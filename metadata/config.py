@@ -52,6 +52,7 @@ class Config:
 
     # Where things are
     data_dir: Path = HOME / "var"  # directory of all that this installation keeps outside a database server
+    sqlite_dirs: tuple[str, ...] = ()  # directories besides data_dir where files of SQLite nodes may lie
     database_url: str = _secret("")  # metadata, mysql://user:password@host:3306/name; empty: embedded
     bind: str = "127.0.0.1:8000"  # address and port the broker listens on
     broker_name: str = ""  # the broker's name in the registry, one for each; empty: <host name>:<port>
@@ -59,10 +60,13 @@ class Config:
     process: str = "command"  # what this process is: command, broker (gunicorn_conf.py sets it) or jobs
     # Secrets
     secret_key: str = _secret("")  # signs consumer ids, one for all brokers; empty: in data_dir/secret.key
+    secret_key_fallbacks: tuple[str, ...] = _secret(())  # earlier ones, whose signatures are still taken
     encryption_keys: tuple[str, ...] = _secret(())  # Fernet, for node passwords, newest first; kept likewise
     # The web side
     debug: bool = False  # Django's debug pages; never on a server that others reach
     allowed_hosts: tuple[str, ...] = ()  # names it answers to; empty: loopback, or all if bound elsewhere
+    session_idle_minutes: int = 60  # nobody opened a page for so long: the portal wants a login, minutes
+    session_hours: int = 12  # so long after a login the portal wants another in any case, hours
     workers: int = 2  # broker processes
     threads: int = 528  # threads of a worker: max_waiters of them may wait, the others work
     max_waiters: int = 400  # long polls of a worker that wait at once; above it a pull is answered at once
@@ -82,6 +86,7 @@ class Config:
     alarm_full_days: int = 7  # a node that will be full within so many days, as it grows, is an alarm
     alarm_emails: tuple[str, ...] = ()  # addresses that are told of every alarm
     smtp_url: str = _secret("")  # the mail server, such as smtps://user:password@host:465; empty: no mail
+    mail_domains: tuple[str, ...] = ()  # domains that mails may go to, such as example.org; empty: any
     mail_from: str = ""  # the address that mails come from; empty: catmq@<host name>
     # Spark jobs
     spark_master: str = "local[*]"  # where jobs run: local[N], spark://host:7077, yarn, k8s://…
@@ -251,6 +256,17 @@ def _check_mail(config: Config) -> None:
         wrong = [one for one in given if one and not mail.is_address(one)]
         if wrong:
             raise ConfigError(f"CATMQ_{name}: {wrong[0]!r} is not an e-mail address.")
+    _check_mail_domains(config)
+
+
+def _check_mail_domains(config: Config) -> None:
+    """Raises ConfigError for a domain that is none, or an address of an alarm that no mail may go to."""
+    for one in config.mail_domains:
+        if not mail.is_address(f"x@{one}"):
+            raise ConfigError(f"CATMQ_MAIL_DOMAINS: {one!r} is not a domain, such as example.org.")
+    for one in config.alarm_emails:
+        if not mail.may_go_to(one, config.mail_domains):
+            raise ConfigError(f"CATMQ_ALARM_EMAILS: {one} is in none of CATMQ_MAIL_DOMAINS.")
 
 
 def _check_fernet(key: str) -> None:

@@ -57,25 +57,32 @@ def issue(*, group_id: int, key_id: int | None, member_id: int, instance_id: int
     """A new id; two calls never give the same."""
     numbers = [group_id, key_id or 0, member_id, *([instance_id] if instance_id else [])]
     body = f"{'.'.join(map(_base36, numbers))}-{secrets.token_hex(8)}"
-    return f"{body}.{_mac(body)}"
+    return f"{body}.{_mac(body, config.secret_key)}"
 
 
 def check(text: str) -> ConsumerId:
     """The parts of an id that this installation signed; raises NotFound(consumer_not_found) for any other."""
     shape = SHAPE.fullmatch(text)
     body, _, mac = text.rpartition(".")
-    if shape is None or not hmac.compare_digest(mac, _mac(body)):
+    if shape is None or not _is_ours(body, mac):
         raise NotFound("No such consumer: register first.", code=Code.CONSUMER_NOT_FOUND)
     group_id, key_id, member_id, instance_id = (int(part, 36) for part in shape.groups("0"))
     return ConsumerId(group_id, key_id, member_id, text, instance_id)
 
 
-def _mac(body: str) -> str:
-    digest = hmac.digest(_key(config.secret_key), body.encode(), hashlib.sha256)[:MAC_BYTES]
+def _is_ours(body: str, mac: str) -> bool:
+    """Whether the secret key, or one that went before it, made a signature."""
+    if hmac.compare_digest(mac, _mac(body, config.secret_key)):
+        return True
+    return any(hmac.compare_digest(mac, _mac(body, old)) for old in config.secret_key_fallbacks)
+
+
+def _mac(body: str, secret_key: str) -> str:
+    digest = hmac.digest(_key(secret_key), body.encode(), hashlib.sha256)[:MAC_BYTES]
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=16)
 def _key(secret_key: str) -> bytes:
     """A key of its own, so that a signature made here is worth nothing anywhere else."""
     return hmac.digest(secret_key.encode(), b"catmq consumer id", hashlib.sha256)

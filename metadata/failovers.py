@@ -64,7 +64,7 @@ def begin(*, name: str, verb: str, actor: Actor) -> Begun:
 
 @transactional
 def _begin(*, name: str, verb: str, actor: Actor) -> Begun:
-    access.require(actor, "admin", name, what="node")
+    access.require_everything(actor, name, what="node")
     row = DbNode.objects.select_for_update().filter(name=name).first()
     if row is None or row.name != name:
         raise NotFound(f"Node {name} does not exist. List them: catmq nodes", code=Code.NODE_NOT_FOUND)
@@ -95,7 +95,7 @@ def finish(
     row = DbNode.objects.select_for_update().filter(pk=begun.node_id, epoch=begun.epoch).first()
     if row is None:
         raise NotFound("Somebody else promoted or adopted the node meanwhile.", code=Code.NODE_NOT_FOUND)
-    access.require(actor, "admin", row.name, what="node")
+    access.require_everything(actor, row.name, what="node")
     closed = begun.state_before == DbNode.State.READ_ONLY
     before = {key: getattr(row, key) for key in address}
     values = {**address, "identity": identity, "barred": ""}

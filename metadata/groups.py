@@ -14,6 +14,7 @@ from metadata.changes import changed
 from metadata.clock import database_now, ms
 from metadata.errors import Code, Conflict, Invalid
 from metadata.locks import group_by_name, no_group
+from metadata.mail_domains import check_domains
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, ConsumerGroupTopic, QueueOffset
 from metadata.pages import Page, Window
 from metadata.rules.names import check_confirmed, check_name
@@ -72,7 +73,7 @@ class GroupView:
 def create(
     *, name: str, actor: Actor, mode: str = "clustering", settings: Mapping[str, Any] | None = None
 ) -> GroupView:
-    """A new group. Needs `manage`. Settings: rules.settings.GROUP.
+    """A new group. Needs `manage`, with owners all rights. Settings: rules.settings.GROUP.
 
     Raises Invalid, Conflict(already_exists).
     """
@@ -80,7 +81,9 @@ def create(
     access.require(actor, "manage", name, what="group")
     if mode not in ConsumerGroup.Mode.values:
         raise Invalid.field("mode", f"must be one of {', '.join(ConsumerGroup.Mode.values)}")
-    values = checked(GROUP, settings or {})
+    values = check_domains(checked(GROUP, settings or {}))
+    if values.get("owners"):
+        access.require_ownership(actor, name, what="group")
     if ConsumerGroup.objects.filter(name=name).exists():
         raise Conflict(f"Group {name} exists already.", code=Code.ALREADY_EXISTS)
     try:
@@ -95,16 +98,18 @@ def create(
 
 @transactional
 def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> GroupView:
-    """The group with some settings changed (rules.settings.GROUP). Needs `manage`.
+    """The group with some settings changed (rules.settings.GROUP). Needs `manage`, other owners all rights.
 
     Stopping or starting raises the generation, so that members hear of it at once; other limits on who may
     own queues share them anew. A shorter session timeout is refused while there are members: they would
     handle messages of queues that others own already. Raises Invalid, NotFound, Conflict(in_use).
     """
     access.require(actor, "manage", name, what="group")
-    values = checked(GROUP, settings)
+    values = check_domains(checked(GROUP, settings))
     row = group_by_name(name)
     before = {key: getattr(row, key) for key in values if getattr(row, key) != values[key]}
+    if "owners" in before:
+        access.require_ownership(actor, name, what="group")
     if (
         values.get("session_timeout_ms", row.session_timeout_ms) < row.session_timeout_ms
         and row.members.exists()

@@ -87,7 +87,7 @@ def known() -> Mapping[str, Listed]:
 
 def ask(*, name: str, actor: Actor) -> None:
     """Has a scheduled job run now, besides its schedule. Needs `admin`. Raises Forbidden, NotFound."""
-    access.require(actor, "admin", name, what="job")
+    access.require_everything(actor, name, what="job")
     if name not in _known.jobs or _known.ask is None:
         raise NotFound(f"There is no job {name}.")
     _note(name, actor)
@@ -128,10 +128,10 @@ def cancel(*, id: int, actor: Actor) -> None:
 
     Needs `admin`. Raises NotFound, Conflict.
     """
+    access.require_everything(actor, str(id), what="run")
     row = JobRun.objects.select_for_update().filter(pk=id).first()
     if row is None:
         raise NotFound(f"There is no run {id} of a job.")
-    access.require(actor, "admin", row.name, what="job")
     if row.state != JobRun.State.RUNNING:
         raise Conflict(f"Run {id} of job {row.name} is {row.state} already.")
     JobRun.objects.filter(pk=id).update(cancel_asked=True, **_nobodys(row))

@@ -14,7 +14,7 @@ from metadata import access, audit, pages
 from metadata.actors import Actor
 from metadata.changes import changed
 from metadata.clock import database_now, ms
-from metadata.errors import Code, Conflict, NotFound
+from metadata.errors import Code, Conflict, Forbidden, NotFound
 from metadata.models import ApiKey, Consumer
 from metadata.pages import Page, Window
 from metadata.rules.names import check_confirmed, check_name
@@ -59,6 +59,7 @@ def create(
     access.require(actor, "admin", name, what="key")
     values = access.check_rights({right: list(patterns) for right, patterns in rights.items()})
     access.require_grantable(actor, values)
+    _require_unlimited(actor)
     given = checked(KEY, settings or {})
     plaintext = PREFIX + secrets.token_urlsafe(32)
     if ApiKey.objects.filter(name=name).exists():
@@ -78,11 +79,11 @@ def create(
 
 @transactional
 def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> KeyView:
-    """The key with some settings changed (rules.settings.KEY). Needs `admin`.
+    """The key with some settings changed (rules.settings.KEY). Needs `admin` on everything: they protect all.
 
     Raises Invalid, NotFound(key_not_found).
     """
-    access.require(actor, "admin", name, what="key")
+    access.require_everything(actor, name, what="key")
     values = checked(KEY, settings)
     row = ApiKey.objects.select_for_update().filter(name=name).first()
     if row is None or row.name != name:
@@ -100,11 +101,15 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> KeyView:
 
 @transactional
 def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
-    """Revokes a key: brokers refuse it within a refresh of their snapshot. Needs `admin`."""
+    """Revokes a key: brokers refuse it within a refresh of their snapshot.
+
+    Needs `admin` on its name and on its rights. Raises NotFound(key_not_found), Invalid(not_confirmed).
+    """
     access.require(actor, "admin", name, what="key")
     row = ApiKey.objects.select_for_update().filter(name=name).first()
     if row is None or row.name != name:
         raise _no_key(name)
+    access.require_grantable(actor, row.rights)
     check_confirmed(name, confirm)
     key_id, before = row.pk, {"rights": row.rights}
     Consumer.objects.filter(key=row).update(key=None)  # they expire when their heartbeats are refused
@@ -114,19 +119,29 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
 
 
 def named(*, name: str, actor: Actor) -> KeyView:
-    """The key called `name`. Needs `admin`; raises NotFound(key_not_found)."""
+    """The key called `name`. Needs `admin` on its name and rights; raises NotFound(key_not_found)."""
     access.require(actor, "admin", name, what="key")
     with reachable():
         row = ApiKey.objects.filter(name=name).first()
     if row is None or row.name != name:
         raise _no_key(name)
+    access.require_grantable(actor, row.rights)
     return _view(row)
 
 
 def page(*, actor: Actor, window: Window) -> Page[KeyView]:
-    """Keys by name. Needs `admin` on something; shows those the actor may see."""
+    """Keys by name, those that the actor could have made: with names and rights within its own."""
     rows, following = pages.select(ApiKey.objects.all(), window=window, actor=actor, right="admin")
-    return Page(tuple(_view(row) for row in rows), following)
+    return Page(tuple(_view(row) for row in rows if access.may_grant(actor, row.rights)), following)
+
+
+def _require_unlimited(actor: Actor) -> None:
+    """Raises Forbidden for a key that may send only so much: one that it makes would have no such limit."""
+    if access.may_everything(actor) or actor.key_id is None:
+        return
+    row = ApiKey.objects.filter(pk=actor.key_id).first()
+    if row is None or row.max_messages_per_s is not None or row.max_bytes_per_s is not None:
+        raise Forbidden(f"Key {actor.name} is limited in what it may send, so it may not make keys.")
 
 
 def _no_key(name: str) -> NotFound:

@@ -34,6 +34,13 @@ def topic_by_name(name: str) -> Topic:
     return row
 
 
+def origin_of(topic: Topic) -> tuple[str, str] | None:
+    """Group and topic whose failed messages a topic holds; None if it is no failure topic."""
+    if topic.failure_group is None or topic.failure_of is None:
+        return None
+    return topic.failure_group.name, topic.failure_of.name
+
+
 def no_group(name: str) -> NotFound:
     """The error for a group that is not there."""
     return NotFound(

@@ -1,9 +1,13 @@
-"""Nodes: the registry of databases that hold message tables. Passwords go in and never come out."""
+"""Nodes: the registry of databases that hold message tables. Passwords go in and never come out.
+
+A node holds messages of every topic, so all verbs here need `admin` on everything, whatever a node is called.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from django.db import IntegrityError
@@ -13,6 +17,7 @@ from metadata import access, audit, pages
 from metadata.actors import Actor
 from metadata.changes import changed
 from metadata.clock import database_now, ms
+from metadata.config import config
 from metadata.errors import Code, Conflict, Invalid, NotFound
 from metadata.models import DbNode, Queue, Topic
 from metadata.pages import Page, Window
@@ -21,6 +26,7 @@ from metadata.rules.settings import NODE, checked, one_of, text, whole
 from metadata.secrets import decrypt, encrypt
 from metadata.transactions import reachable, transactional
 
+OWN_FILES = ("metadata.sqlite3", "jobs.sqlite3", "secret.key", "encryption.key", "credentials.env")
 CREATE = {
     "kind": one_of("normal", "failure"),
     "engine": one_of("mysql", "sqlite"),
@@ -72,14 +78,32 @@ class ReaderAccount:
 def check_new(*, name: str, actor: Actor, **given: object) -> dict[str, Any]:
     """The checked columns of a node that could be created so. Needs `admin`. Raises Invalid, Conflict."""
     check_name("node", name)
-    access.require(actor, "admin", name, what="node")
+    access.require_everything(actor, name, what="node")
     values = checked(CREATE, given)
-    if not values["database"] or (values["engine"] == "mysql" and not values["host"]):
+    if not values["database"] or (values["engine"] == "mysql" and not values.get("host")):
         raise Invalid.field("host" if values["database"] else "database", "must not be empty")
+    if values["engine"] == "sqlite":
+        _check_place(values["database"])
     with reachable():
         if DbNode.objects.filter(name=name).exists():
             raise Conflict(f"Node {name} exists already.", code=Code.ALREADY_EXISTS)
     return values
+
+
+def _check_place(database: str) -> None:
+    """Raises Invalid unless a file lies where nodes may: any other could be one that is not ours to touch."""
+    try:
+        path = Path(config.data_dir, database).resolve()
+    except (ValueError, OSError, RuntimeError):  # a NUL, a name that is too long, links in a circle
+        raise Invalid.field("database", "is not a path of a file") from None
+    places = [config.data_dir, *map(Path, config.sqlite_dirs)]
+    if not any(one.resolve() in path.parents for one in places):
+        what = (
+            f"{path} does not lie below the data directory, {config.data_dir}: choose a file there, or name"
+        )
+        raise Invalid.field("database", f"{what} its directory in CATMQ_SQLITE_DIRS")
+    if path.parent == config.data_dir.resolve() and path.name in OWN_FILES:
+        raise Invalid.field("database", f"{path} is a file of the server itself: choose another")
 
 
 def with_identity(identity: str) -> str | None:
@@ -162,7 +186,7 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
 
     `messagestore.nodes.update` has closed the node's queues if it is to be closed.
     """
-    access.require(actor, "admin", name, what="node")
+    access.require_everything(actor, name, what="node")
     values = checked(NODE, settings)
     row = _locked(name)
     before = {key: getattr(row, key) for key in values if getattr(row, key) != values[key]}
@@ -189,7 +213,7 @@ def set_reader(*, name: str, username: str, password: str, actor: Actor) -> None
 
     `messagestore.nodes.set_reader` has tried it.
     """
-    access.require(actor, "admin", name, what="node")
+    access.require_everything(actor, name, what="node")
     row = _locked(name)
     before, row.reader_username = row.reader_username, username
     row.reader_password_encrypted = encrypt(password)
@@ -206,7 +230,7 @@ def set_account(*, name: str, username: str, password: str, actor: Actor) -> Non
 
     `messagestore.nodes.set_account` has tried it.
     """
-    access.require(actor, "admin", name, what="node")
+    access.require_everything(actor, name, what="node")
     values = checked({"username": CREATE["username"]}, {"username": username})
     row = _locked(name)
     before = {"username": row.username}
@@ -230,7 +254,7 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
 
     Raises Conflict(in_use) while queues are on it, those of topics deleted less than three days ago too.
     """
-    access.require(actor, "admin", name, what="node")
+    access.require_everything(actor, name, what="node")
     row = _locked(name)
     check_confirmed(name, confirm)
     held = row.queues.count()
@@ -244,7 +268,7 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
 
 def named(*, name: str, actor: Actor) -> NodeView:
     """The node called `name`. Needs `admin`; raises NotFound(node_not_found)."""
-    access.require(actor, "admin", name, what="node")
+    access.require_everything(actor, name, what="node")
     with reachable():
         row = DbNode.objects.filter(name=name).first()
         if row is None or row.name != name:
@@ -253,7 +277,8 @@ def named(*, name: str, actor: Actor) -> NodeView:
 
 
 def page(*, actor: Actor, window: Window) -> Page[NodeView]:
-    """Nodes by name, those the actor has `admin` on."""
+    """Nodes by name. Needs `admin`."""
+    access.require_everything(actor, "list", what="node")
     rows, following = pages.select(DbNode.objects.all(), window=window, actor=actor, right="admin")
     with reachable():
         counted = DbNode.objects.filter(pk__in=[row.pk for row in rows]).annotate(held=Count("queues"))

@@ -24,7 +24,7 @@ from metadata.changes import changed
 from metadata.clock import database_now
 from metadata.config import config
 from metadata.errors import Code, Conflict, Invalid, NotFound
-from metadata.locks import no_topic
+from metadata.locks import no_topic, origin_of
 from metadata.models import ConsumerGroup, DbNode, Queue, QueueOffset, Topic
 from metadata.placing import nodes_for
 from metadata.readings import readings
@@ -304,6 +304,7 @@ def _changeable(name: str, actor: Actor) -> Topic:
     row = Topic.objects.select_for_update().filter(name=name).exclude(state=Topic.State.DELETED).first()
     if row is None or row.name != name:
         raise no_topic(name)
+    access.require_failed(actor, "manage", name, origin_of(row))
     if row.state == Topic.State.CREATING:
         raise Conflict(f"Topic {name} is still being created: try again in a moment.", code=Code.IN_USE)
     return row

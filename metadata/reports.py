@@ -36,8 +36,8 @@ class ReportView:
 def keep(
     *, name: str, engine: str, settings: Row, rows: Sequence[Row], actor: Actor, job_run: int | None = None
 ) -> int:
-    """Keeps what a report found; its id. Needs `admin`, because reports tell of every topic."""
-    access.require(actor, "admin", name, what="report")
+    """Keeps what a report found; its id. Needs `admin` on everything, because reports tell of every topic."""
+    access.require_everything(actor, name, what="report")
     columns = columns_of(rows)
     made = Report.objects.create(
         name=name, engine=engine, settings=dict(settings), columns=columns,
@@ -53,12 +53,12 @@ def keep(
 
 
 def shown(*, id: int, actor: Actor) -> ReportView:
-    """A report with its rows. Needs `admin`; raises NotFound."""
+    """A report with its rows. Needs `admin` on everything; raises NotFound."""
+    access.require_everything(actor, str(id), what="report")
     with reachable():
         row = Report.objects.filter(pk=id).first()
         if row is None:
             raise NotFound(f"There is no report {id}.")
-        access.require(actor, "admin", row.name, what="report")
         values = tuple(row.rows.order_by("number").values_list("values", flat=True))
     return ReportView(row.pk, row.name, row.engine, ms(row.made_at), row.settings, tuple(row.columns), values)
 

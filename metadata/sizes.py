@@ -56,7 +56,7 @@ def _growth(seen: list[tuple[Size, int]]) -> Growth:
 
 def history(*, node: str, actor: Actor, days: int = 30) -> list[Size]:
     """The sizes of a node over the last days, rising in time. Needs `admin`."""
-    access.require(actor, "admin", node, what="node")
+    access.require_everything(actor, node, what="node")
     with reachable():
         since = before(database_now(), seconds=days * 86_400)
         rows = NodeSize.objects.filter(node__name=node, at__gte=since).order_by("at")

@@ -209,6 +209,16 @@ def _find(look: Callable[[Snapshot], T | None]) -> T | None:
     return found
 
 
+def origin_of(name: str) -> tuple[str, str] | None:
+    """Group and topic whose failed messages the topic called `name` holds; None if it is no failure topic."""
+    known = current()
+    topic = known.topic(name)
+    if topic is None or topic.failure_of is None or topic.failure_group is None:
+        return None
+    group, origin = known.groups.get(topic.failure_group), known.topics.get(topic.failure_of)
+    return (group.name if group else "", origin.name if origin else "")
+
+
 def find_topic(name: str) -> TopicInfo:
     """The ready topic called `name`; raises NotFound(topic_not_found)."""
 

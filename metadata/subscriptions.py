@@ -61,9 +61,7 @@ def plan(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionVie
     Needs `manage` on the group and `consume` or `manage` on the topic. Raises NotFound, Invalid,
     Conflict(already_exists), Unavailable(busy) while an earlier one is still being made or taken down.
     """
-    access.require(actor, "manage", group, what="group")
-    if not access.may(actor, "manage", topic):
-        access.require(actor, "consume", topic, what="topic")
+    require_may_subscribe(actor, group=group, topic=topic)
     if start not in ConsumerGroupTopic.Start.values:
         raise Invalid.field("start", f"must be one of {', '.join(ConsumerGroupTopic.Start.values)}")
     group_row = group_by_name(group)
@@ -89,6 +87,13 @@ def plan(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionVie
     )
     changed("subscription", row.pk)
     return view_of(row)
+
+
+def require_may_subscribe(actor: Actor, *, group: str, topic: str) -> None:
+    """Raises Forbidden unless the actor may have a group read a topic, be they there or not."""
+    access.require(actor, "manage", group, what="group")
+    if not access.may(actor, "manage", topic):
+        access.require(actor, "consume", topic, what="topic")
 
 
 def _check_readable(group: ConsumerGroup, topic: Topic) -> None:

@@ -19,7 +19,8 @@ from metadata.changes import changed
 from metadata.clock import before, database_now, ms
 from metadata.config import config
 from metadata.errors import Code, Conflict, Invalid, NotFound
-from metadata.locks import no_topic, topic_by_name
+from metadata.locks import no_topic, origin_of, topic_by_name
+from metadata.mail_domains import check_domains
 from metadata.models import ConsumerGroupTopic, Queue, QueueOffset, Topic
 from metadata.pages import Page, Window
 from metadata.placing import nodes_for
@@ -77,7 +78,7 @@ def plan(
     node: str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> TopicView:
-    """The rows of a new topic and its queues, in state creating. Needs `manage`.
+    """The rows of a new topic and its queues, in state creating. Needs `manage`, with owners all rights.
 
     Spreads the queues over the normal, non-special, read-write nodes, the emptier first, or puts all
     on `node`. Raises Invalid, Conflict(already_exists), NotFound(node_not_found), NoWritableQueue.
@@ -86,7 +87,9 @@ def plan(
     access.require(actor, "manage", name, what="topic")
     if not 1 <= queues <= config.max_topic_queues:
         raise Invalid.field("queues", f"must be 1 to {config.max_topic_queues}")
-    values = checked(TOPIC, settings or {})
+    values = check_domains(checked(TOPIC, settings or {}))
+    if values.get("owners"):
+        access.require_ownership(actor, name)
     if Topic.objects.filter(name=name).exists():
         raise Conflict(f"Topic {name} exists already.", code=Code.ALREADY_EXISTS)
     placed = nodes_for(queues, node=node)
@@ -162,11 +165,16 @@ def _erase(topic: Topic, *, verb: str, actor: Actor) -> None:
 
 @transactional
 def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> TopicView:
-    """The topic with some settings changed (rules.settings.TOPIC). Needs `manage`."""
+    """The topic with some settings changed (rules.settings.TOPIC). Needs `manage`, and for
+    other owners all that these get.
+    """
     access.require(actor, "manage", name, what="topic")
-    values = checked(TOPIC, settings)
+    values = check_domains(checked(TOPIC, settings))
     topic = topic_by_name(name)
+    access.require_failed(actor, "manage", name, origin_of(topic))
     before = {key: getattr(topic, key) for key in values if getattr(topic, key) != values[key]}
+    if "owners" in before:
+        access.require_ownership(actor, name)
     if before:
         for key in before:
             setattr(topic, key, values[key])
@@ -185,6 +193,7 @@ def mark_deleted(*, name: str, confirm: str | None, actor: Actor) -> TopicView:
     """
     access.require(actor, "manage", name, what="topic")
     topic = topic_by_name(name)
+    access.require_failed(actor, "manage", name, origin_of(topic))
     check_confirmed(name, confirm)
     using = topic.subscriptions.exclude(state=ConsumerGroupTopic.State.DELETING)
     groups = list(using.values_list("group__name", flat=True)[:5])

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.contrib.auth import get_user_model, password_validation
+from django.contrib.auth.hashers import make_password
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
 from metadata import access, audit
 from metadata.actors import Actor
-from metadata.errors import Code, Conflict, Invalid, NotFound
+from metadata.errors import Code, Conflict, Forbidden, Invalid, NotFound
 from metadata.models import ConsumerGroup, Topic, UserRights
 from metadata.rules.names import check_confirmed
 from metadata.transactions import reachable, transactional
@@ -87,7 +88,6 @@ def named(*, name: str, actor: Actor) -> UserView:
         return _view(_account(name), rights or {})
 
 
-@transactional
 def create(
     *,
     name: str,
@@ -105,23 +105,30 @@ def create(
     access.require(actor, "admin", "*", what="user")
     if not USER_NAME.fullmatch(name):
         raise Invalid.field("name", "a user name has 1 to 150 characters from A-Z a-z 0-9 @ . + _ -")
-    _check_password(password, name)
+    hashed = _hashed(password, name, dry_run=dry_run)
     values = _checked(rights)
-    if _users().filter(username=name).exists():
-        raise Conflict(f"User {name} exists already.", code=Code.ALREADY_EXISTS)
     flags = {"is_staff": administrator, "is_superuser": administrator}
-    try:
-        row = get_user_model().objects.create_user(username=name, email=email, password=password, **flags)
-    except IntegrityError:
-        raise Conflict(f"User {name} exists already.", code=Code.ALREADY_EXISTS) from None
-    UserRights.objects.update_or_create(name=name, defaults={"rights": values})
-    after = {"administrator": administrator, "email": email, "rights": values}
-    audit.record(actor=actor, verb="create", kind="user", name=name, before=None, after=after)
-    transaction.set_rollback(dry_run)
-    return _view(row, values)
+    row = _users().model(username=name, email=_users().normalize_email(email), password=hashed, **flags)
+    return _create(row, values, actor=actor, dry_run=dry_run)
 
 
 @transactional
+def _create(row: Any, rights: dict[str, list[str]], *, actor: Actor, dry_run: bool) -> UserView:
+    name = row.get_username()
+    if _users().filter(username=name).exists():
+        raise Conflict(f"User {name} exists already.", code=Code.ALREADY_EXISTS)
+    row.pk = None  # in a transaction that was rolled back it got one
+    try:
+        row.save(force_insert=True)
+    except IntegrityError:
+        raise Conflict(f"User {name} exists already.", code=Code.ALREADY_EXISTS) from None
+    UserRights.objects.update_or_create(name=name, defaults={"rights": rights})
+    after = {"administrator": _is_admin(row), "email": row.email, "rights": rights}
+    audit.record(actor=actor, verb="create", kind="user", name=name, before=None, after=after)
+    transaction.set_rollback(dry_run)
+    return _view(row, rights)
+
+
 def update(
     *,
     name: str,
@@ -139,23 +146,66 @@ def update(
     """
     access.require(actor, "admin", "*", what="user")
     values = _checked(rights)
-    row = _account(name)
+    columns: dict[str, Any] = {"is_staff": administrator, "is_superuser": administrator, "is_active": active}
     if password:
-        _check_password(password, name)
-        row.set_password(password)
+        columns["password"] = _hashed(password, name, dry_run=dry_run)
+    return _update(name, columns, values, actor=actor, dry_run=dry_run)
+
+
+@transactional
+def _update(
+    name: str, columns: Mapping[str, Any], rights: dict[str, list[str]], *, actor: Actor, dry_run: bool
+) -> UserView:
+    row = _account(name)
     known = UserRights.objects.filter(name=name).values_list("rights", flat=True).first() or {}
     before = {"administrator": _is_admin(row), "active": row.is_active, "rights": known}
-    row.is_staff = row.is_superuser = administrator
-    row.is_active = active
-    row.save()
+    for column, value in columns.items():
+        setattr(row, column, value)
+    row.save(update_fields=tuple(columns))
     _require_administrator(before, name)
-    UserRights.objects.update_or_create(name=name, defaults={"rights": values})
-    after = {"administrator": administrator, "active": active, "rights": values}
-    if password:
+    UserRights.objects.update_or_create(name=name, defaults={"rights": rights})
+    after = {"administrator": _is_admin(row), "active": row.is_active, "rights": rights}
+    if "password" in columns:
         after["new_login_secret"] = True
     audit.record(actor=actor, verb="update", kind="user", name=name, before=before, after=after)
     transaction.set_rollback(dry_run)
-    return _view(row, values)
+    return _view(row, rights)
+
+
+def change_own_password(*, password: str, actor: Actor, dry_run: bool = False) -> None:
+    """Gives the person who asks a new password; whoever asks has proved to know the old one.
+
+    `dry_run` only says whether it will do. Raises Invalid, NotFound, and Conflict for an account that logs in
+    by another service, which keeps its password.
+    """
+    if actor.kind != "user":
+        raise Forbidden(f"{actor.kind} {actor.name} has no password.")
+    hashed = _hashed(password, actor.name, dry_run=dry_run)
+    if not _account(actor.name).has_usable_password():
+        raise Conflict(
+            f"The password of {actor.name} is kept by the service that checks it: change it there."
+        )
+    if not dry_run:
+        _save_password(hashed, actor)
+
+
+@transactional
+def _save_password(hashed: str, actor: Actor) -> None:
+    row = _account(actor.name)
+    row.password = hashed
+    row.save(update_fields=("password",))
+    after = {"new_login_secret": True}
+    audit.record(actor=actor, verb="change_password", kind="user", name=actor.name, before=None, after=after)
+
+
+def _hashed(password: str, name: str, *, dry_run: bool) -> str:
+    """A password as it is kept, '' for a dry run; raises Invalid if it is too easy.
+
+    Never asked inside a transaction: it takes a second on a busy machine, and the database ends transactions
+    that rest for so long, because they hold locks that everybody waits for.
+    """
+    _check_password(password, name)
+    return "" if dry_run else make_password(password)
 
 
 @transactional

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import messages
+from django.contrib.auth import logout
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest
@@ -17,6 +18,7 @@ from django.utils.translation import gettext as _
 
 from metadata import access, users
 from metadata.actors import Actor
+from portal import sessions
 
 View = Callable[..., HttpResponseBase]
 THEMES = ("auto", "light", "dark")
@@ -29,6 +31,9 @@ def for_people(view: View) -> View:
 
     @functools.wraps(view)
     def seen(request: HttpRequest, *args: Any, **words: Any) -> HttpResponseBase:
+        if sessions.is_over(request):
+            logout(request)
+            return redirect_to_login(request.path)
         request.actor = actor_of(request)  # type: ignore[attr-defined]  # read by actor()
         return view(request, *args, **words)
 

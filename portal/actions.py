@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import messages
+from django.contrib.sessions.backends.base import UpdateError
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
@@ -28,6 +29,7 @@ from portal import errors, once, pages, sealed
 from portal.access import actor
 from portal.tables import Table, Text
 
+CONFIRM = "confirm"  # the field of a name that is typed again
 WOULD = lazy("This is what would happen")
 
 
@@ -146,7 +148,7 @@ class Action(View):
                 once.give_back(self.request)
             return self._refuse(form, error)
         answer = self.done(said)
-        with suppress(DatabaseError):
+        with suppress(DatabaseError, UpdateError):  # it was done; a session that is lost then changes nothing
             once.tell(self.request, said=str(said), url=answer.get("Location", self.back()))
             sealed.forget(self.request)
         return answer
@@ -171,6 +173,7 @@ class Action(View):
     def _ask_about(self, form: forms.Form, *, shown: forms.Form, status: int = 200) -> HttpResponse:
         """What a form would do; `shown` is the one to be confirmed."""
         try:
+            self._check_typed(form.cleaned_data)
             preview = self.preview(form.cleaned_data)
         except (Forbidden, MetadataUnavailable):
             raise
@@ -181,6 +184,12 @@ class Action(View):
         number = once.number()
         sealed.keep(self.request, form, number=number)
         return self._show(shown, preview=preview, number=number, status=status)
+
+    def _check_typed(self, fields: dict[str, Any]) -> None:
+        """Raises Invalid if a name that was to be typed again is another: before anything else is said."""
+        name = self.kwargs.get("name")
+        if CONFIRM in fields and fields[CONFIRM] != name:
+            raise Invalid.field(CONFIRM, _("This is not the name: type %s.") % name)
 
     def _refuse(self, form: forms.Form, error: CatmqError) -> HttpResponse:
         named = [one for one in error.errors if one.field in form.fields]

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from django.db import InterfaceError, OperationalError
+from django.contrib.sessions.backends.base import UpdateError
+from django.db import InterfaceError, OperationalError, transaction
 from django.http import HttpRequest, HttpResponse
 
 from metadata.errors import CatmqError, MetadataUnavailable
-from portal import errors
+from portal import errors, sessions
 
 POLICY = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'"
 )
 MESSAGE = "The metadata database did not answer."
+
+
+def _of_driver() -> tuple[type[Exception], ...]:
+    """The driver's own errors: a cursor that is closed on a connection that broke raises these."""
+    driver = transaction.get_connection().Database
+    return driver.OperationalError, driver.InterfaceError
 
 
 class SafePages:
@@ -26,6 +33,8 @@ class SafePages:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         """The answer, with its policy."""
         response = self._get_response(request)
+        if response.status_code < 500:  # else the session is perhaps not to be had, either
+            sessions.prolong(request)
         response.setdefault("Content-Security-Policy", POLICY)
         response.setdefault("Referrer-Policy", "same-origin")
         if not request.path.startswith("/static/"):
@@ -34,6 +43,6 @@ class SafePages:
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         """A page for an error of ours, or of a metadata database that is away; None leaves it to Django."""
-        if isinstance(error, OperationalError | InterfaceError):
+        if isinstance(error, (OperationalError, InterfaceError, UpdateError, *_of_driver())):
             return errors.respond(request, MetadataUnavailable(MESSAGE))
         return errors.respond(request, error) if isinstance(error, CatmqError) else None

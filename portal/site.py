@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib.admin import AdminSite
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponseRedirect
+from django.urls import reverse
 from django.utils.translation import gettext, gettext_lazy
+
+from portal import sessions
 
 
 class Console(AdminSite):
@@ -15,6 +18,14 @@ class Console(AdminSite):
     site_title = gettext_lazy("CatMQ")
     site_header = gettext_lazy("CatMQ console")
     index_title = gettext_lazy("What there is, to look at")
+
+    def has_permission(self, request: HttpRequest) -> bool:
+        """Whether somebody may see the admin, whose session is not over."""
+        return super().has_permission(request) and not sessions.is_over(request)
+
+    def password_change(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """The portal's own page, which writes the audit log and counts wrong passwords."""
+        return HttpResponseRedirect(reverse("password"))
 
     def get_app_list(self, request: HttpRequest, app_label: str | None = None) -> list[dict[str, Any]]:
         """The lists by application; names of models are translated here, because models know no language."""

@@ -126,8 +126,9 @@ def _address(node: Mapping[str, Any], environ: Mapping[str, str]) -> Address:
     url = urlsplit(environ.get(variable, ""))
     if not url.hostname:
         raise NodeError(
-            f"node {node['name']} has no reader account: set {variable} in the driver's environment to "
-            f"mysql://user:password@host:3306/database, or run manage.py set_reader {node['name']} USER"
+            f"node {node['name']} has no reader account, or none for keys without admin on *: set {variable} "
+            "in the driver's environment to mysql://user:password@host:3306/database, or run manage.py "
+            f"set_reader {node['name']} USER and use a key with admin on *"
         )
     place |= {"host": url.hostname, "port": url.port or 3306, "database": url.path.lstrip("/")}
     return Address(**place, username=unquote(url.username or ""), password=unquote(url.password or ""))

@@ -67,7 +67,8 @@ class ReadPlan(Endpoint):
 
     @operation("readPlan", tag="topics", query=PlanQuery, answer=ReadPlanAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
-        """Tables and ranges for jobs that read straight from the nodes, and their accounts there."""
+        """Tables and ranges for jobs that read straight from the nodes. Keys with `admin` on `*` are told the
+        nodes' reader accounts, too, which read every topic there."""
         queues = call.query(PlanQuery).queues
         wanted = [int(one) for one in queues.split(",")] if queues else None
         response = call.answer(read_plans.read_plan(topic=topic, queues=wanted, actor=call.actor))

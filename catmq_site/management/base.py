@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import sys
+from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -14,10 +16,15 @@ from django.db import DatabaseError
 from catmq_site import tasks
 from metadata import actors
 from metadata.actors import Actor
-from metadata.errors import CatmqError
+from metadata.errors import CatmqError, Code, Invalid
 from metadata.job_runs import Cancelled
 
 REFUSED, LATER = 1, 3
+
+
+def add_yes(parser: ArgumentParser) -> None:
+    """The option of a command that asks before it does what cannot be taken back."""
+    parser.add_argument("--yes", action="store_true", help="do not ask; needed where no terminal is")
 
 
 class CatmqCommand(BaseCommand):
@@ -42,6 +49,17 @@ class CatmqCommand(BaseCommand):
         except DatabaseError as error:
             text = f"The metadata database cannot be used: {error}. Is it up? Did `manage.py prepare` run?"
             raise CommandError(text, returncode=LATER) from None
+
+    def confirm(self, what: str, name: str, *, yes: bool) -> None:
+        """Raises Invalid unless a person at the terminal types the name again, or a script said --yes."""
+        if yes:
+            return
+        if not sys.stdin.isatty():
+            said = f"Nothing was done. {what} {name}: say --yes, because there is no terminal to ask at."
+            raise Invalid(said, code=Code.NOT_CONFIRMED)
+        self.stderr.write(f"{what} {name}? Type the name:")
+        if sys.stdin.readline().strip() != name:
+            raise Invalid("Nothing was done: the name differs.", code=Code.NOT_CONFIRMED)
 
     def run(self, **options: Any) -> None:
         """The command itself. May raise any CatmqError."""

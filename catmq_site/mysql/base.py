@@ -43,7 +43,8 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def set_autocommit(self, autocommit: bool, *more: bool, **named: bool) -> None:
         """As Django's, but a pooled connection is known to be in autocommit mode: no round trip for that."""
-        if self._seasoned and autocommit and self.run_on_commit == [] and self.connection.get_autocommit():
+        known = self.connection is not None and self._seasoned  # it may have been lost in its transaction
+        if known and autocommit and self.run_on_commit == [] and self.connection.get_autocommit():
             self.autocommit = True
             return
         super().set_autocommit(autocommit, *more, **named)

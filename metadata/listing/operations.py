@@ -14,7 +14,7 @@ from metadata.clock import database_now, ms
 from metadata.job_runs import is_silent
 from metadata.listing.pages import Listed, Manner, Wanted, select
 from metadata.listing.topics import check_look
-from metadata.models import Alarm, AuditLog, JobRun, Report
+from metadata.models import Alarm, AuditLog, ConsumerGroup, JobRun, Report, Topic
 from metadata.pipeline import PURGE
 from metadata.transactions import reachable
 
@@ -26,6 +26,7 @@ ALARMS = Manner(
     sorts={"since": "since_at", "at": "last_at", "kind": "kind", "name": "name"},
     default="-since",
 )
+MOST_MANAGED = 200  # names whose queues and subscriptions are looked for, too: each is a condition of its own
 REPORTS = Manner(search_in=("name", "engine"), sorts={"at": "id", "name": "name"}, default="-at")
 RUNS = Manner(search_in=("name", "detail", "state"), sorts={"at": "id", "name": "name"}, default="-at")
 
@@ -99,14 +100,34 @@ class ReportItem:
 
 
 def audit(*, wanted: Wanted, actor: Actor, name: str = "") -> Listed[AuditRow]:
-    """Changes, the latest first, or those of what is called `name`; addresses only for administrators."""
+    """Changes, the latest first, or those of what is called `name`.
+
+    Administrators see all. Others see what was done to topics and groups that they may manage, and nobody's
+    address: rights, accounts, keys and nodes are not for everybody who has logged in.
+    """
     check_look(actor)
     rows = AuditLog.objects.all()
+    if not access.may_everything(actor):
+        rows = rows.filter(_managed(actor))
     if name:
         rows = rows.filter(Q(name=name) | Q(name__startswith=f"{name}/") | Q(name__endswith=f"/{name}"))
     found, total, page, pages = select(rows, wanted=wanted, manner=AUDIT)
-    full = access.may(actor, "admin", "*")
+    full = access.may_everything(actor)
     return Listed(tuple(_audit(row, full) for row in found), total, page, pages)
+
+
+def _managed(actor: Actor) -> Q:
+    """The rows about topics and groups that an actor may manage; for deleted ones, the name's next bearer."""
+    with reachable():
+        topics = list(Topic.objects.exclude(state="deleted").values_list("name", flat=True))
+        groups = list(ConsumerGroup.objects.filter(deleted_at__isnull=True).values_list("name", flat=True))
+    topics = [name for name in topics if access.may(actor, "manage", name)]
+    groups = [name for name in groups if access.may(actor, "manage", name, what="group")]
+    found = Q(kind="topic", name__in=topics) | Q(kind__in=("group", "dead"), name__in=groups)
+    for kind, names in (("queue", topics), ("subscription", groups)):  # called topic/queue, group/topic
+        for name in names[:MOST_MANAGED]:
+            found |= Q(kind=kind, name__startswith=f"{name}/")
+    return found
 
 
 def _audit(row: AuditLog, full: bool) -> AuditRow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -51,6 +52,15 @@ def addresses(text: str) -> list[str]:
     ['a@x.org', 'b@x.org']
     """
     return list(dict.fromkeys(text.replace(",", " ").replace(";", " ").split()))
+
+
+def may_go_to(address: str, domains: Collection[str]) -> bool:
+    """Whether mails may go to an address: its domain is one of some, to the letter; or there are none.
+
+    >>> may_go_to("ops@Example.org", ["example.org"]), may_go_to("ops@a.example.org", ["example.org"])
+    (True, False)
+    """
+    return not domains or address.rpartition("@")[2].lower() in {one.lower() for one in domains}
 
 
 def is_address(text: str) -> bool:

@@ -211,7 +211,8 @@ def audit(request: HttpRequest) -> HttpResponse:
         Column(_("After")),
     )
     hint = Empty(_("Nobody changed anything yet, or nothing fits the search."))
-    intro = _("Changes of %s") % name if name else ""
+    mine = "" if may(request, "admin") else _("You see what was done to topics and groups that you manage.")
+    intro = _("Changes of %s") % name if name else mine
     filters = [Link(_("All changes"), to("audit"))] if name else []
     table = listed(request, columns, found, row=_audit, empty=hint)
     return pages.list_page(request, _("Audit log"), table, section="audit", intro=intro, filters=filters)

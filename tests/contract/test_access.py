@@ -61,9 +61,14 @@ def test_a_deleted_key_is_refused(broker: Broker) -> None:
         ("PATCH", "/topics/orders", {"remark": "x"}, "manage on topic orders"),
         ("DELETE", "/topics/orders?confirm=orders", None, "manage on topic orders"),
         ("POST", "/groups", {"name": "new"}, "manage on group new"),
-        ("POST", "/nodes", {"name": "n", "engine": "sqlite", "database": "x"}, "admin on node n"),
+        (
+            "POST",
+            "/nodes",
+            {"name": "n", "engine": "sqlite", "database": "x"},
+            "admin on *, which node n",
+        ),
         ("POST", "/keys", {"name": "k", "rights": {"admin": ["*"]}}, "admin on key k"),
-        ("GET", "/nodes/main", None, "admin on node main"),
+        ("GET", "/nodes/main", None, "admin on *, which node main needs"),
     ],
 )
 def test_an_insufficient_key_is_told_the_right_it_lacks(

@@ -98,11 +98,11 @@ def test_a_wrong_change_is_named_and_nothing_happens(registered: Broker, body: A
     assert registered.ok("GET", f"/brokers/{ME}")["state"] == "in"
 
 
-def test_pulling_and_forgetting_need_admin_on_the_brokers_name(registered: Broker) -> None:
-    for rights in ({"manage": ["*"], "produce": ["*"], "consume": ["*"]}, {"admin": ["other*"]}):
+def test_pulling_and_forgetting_need_admin_on_everything(registered: Broker) -> None:
+    for rights in ({"manage": ["*"], "produce": ["*"], "consume": ["*"]}, {"admin": ["other*", ME]}):
         weak = registered.as_key(rights)
         found = problem(weak.call("PATCH", f"/brokers/{ME}", {"state": "out"}), 403, "forbidden")
-        assert f"admin on broker {ME}" in found["detail"]
+        assert f"admin on *, which broker {ME} needs" in found["detail"]
         problem(weak.call("DELETE", f"/brokers/{ME}?confirm={ME}"), 403, "forbidden")
     assert registered.ok("GET", f"/brokers/{ME}")["state"] == "in"
 

@@ -75,6 +75,12 @@ def test_a_reader_account_is_tried_kept_sealed_and_given_to_jobs(
         nodes.set_reader(name="main", username=name, password=password, actor=ME)
         (node,) = plan_of(bare_broker, "orders")["nodes"]
         assert (node["username"], node["password"]) == (name, password)
+        limited = bare_broker.as_key(
+            {"admin": ["orders*", "?"]}
+        )  # the account would read every other topic, too
+        plan = limited.ok("GET", "/topics/orders/read-plan")
+        assert plan["queues"] and password not in str(plan)
+        assert [(node["username"], node["password"]) for node in plan["nodes"]] == [("", "")]
         assert password not in DbNode.objects.get(name="main").reader_password_encrypted
         assert password not in str(AuditLog.objects.filter(verb="set_reader").values_list("after", flat=True))
     nodes.set_reader(name="main", username="", password="", actor=ME)

@@ -73,7 +73,7 @@ def test_days_are_archived_purged_and_replayed(
     archive.run(job(spark, tmp_path / "one", topic=topic, archive=str(directory)))
     made = results(tmp_path / "one", "days")
     assert sum(one["rows"] for one in made) == 900, "today is not over"
-    said = stage.server.manage("purge", topic, "--archive", str(directory), "--no-rest")
+    said = stage.server.manage("purge", topic, "--archive", str(directory), "--no-rest", "--yes")
     assert "900 messages" in said
     assert len(stage.pulled(topic)) == 100
     target = stage.topic("main")
@@ -183,7 +183,7 @@ def test_a_damaged_archive_is_neither_replayed_nor_purged(
     assert stage.pulled(target) == []
     if damage != "schema":  # what a manifest proves is the file, not what somebody wrote with its blessing
         with pytest.raises(AssertionError, match=r"damaged|missing"):
-            stage.server.manage("purge", topic, "--archive", str(directory))
+            stage.server.manage("purge", topic, "--archive", str(directory), "--yes")
     assert len(stage.pulled(topic)) == 50
 
 
@@ -213,7 +213,7 @@ def test_the_archive_of_another_installation_is_refused(
     with pytest.raises(ArchiveError, match="another installation"):
         archive.run(made)
     with pytest.raises(AssertionError, match="another installation"):
-        stage.server.manage("purge", topic, "--archive", str(directory))
+        stage.server.manage("purge", topic, "--archive", str(directory), "--yes")
     assert len(stage.pulled(topic)) == 20
 
 

@@ -50,7 +50,7 @@ def test_the_whole_way_of_the_benchmark_with_a_little_of_its_input(
         elif verb == "replay":
             replay.run(job(spark, where, archive=words[0], topic=words[1], to=words[2]))
         else:
-            return stage.server.manage(verb, *words, *(["--no-rest"] if verb == "purge" else []))
+            return stage.server.manage(verb, *words, *(["--no-rest", "--yes"] if verb == "purge" else []))
         return ""
 
     way = Way(

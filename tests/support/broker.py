@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -50,7 +51,7 @@ class Broker:
 
     def as_key(self, rights: Mapping[str, list[str]]) -> Broker:
         """The same broker asked with a new key of these rights."""
-        name = "key" + str(threading.get_ident()) + "-".join(sorted(rights))
+        name = f"key-{uuid.uuid4().hex}"
         _, plaintext = keys.create(name=name, rights=rights, actor=actors.command("test"))
         return Broker(self.url, plaintext)
 

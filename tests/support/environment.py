@@ -48,6 +48,7 @@ def prepare() -> None:
     for name in [name for name in os.environ if name.startswith("CATMQ_") and name != "CATMQ_TEST_ENGINE"]:
         del os.environ[name]
     os.environ["CATMQ_DATA_DIR"] = str(HOME / "var")
+    os.environ["CATMQ_SQLITE_DIRS"] = tempfile.gettempdir()  # nodes of tests lie in pytest's directories
     if ENGINE == "mysql":
         os.environ["CATMQ_DATABASE_URL"] = MARIADB_URL
     os.environ["DJANGO_SETTINGS_MODULE"] = "tests.support.settings"

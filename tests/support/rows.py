@@ -18,7 +18,7 @@ ME = actors.command("test")
 
 def node(name: str = "n1", **given: object) -> None:
     """A node without a database behind it."""
-    nodes.create(name=name, engine="sqlite", database=f"/nowhere/{name}", actor=ME, **given)  # type: ignore[arg-type]
+    nodes.create(name=name, engine="sqlite", database=f"nowhere/{name}", actor=ME, **given)  # type: ignore[arg-type]
 
 
 def topic(name: str = "orders", *, queues: int = 4) -> tuple[int, ...]:

@@ -206,7 +206,10 @@ def test_subscribe_begins_at_earliest_unless_told_otherwise() -> None:
 
 
 def test_unsubscribe_deletes_the_subscription() -> None:
-    assert main(["unsubscribe", "g", "t"], transport=Canned({"DELETE groups/g/subscriptions/t": {}})) == 0
+    assert (
+        main(["unsubscribe", "g", "t", "--yes"], transport=Canned({"DELETE groups/g/subscriptions/t": {}}))
+        == 0
+    )
 
 
 LAG: dict[str, Any] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
-from catmq_site.management.base import CatmqCommand
+from catmq_site.management.base import CatmqCommand, add_yes
 from catmq_site.management.outcomes import foretell, report
 from messagestore import promotion, promotion_plans
 
@@ -22,6 +22,7 @@ class Command(CatmqCommand):
         """The command line."""
         parser.add_argument("node")
         parser.add_argument("--dry-run", action="store_true", help="only say what that would do")
+        add_yes(parser)
 
     def run(self, **options: Any) -> None:
         """Calls messagestore.promotion.adopt, or .promotion_plans.adopt."""
@@ -29,5 +30,6 @@ class Command(CatmqCommand):
             plan = promotion_plans.adopt(name=options["node"], actor=self.actor)
             self.stdout.write("\n".join(foretell(plan)))
             return
+        self.confirm("Go on with what is now at the address of node", options["node"], yes=options["yes"])
         done = promotion.adopt(name=options["node"], say=self.stderr.write, actor=self.actor)
         self.stdout.write("\n".join(report(done)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
-from catmq_site.management.base import CatmqCommand
+from catmq_site.management.base import CatmqCommand, add_yes
 from catmq_site.management.outcomes import foretell, report
 from messagestore import promotion, promotion_plans
 from metadata.errors import Invalid
@@ -37,6 +37,7 @@ class Command(CatmqCommand):
             help="seconds to wait for brokers, and for the replica to catch up (default %(default)s)",
         )
         parser.add_argument("--dry-run", action="store_true", help="only say what that would do")
+        add_yes(parser)
 
     def run(self, **options: Any) -> None:
         """Calls messagestore.promotion.promote, or .promotion_plans.promote."""
@@ -45,6 +46,7 @@ class Command(CatmqCommand):
             plan = promotion_plans.promote(name=options["node"], host=host, port=port, actor=self.actor)
             self.stdout.write("\n".join(foretell(plan)))
             return
+        self.confirm("Promote a replica of node", options["node"], yes=options["yes"])
         done = promotion.promote(
             name=options["node"],
             host=host,

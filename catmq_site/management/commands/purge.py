@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from catmq_site.management.base import LATER, CatmqCommand
+from catmq_site.management.base import LATER, CatmqCommand, add_yes
 from catmq_site.management.commands.cleanup import problem_of, shown
 from messagestore import retention
 
@@ -33,9 +33,12 @@ class Command(CatmqCommand):
             action="store_true",
             help="do not wait for pulls that began before: they may find rows gone, and repeat",
         )
+        add_yes(parser)
 
     def run(self, **options: Any) -> None:
         """Calls messagestore.retention.purge."""
+        if not options["dry_run"]:
+            self.confirm("Drop what the archive holds of topic", options["topic"], yes=options["yes"])
         found = retention.purge(
             topic=options["topic"],
             archive=options["archive"],

@@ -9,7 +9,7 @@ from catmq_site import alarm_mails
 from catmq_site.management.base import CatmqCommand
 from metadata.config import config
 from metadata.errors import Invalid
-from metadata.rules.mail import is_address
+from metadata.rules.mail import is_address, may_go_to
 
 
 class Command(CatmqCommand):
@@ -34,6 +34,8 @@ class Command(CatmqCommand):
         for address in to:
             if not is_address(address):
                 raise Invalid(f"{address!r} is not an e-mail address.")
+            if not may_go_to(address, config.mail_domains):
+                raise Invalid(f"{address} is in none of CATMQ_MAIL_DOMAINS.")
         for address in to:
             alarm_mails.send_test(address)
             self.stdout.write(f"Sent to {address}; does it arrive?")

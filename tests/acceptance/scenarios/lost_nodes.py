@@ -192,7 +192,9 @@ class Failover:
         os.kill(self.primary.pid, signal.SIGKILL)
         before = len(sender.told("sent"))
         kept = self.heads()
-        said = self.pair.first.manage("promote_node", self.node, "--to", f"127.0.0.1:{self.replica.port}")
+        said = self.pair.first.manage(
+            "promote_node", self.node, "--to", f"127.0.0.1:{self.replica.port}", "--yes"
+        )
         self.stage.say(said.strip().replace("\n", " | "))
         gaps = {queue: (first, end) for queue, first, end in self.gaps()}
         assert {queue: first for queue, (first, _) in gaps.items()} == kept

@@ -25,7 +25,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         made = verbs.add_parser(verb, parents=[common], help=text)
         made.add_argument("name", metavar="NAME")
         if command is forget:
-            made.add_argument("--yes", action="store_true", help="do not ask (only a terminal is asked)")
+            made.add_argument("--yes", action="store_true", help="do not ask; needed where no terminal is")
         made.set_defaults(command=command)
 
 

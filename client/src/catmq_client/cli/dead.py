@@ -32,7 +32,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     _add_redrive(verbs, common)
     dropper = _verb(verbs, common, drop, name="drop", text="delete dead messages for good")
     _add_choice(dropper)
-    dropper.add_argument("--yes", action="store_true", help="do not ask (only a terminal is asked)")
+    dropper.add_argument("--yes", action="store_true", help="do not ask; needed where no terminal is")
     waiting = commands.add_parser(
         "failed", parents=[common], help="messages of a group that wait for a retry"
     )

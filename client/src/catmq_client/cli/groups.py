@@ -34,7 +34,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     add_output(shower, "table")
     shower.set_defaults(command=show_group)
     deleter = named(verbs, common, "delete", "delete a group and its positions")
-    deleter.add_argument("--yes", action="store_true", help="do not ask (only a terminal is asked)")
+    deleter.add_argument("--yes", action="store_true", help="do not ask; needed where no terminal is")
     deleter.set_defaults(command=delete_group)
     add_set(verbs, common)
     add_switches(verbs, common)
@@ -132,6 +132,8 @@ def add_subscriptions(commands: Any, common: argparse.ArgumentParser) -> None:
                 default="earliest",
                 help="where reading begins",
             )
+        else:
+            made.add_argument("--yes", action="store_true", help="do not ask; needed where no terminal is")
         made.set_defaults(command=command)
 
 
@@ -310,7 +312,9 @@ def subscribe(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def unsubscribe(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Ends a subscription."""
+    """Ends a subscription, after asking at a terminal."""
+    if not confirmed(f"the subscription of group {args.group} to topic", args.topic, yes=args.yes):
+        return 1
     brokers.admin().unsubscribe(args.group, args.topic)
     note(f"group {args.group} no longer reads {args.topic}")
     return 0

@@ -66,7 +66,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "delete", parents=[common], help="delete a topic; its tables are dropped after 3 days"
     )
     deleter.add_argument("name", metavar="NAME")
-    deleter.add_argument("--yes", action="store_true", help="do not ask (only a terminal is asked)")
+    deleter.add_argument("--yes", action="store_true", help="do not ask; needed where no terminal is")
     deleter.set_defaults(command=delete_topic)
     add_set(verbs, common)
     queues.add(verbs, common)
