@@ -6,6 +6,8 @@ detail, code    what happened, for people and for programs
 retriable       whether the same request may succeed later; `retry_after_ms` says when, if known
 errors          [{field, message}] when fields are wrong
 id              only for status 500: the same id stands in the broker's log
+metadata_silent_ms
+                only for a heartbeat that was not recorded, with a promise to its member (metadata/contact.py)
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from metadata.errors import (
     TooLarge,
     Unauthenticated,
     Unavailable,
+    Unrecorded,
 )
 
 log = logging.getLogger(__name__)
@@ -87,6 +90,7 @@ class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
     retry_after_ms: int | None = None
     errors: tuple[FieldError, ...] = ()
     id: str | None = None
+    metadata_silent_ms: int | None = None
 
 
 def respond(error: BaseException) -> HttpResponse:
@@ -104,6 +108,7 @@ def respond(error: BaseException) -> HttpResponse:
         retry_after_ms=known.retry_after_ms,
         errors=known.errors,
         id=incident,
+        metadata_silent_ms=known.silent_ms if isinstance(known, Unrecorded) else None,
     )
     response = HttpResponse(msgspec.json.encode(problem), "application/problem+json", status)
     if status == HTTPStatus.UNAUTHORIZED:

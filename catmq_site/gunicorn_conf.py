@@ -91,8 +91,10 @@ def post_worker_init(worker: Any) -> None:
     gc.set_threshold(GARBAGE_EVERY, 20, 20)
     from catmq_site import maintenance
     from messagestore.heads import board
+    from metadata.contact import contact
 
     board.share(master.HEADS)
+    contact.share(master.CONTACT)
     freeze()
     _loops = maintenance.Loops(maintenance.loops())
     _loops.start()

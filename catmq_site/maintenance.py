@@ -42,6 +42,7 @@ from metadata import (
     acknowledgements,
     brokers,
     consumers,
+    heartbeats,
     history,
     leases,
     rates,
@@ -49,12 +50,16 @@ from metadata import (
     series,
     snapshot,
 )
+from metadata.clock import database_now
 from metadata.config import config
 from metadata.errors import CatmqError, MetadataUnavailable
+from metadata.gate import gate
+from metadata.transactions import reachable
 
 log = logging.getLogger(__name__)
 Act = Callable[[], object]
 MAX_PAUSE_S = 5.0
+METADATA_EVERY_S = 0.25  # between two looks whether the metadata database answers
 LEASE_PASSES = 3  # a lease lasts so many pauses; when its holder dies another process goes on after that
 ROSTER_EVERY_S = 0.2  # between two looks at who came and went
 EXPIRY_EVERY_S = 0.5  # with LEASE_PASSES: a dead sweeper is followed within about 2 s
@@ -92,6 +97,8 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
     """All loops of a worker, in the order in which they start; `url` is what clients are told of it."""
     overdue = OverdueRebalances()
     return [
+        Loop("metadata", METADATA_EVERY_S, look_at_metadata),
+        Loop("heartbeats", 0.0, heartbeats.serve, heartbeats.end_service),
         Loop("snapshot", config.snapshot_interval_ms / 1000, SnapshotLoop().run_once),
         broker_loop(url),
         Loop("bell", watcher.EVERY_S, watcher.listen),
@@ -269,6 +276,16 @@ class OverdueRebalances:
         now = time.monotonic()
         overdue = [group for group, first_seen in self.since.items() if now - first_seen >= PATIENCE_S]
         return rebalance.each(overdue, rebalance.settle)
+
+
+def look_at_metadata() -> None:
+    """Asks the metadata database anything: its answer opens the gate that calls without one have shut."""
+    gate.look(_ask_metadata)
+
+
+def _ask_metadata() -> None:
+    with reachable():
+        database_now()
 
 
 def finish_creations() -> None:

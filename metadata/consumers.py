@@ -28,6 +28,7 @@ from metadata.actors import Actor
 from metadata.changes import changed
 from metadata.clock import before, database_now, server_and_now
 from metadata.consumer_ids import ConsumerId
+from metadata.contact import contact
 from metadata.errors import Code, Conflict, Invalid, MetadataUnavailable, NotFound
 from metadata.gate import gated
 from metadata.heartbeats import Assigned, HeartbeatAnswer, heartbeat, replaced
@@ -302,7 +303,8 @@ def _drop(group: ConsumerGroup, members: Mapping[int, datetime], cause: str) -> 
 
 
 class OutageGuard:
-    """What this process knows about the metadata database's clock (rules.liveness); safe for threads."""
+    """What this process knows about the metadata database's clock, and what its broker promised
+    (rules.liveness); safe for threads."""
 
     def __init__(self, watch: liveness.Watch | None = None) -> None:
         self._lock = threading.Lock()
@@ -318,7 +320,8 @@ class OutageGuard:
                 self._watch = None
                 raise
             look = liveness.Look(server=server, now=now, monotonic_s=time.monotonic())
-            self._watch = liveness.observe(self._watch, look)
+            watch = liveness.observe(self._watch, look)
+            self._watch = liveness.kept(watch, promised_at_s=contact.promised_at_s())
             return self._watch
 
 
@@ -387,6 +390,7 @@ def _expired(*, group_id: int, members: Sequence[int]) -> int:
     except NotFound:
         return 0
     now = database_now()
+    contact.heard()  # now: if the commit is lost, nobody may say that nothing was heard since before this
     rows = Heartbeat.objects.select_for_update().filter(pk__in=sorted(members), membership__group=group)
     dead = {
         row.pk: row.last_seen

@@ -18,6 +18,7 @@ from typing import ParamSpec, TypeVar
 
 from django.db import InterfaceError, OperationalError, close_old_connections, transaction
 
+from metadata.contact import contact
 from metadata.errors import MetadataUnavailable
 
 P = ParamSpec("P")
@@ -78,6 +79,7 @@ def reachable() -> Iterator[None]:
     driver = transaction.get_connection().Database
     try:
         yield
+        contact.heard()
     except (OperationalError, InterfaceError, driver.OperationalError, driver.InterfaceError) as error:
         if lacks_schema(error):
             raise  # not an outage: the database was not migrated

@@ -47,6 +47,8 @@ class CatmqError(Exception):
     outcome_unknown: bool = False
     # The URLs that HttpTransport tried.
     brokers: tuple[str, ...] = ()
+    # Of a heartbeat that was not recorded: the broker's promise, see promises.py.
+    metadata_silent_ms: int | None = None
 
     def __init__(
         self,
@@ -263,6 +265,7 @@ def from_problem(status: int, problem: Mapping[str, Any]) -> CatmqError:
         retry_after_ms=problem.get("retry_after_ms"),
         status=status,
     )
+    error.metadata_silent_ms = problem.get("metadata_silent_ms")
     if code == "outcome_unknown" or status in (502, 504):
         error.outcome_unknown = True
     return error
