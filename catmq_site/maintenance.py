@@ -26,6 +26,7 @@ from messagestore import (
     connections,
     failure_topics,
     moves,
+    node_owners,
     nodes,
     queues,
     redrives,
@@ -99,6 +100,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
     return [
         Loop("metadata", METADATA_EVERY_S, look_at_metadata),
         Loop("heartbeats", 0.0, heartbeats.serve, heartbeats.end_service),
+        Loop("grants", 0.0, node_owners.claim_granted),
         Loop("snapshot", config.snapshot_interval_ms / 1000, SnapshotLoop().run_once),
         broker_loop(url),
         Loop("bell", watcher.EVERY_S, watcher.listen),

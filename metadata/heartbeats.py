@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from django.db import transaction
 from django.db.models import Case, When
 
-from metadata import instances, rebalance
+from metadata import grants, instances, rebalance
 from metadata.changes import changed
 from metadata.clock import UtcNow
 from metadata.combining import Combiner
@@ -301,6 +301,7 @@ def _release(*, consumer: ConsumerId, generation: int, holds: set[int]) -> _Seen
     leaving = [row for row in rows if row.target_id != row.owner_id and row.queue_id not in holds]
     if sum(rebalance.hand_over(row) for row in leaving):
         rebalance.next_generation(group.pk)
+        grants.note(group.pk, [row.queue_id for row in leaving])
         changed("group", group.pk)
     # Not through what is remembered: until this is committed nobody else may see it.
     return _read([_Beat(consumer, generation)], _members([consumer.member_id]), read_owned)[0]

@@ -35,7 +35,7 @@ from django.db import transaction
 from django.db.models import F, Value
 from django.db.models.functions import Coalesce
 
-from metadata import access, audit, history
+from metadata import access, audit, grants, history
 from metadata.actors import Actor
 from metadata.changes import changed
 from metadata.clock import database_now
@@ -258,6 +258,7 @@ def _rebalanced(group: ConsumerGroup) -> Moves:
             moves=[(move.queue, move.source or "", move.target or "") for move in moves],
         )
     if changes:
+        grants.note(group.pk, [move.queue for move in moves if move.at_once])
         changed("group", group.pk)
     return Moves(group.pk, generation, moves)
 

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 
@@ -49,6 +50,8 @@ class CatmqError(Exception):
     brokers: tuple[str, ...] = ()
     # Of a heartbeat that was not recorded: the broker's promise, see promises.py.
     metadata_silent_ms: int | None = None
+    # With it: the queues that the nodes say are the member's, and settings of their topics.
+    held: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(
         self,
@@ -266,6 +269,7 @@ def from_problem(status: int, problem: Mapping[str, Any]) -> CatmqError:
         status=status,
     )
     error.metadata_silent_ms = problem.get("metadata_silent_ms")
+    error.held = {name: problem[name] for name in ("assigned", "subscriptions") if problem.get(name)}
     if code == "outcome_unknown" or status in (502, 504):
         error.outcome_unknown = True
     return error

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from catmq_client.backoff import Backoff
@@ -285,10 +285,21 @@ class Membership:
             if since is not None and state.options.on_coordinator_loss == "continue":
                 state.lease_until = max(state.lease_until, since + state.session_timeout_s)
                 state.take_back()
+                self._take_over(error.held)
             state.changed.notify_all()
         self._trouble.failed(error)
         others = is_news and self._promises.are_old(brokers, recently)
         return 0.0 if others else state.heartbeat_interval_s
+
+    def _take_over(self, held: Mapping[str, Any]) -> None:
+        """Owns what the nodes say is ours: granted before metadata went away, and not heard of since."""
+        state = self._state
+        new = [item for item in held.get("assigned", ()) if item["queue"] not in state.queues]
+        if new:
+            told = held.get("subscriptions", {})
+            state.configure(state.settings | {topic: Settings.told(given) for topic, given in told.items()})
+            for item in new:
+                self._own(item)
 
     def _next_in_s(self, answer: dict[str, Any], *, told: int) -> float:
         """At once, to give back queues that were revoked before we took them up: nobody else releases them.
