@@ -19,8 +19,7 @@ owner, that is a new grant with epoch + 1, because the owner may have let go of 
 `idle_since` of a row begins when its owner is told to give the queue up, leaves or was last heard, and ends
 when the next owner has acquired it; the history (history.py) keeps the time between.
 
-Broadcasting groups have nothing to hand over: every member owns every queue (instances.py), and a
-rebalance only raises the generation, so that members hear of the change at once.
+Broadcasting groups have nothing to hand over (instances.py): there a rebalance only raises the generation.
 """
 
 from __future__ import annotations
