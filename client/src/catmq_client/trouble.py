@@ -9,7 +9,7 @@ AGAIN_S = 60.0  # between two lines about a failure that lasts
 
 
 class Trouble:
-    """One thing that is tried again and again. Not locked: each thread has its own."""
+    """One thing that is tried again and again. Two threads that use one may say a line twice."""
 
     def __init__(self, log: logging.Logger, what: str) -> None:
         """`what` fails or works, as "group g: the heartbeat"."""
