@@ -111,7 +111,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
         Loop("nodes", 5.0, nodes.probe),
         Loop("series", 3.0, series.flush, series.flush),
         Each("circuits", connections.in_use, circuit_loop),
-        Loop("rates", 5.0, rates.count_processes),
+        Loop("rates", rates.EVERY_S, lambda: rates.divide(name=process_name())),
         Loop("history", 2.0, history.catch_up),
         leased("expiry", EXPIRY_EVERY_S, consumers.expire, first=consumers.look),
         leased("rebalances", 1.0, overdue.run_once, first=overdue.look),
@@ -193,10 +193,15 @@ def delays_loop(node_id: int) -> Loop:
     return Loop(f"delays-{node_id}", moves.EVERY_S, mover.run_once, mover.finish)
 
 
+def process_name() -> str:
+    """This worker's name among those of all brokers."""
+    return f"{config.broker_name}/{os.getpid()}"
+
+
 def broker_loop(url: str) -> Loop:
     """The loop that speaks with the registry for this broker."""
     life = brokers.Life(config.broker_name, url, VERSION, master.INCARNATION)
-    speaker = BrokerLoop(life, acknowledgements.Voice(f"{config.broker_name}/{os.getpid()}"))
+    speaker = BrokerLoop(life, acknowledgements.Voice(process_name()))
     return Loop("broker", 0.8, speaker.run_once, speaker.finish)
 
 
