@@ -6,12 +6,16 @@ detail, code    what happened, for people and for programs
 retriable       whether the same request may succeed later; `retry_after_ms` says when, if known
 errors          [{field, message}] when fields are wrong
 id              only for status 500: the same id stands in the broker's log
+metadata_silent_ms, assigned, subscriptions
+                only for a heartbeat that was not recorded, with a promise to its member (metadata/contact.py)
+                and with what the nodes say it owns, as the answer to one that was recorded says it
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -37,6 +41,7 @@ from metadata.errors import (
     TooLarge,
     Unauthenticated,
     Unavailable,
+    Unrecorded,
 )
 
 log = logging.getLogger(__name__)
@@ -87,10 +92,13 @@ class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
     retry_after_ms: int | None = None
     errors: tuple[FieldError, ...] = ()
     id: str | None = None
+    metadata_silent_ms: int | None = None
+    assigned: Sequence[Any] | None = None
+    subscriptions: Mapping[str, Any] | None = None
 
 
-def respond(error: BaseException) -> HttpResponse:
-    """The HTTP answer for whatever a request raised; bugs are logged with their id."""
+def respond(error: BaseException, **more: Any) -> HttpResponse:
+    """The HTTP answer for whatever a request raised, with `more` fields; bugs are logged with their id."""
     known = as_catmq(error)
     status = status_of(known)
     incident = _logged(error) if status == HTTPStatus.INTERNAL_SERVER_ERROR else None
@@ -104,6 +112,8 @@ def respond(error: BaseException) -> HttpResponse:
         retry_after_ms=known.retry_after_ms,
         errors=known.errors,
         id=incident,
+        metadata_silent_ms=known.silent_ms if isinstance(known, Unrecorded) else None,
+        **more,
     )
     response = HttpResponse(msgspec.json.encode(problem), "application/problem+json", status)
     if status == HTTPStatus.UNAUTHORIZED:

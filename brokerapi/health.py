@@ -23,15 +23,18 @@ class Health(msgspec.Struct, kw_only=True):
 
 
 def readiness() -> Health:
-    """ok, degraded (some sends or pulls work) or unready (none do)."""
+    """ok, degraded (some sends or pulls work, or there is no node yet) or unready (none do)."""
     if draining.because():
         return Health(status="unready", because=[draining.because()])
     try:
         known = snapshot.current()
     except MetadataUnavailable as error:
         return Health(status="unready", because=[f"there is no picture of the metadata: {error.detail}"])
+    if not known.nodes:
+        # Not unready: whoever waits for readiness before the first node is registered must not wait for ever.
+        return Health(status="degraded", because=["no node is registered"])
     if all(node.state == "offline" for node in known.nodes.values()):
-        return Health(status="unready", because=["no node is registered, or all are offline"])
+        return Health(status="unready", because=["all nodes are offline"])
     latencies = nodes.latencies()
     silent = sorted(name for name, seconds in latencies.items() if seconds is None)
     barred = nodes.barred()

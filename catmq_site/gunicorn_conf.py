@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import logging
 import os
 import resource
 import signal
@@ -24,6 +25,7 @@ from metadata.config import config as ours  # `config` would be a setting of gun
 if TYPE_CHECKING:
     from catmq_site.maintenance import Loops
 
+log = logging.getLogger("catmq_site.gunicorn")  # gunicorn's own says nothing of starts at its level
 METRICS_DIR = Path(os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", str(ours.data_dir / "metrics")))
 PR_SET_PDEATHSIG = 1
 GARBAGE_EVERY = 20_000  # new objects; see post_worker_init()
@@ -91,13 +93,18 @@ def post_worker_init(worker: Any) -> None:
     gc.set_threshold(GARBAGE_EVERY, 20, 20)
     from catmq_site import maintenance
     from messagestore.heads import board
+    from metadata.contact import contact
 
     board.share(master.HEADS)
+    contact.share(master.CONTACT)
     freeze()
     _loops = maintenance.Loops(maintenance.loops())
     _loops.start()
     signal.signal(signal.SIGTERM, lambda number, frame: leave(worker, number, frame))
     signal.siginterrupt(signal.SIGTERM, False)
+    log.info(
+        "Worker %d of broker %s has started with up to %d threads", worker.pid, ours.broker_name, threads
+    )
 
 
 def freeze() -> None:
@@ -136,6 +143,7 @@ def worker_exit(server: Any, worker: Any) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # see leave(); the worker may also end without one
     if _loops is None:
         return
+    log.info("Worker %d ends: %s", worker.pid, "the broker stops" if master.stopping() else "it alone")
     from brokerapi import draining
     from messagestore import connections
 

@@ -1,9 +1,9 @@
 """Every loop that runs inside a broker process, and the only place where the server starts threads.
 
 gunicorn starts the loops of a worker after the fork and stops them when the worker leaves. A loop is
-(name, every, run_once): one bounded pass, then a pause. A pass that fails is logged and counted, and the
-pause doubles up to MAX_PAUSE_S, so a database that is down is neither flooded with calls nor the log with
-tracebacks. What runs every minute or more rarely is a schedule of django-q instead (jobs.py).
+(name, every, run_once): one bounded pass, then a pause. A pass that fails is logged, and the pause doubles
+up to MAX_PAUSE_S, so a database that is down is not flooded with calls; nor is the log, see _Trouble. What
+runs every minute or more rarely is a schedule of django-q instead (jobs.py).
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from dataclasses import dataclass, field
 
 from django.db import close_old_connections
 
-from brokerapi import draining, metrics
+from brokerapi import metrics
 from brokerapi.views.about import VERSION
 from catmq_site import master
+from catmq_site.registration import BrokerLoop
 from messagestore import (
     connections,
     failure_topics,
     moves,
+    node_owners,
     nodes,
     queues,
     redrives,
@@ -42,6 +44,7 @@ from metadata import (
     acknowledgements,
     brokers,
     consumers,
+    heartbeats,
     history,
     leases,
     rates,
@@ -49,16 +52,21 @@ from metadata import (
     series,
     snapshot,
 )
+from metadata.clock import database_now
 from metadata.config import config
-from metadata.errors import CatmqError, MetadataUnavailable
+from metadata.errors import CatmqError, Unavailable
+from metadata.gate import gate
+from metadata.outages import AGAIN_S, Outage
+from metadata.transactions import reachable
 
 log = logging.getLogger(__name__)
 Act = Callable[[], object]
+AFTER_FAILURE_S = 0.05  # the least that the pause after failures begins with
 MAX_PAUSE_S = 5.0
+METADATA_EVERY_S = 0.25  # between two looks whether the metadata database answers
 LEASE_PASSES = 3  # a lease lasts so many pauses; when its holder dies another process goes on after that
 ROSTER_EVERY_S = 0.2  # between two looks at who came and went
 EXPIRY_EVERY_S = 0.5  # with LEASE_PASSES: a dead sweeper is followed within about 2 s
-COMPLAIN_EVERY_S = 60.0  # about a name that another broker has
 PATIENCE_S = 3.0  # how long a wanted rebalance waits for whom it was given to
 
 
@@ -92,6 +100,9 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
     """All loops of a worker, in the order in which they start; `url` is what clients are told of it."""
     overdue = OverdueRebalances()
     return [
+        Loop("metadata", METADATA_EVERY_S, look_at_metadata),
+        Loop("heartbeats", 0.0, heartbeats.serve, heartbeats.end_service),
+        Loop("grants", 0.0, node_owners.claim_granted),
         Loop("snapshot", config.snapshot_interval_ms / 1000, SnapshotLoop().run_once),
         broker_loop(url),
         Loop("bell", watcher.EVERY_S, watcher.listen),
@@ -100,7 +111,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
         Loop("nodes", 5.0, nodes.probe),
         Loop("series", 3.0, series.flush, series.flush),
         Each("circuits", connections.in_use, circuit_loop),
-        Loop("rates", 5.0, rates.count_processes),
+        Loop("rates", rates.EVERY_S, lambda: rates.divide(name=process_name())),
         Loop("history", 2.0, history.catch_up),
         leased("expiry", EXPIRY_EVERY_S, consumers.expire, first=consumers.look),
         leased("rebalances", 1.0, overdue.run_once, first=overdue.look),
@@ -182,72 +193,16 @@ def delays_loop(node_id: int) -> Loop:
     return Loop(f"delays-{node_id}", moves.EVERY_S, mover.run_once, mover.finish)
 
 
+def process_name() -> str:
+    """This worker's name among those of all brokers."""
+    return f"{config.broker_name}/{os.getpid()}"
+
+
 def broker_loop(url: str) -> Loop:
     """The loop that speaks with the registry for this broker."""
     life = brokers.Life(config.broker_name, url, VERSION, master.INCARNATION)
-    speaker = BrokerLoop(life, acknowledgements.Voice(f"{config.broker_name}/{os.getpid()}"))
+    speaker = BrokerLoop(life, acknowledgements.Voice(process_name()))
     return Loop("broker", 0.8, speaker.run_once, speaker.finish)
-
-
-@dataclass(slots=True)
-class BrokerLoop:
-    """Keeps the broker's row fresh and the list of all brokers in memory; does what the row says.
-
-    While metadata is away the last list stays, and the broker is in or out as it was.
-    """
-
-    life: brokers.Life
-    voice: acknowledgements.Voice
-    complained: str = ""
-    complained_at: float = float("-inf")
-    away: bool = False
-
-    def run_once(self) -> None:
-        """One heartbeat; a good-bye instead if the broker stops."""
-        try:
-            if draining.draining():
-                brokers.stopped(life=self.life)
-                return
-            standing = brokers.heartbeat(life=self.life, held=master.registered())
-            self._acknowledge()
-        except MetadataUnavailable as error:
-            if not self.away:
-                log.warning("The registry of brokers does not answer: %s", error.detail)
-            self.away = True
-            return
-        self.away = False
-        self._follow(standing)
-
-    def _acknowledge(self) -> None:
-        """Tells up to which change this worker uses nothing older: who moves a node waits for that."""
-        change = snapshot.current().version[1]
-        if connections.follows():
-            nodes.tell_heads()
-            self.voice.acknowledge(life=self.life, change=change)
-
-    def _follow(self, standing: brokers.Standing) -> None:
-        if standing.registered:
-            master.note_registered()
-        if standing.state == "out":
-            draining.pull_out()
-        else:
-            draining.pull_in()
-        self._complain(standing.complaint)
-
-    def _complain(self, complaint: str) -> None:
-        now = time.monotonic()
-        if complaint and (complaint != self.complained or now - self.complained_at > COMPLAIN_EVERY_S):
-            log.error("This broker is not registered, so no client finds it: %s", complaint)
-            self.complained_at = now
-        self.complained = complaint
-
-    def finish(self) -> None:
-        """The good-bye, if there was none, and the end of the list that nobody keeps fresh now."""
-        try:
-            if draining.draining():
-                brokers.stopped(life=self.life)
-        finally:
-            brokers.forget_picture()
 
 
 @dataclass(slots=True)
@@ -271,12 +226,56 @@ class OverdueRebalances:
         return rebalance.each(overdue, rebalance.settle)
 
 
+def look_at_metadata() -> None:
+    """Asks the metadata database anything: its answer opens the gate that calls without one have shut."""
+    gate.look(_ask_metadata)
+
+
+def _ask_metadata() -> None:
+    with reachable():
+        database_now()
+
+
 def finish_creations() -> None:
     """Finishes or removes what a crash left between metadata and tables."""
     topics.sweep()
     subscriptions.sweep()
     queues.sweep()
     failure_topics.sweep()
+
+
+class _Trouble:
+    """What the log says of a loop's failures: of those that are expected a line at their begin and their end,
+    of a bug the traceback, and while it stays the same a line a minute."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._outage = Outage(log, f"What loop {name} needs")
+        self._bug = ""
+        self._told_at = 0.0
+        self._count = 0
+
+    def failed(self, error: Exception) -> None:
+        """A pass failed."""
+        if isinstance(error, Unavailable):
+            self._outage.failed(error.detail)
+            return
+        now, bug = time.monotonic(), repr(error)
+        self._count += 1
+        if bug != self._bug:
+            log.error("Loop %s failed", self._name, exc_info=error)
+        elif now - self._told_at >= AGAIN_S:
+            log.error("Loop %s failed for the %dth time in a row: %s", self._name, self._count, bug)
+        else:
+            return
+        self._bug, self._told_at = bug, now
+
+    def ended(self) -> None:
+        """A pass succeeded."""
+        self._outage.ended()
+        if self._count:
+            log.warning("Loop %s works again after %d failures", self._name, self._count)
+        self._bug, self._count = "", 0
 
 
 class _Running:
@@ -306,17 +305,20 @@ class _Running:
 
     def _run(self) -> None:
         loop, pause, failures = self._loop, 0.0, 0
+        trouble = _Trouble(loop.name)
         # Jitter from the first pause on: workers that start together must not ask together.
         while not self._ends_within(pause * random.uniform(1 - loop.jitter, 1 + loop.jitter)):
             try:
                 loop.run_once()
-            except Exception:  # a loop must live on; what it could not do now it tries again
+            except Exception as error:  # noqa: BLE001 - a loop must live on: it tries again, and tells
                 failures += 1
-                log.exception("Loop %s failed, time %d in a row", loop.name, failures)
+                trouble.failed(error)
                 close_old_connections()  # one that broke would fail for ever
             else:
                 failures = 0
-            pause = min(max(loop.every_s, MAX_PAUSE_S), loop.every_s * 2 ** min(failures, 10))
+                trouble.ended()
+            least_s = max(loop.every_s, AFTER_FAILURE_S) if failures else loop.every_s
+            pause = min(max(loop.every_s, MAX_PAUSE_S), least_s * 2 ** min(failures, 10))
         self._finish()
 
     def _ends_within(self, pause_s: float) -> bool:

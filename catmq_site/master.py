@@ -10,10 +10,12 @@ import mmap
 import uuid
 
 from messagestore import shared_heads
+from metadata import contact
 
 INCARNATION = str(uuid.uuid4())  # of the broker: this life of it
 STOPPING, REGISTERED = 0, 1
 _flags = mmap.mmap(-1, 2)  # one memory for the master and all workers
+CONTACT = mmap.mmap(-1, contact.SIZE)  # likewise, to metadata.contact
 HEADS = mmap.mmap(-1, shared_heads.SIZE)  # likewise; workers hand it to messagestore.heads
 
 

@@ -28,6 +28,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
@@ -85,7 +86,9 @@ class Child:
         asked_to = process.returncode == 0  # a polite restart is no failure
         self.failures = 0 if asked_to or lasted > STEADY_S else self.failures + 1
         pause = PAUSES_S[min(max(self.failures - 1, 0), len(PAUSES_S) - 1)]
-        say(f"{self.name} ended ({process.returncode}) after {lasted:.0f} s; it starts again. See {self.log}")
+        note(
+            f"{self.name} ended ({process.returncode}) after {lasted:.0f} s; it starts again. See {self.log}"
+        )
         self.process, self.due = None, time.monotonic() + pause
 
     def signal(self, number: int) -> None:
@@ -243,7 +246,7 @@ def _runs(child: Child) -> bool:
 
 
 def answers(url: str) -> bool:
-    """Whether the broker serves: /readyz says so, or it waits for its first node or to be pulled in."""
+    """Whether the broker serves: /readyz says so, or its nodes are offline or it waits to be pulled in."""
     host, _, port = url.removeprefix("http://").rpartition(":")
     connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=5)
     try:
@@ -274,6 +277,11 @@ def tail(log: Path, lines: int = 15) -> str:
 def say(text: str) -> None:
     """One line for the user, on stderr."""
     print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def note(text: str) -> None:
+    """One line on stderr about something that happened, with the time."""
+    say(f"{datetime.now().astimezone().isoformat(sep=' ', timespec='milliseconds')} {text}")
 
 
 def arguments() -> argparse.Namespace:

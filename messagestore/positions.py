@@ -7,11 +7,11 @@ call, and from the moment it commits no earlier owner can pull or commit through
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeVar
 
-from messagestore import connections, instances, tables
+from messagestore import connections, instances, node_owners, tables
 from messagestore.sessions import Session
 from messagestore.tables import Position, ReaderKey
 from metadata import history, ownership, snapshot
@@ -63,11 +63,18 @@ def generation(*, consumer: ConsumerId) -> int:
 
 
 def acquire(*, consumer: ConsumerId, queues: Sequence[Claim]) -> list[Acquired]:
-    """Claims queues that metadata granted; for each, in order, what came of it.
+    """Claims queues that metadata granted; for each, in order, what came of it. While metadata is away those
+    that their nodes know as the member's are claimed already.
 
-    Raises MetadataUnavailable when the grants cannot be looked up, Gone when the member is.
+    Raises MetadataUnavailable when neither can be looked up, Gone when the member is.
     """
-    granted = ownership.check_owned(consumer=consumer, queues=[claim.queue for claim in queues])
+    try:
+        granted = ownership.check_owned(consumer=consumer, queues=[claim.queue for claim in queues])
+    except MetadataUnavailable:
+        found = node_owners.positions(consumer=consumer, claims=queues)
+        if not found:
+            raise
+        return [_known_to_its_node(claim.queue, found) for claim in queues]
     states = {claim.queue: Acquired(claim.queue, "fenced") for claim in queues}
     nodes = _by_node([claim for claim in queues if granted.get(claim.queue) == claim.epoch])
     for node_id, claims in nodes.items():
@@ -81,6 +88,10 @@ def acquire(*, consumer: ConsumerId, queues: Sequence[Claim]) -> list[Acquired]:
     if held:
         history.acquired(consumer=consumer, queues=held)
     return [states[claim.queue] for claim in queues]
+
+
+def _known_to_its_node(queue: int, found: Mapping[int, int]) -> Acquired:
+    return Acquired(queue, "ok", found[queue]) if queue in found else Acquired(queue, "unavailable")
 
 
 class _Asked(NamedTuple):

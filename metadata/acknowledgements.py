@@ -55,14 +55,26 @@ def _record(*, life: Life, name: str, change: int) -> bool:
 
 def serving() -> int:
     """How many workers of live brokers that are in were heard lately. Raises MetadataUnavailable."""
+    return len(demands())
+
+
+def demands() -> dict[str, str]:
+    """Name → what it said of its demand, of those workers. Raises MetadataUnavailable."""
     with reachable():
         now = database_now()
         since = before(now, seconds=SILENT_S)
         rows = BrokerProcess.objects.filter(last_seen__gt=since, broker__state=Broker.State.IN)
-        return sum(
-            alive(last_seen=row.broker.last_seen, stopped_at=row.broker.stopped_at, now=now)
+        return {
+            row.name: row.demand
             for row in rows.select_related("broker")
-        )
+            if alive(last_seen=row.broker.last_seen, stopped_at=row.broker.stopped_at, now=now)
+        }
+
+
+def demand(*, name: str, text: str) -> None:
+    """Tells the others what a worker is asked for. Raises MetadataUnavailable."""
+    with reachable():
+        BrokerProcess.objects.filter(name=name).exclude(demand=text).update(demand=text)
 
 
 def behind(change: int) -> list[str]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,14 +25,16 @@ from django.db.models.functions import Coalesce, Least
 from metadata import access, consumer_ids, instances, rebalance
 from metadata.actors import Actor
 from metadata.changes import changed
-from metadata.clock import before, database_now, server_and_now
+from metadata.clock import before, database_now
 from metadata.consumer_ids import ConsumerId
+from metadata.contact import contact
 from metadata.errors import Code, Conflict, Invalid, MetadataUnavailable, NotFound
 from metadata.gate import gated
 from metadata.heartbeats import Assigned, HeartbeatAnswer, heartbeat, replaced
 from metadata.locks import group_by_id, group_by_name, no_group
 from metadata.models import Consumer, ConsumerGroup, ConsumerGroupConsumer, Heartbeat, QueueOffset
 from metadata.models.groups import MIN_SESSION_TIMEOUT_MS
+from metadata.outage_guard import OutageGuard
 from metadata.rules import liveness
 from metadata.rules.names import check_spelling
 from metadata.transactions import reachable, transactional
@@ -301,27 +302,6 @@ def _drop(group: ConsumerGroup, members: Mapping[int, datetime], cause: str) -> 
     return _mark(group, cause)
 
 
-class OutageGuard:
-    """What this process knows about the metadata database's clock (rules.liveness); safe for threads."""
-
-    def __init__(self, watch: liveness.Watch | None = None) -> None:
-        self._lock = threading.Lock()
-        self._watch = watch
-
-    def look(self) -> liveness.Watch:
-        """The watch after one more look; a failed look forgets everything, so nobody expires for a while."""
-        with self._lock:
-            try:
-                with reachable():
-                    server, now = server_and_now()
-            except MetadataUnavailable:
-                self._watch = None
-                raise
-            look = liveness.Look(server=server, now=now, monotonic_s=time.monotonic())
-            self._watch = liveness.observe(self._watch, look)
-            return self._watch
-
-
 _guard = OutageGuard()  # of this process
 
 
@@ -387,6 +367,7 @@ def _expired(*, group_id: int, members: Sequence[int]) -> int:
     except NotFound:
         return 0
     now = database_now()
+    contact.heard()  # now: if the commit is lost, nobody may say that nothing was heard since before this
     rows = Heartbeat.objects.select_for_update().filter(pk__in=sorted(members), membership__group=group)
     dead = {
         row.pk: row.last_seen

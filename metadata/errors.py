@@ -4,7 +4,7 @@
     ├── Invalid                     what was asked is wrong: mend it, do not repeat it
     │   ├── Malformed  TooLarge  Conflict  NotFound  Unauthenticated  Forbidden  Gone  NotBuilt …
     └── Unavailable                 what was asked is right, but cannot be done now: repeat it
-        ├── NodeUnavailable  NoWritableQueue  MetadataUnavailable  Draining  OutcomeUnknown
+        ├── NodeUnavailable  NoWritableQueue  MetadataUnavailable (Unrecorded)  Draining  OutcomeUnknown
 
 `brokerapi.errors` is the only place that turns one into HTTP, by its class; commands print
 `detail` and the field errors. A class stands for a way of reacting, a code for a cause.
@@ -199,6 +199,16 @@ class MetadataUnavailable(Unavailable):
     """The metadata database did not answer in time; sends, pulls and commits go on."""
 
     code = Code.METADATA_UNAVAILABLE
+
+
+class Unrecorded(MetadataUnavailable):
+    """A heartbeat that was not recorded, and of which nothing else was done either.
+
+    The broker expires nobody for a session timeout from now on, and for `silent_ms` it has not heard from the
+    metadata database.
+    """
+
+    silent_ms = 0
 
 
 class Draining(Unavailable):

@@ -2,8 +2,10 @@
 
 Heartbeats, registrations and acquires need metadata; sends and pulls do not. So only so many threads
 of a process are inside metadata calls at once, and after several calls in a row found the database
-away, further ones are refused at once; one at a time, a second after the last one ended, is let through
-to see whether it is back. The second counts from the end because a call may take longer than that to fail.
+away, further ones are refused at once. No call of a client is the probe: it would wait for as long as a call
+may take, and the client would learn nothing. In a broker a loop asks all the time (`look`), and its first
+answer opens the gate. A process without that loop lets one call at a time through, a second after the last
+one ended. The second counts from the end because a call may take longer than that to fail.
 
 A storm of registrations must not hold up the hand-overs that it causes. So acquires have a lane with places
 of its own, and heartbeats need none: one thread records all of a process, and a release follows only on one
@@ -23,7 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
-from metadata.errors import MetadataUnavailable
+from metadata.errors import Code, MetadataUnavailable
 from metadata.turnstile import turnstile
 
 P = ParamSpec("P")
@@ -35,11 +37,13 @@ AGAIN_S = (1.0, 10.0)  # soonest and latest return of a call that found none
 CALLS = "calls"  # the lane of whatever has none of its own
 FAILURES = 2  # each of them may have taken the whole time limit
 PAUSE_S = 1.0
+WATCHED_S = 30.0  # a loop that did not look for so long has ended; one look may take several time limits
 
 
 class Gate:
     """Lets `places` threads into the usual lane, where eight times as many may wait for a place, and twice as
-    many into each other one; after `failures` in a row only a probe, `pause_s` seconds after the last."""
+    many into each other one; after `failures` in a row nobody until a look succeeds, or where nobody looks
+    only a probe, `pause_s` seconds after the last."""
 
     def __init__(
         self,
@@ -57,6 +61,30 @@ class Gate:
         self._failed = 0
         self._probing = False
         self._next_probe = 0.0
+        self._watched_until = float("-inf")
+
+    def look(self, ask: Callable[[], object]) -> bool:
+        """Asks the database, which opens the gate if it answers; whether it does. One pass of a loop."""
+        with self._changed:
+            self._watched_until = time.monotonic() + WATCHED_S
+        try:
+            ask()
+        except MetadataUnavailable:
+            self._looked(failed=True)
+            return False
+        self._looked(failed=False)
+        return True
+
+    def _looked(self, *, failed: bool) -> None:
+        with self._changed:
+            self._watched_until = time.monotonic() + WATCHED_S
+            self._failed = self._failed + 1 if failed else 0
+            self._changed.notify_all()
+
+    @property
+    def watched(self) -> bool:
+        """Whether a loop looks whether the database is there."""
+        return time.monotonic() < self._watched_until
 
     def check(self) -> None:
         """Raises MetadataUnavailable if a call would be refused now; for callers that queue up for one."""
@@ -70,7 +98,7 @@ class Gate:
 
     def _full(self) -> MetadataUnavailable:
         what = "Too many calls wait for the metadata database."
-        return MetadataUnavailable(what, retry_after_ms=self._turns.next_ms())
+        return MetadataUnavailable(what, code=Code.BUSY, retry_after_ms=self._turns.next_ms())
 
     @contextmanager
     def passage(self, lane: str | None = CALLS) -> Iterator[None]:
@@ -98,7 +126,7 @@ class Gate:
         return self._failed >= self._failures
 
     def _is_refused(self) -> bool:
-        return self._shut() and (self._probing or time.monotonic() < self._next_probe)
+        return self._shut() and (self.watched or self._probing or time.monotonic() < self._next_probe)
 
     def _refuse_if_shut(self) -> None:
         if self._is_refused():

@@ -1,11 +1,13 @@
 """Heartbeats: recorded first, then answered with what to own and what to give up.
 
-One UPDATE records all heartbeats that wait in this process (combining.py), and the same leader reads
-for all of them: first the groups' generations, then the queues where a generation is new (holdings.py). In
-that order an answer may carry newer queues than its generation, which costs a member one more heartbeat, but
-never older ones, which could make a release count that was never ordered. Releases
-are guarded updates of their own, and so that no other kind of call can hold a hand-over up, neither they
-nor the recording take a place at the gate.
+One UPDATE records all heartbeats that wait in this process (combining.py), in a broker by a loop. The same
+thread reads for all of them: first the groups' generations, then the queues where a generation is new
+(holdings.py). In that order an answer may carry newer queues than its generation, which costs a member one
+more heartbeat, but never older ones, which could make a release count that was never ordered. Releases are
+guarded updates of their own, and so that no other kind of call can hold a hand-over up, neither they nor the
+recording take a place at the gate.
+
+One that cannot be recorded is refused within moments, with a promise that lets its member go on (contact.py).
 
 A member of a broadcasting group owns every queue that the group reads (instances.py), unless the group's
 limits make it stand by.
@@ -19,13 +21,14 @@ from dataclasses import dataclass, replace
 from django.db import transaction
 from django.db.models import Case, When
 
-from metadata import instances, rebalance
+from metadata import grants, instances, rebalance
 from metadata.changes import changed
 from metadata.clock import UtcNow
 from metadata.combining import Combiner
 from metadata.config import config
 from metadata.consumer_ids import ConsumerId
-from metadata.errors import Code, Gone
+from metadata.contact import SILENT_S, contact
+from metadata.errors import Code, Gone, MetadataUnavailable, Unrecorded
 from metadata.gate import gate, gated_in
 from metadata.holdings import Held, Holder, Holdings, Stops, read_owned, read_stops
 from metadata.locks import group_by_id
@@ -39,6 +42,7 @@ from metadata.transactions import reachable, transactional
 
 EVERY_S = 0.25  # at most four UPDATEs a second and process; a lone heartbeat is not delayed
 MOST = 500  # ids in one UPDATE
+SERVE_S = 0.25  # longest pass of the loop that records them
 
 _Owned = Callable[[Sequence[Holder]], dict[str, tuple[Held, ...]]]
 
@@ -97,10 +101,10 @@ def heartbeat(*, consumer: ConsumerId, generation: int, owned: Sequence[tuple[in
 
     `generation` is the one the member has applied, `owned` the (queue, epoch) pairs it holds: a queue that
     was revoked at or before that generation and is not among them counts as released. The lease of the
-    member runs from the moment it sent this. Raises Gone(expired | replaced), MetadataUnavailable.
+    member runs from the moment it sent this. Raises Gone(expired | replaced), Unrecorded, and
+    MetadataUnavailable when a release may or may not be done.
     """
-    gate.check()  # here, because waiting for one's turn in a batch that is refused would hold a thread, too
-    seen = _still_there(_combiner.submit(_Beat(consumer, generation)))
+    seen = _still_there(_recorded(_Beat(consumer, generation)))
     holds = {queue for queue, _ in owned}
     if seen.stands_by:
         return _told_to_stand_by(consumer, seen, owned)
@@ -117,6 +121,36 @@ def heartbeat(*, consumer: ConsumerId, generation: int, owned: Sequence[tuple[in
         ),
         revoked=tuple(sorted(leaving | foreign)),
     )
+
+
+def _recorded(beat: _Beat) -> _Seen:
+    """What was read for a heartbeat that is recorded. Raises Unrecorded, or MetadataUnavailable(busy)."""
+    try:
+        _check()  # here, because waiting for one's turn in a batch that is refused would hold a thread, too
+        return _combiner.submit(beat)
+    except MetadataUnavailable as error:
+        raise _unrecorded(error) from error
+
+
+def _check() -> None:
+    """Raises MetadataUnavailable if heartbeats cannot be recorded now, or not soon."""
+    gate.check()
+    silent = gate.watched and contact.silent_s() > SILENT_S
+    if silent or _combiner.stuck_s() > SILENT_S:
+        raise MetadataUnavailable("The metadata database is away.", retry_after_ms=1000)
+
+
+def _unrecorded(error: MetadataUnavailable) -> MetadataUnavailable:
+    """The refusal of a heartbeat: a promise, unless this process alone is in trouble, or has too much to do.
+
+    Then others would expire the member, so it has to come again, and find another process or broker.
+    """
+    if error.code == Code.BUSY or contact.unrecorded_s() <= SILENT_S:
+        return MetadataUnavailable(error.detail, code=Code.BUSY, retry_after_ms=error.retry_after_ms)
+    refusal = Unrecorded(error.detail, retry_after_ms=error.retry_after_ms)
+    refusal.silent_ms = int(contact.silent_s() * 1000)
+    contact.promise()
+    return refusal
 
 
 def _still_there(seen: _Seen) -> _Seen:
@@ -147,6 +181,7 @@ def _record(beats: Sequence[_Beat]) -> list[_Seen]:
         alive = sorted({beat.consumer.member_id for beat in beats if _is_valid(beat, members)})
         if Heartbeat.objects.filter(pk__in=alive).update(last_seen=UtcNow()) < len(alive):
             members = _members(ids)  # somebody expired meanwhile
+        contact.recorded()
         return _read(beats, members, _holdings.of)
 
 
@@ -266,6 +301,7 @@ def _release(*, consumer: ConsumerId, generation: int, holds: set[int]) -> _Seen
     leaving = [row for row in rows if row.target_id != row.owner_id and row.queue_id not in holds]
     if sum(rebalance.hand_over(row) for row in leaving):
         rebalance.next_generation(group.pk)
+        grants.note(group.pk, [row.queue_id for row in leaving])
         changed("group", group.pk)
     # Not through what is remembered: until this is committed nobody else may see it.
     return _read([_Beat(consumer, generation)], _members([consumer.member_id]), read_owned)[0]
@@ -280,7 +316,18 @@ def _new_combiner() -> Combiner[_Beat, _Seen]:
         most=MOST,
         places=max(8, (config.threads - config.max_waiters) // 2),
         limit_s=config.metadata_timeout_ms / 1000 + 0.5,
+        check=_check,
     )
+
+
+def serve() -> None:
+    """Records the heartbeats that come: one pass of a loop, see Combiner.serve."""
+    _combiner.serve(SERVE_S)
+
+
+def end_service() -> None:
+    """The loop has ended: from now on the threads of requests record them."""
+    _combiner.end_service()
 
 
 _combiner = _new_combiner()

@@ -19,8 +19,7 @@ owner, that is a new grant with epoch + 1, because the owner may have let go of 
 `idle_since` of a row begins when its owner is told to give the queue up, leaves or was last heard, and ends
 when the next owner has acquired it; the history (history.py) keeps the time between.
 
-Broadcasting groups have nothing to hand over: every member owns every queue (instances.py), and a
-rebalance only raises the generation, so that members hear of the change at once.
+Broadcasting groups have nothing to hand over (instances.py): there a rebalance only raises the generation.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from django.db import transaction
 from django.db.models import F, Value
 from django.db.models.functions import Coalesce
 
-from metadata import access, audit, history
+from metadata import access, audit, grants, history
 from metadata.actors import Actor
 from metadata.changes import changed
 from metadata.clock import database_now
@@ -258,6 +257,7 @@ def _rebalanced(group: ConsumerGroup) -> Moves:
             moves=[(move.queue, move.source or "", move.target or "") for move in moves],
         )
     if changes:
+        grants.note(group.pk, [move.queue for move in moves if move.at_once])
         changed("group", group.pk)
     return Moves(group.pk, generation, moves)
 

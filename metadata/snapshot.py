@@ -24,6 +24,7 @@ from django.db import DatabaseError, InterfaceError, connections, transaction
 
 from metadata import loading
 from metadata.config import config
+from metadata.contact import contact
 from metadata.errors import Code, MetadataUnavailable, NotFound
 from metadata.pictures import (
     GroupInfo,
@@ -102,6 +103,7 @@ class _Holder:
         before, failure = self.snapshot, None
         try:
             self.snapshot = _loaded(before)
+            contact.heard()
         except (DatabaseError, InterfaceError) as error:
             failure = error
         finally:

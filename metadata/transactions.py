@@ -18,11 +18,15 @@ from typing import ParamSpec, TypeVar
 
 from django.db import InterfaceError, OperationalError, close_old_connections, transaction
 
+from metadata.contact import contact
 from metadata.errors import MetadataUnavailable
+from metadata.outages import Outage
 
 P = ParamSpec("P")
 T = TypeVar("T")
 log = logging.getLogger(__name__)
+
+_outage = Outage(log, "the metadata database")
 
 TRIES = 3
 ROLLED_BACK = {1213, 1205, 1020}  # deadlock, lock wait timeout, record changed since read (MariaDB)
@@ -78,10 +82,12 @@ def reachable() -> Iterator[None]:
     driver = transaction.get_connection().Database
     try:
         yield
+        contact.heard()
+        _outage.ended()
     except (OperationalError, InterfaceError, driver.OperationalError, driver.InterfaceError) as error:
         if lacks_schema(error):
             raise  # not an outage: the database was not migrated
         if not transaction.get_connection().in_atomic_block:
             close_old_connections()  # a broken connection would fail for ever where no request ends
-        log.warning("the metadata database is away: %s", error)  # its address is not for clients
+        _outage.failed(error)  # its address is not for clients
         raise MetadataUnavailable("The metadata database did not answer.", retry_after_ms=1000) from error

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from django.http import HttpResponse
 
-from brokerapi import draining, longpoll, metrics
+from brokerapi import draining, errors, longpoll, metrics
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation
 from brokerapi.wire import consumers as wire
 from brokerapi.wire import failures as wire_failures
-from messagestore import failures, membership, positions
+from brokerapi.wire.delivery import delivery_settings
+from messagestore import failures, membership, node_owners, positions
 from metadata import consumers
+from metadata.consumer_ids import ConsumerId
+from metadata.errors import Unrecorded
 
 
 class Consumers(Endpoint):
@@ -66,8 +69,18 @@ class Heartbeat(Endpoint):
         """Says what is held, learns what to own and what to give up; answered once it is recorded."""
         member, asked = call.consumer(consumer), call.read(wire.HEARTBEAT)
         owned = [(queue.queue, queue.epoch) for queue in asked.owned]
-        told = consumers.heartbeat(consumer=member, generation=asked.generation, owned=owned)
+        try:
+            told = consumers.heartbeat(consumer=member, generation=asked.generation, owned=owned)
+        except Unrecorded as error:
+            return _by_the_nodes(member, error)
         return call.answer(wire.heartbeat_answer(told, member.group_id))
+
+
+def _by_the_nodes(member: ConsumerId, error: Unrecorded) -> HttpResponse:
+    """The refusal of a heartbeat, with what the nodes say that its member owns."""
+    owned = node_owners.owned(member)
+    settings = delivery_settings(member.group_id, {one.topic for one in owned})
+    return errors.respond(error, assigned=wire.assigned(owned), subscriptions=settings)
 
 
 class Acquire(Endpoint):

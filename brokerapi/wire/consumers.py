@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -253,7 +253,17 @@ COMMIT = Body(CommitRequest)
 
 def heartbeat_answer(told: consumers.HeartbeatAnswer, group_id: int) -> HeartbeatAnswer:
     """The answer to a heartbeat of a member of the group."""
-    assigned = [
+    return HeartbeatAnswer(
+        generation=told.generation,
+        assigned=assigned(told.assigned),
+        revoked=list(told.revoked),
+        subscriptions=delivery_settings(group_id, {one.topic for one in told.assigned}),
+    )
+
+
+def assigned(queues: Iterable[consumers.Assigned]) -> list[Assigned]:
+    """Queues to own."""
+    return [
         Assigned(
             topic=one.topic,
             queue=one.queue,
@@ -261,14 +271,8 @@ def heartbeat_answer(told: consumers.HeartbeatAnswer, group_id: int) -> Heartbea
             stopped=one.stopped,
             origin_topic=one.origin_topic or UNSET,
         )
-        for one in told.assigned
+        for one in queues
     ]
-    return HeartbeatAnswer(
-        generation=told.generation,
-        assigned=assigned,
-        revoked=list(told.revoked),
-        subscriptions=delivery_settings(group_id, {one.topic for one in told.assigned}),
-    )
 
 
 def acquire_answer(acquired: Sequence[positions.Acquired], generation: int) -> AcquireAnswer:

@@ -40,13 +40,15 @@ class Broker(models.Model):
 class BrokerProcess(models.Model):
     """A worker of a broker, and the metadata change up to which it has let go of everything older.
 
-    Who moves a node waits until no live worker can still write to its old address.
+    Who moves a node waits until no live worker can still write to its old address. `demand` is what it is
+    asked to send where that is limited (rates.py), as JSON.
     """
 
     broker = models.ForeignKey(Broker, on_delete=models.CASCADE, related_name="processes")
     name = NameField(max_length=MAX_NAME, unique=True)
     acknowledged = models.BigIntegerField(default=0)
     last_seen = models.DateTimeField()
+    demand = models.TextField(default="", blank=True)
 
     class Meta:
         ordering = ("name",)

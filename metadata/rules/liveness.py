@@ -8,7 +8,8 @@ the database every second or so and compares what its clock did with its own mon
 * both went on alike: the database was there and so were the members' chances;
 * they differ by more than 2 s, it is another server, or nobody looked for more than 5 s: an outage.
 
-After an outage (and at the start, when nothing is known) nobody expires for a full session timeout.
+After an outage (and at the start, when nothing is known) nobody expires for a full session timeout. Nor does
+anybody after a promise: a broker that could not record a heartbeat told its member to go on.
 """
 
 from __future__ import annotations
@@ -44,6 +45,11 @@ def observe(watch: Watch | None, look: Look) -> Watch:
     if watch is None or _was_away(watch.look, look):
         return Watch(look, look.monotonic_s)
     return Watch(look, watch.steady_since_s)
+
+
+def kept(watch: Watch, *, promised_at_s: float) -> Watch:
+    """The watch of who keeps a promise given at that time: silence proves nothing before it."""
+    return Watch(watch.look, max(watch.steady_since_s, promised_at_s))
 
 
 def _was_away(last: Look, look: Look) -> bool:

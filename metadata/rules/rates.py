@@ -36,6 +36,24 @@ class Bucket:
     at: float
 
 
+RESERVE = 0.1  # of a limit, shared evenly: what a process may send before the others know that it is asked
+
+
+def share(*, mine: float, others: float, processes: int) -> float:
+    """Which part of a limit a process may use, by what it and the others are asked to send.
+
+    >>> share(mine=0, others=0, processes=4), share(mine=50, others=0, processes=1)
+    (0.25, 1.0)
+    >>> [round(share(mine=mine, others=100 - mine, processes=4), 3) for mine in (100, 50, 0)]
+    [0.925, 0.475, 0.025]
+    """
+    if processes <= 1:
+        return 1.0
+    if mine + others <= 0:
+        return 1 / processes
+    return RESERVE / processes + (1 - RESERVE) * mine / (mine + others)
+
+
 def wait_s(bucket: Bucket, *, rate: float, amount: float, now: float) -> float:
     """Seconds until `amount` may pass, 0 if it may now; brings the bucket to `now`.
 

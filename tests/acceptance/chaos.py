@@ -18,6 +18,7 @@ from tests.acceptance.scenarios import (
     brokers,
     clocks,
     frozen,
+    frozen_metadata,
     full_node,
     lost_nodes,
     main_job,
@@ -93,6 +94,12 @@ def play_metadata_away(stage: Stage, pair: Pair) -> None:
     metadata_away.run(stage, pair, away_s=30, session_ms=15_000)
 
 
+def play_frozen_metadata(stage: Stage, pair: Pair) -> None:
+    """The metadata's database is frozen for 45 s, in the middle of a hand-over; sessions of 3, 6 and 15 s."""
+    for session_ms in (3_000, 6_000, 15_000):
+        frozen_metadata.run(stage, pair, session_ms=session_ms, away_s=45)
+
+
 def play_clocks(stage: Stage, pair: Pair) -> None:
     """The wall clock of a consumer, then of a broker, moves by an hour forth and back."""
     clocks.run(stage, pair, watch_s=10)
@@ -136,6 +143,7 @@ SCENARIOS: dict[str, Callable[[Stage, Path], None]] = {
 ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {
     "brokers": play_brokers,
     "metadata-away": play_metadata_away,
+    "metadata-frozen": play_frozen_metadata,
     "clocks": play_clocks,
     "node-killed": play_node_killed,
     "node-frozen": play_node_frozen,
@@ -148,7 +156,7 @@ ALL = {**SCENARIOS, **ON_A_PAIR}
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    listed = "\n".join(f"  {name:13} {play.__doc__}" for name, play in ALL.items())
+    listed = "\n".join(f"  {name:15} {play.__doc__}" for name, play in ALL.items())
     parser = argparse.ArgumentParser(
         prog="script/chaos",
         description="Plays a scenario against a server of its own and judges by the consumers' logs.",

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from tests.acceptance.scenarios import brokers, clocks, full_node, lost_nodes, metadata_away, soak
+from tests.acceptance.scenarios import (
+    brokers,
+    clocks,
+    frozen_metadata,
+    full_node,
+    lost_nodes,
+    metadata_away,
+    soak,
+)
 from tests.acceptance.scenarios.stage import Stage
 from tests.support.pair import Pair
 
@@ -17,6 +25,12 @@ def test_sends_pulls_and_commits_go_on_while_the_metadata_database_is_frozen_or_
     on_pair: Stage, pair: Pair
 ) -> None:
     metadata_away.run(on_pair, pair, away_s=9, session_ms=7_000)
+
+
+def test_members_with_short_sessions_and_queues_on_their_way_go_on_while_metadata_is_frozen(
+    on_pair: Stage, pair: Pair
+) -> None:
+    frozen_metadata.run(on_pair, pair, session_ms=3_000, away_s=9)
 
 
 def test_a_wall_clock_that_jumps_by_an_hour_expires_nobody_and_makes_no_second_owner(

@@ -219,7 +219,7 @@ def test_a_broker_stays_in_or_out_while_metadata_is_away(
     monkeypatch.setattr(brokers, "_rows", away)
     with caplog.at_level(logging.WARNING, logger="catmq_site"):
         until(lambda: len(passes) >= 3)
-    assert [record.levelname for record in caplog.records if record.name == "catmq_site.maintenance"] == [
+    assert [record.levelname for record in caplog.records if record.name == "catmq_site.registration"] == [
         "WARNING"
     ], "once, and without a traceback"
     assert {one["name"]: one["state"] for one in listed(work.broker)} == {ME: "out", "other": "in"}

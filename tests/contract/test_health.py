@@ -54,15 +54,16 @@ def test_a_broker_is_ready_while_something_can_be_served(
     assert ready(broker)[:2] == (503, "unready")
 
 
-def test_a_broker_without_any_node_that_is_not_offline_is_unready(bare_broker: Broker) -> None:
-    unready = (503, "unready", ["no node is registered, or all are offline"])
-    assert ready(bare_broker) == unready
+def test_a_broker_is_degraded_before_its_first_node_and_unready_when_all_are_offline(
+    bare_broker: Broker,
+) -> None:
+    assert ready(bare_broker) == (200, "degraded", ["no node is registered"])
     rows.node("a")
     snapshot.refresh()
     assert ready(bare_broker)[0] == 200
     node_rows.update(name="a", settings={"state": "offline"}, actor=rows.ME)
     snapshot.refresh()
-    assert ready(bare_broker) == unready
+    assert ready(bare_broker) == (503, "unready", ["all nodes are offline"])
 
 
 def test_a_broker_that_met_a_suspect_queue_is_degraded_and_counts_it(

@@ -12,6 +12,7 @@ from catmq_client import HttpTransport, Producer
 from catmq_client.admin import Admin
 from catmq_client.errors import DeliveryTimeout, Unavailable
 from metadata import acknowledgements, rates, snapshot
+from metadata.rules.rates import RESERVE
 from tests.support.broker import Broker, problem
 from tests.support.waiting import until
 
@@ -107,15 +108,71 @@ def test_a_producer_gives_up_when_there_is_no_room_within_its_time(broker: Broke
         assert isinstance(caught.value.__cause__, Unavailable) and caught.value.status == 429
 
 
-def test_the_limit_is_shared_by_the_processes_that_serve(
+def send(broker: Broker, count: int) -> Any:
+    return broker.call("POST", "/topics/single/messages", {"messages": [{"body": "x"}] * count})
+
+
+def pass_of(monkeypatch: pytest.MonkeyPatch, others: list[str]) -> None:
+    """One pass among workers that said this of their demand."""
+    said = {f"other{n}": text for n, text in enumerate(others)}
+    monkeypatch.setattr(acknowledgements, "demands", lambda: {**said, "me": ""})
+    monkeypatch.setattr(acknowledgements, "demand", lambda **_: None)
+    assert rates.divide(name="me") == 1 + len(others)
+
+
+def test_the_limit_is_shared_evenly_by_processes_that_nobody_asks_for_anything(
     broker: Broker, queue: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit(broker, "/topics/single", max_messages_per_s=10)
-    monkeypatch.setattr(acknowledgements, "serving", lambda: 5)
-    assert rates.count_processes() == 5
-    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "x"}] * 2})
-    again = broker.call("POST", "/topics/single/messages", {"messages": [{"body": "x"}]})
-    problem(again, 429, "rate_limited")
+    pass_of(monkeypatch, [""] * 4)
+    assert send(broker, 2).status_code == 200
+    problem(send(broker, 1), 429, "rate_limited")
+
+
+def test_a_process_that_alone_is_asked_for_sends_has_nearly_the_whole_limit_a_pass_later(
+    broker: Broker, queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(broker, "/topics/single", max_messages_per_s=1_000)
+    for _ in range(2):
+        pass_of(monkeypatch, [""] * 3)
+        send(broker, 1_000)  # is taken while the bucket is full, and owed or refused after that
+    pass_of(monkeypatch, [""] * 3)
+    waits = problem(send(broker, 1_000), 429, "rate_limited")["retry_after_ms"]
+    assert rates._buckets.share(("topic", topic_id("single"), "messages"), time.monotonic()) == 0.925
+    assert waits < 2_500, "a quarter of the limit would need four seconds"
+
+
+def test_a_process_leaves_a_limit_at_once_to_those_who_are_asked(
+    broker: Broker, queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(broker, "/topics/single", max_messages_per_s=10)
+    key = f"topic:{topic_id('single')}:messages"
+    pass_of(monkeypatch, [f'{{"{key}": 500.0}}', "", "no JSON"])
+    share = rates._buckets.share(("topic", topic_id("single"), "messages"), time.monotonic())
+    assert share == pytest.approx(RESERVE / 4)
+
+
+def test_shares_that_metadata_has_not_renewed_for_long_are_even(
+    broker: Broker, queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = ("topic", topic_id("single"), "messages")
+    pass_of(monkeypatch, [f'{{"{":".join(map(str, key))}": 500.0}}'])
+    assert rates._buckets.share(key, time.monotonic()) < 0.1
+    assert rates._buckets.share(key, time.monotonic() + rates.STALE_S) == 0.5
+
+
+def test_workers_tell_each_other_what_they_are_asked_for(broker: Broker, queue: int) -> None:
+    limit(broker, "/topics/single", max_messages_per_s=10)
+    send(broker, 10)
+    until(lambda: any(f"topic:{topic_id('single')}:messages" in said for said in all_said()))
+
+
+def all_said() -> list[str]:
+    return list(acknowledgements.demands().values())
+
+
+def topic_id(name: str) -> int:
+    return snapshot.find_topic(name).id
 
 
 def test_a_broker_counts_its_processes(broker: Broker) -> None:

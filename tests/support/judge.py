@@ -225,6 +225,21 @@ def standstills(told: Story, since: float = -math.inf, until: float = math.inf) 
     return found
 
 
+def longest_waits(told: Story, since: float = -math.inf, until: float = math.inf) -> dict[int, float]:
+    """Queue → the longest time that it stood still, whoever owned it, while a message asked for in that time
+    waited; seconds. Fails for a queue of which nothing was asked for in it."""
+    longest: dict[int, float] = {}
+    for queue, handlings in told.by_queue().items():
+        for before, one in pairwise(handlings):
+            waits_from = told.waits_from(one)
+            if since <= waits_from < until:
+                stood_s = one.begun - max(waits_from, before.last_seen)
+                longest[queue] = max(longest.get(queue, 0.0), stood_s)
+    missing = {place.queue for place in told.sent} - longest.keys()
+    assert longest and not missing, f"nothing was sent to queues {sorted(missing)} in that time"
+    return dict(sorted(longest.items()))
+
+
 def no_standstill(calm: Sequence[Standstill], stormy: Sequence[Standstill], least_s: float = 0.5) -> float:
     """Checks that nothing in `stormy` is over max(twice the 99.9 % of `calm`, `least_s`); that limit."""
     assert calm and stormy, f"{len(calm)} and {len(stormy)} messages: too little to compare"

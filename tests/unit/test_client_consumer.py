@@ -346,16 +346,6 @@ def test_an_application_that_stays_away_loses_its_queues_and_is_told(broker: Fak
     assert offsets(take(consumer, 1)) == [0]
 
 
-def test_while_metadata_is_away_the_member_goes_on(broker: FakeBroker, make: Make) -> None:
-    send(broker, 5)
-    consumer = make()
-    take(consumer, 2)
-    broker.fail("heartbeat", Unavailable("", code="metadata_unavailable"), times=10_000)
-    consumer._state.lease_until = 0.0
-    consumer._state.want_heartbeat()
-    assert len(take(consumer, 3)) == 3
-
-
 def test_without_lease_nothing_is_given_out_until_a_heartbeat_is_recorded(
     broker: FakeBroker, make: Make
 ) -> None:
@@ -428,53 +418,6 @@ def test_a_consumer_used_after_a_fork_says_so(make: Make, monkeypatch: pytest.Mo
     with pytest.raises(Closed, match="fork"):
         consumer.poll()
     monkeypatch.undo()
-
-
-class TwoBrokers:
-    """Two URLs of one FakeBroker; `sick` ones answer that their metadata database is away."""
-
-    urls = ("a", "b")
-
-    def __init__(self, broker: FakeBroker) -> None:
-        self.broker = broker
-        self.sick: set[str] = set()
-        self.current = 0
-        self.asked: list[str] = []
-
-    def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
-        url = self.urls[self.current]
-        if path.endswith("/heartbeat"):
-            self.asked.append(url)
-            if url in self.sick:
-                self.current = 1 - self.current
-                error = Unavailable("no metadata", code="metadata_unavailable", status=503)
-                error.brokers = (url,)
-                raise error
-        return self.broker.request(method, path, **more)
-
-
-def test_the_coordinator_is_lost_only_when_every_broker_has_said_so(broker: FakeBroker) -> None:
-    send(broker, 1)
-    transport = TwoBrokers(broker)
-    consumer = Consumer(
-        transport=transport, group="g", topics=["t"], retry_backoff_ms=1, retry_backoff_max_ms=5
-    )
-    with consumer:
-        take(consumer, 1)
-        membership = consumer._membership
-        one = Unavailable("", code="metadata_unavailable")
-        one.brokers = ("a",)
-        assert not membership._is_coordinator_lost(one)
-        two = Unavailable("", code="metadata_unavailable")
-        two.brokers = ("b",)
-        assert membership._is_coordinator_lost(two)
-        membership._without_metadata.clear()
-        transport.sick = {"a", "b"}
-        consumer._state.want_heartbeat()
-        assert consumer._state.wait(LIMIT_S, lambda: consumer._state.coordinator_lost)
-        assert {"a", "b"} <= set(transport.asked)
-        transport.sick = {"a"}
-        assert consumer._state.wait(LIMIT_S, lambda: not consumer._state.coordinator_lost)
 
 
 def test_an_application_that_got_nothing_has_to_come_back_too(broker: FakeBroker, make: Make) -> None:

@@ -107,17 +107,8 @@ def test_nothing_is_handed_out_without_a_lease() -> None:
     state.fill(queue, [message(0)], 1)
     state.lease_until = lease_clock() - 1
     assert state.hand_out(1) == []
-    state.coordinator_lost = True
+    state.lease_until = lease_clock() + 60
     assert len(state.hand_out(1)) == 1
-
-
-def test_when_told_so_a_lost_coordinator_stops_the_member() -> None:
-    queue = owned()
-    state = state_with(queue, on_coordinator_loss="stop")
-    state.fill(queue, [message(0)], 1)
-    state.lease_until = lease_clock() - 1
-    state.coordinator_lost = True
-    assert state.hand_out(1) == []
 
 
 def test_paused_halted_and_revoked_queues_give_nothing() -> None:
@@ -130,6 +121,24 @@ def test_paused_halted_and_revoked_queues_give_nothing() -> None:
         setattr(queue, name, False)
     state.revoke(queue)
     assert state.hand_out(1) == []
+
+
+def test_queues_on_their_way_to_others_come_back_in_their_epoch_unless_a_broker_may_know() -> None:
+    leaving, gone, known = owned(1), owned(2), owned(3)
+    state = state_with(leaving, gone, known)
+    for queue in (leaving, gone, known):
+        state.revoke(queue)
+    state.release(gone)
+    state.release(known)
+    del state.unconfirmed[3, known.epoch]  # what an answer, or none, does
+
+    state.take_back()
+
+    assert state.queues.keys() == {1, 2}
+    assert state.queues[1] is leaving and leaving.revoked_until is None
+    assert (state.queues[2].epoch, state.queues[2].acquired) == (gone.epoch, False)
+    assert state.released == {(3, known.epoch)}
+    assert not state.unconfirmed
 
 
 def test_a_revoked_queue_that_comes_back_repeats_its_unfinished_messages() -> None:

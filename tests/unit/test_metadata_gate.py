@@ -17,7 +17,7 @@ from metadata.combining import Combiner
 from metadata.config import config
 from metadata.consumer_ids import ConsumerId
 from metadata.errors import MetadataUnavailable
-from metadata.gate import AGAIN_S, CALLS, Gate, Turns
+from metadata.gate import AGAIN_S, CALLS, WATCHED_S, Gate, Turns
 from tests.support.waiting import until
 
 LIMIT_S = 10.0
@@ -167,12 +167,41 @@ def test_while_a_probe_is_inside_a_shut_gate_everybody_else_is_refused(
     gate.check()
 
 
+def test_no_call_is_the_probe_of_a_gate_that_a_loop_looks_after() -> None:
+    gate = Gate(failures=2, pause_s=0.0)
+
+    def away() -> None:
+        raise MetadataUnavailable("away")
+
+    assert not gate.look(away)
+    assert not gate.look(away)
+    for _ in range(3):
+        with pytest.raises(MetadataUnavailable, match="is away"), gate.passage():
+            pytest.fail("a call went through")
+    assert gate.look(lambda: None)
+    with gate.passage():
+        pass
+
+
+def test_a_gate_whose_loop_has_ended_lets_calls_probe_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("metadata.gate.time", SimpleNamespace(monotonic=lambda: now[0]))
+    gate = Gate(failures=1, pause_s=1.0)
+    assert gate.look(lambda: None)
+    fail(gate)
+    now[0] += WATCHED_S + 1
+    with gate.passage():
+        pass
+    assert not gate.watched
+
+
 def test_a_heartbeat_does_not_queue_up_while_the_gate_is_shut(monkeypatch: pytest.MonkeyPatch) -> None:
     shut = Gate(failures=1, pause_s=60)
     fail(shut)
     submitted: list[object] = []
     monkeypatch.setattr(heartbeats, "gate", shut)
-    monkeypatch.setattr(heartbeats, "_combiner", SimpleNamespace(submit=submitted.append))
+    combined = SimpleNamespace(submit=submitted.append, stuck_s=lambda: 0.0)
+    monkeypatch.setattr(heartbeats, "_combiner", combined)
 
     with pytest.raises(MetadataUnavailable):
         heartbeats.heartbeat(consumer=ConsumerId(1, 0, 1, "x"), generation=0, owned=[])
@@ -282,6 +311,50 @@ def test_more_than_the_places_are_refused_at_once() -> None:
             one.submit(2)
         go_on.set()
         assert leader.result(LIMIT_S) == 1
+
+
+def test_where_a_loop_writes_nobody_else_is_held_up_by_a_database_that_does_not_answer() -> None:
+    writing, go_on, away = threading.Event(), threading.Event(), threading.Event()
+    done: list[int] = []
+
+    def write(items: Sequence[int]) -> list[int]:
+        writing.set()
+        assert go_on.wait(LIMIT_S)
+        done.extend(items)
+        return list(items)
+
+    def check() -> None:
+        if away.is_set():
+            raise MetadataUnavailable("away")
+
+    one = Combiner(write, every_s=0.0, most=500, places=100, limit_s=LIMIT_S, check=check)
+    with ThreadPoolExecutor(max_workers=3) as pool:
+        loop = pool.submit(one.serve, LIMIT_S)
+        wait_until(lambda: one._served)
+        first = pool.submit(one.submit, 1)
+        assert writing.wait(LIMIT_S)
+        second = pool.submit(one.submit, 2)
+        wait_until(lambda: len(one._waiting) == 1)
+        assert one.stuck_s() > 0
+        away.set()
+        for each in (first, second):
+            with pytest.raises(MetadataUnavailable):
+                each.result(LIMIT_S)
+        assert one._waiting == []
+        go_on.set()
+        loop.result(LIMIT_S)
+        assert (done, one.stuck_s()) == ([1], 0.0)
+
+
+def test_after_the_loop_has_ended_who_waits_leads() -> None:
+    one = combiner(list)
+    one.serve(0.0)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        waiting = pool.submit(one.submit, 1)
+        wait_until(lambda: len(one._waiting) == 1)
+        one.end_service()
+        assert waiting.result(LIMIT_S) == 1
+    assert one.submit(2) == 2
 
 
 def test_no_item_is_lost_or_answered_twice_under_many_threads() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,3 +63,15 @@ def test_a_server_is_ready_when_its_broker_serves_or_was_pulled_out(
 
 def test_a_server_whose_broker_does_not_answer_is_not_ready() -> None:
     assert not supervisor.answers(f"http://127.0.0.1:{free_port()}")
+
+
+def test_what_happened_to_a_child_is_told_with_its_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    child = supervisor.Child("The broker", [sys.executable, "-c", "raise SystemExit(3)"], tmp_path / "log")
+    child.start()
+    assert child.process is not None
+    child.process.wait(20)
+    child.tend()
+    told = capsys.readouterr().err
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d The broker ended \(3\) after", told)

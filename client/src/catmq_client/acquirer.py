@@ -18,6 +18,7 @@ from catmq_client.errors import CatmqError
 from catmq_client.owned import OwnedQueue
 from catmq_client.state import GroupState
 from catmq_client.transport import Transport, api_path
+from catmq_client.trouble import Trouble
 
 log = logging.getLogger("catmq.consumer")
 
@@ -43,6 +44,7 @@ class Acquirer:
         self._options = state.options
         self._listen_at = 0.0
         self._retrying = False
+        self._trouble = Trouble(log, "acquiring queues")
 
     def run(self) -> None:
         """Acquires what comes, until the consumer stops."""
@@ -110,6 +112,7 @@ class Acquirer:
         except CatmqError as error:
             self._failed(consumer_id, batch, error)
             return
+        self._trouble.ended()
         states = {item["queue"]: item for item in answer["queues"]}
         with self._state.changed:
             self._state.hear(answer.get("generation", 0))
@@ -124,7 +127,7 @@ class Acquirer:
             for owned in batch:
                 owned.rest(least_s=(error.retry_after_ms or 0) / 1000, most_s=PAUSE_S)
         if not self._settle(error, consumer_id):
-            log.warning("acquiring failed: %s", error)
+            self._trouble.failed(error)
 
     def _acquired(self, owned: OwnedQueue, item: dict[str, Any]) -> None:
         if owned.lost or owned.revoked_until is not None:
@@ -134,11 +137,13 @@ class Acquirer:
             if self._options.on_assigned:
                 self._state.events.append((True, owned))
             return
+        again = owned.failures > 0
         owned.rest(most_s=PAUSE_S)
         if item["state"] != "unavailable":
             # Fenced: it went on to another member already, or comes with a higher epoch.
             self._state.heartbeat_wanted = True
         level = logging.INFO if item["state"] == "fenced" else logging.WARNING
+        level = logging.DEBUG if again else level
         log.log(level, "%s queue %d: acquire answered %s", owned.topic, owned.queue, item["state"])
 
     def _listen(self, consumer_id: str, generation: int) -> None:

@@ -18,6 +18,7 @@ from catmq_client.errors import CatmqError, CommitFailed, OptionError, Unavailab
 from catmq_client.owned import OwnedQueue
 from catmq_client.state import GroupState
 from catmq_client.transport import Transport, api_path
+from catmq_client.trouble import Trouble
 
 log = logging.getLogger("catmq.consumer")
 
@@ -52,6 +53,7 @@ class Committer:
         """Commits at intervals until the consumer closes."""
         state = self._state
         interval_s = self._options.auto_commit_interval_ms / 1000
+        trouble = Trouble(log, "committing, which is repeated,")
         backoff = Backoff(base_ms=self._options.retry_backoff_ms, max_ms=2_000)
         while state.wait(interval_s):
             if not self._options.enable_auto_commit:
@@ -59,8 +61,9 @@ class Committer:
             try:
                 self.commit(self.due())
                 backoff.reset()
+                trouble.ended()
             except CatmqError as error:
-                log.warning("commit failed, it will be repeated: %s", error)
+                trouble.failed(error)
                 state.wait(backoff.next_s(error))
             except Exception:
                 log.exception("committing met a bug; it goes on")

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 
@@ -47,6 +48,10 @@ class CatmqError(Exception):
     outcome_unknown: bool = False
     # The URLs that HttpTransport tried.
     brokers: tuple[str, ...] = ()
+    # Of a heartbeat that was not recorded: the broker's promise, see promises.py.
+    metadata_silent_ms: int | None = None
+    # With it: the queues that the nodes say are the member's, and settings of their topics.
+    held: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(
         self,
@@ -263,6 +268,8 @@ def from_problem(status: int, problem: Mapping[str, Any]) -> CatmqError:
         retry_after_ms=problem.get("retry_after_ms"),
         status=status,
     )
+    error.metadata_silent_ms = problem.get("metadata_silent_ms")
+    error.held = {name: problem[name] for name in ("assigned", "subscriptions") if problem.get(name)}
     if code == "outcome_unknown" or status in (502, 504):
         error.outcome_unknown = True
     return error

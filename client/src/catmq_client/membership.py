@@ -4,13 +4,16 @@ The lease counts from when the last recorded heartbeat was *sent*; without it no
 out and no handler starts, so a member always stops before the broker gives its queues away. A
 heartbeat goes out at once after registering, when any answer tells of a new generation, and to
 confirm that revoked queues were released, those too that this member never took up.
+
+While no broker can record heartbeats, what they promise instead keeps the lease (promises.py), and a queue
+that was on its way to another member goes on here: nobody can take it.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from catmq_client.backoff import Backoff
@@ -29,9 +32,11 @@ from catmq_client.errors import (
 )
 from catmq_client.ids import uuid7
 from catmq_client.owned import OwnedQueue
+from catmq_client.promises import Promises
 from catmq_client.settings import Settings
 from catmq_client.state import GroupState, lease_clock
 from catmq_client.transport import Transport, api_path, request_until
+from catmq_client.trouble import Trouble
 
 log = logging.getLogger("catmq.consumer")
 
@@ -40,6 +45,11 @@ HOPELESS = (Unauthenticated, Forbidden, InvalidRequest, NotFound, Conflict)
 LEAVE_WITHIN_S = 3.0
 # After an answer that takes back a queue we do not hold, and that the heartbeat should have given back.
 SOON_S = 0.2
+# How long a heartbeat that releases a queue is waited for, at least: a broker says within it that metadata is
+# away, and without that answer nobody knows whose the queue is.
+RELEASE_S = 3.0
+# Codes of refusals after which certainly nothing was done.
+NOTHING_DONE = ("busy", "draining")
 
 
 class Membership:
@@ -61,8 +71,8 @@ class Membership:
         )
         # Since when answers contradict what we know, lease clock.
         self._doubt_since: float | None = None
-        # The brokers that answered, since the last heartbeat that was recorded, that metadata is away.
-        self._without_metadata: set[str] = set()
+        self._promises = Promises()
+        self._trouble = Trouble(log, f"group {group}: the heartbeat")
 
     def run(self) -> None:
         """Registers and sends heartbeats until the consumer closes."""
@@ -151,9 +161,7 @@ class Membership:
         if consumer_id is None:
             self._register()
             return 0.0
-        delay_s = self._heartbeat(consumer_id)
-        self._backoff.reset()
-        return delay_s
+        return self._heartbeat(consumer_id)
 
     def _register(self) -> None:
         state = self._state
@@ -172,7 +180,9 @@ class Membership:
             state.session_timeout_s = answer["session_timeout_ms"] / 1000
             state.heartbeat_interval_s = answer["heartbeat_interval_ms"] / 1000
             state.consumer_id = answer["consumer_id"]
+            self._promises.clear()
             state.changed.notify_all()
+        self._heard()
         log.info("group %s: registered as %s", self._group, self._name)
         if state.closed:
             self.part()
@@ -216,19 +226,80 @@ class Membership:
         state = self._state
         with state.changed:
             body = self._beat(state.queues.values())
-        sent_at = lease_clock()
+            releases = {*state.unconfirmed}
         # Short enough to try another broker before the session ends.
-        timeout_s = max(1.0, min(self._request_timeout_s(), state.session_timeout_s / 3))
-        answer = self._post("consumers", consumer_id, "heartbeat", body=body, timeout_s=timeout_s)
+        timeout_s = max(RELEASE_S if releases else 1.0, state.session_timeout_s / 3)
+        timeout_s = min(timeout_s, max(1.0, self._request_timeout_s()))
+        sent_at = lease_clock()
+        try:
+            answer = self._post("consumers", consumer_id, "heartbeat", body=body, timeout_s=timeout_s)
+        except CatmqError as error:
+            if error.metadata_silent_ms is not None:
+                return self._promised(consumer_id, error, sent_at)
+            if not isinstance(error, ConnectFailed) and error.code not in NOTHING_DONE:
+                self._confirm(releases)  # it may be known: they are gone for good
+            raise
+        self._heard()
         with state.changed:
             if state.consumer_id != consumer_id:
                 return 0.0
+            self._confirm(releases)
             state.lease_until = sent_at + state.session_timeout_s
-            state.coordinator_lost = False
-            self._without_metadata.clear()
+            self._promises.clear()
             self._weigh(self._follow(answer))
             state.changed.notify_all()
             return self._next_in_s(answer, told=body["generation"])
+
+    def _heard(self) -> None:
+        """A registration or heartbeat was recorded."""
+        self._backoff.reset()
+        self._trouble.ended()
+
+    def _confirm(self, releases: Iterable[tuple[int, int]]) -> None:
+        """The broker knows of these releases, or may."""
+        with self._state.changed:
+            for place in releases:
+                self._state.unconfirmed.pop(place, None)
+
+    def _promised(self, consumer_id: str, error: CatmqError, sent_at: float) -> float:
+        """Goes on without a recorded heartbeat, if every broker lets us; the seconds until the next.
+
+        The others are asked at once, so that all promises are of about the same time.
+        """
+        state, now = self._state, lease_clock()
+        told_by = error.brokers or ("",)
+        brokers = getattr(self._transport, "urls", ()) or told_by
+        recently = now - state.heartbeat_interval_s / 2
+        with state.changed:
+            if state.consumer_id != consumer_id:
+                return 0.0
+            is_news = self._promises.are_old(told_by, recently)
+            self._promises.add(
+                told_by,
+                sent_at=sent_at,
+                heard_at=now,
+                silent_s=(error.metadata_silent_ms or 0) / 1000,
+                lease_until=state.lease_until,
+            )
+            since = self._promises.since(brokers)
+            if since is not None and state.options.on_coordinator_loss == "continue":
+                state.lease_until = max(state.lease_until, since + state.session_timeout_s)
+                state.take_back()
+                self._take_over(error.held)
+            state.changed.notify_all()
+        self._trouble.failed(error)
+        others = is_news and self._promises.are_old(brokers, recently)
+        return 0.0 if others else state.heartbeat_interval_s
+
+    def _take_over(self, held: Mapping[str, Any]) -> None:
+        """Owns what the nodes say is ours: granted before metadata went away, and not heard of since."""
+        state = self._state
+        new = [item for item in held.get("assigned", ()) if item["queue"] not in state.queues]
+        if new:
+            told = held.get("subscriptions", {})
+            state.configure(state.settings | {topic: Settings.told(given) for topic, given in told.items()})
+            for item in new:
+                self._own(item)
 
     def _next_in_s(self, answer: dict[str, Any], *, told: int) -> float:
         """At once, to give back queues that were revoked before we took them up: nobody else releases them.
@@ -313,26 +384,13 @@ class Membership:
             return 0.0
         with state.changed:
             state.heartbeat_wanted = False
-            state.coordinator_lost = self._is_coordinator_lost(error)
             state.changed.notify_all()
         if isinstance(error, ConnectFailed | AnswerLost):
             state.on_silent_broker()
-        level = logging.INFO if error.code == "draining" else logging.WARNING
-        what = "heartbeat" if registered else "registering"
-        log.log(level, "group %s: %s failed: %s", self._group, what, error)
+        self._trouble.failed(error, level=logging.INFO if error.code == "draining" else logging.WARNING)
         # A broker that is busy with others may give a newcomer a later turn.
         asked_s = 0.0 if registered else (error.retry_after_ms or 0) / 1000
         return max(asked_s, min(self._backoff.next_s(error), state.heartbeat_interval_s))
-
-    def _is_coordinator_lost(self, error: CatmqError) -> bool:
-        """Whether no broker has metadata: all said so, or could not be reached, since the last heartbeat.
-
-        One that merely lost its own connection must not keep us going while another expires us.
-        """
-        if error.code != "metadata_unavailable":
-            return False
-        self._without_metadata.update(error.brokers)
-        return self._without_metadata.issuperset(getattr(self._transport, "urls", ()))
 
     def _check_silence(self) -> None:
         """An application that does not come back loses its queues to members that work."""

@@ -77,6 +77,13 @@ class OwnedQueue:
         """The queue as applications know it."""
         return AssignedQueue(self.topic, self.queue, self.epoch)
 
+    def anew(self) -> OwnedQueue:
+        """The same queue in the same epoch, not acquired yet."""
+        origin = self.subscription if self.subscription != self.topic else None
+        return OwnedQueue(
+            topic=self.topic, queue=self.queue, epoch=self.epoch, stopped=self.stopped, origin_topic=origin
+        )
+
     @property
     def next_offset(self) -> int:
         """The offset that will be handed out next."""

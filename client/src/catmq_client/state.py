@@ -79,6 +79,8 @@ class GroupState:
         self._rotation: deque[OwnedQueue] = deque()
         # (queue, epoch) that we gave up: whatever an answer says, they never come back.
         self.released: set[tuple[int, int]] = set()
+        # Those of them of which no broker knows yet, for certain.
+        self.unconfirmed: dict[tuple[int, int], OwnedQueue] = {}
         # on_assigned and on_revoked calls that the application's thread has still to make.
         self.events: deque[tuple[bool, OwnedQueue]] = deque()
         self.buffered = 0
@@ -86,8 +88,6 @@ class GroupState:
         # Since when no pull waits at the broker, because there is no room for what it would bring, monotonic.
         self.full_since: float | None = None
         self.lease_until = 0.0
-        # Heartbeats fail because the metadata database is away, not because we are.
-        self.coordinator_lost = False
         # When the application took messages and did not come back; None while it waits in here.
         self.away_since: float | None = None
         # run(): when each handler at work began, by thread.
@@ -147,9 +147,7 @@ class GroupState:
 
     def has_lease(self) -> bool:
         """Whether a handler may start now."""
-        if lease_clock() < self.lease_until:
-            return True
-        return self.coordinator_lost and self.options.on_coordinator_loss == "continue"
+        return lease_clock() < self.lease_until
 
     def add(self, owned: OwnedQueue) -> None:
         """Owns one more queue."""
@@ -181,6 +179,7 @@ class GroupState:
         self.consumer_id = None
         self.generation = self.heard = self.asked_about = 0
         self.released.clear()
+        self.unconfirmed.clear()
         self.changed.notify_all()
 
     def revoke(self, owned: OwnedQueue) -> None:
@@ -224,8 +223,20 @@ class GroupState:
     def release(self, owned: OwnedQueue) -> None:
         """Gives a queue up for good: the next heartbeat tells the broker."""
         self.released.add((owned.queue, owned.epoch))
+        self.unconfirmed[owned.queue, owned.epoch] = owned
         self.lose(owned, tell=False)
         self.heartbeat_wanted = True
+
+    def take_back(self) -> None:
+        """Goes on with the queues that are on their way to others, while nobody can tell those of it."""
+        for owned in [*self.queues.values()]:
+            if owned.revoked_until is not None:
+                self.keep(owned)
+        for place, owned in self.unconfirmed.items():
+            if owned.queue not in self.queues:
+                self.released.discard(place)
+                self.add(owned.anew())
+        self.unconfirmed.clear()
 
     def set_stopped(self, owned: OwnedQueue, stopped: bool) -> None:
         """An operator stopped a queue, or started it: nothing of it is handed out or begun meanwhile."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from datetime import datetime
@@ -14,7 +15,7 @@ from catmq_site import maintenance, tasks
 from catmq_site.maintenance import Loop, Loops, SnapshotLoop
 from messagestore import subscriptions, topics
 from messagestore.heads import board
-from metadata import actors, consumers, groups, leases, rebalance
+from metadata import actors, consumers, groups, leases, outage_guard, rebalance
 from metadata.errors import MetadataUnavailable
 from tests.support.waiting import until
 
@@ -31,21 +32,49 @@ def test_a_loop_repeats_until_it_is_stopped_and_then_finishes() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "loop-count"]
 
 
-def test_a_failing_loop_goes_on_and_says_so_with_a_count(caplog: pytest.LogCaptureFixture) -> None:
-    passes = []
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loops that fail try again soon."""
+    monkeypatch.setattr(maintenance, "MAX_PAUSE_S", 0.001)
 
-    def fail_twice() -> None:
-        passes.append(1)
-        if len(passes) <= 2:
-            raise RuntimeError("on purpose")
 
-    loops = Loops([Loop("flaky", 0.001, fail_twice)])
+def played(raised: list[Exception | None]) -> None:
+    """Runs a loop called "flaky" until each of its passes raised what is listed, and one more."""
+    left = [*raised]
+    done = threading.Event()
+
+    def run_once() -> None:
+        if not left:
+            done.set()
+            return
+        error = left.pop(0)
+        if error is not None:
+            raise error
+
+    loops = Loops([Loop("flaky", 0.0, run_once)])
     loops.start()
-    until(lambda: len(passes) > 4)
+    assert done.wait(20)
     loops.stop()
+
+
+def test_a_loop_that_meets_a_bug_goes_on_and_logs_the_traceback_once(
+    soon: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    played([RuntimeError("on purpose")] * 5 + [KeyError("another")] * 2)
     said = [record.getMessage() for record in caplog.records]
-    assert said == ["Loop flaky failed, time 1 in a row", "Loop flaky failed, time 2 in a row"]
-    assert all(record.exc_info for record in caplog.records)
+    assert said == ["Loop flaky failed", "Loop flaky failed", "Loop flaky works again after 7 failures"]
+    assert [bool(record.exc_info) for record in caplog.records] == [True, True, False]
+
+
+def test_a_loop_whose_database_is_away_logs_when_that_begins_and_how_long_it_lasted(
+    soon: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    played([MetadataUnavailable("no answer")] * 20)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert said[0] == "What loop flaky needs is away: no answer"
+    assert re.fullmatch(r"What loop flaky needs is back after [0-9.]+ s and 20 failures", said[1])
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_the_loops_of_a_worker_have_names_of_their_own() -> None:
@@ -87,7 +116,7 @@ def test_who_expires_members_looks_at_the_database_even_if_the_lease_cannot_be_a
         raise OperationalError("away")
 
     monkeypatch.setattr(leases, "acquire", away)
-    monkeypatch.setattr(consumers, "server_and_now", gone)
+    monkeypatch.setattr(outage_guard, "server_and_now", gone)
     with pytest.raises(MetadataUnavailable):
         expiry.run_once()
     monkeypatch.undo()

@@ -1,0 +1,19 @@
+"""What each worker of a broker is asked to send of limited topics and keys, so that workers share by it."""
+
+from __future__ import annotations
+
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    """Nothing is asked for at first."""
+
+    dependencies = (("metadata", "0018_alarms_and_mails"),)
+
+    operations = (
+        migrations.AddField(
+            model_name="brokerprocess",
+            name="demand",
+            field=models.TextField(blank=True, default=""),
+        ),
+    )

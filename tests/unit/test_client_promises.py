@@ -1,0 +1,217 @@
+"""Heartbeats that cannot be recorded: by which answers a member goes on, and by which it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from catmq_client import Consumer, NewMessage, Producer
+from catmq_client.errors import AnswerLost, CatmqError, Unavailable, from_problem
+from catmq_client.state import lease_clock
+from catmq_client.testing import FakeBroker
+from tests.support.becoming import becomes
+
+Make = Callable[..., Consumer]
+
+
+class Brokers:
+    """Two URLs of one FakeBroker. `says`: by URL, what makes the error that its heartbeats end with."""
+
+    urls: tuple[str, ...] = ("a", "b")
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self.broker = broker
+        self.says: dict[str, Callable[[], CatmqError]] = {}
+        self.current = 0
+        self.asked: list[str] = []
+
+    def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+        """To the current one; an error makes the next request go to the other."""
+        url = self.urls[self.current]
+        if path.endswith("/heartbeat"):
+            self.asked.append(url)
+            if url in self.says:
+                self.current = (self.current + 1) % len(self.urls)
+                error = self.says[url]()
+                error.brokers = (url,)
+                raise error
+        return self.broker.request(method, path, **more)
+
+
+@pytest.fixture
+def broker() -> FakeBroker:
+    made = FakeBroker(session_timeout_ms=300_000)
+    made.create_topic("t", queues=1)
+    with Producer(transport=made) as producer:
+        producer.send_batch("t", [NewMessage(b"%d" % n) for n in range(9)])
+    return made
+
+
+@pytest.fixture
+def brokers(broker: FakeBroker) -> Brokers:
+    return Brokers(broker)
+
+
+@pytest.fixture
+def make(brokers: Brokers) -> Iterator[Make]:
+    made: list[Consumer] = []
+
+    def consumer(**options: Any) -> Consumer:
+        options = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 5, **options}
+        one = Consumer(transport=brokers, group="g", topics=["t"], max_poll_records=4, **options)
+        made.append(one)
+        assert one.poll(1, timeout_s=10.0)
+        return one
+
+    yield consumer
+    brokers.says.clear()
+    for one in made:
+        one.close()
+
+
+def promise(silent_ms: int = 0) -> CatmqError:
+    problem = {"code": "metadata_unavailable", "retriable": True, "metadata_silent_ms": silent_ms}
+    return from_problem(503, problem)
+
+
+def busy() -> CatmqError:
+    return Unavailable("too many", code="busy", status=503)
+
+
+def refusal() -> CatmqError:
+    return Unavailable("it may be done", code="metadata_unavailable", status=503)
+
+
+def lost() -> CatmqError:
+    return AnswerLost("cut")
+
+
+def asked_again(consumer: Consumer, brokers: Brokers, count: int = 2) -> None:
+    """Returns when so many more heartbeats were answered, and another has been asked for."""
+    before = len(brokers.asked)
+
+    def enough() -> bool:
+        consumer._state.heartbeat_wanted = True
+        consumer._state.changed.notify_all()
+        return len(brokers.asked) > before + count
+
+    assert becomes(consumer, enough)
+
+
+def ends(consumer: Consumer, *, ago_s: float = 0.0) -> None:
+    """The lease ends now, or did some time ago."""
+    with consumer._state.changed:
+        consumer._state.lease_until = lease_clock() - ago_s
+
+
+def goes_on(consumer: Consumer) -> bool:
+    return bool(consumer.poll(1, timeout_s=0.01))
+
+
+def test_a_member_goes_on_by_the_promises_of_all_its_brokers(make: Make, brokers: Brokers) -> None:
+    consumer = make()
+    brokers.says = {"a": promise, "b": promise}
+    ends(consumer)
+    asked_again(consumer, brokers)
+    assert {"a", "b"} <= set(brokers.asked)
+    assert becomes(consumer, lambda: consumer._state.has_lease())
+    assert goes_on(consumer)
+
+
+@pytest.mark.parametrize("other", [busy, refusal, lost])
+def test_a_member_does_not_go_on_while_one_broker_has_promised_nothing(
+    make: Make, brokers: Brokers, other: Callable[[], CatmqError]
+) -> None:
+    consumer = make()
+    brokers.says = {"a": promise, "b": other}
+    ends(consumer)
+    asked_again(consumer, brokers, 6)
+    assert not goes_on(consumer)
+
+
+def test_a_broker_that_promised_is_not_asked_before_the_other(make: Make, brokers: Brokers) -> None:
+    consumer = make()
+    with consumer._state.changed:
+        consumer._state.heartbeat_interval_s = 3600.0
+    brokers.says = {"a": promise, "b": promise}
+    brokers.asked.clear()
+    consumer._state.want_heartbeat()
+    assert becomes(consumer, lambda: len(brokers.asked) >= 2)
+    assert sorted(brokers.asked) == ["a", "b"]
+
+
+def test_answers_that_get_lost_after_a_promise_do_not_end_the_lease(make: Make, brokers: Brokers) -> None:
+    brokers.urls = ("a",)
+    consumer = make()
+    brokers.says = {"a": promise}
+    ends(consumer)
+    asked_again(consumer, brokers)
+    brokers.says = {"a": lost}
+    asked_again(consumer, brokers)
+    assert goes_on(consumer)
+
+
+def test_a_promise_that_may_come_after_an_expiry_counts_for_nothing(make: Make, brokers: Brokers) -> None:
+    brokers.urls = ("a",)
+    consumer = make()
+    brokers.says = {"a": lambda: promise(silent_ms=2_000)}
+    ends(consumer, ago_s=60.0)
+    asked_again(consumer, brokers)
+    assert not goes_on(consumer)
+
+
+def test_a_late_promise_counts_if_its_broker_has_heard_nothing_since_the_lease(
+    make: Make, brokers: Brokers
+) -> None:
+    brokers.urls = ("a",)
+    consumer = make()
+    brokers.says = {"a": lambda: promise(silent_ms=120_000)}
+    ends(consumer, ago_s=60.0)
+    asked_again(consumer, brokers)
+    assert goes_on(consumer)
+
+
+def test_who_is_to_stop_without_its_coordinator_takes_no_promise(make: Make, brokers: Brokers) -> None:
+    brokers.urls = ("a",)
+    consumer = make(on_coordinator_loss="stop")
+    brokers.says = {"a": promise}
+    ends(consumer)
+    asked_again(consumer, brokers)
+    assert not goes_on(consumer)
+
+
+@pytest.mark.parametrize(("answer", "comes_back"), [(promise, True), (lost, False), (refusal, False)])
+def test_a_released_queue_comes_back_only_if_certainly_no_broker_knows(
+    make: Make, brokers: Brokers, answer: Callable[[], CatmqError], *, comes_back: bool
+) -> None:
+    brokers.urls = ("a",)
+    consumer = make()
+    state = consumer._state
+    brokers.says = {"a": answer}
+    with state.changed:
+        (owned,) = state.queues.values()
+        state.release(owned)
+        state.changed.notify_all()
+    asked_again(consumer, brokers)
+    brokers.says = {"a": promise}
+    asked_again(consumer, brokers)
+    with state.changed:
+        assert bool(state.queues) == comes_back
+
+
+def test_a_heartbeat_that_fails_for_long_is_logged_once_and_its_end_is(
+    make: Make, brokers: Brokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="catmq.consumer")
+    consumer = make()
+    caplog.clear()
+    brokers.says = {"a": promise, "b": lost}
+    asked_again(consumer, brokers, 20)
+    brokers.says = {}
+    asked_again(consumer, brokers)
+    told = [record.getMessage() for record in caplog.records if "heartbeat" in record.getMessage()]
+    assert len(told) == 2
+    assert "failed: " in told[0]
+    assert "works again after" in told[1]

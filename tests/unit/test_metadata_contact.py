@@ -1,0 +1,140 @@
+"""What a broker says of heartbeats that it cannot record, and that it keeps what it promised by that."""
+
+from __future__ import annotations
+
+import mmap
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from metadata import contact as module
+from metadata import heartbeats
+from metadata.consumer_ids import ConsumerId
+from metadata.contact import SIZE, Contact
+from metadata.errors import Code, MetadataUnavailable, Unrecorded
+from metadata.gate import Gate
+from metadata.rules import liveness
+
+ME = ConsumerId(1, 0, 1, "x")
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The monotonic clock of contacts, s."""
+    value = [1000.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic_ns=lambda: int(value[0] * 1e9)))
+    return value
+
+
+@pytest.fixture
+def contact(now: list[float], monkeypatch: pytest.MonkeyPatch) -> Contact:
+    made = Contact()
+    monkeypatch.setattr(heartbeats, "contact", made)
+    return made
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    """The gate of the process, which a loop looks after."""
+    made = Gate()
+    made.look(lambda: None)
+    monkeypatch.setattr(heartbeats, "gate", made)
+    return made
+
+
+def test_a_silent_database_is_told_at_once_with_a_promise(
+    now: list[float], contact: Contact, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted: list[object] = []
+    combined = SimpleNamespace(submit=submitted.append, stuck_s=lambda: 0.0)
+    monkeypatch.setattr(heartbeats, "_combiner", combined)
+    now[0] += 2.0
+    with pytest.raises(Unrecorded) as raised:
+        heartbeats.heartbeat(consumer=ME, generation=0, owned=[])
+    assert (raised.value.code, raised.value.silent_ms) == (Code.METADATA_UNAVAILABLE, 2000)
+    assert contact.promised_at_s() == now[0]
+    assert submitted == []
+
+
+def test_a_heartbeat_that_finds_the_database_away_is_told_so_with_a_promise(
+    now: list[float], contact: Contact, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def submit(beat: object) -> None:
+        now[0] += 2.0
+        contact.heard()  # something answers, but nothing can be written
+        now[0] += 1.0
+        raise MetadataUnavailable("read-only")
+
+    monkeypatch.setattr(heartbeats, "_combiner", SimpleNamespace(submit=submit, stuck_s=lambda: 0.0))
+    with pytest.raises(Unrecorded) as raised:
+        heartbeats.heartbeat(consumer=ME, generation=0, owned=[])
+    assert raised.value.silent_ms == 1000
+    assert contact.promised_at_s() == now[0]
+
+
+def test_a_process_that_alone_cannot_record_promises_nothing(
+    contact: Contact, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def submit(beat: object) -> None:
+        contact.recorded()  # by another process
+        raise MetadataUnavailable("too many connections")
+
+    monkeypatch.setattr(heartbeats, "_combiner", SimpleNamespace(submit=submit, stuck_s=lambda: 0.0))
+    with pytest.raises(MetadataUnavailable) as raised:
+        heartbeats.heartbeat(consumer=ME, generation=0, owned=[])
+    assert (type(raised.value), raised.value.code) == (MetadataUnavailable, Code.BUSY)
+    assert contact.promised_at_s() == 0
+
+
+def test_a_process_that_has_too_much_to_do_promises_nothing(
+    now: list[float], contact: Contact, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def submit(beat: object) -> None:
+        now[0] += 60.0
+        raise MetadataUnavailable("full", code=Code.BUSY)
+
+    monkeypatch.setattr(heartbeats, "_combiner", SimpleNamespace(submit=submit, stuck_s=lambda: 0.0))
+    with pytest.raises(MetadataUnavailable) as raised:
+        heartbeats.heartbeat(consumer=ME, generation=0, owned=[])
+    assert raised.value.code == Code.BUSY
+    assert contact.promised_at_s() == 0
+
+
+def test_a_batch_that_is_stuck_refuses_the_next_heartbeats_at_once(
+    contact: Contact, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted: list[object] = []
+    combined = SimpleNamespace(submit=submitted.append, stuck_s=lambda: 1.6)
+    monkeypatch.setattr(heartbeats, "_combiner", combined)
+    with pytest.raises(MetadataUnavailable):
+        heartbeats.heartbeat(consumer=ME, generation=0, owned=[])
+    assert submitted == []
+
+
+def test_what_one_process_of_a_broker_hears_or_promises_all_of_them_know(now: list[float]) -> None:
+    memory = mmap.mmap(-1, SIZE)
+    one, two = Contact(), Contact()
+    for each in (one, two):
+        each.share(memory)
+    now[0] += 5.0
+    assert two.silent_s() == 5.0
+    one.recorded()
+    assert (two.silent_s(), two.unrecorded_s()) == (0.0, 0.0)
+    one.promise()
+    assert two.promised_at_s() == now[0]
+
+
+def test_a_broker_that_just_started_does_not_say_that_it_has_heard_nothing_for_long(now: list[float]) -> None:
+    now[0] = 1e6
+    assert Contact().silent_s() == 0.0
+
+
+def test_nobody_expires_for_a_session_after_a_promise() -> None:
+    begun = datetime(2026, 1, 1, tzinfo=UTC)
+    look = liveness.Look("s", begun + timedelta(seconds=100), monotonic_s=200.0)
+    watch = liveness.Watch(look, steady_since_s=0.0)
+    silent = [(1, begun, 10_000)]
+    assert liveness.expired(watch, silent) == [1]
+    assert liveness.expired(liveness.kept(watch, promised_at_s=189.5), silent) == []
+    assert liveness.expired(liveness.kept(watch, promised_at_s=189.0), silent) == [1]
