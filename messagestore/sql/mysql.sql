@@ -191,11 +191,15 @@ UPDATE reader SET epoch = :epoch, owner = :owner
 SELECT epoch, owner, committed FROM reader
  WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
 
+-- Its insert id says where the group stood before; :position itself where retention had gone past that, because
+-- then the way between was not handled. All of it in WHERE: a subselect in SET would wait behind every writer.
 -- name: update_committed
 UPDATE reader SET committed = GREATEST(committed, :position)
  WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
    AND epoch = :epoch AND owner = :owner
    AND :position <= (SELECT head FROM queue_head WHERE queue_id = :queue)
+   AND LAST_INSERT_ID(
+         IF(committed < (SELECT low FROM queue_head WHERE queue_id = :queue), :position, committed)) >= 0
 
 -- name: select_committed
 SELECT committed FROM reader

@@ -179,7 +179,12 @@ UPDATE reader SET epoch = :epoch, owner = :owner
 SELECT epoch, owner, committed FROM reader
  WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
 
+-- The row says where the group stood before; :position itself where retention had gone past that, because then the
+-- way between was not handled.
 -- name: update_committed
+SELECT IIF(r.committed < h.low, :position, r.committed)
+  FROM reader r JOIN queue_head h ON h.queue_id = r.queue_id
+ WHERE r.group_id = :group_id AND r.instance = :instance AND r.queue_id = :queue;
 UPDATE reader SET committed = MAX(committed, :position)
  WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
    AND epoch = :epoch AND owner = :owner
