@@ -27,6 +27,7 @@ from prometheus_client import (
 from messagestore import nodes, suspects
 from messagestore.heads import board
 from messagestore.messages import ROW_BODY
+from messagestore.positions import Committed
 from messagestore.publish import Run
 from messagestore.pull import PulledQueue
 from metadata import series, snapshot
@@ -108,6 +109,18 @@ def count_pulled(group_id: int, queues: Iterable[PulledQueue]) -> None:
                 )
     PULLS.inc()
     PULLED.inc(total)
+
+
+def count_committed(group_id: int, committed: Iterable[Committed]) -> None:
+    """Counts the positions of a commit, and by topic what it moved them past."""
+    known = snapshot.current().queues
+    positions = 0
+    for one in committed:
+        positions += one.state == "ok"
+        info = known.get(one.queue) if one.handled else None
+        if info is not None:
+            series.handled(topic_id=info.topic_id, group_id=group_id, messages=one.handled)
+    COMMITTED.inc(positions)
 
 
 def sample() -> None:

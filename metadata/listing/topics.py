@@ -7,11 +7,11 @@ from typing import Any
 
 from django.db.models import Count, Max, Q, Sum
 
-from metadata import series
 from metadata.access import LOOK, may
 from metadata.actors import Actor
 from metadata.clock import ms
 from metadata.errors import Forbidden
+from metadata.listing import minutes
 from metadata.listing.pages import Listed, Manner, Wanted, select
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, ConsumerGroupTopic, Queue, Topic
 from metadata.transactions import reachable
@@ -87,7 +87,7 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRow:
-    """A subscription in a list; `minutes`: messages that the group pulled of the topic in the last ones."""
+    """A subscription in a list; `minutes`: messages that the group handled of the topic in the last ones."""
 
     group: str
     topic: str
@@ -116,8 +116,8 @@ def topics(*, wanted: Wanted, actor: Actor, kind: str = "normal") -> Listed[Topi
     with reachable():
         queues = _counts(Queue.objects.filter(topic__in=ids).exclude(state="retired"), "topic_id")
         groups = _counts(ConsumerGroupTopic.objects.filter(topic__in=ids, state="ready"), "topic_id")
-    minutes = series.recent(topic_ids=ids)
-    items = tuple(_topic(row, queues, groups, minutes.get(row.pk, [])) for row in found)
+    lines = minutes.recent(topic_ids=ids)
+    items = tuple(_topic(row, queues, groups, lines.get(row.pk, [])) for row in found)
     return Listed(items, total, page, pages)
 
 
@@ -125,7 +125,7 @@ def _counts(rows: Any, field: str) -> dict[int, int]:
     return dict(rows.order_by().values_list(field).annotate(n=Count("pk")))
 
 
-def _topic(row: Any, queues: dict[int, int], groups: dict[int, int], minutes: list[int]) -> TopicRow:
+def _topic(row: Any, queues: dict[int, int], groups: dict[int, int], line: list[int]) -> TopicRow:
     return TopicRow(
         name=row.name,
         state=row.state,
@@ -138,7 +138,7 @@ def _topic(row: Any, queues: dict[int, int], groups: dict[int, int], minutes: li
         owners=row.owners,
         department=row.department,
         created_at_ms=ms(row.created_at),
-        minutes=tuple(minutes),
+        minutes=tuple(line),
     )
 
 
@@ -151,12 +151,12 @@ def groups(*, wanted: Wanted, actor: Actor) -> Listed[GroupRow]:
     with reachable():
         members = _counts(ConsumerGroupConsumer.objects.filter(group__in=ids), "group_id")
         topics = _counts(ConsumerGroupTopic.objects.filter(group__in=ids, state="ready"), "group_id")
-    minutes = series.pulled_by(group_ids=ids)
-    items = tuple(_group(row, members, topics, minutes.get(row.pk, [])) for row in found)
+    lines = minutes.handled_by(group_ids=ids)
+    items = tuple(_group(row, members, topics, lines.get(row.pk, [])) for row in found)
     return Listed(items, total, page, pages)
 
 
-def _group(row: Any, members: dict[int, int], topics: dict[int, int], minutes: list[int]) -> GroupRow:
+def _group(row: Any, members: dict[int, int], topics: dict[int, int], line: list[int]) -> GroupRow:
     return GroupRow(
         name=row.name,
         mode=row.mode,
@@ -167,7 +167,7 @@ def _group(row: Any, members: dict[int, int], topics: dict[int, int], minutes: l
         lag_ms=row.oldest,
         owners=row.owners,
         department=row.department,
-        minutes=tuple(minutes),
+        minutes=tuple(line),
     )
 
 
@@ -179,12 +179,12 @@ def subscriptions(*, wanted: Wanted, actor: Actor, topic: str | None = None) -> 
     if topic is not None:
         rows = rows.filter(topic__name=topic)
     found, total, page, pages = select(rows, wanted=wanted, manner=SUBSCRIPTIONS)
-    minutes = series.pulled_of(pairs=[(row.group_id, row.topic_id) for row in found])
-    items = tuple(_subscription(row, minutes.get((row.group_id, row.topic_id), [])) for row in found)
+    lines = minutes.handled_of(pairs=[(row.group_id, row.topic_id) for row in found])
+    items = tuple(_subscription(row, lines.get((row.group_id, row.topic_id), [])) for row in found)
     return Listed(items, total, page, pages)
 
 
-def _subscription(row: ConsumerGroupTopic, minutes: list[int]) -> SubscriptionRow:
+def _subscription(row: ConsumerGroupTopic, line: list[int]) -> SubscriptionRow:
     return SubscriptionRow(
         group=row.group.name,
         topic=row.topic.name,
@@ -195,7 +195,7 @@ def _subscription(row: ConsumerGroupTopic, minutes: list[int]) -> SubscriptionRo
         lag=row.lag,
         lag_ms=row.lag_ms,
         created_at_ms=ms(row.created_at),
-        minutes=tuple(minutes),
+        minutes=tuple(line),
     )
 
 
