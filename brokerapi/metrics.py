@@ -2,8 +2,8 @@
 
 With PROMETHEUS_MULTIPROC_DIR set (gunicorn's configuration does) every process writes its values
 to files there and whichever answers adds them up; its `child_exit` drops the gauges of a dead one.
-No label may take values that clients choose: routes are patterns, topics are not labels, a made-up
-method is "other".
+No label of these may take values that clients choose: routes are patterns, a made-up method is "other".
+Groups and topics, of which there may be many, are in group_metrics.py.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from prometheus_client import (
     multiprocess,
 )
 
+from brokerapi import group_metrics
 from messagestore import nodes, suspects
 from messagestore.heads import board
 from messagestore.messages import ROW_BODY
@@ -128,6 +129,7 @@ def sample() -> None:
     WAITERS.set(board.waiters())
     SUSPECT_QUEUES.set(len(suspects.current()))
     SNAPSHOT_AGE.set(snapshot.age_s())
+    group_metrics.sample()
     if math.isinf(snapshot.age_s()):
         return  # no snapshot yet, so no node is known
     for name, seconds in nodes.latencies().items():
@@ -137,8 +139,9 @@ def sample() -> None:
 def exposition() -> tuple[bytes, str]:
     """(text, content type) of all processes' values."""
     sample()
-    registry = REGISTRY
+    registry, groups = REGISTRY, CollectorRegistry()
     if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
         registry = CollectorRegistry()
         multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    return generate_latest(registry), CONTENT_TYPE_LATEST
+    group_metrics.GroupCollector(groups)
+    return generate_latest(registry) + generate_latest(groups), CONTENT_TYPE_LATEST

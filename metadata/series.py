@@ -12,7 +12,7 @@ rolls minutes up into quarters of an hour and days, and trims. Times are the dat
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -95,6 +95,17 @@ def pulled(*, topic_id: int, group_id: int, messages: int, bytes: int) -> None:
 def handled(*, topic_id: int, group_id: int, messages: int) -> None:
     """Counts what a commit of a group moved its position past."""
     _tally.add(topic_id, group_id, Count(handled=messages))
+
+
+def totals() -> dict[int, tuple[int, int]]:
+    """Group → messages that it pulled and handled through this process since that began."""
+    return dict(_tally.totals)
+
+
+def forget_groups(keep: Collection[int]) -> None:
+    """Forgets the totals of other groups."""
+    for group_id in [one for one in totals() if one not in keep]:
+        _tally.totals.pop(group_id, None)
 
 
 def flush() -> int:

@@ -493,6 +493,16 @@ SELECT id, queue_id, due_at, by_key, known_as, msg_key, tag, headers, body, trac
 -- name: select_delayed_ids
 SELECT id, LENGTH(body) FROM delayed_message WHERE queue_id = :queue AND id > :after ORDER BY id LIMIT :most
 
+-- Where every group stands, for /metrics: the readers first, so that none is above the head that is read with it.
+-- name: select_figures
+SELECT group_id, instance, queue_id, committed FROM reader;
+SELECT queue_id, head, low FROM queue_head;
+SELECT queue_id, from_offset, to_offset FROM queue_gap ORDER BY queue_id, from_offset;
+SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
+
+-- name: count_delayed_of_queues
+SELECT queue_id, COUNT(*) FROM delayed_message GROUP BY queue_id
+
 -- name: count_delayed
 SELECT COUNT(*) FROM (SELECT 1 FROM delayed_message WHERE queue_id IN ({queues}) LIMIT :most) waiting
 
