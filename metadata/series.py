@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db.models import F, Max, Min, QuerySet, Sum
+from django.db.models import F, Max, Min, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 
 from metadata import trims
@@ -221,9 +221,16 @@ def _of(minute: int, topic: int, group: int) -> QuerySet[Sample]:
 
 
 def points(
-    *, for_s: int, topic_id: int | None = None, group_id: int | None = None, step_s: int | None = None
+    *,
+    for_s: int,
+    topic_id: int | None = None,
+    group_id: int | None = None,
+    sent_to: Collection[int] = (),
+    step_s: int | None = None,
 ) -> list[Point]:
     """The series of a topic, a group, one in the other, or all, over the last `for_s` seconds, oldest first.
+
+    That of a group tells as sent what was sent to the topics `sent_to`.
 
     A step in which nothing was counted has no point in the store and is a zero here, so that lines are true.
     Without `step_s` the finest step that gives at most a few hundred points. Steps of SLOT_S end where every
@@ -233,7 +240,7 @@ def points(
     with reachable():
         now = database_now()
         first = start_of(before(now, seconds=for_s), step_s=max(step, 60))
-        rows = _whose(Sample.objects.filter(step_s=max(step, 60), at__gte=first), topic_id, group_id)
+        rows = _whose(Sample.objects.filter(step_s=max(step, 60), at__gte=first), topic_id, group_id, sent_to)
         found = _slots(rows) if step == SLOT_S else _summed(rows)
     last = start_of(before(now, seconds=WRITTEN_S + SLOT_S) if step == SLOT_S else now, step_s=step)
     count = min(int((last - start_of(before(now, seconds=for_s), step_s=step)).total_seconds()) // step + 1,
@@ -245,9 +252,9 @@ def points(
     return made
 
 
-def pace(*, topic_id: int | None = None, group_id: int | None = None) -> Pace:
-    """Messages per second over the last ten seconds that every process has written."""
-    last = points(for_s=60, topic_id=topic_id, group_id=group_id, step_s=SLOT_S)[-1]
+def pace(*, topic_id: int | None = None, group_id: int | None = None, sent_to: Collection[int] = ()) -> Pace:
+    """Messages per second over the last ten seconds that every process has written; see `points`."""
+    last = points(for_s=60, topic_id=topic_id, group_id=group_id, sent_to=sent_to, step_s=SLOT_S)[-1]
     done = None if last.handled is None else last.handled / SLOT_S
     return Pace(last.sent / SLOT_S, last.pulled / SLOT_S, done)
 
@@ -258,11 +265,13 @@ def _fit(for_s: int) -> int:
     return 60 if for_s <= 6 * 3600 else 900 if for_s <= 7 * 86_400 else 86_400
 
 
-def _whose(rows: QuerySet[Sample], topic_id: int | None, group_id: int | None) -> QuerySet[Sample]:
+def _whose(
+    rows: QuerySet[Sample], topic_id: int | None, group_id: int | None, sent_to: Collection[int]
+) -> QuerySet[Sample]:
     """The rows of a topic, of a group, of one in the other, or of all together."""
     if group_id is not None:
-        rows = rows.filter(group_ref=group_id)
-        return rows if topic_id is None else rows.filter(topic_ref=topic_id)
+        mine = Q(group_ref=group_id) if topic_id is None else Q(group_ref=group_id, topic_ref=topic_id)
+        return rows.filter(mine | Q(group_ref=0, topic_ref__in=sent_to) if sent_to else mine)
     return rows.filter(topic_ref=ALL_TOPICS if topic_id is None else topic_id)
 
 

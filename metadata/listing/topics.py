@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db.models import Count, Max, Q, Sum
 
+from metadata import progress
 from metadata.access import LOOK, may
 from metadata.actors import Actor
 from metadata.clock import ms
@@ -14,6 +15,7 @@ from metadata.errors import Forbidden
 from metadata.listing import minutes
 from metadata.listing.pages import Listed, Manner, Wanted, select
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, ConsumerGroupTopic, Queue, Topic
+from metadata.progress import GroupProgress
 from metadata.transactions import reachable
 
 _READY = Q(subscriptions__state="ready")
@@ -71,7 +73,10 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """A group in a list; `lag` of all its subscriptions together, `lag_ms` of the oldest unread message."""
+    """A group in a list; `lag` of all its subscriptions together, `lag_ms` of the oldest unread message.
+
+    `minutes`: messages that it handled in each of the last ones; `progress`: whether it catches up.
+    """
 
     name: str
     mode: str
@@ -83,6 +88,7 @@ class GroupRow:
     owners: str
     department: str
     minutes: tuple[int, ...]
+    progress: GroupProgress | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +149,7 @@ def _topic(row: Any, queues: dict[int, int], groups: dict[int, int], line: list[
 
 
 def groups(*, wanted: Wanted, actor: Actor) -> Listed[GroupRow]:
-    """Groups that are not deleted, in seven queries."""
+    """Groups that are not deleted, in fourteen queries."""
     check_look(actor)
     rows = ConsumerGroup.objects.filter(deleted_at__isnull=True).defer("remark")
     found, total, page, pages = select(rows, wanted=wanted, manner=GROUPS)
@@ -152,11 +158,18 @@ def groups(*, wanted: Wanted, actor: Actor) -> Listed[GroupRow]:
         members = _counts(ConsumerGroupConsumer.objects.filter(group__in=ids), "group_id")
         topics = _counts(ConsumerGroupTopic.objects.filter(group__in=ids, state="ready"), "group_id")
     lines = minutes.handled_by(group_ids=ids)
-    items = tuple(_group(row, members, topics, lines.get(row.pk, [])) for row in found)
+    known = progress.of_groups(ids)
+    items = tuple(_group(row, (members, topics), lines.get(row.pk, []), known.get(row.pk)) for row in found)
     return Listed(items, total, page, pages)
 
 
-def _group(row: Any, members: dict[int, int], topics: dict[int, int], line: list[int]) -> GroupRow:
+def _group(
+    row: Any,
+    counts: tuple[dict[int, int], dict[int, int]],
+    line: list[int],
+    known: GroupProgress | None,
+) -> GroupRow:
+    members, topics = counts
     return GroupRow(
         name=row.name,
         mode=row.mode,
@@ -168,6 +181,7 @@ def _group(row: Any, members: dict[int, int], topics: dict[int, int], line: list
         owners=row.owners,
         department=row.department,
         minutes=tuple(line),
+        progress=known,
     )
 
 
