@@ -164,13 +164,17 @@ class GroupCollector:
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client's collectors."""
         told = board.told()
-        if told is None:
-            return
-        yield from _of_groups(told)
-        yield from _counters(told, board.totals())
-        yield _log_ends(told.figures)
-        yield from _left_out(told.figures)
-        yield _ages(told)
+        if told is not None:
+            yield from families(told, board.totals())
+
+
+def families(told: Told, totals: Totals) -> Iterator[Metric]:
+    """All metrics of groups and topics."""
+    yield from _of_groups(told)
+    yield from _counters(told, totals)
+    yield _log_ends(told.figures)
+    yield from _left_out(told.figures)
+    yield _ages(told)
 
 
 def _left_out(figures: Figures) -> Iterator[Metric]:
