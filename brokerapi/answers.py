@@ -16,6 +16,7 @@ from metadata.keys import KeyView
 from metadata.moves import PastMove
 from metadata.nodes import NodeView
 from metadata.pages import Page
+from metadata.progress import GroupProgress
 from metadata.rebalance import Moves
 from metadata.rules.delivery import SEPARATOR, Delivery
 from metadata.subscriptions import SubscriptionView
@@ -98,7 +99,7 @@ def delivery(settings: Delivery) -> dict[str, Any]:
     return {**asdict(settings), "tags": f" {SEPARATOR} ".join(settings.tags)}
 
 
-def offsets(group: str, lags: Sequence[QueueLag]) -> dict[str, Any]:
+def offsets(group: str, lags: Sequence[QueueLag], found: GroupProgress | None) -> dict[str, Any]:
     """How far a group is: the sum of the lags and the worst age, null while one of them is not known."""
     names = ("topic", "queue", "number", "instance", "committed", "head", "low", "lag", "lag_ms")
     behind = [one.lag for one in lags if one.lag is not None]
@@ -107,7 +108,24 @@ def offsets(group: str, lags: Sequence[QueueLag]) -> dict[str, Any]:
         "group": group,
         "lag": sum(behind) if len(behind) == len(lags) else None,
         "lag_ms": max(ages, default=0) if len(ages) == len(lags) else None,
+        "progress": progress(found) if found else None,
         "queues": [_some(one, (*names, "owner", "epoch")) for one in lags],
+    }
+
+
+def progress(found: GroupProgress) -> dict[str, Any]:
+    """Whether a group catches up, and by which figures."""
+    said, pace = found.said, found.pace
+    return {
+        "state": said.state,
+        "per_s": said.per_s,
+        "catches_up_in_s": said.in_s,
+        "sent_per_s": pace.sent,
+        "pulled_per_s": pace.pulled,
+        "handled_per_s": pace.handled,
+        "lag": found.lag,
+        "lag_before": found.lag_before,
+        "between_s": found.between_s,
     }
 
 

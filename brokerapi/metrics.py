@@ -2,8 +2,8 @@
 
 With PROMETHEUS_MULTIPROC_DIR set (gunicorn's configuration does) every process writes its values
 to files there and whichever answers adds them up; its `child_exit` drops the gauges of a dead one.
-No label may take values that clients choose: routes are patterns, topics are not labels, a made-up
-method is "other".
+No label of these may take values that clients choose: routes are patterns, a made-up method is "other".
+Groups and topics, of which there may be many, are in group_metrics.py.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from prometheus_client import (
     multiprocess,
 )
 
+from brokerapi import group_metrics
 from messagestore import nodes, suspects
 from messagestore.heads import board
 from messagestore.messages import ROW_BODY
+from messagestore.positions import Committed
 from messagestore.publish import Run
 from messagestore.pull import PulledQueue
 from metadata import series, snapshot
@@ -110,11 +112,24 @@ def count_pulled(group_id: int, queues: Iterable[PulledQueue]) -> None:
     PULLED.inc(total)
 
 
+def count_committed(group_id: int, committed: Iterable[Committed]) -> None:
+    """Counts the positions of a commit, and by topic what it moved them past."""
+    known = snapshot.current().queues
+    positions = 0
+    for one in committed:
+        positions += one.state == "ok"
+        info = known.get(one.queue) if one.handled else None
+        if info is not None:
+            series.handled(topic_id=info.topic_id, group_id=group_id, messages=one.handled)
+    COMMITTED.inc(positions)
+
+
 def sample() -> None:
     """Takes the values that are states and not events; a loop of every worker, once a second or so."""
     WAITERS.set(board.waiters())
     SUSPECT_QUEUES.set(len(suspects.current()))
     SNAPSHOT_AGE.set(snapshot.age_s())
+    group_metrics.sample()
     if math.isinf(snapshot.age_s()):
         return  # no snapshot yet, so no node is known
     for name, seconds in nodes.latencies().items():
@@ -124,8 +139,9 @@ def sample() -> None:
 def exposition() -> tuple[bytes, str]:
     """(text, content type) of all processes' values."""
     sample()
-    registry = REGISTRY
+    registry, groups = REGISTRY, CollectorRegistry()
     if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
         registry = CollectorRegistry()
         multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    return generate_latest(registry), CONTENT_TYPE_LATEST
+    group_metrics.GroupCollector(groups)
+    return generate_latest(registry) + generate_latest(groups), CONTENT_TYPE_LATEST

@@ -1,12 +1,16 @@
-"""The shapes of moving offsets by hand; see serializers."""
+"""The shapes of offsets: how far a group is, and moving it by hand; see serializers."""
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, get_args
 
 from rest_framework import serializers
 
 from brokerapi.fields import Flag, Number, Request, Text
+from metadata.rules.progress import State
+
+Rate = partial(serializers.FloatField, allow_null=True)
 
 
 class OffsetsReset(Request):
@@ -69,3 +73,46 @@ class PastMoveAnswer(_FromTo):
     undoes = Text(allow_null=True, help_text="the reset that this one undid")
     at_ms = Number()
     actor = Text()
+
+
+class LagAnswer(serializers.Serializer[Any]):
+    """How far a group, or an instance of a broadcasting one, is in a queue; lag = head - committed."""
+
+    topic = Text()
+    queue = Number()
+    number = Number()
+    instance = Text(allow_null=True, help_text="null unless the group broadcasts")
+    committed = Number(allow_null=True)
+    head = Number(allow_null=True)
+    low = Number(allow_null=True)
+    lag = Number(allow_null=True)
+    lag_ms = Number(allow_null=True, help_text="age of the first unread message")
+    owner = Text(allow_null=True)
+    epoch = Number()
+
+
+class ProgressAnswer(serializers.Serializer[Any]):
+    """Whether a group catches up in the topics where it is not paused; rates are of the last minute or two.
+
+    A message counts as handled when a commit moves the position of the group, or of one instance, past it.
+    """
+
+    state = serializers.ChoiceField(choices=list(get_args(State)))
+    per_s = Rate(help_text="by so many messages a second the lag grows or shrinks; null: it does neither")
+    catches_up_in_s = Rate(help_text="s from now; null unless state is catches_up")
+    sent_per_s = serializers.FloatField(help_text="to the topics of the group")
+    pulled_per_s = serializers.FloatField(help_text="the same messages again, too")
+    handled_per_s = Rate(help_text="null where it was not counted")
+    lag = Number(allow_null=True)
+    lag_before = Number(allow_null=True, help_text="what was unread `between_s` ago")
+    between_s = serializers.FloatField(help_text="at most about 600")
+
+
+class OffsetsAnswer(serializers.Serializer[Any]):
+    """How far a group is; `lag` is the sum, `lag_ms` the worst."""
+
+    group = Text()
+    lag = Number(allow_null=True)
+    lag_ms = Number(allow_null=True)
+    progress = ProgressAnswer(allow_null=True)
+    queues = LagAnswer(many=True)

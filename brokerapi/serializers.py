@@ -195,31 +195,6 @@ class GroupAnswer(GroupSummary):
     members = MemberAnswer(many=True)
 
 
-class LagAnswer(serializers.Serializer[Any]):
-    """How far a group, or an instance of a broadcasting one, is in a queue; lag = head - committed."""
-
-    topic = Text()
-    queue = Number()
-    number = Number()
-    instance = Text(allow_null=True, help_text="null unless the group broadcasts")
-    committed = Number(allow_null=True)
-    head = Number(allow_null=True)
-    low = Number(allow_null=True)
-    lag = Number(allow_null=True)
-    lag_ms = Number(allow_null=True, help_text="age of the first unread message")
-    owner = Text(allow_null=True)
-    epoch = Number()
-
-
-class OffsetsAnswer(serializers.Serializer[Any]):
-    """How far a group is; `lag` is the sum, `lag_ms` the worst."""
-
-    group = Text()
-    lag = Number(allow_null=True)
-    lag_ms = Number(allow_null=True)
-    queues = LagAnswer(many=True)
-
-
 class NodeAnswer(serializers.Serializer[Any]):
     """A node, without its password."""
 

@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 import sys
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -66,7 +67,7 @@ def on_starting(server: Any) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
     METRICS_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for leftover in METRICS_DIR.glob("*.db"):
+    for leftover in chain(*map(METRICS_DIR.glob, ("*.db", "figures.*", "totals_*"))):
         leftover.unlink(missing_ok=True)
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from django.db import close_old_connections
 
-from brokerapi import metrics
+from brokerapi import group_metrics, metrics
 from brokerapi.views.about import VERSION
 from catmq_site import master
 from catmq_site.registration import BrokerLoop
@@ -108,6 +108,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
         Loop("bell", watcher.EVERY_S, watcher.listen),
         Each("heads", watcher.nodes, heads_loop),
         Loop("metrics", 1.0, metrics.sample),
+        Loop("figures", group_metrics.REFRESH_S, group_metrics.board.refresh, group_metrics.board.leave),
         Loop("nodes", 5.0, nodes.probe),
         Loop("series", 3.0, series.flush, series.flush),
         Each("circuits", connections.in_use, circuit_loop),

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from messagestore import connections, durability, tables
 from messagestore.density import left
 from messagestore.sessions import Session
 from messagestore.tables import Position
-from metadata import actors, commits, ownership, readings, series
+from metadata import actors, commits, ownership, progress, readings, series
 from metadata.actors import Actor
 from metadata.errors import CatmqError, NodeUnavailable
 from metadata.ownership import QueueOwner
+from metadata.progress import GroupProgress, Lag
 from metadata.readings import Seen
 from metadata.rules.commits import Look
 
@@ -62,10 +63,36 @@ def group_offsets(*, group: str, actor: Actor) -> list[QueueLag]:
     return [lags.get(row) or _unknown(row) for row in owned]
 
 
+def standing(*, group: str, actor: Actor) -> tuple[list[QueueLag], GroupProgress | None]:
+    """The queues of a group as `group_offsets` tells, and how it gets on; None if it went meanwhile."""
+    offsets = group_offsets(group=group, actor=actor)
+    return offsets, progress.of_group(group=group, lags=by_topic(offsets))
+
+
+def by_topic(offsets: Iterable[QueueLag]) -> dict[str, Lag]:
+    """How far a group is behind in each topic; not known where one of its queues is not.
+
+    In a broadcasting group the slowest instance counts.
+    """
+    rows: dict[str, list[QueueLag]] = {}
+    for row in offsets:
+        rows.setdefault(row.topic, []).append(row)
+    return {topic: _together(mine) for topic, mine in rows.items()}
+
+
+def _together(rows: Sequence[QueueLag]) -> Lag:
+    readers: dict[str | None, int] = {}
+    for row in rows:
+        if row.lag is None:
+            return Lag(None, None)
+        readers[row.instance] = readers.get(row.instance, 0) + row.lag
+    return Lag(max(readers.values()), max(row.lag_ms or 0 for row in rows))
+
+
 def record(*, pass_s: float = PASS_S) -> int:
     """Records the lag and the positions of every subscription, those not seen for longest first; how many.
 
-    One bounded pass. In a broadcasting group the slowest instance counts. What a node that is away would
+    One bounded pass. What a node that is away would
     tell stays.
     """
     ends_at = time.monotonic() + pass_s
@@ -86,15 +113,11 @@ def record(*, pass_s: float = PASS_S) -> int:
 def _backlogs(offsets: Sequence[QueueLag], subscriptions: Sequence[Seen]) -> list[series.Backlog]:
     """How far a group is behind in each of its topics, where all of its queues answered."""
     found = []
+    known = by_topic(offsets)
     for one in subscriptions:
-        mine = [row for row in offsets if row.topic == one.topic]
-        if not mine or any(row.lag is None for row in mine):
-            continue
-        readers: dict[str | None, int] = {}
-        for row in mine:
-            readers[row.instance] = readers.get(row.instance, 0) + (row.lag or 0)
-        oldest = max(row.lag_ms or 0 for row in mine)
-        found.append(series.Backlog(one.id, one.group_id, one.topic_id, max(readers.values()), oldest))
+        lag = known.get(one.topic)
+        if lag is not None and lag.messages is not None:
+            found.append(series.Backlog(one.id, one.group_id, one.topic_id, lag.messages, lag.oldest_ms or 0))
     return found
 
 

@@ -12,7 +12,9 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeVar
 
 from messagestore import connections, instances, node_owners, tables
+from messagestore.density import left
 from messagestore.sessions import Session
+from messagestore.surveys import JUMP
 from messagestore.tables import Position, ReaderKey
 from metadata import history, ownership, snapshot
 from metadata.consumer_ids import ConsumerId
@@ -30,10 +32,14 @@ class Acquired(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """A queue after `commit`: `ok`, `fenced`, `out_of_range` (above the head) or `unavailable`."""
+    """A queue after `commit`: `ok`, `fenced`, `out_of_range` (above the head) or `unavailable`.
+
+    `handled`: the messages that the position moved past by it; none of a declared gap, or dropped unread.
+    """
 
     queue: int
     state: str
+    handled: int = 0
 
 
 class Claim(NamedTuple):
@@ -156,7 +162,8 @@ def _adopt(consumer: ConsumerId, claim: Claim, epoch: int) -> None:
 def commit(*, consumer: ConsumerId, offsets: Sequence[CommitOffset]) -> list[Committed]:
     """Records positions; for each, in order, what came of it. Raises Unavailable when no node answers."""
     found, certain = snapshot.find_queues([offset.queue for offset in offsets])
-    states = {offset.queue: "fenced" if certain else "unavailable" for offset in offsets}
+    missing = "fenced" if certain else "unavailable"
+    states = {offset.queue: Committed(offset.queue, missing) for offset in offsets}
     failure: Unavailable = MetadataUnavailable("None of these queues is known yet.", retry_after_ms=1000)
     nodes = _by_node([offset for offset in offsets if offset.queue in found])
     for node_id, mine in nodes.items():
@@ -165,10 +172,10 @@ def commit(*, consumer: ConsumerId, offsets: Sequence[CommitOffset]) -> list[Com
             states |= _commit(node, consumer, sorted(mine))
         except NodeUnavailable as error:
             failure = error
-            states |= dict.fromkeys((offset.queue for offset in mine), "unavailable")
-    if states and set(states.values()) == {"unavailable"}:
+            states |= {offset.queue: Committed(offset.queue, "unavailable") for offset in mine}
+    if states and {one.state for one in states.values()} == {"unavailable"}:
         raise failure
-    return [Committed(offset.queue, states[offset.queue]) for offset in offsets]
+    return [states[offset.queue] for offset in offsets]
 
 
 def _by_node(rows: Iterable[Row]) -> dict[int, list[Row]]:
@@ -179,21 +186,35 @@ def _by_node(rows: Iterable[Row]) -> dict[int, list[Row]]:
     return nodes
 
 
-def _commit(node: _Asked, consumer: ConsumerId, offsets: list[CommitOffset]) -> dict[int, str]:
+def _commit(node: _Asked, consumer: ConsumerId, offsets: list[CommitOffset]) -> dict[int, Committed]:
     group_id, instance = consumer.group_id, consumer.instance
     with node.session() as session:
-        allowed = tables.update_committed(
+        moved = tables.update_committed(
             session, group_id=group_id, instance=instance, owner=consumer.text, offsets=offsets
         )
-        refused = [offset for offset, done in zip(offsets, allowed, strict=True) if not done]
+        refused = [offset for offset, by in zip(offsets, moved, strict=True) if by is None]
+        handled = {
+            offset.queue: by if by < JUMP else _without_gaps(session, offset, by)
+            for offset, by in zip(offsets, moved, strict=True)
+            if by is not None
+        }
         queues = [offset.queue for offset in refused]
         positions = (
             tables.read_positions(session, group_id=group_id, instance=instance, queues=queues)
             if queues
             else {}
         )
-    states = {offset.queue: "ok" for offset in offsets}
-    return states | {o.queue: _why_refused(o, positions.get(o.queue), consumer) for o in refused}
+    states = {queue: Committed(queue, "ok", count) for queue, count in handled.items()}
+    return states | {
+        o.queue: Committed(o.queue, _why_refused(o, positions.get(o.queue), consumer)) for o in refused
+    }
+
+
+def _without_gaps(session: Session, offset: CommitOffset, by: int) -> int:
+    """How many messages lie on the way to an offset; only so long a way can cross a declared gap."""
+    before = offset.offset - by
+    gaps = tables.read_gaps(session, queue=offset.queue, position=before)
+    return left(before, offset.offset, gaps=gaps)
 
 
 def _why_refused(offset: CommitOffset, position: Position | None, consumer: ConsumerId) -> str:

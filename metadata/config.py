@@ -75,6 +75,7 @@ class Config:
     metadata_timeout_ms: int = 2000  # longest wait of a heartbeat, registration or acquire for metadata, ms
     snapshot_interval_ms: int = 200  # how often a worker looks for changed metadata, ms
     head_interval_ms: int = 45  # shortest pause between two queries for the heads of awaited queues, ms
+    metrics_groups: int = 500  # groups that /metrics names, those furthest behind; and as many topics
     # Room on nodes
     min_free_percent: int = 10  # with less of a node's disk free, nothing is stored there any more, percent
     alarm_free_percent: int = 20  # with less of it free, there is an alarm, percent

@@ -1,5 +1,9 @@
 """Series: how much went through each topic and group, minute by minute, and how far groups were behind.
 
+What a group *pulled* was sent to its members, perhaps twice; what it *handled* is what their commits moved
+its positions past: with what they handed over as failed and what a tag filter left out, without what a
+reset, a declared gap or retention skipped.
+
 Every process counts in memory; a loop of each worker adds what it counted to the rows of the current minute
 (`flush`), so a worker that is killed loses a few seconds of statistics and nothing else. A job records lag,
 rolls minutes up into quarters of an hour and days, and trims. Times are the database's.
@@ -11,9 +15,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
-from django.db.models import F, Max, Min, QuerySet, Sum
+from django.db.models import F, Max, Min, Q, QuerySet, Sum
+from django.db.models.functions import Coalesce
 
 from metadata import trims
 from metadata.clock import before, database_now, ms
@@ -24,20 +29,23 @@ from metadata.transactions import reachable, transactional
 ALL_TOPICS = 0  # in place of a topic: what was sent to all of them, and with ALL_GROUPS what was pulled
 ALL_GROUPS = -1
 SIXTHS = tuple(f"sixth_{number}" for number in range(1, 7))  # columns: messages of each SLOT_S of a minute
+HANDLED = tuple(f"handled_{number}" for number in range(1, 7))  # likewise, of what a group handled
 WRITTEN_S = 5  # after so long every process has written down what it counted
 LIVE_S = 900  # a series that is no longer is told in steps of SLOT_S
 KEPT_S = {60: 2 * 86_400, 900: 30 * 86_400, 86_400: 730 * 86_400}  # step → how long its rows are kept
 FINER = {900: 60, 86_400: 900}  # step → the step it is made of
 MOST_STEPS = 200  # rolled up in one pass
 MOST_POINTS = 2_000  # of one answer
+_NONE_HANDLED = dict.fromkeys(("handled", *HANDLED), 0)
 WHOSE = ("at", "topic_ref", "group_ref")
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One step of a series: from `at_ms` on; what was sent and what was pulled; lag None where not known.
+    """One step of a series: from `at_ms` on; what was sent, pulled and handled; lag None where not known.
 
-    `seconds` that it tells of: the last step is not over yet.
+    `handled` is None where an earlier version counted. `seconds` that it tells of: the last step is not over
+    yet.
     """
 
     at_ms: int
@@ -47,8 +55,17 @@ class Point:
     errors: int = 0
     pulled: int = 0
     pulled_bytes: int = 0
+    handled: int | None = 0
     lag: int | None = None
     lag_ms: int | None = None
+
+
+class Pace(NamedTuple):
+    """Messages a second; `handled` is None where it was not counted."""
+
+    sent: float
+    pulled: float
+    handled: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +90,22 @@ def sent(*, topic_id: int, messages: int, bytes: int, errors: int = 0) -> None:
 def pulled(*, topic_id: int, group_id: int, messages: int, bytes: int) -> None:
     """Counts what a group pulled of a topic."""
     _tally.add(topic_id, group_id, Count(messages, bytes))
+
+
+def handled(*, topic_id: int, group_id: int, messages: int) -> None:
+    """Counts what a commit of a group moved its position past."""
+    _tally.add(topic_id, group_id, Count(handled=messages))
+
+
+def totals() -> dict[int, tuple[int, int]]:
+    """Group → messages that it pulled and handled through this process since that began."""
+    return dict(_tally.totals)
+
+
+def forget_groups(keep: Collection[int]) -> None:
+    """Forgets the totals of other groups."""
+    for group_id in [one for one in totals() if one not in keep]:
+        _tally.totals.pop(group_id, None)
 
 
 def flush() -> int:
@@ -105,7 +138,17 @@ def _write(counts: Mapping[Key, Count]) -> None:
             bytes=F("bytes") + sum(one.bytes for one in slots.values()),
             errors=F("errors") + sum(one.errors for one in slots.values()),
             **{SIXTHS[slot % 6]: F(SIXTHS[slot % 6]) + one.messages for slot, one in slots.items()},
+            **_handled(slots),
         )
+
+
+def _handled(slots: Mapping[int, Count]) -> dict[str, Any]:
+    """The columns of what was handled; a process of an earlier version may have made the row without them."""
+    more = {HANDLED[slot % 6]: one.handled for slot, one in slots.items() if one.handled}
+    return {
+        column: Coalesce(F(column), 0) + count
+        for column, count in ({"handled": sum(more.values())} | more if more else {}).items()
+    }
 
 
 def _by_minute(counts: Mapping[Key, Count], *, latest: int) -> dict[tuple[int, int, int], dict[int, Count]]:
@@ -132,7 +175,7 @@ def _make_missing(keys: Iterable[tuple[int, int, int]]) -> None:
     there = {(int(at.timestamp()) // 60, topic, group) for at, topic, group in rows.values_list(*WHOSE)}
     Sample.objects.bulk_create(
         [
-            Sample(at=_minute(minute), topic_ref=topic, group_ref=group)
+            Sample(at=_minute(minute), topic_ref=topic, group_ref=group, **(_NONE_HANDLED if group else {}))
             for minute, topic, group in sorted(wanted - there)
         ],
         ignore_conflicts=True,
@@ -178,9 +221,16 @@ def _of(minute: int, topic: int, group: int) -> QuerySet[Sample]:
 
 
 def points(
-    *, for_s: int, topic_id: int | None = None, group_id: int | None = None, step_s: int | None = None
+    *,
+    for_s: int,
+    topic_id: int | None = None,
+    group_id: int | None = None,
+    sent_to: Collection[int] = (),
+    step_s: int | None = None,
 ) -> list[Point]:
     """The series of a topic, a group, one in the other, or all, over the last `for_s` seconds, oldest first.
+
+    That of a group tells as sent what was sent to the topics `sent_to`.
 
     A step in which nothing was counted has no point in the store and is a zero here, so that lines are true.
     Without `step_s` the finest step that gives at most a few hundred points. Steps of SLOT_S end where every
@@ -190,7 +240,7 @@ def points(
     with reachable():
         now = database_now()
         first = start_of(before(now, seconds=for_s), step_s=max(step, 60))
-        rows = _whose(Sample.objects.filter(step_s=max(step, 60), at__gte=first), topic_id, group_id)
+        rows = _whose(Sample.objects.filter(step_s=max(step, 60), at__gte=first), topic_id, group_id, sent_to)
         found = _slots(rows) if step == SLOT_S else _summed(rows)
     last = start_of(before(now, seconds=WRITTEN_S + SLOT_S) if step == SLOT_S else now, step_s=step)
     count = min(int((last - start_of(before(now, seconds=for_s), step_s=step)).total_seconds()) // step + 1,
@@ -202,10 +252,11 @@ def points(
     return made
 
 
-def pace(*, topic_id: int | None = None, group_id: int | None = None) -> tuple[float, float]:
-    """(sent, pulled) per second over the last ten seconds that every process has written."""
-    last = points(for_s=60, topic_id=topic_id, group_id=group_id, step_s=SLOT_S)[-1]
-    return last.sent / SLOT_S, last.pulled / SLOT_S
+def pace(*, topic_id: int | None = None, group_id: int | None = None, sent_to: Collection[int] = ()) -> Pace:
+    """Messages per second over the last ten seconds that every process has written; see `points`."""
+    last = points(for_s=60, topic_id=topic_id, group_id=group_id, sent_to=sent_to, step_s=SLOT_S)[-1]
+    done = None if last.handled is None else last.handled / SLOT_S
+    return Pace(last.sent / SLOT_S, last.pulled / SLOT_S, done)
 
 
 def _fit(for_s: int) -> int:
@@ -214,11 +265,13 @@ def _fit(for_s: int) -> int:
     return 60 if for_s <= 6 * 3600 else 900 if for_s <= 7 * 86_400 else 86_400
 
 
-def _whose(rows: QuerySet[Sample], topic_id: int | None, group_id: int | None) -> QuerySet[Sample]:
+def _whose(
+    rows: QuerySet[Sample], topic_id: int | None, group_id: int | None, sent_to: Collection[int]
+) -> QuerySet[Sample]:
     """The rows of a topic, of a group, of one in the other, or of all together."""
     if group_id is not None:
-        rows = rows.filter(group_ref=group_id)
-        return rows if topic_id is None else rows.filter(topic_ref=topic_id)
+        mine = Q(group_ref=group_id) if topic_id is None else Q(group_ref=group_id, topic_ref=topic_id)
+        return rows.filter(mine | Q(group_ref=0, topic_ref__in=sent_to) if sent_to else mine)
     return rows.filter(topic_ref=ALL_TOPICS if topic_id is None else topic_id)
 
 
@@ -229,13 +282,15 @@ def _summed(rows: QuerySet[Sample]) -> dict[int, Point]:
     row: Any
     for row in rows.filter(group_ref=0).order_by("at").values("at").annotate(**sums):
         found[ms(row["at"])] = Point(ms(row["at"]), sent=row["n"], sent_bytes=row["b"], errors=row["e"])
-    sums = {"n": Sum("messages"), "b": Sum("bytes"), "lags": Sum("lag"), "oldest": Max("lag_ms")}
+    sums = {"n": Sum("messages"), "b": Sum("bytes"), "h": Sum("handled")}
+    sums |= {"lags": Sum("lag"), "oldest": Max("lag_ms")}
     for row in rows.exclude(group_ref=0).order_by("at").values("at").annotate(**sums):
         at = ms(row["at"])
         point = found.get(at, Point(at))
         found[at] = replace(
-            point, pulled=row["n"], pulled_bytes=row["b"], lag=row["lags"], lag_ms=row["oldest"]
-        )
+            point, pulled=row["n"], pulled_bytes=row["b"], handled=row["h"], lag=row["lags"],
+            lag_ms=row["oldest"],
+        )  # fmt: skip
     return found
 
 
@@ -245,67 +300,23 @@ def _slots(rows: QuerySet[Sample]) -> dict[int, Point]:
     sums: dict[str, Any] = {column: Sum(column) for column in SIXTHS}
     row: Any
     for row in rows.filter(group_ref=0).order_by("at").values("at").annotate(**sums):
-        for at, column in _times(row["at"]):
+        for at, column, _handled in _times(row["at"]):
             found[at] = Point(at, sent=row[column])
+    sums |= {column: Sum(column) for column in HANDLED}
     sums |= {"lags": Sum("lag"), "oldest": Max("lag_ms")}
     for row in rows.exclude(group_ref=0).order_by("at").values("at").annotate(**sums):
-        for at, column in _times(row["at"]):
+        for at, column, done in _times(row["at"]):
             point = found.get(at, Point(at))
-            found[at] = replace(point, pulled=row[column], lag=row["lags"], lag_ms=row["oldest"])
+            found[at] = replace(
+                point, pulled=row[column], handled=row[done], lag=row["lags"], lag_ms=row["oldest"]
+            )
     return found
 
 
-def _times(minute: datetime) -> list[tuple[int, str]]:
-    return [(ms(minute) + number * SLOT_S * 1000, column) for number, column in enumerate(SIXTHS)]
-
-
-def recent(*, topic_ids: Iterable[int], minutes: int = 30) -> dict[int, list[int]]:
-    """Topic → messages sent to it in each of the last minutes, oldest first: lines of a list."""
-    lines = _lines(("topic_ref",), minutes, topic_ref__in=list(topic_ids), group_ref=0)
-    return {topic: line for (topic,), line in lines.items()}
-
-
-def pulled_by(*, group_ids: Iterable[int], minutes: int = 30) -> dict[int, list[int]]:
-    """Group → messages it pulled in each of the last minutes, oldest first."""
-    lines = _lines(("group_ref",), minutes, group_ref__in=list(group_ids))
-    return {group: line for (group,), line in lines.items()}
-
-
-def pulled_of(*, pairs: Collection[tuple[int, int]], minutes: int = 30) -> dict[tuple[int, int], list[int]]:
-    """(Group, topic) → messages that the group pulled of the topic in each of the last minutes."""
-    groups, topics = {group for group, _topic in pairs}, {topic for _group, topic in pairs}
-    lines = _lines(("group_ref", "topic_ref"), minutes, group_ref__in=groups, topic_ref__in=topics)
-    return {(group, topic): line for (group, topic), line in lines.items()}
-
-
-def _lines(by: tuple[str, ...], minutes: int, **which: Any) -> dict[tuple[int, ...], list[int]]:
-    """What rows of the last minutes count, by some columns.
-
-    The minute that is not over counts for as much as it will be if it goes on like this; its first seconds
-    say too little, so the one before stands for it then.
-    """
-    with reachable():
-        now = database_now()
-        last = start_of(now, step_s=60)
-        first = last - timedelta(minutes=minutes - 1)
-        found: dict[tuple[int, ...], list[int]] = {}
-        rows = Sample.objects.filter(step_s=60, at__gte=first, **which)
-        for at, messages, *whose in rows.values_list("at", "messages", *by):
-            line = found.setdefault(tuple(whose), [0] * minutes)
-            line[min(int((at - first).total_seconds()) // 60, minutes - 1)] += messages
-    return {whose: _finished(line, (now - last).total_seconds()) for whose, line in found.items()}
-
-
-def _finished(line: list[int], seconds: float) -> list[int]:
-    """A line whose last minute is `seconds` old.
-
-    >>> _finished([60, 120, 30], 15.0), _finished([60, 120, 30], 3.0)
-    ([60, 120, 120], [60, 120, 120])
-    >>> _finished([0, 7], 30.0)
-    [0, 14]
-    """
-    last = line[-1] * 60 / seconds if seconds >= SLOT_S else max(line[-2], line[-1])
-    return [*line[:-1], round(last)]
+def _times(minute: datetime) -> list[tuple[int, str, str]]:
+    """Each ten seconds of a minute, with the columns of what was sent or pulled, and of what was handled."""
+    columns = enumerate(zip(SIXTHS, HANDLED, strict=True))
+    return [(ms(minute) + number * SLOT_S * 1000, moved, done) for number, (moved, done) in columns]
 
 
 def roll_up() -> int:
@@ -334,12 +345,13 @@ def _sum_up(at: datetime, step_s: int) -> None:
     within = {"at__gte": at, "at__lt": at + timedelta(seconds=step_s)}
     rows = Sample.objects.filter(step_s=FINER[step_s], **within).order_by("topic_ref", "group_ref")
     sums = rows.values("topic_ref", "group_ref").annotate(
-        n=Sum("messages"), b=Sum("bytes"), e=Sum("errors"), most=Max("lag"), oldest=Max("lag_ms")
-    )
+        n=Sum("messages"), b=Sum("bytes"), e=Sum("errors"), h=Sum("handled"), most=Max("lag"),
+        oldest=Max("lag_ms"),
+    )  # fmt: skip
     made = [
         Sample(
             step_s=step_s, at=at, topic_ref=one["topic_ref"], group_ref=one["group_ref"], messages=one["n"],
-            bytes=one["b"], errors=one["e"], lag=one["most"], lag_ms=one["oldest"],
+            bytes=one["b"], errors=one["e"], handled=one["h"], lag=one["most"], lag_ms=one["oldest"],
         )
         for one in sums
     ]  # fmt: skip

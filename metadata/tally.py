@@ -17,23 +17,33 @@ Key = tuple[int | None, int, int]  # (ten seconds since 1970, or None: when it i
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """What was counted: messages, bytes of their bodies, and errors."""
+    """What was counted: messages sent or pulled, bytes of their bodies, errors, and messages handled."""
 
     messages: int = 0
     bytes: int = 0
     errors: int = 0
+    handled: int = 0
 
     def plus(self, other: Count) -> Count:
         """Both together."""
-        return Count(self.messages + other.messages, self.bytes + other.bytes, self.errors + other.errors)
+        return Count(
+            self.messages + other.messages,
+            self.bytes + other.bytes,
+            self.errors + other.errors,
+            self.handled + other.handled,
+        )
 
 
 class Tally:
-    """Counts of one process, by (ten seconds, topic, group); group 0 is what was sent."""
+    """Counts of one process, by (ten seconds, topic, group); group 0 is what was sent.
+
+    `totals`: (pulled, handled) of each group since the process began, whatever was written down.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: dict[Key, Count] = {}
+        self.totals: dict[int, tuple[int, int]] = {}
         self._ahead_s: float | None = None  # the database's clock, of this process's steady one
 
     def learn(self, now_s: float) -> None:
@@ -46,6 +56,9 @@ class Tally:
         slot = None if ahead_s is None else int(monotonic() + ahead_s) // SLOT_S
         with self._lock:
             self._add((slot, topic_id, group_id), count)
+            if group_id:
+                pulled, handled = self.totals.get(group_id, (0, 0))
+                self.totals[group_id] = pulled + count.messages, handled + count.handled
 
     def take(self) -> dict[Key, Count]:
         """What there is; it is forgotten here."""

@@ -60,25 +60,15 @@ def spans(request: HttpRequest) -> list[Link]:
     return [Link(one.label, f"?span={one.key}", "on" if one is chosen else "") for one in SPANS]
 
 
-def rates(points: Sequence[Point], *, pulled: bool = True) -> Chart:
-    """Messages per second: sent, and pulled by groups."""
-    lines: list[Callable[[Point], Value]] = [lambda point: point.sent / point.seconds]
-    labels = [_("sent")]
-    if pulled:
-        lines.append(lambda point: point.pulled / point.seconds)
-        labels.append(_("pulled"))
+def rates(points: Sequence[Point]) -> Chart:
+    """Messages per second: sent, handled by groups, and pulled by them, perhaps twice."""
+    lines: list[Callable[[Point], Value]] = [
+        lambda point: point.sent / point.seconds,
+        lambda point: None if point.handled is None else point.handled / point.seconds,
+        lambda point: point.pulled / point.seconds,
+    ]
+    labels = [_("sent"), _("handled"), _("pulled")]
     return _chart(_("Messages per second"), labels, _told(points), lines=lines, shown=rate)
-
-
-def pulls(points: Sequence[Point]) -> Chart:
-    """Messages per second that a group pulled."""
-    return _chart(
-        _("Messages per second"),
-        [_("pulled")],
-        _told(points),
-        lines=[lambda one: one.pulled / one.seconds],
-        shown=rate,
-    )
 
 
 def _told(points: Sequence[Point]) -> Sequence[Point]:

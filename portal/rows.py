@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy
 from metadata.dead_tallies import TallyRow
 from metadata.listing.topics import GroupRow
 from metadata.rules.alarms import subject
+from portal import progress
 from portal.pages import to
 from portal.tables import Cell, Text, badge, code, lasting, number, spark, text, when
 
@@ -97,7 +98,15 @@ def group(name: str) -> Cell:
 
 def behind(row: GroupRow) -> Sequence[Cell]:
     """A group on the first page."""
-    return (group(row.name), lag(row.lag), age(row.lag_ms), number(row.members), spark(row.minutes))
+    return (
+        group(row.name),
+        lag(row.lag),
+        age(row.lag_ms),
+        progress.handled(row.progress),
+        progress.cell(row.progress),
+        number(row.members),
+        spark(row.minutes),
+    )
 
 
 def alarm_href(kind: str, name: str, *, administrator: bool) -> str:

@@ -93,7 +93,10 @@ def _groups(known: Overview, said: set[str]) -> Iterator[Trouble]:
     for name in known.stopped_behind:
         text = _("Group %s was stopped, and messages wait for it.") % name
         yield Trouble("warn", text, to("group", name))
-    quiet = {*said, *lone, *known.stopped_behind}
+    for name in known.stalled:
+        text = _("Group %s has members and unread messages, and has handled none of them for minutes.") % name
+        yield Trouble("warn", text, to("group", name))
+    quiet = {*said, *lone, *known.stopped_behind, *known.stalled}
     for one in known.behind:
         if (one.lag_ms or 0) > LATE_MS and one.name not in quiet:
             text = _("Group %s is late: its oldest unread message waits for long.") % one.name

@@ -114,7 +114,7 @@ class Commit(Endpoint):
         """Records the next offset to read, per queue. Harmless when repeated; never goes backwards."""
         member, asked = call.consumer(consumer), call.read(wire.COMMIT)
         committed = positions.commit(consumer=member, offsets=asked.positions())
-        metrics.COMMITTED.inc(sum(result.state == "ok" for result in committed))
+        metrics.count_committed(member.group_id, committed)
         return call.answer(wire.commit_answer(committed, positions.generation(consumer=member)))
 
 

@@ -62,10 +62,10 @@ class Group(Endpoint):
 class Offsets(Endpoint):
     """/groups/{group}/offsets"""
 
-    @operation("showOffsets", tag="groups", answer=serializers.OffsetsAnswer)
+    @operation("showOffsets", tag="groups", answer=offset_shapes.OffsetsAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
-        """How far the group is in each queue, and how much is unread."""
-        return call.answer(answers.offsets(group, lag.group_offsets(group=group, actor=call.actor)))
+        """How far the group is in each queue, how much is unread, and whether it catches up."""
+        return call.answer(answers.offsets(group, *lag.standing(group=group, actor=call.actor)))
 
     @operation(
         "resetOffsets", tag="groups", request=offset_shapes.OffsetsReset, answer=offset_shapes.OffsetsMoved

@@ -191,11 +191,15 @@ UPDATE reader SET epoch = :epoch, owner = :owner
 SELECT epoch, owner, committed FROM reader
  WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
 
+-- Its insert id says where the group stood before; :position itself where retention had gone past that, because
+-- then the way between was not handled. All of it in WHERE: a subselect in SET would wait behind every writer.
 -- name: update_committed
 UPDATE reader SET committed = GREATEST(committed, :position)
  WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
    AND epoch = :epoch AND owner = :owner
    AND :position <= (SELECT head FROM queue_head WHERE queue_id = :queue)
+   AND LAST_INSERT_ID(
+         IF(committed < (SELECT low FROM queue_head WHERE queue_id = :queue), :position, committed)) >= 0
 
 -- name: select_committed
 SELECT committed FROM reader
@@ -615,6 +619,16 @@ SELECT id, queue_id, CAST(UNIX_TIMESTAMP(due_at) * 1000 AS SIGNED), by_key, know
 
 -- name: select_delayed_ids
 SELECT id, LENGTH(body) FROM delayed_message WHERE queue_id = :queue AND id > :after ORDER BY id LIMIT :most
+
+-- Where every group stands, for /metrics: the readers first, so that none is above the head that is read with it.
+-- name: select_figures
+SELECT group_id, instance, queue_id, committed FROM reader;
+SELECT queue_id, head, low FROM queue_head;
+SELECT queue_id, from_offset, to_offset FROM queue_gap ORDER BY queue_id, from_offset;
+SELECT CAST(UNIX_TIMESTAMP(UTC_TIMESTAMP(3)) * 1000 AS SIGNED)
+
+-- name: count_delayed_of_queues
+SELECT queue_id, COUNT(*) FROM delayed_message GROUP BY queue_id
 
 -- name: count_delayed
 SELECT COUNT(*) FROM (SELECT 1 FROM delayed_message WHERE queue_id IN ({queues}) LIMIT :most) waiting

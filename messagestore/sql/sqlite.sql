@@ -179,7 +179,12 @@ UPDATE reader SET epoch = :epoch, owner = :owner
 SELECT epoch, owner, committed FROM reader
  WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
 
+-- The row says where the group stood before; :position itself where retention had gone past that, because then the
+-- way between was not handled.
 -- name: update_committed
+SELECT IIF(r.committed < h.low, :position, r.committed)
+  FROM reader r JOIN queue_head h ON h.queue_id = r.queue_id
+ WHERE r.group_id = :group_id AND r.instance = :instance AND r.queue_id = :queue;
 UPDATE reader SET committed = MAX(committed, :position)
  WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
    AND epoch = :epoch AND owner = :owner
@@ -487,6 +492,16 @@ SELECT id, queue_id, due_at, by_key, known_as, msg_key, tag, headers, body, trac
 
 -- name: select_delayed_ids
 SELECT id, LENGTH(body) FROM delayed_message WHERE queue_id = :queue AND id > :after ORDER BY id LIMIT :most
+
+-- Where every group stands, for /metrics: the readers first, so that none is above the head that is read with it.
+-- name: select_figures
+SELECT group_id, instance, queue_id, committed FROM reader;
+SELECT queue_id, head, low FROM queue_head;
+SELECT queue_id, from_offset, to_offset FROM queue_gap ORDER BY queue_id, from_offset;
+SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
+
+-- name: count_delayed_of_queues
+SELECT queue_id, COUNT(*) FROM delayed_message GROUP BY queue_id
 
 -- name: count_delayed
 SELECT COUNT(*) FROM (SELECT 1 FROM delayed_message WHERE queue_id IN ({queues}) LIMIT :most) waiting

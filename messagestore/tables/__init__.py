@@ -63,6 +63,12 @@ from messagestore.tables.failures import (
     read_fences,
     select_failing,
 )
+from messagestore.tables.figures import (
+    NodeFigures,
+    count_delayed_of_queues,
+    read_figures,
+    stored_at_of,
+)
 from messagestore.tables.losses import (
     Replication,
     Standing,
@@ -163,6 +169,7 @@ __all__ = [
     "NewBatch",
     "NewDead",
     "NewDelayed",
+    "NodeFigures",
     "Partition",
     "Place",
     "Position",
@@ -187,6 +194,7 @@ __all__ = [
     "connections",
     "count_dead",
     "count_delayed",
+    "count_delayed_of_queues",
     "count_rows",
     "count_waiting",
     "create_node_tables",
@@ -242,6 +250,7 @@ __all__ = [
     "read_closed",
     "read_delayed",
     "read_fences",
+    "read_figures",
     "read_gaps",
     "read_head",
     "read_heads",
@@ -267,6 +276,7 @@ __all__ = [
     "stop_receiving",
     "stop_replicating",
     "stored_at_ms",
+    "stored_at_of",
     "summarize_dead",
     "take_table_lock",
     "tally_dead",

@@ -77,11 +77,12 @@ def update_committed(
     owner: str,
     offsets: Sequence[tuple[int, int, int]],
     instance: str = "",
-) -> list[bool]:
-    """Commits (queue, epoch, offset)s in one transaction; for each whether its reader row allowed it.
+) -> list[int | None]:
+    """Commits (queue, epoch, offset)s in one transaction; for each how many offsets its position moved by.
 
-    Refused are another epoch or owner and an offset above the head; a lower offset than the committed
-    one changes nothing and is allowed.
+    None where the reader row did not allow it: another epoch or owner, or an offset above the head. A lower
+    offset than the committed one changes nothing and is allowed. A position that retention had gone past
+    tells nothing of what was handled, so its move counts as 0; declared gaps count.
     """
     results = session.transact(
         *(
@@ -98,7 +99,15 @@ def update_committed(
             for queue, epoch, offset in offsets
         )
     )
-    return [result.matched == 1 for result in results]
+    if session.engine == "sqlite":  # two results for each: where it stood, and the change
+        before = [int(result.rows[0][0]) if result.rows else 0 for result in results[::2]]
+        results = results[1::2]
+    else:
+        before = [result.number for result in results]
+    return [
+        max(0, offset - stood) if result.matched == 1 else None
+        for (_queue, _epoch, offset), stood, result in zip(offsets, before, results, strict=True)
+    ]
 
 
 def reset_reader(session: Session, *, reader: ReaderKey, offset: int) -> Rewound | None:

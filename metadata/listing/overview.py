@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 from django.db.models import F, Q, Sum
 
@@ -25,6 +27,7 @@ from metadata.models import (
 from metadata.transactions import reachable
 
 MOST = 8  # groups, alarms or runs that are named
+CANDIDATES = 100  # groups, those furthest behind, among which those are looked for that fall behind fastest
 DAY_S = 86_400
 
 
@@ -32,9 +35,10 @@ DAY_S = 86_400
 class Overview:
     """Counts, and the first few of what needs a look.
 
-    `unread` groups have queues that nobody owns although there are messages and they are not stopped;
-    `stopped_behind` ones were stopped, or a topic of theirs was, and messages wait. `alarms` are those that
-    nobody acknowledged.
+    `behind`: those that fall behind fastest, then those that are furthest behind. `unread` groups have queues
+    that nobody owns although there are messages and they are not stopped; `stopped_behind` ones were stopped,
+    or a topic of theirs was, and messages wait; `stalled` ones have members and handle nothing. `alarms` are
+    those that nobody acknowledged.
     """
 
     topics: int
@@ -44,6 +48,7 @@ class Overview:
     behind: tuple[GroupRow, ...]
     unread: tuple[str, ...]
     stopped_behind: tuple[str, ...]
+    stalled: tuple[str, ...]
     dead: Dead
     alarms: tuple[AlarmRow, ...]
     alarm_count: int
@@ -55,7 +60,9 @@ class Overview:
 def overview(*, actor: Actor) -> Overview:
     """The figures of the first page. Raises Forbidden, MetadataUnavailable."""
     check_look(actor)
-    behind = groups(wanted=Wanted(sort="-lag", rows=MOST), actor=actor)
+    behind = [
+        one for one in groups(wanted=Wanted(sort="-lag", rows=CANDIDATES), actor=actor).items if one.lag
+    ]
     lasting = alarms(wanted=Wanted(rows=MOST), actor=actor, lasting=True, unacknowledged=True)
     with reachable():
         day_ago = before(database_now(), seconds=DAY_S)
@@ -67,9 +74,12 @@ def overview(*, actor: Actor) -> Overview:
             groups=ConsumerGroup.objects.filter(deleted_at__isnull=True).count(),
             members=ConsumerGroupConsumer.objects.count(),
             lag=lags.aggregate(all=Sum("lag"))["all"] or 0,
-            behind=tuple(one for one in behind.items if one.lag),
+            behind=tuple(sorted(behind, key=_growth, reverse=True)[:MOST]),
             unread=_unread(),
             stopped_behind=_stopped_behind(),
+            stalled=tuple(
+                one.name for one in behind if one.progress and one.progress.said.state == "stalled"
+            )[:MOST],
             dead=dead_tallies.dead(),
             alarms=lasting.items,
             alarm_count=lasting.total,
@@ -77,6 +87,19 @@ def overview(*, actor: Actor) -> Overview:
             failed_jobs=_failed(actor, failed_count),
             failed_job_count=failed_count,
         )
+
+
+def _growth(row: GroupRow) -> tuple[float, int]:
+    """By how much a group falls behind in a second, 0 if it does not; and how far it is behind."""
+    if row.progress is None or row.progress.said.state != "falls_behind":
+        return 0.0, row.lag or 0
+    return row.progress.said.per_s or 0.0, row.lag or 0
+
+
+def _stalled(rows: Iterable[GroupRow]) -> tuple[str, ...]:
+    """The first few groups that have members and unread messages, and handle none."""
+    names = (one.name for one in rows if one.progress and one.progress.said.state == "stalled")
+    return tuple(islice(names, MOST))
 
 
 def _failed(actor: Actor, count: int) -> tuple[RunRow, ...]:

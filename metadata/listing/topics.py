@@ -7,13 +7,15 @@ from typing import Any
 
 from django.db.models import Count, Max, Q, Sum
 
-from metadata import series
+from metadata import progress
 from metadata.access import LOOK, may
 from metadata.actors import Actor
 from metadata.clock import ms
 from metadata.errors import Forbidden
+from metadata.listing import minutes
 from metadata.listing.pages import Listed, Manner, Wanted, select
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, ConsumerGroupTopic, Queue, Topic
+from metadata.progress import GroupProgress
 from metadata.transactions import reachable
 
 _READY = Q(subscriptions__state="ready")
@@ -71,7 +73,10 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """A group in a list; `lag` of all its subscriptions together, `lag_ms` of the oldest unread message."""
+    """A group in a list; `lag` of all its subscriptions together, `lag_ms` of the oldest unread message.
+
+    `minutes`: messages that it handled in each of the last ones; `progress`: whether it catches up.
+    """
 
     name: str
     mode: str
@@ -83,11 +88,12 @@ class GroupRow:
     owners: str
     department: str
     minutes: tuple[int, ...]
+    progress: GroupProgress | None
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRow:
-    """A subscription in a list; `minutes`: messages that the group pulled of the topic in the last ones."""
+    """A subscription in a list; `minutes`: messages that the group handled of the topic in the last ones."""
 
     group: str
     topic: str
@@ -116,8 +122,8 @@ def topics(*, wanted: Wanted, actor: Actor, kind: str = "normal") -> Listed[Topi
     with reachable():
         queues = _counts(Queue.objects.filter(topic__in=ids).exclude(state="retired"), "topic_id")
         groups = _counts(ConsumerGroupTopic.objects.filter(topic__in=ids, state="ready"), "topic_id")
-    minutes = series.recent(topic_ids=ids)
-    items = tuple(_topic(row, queues, groups, minutes.get(row.pk, [])) for row in found)
+    lines = minutes.recent(topic_ids=ids)
+    items = tuple(_topic(row, queues, groups, lines.get(row.pk, [])) for row in found)
     return Listed(items, total, page, pages)
 
 
@@ -125,7 +131,7 @@ def _counts(rows: Any, field: str) -> dict[int, int]:
     return dict(rows.order_by().values_list(field).annotate(n=Count("pk")))
 
 
-def _topic(row: Any, queues: dict[int, int], groups: dict[int, int], minutes: list[int]) -> TopicRow:
+def _topic(row: Any, queues: dict[int, int], groups: dict[int, int], line: list[int]) -> TopicRow:
     return TopicRow(
         name=row.name,
         state=row.state,
@@ -138,12 +144,12 @@ def _topic(row: Any, queues: dict[int, int], groups: dict[int, int], minutes: li
         owners=row.owners,
         department=row.department,
         created_at_ms=ms(row.created_at),
-        minutes=tuple(minutes),
+        minutes=tuple(line),
     )
 
 
 def groups(*, wanted: Wanted, actor: Actor) -> Listed[GroupRow]:
-    """Groups that are not deleted, in seven queries."""
+    """Groups that are not deleted, in fourteen queries."""
     check_look(actor)
     rows = ConsumerGroup.objects.filter(deleted_at__isnull=True).defer("remark")
     found, total, page, pages = select(rows, wanted=wanted, manner=GROUPS)
@@ -151,12 +157,19 @@ def groups(*, wanted: Wanted, actor: Actor) -> Listed[GroupRow]:
     with reachable():
         members = _counts(ConsumerGroupConsumer.objects.filter(group__in=ids), "group_id")
         topics = _counts(ConsumerGroupTopic.objects.filter(group__in=ids, state="ready"), "group_id")
-    minutes = series.pulled_by(group_ids=ids)
-    items = tuple(_group(row, members, topics, minutes.get(row.pk, [])) for row in found)
+    lines = minutes.handled_by(group_ids=ids)
+    known = progress.of_groups(ids)
+    items = tuple(_group(row, (members, topics), lines.get(row.pk, []), known.get(row.pk)) for row in found)
     return Listed(items, total, page, pages)
 
 
-def _group(row: Any, members: dict[int, int], topics: dict[int, int], minutes: list[int]) -> GroupRow:
+def _group(
+    row: Any,
+    counts: tuple[dict[int, int], dict[int, int]],
+    line: list[int],
+    known: GroupProgress | None,
+) -> GroupRow:
+    members, topics = counts
     return GroupRow(
         name=row.name,
         mode=row.mode,
@@ -167,7 +180,8 @@ def _group(row: Any, members: dict[int, int], topics: dict[int, int], minutes: l
         lag_ms=row.oldest,
         owners=row.owners,
         department=row.department,
-        minutes=tuple(minutes),
+        minutes=tuple(line),
+        progress=known,
     )
 
 
@@ -179,12 +193,12 @@ def subscriptions(*, wanted: Wanted, actor: Actor, topic: str | None = None) -> 
     if topic is not None:
         rows = rows.filter(topic__name=topic)
     found, total, page, pages = select(rows, wanted=wanted, manner=SUBSCRIPTIONS)
-    minutes = series.pulled_of(pairs=[(row.group_id, row.topic_id) for row in found])
-    items = tuple(_subscription(row, minutes.get((row.group_id, row.topic_id), [])) for row in found)
+    lines = minutes.handled_of(pairs=[(row.group_id, row.topic_id) for row in found])
+    items = tuple(_subscription(row, lines.get((row.group_id, row.topic_id), [])) for row in found)
     return Listed(items, total, page, pages)
 
 
-def _subscription(row: ConsumerGroupTopic, minutes: list[int]) -> SubscriptionRow:
+def _subscription(row: ConsumerGroupTopic, line: list[int]) -> SubscriptionRow:
     return SubscriptionRow(
         group=row.group.name,
         topic=row.topic.name,
@@ -195,7 +209,7 @@ def _subscription(row: ConsumerGroupTopic, minutes: list[int]) -> SubscriptionRo
         lag=row.lag,
         lag_ms=row.lag_ms,
         created_at_ms=ms(row.created_at),
-        minutes=tuple(minutes),
+        minutes=tuple(line),
     )
 
 

@@ -11,8 +11,10 @@ class Sample(models.Model):
 
     `group_ref` 0: what was sent to the topic. Otherwise what that group pulled of it, and the highest lag
     seen in the step. Topic 0 with group 0 is what was sent to all, and with group -1 what all groups pulled
-    and how far they are behind. `sixth_1` to `sixth_6`: the messages of each ten seconds of a minute. Ids
-    instead of foreign keys: a sample outlives what it tells of, until it is trimmed.
+    and how far they are behind. `sixth_1` to `sixth_6`: the messages of each ten seconds of a minute.
+    `handled`, and likewise `handled_1` to `handled_6`: what a group's commits moved its positions past; null
+    where it was not counted. Ids instead of foreign keys: a sample outlives what it tells of, until it is
+    trimmed.
     """
 
     class Step(models.IntegerChoices):
@@ -35,6 +37,13 @@ class Sample(models.Model):
     sixth_4 = models.IntegerField(default=0, db_default=0)
     sixth_5 = models.IntegerField(default=0, db_default=0)
     sixth_6 = models.IntegerField(default=0, db_default=0)
+    handled = models.BigIntegerField(null=True, blank=True)
+    handled_1 = models.IntegerField(null=True, blank=True)
+    handled_2 = models.IntegerField(null=True, blank=True)
+    handled_3 = models.IntegerField(null=True, blank=True)
+    handled_4 = models.IntegerField(null=True, blank=True)
+    handled_5 = models.IntegerField(null=True, blank=True)
+    handled_6 = models.IntegerField(null=True, blank=True)
     lag = models.BigIntegerField(null=True, blank=True)
     lag_ms = models.BigIntegerField(null=True, blank=True)
 

@@ -26,7 +26,7 @@ def subscriptions(request: HttpRequest) -> HttpResponse:
         Column(_("State")),
         Column(_("Unread"), "lag", right=True),
         Column(_("Oldest unread"), "age", right=True),
-        Column(_("Pulled, last 30 min")),
+        Column(_("Handled, last 30 min")),
         Column(_("Since")),
     )
     hint = Empty(_("No subscription is here, or none fits the search."), "catmq subscribe billing orders")

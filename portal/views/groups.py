@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
@@ -15,9 +15,11 @@ from metadata import groups, series
 from metadata.groups import GroupView, MemberView
 from metadata.listing import topics as listing
 from metadata.listing.topics import GroupRow
+from metadata.progress import GroupProgress
 from metadata.rules.names import failure_name
+from metadata.series import Pace
 from metadata.subscriptions import SubscriptionView
-from portal import charts, outages, pages, rows
+from portal import charts, outages, pages, progress, rows
 from portal.access import actor, may
 from portal.pages import Fact, Link, to
 from portal.tables import (
@@ -58,7 +60,9 @@ def groups_list(request: HttpRequest) -> HttpResponse:
         Column(_("Topics"), right=True),
         Column(_("Unread"), "lag", right=True),
         Column(_("Oldest unread"), "age", right=True),
-        Column(_("Pulled, last 30 min")),
+        Column(_("Handled per second"), right=True),
+        Column(_("Trend")),
+        Column(_("Handled, last 30 min")),
         Column(_("Owners")),
     )
     hint = Empty(
@@ -80,6 +84,8 @@ def _row(row: GroupRow) -> Sequence[Cell]:
         number(row.topics),
         rows.lag(row.lag),
         rows.age(row.lag_ms),
+        progress.handled(row.progress),
+        progress.cell(row.progress),
         spark(row.minutes),
         text(row.owners or None),
     )
@@ -88,8 +94,9 @@ def _row(row: GroupRow) -> Sequence[Cell]:
 def group(request: HttpRequest, name: str) -> HttpResponse:
     """One group."""
     view = groups.describe(name=name, actor=actor(request))
-    offsets = lag.group_offsets(group=name, actor=actor(request))
-    points = series.points(for_s=charts.span(request).for_s, group_id=view.id)
+    offsets, found = lag.standing(group=name, actor=actor(request))
+    whose: dict[str, Any] = {"group_id": view.id, "sent_to": [one.topic_id for one in view.subscriptions]}
+    points = series.points(for_s=charts.span(request).for_s, **whose)
     manages = may(request, "manage", name, what="group")
     return pages.show(
         request,
@@ -98,8 +105,8 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         section="groups",
         live=True,
         actions=_actions(view) if manages else [],
-        tiles=_tiles(view, offsets, series.pace(group_id=view.id)[1]),
-        rates=charts.pulls(points),
+        tiles=_tiles(view, offsets, series.pace(**whose), found),
+        rates=charts.rates(points),
         lags=charts.lags(points),
         spans=charts.spans(request),
         matrices=_matrices(view, offsets),
@@ -128,12 +135,17 @@ def _actions(view: GroupView) -> list[Link]:
     ]
 
 
-def _tiles(view: GroupView, offsets: Sequence[QueueLag], pulled: float) -> list[Fact]:
+def _tiles(
+    view: GroupView, offsets: Sequence[QueueLag], now: Pace, found: GroupProgress | None
+) -> list[Fact]:
     oldest = max((one.lag_ms or 0 for one in offsets), default=0) or None
-    state = rows.state("stopped" if view.stopped else "running")
+    state, trend = rows.state("stopped" if view.stopped else "running"), progress.cell(found)
     return [
         Fact(_("State"), state.value, tone=state.tone),
-        Fact(_("Pulled per second"), pulled, kind="rate"),
+        Fact(_("Trend"), trend.value, tone=trend.tone),
+        Fact(_("Handled per second"), now.handled, kind="rate"),
+        Fact(_("Pulled per second"), now.pulled, kind="rate"),
+        Fact(_("Sent per second"), now.sent, kind="rate"),
         Fact(_("Unread messages"), sum(one.lag or 0 for one in offsets), kind="number"),
         Fact(_("Oldest unread"), oldest, kind="lasts", tone="warn" if (oldest or 0) > rows.LATE_MS else ""),
         Fact(_("Members"), len(view.members), kind="number"),

@@ -10,6 +10,7 @@ from metadata import brokers, series, snapshot
 from metadata.actors import Actor
 from metadata.listing import overview as listing
 from metadata.listing.overview import Overview
+from metadata.series import Pace
 from portal import charts, outages, pages, rows
 from portal.access import actor, may
 from portal.pages import Fact, to
@@ -56,15 +57,15 @@ def _quiet(known: Overview) -> str:
     return " ".join(said)
 
 
-def _tiles(known: Overview, now: tuple[float, float], who: Actor, admin: bool) -> list[Fact]:
+def _tiles(known: Overview, now: Pace, who: Actor, admin: bool) -> list[Fact]:
     all_nodes = snapshot.current().nodes
     away = len(outages.silent()) + len(outages.offline())
     alive = [one for one in brokers.listed(actor=who) if one.alive]
     answering = f"{len(all_nodes) - away} / {len(all_nodes)}"
     oldest = max((one.lag_ms or 0 for one in known.behind), default=0) or None
     return [
-        Fact(_("Sent per second"), now[0], to("topics"), kind="rate"),
-        Fact(_("Pulled per second"), now[1], to("groups"), kind="rate"),
+        Fact(_("Sent per second"), now.sent, to("topics"), kind="rate"),
+        Fact(_("Handled per second"), now.handled, to("groups"), kind="rate"),
         Fact(_("Unread messages"), known.lag, to("groups") + "?sort=-lag", kind="number"),
         Fact(_("Oldest unread"), oldest, to("groups") + "?sort=-age", kind="lasts",
              tone="warn" if (oldest or 0) > rows.LATE_MS else ""),
@@ -85,8 +86,10 @@ def _behind(known: Overview) -> Table:
         Column(_("Group")),
         Column(_("Unread"), right=True),
         Column(_("Oldest unread"), right=True),
+        Column(_("Handled per second"), right=True),
+        Column(_("Trend")),
         Column(_("Members"), right=True),
-        Column(_("Last 30 min")),
+        Column(_("Handled, last 30 min")),
     )
     return plain(
         columns, [rows.behind(one) for one in known.behind], Empty(_("Every group has read everything."))

@@ -98,7 +98,7 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
         section="topics",
         live=True,
         actions=_actions(name) if manages else [Link(_("Messages"), _messages(name))],
-        tiles=_tiles(view, queues, series.pace(topic_id=view.id)[0]),
+        tiles=_tiles(view, queues, series.pace(topic_id=view.id).sent),
         rates=charts.rates(points),
         lags=charts.lags(points),
         spans=charts.spans(request),

@@ -7,12 +7,15 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore import lag, membership, positions, subscriptions, topics
+from messagestore import connections, lag, membership, positions, resets, subscriptions, tables, topics
 from messagestore.messages import NewMessage
 from messagestore.positions import Claim, CommitOffset
 from messagestore.publish import publish
+from messagestore.resets import Target
+from messagestore.surveys import JUMP
 from metadata import actors, commits, consumer_ids, consumers, groups, snapshot
 from metadata.clock import database_now
+from metadata.consumer_ids import ConsumerId
 from metadata.models import CommitLook
 from metadata.rules.commits import Step
 
@@ -30,15 +33,28 @@ def queue(node: str) -> int:
     return state.queues[0].queue.queue
 
 
-def commit(queue: int, *offsets: int) -> None:
-    """Joins, and after each commit lets the job look."""
-    joined = membership.join(group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR)
-    member = consumer_ids.check(joined.consumer_id)
+def joined() -> tuple[ConsumerId, int]:
+    """A member that owns the queue, and the epoch it has it with."""
+    answer = membership.join(group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR)
+    member = consumer_ids.check(answer.consumer_id)
     (claim,) = consumers.heartbeat(consumer=member, generation=0, owned=[]).assigned
     positions.acquire(consumer=member, queues=[Claim(claim.queue, claim.epoch)])
+    return member, claim.epoch
+
+
+def commit(queue: int, *offsets: int) -> None:
+    """Joins, and after each commit lets the job look."""
+    member, epoch = joined()
     for offset in offsets:
-        positions.commit(consumer=member, offsets=[CommitOffset(queue, claim.epoch, offset)])
+        positions.commit(consumer=member, offsets=[CommitOffset(queue, epoch, offset)])
         lag.record()
+
+
+def handled(queue: int, *offsets: int) -> list[int]:
+    """Joins, and what each commit says was handled by it."""
+    member, epoch = joined()
+    commits = [CommitOffset(queue, epoch, offset) for offset in offsets]
+    return [positions.commit(consumer=member, offsets=[one])[0].handled for one in commits]
 
 
 def told(queue: int) -> list[Step]:
@@ -80,3 +96,32 @@ def test_looks_are_kept_for_a_week(queue: int) -> None:
 
 def test_nothing_is_told_of_a_group_that_does_not_read(queue: int) -> None:
     assert commits.history(topic="orders", group="nobody", days=1, actor=ACTOR) == {}
+
+
+def test_a_commit_says_how_many_messages_it_moved_past(queue: int) -> None:
+    assert handled(queue, 5, 5, 3, 20) == [5, 0, 0, 15]
+
+
+def test_what_a_reset_skips_or_repeats_is_handled_only_when_it_is_committed(queue: int) -> None:
+    assert handled(queue, 5) == [5]
+    resets.reset(group="billing", topic="orders", target=Target("offset", offset=15), actor=ACTOR)
+    assert handled(queue, 18) == [3]
+    resets.reset(group="billing", topic="orders", target=Target("offset", offset=10), actor=ACTOR)
+    assert handled(queue, 18) == [8]
+
+
+def test_what_retention_took_unread_is_not_handled(queue: int) -> None:
+    member, epoch = joined()
+    positions.commit(consumer=member, offsets=[CommitOffset(queue, epoch, 2)])
+    with connections.node_of(queue).writing() as session:
+        assert tables.raise_low(session, queue=queue, low=10)
+    moved = [
+        positions.commit(consumer=member, offsets=[CommitOffset(queue, epoch, at)])[0] for at in (12, 15)
+    ]
+    assert [one.handled for one in moved] == [0, 3]
+
+
+def test_a_declared_gap_is_not_handled(queue: int) -> None:
+    with connections.node_of(queue).writing() as session:
+        tables.raise_heads(session, heads=[(queue, 20 + JUMP)], cause="promoted")
+    assert handled(queue, 18, 20 + JUMP) == [18, 2]

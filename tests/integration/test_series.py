@@ -11,7 +11,7 @@ import pytest
 from messagestore import lag, publish, subscriptions, topics
 from messagestore.messages import NewMessage
 from metadata import actors, groups, series, snapshot, tally
-from metadata.clock import database_now
+from metadata.clock import database_now, ms
 from metadata.models import ConsumerGroupTopic, Sample
 
 ACTOR = actors.command("test")
@@ -71,16 +71,31 @@ def test_ten_seconds_are_told_once_every_process_has_written_them(monkeypatch: p
     series._tally.learn(clock.now.timestamp())
     for second in range(30):  # 3 messages a second for ten seconds, then 5, then 7; written when it pleases
         series.sent(topic_id=1, messages=3 + 2 * (second // 10), bytes=1)
-        series.pulled(topic_id=1, group_id=5, messages=1, bytes=1)
+        series.pulled(topic_id=1, group_id=5, messages=4, bytes=1)
+        series.handled(topic_id=1, group_id=5, messages=1)
         clock.now += timedelta(seconds=1)
         if second % 4 == 3:
             series.flush()
-    assert series.pace(topic_id=1) == (5.0, 1.0)  # the last ten seconds may still lie in some process
+    assert series.pace(topic_id=1) == (5.0, 4.0, 1.0)  # the last ten seconds may still lie in some process
     series.flush()
     clock.now += timedelta(seconds=series.WRITTEN_S)
     told = series.points(for_s=60, topic_id=1)
     assert [one.sent for one in told[-3:]] == [30, 50, 70] and {one.seconds for one in told} == {10}
-    assert series.pace() == (7.0, 1.0) and series.pace(group_id=5) == (0.0, 1.0)
+    assert [(one.pulled, one.handled) for one in told[-3:]] == [(40, 10)] * 3
+    assert series.pace() == (7.0, 4.0, 1.0) and series.pace(group_id=5) == (0.0, 4.0, 1.0)
+    assert series._tally.totals == {5: (120, 30)}
+    (minute,) = Sample.objects.filter(step_s=60, topic_ref=1, group_ref=5)
+    assert (minute.messages, minute.handled) == (120, 30)
+
+
+def test_what_an_earlier_version_counted_tells_nothing_of_what_was_handled() -> None:
+    at = series.start_of(database_now(), step_s=60) - timedelta(minutes=2)
+    Sample.objects.create(at=at, topic_ref=1, group_ref=5, messages=60, sixth_1=60)
+    for step_s in (60, series.SLOT_S):
+        told = series.points(for_s=600, group_id=5, step_s=step_s)
+        first = next(one for one in told if one.pulled)
+        assert (first.pulled, first.handled) == (60, None)
+        assert {one.handled for one in told if one.at_ms < ms(at)} == {0}, "nothing was there to count"
 
 
 def test_a_process_that_does_not_know_the_time_yet_counts_when_it_writes() -> None:
@@ -97,7 +112,7 @@ def test_minutes_are_summed_up_into_quarters_and_days_as_often_as_wanted() -> No
     for minute in range(45):
         Sample.objects.create(at=day + timedelta(minutes=minute), topic_ref=1, messages=10, bytes=5)
         Sample.objects.create(
-            at=day + timedelta(minutes=minute), topic_ref=1, group_ref=2, messages=1, lag=minute
+            at=day + timedelta(minutes=minute), topic_ref=1, group_ref=2, messages=1, handled=2, lag=minute
         )
     for _ in range(2):
         series.roll_up()
@@ -109,6 +124,7 @@ def test_minutes_are_summed_up_into_quarters_and_days_as_often_as_wanted() -> No
             44,
         ]
         assert Sample.objects.get(step_s=86_400, group_ref=0).messages == 450
+        assert Sample.objects.get(step_s=86_400, group_ref=2).handled == 90
 
 
 def test_each_step_is_kept_for_its_time() -> None:

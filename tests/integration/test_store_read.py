@@ -140,7 +140,7 @@ def test_a_commit_is_where_the_next_owner_goes_on(queues: list[int]) -> None:
     epochs = take_over(first)
     queue = queues[0]
     assert positions.commit(consumer=first, offsets=[CommitOffset(queue, epochs[queue], 3)]) == [
-        Committed(queue, "ok")
+        Committed(queue, "ok", 3)
     ]
     consumers.leave(consumer=first, actor=ACTOR)
     second = join("second")
@@ -577,7 +577,7 @@ def test_who_was_reading_commits_nothing_of_before_a_reset(queues: list[int]) ->
     resets.reset(group="billing", topic="orders", target=Target("offset", offset=3), actor=ACTOR)
     for late in (2, 4, 5):
         assert positions.commit(consumer=member, offsets=[CommitOffset(queues[0], epoch, late)]) == [
-            (queues[0], "fenced")
+            (queues[0], "fenced", 0)
         ]
     assert lag.group_offsets(group="billing", actor=ACTOR)[0].committed == 3
     assert pull_one(member, queues[0], epoch).state == "fenced"

@@ -252,17 +252,13 @@ def test_a_commit_needs_epoch_and_owner_and_an_offset_up_to_the_head(session: Se
     tables.insert_readers(session, group_id=1, queues=[queue], epoch=0, latest=False)
     tables.acquire_reader(session, reader=reader, epoch=3, owner="me")
 
-    def commit(owner: str, epoch: int, offset: int) -> bool:
+    def commit(owner: str, epoch: int, offset: int) -> int | None:
         return tables.update_committed(session, group_id=1, owner=owner, offsets=[(queue, epoch, offset)])[0]
 
-    assert commit("me", 3, 5) and commit("me", 3, 5), "a repeated commit is not fenced"
-    assert (
-        not commit("me", 3, 6)
-        and not commit("me", 2, 1)
-        and not commit("me", 4, 1)
-        and not commit("you", 3, 1)
-    )
-    assert commit("me", 3, 2), "a lower one is allowed and changes nothing"
+    assert (commit("me", 3, 2), commit("me", 3, 5)) == (2, 3)
+    assert commit("me", 3, 5) == 0, "a repeated commit is not fenced"
+    assert [commit("me", 3, 6), commit("me", 2, 1), commit("me", 4, 1), commit("you", 3, 1)] == [None] * 4
+    assert commit("me", 3, 2) == 0, "a lower one is allowed and changes nothing"
     assert tables.read_positions(session, group_id=1, queues=[queue])[queue].committed == 5
 
 
@@ -274,7 +270,7 @@ def test_each_queue_of_a_commit_has_its_own_fate(session: Session, queue: int) -
         tables.insert_readers(session, group_id=1, queues=[one], epoch=0, latest=False)
         tables.acquire_reader(session, reader=ReaderKey(1, one), epoch=1, owner="me")
     done = tables.update_committed(session, group_id=1, owner="me", offsets=[(queue, 9, 1), (other, 1, 2)])
-    assert done == [False, True]
+    assert done == [None, 2]
 
 
 def test_a_reset_fences_the_owner_and_may_go_back(session: Session, queue: int) -> None:
@@ -283,7 +279,7 @@ def test_a_reset_fences_the_owner_and_may_go_back(session: Session, queue: int) 
     tables.insert_readers(session, group_id=1, queues=[queue], epoch=0, latest=True)
     tables.acquire_reader(session, reader=reader, epoch=4, owner="me")
     assert tables.reset_reader(session, reader=reader, offset=1) == (5, 5)
-    assert tables.update_committed(session, group_id=1, owner="me", offsets=[(queue, 4, 5)]) == [False]
+    assert tables.update_committed(session, group_id=1, owner="me", offsets=[(queue, 4, 5)]) == [None]
     assert tables.acquire_reader(session, reader=reader, epoch=6, owner="me") == (6, "me", 1)
 
 

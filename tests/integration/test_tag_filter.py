@@ -77,7 +77,7 @@ def test_where_nothing_fits_the_position_moves_all_the_same_and_can_be_committed
     assert read(pull_one(member, queue)) == ([], 30)
     epoch = consumers.heartbeat(consumer=member, generation=0, owned=[]).assigned[0].epoch
     done = positions.commit(consumer=member, offsets=[CommitOffset(queue, epoch, 30)])
-    assert done == [Committed(queue, "ok")]
+    assert done == [Committed(queue, "ok", 30)]
 
 
 def test_a_pull_passes_no_more_than_the_scan_limit(

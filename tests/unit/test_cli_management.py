@@ -240,6 +240,32 @@ def test_lag_has_a_line_for_each_queue_and_a_sum(capsys: pytest.CaptureFixture[s
     assert printed.err == "billing: 10 messages unread, the oldest 1m01s old\n"
 
 
+PROGRESS = {
+    "state": "catches_up", "per_s": 10.0, "catches_up_in_s": 720.0, "sent_per_s": 5.0, "pulled_per_s": 30.0,
+    "handled_per_s": None, "lag": 7200, "lag_before": 13_200, "between_s": 600.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, "catches up in 12m00s; a second: 5.0 sent, 30.0 pulled, unknown handled"),
+        ({"handled_per_s": 15.0}, "catches up in 12m00s; a second: 5.0 sent, 30.0 pulled, 15.0 handled"),
+        (
+            {"state": "falls_behind"},
+            "falls behind by 10.0 a second; a second: 5.0 sent, 30.0 pulled, unknown handled",
+        ),
+        ({"state": "too_little_data"}, "too little data; a second: 5.0 sent, 30.0 pulled, unknown handled"),
+    ],
+)
+def test_lag_says_whether_the_group_catches_up(
+    change: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = {**LAG, "progress": {**PROGRESS, **change}}
+    assert main(["lag", "billing"], transport=Canned({"GET groups/billing/offsets": answer})) == 0
+    assert capsys.readouterr().err.splitlines()[-1] == f"billing: {said}"
+
+
 def test_lag_as_json_is_one_object_for_each_queue(capsys: pytest.CaptureFixture[str]) -> None:
     main(["lag", "billing", "--output", "json"], transport=Canned({"GET groups/billing/offsets": LAG}))
     assert json.loads(capsys.readouterr().out) == {"group": "billing", **LAG["queues"][0]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 Start = Literal["earliest", "latest"]
 
@@ -69,12 +69,30 @@ class QueueLag(TypedDict):
     epoch: int
 
 
+class Progress(TypedDict):
+    """Whether a group catches up: `state` is one of the API's words, rates are messages a second.
+
+    `per_s`: by so many the lag grows or shrinks, where it does; the lag was `lag_before` `between_s` ago.
+    """
+
+    state: str
+    per_s: float | None
+    catches_up_in_s: float | None
+    sent_per_s: float
+    pulled_per_s: float
+    handled_per_s: float | None
+    lag: int | None
+    lag_before: int | None
+    between_s: float
+
+
 class GroupLag(TypedDict):
-    """How far a group is."""
+    """How far a group is; a broker of an earlier version tells no progress."""
 
     group: str
     lag: int | None
     lag_ms: int | None
+    progress: NotRequired[Progress | None]
     queues: list[QueueLag]
 
 

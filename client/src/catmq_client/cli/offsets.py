@@ -13,12 +13,14 @@ from catmq_client.admin import Admin, given
 from catmq_client.cli.arguments import POSITIONS, Target, target, whole
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.output import add_output, duration, json_line, moment, note, show, table, write
-from catmq_client.group_shapes import GroupLag, Moves
+from catmq_client.group_shapes import GroupLag, Moves, Progress
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """The arguments of `catmq lag` and `catmq offsets`."""
-    lag = commands.add_parser("lag", parents=[common], help="how far a group is in each queue")
+    lag = commands.add_parser(
+        "lag", parents=[common], help="how far a group is in each queue, and whether it catches up"
+    )
     lag.add_argument("group", metavar="GROUP")
     add_output(lag, "table")
     lag.set_defaults(command=show_lag)
@@ -80,7 +82,31 @@ def show_lag(args: argparse.Namespace, brokers: Brokers) -> int:
         return 0
     show(lag_table(lag))
     note(f"{lag['group']}: {'unknown' if lag['lag'] is None else lag['lag']} messages unread{oldest(lag)}")
+    found = lag.get("progress")
+    if found:
+        note(f"{lag['group']}: {trend(found)}; a second: {rates(found)}")
     return 0
+
+
+def trend(found: Progress) -> str:
+    """Whether the group catches up.
+
+    >>> trend({"state": "catches_up", "catches_up_in_s": 720.0, "per_s": 10.0})
+    'catches up in 12m00s'
+    >>> trend({"state": "falls_behind", "per_s": 25.04}), trend({"state": "no_members"})
+    ('falls behind by 25.0 a second', 'no members')
+    """
+    if found["state"] == "catches_up":
+        return f"catches up in {duration(round(1000 * (found['catches_up_in_s'] or 0)))}"
+    if found["state"] == "falls_behind":
+        return f"falls behind by {found['per_s']:.1f} a second"
+    return found["state"].replace("_", " ")
+
+
+def rates(found: Progress) -> str:
+    """What was sent to the group, pulled and handled by it, in a second of the last minute or two."""
+    named = {"sent": found["sent_per_s"], "pulled": found["pulled_per_s"], "handled": found["handled_per_s"]}
+    return ", ".join(f"{'unknown' if rate is None else f'{rate:.1f}'} {what}" for what, rate in named.items())
 
 
 def lag_table(lag: GroupLag) -> str:

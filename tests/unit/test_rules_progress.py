@@ -1,0 +1,80 @@
+"""Whether a group catches up: a pure rule of its lag of now and then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metadata.rules.progress import LEAST_S, Progress, Seen, State, progress
+
+BEHIND = Seen(
+    members=1, lag=10_000, oldest_ms=60_000, lag_before=4_000, between_s=600, sent=9_000, handled=3_000
+)
+
+
+@pytest.mark.parametrize(
+    ("seen", "state"),
+    [
+        (replace(BEHIND, lag=None), "unknown"),
+        (replace(BEHIND, paused=True), "paused"),
+        (replace(BEHIND, paused=True, members=0, lag=None), "paused"),
+        (replace(BEHIND, members=0), "no_members"),
+        (replace(BEHIND, members=0, lag=0), "no_members"),
+        (replace(BEHIND, lag=0), "keeps_up"),
+        (replace(BEHIND, lag=0, sent=0, handled=0), "nothing_sent"),
+        (replace(BEHIND, lag=0, lag_before=None, between_s=0), "keeps_up"),
+        (replace(BEHIND, oldest_ms=900), "keeps_up"),
+        (replace(BEHIND, lag_before=None), "too_little_data"),
+        (replace(BEHIND, between_s=LEAST_S - 1), "too_little_data"),
+        (replace(BEHIND, handled=0), "stalled"),
+        (replace(BEHIND, handled=0, lag=3_000), "stalled"),
+        (replace(BEHIND, handled=None), "falls_behind"),
+        (replace(BEHIND, lag_before=9_980), "steady"),
+        (replace(BEHIND, lag=1, lag_before=1, sent=0, handled=None), "steady"),
+        (BEHIND, "falls_behind"),
+        (replace(BEHIND, lag_before=16_000, handled=9_000), "catches_up"),
+    ],
+)
+def test_each_case_has_its_state(seen: Seen, state: State) -> None:
+    assert progress(seen).state == state
+
+
+def test_a_group_that_falls_behind_says_by_how_much() -> None:
+    assert progress(BEHIND) == Progress("falls_behind", 10.0)
+
+
+def test_a_group_that_catches_up_says_when() -> None:
+    seen = replace(BEHIND, lag=6_000, lag_before=12_000, sent=0, handled=6_000)
+    assert progress(seen) == Progress("catches_up", 10.0, 600.0)
+
+
+def test_what_retention_took_from_the_lag_is_no_progress() -> None:
+    seen = replace(BEHIND, lag=6_000, lag_before=120_000, sent=0, handled=600)
+    assert progress(seen) == Progress("catches_up", 1.0, 6_000.0)
+
+
+COUNTS = st.integers(0, 10**9)
+
+
+@given(
+    st.builds(
+        Seen,
+        members=st.integers(0, 3),
+        paused=st.booleans(),
+        lag=COUNTS | st.none(),
+        oldest_ms=COUNTS | st.none(),
+        lag_before=COUNTS | st.none(),
+        between_s=st.floats(0, 700),
+        sent=COUNTS,
+        handled=COUNTS | st.none(),
+    )
+)
+def test_whatever_was_seen_a_figure_stands_only_where_there_is_a_trend(seen: Seen) -> None:
+    said = progress(seen)
+    assert (said.per_s is not None) == (said.state in ("catches_up", "falls_behind"))
+    assert said.per_s is None or said.per_s > 0
+    assert (said.in_s is not None) == (said.state == "catches_up")
+    assert said.state != "falls_behind" or (seen.lag or 0) > (seen.lag_before or 0)
