@@ -259,8 +259,8 @@ SELECT queue_id, group_id, instance, epoch, owner, committed
 SELECT MAX(batch_id), CAST(UNIX_TIMESTAMP(MIN(stored_at)) * 1000 AS SIGNED) FROM sent_batch
 
 -- name: select_batch_page
-SELECT COUNT(*), MAX(batch_id) FROM (
-    SELECT batch_id FROM sent_batch
+SELECT COUNT(*), MAX(batch_id), CAST(COALESCE(SUM(queue_id IN ({queues})), 0) AS SIGNED) FROM (
+    SELECT batch_id, queue_id FROM sent_batch
      WHERE batch_id > :after AND batch_id <= :last ORDER BY batch_id LIMIT :most) page
 
 -- name: select_batches
@@ -268,7 +268,6 @@ SELECT batch_id, queue_id, first_offset, message_count, digest,
        CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED)
   FROM sent_batch
  WHERE batch_id > :after AND batch_id <= :last AND queue_id IN ({queues})
-   AND stored_at >= FROM_UNIXTIME(:since_ms / 1000)
  ORDER BY batch_id
 
 -- What the loss of a node asks (messagestore/vetting, promotion). The last ones are not for every account.
