@@ -351,8 +351,9 @@ ALTER TABLE {table} DROP PARTITION {partition}
 -- name: limit_lock_wait
 SET SESSION lock_wait_timeout = 1
 
+-- MySQL 9.7 has neither SHA1() nor MD5().
 -- name: take_table_lock
-SELECT GET_LOCK(CONCAT('catmq ', LEFT(SHA1(DATABASE()), 20), ' ', :table_name), :seconds)
+SELECT GET_LOCK(CONCAT('catmq ', LEFT(SHA2(DATABASE(), 256), 20), ' ', :table_name), :seconds)
 
 -- InnoDB writes down the start of a transaction in the server's own time zone.
 -- name: select_long_transactions
