@@ -74,7 +74,7 @@ def check_new(*, name: str, actor: Actor, **given: object) -> dict[str, Any]:
     check_name("node", name)
     access.require(actor, "admin", name, what="node")
     values = checked(CREATE, given)
-    if not values["database"] or (values["engine"] == "mysql" and not values["host"]):
+    if not values["database"] or (values["engine"] == "mysql" and not values.get("host")):
         raise Invalid.field("host" if values["database"] else "database", "must not be empty")
     with reachable():
         if DbNode.objects.filter(name=name).exists():
