@@ -65,6 +65,9 @@ class LostAnswer(serializers.Serializer[Any]):
     queue = Number()
     group = Text()
     messages = Number()
+    as_of_ms = Number(
+        allow_null=True, help_text="when its position was looked at last; what it read since is not known"
+    )
 
 
 class NodePlanAnswer(serializers.Serializer[Any]):

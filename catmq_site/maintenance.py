@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from django.db import close_old_connections
@@ -238,11 +239,12 @@ def _ask_metadata() -> None:
 
 
 def finish_creations() -> None:
-    """Finishes or removes what a crash left between metadata and tables."""
-    topics.sweep()
-    subscriptions.sweep()
-    queues.sweep()
-    failure_topics.sweep()
+    """Finishes or removes what a crash left between metadata and tables. Raises what ended a sweep, after
+    all others had their turn.
+    """
+    with ExitStack() as turns:  # the last one in is the first one run
+        for sweep in (failure_topics.sweep, queues.sweep, subscriptions.sweep, topics.sweep):
+            turns.callback(sweep)
 
 
 class _Trouble:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -330,9 +330,14 @@ def node_of(queue: int) -> Node:
 
 def by_node(queues: Iterable[int]) -> list[tuple[Node, list[int]]]:
     """The nodes that hold some queues, each with its own. Raises NotFound (queue_not_found)."""
+    return by_place({queue: snapshot.find_queue(queue).node_id for queue in queues})
+
+
+def by_place(places: Mapping[int, int]) -> list[tuple[Node, list[int]]]:
+    """The same for queues whose nodes are known: {queue: node}."""
     nodes: dict[int, list[int]] = {}
-    for queue in queues:
-        nodes.setdefault(snapshot.find_queue(queue).node_id, []).append(queue)
+    for queue, node_id in places.items():
+        nodes.setdefault(node_id, []).append(queue)
     return [(node(node_id), mine) for node_id, mine in nodes.items()]
 
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from messagestore import connections, queue_states, rehoming, tables
+from messagestore import connections, queue_states, rehoming, sweeping, tables
 from messagestore.density import left
 from messagestore.tables import Position
 from metadata import access, instances, queues, readings, topics
@@ -144,7 +144,11 @@ def _left(place: Position) -> int | None:
 
 def retire_drained(*, rest_s: float = REST_S) -> int:
     """Retires the draining queues that every group has read to the end; how many. One bounded pass."""
-    return sum(_retire(waiting, queue) for waiting in readings.draining(rest_s) for queue in waiting.queues)
+    return sweeping.each(
+        ((waiting, queue) for waiting in readings.draining(rest_s) for queue in waiting.queues),
+        act=lambda pair: _retire(*pair),
+        name=lambda pair: f"Queue {pair[1].queue} of topic {pair[0].topic.name}, which is drained,",
+    )
 
 
 def _retire(waiting: Waiting, queue: QueueView) -> bool:
@@ -181,15 +185,15 @@ def _read_by(topic: TopicView, queue: QueueView) -> list[int] | None:
 
 def drop_retired(*, after_days: float = DROP_AFTER_DAYS) -> int:
     """Drops the tables and rows of queues that were retired long enough ago; how many."""
-    done = 0
-    for waiting in readings.due_for_drop(after_days):
-        for queue in waiting.queues:
-            try:
-                rehoming.rehome(queue.queue, topic_id=waiting.topic.id)
-                with connections.node(queue.node_id).writing() as session:
-                    tables.drop_queue(session, queue=queue.queue)
-                queues.remove(topic_id=waiting.topic.id, queue=queue.queue)
-                done += 1
-            except CatmqError as error:
-                log.warning("The table of queue %d is dropped later: %s", queue.queue, error.detail)
-    return done
+    return sweeping.each(
+        ((waiting, queue) for waiting in readings.due_for_drop(after_days) for queue in waiting.queues),
+        act=lambda pair: _drop(*pair),
+        name=lambda pair: f"Queue {pair[1].queue}, whose table is to be dropped,",
+    )
+
+
+def _drop(waiting: Waiting, queue: QueueView) -> None:
+    rehoming.rehome(queue.queue, topic_id=waiting.topic.id)
+    with connections.node(queue.node_id).writing() as session:
+        tables.drop_queue(session, queue=queue.queue)
+    queues.remove(topic_id=waiting.topic.id, queue=queue.queue)

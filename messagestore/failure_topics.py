@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from messagestore import connections, reader_rows, tables, topics
+from messagestore import connections, reader_rows, sweeping, tables, topics
 from metadata import failure_topics as rows
 from metadata import snapshot, subscriptions
 from metadata.actors import job
@@ -53,7 +53,11 @@ def try_to_make(*, group_id: int, topic_id: int) -> bool:
 
 def sweep() -> int:
     """Makes the failure topics that are missing; how many it made."""
-    return sum(try_to_make(group_id=group_id, topic_id=topic_id) for group_id, topic_id in rows.missing())
+    return sweeping.each(
+        rows.missing(),
+        act=lambda pair: try_to_make(group_id=pair[0], topic_id=pair[1]),
+        name=lambda pair: f"The failure topic of group {pair[0]} and topic {pair[1]}",
+    )
 
 
 def _take_back(planned: FailureTopic) -> None:

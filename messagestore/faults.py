@@ -16,6 +16,7 @@ are those of MySQL and MariaDB; anything not listed is Final, because an unknown
 
 from __future__ import annotations
 
+import re
 import sqlite3
 
 from metadata.errors import Code, NodeUnavailable, OutcomeUnknown, StoreCorrupt
@@ -24,17 +25,22 @@ REFUSED = 1048  # a NULL for @b: the UPDATE of the head matched no row
 DUPLICATE = 1062
 NO_PARTITION = 1526
 FULL = frozenset({1114, 1021})
+# A file could not be written, mostly one in the server's tmpdir: of the binary log's cache, or of a sort. The
+# disk is full if the system's error is 28 (ENOSPC).
+UNWRITTEN = frozenset({3, 1026, 1030})
+NO_MEMORY = frozenset({1037, 1038, 1041})
 UNFIT = frozenset(
     {1366, 1406}
 )  # a value does not fit its column: the table was altered, or a limit is above it
 ROLLED_BACK = (
-    frozenset({1213, 1020, 1205, 1290, 1836, REFUSED, DUPLICATE, NO_PARTITION}) | FULL | UNFIT
+    frozenset({1213, 1020, 1205, 1290, 1836, REFUSED, DUPLICATE, NO_PARTITION}) | FULL | UNFIT | NO_MEMORY
 )  # deadlock, record changed, lock wait, read-only server
 AMBIGUOUS = frozenset(
     {2006, 2013, 2014, 2027, 2055, 1317, 1927, 1969, 3024, 4031, 1180, 1053, 1158, 1159, 1160, 1161}
 )  # connection lost, killed or out of step; interrupted; error in COMMIT; server going down; network
 LOST = AMBIGUOUS - {1317, 1969, 3024, 1180}  # the whole connection is gone, and most likely its siblings
 _TABLE = "The table is missing or was altered: restore it, then run manage.py verify on its topic."
+_NO_SPACE = re.compile(r"(?<!=)\b28 [\"-]|quota exceeded", re.IGNORECASE)  # 28 "No space …, errno 28 - No …
 _ALTERED = ("no such table", "no such column", "has no column named")  # SQLite has no number for each
 _RIGHT = "The node's account lacks a right: GRANT ALL ON the node's database."
 _MISFIT = frozenset({1146, 1054, 1136, 1364, 1932})  # no such table or column, another number of them
@@ -42,6 +48,7 @@ REMEDIES = {
     **dict.fromkeys(_MISFIT, _TABLE),
     **dict.fromkeys((1044, 1142, 1143, 1370), _RIGHT),
     1049: "The node's database is gone: restore it, then run manage.py adopt_restored_node.",
+    1197: "The transaction is larger than the node's max_binlog_cache_size: raise it, or send less at once.",
     1153: "The statement is larger than the node's max_allowed_packet: raise it, or send less at once.",
 }
 
@@ -84,6 +91,17 @@ class Altered(Final):
     """A table is missing or was altered."""
 
 
+def is_full(number: int, text: str) -> bool:
+    """Whether a MySQL error says that a disk of the node is full.
+
+    >>> is_full(3, 'Error writing file ... (Errcode: 28 "No space left on device")')
+    True
+    >>> is_full(1030, 'Got error 168 "Unknown (generic) error from engine" from storage engine InnoDB')
+    False
+    """
+    return number in FULL or (number in UNWRITTEN and _NO_SPACE.search(text) is not None)
+
+
 def of_mysql(number: int, text: str, node: str) -> RolledBack | Ambiguous | Final:
     """The fault of a MySQL error number, before any ROLLBACK was tried."""
     detail = f"Node {node} answered {number}: {text}"
@@ -93,7 +111,7 @@ def of_mysql(number: int, text: str, node: str) -> RolledBack | Ambiguous | Fina
         return Duplicate(detail)
     if number == NO_PARTITION:
         return NoPartition(detail)
-    if number in FULL:
+    if is_full(number, text):
         return RolledBack(f"{detail}. Free or add disk space on the node.", code=Code.NODE_FULL)
     if number in ROLLED_BACK - UNFIT:
         return RolledBack(detail)
@@ -109,7 +127,7 @@ def of_sqlite(error: sqlite3.Error, node: str) -> RolledBack | Ambiguous | Final
     """The fault of an SQLite error."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     detail = f"Node {node} answered {getattr(error, 'sqlite_errorname', 'SQLITE_ERROR')}: {error}"
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM):
         return RolledBack(detail)
     if code == sqlite3.SQLITE_FULL:
         return RolledBack(f"{detail}. Free disk space.", code=Code.NODE_FULL)

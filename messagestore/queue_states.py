@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable
 
-from messagestore import connections, tables
+from messagestore import connections, sweeping, tables
 from metadata import readings, snapshot
 from metadata.errors import CatmqError
 
@@ -47,17 +47,20 @@ def settle_later(queues: Iterable[int]) -> None:
 
 def sweep() -> int:
     """Mends heads that contradict metadata, on every node that answers; how many."""
-    mended = 0
-    for node_id, info in snapshot.current().nodes.items():
-        if info.state == "offline":
-            continue
-        try:
-            with connections.node(node_id).reading() as session:
-                closed = tables.read_closed(session)
-            heads = readings.head_states(node_id)
-            wrong = [queue for queue, state in heads.items() if closed.get(queue, "rw") != state]
-            settle(wrong)
-            mended += len(wrong)
-        except CatmqError as error:
-            log.warning("The heads of node %s are compared later: %s", info.name, error.detail)
-    return mended
+    wrong: list[int] = []
+    sweeping.each(
+        [info for info in snapshot.current().nodes.values() if info.state != "offline"],
+        act=lambda info: wrong.extend(_contradicting(info.id)),
+        name=lambda info: f"The comparison of heads of node {info.name}",
+    )
+    return sweeping.each(
+        wrong, act=lambda queue: settle([queue]), name=lambda queue: f"The head of queue {queue}"
+    )
+
+
+def _contradicting(node_id: int) -> list[int]:
+    """The queues of a node whose heads do not say what metadata says."""
+    with connections.node(node_id).reading() as session:
+        closed = tables.read_closed(session)
+    heads = readings.head_states(node_id)
+    return [queue for queue, state in heads.items() if closed.get(queue, "rw") != state]

@@ -12,14 +12,14 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from messagestore import connections, drains, queue_states, tables
+from messagestore import connections, drains, queue_states, sweeping, tables
 from messagestore.drains import QueueDrain, Unread
 from metadata import instances, readings
 from metadata import queues as queue_rows
 from metadata.actors import Actor, job
 from metadata.errors import CatmqError, Unavailable
 from metadata.queues import LayoutChange
-from metadata.readings import Reading
+from metadata.readings import Reading, Waiting
 from metadata.topics import QueueView
 
 log = logging.getLogger(__name__)
@@ -176,12 +176,18 @@ def set_state(*, topic: str, queue: int, state: str, actor: Actor) -> QueueDrain
 
 def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
     """Finishes or takes back the expansions that a crash left half done; how many it looked at."""
-    unready = readings.unready(older_than_s)
-    for waiting in unready:
-        try:
-            _finish(waiting.topic.id, waiting.queues, job("queues"))
-        except CatmqError as error:
-            log.warning("The expansion of topic %s is taken back: %s", waiting.topic.name, error.detail)
-            _take_back(waiting.topic.id, waiting.queues, job("queues"))
+    looked_at = sweeping.each(
+        readings.unready(older_than_s),
+        act=_finish_or_take_back,
+        name=lambda waiting: f"The expansion of topic {waiting.topic.name}",
+    )
     queue_states.sweep()
-    return len(unready)
+    return looked_at
+
+
+def _finish_or_take_back(waiting: Waiting) -> None:
+    try:
+        _finish(waiting.topic.id, waiting.queues, job("queues"))
+    except CatmqError as error:
+        log.warning("The expansion of topic %s is taken back: %s", waiting.topic.name, error.detail)
+        _take_back(waiting.topic.id, waiting.queues, job("queues"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from messagestore import connections, tables
-from metadata import instances
+from metadata import instances, readings
 from metadata.subscriptions import EPOCHS_EACH, SubscriptionView
 
 CHUNK = 500  # rows in one transaction
@@ -26,7 +26,7 @@ def insert(subscription: SubscriptionView) -> None:
 
 def close(subscription: SubscriptionView) -> None:
     """Closes the queues of a failure topic that goes, and drops the retries that wait for their time."""
-    for node, mine in connections.by_node(subscription.queues):
+    for node, mine in connections.by_place(readings.places(subscription.queues)):
         with node.writing() as session:
             for queue in mine:
                 tables.set_queue_state(session, queue=queue, state="retired")
@@ -38,8 +38,11 @@ def close(subscription: SubscriptionView) -> None:
 
 
 def delete(subscription: SubscriptionView) -> None:
-    """Removes them; the epoch keeps it from touching a later subscription of the same pair."""
+    """Removes them; the epoch keeps it from touching a later subscription of the same pair.
+
+    The topic may have been deleted since, so metadata is asked where its queues are.
+    """
     below = subscription.base_epoch + EPOCHS_EACH
-    for node, mine in connections.by_node(subscription.queues):
+    for node, mine in connections.by_place(readings.places(subscription.queues)):
         with node.writing() as session:
             tables.delete_readers(session, group_id=subscription.group_id, queues=mine, below=below)

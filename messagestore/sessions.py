@@ -1,9 +1,11 @@
 """One connection to a node: what it can do, and how it does it on MySQL / MariaDB.
 
 A session runs whole strings and reads every result: with several statements in a string, `query()`
-returns although a later statement failed, and the error comes only when its result is asked for.
-`clean` is true only while nothing is open and nothing is unread; a session that is not clean is
-closed by the pool, never used again.
+returns although a later statement failed, and the error comes only when its result is asked for. The
+end of the results proves nothing either: a connection that breaks between two of them looks to the
+driver's callers like their end, so results are counted against statements. `clean` is true only while
+nothing is open and nothing is unread; a session that is not clean is closed by the pool, never used
+again.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 2
 READ_TIMEOUT_S = 10
 LOCK_TIMEOUT_S = 10
+MALFORMED = 2027  # what the driver calls an answer that is none
 COMPLAIN_EVERY_S = 60.0  # about the same node for the same reason
 _SESSION_SETTINGS = (
     "SET SESSION sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone='+00:00',"
@@ -53,8 +56,10 @@ class Result(NamedTuple):
 
 
 class Runnable(Protocol):
-    """A statement as `messagestore.statements` makes them."""
+    """A section as `messagestore.statements` makes them; `count`: how many statements it holds."""
 
+    @property
+    def count(self) -> int: ...
     def render(self, parameters: Mapping[str, object], literal: Callable[[object], bytes]) -> bytes: ...
     def single(self, parameters: Mapping[str, object]) -> list[str]: ...
 
@@ -81,6 +86,11 @@ class Step(NamedTuple):
 
     statement: Runnable
     parameters: Mapping[str, object]
+
+
+def counted(steps: Sequence[Step]) -> int:
+    """How many statements some sections hold together."""
+    return sum(step.statement.count for step in steps)
 
 
 class Session(Protocol):
@@ -155,6 +165,7 @@ class MySqlSession:
         self.busy_since: float | None = None
         self.answered_at = time.monotonic()
         self.patience_s: float | None = None
+        self._statements = 0  # of the string that was sent last
         try:
             self._db = MySQLdb.connect(
                 host=host, port=port, db=database, user=username, passwd=password,
@@ -176,7 +187,8 @@ class MySqlSession:
 
     def _settings(self, name: str, where: str) -> list[Result]:
         try:
-            return self.send(_SESSION_SETTINGS.format(frozen=_FROZEN[self.flavour]).encode())
+            text = _SESSION_SETTINGS.format(frozen=_FROZEN[self.flavour])
+            return self.send(text.encode(), statements=text.count(";") + 1)
         except faults.Ambiguous as fault:
             self.close()
             raise unreachable(name, where, fault) from fault
@@ -191,27 +203,30 @@ class MySqlSession:
 
     def run(self, *steps: Step, fits: Fits | None = None) -> list[Result]:
         """See Session: one string, one round trip."""
-        text = b";".join(self.render(step) for step in steps)
-        return self.send(text) if fits is None else self._stream(text, len(steps), fits)
+        text, statements = b";".join(self.render(step) for step in steps), counted(steps)
+        return (
+            self.send(text, statements=statements) if fits is None else self._stream(text, statements, fits)
+        )
 
     def transact(self, *steps: Step) -> list[Result]:
         """See Session: one string, one round trip."""
-        texts = [self.render(step) for step in steps]
-        return self.send(b";".join([b"START TRANSACTION", *texts, b"COMMIT"]))[1:-1]
+        whole = b";".join([b"START TRANSACTION", *map(self.render, steps), b"COMMIT"])
+        return self.send(whole, statements=counted(steps) + 2)[1:-1]
 
     def render(self, step: Step) -> bytes:
         """A step as the bytes to send."""
         return step.statement.render(step.parameters, self.literal)
 
-    def send(self, text: bytes, *, ends: bool = True) -> list[Result]:
-        """Runs a string of statements and reads every result; `ends` is False while a transaction stays open.
+    def send(self, text: bytes, *, statements: int, ends: bool = True) -> list[Result]:
+        """Runs a string of so many statements and reads the result of each; `ends` is False while a
+        transaction stays open.
 
         After an error that left nothing stored the transaction is rolled back, and the session stays
         usable only if the server acknowledged that; after any other it is not clean.
         """
         self.clean = False
         try:
-            self._ask(text)
+            self._ask(text, statements)
             results = self._read()
         except self._error as error:
             raise self._fault(error) from error
@@ -219,8 +234,9 @@ class MySqlSession:
         self._answered()
         return results
 
-    def _ask(self, text: bytes) -> None:
+    def _ask(self, text: bytes, statements: int) -> None:
         """Sends a string, and waits until its answer begins. Raises Late."""
+        self._statements = statements
         self.busy_since = time.monotonic()
         if self.patience_s is None:
             self._db.query(text)
@@ -246,7 +262,18 @@ class MySqlSession:
             else:
                 results.append(Result(rows.fetch_row(0), matched))
             if self._db.next_result() == -1:
+                self._must_be_all(len(results))
                 return results
+
+    def _must_be_all(self, results: int) -> None:
+        """Raises the driver's error unless every statement was answered when no more results come.
+
+        -1 is the end for the driver, and also what it says when the connection broke between two results.
+        """
+        if number := self._db.errno():
+            raise self._error(number, self._db.error())
+        if results != self._statements:
+            raise self._error(MALFORMED, f"{results} results came back for {self._statements} statements")
 
     def _answered(self) -> None:
         self.busy_since = None
@@ -267,11 +294,11 @@ class MySqlSession:
         return True
 
     def _stream(self, text: bytes, statements: int, fits: Fits) -> list[Result]:
-        """Sections of one statement each; a result that does not fit leaves the session to be closed."""
+        """Every result, of the last one what fits; one that does not leaves the session to be closed."""
         self.clean = False
         results: list[Result] = []
         try:
-            self._ask(text)
+            self._ask(text, statements)
             while True:
                 last = len(results) == statements - 1
                 rows, whole = _taken(self._db.use_result(), fits if last else len)
@@ -280,6 +307,7 @@ class MySqlSession:
                     self.busy_since = None
                     return results
                 if self._db.next_result() == -1:
+                    self._must_be_all(len(results))
                     break
         except self._error as error:
             raise self._fault(error) from error

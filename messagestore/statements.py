@@ -24,7 +24,8 @@ class Statement:
     """A named statement, cut at its values and holes.
 
     `pieces` alternates text with names; `values[i]` says whether the i-th name is a value
-    (escaped) or a hole (put in as it is).
+    (escaped) or a hole (put in as it is). `count`: how many statements the section holds, each of
+    which the server must answer.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Statement:
     pieces: tuple[bytes, ...]
     names: tuple[str, ...]
     values: tuple[bool, ...]
+    count: int
 
     def render(self, parameters: Mapping[str, object], literal: Callable[[object], bytes]) -> bytes:
         """The statement as bytes to send, every value turned into a literal by the connection.
@@ -73,7 +75,8 @@ def _cut(name: str, body: str) -> Statement:
         values.append(token[1] is not None)
         at = token.end()
     pieces.append(text[at:].encode())
-    return Statement(name, text, tuple(pieces), tuple(names), tuple(values))
+    count = len([part for part in text.split(";") if part.strip()])
+    return Statement(name, text, tuple(pieces), tuple(names), tuple(values), count)
 
 
 @cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from messagestore import failure_topics, reader_rows
+from messagestore import failure_topics, reader_rows, sweeping
 from metadata import subscriptions
 from metadata.actors import Actor, job
 from metadata.errors import CatmqError
@@ -45,7 +45,11 @@ def delete(*, group: str, topic: str, actor: Actor) -> None:
 
 def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
     """Takes down subscriptions that are going, and those whose creation a crash left half done; how many."""
-    return sum(_take_back(left, job("subscriptions")) for left in subscriptions.unfinished(older_than_s))
+    return sweeping.each(
+        subscriptions.unfinished(older_than_s),
+        act=lambda left: _take_back(left, job("subscriptions")),
+        name=lambda left: f"Subscription {left.group}/{left.topic}",
+    )
 
 
 def _take_back(subscription: SubscriptionView, actor: Actor) -> bool:

@@ -15,12 +15,17 @@ JUMP = 10_000_000  # offsets; more than a node stores between two notes of its h
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What a group did not read of a queue's lost tail, as far as brokers had seen that."""
+    """What a group did not read of a queue's lost tail, as far as brokers had seen that.
+
+    `as_of_ms`: when the group's position was looked at last, by the node's clock; what it committed since is
+    not known here. None: it never was.
+    """
 
     topic: str
     queue: int
     group: str
     messages: int
+    as_of_ms: int | None
 
 
 def holds(session: Session, old_heads: Mapping[int, int]) -> bool:
@@ -77,5 +82,5 @@ class Survey:
             count = end - max(self.heads.get(queue.queue, 0), min(reader.committed, end))
             name = f"{reader.group}/{reader.instance}" if reader.instance else reader.group
             if count:
-                found.append(Lost(queue.topic, queue.queue, name, count))
+                found.append(Lost(queue.topic, queue.queue, name, count, reader.as_of_ms))
         return tuple(found)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from messagestore import connections, rehoming, tables
+from messagestore import connections, rehoming, sweeping, tables
 from metadata import topics
 from metadata.actors import Actor, job
 from metadata.errors import CatmqError, NodeUnavailable
@@ -121,22 +121,20 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
 
 def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
     """Takes back the topics whose creation a crash left half done; how many it looked at."""
-    unfinished = topics.unfinished(older_than_s)
-    for topic in unfinished:
-        _take_back(topic, job("topics"))
-    return len(unfinished)
+    return sweeping.each(
+        topics.unfinished(older_than_s),
+        act=lambda topic: _take_back(topic, job("topics")),
+        name=lambda topic: f"Topic {topic.name}",
+    )
 
 
 def drop_deleted(after_days: float = topics.DROP_AFTER_DAYS) -> int:
     """Drops the tables and rows of topics deleted long enough ago; how many."""
-    done = 0
-    for topic in topics.due_for_drop(after_days):
-        try:
-            _drop(topic, job("topics"))
-            done += 1
-        except CatmqError as error:
-            log.warning("The tables of topic %s are dropped later: %s", topic.name, error.detail)
-    return done
+    return sweeping.each(
+        topics.due_for_drop(after_days),
+        act=lambda topic: _drop(topic, job("topics")),
+        name=lambda topic: f"Topic {topic.name}, whose tables are to be dropped,",
+    )
 
 
 def _drop(topic: TopicView, actor: Actor) -> None:

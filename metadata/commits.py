@@ -52,6 +52,17 @@ def _committed(positions: Mapping[str, list[int]] | None) -> dict[str, int]:
     return {queue: look[0] for queue, look in (positions or {}).items()}
 
 
+def latest(pairs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dict[int, Look]]:
+    """Of each (topic, group) that was looked at: queue → the last look."""
+    found: dict[tuple[int, int], dict[int, Look]] = {}
+    with reachable():
+        for topic, group in sorted(set(pairs)):
+            rows = CommitLook.objects.filter(topic_ref=topic, group_ref=group).order_by("-id")
+            positions = rows.values_list("positions", flat=True).first() or {}
+            found[topic, group] = {int(queue): Look(*look) for queue, look in positions.items()}
+    return found
+
+
 def history(*, topic: str, group: str, days: int, actor: Actor) -> dict[int, list[Step]]:
     """Queue → when its offsets were first committed, as far as the looks of the last days tell.
 

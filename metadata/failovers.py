@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from metadata import access, audit, instances
+from metadata import access, audit, commits, instances
 from metadata.actors import Actor
 from metadata.changes import changed
 from metadata.consumer_ids import reader_instance
@@ -43,7 +43,11 @@ class NodeQueue:
 
 @dataclass(frozen=True, slots=True)
 class ReaderEpoch:
-    """The epoch that a reader of a queue has at least; `reader` is how the node names an instance."""
+    """The epoch that a reader of a queue has at least; `reader` is how the node names an instance.
+
+    `committed` is how far its group was when the job that records lag looked, at `as_of_ms` by the node's
+    clock: of a broadcasting group its slowest instance. None: nobody has looked.
+    """
 
     group_id: int
     group: str
@@ -52,6 +56,7 @@ class ReaderEpoch:
     queue: int
     epoch: int
     committed: int
+    as_of_ms: int | None
 
 
 def begin(*, name: str, verb: str, actor: Actor) -> Begun:
@@ -126,9 +131,12 @@ def queues(node_id: int) -> list[NodeQueue]:
 def readers(node_id: int) -> list[ReaderEpoch]:
     """Every reader of a queue of a node, with the least epoch it can have."""
     with reachable():
-        rows = QueueOffset.objects.filter(queue__node=node_id).select_related("group").order_by("queue_id")
+        of_node = QueueOffset.objects.filter(queue__node=node_id).order_by("queue_id")
+        rows = list(of_node.select_related("group", "queue"))
+        looks = commits.latest((row.queue.topic_id, row.group_id) for row in rows)
         found: list[ReaderEpoch] = []
         for row in rows:
+            look = looks[row.queue.topic_id, row.group_id].get(row.queue_id)
             known = instances.names(row.group_id) if row.group.mode == "broadcasting" else {0: ("", 0)}
             found += [
                 ReaderEpoch(
@@ -138,7 +146,8 @@ def readers(node_id: int) -> list[ReaderEpoch]:
                     name,
                     row.queue_id,
                     row.epoch + epoch,
-                    0 if pk else row.committed,
+                    look.committed if look else 0,
+                    look.told_ms if look else None,
                 )
                 for pk, (name, epoch) in known.items()
             ]

@@ -98,7 +98,7 @@ def make_ready(made: FailureTopic) -> None:
     subscriptions.make_ready(made.subscription.id)
 
 
-def missing(limit: int = 100) -> list[tuple[int, int]]:
+def missing() -> list[tuple[int, int]]:
     """(group, topic) of subscriptions without a failure topic that should have one; none without a node."""
     with reachable():
         if not DbNode.objects.filter(kind=DbNode.Kind.FAILURE, state=DbNode.State.READ_WRITE).exists():
@@ -112,4 +112,4 @@ def missing(limit: int = 100) -> list[tuple[int, int]]:
             topic__kind=Topic.Kind.NORMAL,
             topic__state=Topic.State.READY,
         )
-        return list(rows.order_by("pk").values_list("group_id", "topic_id")[:limit])
+        return list(rows.order_by("pk").values_list("group_id", "topic_id"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from django.db.models import F
@@ -10,9 +11,7 @@ from metadata.clock import before, database_now
 from metadata.models import ConsumerGroupTopic, DbNode, Queue, Topic
 from metadata.subscriptions import EPOCHS_EACH
 from metadata.topics import QueueView, TopicView, view_of
-from metadata.transactions import reachable
-
-MOST = 100  # topics or queues in one pass
+from metadata.transactions import in_pages, reachable
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,28 +64,26 @@ def least_seen() -> list[tuple[str, list[Seen]]]:
     return list(found.items())
 
 
-def unready(older_than_s: float) -> list[Waiting]:
+def unready(older_than_s: float) -> Iterator[Waiting]:
     """Queues of ready topics that have been creating for longer than that: a crash left them."""
     return _waiting("creating", older_than_s)
 
 
-def draining(rest_s: float) -> list[Waiting]:
+def draining(rest_s: float) -> Iterator[Waiting]:
     """Queues that are read-only for so long, and that no slot of their topic's layout names."""
-    found = []
     for waiting in _waiting("read_only", rest_s):
         slots = set(waiting.topic.layout)
         queues = tuple(one for one in waiting.queues if one.queue not in slots)
         if queues:
-            found.append(Waiting(waiting.topic, queues))
-    return found
+            yield Waiting(waiting.topic, queues)
 
 
-def due_for_drop(after_days: float) -> list[Waiting]:
+def due_for_drop(after_days: float) -> Iterator[Waiting]:
     """Retired queues whose days of grace are over."""
     return _waiting("retired", after_days * 86_400)
 
 
-def _waiting(state: str, for_s: float) -> list[Waiting]:
+def _waiting(state: str, for_s: float) -> Iterator[Waiting]:
     """The queues of ready topics that have been in a state for so long, by topic."""
     with reachable():
         limit = before(database_now(), seconds=for_s)
@@ -94,25 +91,34 @@ def _waiting(state: str, for_s: float) -> list[Waiting]:
         found: dict[int, set[int]] = {}
         for topic_id, queue in rows.order_by("pk").values_list("topic_id", "pk"):
             found.setdefault(topic_id, set()).add(queue)
-        topics = [view_of(row) for row in Topic.objects.filter(pk__in=[*found][:MOST]).order_by("pk")]
-    return [
-        Waiting(topic, tuple(one for one in topic.queues if one.queue in found[topic.id])) for topic in topics
-    ]
+    for page in in_pages(Topic.objects.filter(pk__in=[*found])):
+        with reachable():
+            topics = [view_of(row) for row in page]
+        for topic in topics:
+            yield Waiting(topic, tuple(one for one in topic.queues if one.queue in found[topic.id]))
+
+
+def places(queues: Collection[int]) -> dict[int, int]:
+    """Queue → the node that holds it, also of topics that are deleted, which no snapshot has."""
+    with reachable():
+        return dict(Queue.objects.filter(pk__in=list(queues)).order_by("pk").values_list("pk", "node_id"))
 
 
 def head_state(queue: int) -> str | None:
-    """The state that the queue's head shall have on its node; None if there is nothing to say."""
+    """The state that the queue's head shall have on its node; None if there is nothing to say of it."""
     return _head_states(pk=queue).get(queue)
 
 
 def head_states(node_id: int) -> dict[int, str]:
-    """Queue → the state that its head shall have, of a node; those that are not ready are left out."""
+    """Queue → the state that its head shall have, of a node; those that are not ready, or whose topics are
+    deleted, are left out.
+    """
     return _head_states(node=node_id)
 
 
 def _head_states(**which: int) -> dict[int, str]:
-    rows = Queue.objects.filter(**which).exclude(state=Queue.State.CREATING)
-    columns = rows.exclude(topic__state=Topic.State.CREATING).values_list("pk", "state", "node__state")
+    rows = Queue.objects.filter(**which, topic__state=Topic.State.READY)
+    columns = rows.exclude(state=Queue.State.CREATING).values_list("pk", "state", "node__state")
     with reachable():
         return {queue: _head_state(state, node_state) for queue, state, node_state in columns}
 

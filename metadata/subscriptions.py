@@ -9,7 +9,7 @@ while its group unsubscribes and subscribes again never gets the same (queue, ep
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from metadata.models import ConsumerGroup, ConsumerGroupTopic, Queue, QueueOffse
 from metadata.rules.delivery import Delivery
 from metadata.rules.names import failure_name
 from metadata.rules.settings import SUBSCRIPTION, checked
-from metadata.transactions import reachable, transactional
+from metadata.transactions import in_pages, reachable, transactional
 
 EPOCHS_EACH = 1_000_000_000  # of one subscription; in the seventh, the third owner has epoch 7000000003
 
@@ -265,14 +265,16 @@ def named(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
         return view_of(row)
 
 
-def unfinished(older_than_s: float) -> list[SubscriptionView]:
+def unfinished(older_than_s: float) -> Iterator[SubscriptionView]:
     """Subscriptions that a crash left creating for longer than that, and all that are to be taken down."""
     with reachable():
         limit = before(database_now(), seconds=older_than_s)
         creating = ConsumerGroupTopic.objects.filter(state="creating", created_at__lt=limit)
         deleting = ConsumerGroupTopic.objects.filter(state="deleting")
-        rows = (creating | deleting).select_related("group", "topic").order_by("pk")[:100]
-        return [view_of(row) for row in rows]
+    for page in in_pages((creating | deleting).select_related("group", "topic")):
+        with reachable():
+            views = [view_of(row) for row in page]
+        yield from views
 
 
 def views_of(group_ids: Sequence[int]) -> dict[int, tuple[SubscriptionView, ...]]:

@@ -7,11 +7,12 @@ mark_deleted → three days → tables are dropped → remove. Tables are droppe
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import IntegrityError
+from django.db.models import QuerySet
 
 from metadata import access, audit, pages
 from metadata.actors import Actor, job
@@ -27,7 +28,7 @@ from metadata.placing import nodes_for
 from metadata.rules.names import check_confirmed, check_name, is_name
 from metadata.rules.settings import TOPIC, checked
 from metadata.rules.slots import initial_layout
-from metadata.transactions import reachable, transactional
+from metadata.transactions import in_pages, reachable, transactional
 
 DROP_AFTER_DAYS = 3
 
@@ -244,18 +245,25 @@ def ready() -> list[TopicView]:
         return _views(list(Topic.objects.filter(state="ready").order_by("name")))
 
 
-def unfinished(older_than_s: float) -> list[TopicView]:
+def unfinished(older_than_s: float) -> Iterator[TopicView]:
     """Topics that have been creating for longer than that: a crash left them."""
     with reachable():
         limit = before(database_now(), seconds=older_than_s)
-        return _views(list(Topic.objects.filter(state="creating", created_at__lt=limit).order_by("pk")[:100]))
+    return _paged(Topic.objects.filter(state="creating", created_at__lt=limit))
 
 
-def due_for_drop(after_days: float = DROP_AFTER_DAYS) -> list[TopicView]:
+def due_for_drop(after_days: float = DROP_AFTER_DAYS) -> Iterator[TopicView]:
     """Deleted topics whose three days are over."""
     with reachable():
         limit = before(database_now(), seconds=after_days * 86_400)
-        return _views(list(Topic.objects.filter(state="deleted", deleted_at__lt=limit).order_by("pk")[:100]))
+    return _paged(Topic.objects.filter(state="deleted", deleted_at__lt=limit))
+
+
+def _paged(rows: QuerySet[Topic]) -> Iterator[TopicView]:
+    for page in in_pages(rows):
+        with reachable():
+            views = _views(page)
+        yield from views
 
 
 def _locked(topic_id: int) -> Topic:

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 from django.db import InterfaceError, OperationalError, close_old_connections, transaction
+from django.db.models import Model, QuerySet
 
 from metadata.contact import contact
 from metadata.errors import MetadataUnavailable
@@ -24,6 +25,8 @@ from metadata.outages import Outage
 
 P = ParamSpec("P")
 T = TypeVar("T")
+M = TypeVar("M", bound=Model)
+PAGE = 100  # rows that a sweep reads at once
 log = logging.getLogger(__name__)
 
 _outage = Outage(log, "the metadata database")
@@ -91,3 +94,19 @@ def reachable() -> Iterator[None]:
             close_old_connections()  # a broken connection would fail for ever where no request ends
         _outage.failed(error)  # its address is not for clients
         raise MetadataUnavailable("The metadata database did not answer.", retry_after_ms=1000) from error
+
+
+def in_pages(rows: QuerySet[M]) -> Iterator[list[M]]:
+    """All rows by rising id, PAGE at a time, each page read when it is wanted.
+
+    For sweeps: rows that cannot be dealt with now are passed, and hide none behind them.
+    """
+    after = 0
+    while True:
+        with reachable():
+            page = list(rows.filter(pk__gt=after).order_by("pk")[:PAGE])
+        if page:
+            yield page
+        if len(page) < PAGE:
+            return
+        after = page[-1].pk

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from messagestore.examination import Examination
 from messagestore.promotion import Outcome
 from messagestore.promotion_plans import Plan
@@ -49,4 +51,12 @@ def findings(found: Examination) -> list[str]:
 
 
 def _lost(one: Lost) -> str:
-    return f"  group {one.group} had not read {one.messages} of them in {one.topic}, queue {one.queue}"
+    where = f"in {one.topic}, queue {one.queue}"
+    if one.as_of_ms is None:
+        return (
+            f"  group {one.group} may not have read {one.messages} of them {where}: its position is not known"
+        )
+    at = datetime.fromtimestamp(one.as_of_ms / 1000, UTC)
+    return (
+        f"  group {one.group} had not read {one.messages} of them {where}, as of {at:%Y-%m-%d %H:%M:%S} UTC"
+    )

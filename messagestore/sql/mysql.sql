@@ -263,8 +263,8 @@ SELECT queue_id, group_id, instance, epoch, owner, committed
 SELECT MAX(batch_id), CAST(UNIX_TIMESTAMP(MIN(stored_at)) * 1000 AS SIGNED) FROM sent_batch
 
 -- name: select_batch_page
-SELECT COUNT(*), MAX(batch_id) FROM (
-    SELECT batch_id FROM sent_batch
+SELECT COUNT(*), MAX(batch_id), CAST(COALESCE(SUM(queue_id IN ({queues})), 0) AS SIGNED) FROM (
+    SELECT batch_id, queue_id FROM sent_batch
      WHERE batch_id > :after AND batch_id <= :last ORDER BY batch_id LIMIT :most) page
 
 -- name: select_batches
@@ -272,7 +272,6 @@ SELECT batch_id, queue_id, first_offset, message_count, digest,
        CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED)
   FROM sent_batch
  WHERE batch_id > :after AND batch_id <= :last AND queue_id IN ({queues})
-   AND stored_at >= FROM_UNIXTIME(:since_ms / 1000)
  ORDER BY batch_id
 
 -- What the loss of a node asks (messagestore/vetting, promotion). The last ones are not for every account.
@@ -356,8 +355,9 @@ ALTER TABLE {table} DROP PARTITION {partition}
 -- name: limit_lock_wait
 SET SESSION lock_wait_timeout = 1
 
+-- MySQL 9.7 has neither SHA1() nor MD5().
 -- name: take_table_lock
-SELECT GET_LOCK(CONCAT('catmq ', LEFT(SHA1(DATABASE()), 20), ' ', :table_name), :seconds)
+SELECT GET_LOCK(CONCAT('catmq ', LEFT(SHA2(DATABASE(), 256), 20), ' ', :table_name), :seconds)
 
 -- InnoDB writes down the start of a transaction in the server's own time zone.
 -- name: select_long_transactions

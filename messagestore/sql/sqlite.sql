@@ -230,15 +230,14 @@ SELECT queue_id, group_id, instance, epoch, owner, committed
 SELECT MAX(batch_id), MIN(stored_at) FROM sent_batch
 
 -- name: select_batch_page
-SELECT COUNT(*), MAX(batch_id) FROM (
-    SELECT batch_id FROM sent_batch
+SELECT COUNT(*), MAX(batch_id), COALESCE(SUM(queue_id IN ({queues})), 0) FROM (
+    SELECT batch_id, queue_id FROM sent_batch
      WHERE batch_id > :after AND batch_id <= :last ORDER BY batch_id LIMIT :most) page
 
 -- name: select_batches
 SELECT batch_id, queue_id, first_offset, message_count, digest, stored_at
   FROM sent_batch
  WHERE batch_id > :after AND batch_id <= :last AND queue_id IN ({queues})
-   AND stored_at >= :since_ms
  ORDER BY batch_id
 
 -- What the loss of a node asks (messagestore/vetting, promotion). A file has no replica.

@@ -54,15 +54,18 @@ def batch_ends(session: Session) -> tuple[bytes | None, int | None]:
     return highest, oldest_ms
 
 
-def end_of_batches(session: Session, *, after: bytes, last: bytes, most: int) -> tuple[int, bytes | None]:
-    """How many batch ids lie above `after` and up to `last`, at most `most`, and the highest of these."""
-    count, highest = rows_of(session, "select_batch_page", after=after, last=last, most=most)[0]
-    return count, highest
+def end_of_batches(
+    session: Session, *, queues: Sequence[int], after: bytes, last: bytes, most: int
+) -> tuple[int, bytes | None, int]:
+    """How many batch ids lie above `after` and up to `last`, at most `most`; the highest of these; and how
+    many of them are about some queues.
+    """
+    values = {"queues": ids(queues), "after": after, "last": last, "most": most}
+    count, highest, mine = rows_of(session, "select_batch_page", **values)[0]
+    return count, highest, int(mine)
 
 
-def list_batches(
-    session: Session, *, queues: Sequence[int], after: bytes, last: bytes, since_ms: int
-) -> list[BatchRow]:
-    """Batches of some queues, by id, with ids above `after` and up to `last`, stored at a time or later."""
-    values = {"queues": ids(queues), "after": after, "last": last, "since_ms": since_ms}
+def list_batches(session: Session, *, queues: Sequence[int], after: bytes, last: bytes) -> list[BatchRow]:
+    """Batches of some queues, by id, with ids above `after` and up to `last`."""
+    values = {"queues": ids(queues), "after": after, "last": last}
     return [BatchRow(*row) for row in rows_of(session, "select_batches", **values)]

@@ -8,7 +8,7 @@ from itertools import islice
 
 from messagestore import faults
 from messagestore.messages import NewMessage, headers_text
-from messagestore.sessions import MySqlSession, Session
+from messagestore.sessions import MySqlSession, Session, counted
 from messagestore.sqlite_sessions import SqliteSession
 from messagestore.statements import load
 from messagestore.tables.running import ids, rows_of, step
@@ -31,22 +31,18 @@ def insert_delayed(session: Session, *, queue: int, node_epoch: int, batch: Dela
 def _insert_mysql(session: MySqlSession, queue: int, node_epoch: int, batch: DelayedBatch) -> StoredDelays:
     known = {"batch_id": batch.batch_id, "digest": batch.digest, "message_count": len(batch.rows)}
     rows = b",".join(_literal_row(session, batch, place) for place in range(len(batch.rows)))
-    text = b";".join(
-        session.render(one)
-        for one in (
-            step(session, "delay_open", queue=queue, node_epoch=node_epoch),
-            step(session, "delay_rows", rows=rows),
-            step(session, "delay_close", **known),
-        )
+    steps = (
+        step(session, "delay_open", queue=queue, node_epoch=node_epoch),
+        step(session, "delay_rows", rows=rows),
+        step(session, "delay_close", **known),
     )
+    text = b";".join(map(session.render, steps))
     if len(text) > session.max_packet:
         raise TooLarge(
             f"{len(batch.rows)} delayed messages of {len(text)} bytes do not fit the node's "
             f"max_allowed_packet of {session.max_packet}: send fewer at once."
         )
-    results = session.send(text)
-    if len(results) != 7:
-        raise faults.Ambiguous(f"{len(results)} results came back for 7 statements")
+    results = session.send(text, statements=counted(steps))
     first, stored_at_ms = results[-1].rows[0]
     return StoredDelays(int(first), batch.digest, int(stored_at_ms))
 

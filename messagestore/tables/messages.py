@@ -59,14 +59,13 @@ def _insert_mysql(session: MySqlSession, head: _Send, batches: Sequence[NewBatch
     inserts = _inserts(session, head, literal_rows(batches))
     whole = b";".join([opening, *inserts, closing])
     if len(inserts) == 1 and len(whole) <= session.max_packet:
-        results = session.send(whole)
+        results = session.send(whole, statements=len(_OPENING) + 2)
     else:
         # Too large for one packet: the same transaction in several strings; any error in between ends it.
-        results = [one for text in (opening, *inserts) for one in session.send(text, ends=False)]
-        results += session.send(closing)
-    statements = len(_OPENING) + len(inserts) + 1
-    if len(results) != statements:
-        raise faults.Ambiguous(f"{len(results)} results came back for {statements} statements")
+        results = session.send(opening, statements=len(_OPENING), ends=False)
+        for text in inserts:
+            session.send(text, statements=1, ends=False)
+        session.send(closing, statements=1)
     raised_to = results[_OPENING.index("UPDATE")].number
     if raised_to < head["message_count"]:  # something between us and the server leaves it out
         raise faults.Ambiguous("It is stored, but the answer does not say where.")

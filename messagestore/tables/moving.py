@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from messagestore import faults
 from messagestore.messages import headers_text
-from messagestore.sessions import MySqlSession, Session
+from messagestore.sessions import MySqlSession, Result, Session, Step, counted
 from messagestore.sqlite_sessions import SqliteSession
 from messagestore.statements import load
 from messagestore.tables.running import ids, message_table, step
@@ -67,20 +67,33 @@ def _move_mysql(
     heads, found = _lock(session, targets, node_epoch)
     moves = _moves(targets, heads, found, ready)
     if not moves:
-        session.send(session.render(step(session, "move_rollback")))
+        _send(session, [step(session, "move_rollback")])
         return {}
     moved = [row.id for move in moves for row in move.rows]
-    texts = [text for move in moves for text in _texts(session, move)]
-    texts.append(session.render(step(session, "delete_delayed", rows=ids(moved))))
-    whole = b";".join(texts)
-    pieces = [whole] if len(whole) <= session.max_packet else texts
-    for piece in pieces:
-        results = session.send(piece, ends=False)
+    steps = [one for move in moves for one in _steps(session, move)]
+    steps.append(step(session, "delete_delayed", rows=ids(moved)))
+    results = _send_open(session, steps)
     if results[-1].matched != len(moved):
-        session.send(session.render(step(session, "move_rollback")))
+        _send(session, [step(session, "move_rollback")])
         raise faults.RolledBack(f"{results[-1].matched} of {len(moved)} delayed messages were deleted.")
-    session.send(session.render(step(session, "move_commit")))
+    _send(session, [step(session, "move_commit")])
     return {move.queue: move.end for move in moves}
+
+
+def _send(session: MySqlSession, steps: Sequence[Step], *, ends: bool = True) -> list[Result]:
+    """Runs sections as one string, inside a transaction that stays open unless it `ends`."""
+    return session.send(b";".join(map(session.render, steps)), statements=counted(steps), ends=ends)
+
+
+def _send_open(session: MySqlSession, steps: Sequence[Step]) -> list[Result]:
+    """The same for a transaction that goes on; section by section if they do not fit one packet."""
+    texts = [session.render(one) for one in steps]
+    whole = b";".join(texts)
+    if len(whole) <= session.max_packet:
+        return session.send(whole, statements=counted(steps), ends=False)
+    for text, one in zip(texts, steps, strict=True):
+        results = session.send(text, statements=one.statement.count, ends=False)
+    return results
 
 
 def _lock(
@@ -90,14 +103,12 @@ def _lock(
     wanted = ids([row for rows in targets.values() for row in rows])
     steps = [step(session, "lock_head", queue=queue, node_epoch=node_epoch) for queue in sorted(targets)]
     begun = [step(session, "move_begin"), *steps, step(session, "lock_delayed", rows=wanted)]
-    results = session.send(b";".join(map(session.render, begun)), ends=False)
-    if len(results) != len(begun):
-        raise faults.Ambiguous(f"{len(results)} results came back for {len(begun)} statements")
+    results = _send(session, begun, ends=False)
     heads = dict(result.rows[0] for result in results[1:-1] if result.rows)
     return heads, [DelayedRow(*row) for row in results[-1].rows]
 
 
-def _texts(session: MySqlSession, move: _Move) -> list[bytes]:
+def _steps(session: MySqlSession, move: _Move) -> list[Step]:
     """The statements that fill one queue."""
     batches, rows = [], []
     for offset, (row, batch) in enumerate(zip(move.rows, move.batches, strict=True), move.head):
@@ -108,8 +119,7 @@ def _texts(session: MySqlSession, move: _Move) -> list[bytes]:
         before = b",".join(map(session.literal, (offset, *content, batch.producer)))
         rows.append(b"(%b,@t,%d,%b)" % (before, row.attempt, session.literal(row.origin)))
     head = step(session, "move_head", queue=move.queue, head=move.end, batches=b",".join(batches))
-    filling = step(session, "move_rows", table=message_table(move.queue), rows=b",".join(rows))
-    return [session.render(head), session.render(filling)]
+    return [head, step(session, "move_rows", table=message_table(move.queue), rows=b",".join(rows))]
 
 
 def _move_sqlite(

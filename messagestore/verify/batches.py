@@ -5,6 +5,9 @@ start. A send writes its row in the transaction that writes head and messages, s
 after a batch is not below its end, and a row below a head that was read before the walk has a batch,
 unless that was trimmed. Trimming takes the oldest first: what is younger than a batch that was met in
 the same queue, and than the oldest that is left, has not been trimmed.
+
+Each page is counted before it is listed, by a statement of its own: a list that is shorter again and again
+means that batches were not looked at, and the queues are reported as such, never as clean.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import functools
 import heapq
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 from uuid import UUID
 
 from messagestore import faults, tables
@@ -22,12 +26,24 @@ from messagestore.times import first_at
 from messagestore.verify.findings import Finding
 from messagestore.verify.ranges import Range, Ranges, shown, within, without
 from messagestore.verify.report import QueueReport
-from messagestore.verify.visit import Visit
+from messagestore.verify.visit import TRIES, ReadShort, Visit
 from metadata.errors import NodeUnavailable
 
 PAGE = 10_000  # rows of `sent_batch`, of any queue
 DIGEST_BYTES = 16
 _ALL_BYTES = 2**62
+
+
+class _Page(NamedTuple):
+    """A piece of `sent_batch`: how many ids it has, the highest of them, and the rows of some queues.
+
+    `counted`: how many such rows the node had counted before it listed them.
+    """
+
+    count: int
+    end: bytes | None
+    counted: int
+    rows: list[BatchRow]
 
 
 class BatchWalk:
@@ -71,17 +87,37 @@ class BatchWalk:
     def _pages(self, node_id: int, queues: list[int], last: bytes) -> Iterator[BatchRow]:
         after, done, since_ms = b"", 0, min(self._openings[queue].since_ms for queue in queues)
         while True:
-            count, end, rows = self._visit.ask(node_id, _page(queues, after, last, since_ms))
+            page = self._page(node_id, queues, after, last)
+            rows = [row for row in page.rows if row.stored_at_ms >= since_ms]
             self._know_heads(node_id, rows)
             for row in rows:
                 if self._claim(row):
                     yield row
-            done += count
+            done += page.count
             self._visit.say(f"batches on node {self._queues[queues[0]].expected.node}:", done, 0)
-            self._visit.spent(max(count, 1))
-            if end is None or count < PAGE:
+            self._visit.spent(max(page.count, 1))
+            if page.end is None or page.count < PAGE:
+                self._must_be_last(node_id, page.end or after, last)
                 return
-            after = end
+            after = page.end
+
+    def _page(self, node_id: int, queues: list[int], after: bytes, last: bytes) -> _Page:
+        """The next page. Raises ReadShort; what is trimmed between count and list is no reason."""
+        for _ in range(TRIES):
+            page = self._visit.ask(node_id, _page(queues, after, last))
+            if len(page.rows) >= page.counted:
+                return page
+        start, listed = after.hex() or "0", len(page.rows)
+        raise ReadShort(f"The node counts {page.counted} batches from id {start} on and lists {listed}.")
+
+    def _must_be_last(self, node_id: int, end: bytes, last: bytes) -> None:
+        """Raises ReadShort if the walk ended before the batch that was the last when it began."""
+
+        def question(session: Session) -> bool:
+            return tables.find_batch(session, batch_id=last) is not None
+
+        if end != last and self._visit.ask(node_id, question):
+            raise ReadShort(f"The batches above id {end.hex() or '0'} were not listed.")
 
     def _know_heads(self, node_id: int, rows: list[BatchRow]) -> None:
         """Reads the heads anew that batches reach beyond: after them, so they cannot be too low."""
@@ -216,29 +252,26 @@ class BatchWalk:
         end = self._visit.ask(queue.node_id, last)
         after = b""
         while True:
-            count, page_end, rows = self._visit.ask(queue.node_id, _page([queue.id], after, end, 0))
-            if any(row.first_offset < found[1] and _end(row) > found[0] for row in rows):
+            page = self._page(queue.node_id, [queue.id], after, end)
+            if any(row.first_offset < found[1] and _end(row) > found[0] for row in page.rows):
                 return True
-            self._visit.spent(max(count, 1))
-            if page_end is None or count < PAGE:
+            self._visit.spent(max(page.count, 1))
+            if page.end is None or page.count < PAGE:
                 return False
-            after = page_end
+            after = page.end
 
 
 def _end(row: BatchRow) -> int:
     return row.first_offset + row.message_count
 
 
-def _page(
-    queues: list[int], after: bytes, last: bytes, since_ms: int
-) -> Callable[[Session], tuple[int, bytes | None, list[BatchRow]]]:
-    """Asks for the next page: how many ids it has, the highest of them, and the rows of some queues."""
+def _page(queues: list[int], after: bytes, last: bytes) -> Callable[[Session], _Page]:
+    """Asks for the next page, counted and then listed."""
 
-    def question(session: Session) -> tuple[int, bytes | None, list[BatchRow]]:
-        count, end = tables.end_of_batches(session, after=after, last=last, most=PAGE)
+    def question(session: Session) -> _Page:
+        count, end, counted = tables.end_of_batches(session, queues=queues, after=after, last=last, most=PAGE)
         if end is None:
-            return count, None, []
-        rows = tables.list_batches(session, queues=queues, after=after, last=end, since_ms=since_ms)
-        return count, end, rows
+            return _Page(count, None, 0, [])
+        return _Page(count, end, counted, tables.list_batches(session, queues=queues, after=after, last=end))
 
     return question

@@ -7,12 +7,15 @@ that was read before them must be there, unless a `low` or a gap that is read af
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from messagestore import tables
 from messagestore.sessions import Session
+from messagestore.tables import RowCount
 from messagestore.verify.findings import Finding
 from messagestore.verify.ranges import Range, cut, holes, shown, within, without
 from messagestore.verify.report import Opening, QueueReport, missing
-from messagestore.verify.visit import Visit
+from messagestore.verify.visit import TRIES, ReadShort, Visit
 
 CHUNK = 10_000  # offsets
 _FAR = 2**63 - 1
@@ -56,14 +59,13 @@ class RowScan:
             self._gap(first, end)
 
     def _chunk(self, first: int, end: int) -> None:
-        count = self._visit.ask(
-            self._queue.node_id,
-            lambda session: tables.count_rows(session, queue=self._queue.id, first=first, end=end),
-        )
+        count, runs = self._counted(first, end)
         self._queue.rows += count.rows
-        if count.rows < end - first:
-            for run in self._missing(first, end):
-                self._queue.add(missing(*run))
+        for run in runs:
+            if self._queue.full("missing"):
+                break
+            for hole in self._again(run):
+                self._queue.add(missing(*hole))
         if count.earliest_ms is not None:
             if count.falls or (self._clock is not None and count.earliest_ms < self._clock):
                 self._times(first, end)
@@ -71,20 +73,33 @@ class RowScan:
                 self._clock = count.latest_ms
         self._visit.spent(max(count.rows, 1))
 
-    def _missing(self, first: int, end: int) -> list[Range]:
-        """What is missing for no reason, seen twice."""
+    def _counted(self, first: int, end: int) -> tuple[RowCount, list[Range]]:
+        """What lies there, and the runs of offsets that are missing for no reason.
 
-        def question(session: Session) -> list[Range]:
+        Raises ReadShort for a node that lists more rows again and again than it counted a moment before:
+        nothing is stored below the head, so the count, and what it says of times, is not of all rows.
+        """
+        for _ in range(TRIES):
+            count = self._visit.ask(
+                self._queue.node_id,
+                lambda session: tables.count_rows(session, queue=self._queue.id, first=first, end=end),
+            )
+            if count.rows >= end - first:
+                return count, []
+            listed, runs = self._visit.ask(self._queue.node_id, self._missing(first, end))
+            if listed <= count.rows:
+                return count, runs
+        raise ReadShort(f"The node counts {count.rows} rows at {shown(first, end)} and lists {listed}.")
+
+    def _missing(self, first: int, end: int) -> Callable[[Session], tuple[int, list[Range]]]:
+        """Asks how many rows are listed, and what is missing for no reason."""
+
+        def question(session: Session) -> tuple[int, list[Range]]:
             offsets = tables.list_offsets(session, queue=self._queue.id, first=first, end=end)
             runs = holes(first, end, offsets=[offset for offset, _ in offsets])
-            return unexplained(session, queue=self._queue.id, runs=runs)
+            return len(offsets), unexplained(session, queue=self._queue.id, runs=runs)
 
-        found = []
-        for run in self._visit.ask(self._queue.node_id, question):
-            if self._queue.full("missing"):
-                break
-            found += self._again(run)
-        return found
+        return question
 
     def _again(self, run: Range) -> list[Range]:
         def question(session: Session) -> list[Range]:

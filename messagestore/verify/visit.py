@@ -15,6 +15,10 @@ TRIES = 3
 PAUSE_S = 0.5  # before the second try
 
 
+class ReadShort(NodeUnavailable):
+    """A node listed fewer rows than it had counted: so many are there, and were not looked at."""
+
+
 class Progress(NamedTuple):
     """Where a run is: `done` of `total`, 0 where nobody knows the total."""
 

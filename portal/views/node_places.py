@@ -13,7 +13,7 @@ from messagestore.promotion import Outcome
 from messagestore.promotion_plans import Plan
 from metadata import nodes as node_rows
 from portal.actions import NoFields, Preview
-from portal.tables import Column, Empty, Table, Text, code, number, plain
+from portal.tables import Column, Empty, Table, Text, code, number, plain, when
 from portal.views.node_actions import NEW_PASSWORD, NodeAction
 
 PATIENCE_S = 15.0  # a browser waits meanwhile
@@ -198,8 +198,12 @@ def _lost(of: Plan) -> Table | None:
         Column(_("Topic")),
         Column(_("Queue"), right=True),
         Column(_("Messages"), right=True),
+        Column(_("As of")),
     )
-    cells = [(code(one.group), code(one.topic), number(one.queue), number(one.messages)) for one in of.lost]
+    cells = [
+        (code(one.group), code(one.topic), number(one.queue), number(one.messages), when(one.as_of_ms))
+        for one in of.lost
+    ]
     return plain(columns, cells, Empty(_("Nothing.")))
 
 

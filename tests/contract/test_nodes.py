@@ -30,6 +30,8 @@ def test_a_database_is_examined_and_nothing_is_made(
     problem(broker.call("GET", "/nodes/second"), 404, "node_not_found")
     problem(broker.call("POST", "/nodes/main/examine", database), 409, "already_exists")
     problem(broker.call("POST", "/nodes/second/examine", {**database, "colour": 1}), 400, "invalid", "colour")
+    without_host = {"engine": "mysql", "database": "somewhere"}
+    problem(broker.call("POST", "/nodes/second/examine", without_host), 400, "invalid", "host")
     broker.ok("POST", "/nodes", {"name": "second", **database})
     taken = broker.ok("POST", "/nodes/third/examine", database)
     assert taken["passed"] is False

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from brokerapi import health
+from catmq_site.management import outcomes
 from messagestore import (
     connections,
     lag,
@@ -20,6 +22,7 @@ from messagestore import (
     queues,
     subscriptions,
     surveys,
+    tables,
     topics,
     verify,
 )
@@ -134,6 +137,24 @@ def test_an_adopted_node_gives_no_offset_twice_and_consumers_are_told(queue: int
     assert health.readiness().status == "ok"
 
 
+def test_what_a_group_had_read_when_its_lag_was_recorded_is_not_called_unread(queue: int) -> None:
+    member, epoch = reader(queue)
+    positions.commit(consumer=member, offsets=[CommitOffset(queue, epoch, 8)])
+    with connections.node_of(queue).reading() as session:
+        before = tables.now_ms(session)
+    lag.record()
+    nodes.note_heads()
+    nodes.note_heads()
+    restoring.lose_tail(queue, 6)
+    done = adopt()
+    (lost,) = done.lost
+    assert (done.messages, lost.messages) == (4, 2)
+    assert lost.as_of_ms is not None and lost.as_of_ms >= before
+    shown = datetime.fromtimestamp(lost.as_of_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    line = f"group billing had not read 2 of them in orders, queue {queue}, as of {shown}"
+    assert outcomes.report(done)[-1].strip() == line
+
+
 def test_what_groups_lost_is_reported_and_lag_counts_no_gap(queue: int) -> None:
     member, epoch = reader(queue)
     positions.commit(consumer=member, offsets=[CommitOffset(queue, epoch, 3)])
@@ -145,6 +166,7 @@ def test_what_groups_lost_is_reported_and_lag_counts_no_gap(queue: int) -> None:
     assert [(one.group, one.queue, one.messages) for one in done.lost] == [("billing", queue, 4)]
     row = AuditLog.objects.get(verb="adopt", kind="node")
     assert row.after[f"lost billing/orders/{queue}"] == 4  # type: ignore[index]
+    assert done.lost[0].as_of_ms is None, "nobody has looked"
     send(2)
     (behind,) = lag.group_offsets(group="billing", actor=ACTOR)
     assert behind.lag == 3 + 2

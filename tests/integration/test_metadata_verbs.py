@@ -99,7 +99,7 @@ def test_a_deleted_topic_frees_its_name_and_keeps_its_queues_until_removed() -> 
 
     assert set(queues).isdisjoint(again)
     assert gone.name == f"orders~{gone.id}"
-    assert topics.due_for_drop() == []
+    assert list(topics.due_for_drop()) == []
     Topic.objects.filter(pk=gone.id).update(deleted_at=database_now() - timedelta(days=3, seconds=1))
     assert [one.id for one in topics.due_for_drop()] == [gone.id]
     topics.remove(gone.id)
@@ -118,7 +118,7 @@ def test_what_a_crash_left_creating_is_listed_and_can_be_given_up() -> None:
     planned = topics.plan(name="orders", queues=2, actor=ME)
     ready = rows.topic("ready")
 
-    assert topics.unfinished(60) == []
+    assert list(topics.unfinished(60)) == []
     assert [one.id for one in topics.unfinished(-1)] == [planned.id]
     assert topics.give_up(planned.id)
     topics.remove(planned.id)

@@ -397,7 +397,7 @@ def test_it_waits_until_pulls_that_began_before_are_over(queue: int, monkeypatch
     ("statement", "named"),
     [
         ("DROP TABLE message_{q}", "message_"),
-        ("ALTER TABLE message_{q} RENAME COLUMN stored_at TO stored", "stored_at"),
+        ("ALTER TABLE message_{q} RENAME COLUMN stored_at TO stored_then", "stored_at"),
         ("DELETE FROM queue_head WHERE queue_id = {q}", "no head row"),
         ("UPDATE queue_head SET low = 99 WHERE queue_id = {q}", "low is 99"),
     ],

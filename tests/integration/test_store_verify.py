@@ -21,6 +21,7 @@ from messagestore import (
     positions,
     pull,
     resets,
+    statements,
     subscriptions,
     tables,
     topics,
@@ -39,6 +40,7 @@ from metadata.actors import command
 from metadata.consumer_ids import ConsumerId
 from metadata.errors import NodeUnavailable, NotFound
 from metadata.models import BroadcastInstance, Queue, QueueOffset
+from tests.support.environment import ENGINE
 from tests.support.instances import Instance
 from tests.support.tampering import age, declare_gap, plant, raise_low, readers, remove
 
@@ -359,6 +361,32 @@ def test_a_defect_before_the_time_of_interest_is_not_looked_for(queue: int) -> N
     assert [finding.where for finding in report.queues[0].findings] == ["offset 7"]
     assert (report.queues[0].rows, report.queues[0].batches) == (3, 2)
     assert kinds(since=Since(ago_ms=1)) == []
+
+
+def sabotage(monkeypatch: pytest.MonkeyPatch, name: str, where: str) -> None:
+    """Makes a statement find less than it should, as one does that an engine understands otherwise."""
+    known = statements.load(ENGINE)
+    text = known[name].text
+    assert where in text
+    changed = statements.parse(f"-- name: {name}\n{text.replace(where, f'{where} AND 1 = 0')}")
+    monkeypatch.setitem(known, name, changed[name])
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        (("select_batches", "batch_id <= :last"), "counts 2 batches from id 0 on and lists 0"),
+        (("select_batch_page", "batch_id <= :last"), "The batches above id 0 were not listed"),
+        (("count_rows", "msg_offset < :end_offset"), "counts 0 rows at offsets 0 … 4 and lists 5"),
+    ],
+)
+def test_a_queue_of_which_the_node_tells_less_than_it_has_is_never_clean(
+    queue: int, monkeypatch: pytest.MonkeyPatch, statement: tuple[str, str], said: str
+) -> None:
+    sabotage(monkeypatch, *statement)
+    report = look()
+    assert report.complete
+    assert [said in str(one.unseen) for one in report.unseen] == [True]
 
 
 # -------------------------------------------------------------------- interleavings that must not fool it

@@ -260,9 +260,9 @@ def strings_of(session: MySqlSession) -> list[bytes]:
     strings: list[bytes] = []
     send = session.send
 
-    def noted(text: bytes, *, ends: bool = True) -> Any:
+    def noted(text: bytes, **more: Any) -> Any:
         strings.append(text)
-        return send(text, ends=ends)
+        return send(text, **more)
 
     session.send = noted  # type: ignore[method-assign]
     return strings

@@ -1,17 +1,22 @@
-"""A server whose disk is full: error 1114 in the middle of a send."""
+"""A server whose disk is full: error 1114 in the middle of a send, and error 3 where its temporary directory
+has no room for what does not fit the cache of the binary log.
+"""
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from messagestore import connections, tables, topics
+from messagestore import batch_ids, connections, tables, topics
 from messagestore.messages import NewMessage
 from messagestore.publish import publish
 from metadata.actors import command
 from metadata.errors import NodeUnavailable
+from tests.support import replication
 from tests.support.environment import free_port
 from tests.support.mariadb import SMALL, MariaDB, start
 
@@ -51,3 +56,41 @@ def test_a_full_disk_is_said_and_leaves_nothing_and_other_nodes_go_on(
             topic="spread", messages=[NewMessage(body=b"x" * 500_000)], batch_id=None, actor=ACTOR
         )
         assert receipt.queue != queue  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def cramped(tmp_path: Path) -> Iterator[Path]:
+    """A directory with room for 1 MiB; only root can make one."""
+    directory = tmp_path / "cramped"
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(directory)]
+    if os.geteuid() or subprocess.run(mount, check=False).returncode:
+        pytest.skip("a small file system needs root")
+    yield directory
+    subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+@pytest.fixture
+def logging(tmp_path: Path, cramped: Path) -> Iterator[MariaDB]:
+    """A server with a binary log, and little room for what does not fit the log's cache in memory."""
+    options = [*replication.options(1), "--binlog-cache-size=32768", f"--tmpdir={cramped}"]
+    server = start(tmp_path / "logging", port=free_port(), options=options)
+    yield server
+    server.stop()
+
+
+def test_a_send_that_the_binary_log_has_no_room_for_is_a_full_node_and_stored_when_there_is_room(
+    logging: MariaDB, cramped: Path, make_node: Callable[..., str]
+) -> None:
+    logging.execute("CREATE DATABASE small CHARACTER SET utf8mb4")
+    account = {"host": "127.0.0.1", "port": logging.port, "username": "catmq", "password": logging.password}
+    make_node("main", engine="mysql", database="small", **account)
+    topics.create(name="orders", queues=1, node="main", actor=ACTOR)
+    messages, batch_id = [NewMessage(body=b"x" * 500_000)] * 4, batch_ids.new()
+    with pytest.raises(NodeUnavailable, match="answered 3:") as caught:
+        publish(topic="orders", messages=messages, batch_id=batch_id, actor=ACTOR)
+    assert (caught.value.code, caught.value.retriable) == ("node_full", True)
+    assert "disk" in caught.value.detail
+    subprocess.run(["mount", "-o", "remount,size=16m", str(cramped)], check=True)
+    stored = publish(topic="orders", messages=messages, batch_id=batch_id, actor=ACTOR)
+    assert [one.offset for one in stored] == [0, 1, 2, 3]  # type: ignore[union-attr]
