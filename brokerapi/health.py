@@ -25,7 +25,8 @@ class Health(msgspec.Struct, kw_only=True):
 def readiness() -> Health:
     """ok, degraded (some sends or pulls work, or there is no node yet) or unready (none do)."""
     if draining.because():
-        return Health(status="unready", because=[draining.because()])
+        complaint = [brokers.complaint()] if brokers.complaint() else []
+        return Health(status="unready", because=[draining.because(), *complaint])
     try:
         known = snapshot.current()
     except MetadataUnavailable as error:

@@ -81,7 +81,7 @@ def hindrance() -> str:
         return "Spark is not installed: run script/setup --with-spark."
     home = os.environ.get("JAVA_HOME")
     if not (home and Path(home, "bin", "java").exists()) and shutil.which("java") is None:
-        return "Spark needs Java 17 or 21: apt-get install -y openjdk-17-jre-headless, as root."
+        return "Spark needs Java 17 or 21: apt-get install -y default-jre-headless, as root."
     return ""
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from metadata import access, audit
+from metadata import access, audit, fingerprints
 from metadata.actors import Actor, job
 from metadata.clock import UtcNow, before, database_now, ms
 from metadata.errors import Code, Conflict, MetadataUnavailable, NotFound
@@ -59,7 +59,10 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the registry says of a broker: pulled in or out; `complaint` says why it is not registered."""
+    """What the registry says of a broker: pulled in or out; `complaint` says why it is not registered.
+
+    One with foreign keys is out: no other broker would know the consumers that it registers.
+    """
 
     state: str = Broker.State.IN
     complaint: str = ""
@@ -110,15 +113,17 @@ def heartbeat(*, life: Life, held: bool) -> Standing:
     with reachable():
         rows = _rows()
         own = _of(rows, life)
-        complaint = ""
+        complaint = foreign = ""
         if own is None:
-            complaint = _register(life=life, held=held)
+            foreign = fingerprints.trouble()
+            complaint = foreign or _register(life=life, held=held)
             rows = _rows()
             own = _of(rows, life)
         elif not 0 <= _age_s(own) < FRESH_S:
             Broker.objects.filter(pk=own.pk, incarnation=life.incarnation).update(last_seen=UtcNow())
     _memory.take(rows)
-    _memory.standing = Standing(own.state if own else Broker.State.IN, complaint)
+    alone = Broker.State.OUT if foreign else Broker.State.IN
+    _memory.standing = Standing(own.state if own else alone, complaint)
     return _memory.standing
 
 

@@ -302,14 +302,14 @@ def _is_broker_url(url: str) -> bool:
 def _with_address(config: Config) -> Config:
     """`config` with what follows from the address: the broker's name and URL, the hosts it answers to."""
     host, port = _bound(config.bind)
-    machine = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())
+    machine = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).strip("._-") or "localhost"
     url = (config.broker_url or f"http://{machine if host in EVERYWHERE else host}:{port}").rstrip("/")
     hosts = (*LOOPBACK, urlsplit(url).hostname or "") if host in LOOPBACK else ("*",)
     return replace(
         config,
         broker_name=config.broker_name or f"{machine}:{port.replace('/', '-')}",
         broker_url=url,
-        mail_from=config.mail_from or f"catmq@{machine.strip('.-') or 'localhost'}",
+        mail_from=config.mail_from or f"catmq@{machine}",
         allowed_hosts=config.allowed_hosts or tuple(dict.fromkeys(hosts)),
     )
 

@@ -52,6 +52,9 @@ class Code(StrEnum):
     BATCH_CONFLICT = "batch_conflict"  # the batch_id was used for other messages
     ALREADY_DELIVERED = "already_delivered"  # a delayed message that is in its queue cannot be recalled
     QUEUE_NOT_WRITABLE = "queue_not_writable"  # read-only or retired: choose another queue
+    FOREIGN_KEYS = (
+        "foreign_keys"  # metadata is used with other keys than this broker has; the detail says more
+    )
     NODE_REFUSED = "node_refused"  # a database that cannot serve as a node; the detail says why
     EXPIRED = "expired"
     REPLACED = "replaced"

@@ -13,7 +13,7 @@ from typing import Any
 from django.db import IntegrityError
 from django.db.models import Count
 
-from metadata import access, audit, pages
+from metadata import access, audit, fingerprints, pages
 from metadata.actors import Actor
 from metadata.changes import changed
 from metadata.clock import database_now, ms
@@ -137,7 +137,7 @@ def create(
         name=name, engine=engine, database=database, actor=actor, kind=kind, host=host, port=port,
         username=username, special=special, capacity_gb=capacity_gb,
     )  # fmt: skip
-    sealed = encrypt(password)
+    sealed = _sealed(password)
     try:
         row = DbNode.objects.create(
             name=name, password_encrypted=sealed, created_at=database_now(), identity=identity, **values
@@ -216,7 +216,7 @@ def set_reader(*, name: str, username: str, password: str, actor: Actor) -> None
     access.require_everything(actor, name, what="node")
     row = _locked(name)
     before, row.reader_username = row.reader_username, username
-    row.reader_password_encrypted = encrypt(password)
+    row.reader_password_encrypted = _sealed(password)
     row.save(update_fields=("reader_username", "reader_password_encrypted"))
     audit.record(
         actor=actor, verb="set_reader", kind="node", name=name,
@@ -234,10 +234,17 @@ def set_account(*, name: str, username: str, password: str, actor: Actor) -> Non
     values = checked({"username": CREATE["username"]}, {"username": username})
     row = _locked(name)
     before = {"username": row.username}
-    row.username, row.password_encrypted = values["username"], encrypt(password)
+    row.username, row.password_encrypted = values["username"], _sealed(password)
     row.save(update_fields=("username", "password_encrypted"))
     audit.record(actor=actor, verb="set_account", kind="node", name=name, before=before, after=values)
     changed("node", row.pk)
+
+
+def _sealed(password: str) -> str:
+    """The password as it is kept. Raises Conflict(foreign_keys): nobody else could read it."""
+    if password:
+        fingerprints.record()
+    return encrypt(password)
 
 
 def reader_accounts(node_ids: Iterable[int]) -> dict[int, ReaderAccount]:

@@ -19,7 +19,7 @@ from spark_tasks.source import register
 
 NO_JAVA = (
     "Spark needs Java 17 or 21, and there is no `java` here. On Debian or Ubuntu, as root: "
-    "apt-get install -y openjdk-17-jre-headless   (or set JAVA_HOME)"
+    "apt-get install -y default-jre-headless   (or set JAVA_HOME)"
 )
 
 

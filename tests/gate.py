@@ -14,14 +14,18 @@ Tests here start servers, stop and kill them, and wait for what others do; on a 
 else at the same time one may be late. So if a few tests of a step fail, these few run once more. One that
 passes then is *unsteady*: it does not fail the gate, and the summary names it, because somebody has to look.
 
-The last line is `N passed, N failed`: tests, and one for each check that is not a test.
+The summary says on which Python, system and databases it ran. The last line is `N passed, N failed`: tests,
+and one for each check that is not a test.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import platform
+import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -212,6 +216,31 @@ def run_all(steps: Sequence[Step], *, lanes: int) -> list[Outcome]:
         return list(pool.map(one, steps))
 
 
+def surroundings() -> str:
+    """What this machine runs the steps on, with versions."""
+    system = platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
+    debian = Path("/etc/debian_version")  # the point release, which PRETTY_NAME lacks
+    release = f" [{debian.read_text().strip()}]" if debian.exists() else ""
+    parts = [f"Python {platform.python_version()}", system + release, f"SQLite {sqlite3.sqlite_version}"]
+    for name, command in (
+        ("MariaDB", ("mariadbd", "--version")),
+        ("Java", ("java", "-version")),
+        ("Chromium", ("chromium", "--version")),
+    ):
+        parts.append(f"{name} {version_of(command)}")
+    return ", ".join(parts)
+
+
+def version_of(command: tuple[str, ...]) -> str:
+    """The first version that a program tells of itself, "missing" without one."""
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return "missing"
+    found = re.search(r"\d+\.\d+[\w.+-]*", told.stdout + told.stderr)
+    return found[0] if found else "unknown"
+
+
 def main() -> int:
     """Runs the chosen steps; 0 if nothing failed."""
     parser = argparse.ArgumentParser(prog="script/test", description="Runs checks and tests: all, or some.")
@@ -236,6 +265,7 @@ def gate(steps: Sequence[Step], *, lanes: int) -> int:
     begun = time.monotonic()
     outcomes = run_all(steps, lanes=min(lanes, len(steps)))
     print("", *outcomes, "", sep="\n")
+    print(f"on {surroundings()}")
     used = getrusage(RUSAGE_CHILDREN)
     print(f"{time.monotonic() - begun:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of processors")
     failed = sum(outcome.failed for outcome in outcomes)

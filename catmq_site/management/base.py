@@ -14,7 +14,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
 from catmq_site import tasks
-from metadata import actors
+from metadata import actors, fingerprints
 from metadata.actors import Actor
 from metadata.errors import CatmqError, Code, Invalid
 from metadata.job_runs import Cancelled
@@ -31,6 +31,7 @@ class CatmqCommand(BaseCommand):
     """A command that calls one verb; subclasses have `add_arguments` and `run`."""
 
     requires_system_checks: list[str] = []  # noqa: RUF012  Django's own declaration
+    checks_keys = True  # before anything else: are the keys of this process those of the installation?
 
     @property
     def actor(self) -> Actor:
@@ -41,6 +42,8 @@ class CatmqCommand(BaseCommand):
         """Runs the command; an error that users can mend is one line on stderr."""
         tasks.connect()
         try:
+            if self.checks_keys:
+                fingerprints.require()
             self.run(**options)
         except CatmqError as error:
             raise CommandError(one_line(error), returncode=LATER if error.retriable else REFUSED) from None

@@ -11,7 +11,7 @@ from metadata.models.consumers import (
 )
 from metadata.models.failures import Redrive
 from metadata.models.groups import ConsumerGroup, ConsumerGroupTopic
-from metadata.models.keys import ApiKey
+from metadata.models.keys import ApiKey, KeyFingerprint
 from metadata.models.moves import OffsetMove
 from metadata.models.nodes import DbNode
 from metadata.models.operations import AuditLog, ChangeCounter, ChangeLog, JobRun, Lease
@@ -43,6 +43,7 @@ __all__ = [
     "DeadTally",
     "Heartbeat",
     "JobRun",
+    "KeyFingerprint",
     "Lease",
     "NodeSize",
     "OffsetMove",

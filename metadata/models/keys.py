@@ -1,4 +1,4 @@
-"""ApiKey: who may call the HTTP API, and what for."""
+"""ApiKey: who may call the HTTP API, and what for. KeyFingerprint: the keys that brokers work with."""
 
 from __future__ import annotations
 
@@ -25,3 +25,25 @@ class ApiKey(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class KeyFingerprint(models.Model):
+    """What tells a key that signs or seals from another one; the key itself is in no database."""
+
+    class Purpose(models.TextChoices):
+        """What the key is for."""
+
+        SIGNING = "signing"
+        ENCRYPTION = "encryption"
+
+    purpose = models.CharField(max_length=10, choices=Purpose.choices)
+    fingerprint = models.CharField(max_length=32)
+    noted_at = models.DateTimeField()
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("purpose", "fingerprint"), name="key_fingerprint_once"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.purpose} {self.fingerprint}"

@@ -10,6 +10,7 @@ import pytest
 from django.db import OperationalError, connections, transaction
 
 from metadata import changes, groups, keys, loading, nodes, snapshot, topics
+from metadata.clock import database_now
 from metadata.errors import Code, MetadataUnavailable, NotFound
 from metadata.models import ChangeCounter, ChangeLog, ConsumerGroup, DbNode, Topic
 from tests.support import rows
@@ -330,3 +331,9 @@ def test_changes_become_visible_in_order(in_threads: Callable[..., list[Any]]) -
 
     snapshot.refresh()
     assert len(snapshot.current().nodes) == 21
+
+
+def test_the_clock_is_read_while_django_logs_statements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections["default"], "force_debug_cursor", True)
+    assert database_now().tzinfo is not None
+    assert any("UTC_TIMESTAMP" in one["sql"] or "%Y-" in one["sql"] for one in connections["default"].queries)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from catmq_client.cli import main
-from catmq_client.cli.arguments import header, joined, or_none, seconds, target, url, whole
+from catmq_client.cli.arguments import header, or_none, seconds, target, url, whole
+from catmq_client.cli.main import parsed
 from tests.support.canned import Canned
 
 
@@ -67,11 +68,21 @@ def test_a_position_is_a_word_an_offset_a_time_or_how_long_ago(text: str, field:
     assert getattr(target(text), field) == value
 
 
-def test_a_relative_position_is_not_taken_for_an_option() -> None:
-    assert joined(["offsets", "reset", "g", "t", "--to", "-15m", "--dry-run"])[4:] == [
-        "--to=-15m",
-        "--dry-run",
-    ]
+@pytest.mark.parametrize(
+    ("argv", "field", "value"),
+    [
+        (["offsets", "reset", "g", "t", "--to", "-15m", "--dry-run"], "to", target("-15m")),
+        (["find", "t", "--from", "-2h", "--to", "-15m"], "start", target("-2h")),
+        (["find", "t", "--from", "-2h", "--to", "-15m"], "end", target("-15m")),
+        (["find", "t", "--contains", "-x -y"], "contains", "-x -y"),
+        (["send", "t", "hello", "--key", "-7"], "key", "-7"),
+        (["send", "t", "-", "--key", "-k"], "message", "-"),
+    ],
+)
+def test_a_value_that_begins_with_a_dash_is_not_taken_for_an_option(
+    argv: list[str], field: str, value: object
+) -> None:
+    assert getattr(parsed(argv), field) == value
 
 
 def test_a_number_or_none() -> None:
@@ -113,6 +124,7 @@ def test_a_header_keeps_what_follows_its_first_equals_sign() -> None:
         ["group", "rebalances", "g", "--limit", "0"],
         ["consume", "t", "--group", "g", "--mode", "sharing"],
         ["consume", "t", "--group", "g", "--session-timeout-ms", "300001"],
+        ["find", "t", "--key", "--tag", "x"],
         ["orders"],
     ],
 )

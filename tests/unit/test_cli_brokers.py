@@ -11,6 +11,8 @@ from catmq_client import HttpTransport
 from catmq_client.cli import main
 from catmq_client.cli.connection import Brokers
 from catmq_client.errors import Conflict, NotFound
+from catmq_client.transport import api_path
+from metadata.config import config
 from tests.support.canned import Canned
 
 BROKER: dict[str, Any] = {
@@ -41,10 +43,13 @@ def test_brokers_as_json_are_one_object_a_line(capsys: pytest.CaptureFixture[str
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == ROWS["brokers"]
 
 
+@pytest.mark.parametrize("name", ["b1", "box-1:8000", config.broker_name])
 @pytest.mark.parametrize("state", ["out", "in"])
-def test_a_broker_is_pulled_out_and_in(state: str) -> None:
-    canned = Canned({"PATCH brokers/b1": {**BROKER, "state": state}})
-    assert main(["broker", state, "b1"], transport=canned) == 0
+def test_a_broker_is_pulled_out_and_in_by_any_name_that_it_has_by_default(state: str, name: str) -> None:
+    canned = Canned(
+        {f"PATCH {api_path('brokers', name).removeprefix('/api/v1/')}": {**BROKER, "state": state}}
+    )
+    assert main(["broker", state, name], transport=canned) == 0
     assert canned.requests[0].body == {"state": state}
 
 

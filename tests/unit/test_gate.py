@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import sqlite3
 import sys
 from itertools import groupby
 from pathlib import Path
@@ -80,3 +82,11 @@ def test_temporary_files_of_a_step_are_gone_when_it_has_ended(
 
     (left,) = (line for line in (work / "untidy.log").read_text().splitlines() if "catmq-gate-" in line)
     assert not Path(left).exists()
+
+
+def test_the_summary_says_on_what_it_ran(capsys: pytest.CaptureFixture[str]) -> None:
+    gate.gate([step("good", "")], lanes=1)
+
+    (told,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("on Python "))
+    assert told.startswith(f"on Python {platform.python_version()}, ")
+    assert f"SQLite {sqlite3.sqlite_version}, MariaDB 1" in told

@@ -47,6 +47,14 @@ def test_a_brokers_name_and_url_follow_from_machine_and_address(
     assert (config.broker_name, config.broker_url) == (name, url)
 
 
+@pytest.mark.parametrize("machine", ["_box", "-box-", "..."])
+def test_a_machine_with_an_odd_name_gives_its_broker_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: machine)
+    assert loaded(tmp_path).broker_name in ("box:8000", "localhost:8000")
+
+
 def test_a_brokers_name_and_url_may_be_given_and_requests_for_that_host_are_answered(tmp_path: Path) -> None:
     given = {"CATMQ_BROKER_NAME": "east-1", "CATMQ_BROKER_URL": "https://mq.example/east/"}
     config = loaded(tmp_path, **given)

@@ -10,7 +10,7 @@ from django.core.management import call_command
 from catmq_site import credentials, jobs
 from catmq_site.management.base import CatmqCommand
 from messagestore import nodes
-from metadata import snapshot
+from metadata import fingerprints, snapshot
 from metadata.config import config
 
 EMBEDDED_NODES = {"main": "normal", "failure": "failure"}
@@ -21,9 +21,12 @@ class Command(CatmqCommand):
 
     help = (
         "Brings the metadata database up to date and makes what is missing: on the embedded engine the nodes "
-        "main and failure; an administrator and an API key, written to credentials.env in CATMQ_DATA_DIR; "
+        "main and failure; fingerprints of the keys; an administrator and an API key, written to "
+        "credentials.env in CATMQ_DATA_DIR; "
         "django-q's schedules. Harmless to repeat."
     )
+
+    checks_keys = False  # before the first migration there is no place for them
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """The command line."""
@@ -33,6 +36,7 @@ class Command(CatmqCommand):
         """Every step asks first whether it was done."""
         config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         call_command("migrate", interactive=False, verbosity=1)
+        fingerprints.record()
         if config.database is None:
             call_command("migrate", database="jobs", interactive=False, verbosity=0)
             self._register_embedded()

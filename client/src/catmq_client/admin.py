@@ -26,6 +26,8 @@ PAGE = 1000  # rows a request; the API's limit
 # Up to 210 characters: failure topics have longer names than users may give.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,209}", re.ASCII)
 NAME_RULE = "use letters, digits, '.', '_', '-', the first a letter or digit"
+BROKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,209}", re.ASCII)  # by default host:port
+BROKER_RULE = NAME_RULE.replace("'-',", "'-', ':',")
 
 
 class TopicRow(TypedDict):
@@ -353,8 +355,9 @@ def path_of(collection: str, **names: str) -> str:
     """
     parts: list[str] = []
     for field, name in names.items():
-        if not NAME.fullmatch(name):
+        pattern, rule = (BROKER_NAME, BROKER_RULE) if field == "broker" else (NAME, NAME_RULE)
+        if not pattern.fullmatch(name):
             what = field.removesuffix("s") if field != "subscriptions" else "topic"
-            raise OptionError(f"{what}: {name!r} is no name: {NAME_RULE}")
+            raise OptionError(f"{what}: {name!r} is no name: {rule}")
         parts += [field, name] if parts else [collection, name]
     return api_path(*parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
@@ -15,6 +15,7 @@ UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 SIZES = {"": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 SIZE = re.compile(r"(\d{1,19}(?:\.\d{1,6})?)(|[KMGT]B)", re.ASCII | re.IGNORECASE)
 AGO = re.compile(r"-(\d+)([smhd])")
+DASHED = re.compile(r"-(?!h$)[^-].*", re.DOTALL)  # a value that looks like an option; -h is one
 POSITIONS = "earliest, latest, an OFFSET, a TIME like 2026-03-01T12:00, or how long ago: -15m (s, m, h, d)"
 
 
@@ -162,12 +163,29 @@ def ago_ms(text: str, number: int, unit: str) -> int:
         raise wrong(f"{text!r} is too long ago: give {POSITIONS}") from None
 
 
-def joined(argv: Sequence[str]) -> list[str]:
-    """The arguments with `--to -15m` as `--to=-15m`: argparse would take -15m for an option."""
+def joined(argv: Sequence[str], options: Collection[str]) -> list[str]:
+    """The arguments with `--from -2h` as `--from=-2h`: argparse would take -2h for an option.
+
+    `options` are those that take a value. What begins with two dashes stays: it is a misspelt option.
+
+    >>> joined(["find", "t", "--from", "-2h", "--key", "-7", "--max", "--tag"], {"--from", "--key", "--max"})
+    ['find', 't', '--from=-2h', '--key=-7', '--max', '--tag']
+    """
     kept: list[str] = []
     for text in argv:
-        if kept and kept[-1] == "--to" and AGO.fullmatch(text):
-            kept[-1] = f"--to={text}"
+        if kept and kept[-1] in options and DASHED.fullmatch(text):
+            kept[-1] = f"{kept[-1]}={text}"
         else:
             kept.append(text)
     return kept
+
+
+def with_value(parser: argparse.ArgumentParser) -> set[str]:
+    """The options that take a value, of a parser and the commands below it."""
+    found: set[str] = set()
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found = found.union(*(with_value(below) for below in action.choices.values()))
+        elif action.nargs is None:
+            found.update(action.option_strings)
+    return found

@@ -27,7 +27,7 @@ from catmq_client.cli import (
     subscriptions,
     topics,
 )
-from catmq_client.cli.arguments import joined, url
+from catmq_client.cli.arguments import joined, url, with_value
 from catmq_client.cli.connection import Brokers, Command, chosen
 from catmq_client.cli.output import note
 from catmq_client.errors import CatmqError, OptionError
@@ -81,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
 def parsed(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments; a wrong call ends the program with exit code 2."""
     whole = parser()
-    args, left = whole.parse_known_args(joined(argv))
+    args, left = whole.parse_known_args(joined(argv, with_value(whole)))
     # argparse fills an optional positional only right behind the first: `send TOPIC --key K -` misses the -.
     if len(left) == 1 and getattr(args, "message", "") is None and (left[0] == "-" or left[0][:1] != "-"):
         args.message = left.pop()

@@ -20,7 +20,7 @@ class UtcNow(Func):
     def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
         """Milliseconds on SQLite."""
         return self.as_sql(
-            compiler, connection, template="STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'NOW')", **extra
+            compiler, connection, template="STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f', 'NOW')", **extra
         )
 
     def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:

@@ -1,0 +1,38 @@
+"""Fingerprints of the keys that brokers work with; the next start of a server records its own."""
+
+from __future__ import annotations
+
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    """One table."""
+
+    dependencies = (("metadata", "0018_alarms_and_mails"),)
+
+    operations = (
+        migrations.CreateModel(
+            name="KeyFingerprint",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "purpose",
+                    models.CharField(
+                        choices=[("signing", "Signing"), ("encryption", "Encryption")], max_length=10
+                    ),
+                ),
+                ("fingerprint", models.CharField(max_length=32)),
+                ("noted_at", models.DateTimeField()),
+            ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(fields=("purpose", "fingerprint"), name="key_fingerprint_once")
+                ],
+            },
+        ),
+    )

@@ -1,0 +1,86 @@
+"""Every command that a page, a message or a help text tells is one that the parsers take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import commands
+from tests.support.commands import Told, trouble
+from tests.support.environment import ROOT
+
+PAGES = sorted([ROOT / "README.md", *ROOT.glob("client/*.md"), *(ROOT / "docs").rglob("*.md")])
+SPEAKING = (
+    "catmq_site",
+    "brokerapi",
+    "portal",
+    "metadata",
+    "messagestore",
+    "spark_tasks",
+    "client/src",
+    "examples",
+)
+
+
+WITH_A_SETTING = {"manage.py run_job archive_topics"}  # it exists where CATMQ_ARCHIVE_TOPICS is set
+
+
+def wrong(told: list[Told]) -> list[str]:
+    asked = [one for one in told if one.text not in WITH_A_SETTING]
+    return [f"{one.place}: {one.text}: {why}" for one in asked if (why := trouble(one))]
+
+
+def test_every_command_of_the_pages_is_taken_by_its_parser() -> None:
+    told = [one for page in PAGES for one in commands.in_page(page)]
+    assert len(told) > 150
+    assert wrong(told) == []
+
+
+def test_every_command_that_the_code_tells_is_taken_by_its_parser() -> None:
+    modules = [path for room in SPEAKING for path in sorted((ROOT / room).rglob("*.py"))]
+    told = [one for module in modules for one in commands.in_code(module)]
+    assert len(told) > 40
+    assert wrong(told) == []
+
+
+def test_every_command_of_the_portals_pages_and_translations_is_taken_by_its_parser() -> None:
+    files = sorted([*(ROOT / "portal").rglob("*.html"), *(ROOT / "portal").rglob("*.po")])
+    told = [one for file in files for one in commands.in_sentences(file.name, joined(file))]
+    assert len(told) > 10
+    assert wrong(told) == []
+
+
+def joined(file: Path) -> str:
+    """A page as it is; of a catalog, texts that go over several lines in one."""
+    return file.read_text().replace('"\n"', "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "catmq topics list",
+        "catmq find orders --form -2h",
+        "catmq topic create orders --queues many",
+        "manage.py register_node failures --engine mysql",
+        "manage.py do_it",
+        "script/none",
+        "script/server --dta var",
+        "python examples/none.py",
+    ],
+)
+def test_a_command_that_does_not_exist_is_found(text: str) -> None:
+    assert trouble(Told("here", text, True)) != ""
+
+
+def test_commands_are_found_in_shell_and_in_sentences(tmp_path: Path) -> None:
+    line = "X=1 catmq send t 'a; b' --key k && echo x | catmq peek t > file  # catmq nothing"
+    assert list(commands.parts(line)) == ["catmq send t 'a; b' --key k", "catmq peek t"]
+    said = (
+        "Move it: catmq offsets reset GROUP TOPIC --to latest, then catmq lag {group}. Or `manage.py verify`."
+    )
+    assert [one.text for one in commands.in_sentences("x", said)] == [
+        "catmq offsets reset GROUP TOPIC --to latest",
+        "catmq lag x1",
+        "manage.py verify",
+    ]

@@ -1,0 +1,156 @@
+"""Keys of two data directories on one metadata database: whoever has others is told so, and does nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from cryptography.fernet import Fernet
+from django.core.management import CommandError, call_command
+
+from messagestore import nodes
+from metadata import actors, brokers, fingerprints, secrets
+from metadata.config import config
+from metadata.errors import Code, Conflict
+from metadata.models import AuditLog, DbNode, KeyFingerprint
+from tests.support import databases, rows
+from tests.support.mariadb import MariaDB
+
+pytestmark = pytest.mark.usefixtures("metadata_db")
+OLD, NEW, OTHER = (Fernet.generate_key().decode() for _ in range(3))
+
+
+@contextmanager
+def keys(*encryption: str, signing: str = "s") -> Iterator[None]:
+    """This process with other keys, as another data directory or another environment gives it."""
+    given = dataclasses.replace(config, encryption_keys=encryption, secret_key=signing)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("fingerprints", "secrets"):
+            patch.setattr(f"metadata.{module}.config", given)
+        yield
+
+
+@pytest.fixture
+def sealed(make_node: Callable[..., str]) -> str:
+    """A node whose password was sealed with the old key, by an installation that has recorded its keys."""
+    name = make_node("n1", engine="sqlite")
+    with keys(OLD):
+        fingerprints.record()
+        DbNode.objects.filter(name=name).update(password_encrypted=secrets.encrypt("secret"))
+    return name
+
+
+def test_whoever_comes_first_is_right_and_others_are_refused_with_cause_and_remedy() -> None:
+    with keys(OLD):
+        fingerprints.record()
+        fingerprints.record()
+        assert fingerprints.trouble() == ""
+    with keys(OTHER, signing="t"):
+        found = fingerprints.trouble()
+        with pytest.raises(Conflict) as refused:
+            fingerprints.record()
+    assert refused.value.code == Code.FOREIGN_KEYS and refused.value.detail == found
+    for said in ("signs consumer ids", "seals the passwords", str(config.data_dir), "--data", "accept_keys"):
+        assert said in found
+    assert KeyFingerprint.objects.count() == 2
+
+
+@pytest.mark.parametrize(
+    ("encryption", "signing", "said"),
+    [(OLD, "t", "signs consumer ids"), (OTHER, "s", "seals the passwords")],
+)
+def test_one_foreign_key_is_enough(encryption: str, signing: str, said: str) -> None:
+    with keys(OLD):
+        fingerprints.record()
+    with keys(encryption, signing=signing):
+        assert said in fingerprints.trouble()
+
+
+def test_an_encryption_key_is_changed_while_brokers_run(sealed: str) -> None:
+    with keys(NEW, OLD):
+        fingerprints.record()
+    with keys(OLD):
+        assert fingerprints.trouble() == "", "it reads all that is sealed until now"
+    with keys(NEW):
+        assert "seals the passwords" in fingerprints.trouble(), "one is sealed with the old key"
+    with keys(NEW, OLD):
+        assert fingerprints.accept(actor=rows.ME) == []
+    with keys(NEW):
+        assert fingerprints.trouble() == ""
+        assert secrets.decrypt(DbNode.objects.get(name=sealed).password_encrypted) == "secret"
+    with keys(OLD):
+        assert fingerprints.trouble() != ""
+
+
+def test_an_older_installation_is_recorded_only_by_who_can_read_its_passwords(sealed: str) -> None:
+    KeyFingerprint.objects.all().delete()
+    with keys(OTHER), pytest.raises(Conflict, match="accept_keys"):
+        fingerprints.record()
+    with keys(OLD):
+        fingerprints.record()
+    assert KeyFingerprint.objects.count() == 2
+
+
+def test_lost_keys_are_replaced_by_accepting_others_which_names_the_nodes_and_is_audited(
+    sealed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with keys(OTHER):
+        call_command("accept_keys")
+        assert "Nothing is changed" in capsys.readouterr().out and fingerprints.trouble() != ""
+        call_command("accept_keys", "--yes")
+        assert f"manage.py set_account {sealed} USER" in capsys.readouterr().out
+        assert fingerprints.trouble() == ""
+    assert AuditLog.objects.get(verb="accept_keys").kind == "installation"
+
+
+def test_keys_are_not_replaced_under_a_live_broker(sealed: str) -> None:
+    brokers.forget_picture()
+    with keys(OLD):
+        brokers.heartbeat(life=brokers.Life("b1", "http://b1:1", "1", "i1"), held=False)
+    with keys(OTHER), pytest.raises(CommandError, match=r"b1\. Stop them first"):
+        call_command("accept_keys", "--yes")
+    brokers.forget_picture()
+
+
+def test_a_broker_with_foreign_keys_is_not_listed_and_takes_no_work() -> None:
+    brokers.forget_picture()
+    with keys(OLD):
+        fingerprints.record()
+    with keys(OTHER):
+        standing = brokers.heartbeat(life=brokers.Life("b2", "http://b2:1", "1", "i2"), held=False)
+        assert standing.state == "out" and "seals the passwords" in standing.complaint
+        assert brokers.listed(actor=rows.ME) == ()
+    brokers.forget_picture()
+
+
+def test_no_command_works_beside_an_installation_with_other_keys() -> None:
+    with keys(OLD):
+        fingerprints.record()
+    with keys(OTHER), pytest.raises(CommandError, match="CATMQ_DATA_DIR for manage") as refused:
+        call_command("create_topic", "orders")
+    assert refused.value.returncode == 1
+
+
+def test_a_password_is_sealed_only_with_a_key_of_the_installation(
+    mariadb: MariaDB, make_node: Callable[..., str]
+) -> None:
+    with keys(OLD):
+        fingerprints.record()
+    with (
+        databases.mysql_node(mariadb) as given,
+        keys(OTHER),
+        pytest.raises(Conflict, match="seals the passwords"),
+    ):
+        register(given)
+    assert not DbNode.objects.exists()
+    with databases.mysql_node(mariadb) as given, keys(OLD):
+        register(given)
+        assert DbNode.objects.get().password_encrypted
+
+
+def register(given: dict[str, Any]) -> None:
+    more = {"special": False, "capacity_gb": None, "unsafe": False, "kind": "normal"}
+    nodes.register(name="n2", actor=actors.command("test"), **given, **more)

@@ -1,0 +1,184 @@
+"""Commands that people are told to run: found in pages and texts of the code, and put to the real parsers."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import importlib.util
+import io
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from django.core.management import CommandError, get_commands, load_command_class
+
+from catmq_client.cli.main import parsed, parser
+from tests.support.environment import ROOT
+
+BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+SPAN = re.compile(r"`([^`\n]+)`")
+BEGIN = (
+    r"(?:catmq (?=[a-z])|(?:[\w./]*python )?manage\.py (?=[a-z])|script/[a-z]+\b|"
+    r"[\w./]*python (?=-m |examples/))"
+)
+COMMAND = re.compile(rf"^{BEGIN}")
+# In a sentence a command ends with it, or where the next one begins.
+TOLD = re.compile(rf"(?<![\w/.-]){BEGIN}[ -~]*?(?=[.,;:)?\"]+(?:\s|$)|[`<>|&()]| then | or |$)", re.MULTILINE)
+ASSIGNMENT = re.compile(r"[A-Z_]+=")
+ENDS = {"|", "||", "&&", "&", ";", ">", ">>", "<", "2>", "|&", "(", ")"}
+# What stands for a value, and a value that the parsers take.
+PLACEHOLDERS = {"QUEUE": "1", "N": "1", "RUN": "1", "REDRIVE": "1", "SPAN": "30s", "TIME": "2026-03-01T12:00"}
+
+
+LACKING = "the following arguments are required"
+
+
+class Told(NamedTuple):
+    """A command and where it stands; `whole`: nothing but the command, no sentence goes on behind it."""
+
+    place: str
+    text: str
+    whole: bool
+
+
+def in_page(path: Path) -> Iterator[Told]:
+    """The commands of a page: each line of its shell blocks, and what stands between backquotes."""
+    text = path.read_text()
+    name = str(path.relative_to(ROOT))
+    for kind, block in BLOCK.findall(text):
+        if kind == "sh":
+            for line in block.replace("\\\n", " ").splitlines():
+                yield from (Told(name, part, True) for part in parts(line))
+    for span in SPAN.findall(BLOCK.sub("", text)):
+        yield from (Told(name, part, True) for part in parts(span))
+
+
+def parts(line: str) -> Iterator[str]:
+    """The commands of one line of shell that we know."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.commenters, lexer.whitespace_split = "#", True
+    words: list[str] = []
+    try:
+        tokens = [*lexer, ";"]
+    except ValueError:  # a quotation goes on in the next line: what is sent is no command of ours
+        return
+    for token in tokens:
+        if token not in ENDS:
+            words.append(token)
+            continue
+        while words and ASSIGNMENT.match(words[0]):
+            words.pop(0)
+        if COMMAND.match(" ".join(words)):
+            yield shlex.join(words)
+        words = []
+
+
+def in_code(path: Path) -> Iterator[Told]:
+    """The commands in what a module says: its texts, without docstrings; what is filled in is `x1`."""
+    name = str(path.relative_to(ROOT))
+    tree = ast.parse(path.read_text())
+    silent = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            silent.update(map(id, node.values))
+            pieces = (one.value if isinstance(one, ast.Constant) else "x1" for one in node.values)
+            text = "".join(map(str, pieces))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in silent:
+            text = node.value
+        else:
+            continue
+        yield from in_sentences(name, text)
+
+
+def in_sentences(name: str, text: str) -> Iterator[Told]:
+    """The commands in text that goes on behind them."""
+    filled = re.sub(r"\{\{.*?\}\}|\{%.*?%\}|%\(\w+\)s|%[sd]|\{\w*\}", "x1", text)
+    yield from (Told(name, found[0].strip(), False) for found in TOLD.finditer(filled))
+
+
+def trouble(told: Told) -> str:
+    """What the real parser says against a command; "" if it takes it."""
+    split = shlex.split(told.text) if told.whole else re.sub("[\"']", "", told.text).split()
+    words = [PLACEHOLDERS.get(word, word) for word in split if word != "…"]
+    if told.whole:
+        return complaint(words)
+    if any(word.startswith("--") for word in words):  # a sentence may tell an option without the rest
+        return "" if LACKING in (said := complaint(words)) else said
+    tried = [complaint(words[:end]) for end in range(len(words), 0, -1)]
+    return "" if "" in tried else tried[-1]
+
+
+def complaint(words: Sequence[str]) -> str:
+    """What is wrong with a call; "" if nothing is."""
+    if "manage.py" in words[:2]:
+        return of_manage(words[words.index("manage.py") + 1 :])
+    if words[0] == "catmq":
+        return of_catmq(words[1:])
+    return of_script(words) if words[0].startswith("script/") else of_python(words[1:])
+
+
+def of_catmq(words: Sequence[str]) -> str:
+    """A call of the command line; a command's bare name is right, too, where there is one."""
+    command = parser()
+    for at, word in enumerate(words):
+        below = next((one for one in command._actions if isinstance(one, argparse._SubParsersAction)), None)
+        if below is None:
+            break
+        if word not in below.choices:
+            return f"there is no `catmq {' '.join(words[: at + 1])}`"
+        command = below.choices[word]
+    else:
+        return ""
+    return said_by(lambda: parsed(list(words)))
+
+
+def of_manage(words: Sequence[str]) -> str:
+    """A call of a management command, or its bare name."""
+    apps = get_commands()
+    if not words or words[0] not in apps:
+        return f"there is no management command {' '.join(words[:1])}"
+    if len(words) == 1 or "--help" in words:
+        return ""
+    command = load_command_class(str(apps[words[0]]), words[0])
+    return said_by(lambda: command.create_parser("manage.py", words[0]).parse_args(list(words[1:])))
+
+
+def said_by(parse: object) -> str:
+    """What a parser says when it refuses."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            parse()  # type: ignore[operator]
+    except (SystemExit, CommandError) as refusal:
+        return "" if getattr(refusal, "code", 1) == 0 else (said.getvalue() or str(refusal)).strip()
+    return ""
+
+
+def of_script(words: Sequence[str]) -> str:
+    """A call of a script: it is there, and what it runs knows the options."""
+    path = ROOT / words[0]
+    if not path.is_file():
+        return f"there is no {words[0]}"
+    text = path.read_text()
+    for module in re.findall(r"-m ([\w.]+)|examples/(\w+)\.py", text):
+        file = ROOT / (module[0].replace(".", "/") + ".py" if module[0] else f"examples/{module[1]}.py")
+        files = [file] if file.is_file() else sorted((ROOT / "benchmarks").glob("*.py"))
+        text += "".join(one.read_text() for one in files)
+    options = [word.partition("=")[0].strip("[]") for word in words if word.strip("[").startswith("--")]
+    return "".join(
+        f"{words[0]} has no {one}" for one in options if f'"{one}"' not in text and one not in text
+    )
+
+
+def of_python(words: Sequence[str]) -> str:
+    """A program of ours: its file or module is there."""
+    if words[:1] == ["-m"] and len(words) > 1:
+        return "" if importlib.util.find_spec(words[1]) else f"there is no module {words[1]}"
+    return "" if words and (ROOT / words[0]).is_file() else f"there is no {' '.join(words[:1])}"
