@@ -13,7 +13,9 @@ same for all processes of a machine, `n` counts the lines of the file from 1, `w
                                                       a receipt: when the send was asked for, when it should
                                                       have been, and how long the asking kept the sender
     asked       batch, queue, numbers                 a send is about to be tried; queue is null if the broker
-                                                      chooses. A receipt that is told twice stands twice
+                                                      chooses
+    again       queue, offset, number                 a receipt that a repeat of what was acknowledged got
+    refused     batch, error                          such a repeat was refused
     delayed     number, id                            a receipt of a message that waits for its time
     dead        queue, offset                         the broker said that the message is dead
     position    queue, epoch, committed, head         what the reader and head rows said at that time

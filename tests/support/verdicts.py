@@ -149,7 +149,7 @@ def _receipts(evidence: Evidence) -> Iterator[Found]:
     """Each receipt names the one place where the message lies."""
     numbers: dict[int, set[Place]] = defaultdict(set)
     places: dict[Place, set[int]] = defaultdict(set)
-    for line in evidence.told("sent"):
+    for line in (*evidence.told("sent"), *evidence.told("again")):
         place = Place(line["queue"], line["offset"])
         numbers[line["number"]].add(place)
         places[place].add(line["number"])

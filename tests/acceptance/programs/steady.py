@@ -15,6 +15,7 @@ import time
 from catmq_client import Producer
 from catmq_client.errors import CatmqError
 from catmq_client.receipts import SendFuture
+from tests.support import fixed
 from tests.support.journal import Journal
 
 LAST_CALLBACK_S = 30.0
@@ -75,7 +76,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(relativeCreated)d %(message)s")
     topic, path, every_ms, first, *queues = sys.argv[1:]
     journal = Journal(path)
-    with Producer() as producer:
+    with Producer(transport=fixed.transport()) as producer:
         steady = Steady(producer, journal, topic, int(first))
         signal.signal(signal.SIGTERM, lambda *_: steady.stopped.set())
         journal.tell("up")
