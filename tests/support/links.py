@@ -35,13 +35,15 @@ _GONE = (OSError, asyncio.IncompleteReadError)
 class Fault:
     """Waits for `count` requests that hold `match`; `hit` is set when it has struck so often.
 
-    `after`: how much of the answer is passed on, in bytes, or in results of a MySQL answer.
+    `after`: how much of the answer is passed on, in bytes, or in results of a MySQL answer, and then `more`
+    bytes.
     """
 
     kind: str
     match: bytes = b""
     count: int = 1
     after: int = 0
+    more: int = 0
     hits: int = 0
     hit: threading.Event = field(default_factory=threading.Event)
     left: int = 0
@@ -128,10 +130,15 @@ class Link:
         """The next answers end after so many bytes."""
         return self._arm(Fault(CUT_AFTER, match, count, after))
 
-    def cut_between_results(self, after: int = 1, count: int = 1, match: bytes = b"") -> Fault:
-        """The next answers that have more results than `after` end behind that one."""
+    def cut_between_results(
+        self, after: int = 1, *, more: int = 0, count: int = 1, match: bytes = b""
+    ) -> Fault:
+        """The next answers that have more results than `after` end behind that one, or `more` bytes on.
+
+        The driver takes an end inside the columns of a later result for the end of the whole answer.
+        """
         assert self.mysql, "only MySQL answers with several results"
-        return self._arm(Fault(CUT_BETWEEN, match, count, after))
+        return self._arm(Fault(CUT_BETWEEN, match, count, after, more))
 
     def take(self, request: bytes) -> Fault | None:
         """The fault that a request meets; in the link's own thread."""
@@ -179,6 +186,8 @@ class Link:
         self.connections.add(connection)
         try:
             await connection.run()
+        except asyncio.CancelledError:
+            return  # at the end of the link; who called this would take it for an error
         finally:
             self.connections.discard(connection)
 
@@ -276,7 +285,9 @@ class _Connection:
             else:
                 inner = [one.at for one in ends if one.more]
                 index = self.fault.after - self.answered - 1
-                at = inner[index] if index < len(inner) else len(data) + 1
+                at = len(data) + 1
+                if index < len(inner):
+                    at = min(inner[index] + self.fault.more, len(data))
                 await self._cut(data, at, len(inner), over)
         self.client.end()
 

@@ -17,9 +17,11 @@ from tests.support.waiting import until
 
 # What a request holds whose answer is to be lost: sends, commits, pulls and everything else.
 OF_A_NODE = (b"INSERT INTO sent_batch", b"UPDATE reader", b"SELECT", b"COMMIT")
+PULL = b"SELECT msg_offset, msg_key"
 OF_METADATA = (b"UPDATE", b"INSERT", b"SELECT", b"COMMIT")
 OF_A_BROKER = (b"/messages ", b"/commit ", b"/pull ", b"/heartbeat ", b"/acquire ")
 MOST_BYTES = 60  # of an answer that is passed on before it is cut
+BEHIND = (0, 10)  # bytes of the next result that are passed on
 SLOW_S = (0.02, 0.1, 0.3)
 CUT, REFUSE, HOLD, HALF_CLOSE, SLOW = "cut", "refuse", "hold", "half-close", "slow down"
 LOSE, TRUNCATE, SPLIT = "lose answers", "cut inside answers", "cut between two results"
@@ -73,7 +75,8 @@ class Weather:
         self.faults.append((TRUNCATE, link.cut_answer(after, count, self._match(strike))))
 
     def _split(self, link: Link, strike: Strike) -> None:
-        self.faults.append((SPLIT, link.cut_between_results(1 + strike.figure % 4, 1 + strike.figure % 3)))
+        after, more, count = 1 + strike.figure % 3, BEHIND[strike.figure % len(BEHIND)], 1 + strike.figure % 5
+        self.faults.append((SPLIT, link.cut_between_results(after, more=more, count=count)))
 
 
 def run_node(stage: Stage, pair: Pair, *, seconds: float) -> None:
@@ -92,8 +95,12 @@ def run_lost_answers(stage: Stage, pair: Pair, *, times: int) -> None:
         trial.begin()
         for number in range(times):
             link = trial.links[number % len(trial.links)]
-            what, match = OF_A_NODE[number % 2], OF_A_NODE[0]
-            for fault in (link.lose_answers(match=what), link.cut_between_results(after=1, match=match)):
+            faults = (
+                link.lose_answers(match=OF_A_NODE[number % 2]),
+                link.cut_between_results(after=1, match=OF_A_NODE[0]),
+                link.cut_between_results(after=1, more=BEHIND[1], match=PULL),
+            )
+            for fault in faults:
                 stage.note(f"line {number + 1}: {fault.kind} at {fault.match!r}")
                 assert fault.hit.wait(30), f"{fault.kind} at {fault.match!r} met no request"
             trial.more(2)

@@ -41,6 +41,20 @@ def test_an_answer_that_ends_between_two_results_shows_the_first_and_a_lost_conn
         assert connection.errno() == 2013
 
 
+def test_the_driver_takes_an_end_inside_the_columns_of_a_later_result_for_the_end_of_the_answer(
+    link: Link, mariadb: MariaDB
+) -> None:
+    """This is why a store must count results and look at the error number behind the last one."""
+    with closing(dial(link, mariadb)) as connection:
+        cut = link.cut_between_results(after=2, more=10, match=b"SELECT 7")
+        connection.query("SELECT 6; SELECT 7; SELECT 8")
+        connection.store_result()
+        assert connection.next_result() == 0
+        connection.store_result()
+        assert (connection.next_result(), connection.errno()) == (-1, 2013)
+        assert cut.hit.is_set()
+
+
 def test_an_answer_with_fewer_results_is_passed_on_whole_and_the_fault_waits_for_the_next(
     link: Link, mariadb: MariaDB
 ) -> None:
