@@ -1,6 +1,6 @@
 /* Makes the directory for temporary files of a database server full: LD_PRELOAD this. The file that FULLTMP_FILE
  * names holds two 64-bit numbers: whether the directory is full (written by the test, obeyed at once), and how
- * many writes were refused. Only caches of transactions (ML…) in FULLTMP_DIR are concerned.
+ * many writes were refused. All files in FULLTMP_DIR are concerned, also those that have no name.
  * Build: cc -shared -fPIC -O2 -o fulltmp.so fulltmp.c -ldl
  */
 #define _GNU_SOURCE
@@ -44,7 +44,7 @@ static int refused(int file) {
     if (length < 0) return 0;
     path[length] = 0;
     size_t prefix = strlen(directory);
-    if (strncmp(path, directory, prefix) || strncmp(path + prefix, "/ML", 3)) return 0;
+    if (strncmp(path, directory, prefix) || path[prefix] != '/') return 0;
     __atomic_add_fetch(&shared->refused, 1, __ATOMIC_SEQ_CST);
     errno = ENOSPC;
     return 1;

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -22,7 +22,7 @@ from tests.support.journal import Read
 from tests.support.logs import Place
 from tests.support.stored import Batch, Row, Stored, StoredQueue
 
-SHOWN = 12  # findings in a message
+SHOWN = 5  # findings of a kind in a message
 RISING = {"committed": "commit_fell", "epoch": "epoch_fell", "head": "head_fell"}
 KINDS = {
     "journal": "a journal that does not tell everything",
@@ -128,8 +128,11 @@ def found(evidence: Evidence) -> list[Found]:
 
 def nothing(findings: Sequence[Found]) -> None:
     """Raises AssertionError with what was found."""
-    listed = "\n  ".join(map(str, findings[:SHOWN]))
-    assert not findings, f"{len(findings)} things are wrong:\n  {listed}"
+    kinds = Counter(one.kind for one in findings)
+    by_kind = {kind: [one for one in findings if one.kind == kind][:SHOWN] for kind in kinds}
+    listed = "\n  ".join(str(one) for some in by_kind.values() for one in some)
+    counted = ", ".join(f"{kind} {count}" for kind, count in kinds.items())
+    assert not findings, f"{len(findings)} things are wrong ({counted}):\n  {listed}"
 
 
 def at(place: Place) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tests.acceptance.scenarios.schedule import Strike, planned
 from tests.acceptance.scenarios.stage import Stage
-from tests.acceptance.scenarios.trial import Act, prepared
+from tests.acceptance.scenarios.trial import Act, prepared, wait_until
 from tests.support.links import Fault, Link
 from tests.support.pair import Pair
 from tests.support.waiting import until
@@ -21,6 +21,7 @@ PULL = b"SELECT msg_offset, msg_key"
 OF_METADATA = (b"UPDATE", b"INSERT", b"SELECT", b"COMMIT")
 OF_A_BROKER = (b"/messages ", b"/commit ", b"/pull ", b"/heartbeat ", b"/acquire ")
 MOST_BYTES = 60  # of an answer that is passed on before it is cut
+LOSSES_S = (0.1, 0.8)  # between two lost answers
 BEHIND = (0, 10)  # bytes of the next result that are passed on
 SLOW_S = (0.02, 0.1, 0.3)
 CUT, REFUSE, HOLD, HALF_CLOSE, SLOW = "cut", "refuse", "hold", "half-close", "slow down"
@@ -139,15 +140,13 @@ def run_repeats(stage: Stage, pair: Pair, *, seconds: float) -> None:
     """Bare senders lose answers and repeat through the other broker, also while the topic is expanded."""
     with prepared(stage, pair, "repeats") as trial:
         trial.begin(senders=0, raw=3)
-        end, number = time.monotonic() + seconds, 0
-        expansions = [end - seconds * share for share in (0.6, 0.3)]
-        while time.monotonic() < end:
-            number += 1
-            door = trial.doors[stage.rng.randrange(len(trial.doors))]
-            lost = door.lose_answers(match=b"/messages ")
-            stage.note(f"line {number}: an answer of a send is lost")
-            if expansions and time.monotonic() > expansions[0]:
-                expansions.pop(0)
-                stage.note(f"line {number}: {len(trial.crowd.ids)} queues, and {trial.expand(2)} more")
+        begun, expansions = time.monotonic(), [seconds * 0.7, seconds * 0.4]
+        for strike in planned(stage.rng, (LOSE,), seconds=seconds, lengths_s=(0.0,), pause_s=LOSSES_S):
+            wait_until(begun + strike.at_s)
+            if expansions and strike.at_s > expansions[-1]:
+                expansions.pop()
+                stage.note(f"{len(trial.crowd.ids)} queues, and {trial.expand(2)} more")
+            stage.note(str(strike))
+            lost = trial.doors[strike.target].lose_answers(match=OF_A_BROKER[0])
             assert lost.hit.wait(60), "no send met the door"
         trial.finish()

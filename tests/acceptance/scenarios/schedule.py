@@ -40,6 +40,7 @@ def planned(
     seconds: float,
     targets: int = 2,
     lengths_s: Sequence[float] = LENGTHS_S,
+    pause_s: tuple[float, float] = PAUSE_S,
 ) -> list[Strike]:
     """Strikes that fill so many seconds, one after the other. Each kind comes before one comes again.
 
@@ -53,5 +54,5 @@ def planned(
             left = rng.sample(whats, len(whats))
         what, target, figure = left.pop(), rng.randrange(targets), rng.randrange(10**6)
         strikes.append(Strike(len(strikes) + 1, at_s, what, target, rng.choice(lengths_s), figure))
-        at_s = strikes[-1].end_s + rng.uniform(*PAUSE_S)
+        at_s = strikes[-1].end_s + rng.uniform(*pause_s)
     return strikes
