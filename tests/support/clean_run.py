@@ -57,8 +57,7 @@ class CleanRun:
         self._work(MEMBERS[1], until=BATCHES * EACH)
         self.send(self.b, told=False)
         for name, one in self.journals.items():
-            numbers = {"numbers": [0, self.numbers]} if name == SENDER else {}
-            one.tell("left", **numbers)
+            one.tell("left", numbers=[0, self.numbers if name == SENDER else 0])
         self._tables = tampering.save(self._places())
         self._texts = {path: path.read_bytes() for path in self.directory.iterdir()}
 

@@ -302,10 +302,14 @@ class _Connection:
         if not over and self.parser is not None:
             return
         with suppress(TimeoutError):
-            while self.parser is None and await asyncio.wait_for(self.server.reader.read(PIECE), QUIET_S):
+            while self.parser is None and await self._piece():
                 pass
         self._struck(self.fault)
         self.reset()
+
+    async def _piece(self) -> bytes:
+        async with asyncio.timeout(QUIET_S):
+            return await self.server.reader.read(PIECE)
 
     async def _cut(self, data: bytes, at: int, count: int, over: bool) -> None:
         """Passes an answer on up to `at`. One that is over before that meets no fault: the next one may."""

@@ -29,13 +29,13 @@ class Batch(NamedTuple):
 
     id: bytes
     first: int
-    count: int
+    size: int
     digest: bytes
 
     @property
     def end(self) -> int:
         """The offset behind its last message."""
-        return self.first + self.count
+        return self.first + self.size
 
 
 class Position(NamedTuple):
@@ -104,7 +104,7 @@ def _queue(ask: Ask, queue: int) -> StoredQueue:
         head,
         low,
         [Row(one[0], number(one[1]), bytes(one[1]), *one[2:]) for one in rows],
-        sorted((Batch(*one) for one in batches), key=lambda one: (one.first, one.count)),
+        sorted((Batch(*one) for one in batches), key=lambda one: (one.first, one.size)),
         [(first, end) for first, end in gaps],
         [Position(*one) for one in ask(f"SELECT epoch, committed FROM reader {about}")],
     )

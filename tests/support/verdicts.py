@@ -254,8 +254,8 @@ def _claim(queue: StoredQueue, batch: Batch) -> str:
 
 def _batch(queue: StoredQueue, batch: Batch, rows: Mapping[int, Row]) -> Iterator[Found]:
     mine = [rows[offset] for offset in range(batch.first, batch.end) if offset in rows]
-    if len(mine) < batch.count:
-        what = f"{batch.count} messages, and only {len(mine)} of them are stored"
+    if len(mine) < batch.size:
+        what = f"{batch.size} messages, and only {len(mine)} of them are stored"
         yield Found("batch_count", _claim(queue, batch), what)
     elif digest(mine) != batch.digest:
         yield Found("batch_differs", _claim(queue, batch), "the digest is another than that of the messages")

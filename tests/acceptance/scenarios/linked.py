@@ -76,7 +76,8 @@ class Weather:
         self.faults.append((TRUNCATE, link.cut_answer(after, count, self._match(strike))))
 
     def _split(self, link: Link, strike: Strike) -> None:
-        after, more, count = 1 + strike.figure % 3, BEHIND[strike.figure % len(BEHIND)], 1 + strike.figure % 5
+        after, count = 1 + strike.figure % 3, 1 + strike.figure % 20
+        more = BEHIND[strike.figure % len(BEHIND)]
         self.faults.append((SPLIT, link.cut_between_results(after, more=more, count=count)))
 
 

@@ -163,7 +163,7 @@ class Watcher:
     def _note(self, ask: stored.Ask, schema: str) -> None:
         # First the positions, then the heads that must be above them.
         positions = ask(f"SELECT queue_id, epoch, committed FROM {schema}.reader")
-        heads = dict(ask(f"SELECT queue_id, head FROM {schema}.queue_head"))
+        heads: dict[int, int] = dict(ask(f"SELECT queue_id, head FROM {schema}.queue_head"))
         for queue, epoch, committed in positions:
             if queue in heads:
                 about = {"epoch": epoch, "committed": committed, "head": heads[queue]}
