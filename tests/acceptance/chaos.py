@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import secrets
 import shutil
@@ -14,12 +15,16 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from catmq_client.errors import CatmqError
 from tests.acceptance.scenarios import (
     brokers,
     clocks,
+    disturbed,
     frozen,
     frozen_metadata,
     full_node,
+    full_tmpdir,
+    linked,
     lost_nodes,
     main_job,
     metadata_away,
@@ -130,6 +135,52 @@ def play_soak(stage: Stage, pair: Pair) -> None:
     soak.run(stage, pair, seconds=600, every_s=3.0)
 
 
+def play_link_node(stage: Stage, pair: Pair) -> None:
+    """Links between brokers and nodes cut, hold, half-close, slow down and lose answers for two minutes."""
+    linked.run_node(stage, pair, seconds=120)
+
+
+def play_link_metadata(stage: Stage, pair: Pair) -> None:
+    """The same between brokers and metadata, while members join and leave; sessions of 6 s."""
+    linked.run_metadata(stage, pair, seconds=120)
+
+
+def play_link_client(stage: Stage, pair: Pair) -> None:
+    """The same between clients, ours and bare HTTP, and brokers; sessions of 6 s."""
+    linked.run_client(stage, pair, seconds=120)
+
+
+def play_kill_rain(stage: Stage, pair: Pair) -> None:
+    """KILL QUERY or KILL CONNECTION of a broker's session, on nodes and metadata, 7 a second for 90 s."""
+    disturbed.run_kill_rain(stage, pair, seconds=90)
+
+
+def play_dba(stage: Stage, pair: Pair) -> None:
+    """LOCK TABLES, FLUSH TABLES WITH READ LOCK, ALTER TABLE and long transactions for two minutes."""
+    disturbed.run_dba(stage, pair, seconds=120)
+
+
+def play_tmpdir_full(stage: Stage, pair: Pair) -> None:
+    """The tmpdir of a node with a binary log is full under large transactions, --times times (default 4)."""
+    full_tmpdir.run(stage, pair, full_s=8, times=stage.times or 4)
+
+
+def play_metadata_frozen_short(stage: Stage, pair: Pair) -> None:
+    """SIGSTOP of the metadata's database for 25 s with sessions of 3 and of 6 s: nothing lost or doubled."""
+    disturbed.run_frozen_metadata(stage, pair, frozen_s=25)
+
+
+def play_repeats(stage: Stage, pair: Pair) -> None:
+    """Bare senders repeat through the other broker what was not answered, and what was, across expansions."""
+    linked.run_repeats(stage, pair, seconds=60)
+
+
+def run_selftest(engine: str) -> int:
+    """Plants defects in the journals and tables of a clean run and shows that the judge names each."""
+    program = [sys.executable, "-m", "tests.acceptance.programs.selftest"]
+    return subprocess.run(program, env=os.environ | {"CATMQ_TEST_ENGINE": engine}, check=False).returncode
+
+
 SCENARIOS: dict[str, Callable[[Stage, Path], None]] = {
     "restarts": play_restarts,
     "takeover": play_takeover,
@@ -150,25 +201,41 @@ ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {
     "node-full": play_node_full,
     "failover": play_failover,
     "soak": play_soak,
+    "link-node": play_link_node,
+    "link-metadata": play_link_metadata,
+    "link-client": play_link_client,
+    "kill-rain": play_kill_rain,
+    "dba": play_dba,
+    "tmpdir-full": play_tmpdir_full,
+    "metadata-frozen-short": play_metadata_frozen_short,
+    "repeats": play_repeats,
 }
+LINKED = ("link-metadata",)  # whose servers reach the metadata through links
+SELFTEST = "selftest"
 ALL = {**SCENARIOS, **ON_A_PAIR}
 
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    listed = "\n".join(f"  {name:15} {play.__doc__}" for name, play in ALL.items())
+    plays = {**{name: play.__doc__ for name, play in ALL.items()}, SELFTEST: run_selftest.__doc__}
+    listed = "\n".join(f"  {name:21} {told}" for name, told in plays.items())
     parser = argparse.ArgumentParser(
         prog="script/chaos",
         description="Plays a scenario against a server of its own and judges by the consumers' logs.",
         epilog=f"scenarios:\n{listed}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", metavar="NAME", choices=ALL, help=f"one of {', '.join(ALL)}")
+    parser.add_argument("name", metavar="NAME", choices=plays, help=f"one of {', '.join(plays)}")
     parser.add_argument("--seed", type=int, help="repeats the random choices of a run (default: a new one)")
     parser.add_argument(
         "--minutes", type=float, default=0.0, metavar="M", help="plays again until so long has passed"
     )
-    parser.add_argument("--times", type=int, metavar="N", help="node-killed: so many kills (default 20)")
+    parser.add_argument(
+        "--times",
+        type=int,
+        metavar="N",
+        help="node-killed, tmpdir-full: how often it is done (default 20, 4)",
+    )
     parser.add_argument(
         "--engine",
         choices=("sqlite", "mysql"),
@@ -215,7 +282,7 @@ def stages(options: argparse.Namespace, home: Path, rng: random.Random) -> Itera
         if options.name in ON_A_PAIR:
             nodes = mariadb.start(home / "nodes", port=free_port())
             stack.callback(nodes.stop)
-            pair = stack.enter_context(pairs.running(home / "pair", nodes))
+            pair = stack.enter_context(pairs.running(home / "pair", nodes, linked=options.name in LINKED))
             server, urls = pair.first, pair.urls
         else:
             server, urls = stack.enter_context(serving(options.engine, home)), ""
@@ -227,6 +294,9 @@ def stages(options: argparse.Namespace, home: Path, rng: random.Random) -> Itera
                     ON_A_PAIR[options.name](stage, pair)
                 else:
                     SCENARIOS[options.name](stage, changes.source(home))
+            except AssertionError:
+                say(f"it failed after {stage.line}" if stage.line else "it failed")
+                raise
             finally:
                 stage.terminal.close()
 
@@ -247,12 +317,14 @@ def play(options: argparse.Namespace, home: Path, seed: int) -> int:
 def main() -> int:
     """Plays and judges; 0 if everything held."""
     options = arguments()
+    if options.name == SELFTEST:
+        return run_selftest(options.engine)
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
     home = Path(tempfile.mkdtemp(prefix="catmq-chaos-"))
     say(f"seed {seed}, {options.engine}; logs in {home}")
     try:
         rounds = play(options, home, seed)
-    except (AssertionError, OSError, subprocess.SubprocessError) as error:
+    except (AssertionError, OSError, subprocess.SubprocessError, CatmqError) as error:
         say(f"{type(error).__name__}: {error}")
         sys.stdout.write(f"FAILED: {options.name}, seed {seed}; everything is kept in {home}\n")
         return 1

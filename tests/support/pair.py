@@ -14,6 +14,7 @@ from cryptography.fernet import Fernet
 
 from tests.support import mariadb
 from tests.support.environment import free_port
+from tests.support.links import Link
 from tests.support.mariadb import MariaDB
 from tests.support.server import Server
 from tests.support.skew import WallClock, wall_clock
@@ -32,6 +33,7 @@ class Pair:
     first: Server
     second: Server
     clock: WallClock
+    links: tuple[Link, ...] = ()  # from each server to the metadata, if there are any
 
     @property
     def servers(self) -> tuple[Server, Server]:
@@ -84,8 +86,8 @@ def _tasks(pid: int) -> list[Path]:
 
 
 @contextmanager
-def running(home: Path, nodes: MariaDB) -> Iterator[Pair]:
-    """Starts them, with two nodes on `nodes`."""
+def running(home: Path, nodes: MariaDB, *, linked: bool = False) -> Iterator[Pair]:
+    """Starts them, with two nodes on `nodes`; `linked`: each reaches the metadata through a link."""
     home.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         schemas = tuple(stack.enter_context(nodes.schema()) for _ in NODES)
@@ -97,11 +99,19 @@ def running(home: Path, nodes: MariaDB) -> Iterator[Pair]:
             "CATMQ_ENCRYPTION_KEYS": Fernet.generate_key().decode(),
         }
         clock = wall_clock(home)
-        first = Server(home / "first", environ=common)
-        second = Server(home / "second", environ=common | clock.environ)
+        links = tuple(
+            stack.enter_context(Link(metadata.port, mysql=True, name="metadata").running())
+            for _ in range(2 * linked)
+        )
+        ways: list[dict[str, str]] = [
+            {"CATMQ_DATABASE_URL": metadata.url.replace(f":{metadata.port}/", f":{one.port}/")}
+            for one in links
+        ] or [{}, {}]
+        first = Server(home / "first", environ=common | ways[0])
+        second = Server(home / "second", environ=common | ways[1] | clock.environ)
         for server in (first, second):
             stack.callback(server.clear_away)
             server.start()
         for name, schema in zip(NODES, schemas, strict=True):
             first.manage("register_node", name, nodes.url.rpartition("/")[0] + f"/{schema}")
-        yield Pair(metadata, nodes, schemas, first, second, clock)
+        yield Pair(metadata, nodes, schemas, first, second, clock, links)

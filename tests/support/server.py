@@ -153,7 +153,7 @@ class Server:
         done = subprocess.run(
             command, env=self.environment(), capture_output=True, text=True, check=False, timeout=READY_S
         )
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr
         return done.stdout
 
     def clear_away(self) -> None:

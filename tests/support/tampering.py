@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from messagestore import connections
@@ -56,21 +60,72 @@ def age(queue: int, first: int, end: int, *, seconds: int) -> None:
     )
 
 
-def _behind_the_back(queue: int, statement: str) -> list[tuple[Any, ...]]:
+@dataclass
+class Saved:
+    """What tables held, to be put back: (a queue of the node, table) → rows."""
+
+    rows: dict[tuple[int, str], list[tuple[Any, ...]]]
+
+    def put_back(self) -> None:
+        """Fills the tables again, each node in one transaction."""
+        for queue, tables in groupby(self.rows, key=lambda place: place[0]):
+            connection = _connection(queue)
+            cursor = connection.cursor()
+            cursor.execute("BEGIN")
+            for place in tables:
+                _refill(cursor, place[1], self.rows[place], mark=_mark(queue))
+            cursor.execute("COMMIT")
+            connection.close()
+
+
+def save(places: Iterable[tuple[int, str]]) -> Saved:
+    """Remembers tables that exist, each given by a queue of its node and its name."""
+    return Saved({(queue, table): look(queue, f"SELECT * FROM {table}") for queue, table in places})
+
+
+def _refill(cursor: Any, table: str, rows: list[tuple[Any, ...]], *, mark: str) -> None:
+    cursor.execute(f"DELETE FROM {table}")
+    if rows:
+        marks = ", ".join([mark] * len(rows[0]))
+        cursor.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+
+
+@contextmanager
+def looking(queue: int) -> Iterator[Callable[[str], list[tuple[Any, ...]]]]:
+    """What runs SELECTs on the queue's node, on one connection."""
+    connection = _connection(queue)
+
+    def ask(statement: str) -> list[tuple[Any, ...]]:
+        cursor = connection.cursor()
+        cursor.execute(statement)
+        return list(cursor.fetchall())
+
+    try:
+        yield ask
+    finally:
+        connection.close()
+
+
+def _mark(queue: int) -> str:
+    return "?" if connections.node_of(queue).info.engine == "sqlite" else "%s"
+
+
+def _connection(queue: int) -> Any:
     info = connections.node_of(queue).info
-    connection: Any
     if info.engine == "sqlite":
         import sqlite3
 
-        connection = sqlite3.connect(info.database, isolation_level=None)
-        rows = connection.execute(statement).fetchall()
-    else:
-        import MySQLdb
+        return sqlite3.connect(info.database, isolation_level=None)
+    import MySQLdb
 
-        account = {"host": info.host, "port": info.port, "user": info.username, "password": info.password}
-        connection = MySQLdb.connect(**account, database=info.database, autocommit=True)
-        cursor = connection.cursor()
-        cursor.execute(statement)
-        rows = cursor.fetchall()
+    account = {"host": info.host, "port": info.port, "user": info.username, "password": info.password}
+    return MySQLdb.connect(**account, database=info.database, autocommit=True)
+
+
+def _behind_the_back(queue: int, statement: str) -> list[tuple[Any, ...]]:
+    connection = _connection(queue)
+    cursor = connection.cursor()
+    cursor.execute(statement)
+    rows = cursor.fetchall()
     connection.close()
     return list(rows)

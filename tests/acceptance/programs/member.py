@@ -17,6 +17,7 @@ from typing import Any
 from catmq_client import Consumer
 from catmq_client.errors import CatmqError, CommitFailed
 from catmq_client.message import Message
+from tests.support import fixed
 from tests.support.journal import Journal
 
 
@@ -81,7 +82,9 @@ def main(argv: list[str]) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(relativeCreated)d %(message)s")
     given = arguments(argv)
     work = Work(Journal(given.journal), given.handler_ms)
-    consumer = Consumer(group=given.group, topics=[given.topic], on_assigned=work.gained)
+    consumer = Consumer(
+        group=given.group, topics=[given.topic], on_assigned=work.gained, transport=fixed.transport()
+    )
     work.consumer = consumer
     signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
     work.journal.tell("up")

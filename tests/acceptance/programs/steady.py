@@ -15,7 +15,10 @@ import time
 from catmq_client import Producer
 from catmq_client.errors import CatmqError
 from catmq_client.receipts import SendFuture
+from tests.support import fixed
 from tests.support.journal import Journal
+
+LAST_CALLBACK_S = 30.0
 
 
 class Steady:
@@ -24,6 +27,8 @@ class Steady:
     def __init__(self, producer: Producer, journal: Journal, topic: str, first: int) -> None:
         self.producer, self.journal, self.topic, self.first = producer, journal, topic, first
         self.stopped = threading.Event()
+        self.asked = 0
+        self.told = threading.Semaphore(0)  # how many sends have ended
 
     def run(self, queues: list[int], every_s: float) -> None:
         """Sends until stopped; what is late is made up for at once."""
@@ -38,10 +43,12 @@ class Steady:
     def send(self, queue: int, number: int, due: float) -> None:
         """One message, told about when its receipt comes."""
         asked = time.monotonic()
+        self.asked += 1
         try:
             future = self.producer.send_async(self.topic, b"%d" % number, key=str(queue), queue=queue)
         except CatmqError as error:
             self.journal.tell("error", error=repr(error))
+            self.told.release()
             return
         took_s = time.monotonic() - asked
 
@@ -49,12 +56,19 @@ class Steady:
             error = done.exception()
             if error is not None:
                 self.journal.tell("error", error=repr(error))
-                return
-            receipt = done.result()
-            where = {"queue": receipt.queue, "offset": receipt.offset, "number": number}
-            self.journal.tell("sent", **where, asked=asked, due=due, took_s=took_s)
+            else:
+                receipt = done.result()
+                where = {"queue": receipt.queue, "offset": receipt.offset, "number": number}
+                self.journal.tell("sent", **where, asked=asked, due=due, took_s=took_s)
+            self.told.release()
 
         future.add_done_callback(told)
+
+    def leave(self) -> None:
+        """Says that all is told, once it is: callbacks may run a little later than close() returns."""
+        for _ in range(self.asked):
+            assert self.told.acquire(timeout=LAST_CALLBACK_S), "a send never ended"
+        self.journal.tell("left", numbers=[self.first, self.first + self.asked])
 
 
 def main() -> None:
@@ -62,11 +76,12 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(relativeCreated)d %(message)s")
     topic, path, every_ms, first, *queues = sys.argv[1:]
     journal = Journal(path)
-    with Producer() as producer:
+    with Producer(transport=fixed.transport()) as producer:
         steady = Steady(producer, journal, topic, int(first))
         signal.signal(signal.SIGTERM, lambda *_: steady.stopped.set())
         journal.tell("up")
         steady.run([int(queue) for queue in queues], int(every_ms) / 1000)
+    steady.leave()
 
 
 if __name__ == "__main__":

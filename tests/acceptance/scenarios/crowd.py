@@ -71,13 +71,17 @@ class Sender(NamedTuple):
 
 @dataclass
 class Crowd:
-    """One topic, on one node if that is named, and one group. `ids` are the queues that somebody must own."""
+    """One topic, on one node if that is named, and one group. `ids` are the queues that somebody must own.
+
+    `more_nodes`: it has as many queues on each of these, too.
+    """
 
     stage: Stage
     queues: int
     session_ms: int
     name: str = "crowd"
     node: str | None = None
+    more_nodes: tuple[str, ...] = ()
     members: dict[str, Member] = field(default_factory=dict)  # all that ever were
     deaths: dict[str, float] = field(default_factory=dict)
     senders: list[Sender] = field(default_factory=list)
@@ -86,8 +90,10 @@ class Crowd:
         self.topic, self.group = self.stage.fresh(self.name), self.stage.fresh(f"{self.name}-group")
         admin = self.stage.terminal.admin
         admin.create_topic(self.topic, queues=self.queues, **({"node": self.node} if self.node else {}))
+        for node in self.more_nodes:
+            admin.expand_topic(self.topic, queues=self.queues, node=node)
         admin.create_group(self.group, session_timeout_ms=self.session_ms)
-        self.ids = [queue["queue"] for queue in admin.topic(self.topic)["queues"]]
+        self.ids = self.queues_now()
         self._numbers = itertools.count(1)
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self._nursery = self.stage.terminal.start(str(PROGRAMS / "nursery.py"), **pipes)
@@ -133,6 +139,25 @@ class Crowd:
         process = self.stage.terminal.start(str(PROGRAMS / "steady.py"), *words, name=journal.stem)
         self.senders.append(Sender(process, Tail(journal)))
         return self.senders[-1]
+
+    def send_raw(self, every_ms: int, *, urls: str = "", pad: int = 0) -> Sender:
+        """Starts a sender without our client, which repeats what it does not know through the next broker.
+
+        `pad`: bytes in a header of each message.
+        """
+        journal = self.stage.directory / f"{self.group}-raw{len(self.senders) + 1}.jsonl"
+        first = len(self.senders) * MOST_SENT
+        seed = self.stage.rng.randrange(10**6)
+        words = [str(one) for one in (self.topic, journal, every_ms, first, seed, pad)]
+        environ = {"CATMQ_URL": urls} if urls else {}
+        program = str(PROGRAMS / "raw.py")
+        process = self.stage.terminal.start(program, *words, name=journal.stem, environ=environ)
+        self.senders.append(Sender(process, Tail(journal)))
+        return self.senders[-1]
+
+    def queues_now(self) -> list[int]:
+        """The topic's queues."""
+        return [queue["queue"] for queue in self.stage.terminal.admin.topic(self.topic)["queues"]]
 
     @property
     def running(self) -> list[Member]:

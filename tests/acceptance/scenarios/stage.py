@@ -37,6 +37,12 @@ class Stage:
 
     def __post_init__(self) -> None:
         self.terminal = Terminal(self.server, self.directory, self.urls)
+        self.line = ""
+
+    def note(self, line: str) -> None:
+        """Says which line of a schedule is played; `line` is the last one."""
+        self.line = line
+        self.say(line)
 
     def fresh(self, name: str) -> str:
         """A name for a topic or group that nothing has had."""

@@ -1,0 +1,175 @@
+"""A small run of the product in which nothing goes wrong, with journals as real processes write them.
+
+Two queues on two nodes; a sender; two members of a group, one after the other; a message that is dead, one
+that was delayed and one that still is; a send whose outcome its sender never learned. Everything that the
+judge of trials looks at is there, so that a defect of each kind can be planted in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from messagestore import batch_ids, connections, failures, subscriptions, topics
+from messagestore.delays import DelayedReceipt
+from messagestore.failures import Failure
+from messagestore.messages import NewMessage
+from messagestore.publish import Receipt, publish
+from metadata import actors, groups, snapshot
+from metadata.models import Queue
+from tests.support import journal, moving, restoring, stored, tampering
+from tests.support.instances import Instance
+from tests.support.journal import Journal
+from tests.support.verdicts import Evidence
+
+ME = actors.command("test")
+TOPIC, GROUP = "orders", "billing"
+BATCHES, EACH = 6, 2  # for each queue
+ON_A_NODE = ("queue_head", "reader", "sent_batch", "queue_gap")
+_TIMES = {"asked": 0.0, "due": 0.0, "took_s": 0.0}
+MEMBERS, SENDER, WATCHER = ("first", "second"), "sender", "watcher"
+
+
+@dataclass
+class CleanRun:
+    """The run; `a` and `b` are its queues. Nodes must be there, and a failure node."""
+
+    directory: Path
+    numbers: int = 0
+    epochs: dict[str, int] = field(default_factory=dict)  # member → its epoch in both queues
+
+    def play(self) -> None:
+        """Plays it and remembers how everything was."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.journals = {
+            name: Journal(self.directory / f"{name}.jsonl") for name in (*MEMBERS, SENDER, WATCHER)
+        }
+        self._prepare()
+        for _ in range(BATCHES):
+            for queue in (self.a, self.b):
+                self.send(queue)
+        self._delay()
+        self._work(MEMBERS[0], until=6)
+        self._work(MEMBERS[1], until=BATCHES * EACH)
+        self.send(self.b, told=False)
+        for name, one in self.journals.items():
+            one.tell("left", numbers=[0, self.numbers if name == SENDER else 0])
+        self._tables = tampering.save(self._places())
+        self._texts = {path: path.read_bytes() for path in self.directory.iterdir()}
+
+    def restore(self) -> None:
+        """Everything as it was after the run."""
+        self._tables.put_back()
+        for path, text in self._texts.items():
+            path.write_bytes(text)
+        connections.forget_all()
+        restoring.forget_floors()
+
+    def evidence(self) -> Evidence:
+        """What the judge is given: it reads all files and tables anew."""
+        read = {path.stem: journal.read(path) for path in sorted(self.directory.glob("*.jsonl"))}
+        with ExitStack() as stack:
+            a, b, failing = (
+                stack.enter_context(tampering.looking(one)) for one in (self.a, self.b, self.failing)
+            )
+            tables = stored.read([(a, [self.a]), (b, [self.b]), (failing, [])])
+        members = {name: read[name] for name in MEMBERS}
+        return Evidence(members, {SENDER: read[SENDER]}, {WATCHER: read[WATCHER]}, tables)
+
+    def asking(self, queue: int) -> stored.Ask:
+        """What runs a SELECT on a queue's node."""
+        return lambda statement: tampering.look(queue, statement)
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """What a journal says."""
+        return [json.loads(line) for line in self.path(name).read_text().splitlines()]
+
+    def rewrite(self, name: str, lines: Sequence[dict[str, Any]]) -> None:
+        """Makes a journal say something else, as if it had always."""
+        texts = [json.dumps({**line, "n": number}) for number, line in enumerate(lines, 1)]
+        self.path(name).write_text("".join(f"{text}\n" for text in texts))
+
+    def path(self, name: str) -> Path:
+        """A journal's file."""
+        return self.directory / f"{name}.jsonl"
+
+    def send(self, queue: int, *, told: bool = True) -> None:
+        """A batch to a queue, and its receipts unless they never come."""
+        numbers = list(range(self.numbers, self.numbers + EACH))
+        self.numbers += EACH
+        batch_id, tell = batch_ids.new(), self.journals[SENDER].tell
+        tell("asked", batch=str(batch_id), queue=queue, numbers=numbers)
+        messages = [NewMessage(body=b"%d" % one, key="k", headers={"h": "1"}, queue=queue) for one in numbers]
+        fates = publish(topic=TOPIC, messages=messages, batch_id=batch_id, actor=ME)
+        for number, fate in zip(numbers, fates, strict=True):
+            assert isinstance(fate, Receipt), fate
+            if told:
+                tell("sent", queue=fate.queue, offset=fate.offset, number=number, **_TIMES)
+
+    def _prepare(self) -> None:
+        topics.create(name=TOPIC, queues=2, actor=ME)
+        groups.create(name=GROUP, actor=ME)
+        subscriptions.create(group=GROUP, topic=TOPIC, start="earliest", actor=ME)
+        snapshot.refresh()
+        rows = Queue.objects.filter(topic__name=TOPIC).order_by("number")
+        self.a, self.b = rows.values_list("pk", flat=True)
+        assert connections.node_of(self.a).info.id != connections.node_of(self.b).info.id
+
+    def _delay(self) -> None:
+        """One delayed message comes into queue a, another one waits."""
+        for bring in (True, False):
+            number, self.numbers = self.numbers, self.numbers + 1
+            message = NewMessage(body=b"%d" % number, queue=self.a, delay_ms=moving.HOUR_MS)
+            (fate,) = publish(topic=TOPIC, messages=[message], batch_id=None, actor=ME)
+            assert isinstance(fate, DelayedReceipt), fate
+            self.journals[SENDER].tell("delayed", number=number, id=fate.message_id)
+            if bring:
+                moving.make_due(self.a)
+                assert moving.mover(self.a).run_once() == 1
+
+    def _work(self, name: str, until: int) -> None:
+        """A member comes, handles what there is below an offset, and leaves."""
+        who, tell = Instance(name, group=GROUP).join(), self.journals[name].tell
+        starts = {queue: int(offset or 0) for queue, (_, offset) in who.take().items()}
+        mine = {queue: starts[queue] for queue in (self.a, self.b)}
+        self.epochs[name] = who.owned[self.a]
+        assert who.owned[self.a] == who.owned[self.b], "defects are written for one epoch"
+        for queue in mine:
+            tell("gained", queue=queue, epoch=who.owned[queue])
+        for queue, start in mine.items():
+            end = until + (queue == self.a and name == MEMBERS[1])  # what was delayed is the last one there
+            for offset in range(start, end):
+                self._handle(name, who, queue, offset)
+                assert who.commit(queue, offset + 1) == "ok"
+                self._watch(queue)
+        who.leave()
+
+    def _handle(self, name: str, who: Instance, queue: int, offset: int) -> None:
+        tell, epoch = self.journals[name].tell, who.owned[queue]
+        (message, *_) = who.pull(queue, offset).messages
+        about = {"queue": queue, "offset": offset, "epoch": epoch, "number": int(message.body)}
+        tell("begin", wall=0.0, **about)
+        if (name, queue, offset) == (MEMBERS[1], self.b, 8):
+            report = failures.report(consumer=who.id, failures=[Failure(queue, epoch, offset, last=True)])
+            assert len(report.dead) == 1, report
+            tell("dead", queue=queue, offset=offset)
+            self.failing = int(Queue.objects.filter(topic__kind="failure").values_list("pk", flat=True)[0])
+        else:
+            tell("end", wall=0.0, **about)
+
+    def _watch(self, queue: int) -> None:
+        """What the rows of a queue say now."""
+        ((epoch, committed, head),) = tampering.look(
+            queue,
+            "SELECT epoch, committed, head FROM reader JOIN queue_head USING (queue_id) WHERE queue_id = {q}",
+        )
+        self.journals[WATCHER].tell("position", queue=queue, epoch=epoch, committed=committed, head=head)
+
+    def _places(self) -> list[tuple[int, str]]:
+        """The tables that a defect may touch."""
+        places = [(queue, table) for queue in (self.a, self.b) for table in (*ON_A_NODE, f"message_{queue}")]
+        return sorted([*places, (self.a, "delayed_message"), (self.failing, "dead_message")])

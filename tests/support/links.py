@@ -1,0 +1,331 @@
+"""A TCP link between two parts of the system that a test can cut, hold, slow down, or rob of its answers.
+
+    with Link(port, mysql=True).running() as link:      # clients connect to link.port
+        link.hold(); link.restore()                     # what holds until restore()
+        link.cut(), link.half_close()                   # what happens at once, to all connections
+        lost = link.lose_answers(match=b"INSERT")       # what waits for a request; lost.hit tells when
+
+Nothing here is left to chance: schedules choose, by their seed. One thread with an event loop serves all
+connections of a link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from tests.support.mysql_answers import MySqlAnswers
+
+T = TypeVar("T")
+PIECE = 1 << 16
+QUIET_S = 0.05  # an answer that is not MySQL's is over when nothing has come for so long
+LONGEST_MATCH = 256
+LOSE, CUT_AFTER, CUT_BETWEEN = "lose answers", "cut inside an answer", "cut between two results"
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends RST
+_GONE = (OSError, asyncio.IncompleteReadError)
+
+
+@dataclass
+class Fault:
+    """Waits for `count` requests that hold `match`; `hit` is set when it has struck so often.
+
+    `after`: how much of the answer is passed on, in bytes, or in results of a MySQL answer, and then `more`
+    bytes.
+    """
+
+    kind: str
+    match: bytes = b""
+    count: int = 1
+    after: int = 0
+    more: int = 0
+    hits: int = 0
+    hit: threading.Event = field(default_factory=threading.Event)
+    left: int = 0
+
+    def __post_init__(self) -> None:
+        self.left = self.count
+
+    def strike(self) -> None:
+        """Notes that it has struck."""
+        self.hits += 1
+        if self.hits >= self.count:
+            self.hit.set()
+
+
+class Link:
+    """Listens on 127.0.0.1 and passes everything on to `target`; `mysql`: that speaks MySQL's protocol."""
+
+    def __init__(self, target: int, *, mysql: bool = False, name: str = "link") -> None:
+        self.target, self.mysql, self.name = target, mysql, name
+        self.port = 0
+        self.delay_s = 0.0
+        self.refuses = False
+        self.armed: list[Fault] = []
+        self.connections: set[_Connection] = set()
+        self._loop = asyncio.new_event_loop()
+
+    @property
+    def url(self) -> str:
+        """Where a broker behind it is reached."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @contextmanager
+    def running(self) -> Iterator[Link]:
+        """Serves until the end of the block."""
+        self.open = asyncio.Event()
+        self.open.set()
+        thread = threading.Thread(target=self._loop.run_forever, name=self.name, daemon=True)
+        thread.start()
+        server = self._do(self._serve())
+        try:
+            yield self
+        finally:
+            self._do(self._end(server))
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            thread.join(10)
+            self._loop.close()
+
+    def hold(self) -> None:
+        """Takes connections and passes nothing on, in either direction."""
+        self._now(self.open.clear)
+
+    def refuse(self) -> None:
+        """Cuts all connections and answers new ones with RST."""
+        self.refuses = True
+        self.cut()
+
+    def slow_down(self, seconds: float) -> None:
+        """Passes everything on so much later, piece by piece."""
+        self.delay_s = seconds
+
+    def restore(self) -> None:
+        """Passes everything on again, and forgets faults that have not struck."""
+
+        def restored() -> None:
+            self.armed.clear()
+            self.delay_s, self.refuses = 0.0, False
+            self.open.set()
+
+        self._now(restored)
+
+    def cut(self) -> int:
+        """Ends all connections with RST; how many."""
+        return self._now(lambda: sum(one.reset() for one in list(self.connections)))
+
+    def half_close(self) -> int:
+        """Ends the direction of the answers, as a server does that shuts down; requests still go through."""
+        return self._now(lambda: sum(one.end_answers() for one in list(self.connections)))
+
+    def lose_answers(self, count: int = 1, match: bytes = b"") -> Fault:
+        """The next requests go through and are done; their answers never come, and the connection breaks."""
+        return self._arm(Fault(LOSE, match, count))
+
+    def cut_answer(self, after: int, count: int = 1, match: bytes = b"") -> Fault:
+        """The next answers end after so many bytes."""
+        return self._arm(Fault(CUT_AFTER, match, count, after))
+
+    def cut_between_results(
+        self, after: int = 1, *, more: int = 0, count: int = 1, match: bytes = b""
+    ) -> Fault:
+        """The next answers that have more results than `after` end behind that one, or `more` bytes on.
+
+        The driver takes an end inside the columns of a later result for the end of the whole answer.
+        """
+        assert self.mysql, "only MySQL answers with several results"
+        return self._arm(Fault(CUT_BETWEEN, match, count, after, more))
+
+    def take(self, request: bytes) -> Fault | None:
+        """The fault that a request meets; in the link's own thread."""
+        for fault in self.armed:
+            if fault.left and fault.match in request:
+                fault.left -= 1
+                return fault
+        return None
+
+    def _arm(self, fault: Fault) -> Fault:
+        self._now(lambda: self.armed.append(fault))
+        return fault
+
+    def _now(self, act: Callable[[], T]) -> T:
+        async def acted() -> T:
+            return act()
+
+        return self._do(acted())
+
+    def _do(self, work: Awaitable[T]) -> T:
+        async def done() -> T:
+            return await work
+
+        return asyncio.run_coroutine_threadsafe(done(), self._loop).result(30)
+
+    async def _serve(self) -> asyncio.Server:
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=512)
+        self.port = server.sockets[0].getsockname()[1]
+        return server
+
+    async def _end(self, server: asyncio.Server) -> None:
+        server.close()
+        mine = [one for one in asyncio.all_tasks() if one is not asyncio.current_task()]
+        for one in mine:
+            one.cancel()
+        await asyncio.gather(*mine, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        client = _End(reader, writer)
+        server = await self._reached()
+        if server is None:
+            client.reset()
+            return
+        connection = _Connection(self, client, server)
+        self.connections.add(connection)
+        try:
+            await connection.run()
+        except asyncio.CancelledError:
+            return  # at the end of the link; who called this would take it for an error
+        finally:
+            self.connections.discard(connection)
+
+    async def _reached(self) -> _End | None:
+        """The other end of a new connection; None if there is to be none."""
+        if not self.refuses:
+            await self.open.wait()
+        try:
+            return None if self.refuses else _End(*await asyncio.open_connection("127.0.0.1", self.target))
+        except OSError:
+            return None
+
+
+class _End:
+    """One of the two sockets of a connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.ended = False
+
+    async def write(self, data: bytes) -> None:
+        if not self.ended:
+            self.writer.write(data)
+            await self.writer.drain()
+
+    def end(self) -> None:
+        """FIN."""
+        if not self.ended:
+            self.ended = True
+            with suppress(*_GONE, RuntimeError):
+                self.writer.write_eof()
+
+    def reset(self) -> None:
+        """RST, and what was not yet sent is dropped."""
+        self.ended = True
+        with suppress(*_GONE):
+            self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self.writer.transport.abort()
+
+
+class _Connection:
+    """Passes requests and answers on until both sides have ended, or a fault ends it."""
+
+    def __init__(self, link: Link, client: _End, server: _End) -> None:
+        self.link, self.client, self.server = link, client, server
+        self.fault: Fault | None = None
+        self.tail = b""
+        self.answered = 0  # bytes, or results, of the answer that meets the fault
+        self.parser = MySqlAnswers() if link.mysql else None
+
+    async def run(self) -> None:
+        """Until its end."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._requests())
+                group.create_task(self._answers())
+        except* _GONE:
+            pass
+        finally:
+            self.client.writer.close()
+            self.server.writer.close()
+
+    def reset(self) -> int:
+        """RST to both sides."""
+        self.client.reset()
+        self.server.reset()
+        return 1
+
+    def end_answers(self) -> int:
+        """FIN to the client."""
+        self.client.end()
+        return 1
+
+    async def _requests(self) -> None:
+        while data := await self.client.reader.read(PIECE):
+            await self._pass()
+            seen = self.tail + data
+            self.tail = seen[-LONGEST_MATCH:]
+            if self.fault is None and (fault := self.link.take(seen)):
+                self.fault, self.answered, self.tail = fault, 0, b""
+            await self.server.write(data)
+        self.server.end()
+
+    async def _answers(self) -> None:
+        while data := await self.server.reader.read(PIECE):
+            await self._pass()
+            ends = list(self.parser.feed(data)) if self.parser else []
+            over = bool(ends) and not ends[-1].more
+            if self.fault is None:
+                await self.client.write(data)
+            elif self.fault.kind == LOSE:
+                await self._lose(over)
+            elif self.fault.kind == CUT_AFTER:
+                await self._cut(data, self.fault.after - self.answered, len(data), over)
+            else:
+                inner = [one.at for one in ends if one.more]
+                index = self.fault.after - self.answered - 1
+                at = len(data) + 1
+                if index < len(inner):
+                    at = min(inner[index] + self.fault.more, len(data))
+                await self._cut(data, at, len(inner), over)
+        self.client.end()
+
+    async def _pass(self) -> None:
+        if self.link.delay_s:
+            await asyncio.sleep(self.link.delay_s)
+        await self.link.open.wait()
+
+    async def _lose(self, over: bool) -> None:
+        """Drops an answer; once it is whole, both connections break."""
+        assert self.fault is not None
+        if not over and self.parser is not None:
+            return
+        with suppress(TimeoutError):
+            while self.parser is None and await self._piece():
+                pass
+        self._struck(self.fault)
+        self.reset()
+
+    async def _piece(self) -> bytes:
+        async with asyncio.timeout(QUIET_S):
+            return await self.server.reader.read(PIECE)
+
+    async def _cut(self, data: bytes, at: int, count: int, over: bool) -> None:
+        """Passes an answer on up to `at`. One that is over before that meets no fault: the next one may."""
+        fault = self.fault
+        assert fault is not None
+        if at <= len(data):
+            await self.client.write(data[:at])
+            self._struck(fault)
+            self.client.end()
+            self.server.reset()
+            raise ConnectionAbortedError
+        await self.client.write(data)
+        self.answered += count
+        if over:
+            self.fault, fault.left = None, fault.left + 1
+
+    def _struck(self, fault: Fault) -> None:
+        fault.strike()
+        self.fault = None

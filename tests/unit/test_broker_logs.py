@@ -1,0 +1,42 @@
+"""Logs are examined: a 500 and a traceback that nothing explains are named, what failing parts say is not."""
+
+from __future__ import annotations
+
+from tests.support.broker_logs import examined
+
+FRAMES = """Loop x failed, time 1 in a row
+Traceback (most recent call last):
+  File "a.py", line 1, in f
+    g()
+"""
+
+
+def sentences(text: str) -> list[str]:
+    return [one.sentence for one in examined("broker.log", text)]
+
+
+def test_an_error_that_says_what_is_away_is_expected() -> None:
+    for end in (
+        "metadata.errors.MetadataUnavailable: The metadata database did not answer.",
+        "messagestore.faults.Unreachable: Node n1 cannot be reached.",
+        "django.db.utils.OperationalError: (2013, 'Lost connection to server during query')",
+        "MySQLdb.OperationalError: (1927, 'Connection was killed')",
+    ):
+        assert sentences(FRAMES + end + "\n") == []
+
+
+def test_any_other_traceback_is_named_by_its_end() -> None:
+    (found,) = examined("broker.log", FRAMES + "KeyError: 7\n")
+    assert (found.kind, found.place) == ("log", "broker.log, 2 lines on")
+    assert found.sentence == "an unexpected traceback: KeyError: 7"
+    assert sentences(FRAMES + "django.db.utils.ProgrammingError: (1146, 'no such table')\n")
+
+
+def test_a_chain_of_tracebacks_is_one_finding_for_each_that_is_not_expected() -> None:
+    first = FRAMES + "MySQLdb.OperationalError: (2006, 'gone')\n\nDuring handling of the above …\n\n"
+    assert sentences(first + FRAMES + "TypeError: no\n") == ["an unexpected traceback: TypeError: no"]
+
+
+def test_a_request_that_failed_with_a_500_is_named_whatever_it_was() -> None:
+    text = "2026-01-01 request failed, id 7f\n" + FRAMES + "messagestore.faults.Ambiguous: gone\n"
+    assert sentences(text) == ["2026-01-01 request failed, id 7f"]
