@@ -30,6 +30,7 @@ from tests.acceptance.scenarios import (
     metadata_away,
     restarts,
     shaky,
+    slow_group,
     soak,
     storm,
     takeover,
@@ -87,6 +88,11 @@ def play_shaky(stage: Stage, source: Path) -> None:
     shaky.run(stage, source=source, ordered=False)
     for order in ("key", "queue"):
         shaky.run(stage, source=source, ordered=True, order=order)
+
+
+def play_slow_group(stage: Stage, source: Path) -> None:
+    """A group needs 250 ms a message in two threads for a minute: it pulls what it handles, and a buffer."""
+    slow_group.run(stage, seconds=60)
 
 
 def play_brokers(stage: Stage, pair: Pair) -> None:
@@ -189,6 +195,7 @@ SCENARIOS: dict[str, Callable[[Stage, Path], None]] = {
     "storm": play_storm,
     "frozen": play_frozen,
     "shaky": play_shaky,
+    "slow-group": play_slow_group,
 }
 # Those with two servers and a database for the metadata alone, always on MariaDB.
 ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.acceptance.scenarios import frozen, storm
+from tests.acceptance.scenarios import frozen, slow_group, storm
 from tests.acceptance.scenarios.stage import Stage
 from tests.support.server import Server
 
@@ -17,3 +17,7 @@ def test_a_storm_of_joins_leaves_and_deaths_gives_no_queue_two_owners_and_stops_
 
 def test_frozen_members_are_fenced_and_come_back_by_themselves(stage: Stage) -> None:
     frozen.run(stage)
+
+
+def test_a_slow_group_pulls_what_it_handles_and_a_buffer_and_nothing_again(stage: Stage) -> None:
+    slow_group.run_short(stage, handled=150)

@@ -163,51 +163,66 @@ def test_message_gives_text_json_and_time() -> None:
     assert repr(made) == "Message(t 1-1, key=None, 7 bytes)"
 
 
-def test_what_cannot_be_given_out_soon_is_dropped_before_other_queues_starve() -> None:
-    slow, quiet = owned(1), owned(2)
-    state = state_with(slow, quiet, max_poll_records=40)
+def running(*queues: OwnedQueue, **options: Any) -> tuple[GroupState, Fetcher]:
+    state = state_with(*queues, **options)
     state.in_run = True
     state.consumer_id = "me"
-    state.fill(slow, [message(n) for n in range(60)], 60)
-    fetcher = Fetcher(transport=FakeBroker(), state=state, settle=lambda error, consumer_id: False)
+    return state, Fetcher(transport=FakeBroker(), state=state, settle=lambda error, consumer_id: False)
+
+
+def test_queues_of_which_nothing_is_held_are_asked_beside_a_full_buffer_which_is_kept() -> None:
+    slow, quiet = owned(1), owned(2)
+    state, fetcher = running(slow, quiet, max_poll_records=400)
+    state.fill(slow, [message(n) for n in range(600)], 600)
+    assert len(state.hand_out(400)) == 200
+    plan = fetcher._plan()
+    assert plan is not None
+    assert [(queue.queue, offset) for queue, offset, _ in plan.pull] == [(2, 0)]
+    assert (plan.wait_ms, plan.limit, state.buffered, slow.position) == (0, 50, 400, 600)
+    state.fill(quiet, [message(n, queue=2) for n in range(50)], 50)
     assert fetcher._plan() is None
-    assert len(state.hand_out(40)) == 20
-    plan = fetcher._plan()
-    assert plan is not None
-    assert [(queue.queue, wait) for queue, wait, _ in plan.pull] == [(2, 0)]
-    assert (state.buffered, slow.position, plan.wait_ms, plan.limit) == (20, 40, 0, 20)
-    for n in range(20):
-        state.finish(slow, n, 0)
-    assert [message.offset for _, message in state.hand_out(40)] == [*range(20, 40)]
-    for n in range(20, 40):
-        state.finish(slow, n, 0)
-    plan = fetcher._plan()
-    assert plan is not None
-    assert {(queue.queue, offset) for queue, offset, _ in plan.pull} == {(1, 40), (2, 0)}
-
-
-def test_all_that_cannot_be_given_out_is_dropped_where_its_bytes_would_leave_no_room() -> None:
-    slow, quiet = owned(1), owned(2)
-    state = state_with(slow, quiet, max_poll_records=40, fetch_max_bytes=10_000)
-    state.in_run = True
-    state.consumer_id = "me"
-    state.fill(slow, [message(n, body="x" * 1_000) for n in range(40)], 40)
-    fetcher = Fetcher(transport=FakeBroker(), state=state, settle=lambda error, consumer_id: False)
-    assert fetcher._plan() is None and state.buffered == 40
-    assert len(state.hand_out(40)) == 20
+    assert len(state.hand_out(400)) == 50
+    assert fetcher._plan() is None, "it is not asked for more while its messages are at work"
+    for n in range(50):
+        state.finish(quiet, n, 0)
     assert fetcher._plan() is not None
-    assert (state.buffered, slow.position) == (0, 20)
+    assert (state.buffered, slow.position) == (400, 600)
 
 
-def test_nothing_is_dropped_while_no_queue_starves() -> None:
+def test_where_its_bytes_fill_the_buffer_a_part_of_them_is_asked_of_the_others() -> None:
+    slow, quiet = owned(1), owned(2)
+    state, fetcher = running(slow, quiet, max_poll_records=40, fetch_max_bytes=10_000)
+    state.fill(slow, [message(n, body="x" * 1_000) for n in range(40)], 40)
+    assert len(state.hand_out(40)) == 20
+    plan = fetcher._plan()
+    assert plan is not None
+    assert ([queue.queue for queue, _, _ in plan.pull], plan.most_bytes) == ([2], 5_000)
+    assert (state.buffered, slow.position) == (20, 40)
+
+
+def test_what_is_at_the_handlers_of_a_slow_group_is_held_too() -> None:
     slow = owned(1)
-    state = state_with(slow, max_poll_records=40)
-    state.in_run = True
-    state.consumer_id = "me"
-    state.fill(slow, [message(n) for n in range(90)], 90)
-    fetcher = Fetcher(transport=FakeBroker(), state=state, settle=lambda error, consumer_id: False)
-    assert len(state.hand_out(40)) == 40
-    assert fetcher._plan() is None and state.buffered == 50
+    state, fetcher = running(slow, max_poll_records=400)
+    state.fill(slow, [message(n) for n in range(400)], 400)
+    assert len(state.hand_out(400)) == 400 and not state.buffered
+    for n in range(99):
+        slow.finish(n, 0)
+    assert fetcher._plan() is None
+    slow.finish(99, 0)
+    plan = fetcher._plan()
+    assert plan is not None and plan.limit == 100
+
+
+def test_a_group_that_is_through_within_moments_asks_for_as_much_again() -> None:
+    fast = owned(1)
+    state, fetcher = running(fast, max_poll_records=400)
+    state.fill(fast, [message(n) for n in range(400)], 400)
+    assert len(state.hand_out(400)) == 400
+    for n in range(50):
+        state.finish(fast, n, 0)
+    state.finished += 1_000_000
+    plan = fetcher._plan()
+    assert plan is not None and plan.limit == 400
 
 
 def test_a_finished_message_is_known_by_the_time_its_queue_is_idle() -> None:

@@ -4,6 +4,10 @@ One pull at a time, waiting at the broker until something comes. A seek, a resum
 acquired must not wait for such a pull to end: it makes the pull's ticket invalid and starts another thread;
 what the old one brings is thrown away. Pulls carry the newest generation that any answer told of: one that
 waits ends when the next one comes, and none is answered empty for news that a heartbeat already fetches.
+
+What was fetched is kept: dropping it to make room means fetching it again, and a group that falls behind
+would pull the same messages for ever. So when the bound is reached, queues of which nothing is held are still
+asked, beyond it, for a part of a queue's share at a time: together less than half as much again.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from catmq_client.backoff import Backoff
 from catmq_client.errors import CatmqError, OffsetReset
 from catmq_client.message import Message, Source, row_of
 from catmq_client.owned import OwnedQueue
+from catmq_client.pace import Pace
 from catmq_client.state import GroupState
 from catmq_client.transport import Transport, api_path
 
@@ -36,6 +41,12 @@ MOMENT_S = 0.1
 SUSPECT_PAUSE_S = 5.0
 # While the application is behind on some queues, the others are asked at least this often.
 BEHIND_S = 0.1
+# run() holds more than its bound only if it is done with it within this time; else it asks for more when
+# this part of the bound is free.
+AHEAD_S = 1.0
+ROOM_PART = 4
+# Messages to ask for at least, of queues of which nothing is held.
+LEAST_ASKED = 16
 # How long pulls wait while queues may come within moments, and for how long after the news.
 UNSETTLED_WAIT_MS = 100
 UNSETTLED_S = 1.0
@@ -55,6 +66,7 @@ class Plan:
     pull: list[tuple[OwnedQueue, int, int]]  # with offset and version when asked
     wait_ms: int
     limit: int
+    most_bytes: int
     some_are_full: bool
 
 
@@ -97,6 +109,7 @@ class Fetcher:
         self._pokes = 0
         self._turn = 0
         self._brought = False
+        self._pace = Pace()
 
     def start(self) -> None:
         """Starts the fetching thread."""
@@ -178,35 +191,44 @@ class Fetcher:
         """What to ask for now; None when there is nothing to do or no room."""
         state = self._state
         consumer_id = state.consumer_id
-        if consumer_id is None or not self._has_room():
+        if consumer_id is None:
             return None
         now = time.monotonic()
-        share = state.share()
         wanted = [o for o in state.queues.values() if o.acquired and o.revoked_until is None]
         open_ones = [o for o in wanted if not o.is_shut()]
         readable = [o for o in open_ones if o.not_before <= now]
-        pull = [
-            (o, o.position, o.version) for o in readable if len(o.buffer) < share and not state.is_stuck(o)
-        ]
+        room = self._room()
+        pull = [(o, o.position, o.version) for o in readable if self._may_ask(o, room)]
         some_are_full = len(pull) < len(readable)
-        if not pull and (some_are_full or state.is_unsettled(UNSETTLED_S)):
+        if not pull and (some_are_full or not room or state.is_unsettled(UNSETTLED_S)):
             # The first queue to read may come any moment: that ends a wait in here at once.
             return None
         rests = [o.not_before - now for o in open_ones if o.not_before > now]
+        most_bytes = self._options.fetch_max_bytes
         return Plan(
             consumer_id=consumer_id,
             generation=state.heard,
             pull=self._part(pull),
             wait_ms=0 if some_are_full else self._wait_ms(rests, in_parts=len(pull) > MOST_QUEUES),
-            limit=self._limit(len(pull), some_are_full=some_are_full),
+            limit=self._limit(len(pull), room, some_are_full=some_are_full),
+            most_bytes=most_bytes if room else max(1, most_bytes // max(1, len(state.queues))),
             some_are_full=some_are_full,
         )
 
-    def _limit(self, queues: int, *, some_are_full: bool) -> int:
-        """How many messages to ask for. While others are full, no more than the shares of those that are not:
-        what came above would soon be dropped, and fetched again."""
-        most = self._state.limits.max_poll_records
-        return min(most, max(1, queues) * self._state.share()) if some_are_full else most
+    def _may_ask(self, owned: OwnedQueue, room: int) -> bool:
+        """Whether more of a queue may be held."""
+        state = self._state
+        if room:
+            return len(owned.buffer) < state.share() and not state.is_stuck(owned)
+        # Only run() holds messages that it cannot give out; poll() gives all to the next call.
+        return state.in_run and not owned.buffer and not owned.in_hand
+
+    def _limit(self, queues: int, room: int, *, some_are_full: bool) -> int:
+        """How many messages to ask for: while some queues are full, no more than the shares of the others."""
+        share = self._state.share()
+        if not room:
+            return max(LEAST_ASKED, share // ROOM_PART)
+        return min(room, max(1, queues) * share) if some_are_full else room
 
     def _part(self, pull: list[tuple[OwnedQueue, int, int]]) -> list[tuple[OwnedQueue, int, int]]:
         """As many as one request takes, beginning with another queue each time."""
@@ -225,26 +247,20 @@ class Fetcher:
             waits.append(ABANDONED_WAIT_MS)
         return min(waits)
 
-    def _has_room(self) -> bool:
-        """Whether more may be held. What cannot be given out soon is dropped if another queue starves for
-        room: first what is above a queue's share, then all."""
-        state = self._state
-        for keep in (state.share(), 0):
-            if not self._is_full() or not any(map(self._starves, state.queues.values())):
-                break
-            for owned in filter(state.is_stuck, state.queues.values()):
-                state.trim(owned, keep)
-        return not self._is_full()
+    def _room(self) -> int:
+        """How many more messages may be held.
 
-    def _starves(self, owned: OwnedQueue) -> bool:
-        """Whether a queue could give messages, and nothing of it is held."""
-        is_ours = owned.acquired and owned.revoked_until is None and not owned.is_shut()
-        return is_ours and not owned.buffer and not self._state.is_stuck(owned)
-
-    def _is_full(self) -> bool:
-        state = self._state
-        full = state.buffered_bytes >= self._options.fetch_max_bytes
-        return full or state.buffered >= state.limits.max_poll_records
+        In run() those at its handlers are held, too. While they are many they count, unless it will be
+        through with all of them within moments; and room is a part of the bound, so that pulls stay large.
+        """
+        state, most = self._state, self._state.limits.max_poll_records
+        if state.buffered_bytes >= self._options.fetch_max_bytes or state.buffered >= most:
+            return 0
+        held = state.held() if state.in_run else 0
+        if held <= self._pace.per_s(state.finished) * AHEAD_S:
+            return most
+        room = most - held
+        return room if room >= max(1, most // ROOM_PART) else 0
 
     def _pull(self, plan: Plan) -> dict[str, Any]:
         queues = [{"queue": o.queue, "epoch": o.epoch, "offset": offset} for o, offset, _ in plan.pull]
@@ -255,7 +271,7 @@ class Fetcher:
                 "generation": plan.generation,
                 "queues": queues,
                 "max_messages": plan.limit,
-                "max_bytes": self._options.fetch_max_bytes,
+                "max_bytes": plan.most_bytes,
                 "wait_ms": plan.wait_ms,
             },
             timeout_s=(plan.wait_ms + self._options.request_timeout_ms) / 1000,

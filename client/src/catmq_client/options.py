@@ -87,7 +87,8 @@ class ConsumerOptions:
     # Commit what the application came back from, without being told.
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 1_000
-    # Messages one poll() returns at most; also the size of a pull and the bound of what is held ahead.
+    # Messages one poll() returns at most; also the size of a pull and the bound of what is held ahead, in
+    # run() with what its handlers have not begun. Fast handlers may have as much again under way.
     max_poll_records: int = 500
     # Bytes of one pull, and bound of what is held ahead.
     fetch_max_bytes: int = 4 * 1024 * 1024

@@ -95,9 +95,14 @@ class OwnedQueue:
         return len(self._handed)
 
     @property
+    def in_hand(self) -> int:
+        """How many of those are not done, in whatever order."""
+        return len(self._handed) - len(self._finished)
+
+    @property
     def at_work(self) -> int:
-        """How many of those are not done, as run() sees it; all, once the first is too far behind."""
-        left = len(self._handed) - len(self._finished)
+        """The same, as run() sees it; no less than WINDOW once the first one is too far behind."""
+        left = self.in_hand
         return left if len(self._handed) < self.WINDOW else max(left, self.WINDOW)
 
     def committable(self) -> int:
@@ -173,10 +178,3 @@ class OwnedQueue:
         """Forgets what is fetched and not handed out."""
         self.position = self.next_offset
         self.buffer.clear()
-
-    def trim(self, keep: int) -> list[Message]:
-        """Forgets what is fetched beyond the first `keep` messages; what that was."""
-        gone = [self.buffer.pop() for _ in range(len(self.buffer) - keep)]
-        if gone:
-            self.position = gone[-1].offset
-        return gone

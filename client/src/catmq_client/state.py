@@ -85,6 +85,8 @@ class GroupState:
         self.events: deque[tuple[bool, OwnedQueue]] = deque()
         self.buffered = 0
         self.buffered_bytes = 0
+        # run(): how many messages its handlers were done with.
+        self.finished = 0
         # Since when no pull waits at the broker, because there is no room for what it would bring, monotonic.
         self.full_since: float | None = None
         self.lease_until = 0.0
@@ -289,11 +291,9 @@ class GroupState:
         self.buffered_bytes -= sum(len(message.body) for message in owned.buffer)
         owned.drop()
 
-    def trim(self, owned: OwnedQueue, keep: int) -> None:
-        """Forgets what was fetched of a queue beyond `keep` messages."""
-        gone = owned.trim(keep)
-        self.buffered -= len(gone)
-        self.buffered_bytes -= sum(len(message.body) for message in gone)
+    def held(self) -> int:
+        """run(): how many messages are fetched and not done."""
+        return self.buffered + sum(owned.in_hand for owned in self.queues.values())
 
     def fill(self, owned: OwnedQueue, messages: list[Message], next_offset: int) -> None:
         """Adds what a pull brought."""
@@ -336,10 +336,13 @@ class GroupState:
         half = self.share() // 2
         before = owned.at_work
         owned.finish(offset, version)
+        self.finished += 1
         if owned.lost:
             self.unreported[owned.queue] = owned
         if before > half >= owned.at_work:
             self.changed.notify_all()
+        elif not owned.in_hand:
+            self.changed.room.notify_all()  # a queue of which nothing is held is asked whatever others hold
 
     def _take_turn(
         self, owned: OwnedQueue, limit: int, most: int, taken: list[tuple[OwnedQueue, Message]]
