@@ -22,6 +22,7 @@ from tests.support import failing, moving
 from tests.support.failing import ME
 from tests.support.forms import browser, carry_out, confirm, text
 
+OLD, NEW = "enough characters", "other characters"
 NOTHING_TO_WRITE = {"node-test", "checks"}  # they look, and change nothing
 ELSEWHERE = {  # what needs servers or files has its own tests, which look into the audit log as well
     *("node-account", "node-reader", "node-promote"),  # test_portal_nodes, test_store_promotion
@@ -137,6 +138,7 @@ def deeds(world: dict[str, object], database: dict[str, Any]) -> dict[str, tuple
         "user-delete": ("/users/uma/delete", {"confirm": "uma"}),
         "topic-delete": ("/topics/other/delete", {"confirm": "other"}),
         "group-delete": ("/groups/readers/delete", {"confirm": "readers"}),
+        "password": ("/password", {"old": OLD, "password": NEW, "again": NEW}),
     }
 
 

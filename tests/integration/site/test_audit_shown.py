@@ -1,0 +1,60 @@
+"""Who sees what in the audit log: administrators all, others what was done to what they may manage."""
+
+from __future__ import annotations
+
+import pytest
+
+from metadata import groups, keys, topics, users
+from metadata.actors import Actor, command
+from metadata.listing import operations
+from metadata.listing.pages import Wanted
+from tests.support import rows
+from tests.support.forms import browser, text
+
+ME = command("test")
+
+
+@pytest.fixture
+def world(metadata_db: None) -> None:
+    """Something of everything was done."""
+    rows.node("n1", username="nodeaccount")
+    rows.topic("orders")
+    rows.topic("other")
+    for name in ("billing", "shipping"):
+        groups.create(name=name, actor=ME)
+    rows.subscribe("billing", "other")
+    rows.subscribe("shipping", "orders")
+    topics.update(name="other", settings={"alarm_emails": "boss@example.org"}, actor=ME)
+    keys.create(name="till", rights={"produce": ["secretive-*"]}, actor=ME)
+    users.create(name="olga", password="enough characters", actor=ME)
+    users.create(name="mia", password="enough characters", rights={"manage": ["oth*"]}, actor=ME)
+    topics.update(name="orders", settings={"owners": "olga"}, actor=ME)
+    groups.update(name="billing", settings={"owners": "olga"}, actor=ME)
+
+
+def seen(name: str, *, administrator: bool = False, about: str = "") -> set[tuple[str, str]]:
+    """(kind, name) of all that somebody sees."""
+    actor = users.actor_of(name=name, administrator=administrator, address="")
+    found = operations.audit(wanted=Wanted(), actor=actor, name=about)
+    return {(one.kind, one.name) for one in found.items}
+
+
+def test_everybody_sees_what_is_theirs_and_administrators_everything(world: None) -> None:
+    kinds = {kind for kind, _ in seen("ada", administrator=True)}
+    assert kinds >= {"topic", "group", "subscription", "key", "user", "node"}
+    assert seen("olga") == {("topic", "orders"), ("group", "billing"), ("subscription", "billing/other")}
+    assert seen("mia") == {("topic", "other")}
+    assert seen("olga", about="other") == {("subscription", "billing/other")}
+    assert seen("nobody") == set()
+
+
+def test_the_page_tells_strangers_no_rights_addresses_and_accounts(world: None) -> None:
+    page = text(browser("stranger").get("/audit"))
+    for secret in ("secretive", "nodeaccount", "boss@example.org", "till"):
+        assert secret not in page
+    assert "topics and groups that you manage" in page
+
+
+def test_keys_look_at_no_audit_log(world: None) -> None:
+    with pytest.raises(Exception, match="may not look"):
+        operations.audit(wanted=Wanted(), actor=Actor(kind="key", name="k"))

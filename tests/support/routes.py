@@ -1,0 +1,338 @@
+"""Every route by every actor: the table of what each may do, and the world in which that is tried.
+
+`tests/integration/site/routes.txt` holds the table, a line for each method of each route. Eleven actors ask,
+on what is called `mine-…` and on what is called `theirs-…`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from django.apps import apps
+from django.contrib import admin
+from django.db import transaction
+from django.test import Client
+from django.urls import URLPattern, get_resolver
+
+from brokerapi.endpoint import METHODS
+from messagestore import connections, dead, membership, resets, subscriptions, tables, topics
+from messagestore.messages import NewMessage
+from messagestore.publish import publish
+from metadata import actors, alarms, brokers, groups, keys, redrives, reports, snapshot, users
+from metadata.actors import Actor
+from metadata.brokers import Life
+from metadata.changes import changed
+from metadata.clock import database_now
+from metadata.models import ApiKey, DbNode, JobRun, Queue
+from metadata.redrives import Chosen
+from tests.support import moving
+from tests.support.environment import ROOT
+from tests.support.forms import browser
+
+TABLE = ROOT / "tests" / "integration" / "site" / "routes.txt"
+ME = actors.command("test")
+MINE, THEIRS = "mine", "theirs"
+RIGHTS: dict[str, dict[str, list[str]]] = {
+    "other": {"browse": ["elsewhere"]},
+    **{right: {right: ["mine-*"]} for right in ("produce", "consume", "browse", "manage", "admin")},
+    "everything": {"admin": ["*"]},
+}
+PEOPLE = ("user", "owner", "administrator")
+ACTORS = ("nobody", *RIGHTS, *PEOPLE)
+API, PORTAL = ("nobody", *RIGHTS), ("nobody", *PEOPLE)  # the columns; the other actors are as nobody
+REFUSED = ("401", "403", "405", "login")
+MODEL = "{model}"
+APPS = re.compile(r"\^\(\?P<app_label>[^)]*\)/\$")  # the admin's page of an application
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A route and one of its methods; `cells` says what each actor gets, on its own and on others' things."""
+
+    method: str
+    route: str
+    cells: dict[str, tuple[str, str]] = field(compare=False, hash=False, default_factory=dict)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The actors that have cells."""
+        return API if self.is_api else PORTAL
+
+    @property
+    def is_api(self) -> bool:
+        """Whether programs ask."""
+        return self.route.startswith(("api", "^api", "livez", "readyz", "metrics"))
+
+    def expected(self, actor: str, prefix: str) -> str:
+        """What the table says of an actor; '' if it has no such line."""
+        return self.cells.get(actor if actor in self.columns else "nobody", ("", ""))[prefix == THEIRS]
+
+    def line(self) -> str:
+        """The route as the table has it."""
+        shown = [mine if mine == theirs else f"{mine}/{theirs}" for mine, theirs in self.cells.values()]
+        return " ".join([f"{self.method:6}", f"{self.route:55}", *(f"{one:7}" for one in shown)]).rstrip()
+
+
+def table() -> list[Route]:
+    """The table as it is written."""
+    found = []
+    for line in TABLE.read_text().splitlines():
+        if line.strip() and not line.startswith("#"):
+            method, route, *cells = line.split()
+            row = Route(method, route)
+            pairs = [(one.partition("/")[0], one.partition("/")[2] or one) for one in cells]
+            found.append(Route(method, route, dict(zip(row.columns, pairs, strict=True))))
+    return found
+
+
+def routes() -> Iterator[Route]:
+    """Every method of every route that the URL configuration has; those of models' lists once for all."""
+    seen = set()
+    for route, pattern in _walk(get_resolver().url_patterns):
+        general = _general(route)
+        for method in _methods(route, pattern):
+            if (method, general) not in seen:
+                seen.add((method, general))
+                yield Route(method, general)
+
+
+def _walk(patterns: Any, before: str = "") -> Iterator[tuple[str, URLPattern]]:
+    for one in patterns:
+        route = before + str(one.pattern)
+        if isinstance(one, URLPattern):
+            yield route, one
+        else:
+            yield from _walk(one.url_patterns, route)
+
+
+def models() -> list[str]:
+    """app/model of every list in the admin."""
+    return [f"{one._meta.app_label}/{one._meta.model_name}" for one in admin.site._registry]
+
+
+def _general(route: str) -> str:
+    for model in models():
+        route = route.replace(f"admin/{model}/", f"admin/{MODEL}/")
+    return APPS.sub("{app}/", route) or "/"
+
+
+def _methods(route: str, pattern: URLPattern) -> list[str]:
+    """The methods that a view answers: an endpoint's or a class's own; a function's are GET and POST."""
+    view: Any = pattern.callback
+    made: Any = getattr(view, "cls", None) or getattr(view, "view_class", None)
+    if made is None or route.startswith(("^api", "admin/")):
+        return ["GET", "POST"]
+    return [method.upper() for method in METHODS if hasattr(made, method)]
+
+
+class World:
+    """One of everything, twice: called mine-… and theirs-…; and who asks."""
+
+    def __init__(self, make_node: Callable[..., str]) -> None:
+        self.words: dict[str, dict[str, Any]] = {}
+        self._made = 0
+        for name in ("main", "failure"):
+            make_node(name, kind="failure" if name == "failure" else "normal")
+        self._keys = {name: keys.create(name=f"k-{name}", rights=rights, actor=ME)[1]
+                      for name, rights in {**RIGHTS, "stranger": RIGHTS["consume"]}.items()}  # fmt: skip
+        self._people = {"user": "uma", "owner": "olga", "administrator": "ada"}
+        for prefix in (MINE, THEIRS):
+            self.words[prefix] = self._one_of_each(prefix)
+        self._rename_nodes()
+        self._clients = {name: self._client(name) for name in ACTORS}
+
+    def _rename_nodes(self) -> None:
+        with transaction.atomic():
+            for name, prefix in (("main", MINE), ("failure", THEIRS)):
+                DbNode.objects.filter(name=name).update(name=f"{prefix}-node")
+            changed("node", *DbNode.objects.values_list("pk", flat=True))
+        snapshot.refresh()
+
+    def _one_of_each(self, prefix: str) -> dict[str, Any]:
+        topic, group = f"{prefix}-orders", f"{prefix}-billing"
+        owners = {"owners": "olga"} if prefix == MINE else {}
+        for name in (topic, f"{prefix}-spare"):
+            topics.create(name=name, queues=1, actor=ME, settings=owners)
+        groups.create(name=group, actor=ME, settings=owners)
+        subscriptions.create(group=group, topic=topic, start="earliest", actor=ME)
+        keys.create(name=f"{prefix}-key", rights={"produce": [f"{prefix}-*"]}, actor=ME)
+        users.create(name=f"{prefix}-user", password="enough characters", actor=ME)
+        brokers.heartbeat(life=Life(f"{prefix}-broker", f"http://{prefix}", "1.0", prefix), held=False)
+        snapshot.refresh()
+        publish(topic=topic, messages=[NewMessage(body=b"treasure", key="k")], batch_id=None, actor=ME)
+        (receipt,) = moving.delay(topic, b"later")
+        (move,) = resets.reset(group=group, topic=topic, target=resets.Target("latest"), actor=ME)
+        alarms.raise_alarm(kind="lag", name=f"{group}/{topic}", detail="far behind")
+        queue = Queue.objects.get(topic__name=topic).pk
+        redrive = redrives.request(
+            group=group,
+            chosen=Chosen(None, None, "", None),
+            to="group",
+            rate=None,
+            bounds={},
+            total=0,
+            actor=ME,
+        )
+        return {
+            "topic": topic, "group": group, "queue": queue, "stored": f"{queue}-0", "reset": move.reset,
+            "delayed": receipt.message_id, "redrive": redrive.id, "dead": dead.dead_id(1, 1),
+            "report": reports.keep(name="volume", engine="direct", settings={}, rows=[{"n": 1}], actor=ME),
+            "run": JobRun.objects.create(name="report_volume", started_at=database_now()).pk,
+        }  # fmt: skip
+
+    def _client(self, name: str) -> Client:
+        if name in PEOPLE:
+            client = browser(self._people[name], administrator=name == "administrator")
+        else:
+            client = Client(headers={"authorization": f"Bearer {self._keys[name]}"} if name in RIGHTS else {})
+        client.raise_request_exception = False
+        return client
+
+    def ask(self, name: str, row: Route, given: dict[str, Any]) -> str:
+        """What an actor is answered: a status, or login."""
+        answer = self._clients[name].generic(row.method, **_sent(row, given))
+        place = answer.headers.get("Location", "").partition("?")[0]
+        at_login = answer.status_code == 302 and place.rstrip("/").endswith("/login")
+        if "logout" in row.route:
+            self._clients[name] = self._client(name)
+        return "login" if at_login else str(answer.status_code)
+
+    def new(self, prefix: str) -> str:
+        """A name that nothing has."""
+        self._made += 1
+        return f"{prefix}-new{self._made}"
+
+    def request(self, row: Route, prefix: str) -> dict[str, Any]:
+        """Path and data with which a route is asked about what is called so."""
+        path, query = "/" + row.route.lstrip("^/"), ""
+        for written, meant in OTHER_PATHS.items():
+            path = path.replace(written, meant)
+        for word in path.split("<")[1:]:
+            kind, _, rest = word.partition(":")
+            path = path.replace(
+                f"<{kind}:{rest.partition('>')[0]}>", self._word(row, prefix, rest.partition(">")[0])
+            )
+        path = path.replace(MODEL, "metadata/topic").replace("{app}", "metadata")
+        asked = REQUESTS.get(f"{row.method} {row.route}", {})
+        data = asked(self, prefix) if callable(asked) else asked
+        if row.method in ("GET", "DELETE") and data:
+            query, data = "?" + "&".join(f"{name}={value}" for name, value in data.items()), {}
+        return {"path": path + query, "data": data}
+
+    def _word(self, row: Route, prefix: str, word: str) -> str:
+        mine, route = self.words[prefix], row.route
+        if word == "consumer":
+            return self._consumer(prefix)
+        if word == "name":
+            return self._name(route, prefix)
+        if word == "message_id":
+            kind = "dead" if "/dead/" in route else "stored" if route.startswith("messages/") else "delayed"
+            return str(mine[kind])
+        if word == "topic" and f"{row.method} {route}" in UNSUBSCRIBED:
+            return f"{prefix}-spare"
+        named = {one: f"{prefix}-{one}" for one in ("node", "broker", "key")}
+        none = {"kind": "lag", "object_id": "0", "content_type_id": "0"}
+        others = {"message": mine["dead"], "number_": mine["report"], **none, **named}
+        return str({**others, **mine}[word])
+
+    def _name(self, route: str, prefix: str) -> str:
+        first = route.partition("/")[0]
+        if first == "jobs":
+            return "trim_audit"
+        if first == "alarms":
+            return f"{prefix}-billing/{prefix}-orders"
+        called = {"topics": "orders", "groups": "billing"}.get(first, first.removesuffix("s"))
+        return f"{prefix}-{called}"
+
+    def _consumer(self, prefix: str) -> str:
+        """A member that joined with the key `consume`, or with one that nobody here has."""
+        name = "consume" if prefix == MINE else "stranger"
+        key = ApiKey.objects.get(name=f"k-{name}")
+        actor = Actor(kind="key", name=key.name, rights={"consume": ("*",)}, key_id=key.pk)
+        return membership.join(
+            group=f"{prefix}-billing", topics=(), name="c", incarnation=str(uuid4()), instance_id=None,
+            sdk="test", actor=actor,
+        ).consumer_id  # fmt: skip
+
+
+def _sent(row: Route, given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a test client's request."""
+    if row.is_api:
+        body = json.dumps(given["data"]) if row.method in ("POST", "PATCH") else ""
+        return {"path": given["path"], "data": body, "content_type": "application/json"}
+    body = "&".join(f"{name}={value}" for name, value in given["data"].items())
+    return {"path": given["path"], "data": body, "content_type": "application/x-www-form-urlencoded"}
+
+
+def state() -> dict[str, Any]:
+    """All that metadata and the queues hold, but for what changes by itself."""
+    held = [*apps.get_app_config("metadata").get_models(), *apps.get_app_config("auth").get_models()]
+    left_out = ("Lease", "ClockMark", "Permission", "Heartbeat")
+    found: dict[str, Any] = {
+        one.__name__: sorted(map(str, one._default_manager.values_list()))
+        for one in held
+        if one.__name__ not in left_out
+    }
+    for queue in Queue.objects.filter(topic__kind="normal", topic__state="ready").values_list(
+        "pk", flat=True
+    ):
+        with connections.node_of(queue).reading() as session:
+            found[f"queue {queue}"] = tables.read_head(session, queue=queue)
+            found[f"delayed {queue}"] = tables.count_delayed(session, queues=[queue], most=1_000)
+    return found
+
+
+OTHER_PATHS = {"static/(?P<path>.+)$": "static/portal/portal.css", "api(/.*)?$": "api/nothing",
+               "admin/(?P<url>.*)$": "admin/nothing"}  # fmt: skip
+UNSUBSCRIBED = ("DELETE api/v1/groups/<str:group>/subscriptions/<str:topic>",)  # else the first would end it
+T, G, C, N = (
+    "api/v1/topics/<str:topic>",
+    "api/v1/groups/<str:group>",
+    "api/v1/consumers/<str:consumer>",
+    "nodes/<str:node>",
+)
+# What is asked: of who may, nothing that would keep the next one from being asked the same.
+REQUESTS: dict[str, Any] = {
+    f"POST {T}/messages": {"messages": [{"body": "a"}]},
+    f"GET {T}/messages": lambda world, prefix: {"queue": world.words[prefix]["queue"]},
+    f"POST {G}/consumers": lambda _, prefix: {
+        "name": "c", "sdk": "test", "incarnation": str(uuid4()), "topics": [f"{prefix}-orders"]
+    },
+    f"POST {C}/heartbeat": {"generation": 0, "owned": []},
+    f"POST {C}/acquire": {"queues": []},
+    f"POST {C}/pull": {"generation": 0, "queues": [], "max_messages": 1, "max_bytes": 1000, "wait_ms": 0},
+    f"POST {C}/commit": {"offsets": []},
+    f"POST {C}/failures": {"messages": [{"queue": 1, "epoch": 1, "offset": 0}]},
+    "POST api/v1/topics": lambda world, prefix: {"name": world.new(prefix), "queues": 1},
+    f"PATCH {T}": {"remark": "r"},
+    f"POST {T}/expand": {"queues": 1, "dry_run": True},
+    f"POST {T}/shrink": {"count": 1, "dry_run": True},
+    f"PATCH {T}/queues/<int:queue>": {"state": "read_write"},
+    "POST api/v1/groups": lambda world, prefix: {"name": world.new(prefix)},
+    f"PATCH {G}": {"remark": "r"},
+    f"PATCH {G}/offsets": {"to": "latest", "dry_run": True},
+    f"POST {G}/offsets/undo": {"dry_run": True},
+    f"POST {G}/rebalance": {"dry_run": True},
+    f"POST {G}/subscriptions": lambda _, prefix: {"topic": f"{prefix}-orders"},
+    f"PATCH {G}/subscriptions/<str:topic>": {"stopped": False},
+    f"POST {G}/dead/redrive": {"to": "group"},
+    "POST api/v1/nodes": lambda _, prefix: {"name": f"{prefix}-n", "engine": "sqlite", "database": "/etc/n"},
+    f"PATCH api/v1/{N}": {"special": False},
+    f"POST api/v1/{N}/examine": {"engine": "sqlite", "database": "new.sqlite3"},
+    f"PATCH api/v1/{N}/account": {"username": "u", "password": "p"},
+    f"PATCH api/v1/{N}/reader": {"username": "u", "password": "p"},
+    f"POST api/v1/{N}/promote": {"dry_run": True},
+    f"POST api/v1/{N}/adopt": {"dry_run": True},
+    "PATCH api/v1/brokers/<str:broker>": {"state": "in"},
+    "POST api/v1/keys": lambda world, prefix: {
+        "name": world.new(prefix), "rights": {"produce": [f"{prefix}-*"]}
+    },
+    "PATCH api/v1/keys/<str:key>": {"max_messages_per_s": None},
+    "POST create/topic": lambda world, prefix: {"name": world.new(prefix), "queues": 1},
+    "POST create/group": lambda world, prefix: {"name": world.new(prefix)},
+}  # fmt: skip
