@@ -101,7 +101,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
     """All loops of a worker, in the order in which they start; `url` is what clients are told of it."""
     overdue = OverdueRebalances()
     return [
-        Loop("metadata", METADATA_EVERY_S, look_at_metadata),
+        Loop("metadata", METADATA_EVERY_S, look_at_metadata, gate.end_looks),
         Loop("heartbeats", 0.0, heartbeats.serve, heartbeats.end_service),
         Loop("grants", 0.0, node_owners.claim_granted),
         Loop("snapshot", config.snapshot_interval_ms / 1000, SnapshotLoop().run_once),

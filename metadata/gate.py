@@ -75,6 +75,11 @@ class Gate:
         self._looked(failed=False)
         return True
 
+    def end_looks(self) -> None:
+        """The loop has ended: calls probe again."""
+        with self._changed:
+            self._watched_until = float("-inf")
+
     def _looked(self, *, failed: bool) -> None:
         with self._changed:
             self._watched_until = time.monotonic() + WATCHED_S

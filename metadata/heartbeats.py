@@ -135,8 +135,9 @@ def _recorded(beat: _Beat) -> _Seen:
 def _check() -> None:
     """Raises MetadataUnavailable if heartbeats cannot be recorded now, or not soon."""
     gate.check()
-    silent = gate.watched and contact.silent_s() > SILENT_S
-    if silent or _combiner.stuck_s() > SILENT_S:
+    if not gate.watched:
+        return
+    if contact.silent_s() > SILENT_S or _combiner.stuck_s() > SILENT_S:
         raise MetadataUnavailable("The metadata database is away.", retry_after_ms=1000)
 
 

@@ -24,8 +24,9 @@ from django.db import DatabaseError, InterfaceError, connections, transaction
 
 from metadata import loading
 from metadata.config import config
-from metadata.contact import contact
+from metadata.contact import SILENT_S, contact
 from metadata.errors import Code, MetadataUnavailable, NotFound
+from metadata.gate import gate
 from metadata.pictures import (
     GroupInfo,
     KeyInfo,
@@ -124,7 +125,10 @@ class _Holder:
             raise MetadataUnavailable("The metadata database did not answer.", retry_after_ms=1000)
 
     def renew_after_miss(self) -> None:
-        """A load for a lookup that missed: not more often than every 50 ms, and none just after a failure."""
+        """A load for a lookup that missed: not more often than every 50 ms, and none just after a failure, or
+        while the database is silent: who asks for what nobody knows would hold a thread for seconds."""
+        if gate.watched and contact.silent_s() > SILENT_S:
+            raise MetadataUnavailable("The metadata database is away.", retry_after_ms=1000)
         if self.failed and time.monotonic() - self.failed_at < PAUSE_AFTER_FAILURE_S:
             self._raise_if_failed()
         asked = self.begun

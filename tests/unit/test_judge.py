@@ -120,6 +120,19 @@ def test_what_moved_does_not_count_as_standing_still() -> None:
     assert [(one.before.member, one.after.member) for one in judge.moves(story, patience_s=5)] == [("a", "b")]
 
 
+def test_the_longest_wait_of_a_queue_counts_whoever_owns_it() -> None:
+    moved = told({"a": steady(3), "b": steady(3, begun=5.0, first=3, epoch=2)}, sending(6))
+    (longest,) = judge.longest_waits(moved).values()
+    assert longest == pytest.approx(4.7, abs=0.05), "its fourth message was asked for at 0.3"
+    assert max(judge.longest_waits(moved, until=0.25).values()) < 0.1
+
+
+def test_a_queue_to_which_nothing_was_sent_proves_nothing() -> None:
+    story = told({"a": steady(3)}, sending(3))
+    with pytest.raises(AssertionError, match="nothing was sent"):
+        judge.longest_waits(story, since=60.0)
+
+
 def test_a_slow_hand_over_is_found() -> None:
     quick = {
         "a": [gained(0.0), *steady(3)],

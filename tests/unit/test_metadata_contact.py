@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from metadata import contact as module
-from metadata import heartbeats
+from metadata import heartbeats, snapshot
 from metadata.consumer_ids import ConsumerId
 from metadata.contact import SIZE, Contact
 from metadata.errors import Code, MetadataUnavailable, Unrecorded
@@ -110,6 +110,21 @@ def test_a_batch_that_is_stuck_refuses_the_next_heartbeats_at_once(
     with pytest.raises(MetadataUnavailable):
         heartbeats.heartbeat(consumer=ME, generation=0, owned=[])
     assert submitted == []
+
+
+def test_what_nobody_knows_is_not_asked_of_a_silent_database(
+    now: list[float], contact: Contact, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = snapshot._Holder()
+    loads: list[bool] = []
+    monkeypatch.setattr(holder, "renew", lambda: loads.append(True))
+    monkeypatch.setattr(snapshot, "contact", contact)
+    monkeypatch.setattr(snapshot, "gate", gate)
+    holder.renew_after_miss()
+    now[0] += 2.0
+    with pytest.raises(MetadataUnavailable):
+        holder.renew_after_miss()
+    assert loads == [True]
 
 
 def test_what_one_process_of_a_broker_hears_or_promises_all_of_them_know(now: list[float]) -> None:

@@ -183,6 +183,17 @@ def test_no_call_is_the_probe_of_a_gate_that_a_loop_looks_after() -> None:
         pass
 
 
+def test_a_gate_whose_loop_says_that_it_ends_lets_calls_probe_at_once() -> None:
+    gate = Gate(failures=1, pause_s=0.0)
+    assert gate.look(lambda: None)
+    fail(gate)
+    with pytest.raises(MetadataUnavailable), gate.passage():
+        pass
+    gate.end_looks()
+    with gate.passage():
+        pass
+
+
 def test_a_gate_whose_loop_has_ended_lets_calls_probe_again(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("metadata.gate.time", SimpleNamespace(monotonic=lambda: now[0]))

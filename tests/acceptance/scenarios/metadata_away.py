@@ -146,9 +146,6 @@ class Away:
 
 
 def run(stage: Stage, pair: Pair, *, away_s: float, session_ms: int = 9_000) -> None:
-    """Plays it once. Raises AssertionError when something does not hold.
-
-    Below a session of 9 s a frozen database may cost a pause: a member hears that it is away only when a
-    broker has waited for it in vain for 2 s, and its lease may end before that.
-    """
+    """Plays it once. Raises AssertionError when something does not hold. For short sessions, and hand-overs
+    under way, there is frozen_metadata."""
     Away(stage, pair, away_s, session_ms).run()
