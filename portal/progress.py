@@ -7,13 +7,13 @@ from django.utils.translation import gettext_lazy
 
 from metadata.progress import GroupProgress
 from metadata.rules.progress import Progress
-from portal.tables import Cell, Text, badge
+from portal.tables import Cell, Text, badge, per_second
 from portal.templatetags.shapes import MINUTE, SECOND, lasts, rate
 
 # What is so without a trend, and its tone.
 WORDS: dict[str, tuple[Text, str]] = {
     "unknown": (gettext_lazy("not known"), ""),
-    "paused": (gettext_lazy("paused"), ""),
+    "paused": (gettext_lazy("paused"), "warn"),
     "no_members": (gettext_lazy("no members"), "warn"),
     "nothing_sent": (gettext_lazy("nothing sent"), ""),
     "keeps_up": (gettext_lazy("keeps up"), "ok"),
@@ -26,7 +26,7 @@ WORDS: dict[str, tuple[Text, str]] = {
 def words(said: Progress) -> tuple[Text, str]:
     """What is said of a group, and its tone."""
     if said.state == "falls_behind":
-        return _("falls behind by %s a second") % rate(said.per_s), "warn"
+        return _("falls behind by %s/s") % rate(said.per_s), "warn"
     if said.state == "catches_up":
         return _("catches up in %s") % lasts(_rounded(1000 * (said.in_s or 0))), "ok"
     return WORDS[said.state]
@@ -45,4 +45,4 @@ def cell(found: GroupProgress | None) -> Cell:
 
 def handled(found: GroupProgress | None) -> Cell:
     """Messages that a group handled a second, lately."""
-    return Cell(rate(found.pace.handled if found else None))
+    return per_second(found.pace.handled if found else None)

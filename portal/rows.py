@@ -100,10 +100,10 @@ def behind(row: GroupRow) -> Sequence[Cell]:
     """A group on the first page."""
     return (
         group(row.name),
+        progress.cell(row.progress),
         lag(row.lag),
         age(row.lag_ms),
         progress.handled(row.progress),
-        progress.cell(row.progress),
         number(row.members),
         spark(row.minutes),
     )

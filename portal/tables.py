@@ -91,6 +91,11 @@ def number(value: int | float | None, href: str = "", tone: str = "") -> Cell:
     return Cell(value, "number", href, tone)
 
 
+def per_second(value: float | None) -> Cell:
+    """A rate; None is not known."""
+    return Cell(value, "rate")
+
+
 def share(value: float) -> Cell:
     """A part of a whole, of 1."""
     return Cell(f"{100 * value:.1f} %", "share")

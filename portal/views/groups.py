@@ -55,13 +55,12 @@ def groups_list(request: HttpRequest) -> HttpResponse:
     found = listing.groups(wanted=wanted(request), actor=actor(request))
     columns = (
         Column(_("Group"), "name"),
-        Column(_("State")),
-        Column(_("Members"), right=True),
-        Column(_("Topics"), right=True),
+        Column(_("Trend")),
         Column(_("Unread"), "lag", right=True),
         Column(_("Oldest unread"), "age", right=True),
-        Column(_("Handled per second"), right=True),
-        Column(_("Trend")),
+        Column(_("Handled/s"), right=True),
+        Column(_("Members"), right=True),
+        Column(_("Topics"), right=True),
         Column(_("Handled, last 30 min")),
         Column(_("Owners")),
     )
@@ -79,13 +78,12 @@ def groups_list(request: HttpRequest) -> HttpResponse:
 def _row(row: GroupRow) -> Sequence[Cell]:
     return (
         rows.group(row.name),
-        rows.state("stopped" if row.stopped else "running"),
-        number(row.members),
-        number(row.topics),
+        progress.cell(row.progress),
         rows.lag(row.lag),
         rows.age(row.lag_ms),
         progress.handled(row.progress),
-        progress.cell(row.progress),
+        number(row.members),
+        number(row.topics),
         spark(row.minutes),
         text(row.owners or None),
     )
@@ -142,7 +140,7 @@ def _tiles(
     state, trend = rows.state("stopped" if view.stopped else "running"), progress.cell(found)
     return [
         Fact(_("State"), state.value, tone=state.tone),
-        Fact(_("Trend"), trend.value, tone=trend.tone),
+        Fact(_("Trend"), trend.value, kind="words", tone=trend.tone),
         Fact(_("Handled per second"), now.handled, kind="rate"),
         Fact(_("Pulled per second"), now.pulled, kind="rate"),
         Fact(_("Sent per second"), now.sent, kind="rate"),

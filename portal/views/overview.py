@@ -84,10 +84,10 @@ def _tiles(known: Overview, now: Pace, who: Actor, admin: bool) -> list[Fact]:
 def _behind(known: Overview) -> Table:
     columns = (
         Column(_("Group")),
+        Column(_("Trend")),
         Column(_("Unread"), right=True),
         Column(_("Oldest unread"), right=True),
-        Column(_("Handled per second"), right=True),
-        Column(_("Trend")),
+        Column(_("Handled/s"), right=True),
         Column(_("Members"), right=True),
         Column(_("Handled, last 30 min")),
     )

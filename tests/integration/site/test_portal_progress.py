@@ -1,0 +1,92 @@
+"""What pages say of groups: by what they handle, and who falls behind fastest stands first."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+
+from metadata import series, snapshot
+from metadata.clock import database_now
+from metadata.models import ConsumerGroup, ConsumerGroupTopic, Sample, Topic
+from metadata.rules.progress import Progress
+from portal import progress
+from tests.support import rows
+from tests.support.forms import browser as browser_of
+
+
+@pytest.fixture
+def browser(metadata_db: None) -> Client:
+    """A browser of an administrator, who looks at topic `orders` and its groups."""
+    rows.world()
+    rows.Member("m1").register()
+    snapshot.refresh()
+    return browser_of("ada", administrator=True)
+
+
+def group(name: str, *, lag: int, per_minute: int, handled: int | None, pulled: int) -> None:
+    """A group that reads `orders` and whose lag has risen by so much a minute for ten minutes."""
+    topic, now = Topic.objects.get(name="orders"), database_now()
+    if not ConsumerGroup.objects.filter(name=name).exists():
+        rows.group(name)
+    made = ConsumerGroup.objects.get(name=name)
+    ConsumerGroupTopic.objects.filter(group=made, topic=topic).update(lag=lag, lag_ms=60_000, lag_at=now)
+    for back in range(1, 11):
+        Sample.objects.create(
+            at=series.start_of(now, step_s=60) - timedelta(minutes=back),
+            topic_ref=topic.pk, group_ref=made.pk,
+            messages=pulled, handled=handled, lag=lag - back * per_minute, lag_ms=60_000,
+        )  # fmt: skip
+
+
+def text_of(page: bytes) -> str:
+    """A page's words."""
+    return " ".join(re.sub(r"<[^>]+>", " ", page.decode()).split())
+
+
+def test_the_first_page_names_who_falls_behind_fastest_first(browser: Client) -> None:
+    group("huge", lag=900_000, per_minute=0, handled=6_000, pulled=6_000)
+    group("billing", lag=30_000, per_minute=600, handled=60, pulled=60_000)
+    page = text_of(browser.get("/").content)
+    listed = page[page.index("Behind, those that fall behind fastest first") :]
+    assert listed.index("billing") < listed.index("huge"), "although its lag is smaller, and it pulls most"
+    assert re.search(r"billing falls behind by (9\.\d|10\.\d)/s 30,000", listed)
+
+
+def test_a_group_that_handles_nothing_needs_a_look(browser: Client) -> None:
+    group("billing", lag=30_000, per_minute=0, handled=0, pulled=60_000)
+    page = text_of(browser.get("/").content)
+    assert "Group billing has members and unread messages, and has handled none of them" in page
+    assert "billing handles nothing" in page
+
+
+def test_lists_and_the_group_show_what_was_handled_beside_what_was_pulled(browser: Client) -> None:
+    group("billing", lag=30_000, per_minute=600, handled=60, pulled=60_000)
+    listed = text_of(browser.get("/groups").content)
+    assert re.search(r"billing falls behind by (9\.\d|10\.\d)/s 30,000 1 min 0\.\d\d 1 1 ", listed)
+    page = text_of(browser.get("/groups/billing?span=1h").content)
+    assert "sent handled pulled" in page
+    assert "1.0 1,000" in page, "a message a second handled, a thousand pulled"
+
+
+def test_what_was_not_counted_is_a_dash_and_no_zero(browser: Client) -> None:
+    group("billing", lag=30_000, per_minute=600, handled=None, pulled=60_000)
+    page = text_of(browser.get("/groups/billing?span=1h").content)
+    assert "\N{EN DASH} 1,000" in page and "0.0 1,000" not in page
+
+
+@pytest.mark.parametrize(
+    ("said", "words", "tone"),
+    [
+        (Progress("catches_up", 10.0, 725.0), "catches up in 12 min", "ok"),
+        (Progress("catches_up", 10.0, 20.4), "catches up in 20 s", "ok"),
+        (Progress("falls_behind", 25.0), "falls behind by 25.0/s", "warn"),
+        (Progress("stalled"), "handles nothing", "bad"),
+        (Progress("unknown"), "not known", ""),
+    ],
+)
+def test_a_trend_in_words(said: Progress, words: str, tone: str) -> None:
+    found = progress.words(said)
+    assert (str(found[0]), found[1]) == (words, tone)
