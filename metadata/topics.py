@@ -14,7 +14,7 @@ from typing import Any
 from django.db import IntegrityError
 from django.db.models import QuerySet
 
-from metadata import access, audit, pages
+from metadata import access, audit, pages, routings
 from metadata.actors import Actor, job
 from metadata.changes import changed
 from metadata.clock import before, database_now, ms
@@ -169,6 +169,8 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> TopicView
     topic = topic_by_name(name)
     before = {key: getattr(topic, key) for key in values if getattr(topic, key) != values[key]}
     if before:
+        if "keyed" in before:
+            routings.remember(topic)
         for key in before:
             setattr(topic, key, values[key])
         topic.save(update_fields=tuple(before))
