@@ -31,10 +31,16 @@ class _Rates(serializers.Serializer[Any]):
     max_bytes_per_s = Number(required=False, allow_null=True, help_text="of bodies")
 
 
+BYTES_HELP = (
+    "null: no limit by size. MySQL and MariaDB drop whole partitions, never the one that is written to: a "
+    "queue keeps at least one, which holds 100,000 messages at first"
+)
+
+
 class _TopicSettings(_Rates, _People):
     retention_days = Number(required=False)
     keep_unread_days = Number(required=False, help_text="0: what is unread is dropped like the rest")
-    retention_bytes = Number(required=False, allow_null=True, help_text="null: no limit by size")
+    retention_bytes = Number(required=False, allow_null=True, help_text=BYTES_HELP)
     keyed = serializers.ChoiceField(choices=["strict", "available"], required=False)
     on_unknown = serializers.ChoiceField(choices=["fail", "resend"], required=False)
 

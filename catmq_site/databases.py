@@ -72,6 +72,7 @@ def _mysql(where: Database, *, isolation: str, limit_s: int) -> dict[str, Any]:
             "charset": "utf8mb4",
             "isolation_level": isolation,
             "init_command": SESSION,
+            "local_infile": 0,  # or a server may ask this process for any file
             "connect_timeout": 2,
             "read_timeout": limit_s,
             "write_timeout": limit_s,

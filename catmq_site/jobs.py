@@ -27,6 +27,7 @@ from metadata import (
     rebalance,
     redrives,
     reports,
+    routings,
     series,
     sizes,
     snapshot,
@@ -98,8 +99,8 @@ def trim_dead() -> int:
 
 
 def trim_batches() -> int:
-    """Forgets sent batches that no client repeats any more."""
-    return batches.trim()
+    """Forgets sent batches that no client repeats any more, and the routings that they went by."""
+    return batches.trim() + routings.trim()
 
 
 def note_heads() -> int:

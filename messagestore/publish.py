@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from typing import NamedTuple
 from uuid import UUID
 
-from messagestore import batch_ids, connections, delays, durability, faults, floors, lanes, tables
+from messagestore import batch_ids, connections, delays, durability, faults, floors, lanes, routes, tables
 from messagestore.connections import Node
 from messagestore.delays import DelayedReceipt
 from messagestore.heads import board
@@ -35,7 +34,8 @@ from metadata.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from metadata.rules import routing
+from metadata.pictures import Routing
+from metadata.rules import routing as rules
 from metadata.snapshot import TopicInfo
 
 
@@ -58,13 +58,14 @@ Fate = Receipt | DelayedReceipt | CatmqError
 class Part(NamedTuple):
     """The messages of a batch that go to one queue; `queues` are the choices, the first one preferred.
 
-    `delayed`: they go there later.
+    `delayed`: they go there later. `of`: the part of an earlier routing that this one is a piece of.
     """
 
     queues: tuple[int, ...]
     movable: bool
     delayed: bool
     indexes: list[int]
+    of: int | None = None
 
     @property
     def number(self) -> int:
@@ -121,7 +122,7 @@ def _in_order(parts: Sequence[Part], stored: Iterable[Sequence[Run]]) -> list[Ru
     for part, runs in zip(parts, stored, strict=True):
         fates.update(zip(part.indexes, (fate for run in runs for fate in run.fates()), strict=True))
     found: list[Run] = []
-    for index in range(len(fates)):
+    for index in sorted(fates):
         if found and _follows(found[-1], fates[index]):
             found[-1] = Run(found[-1].length + 1, found[-1].fate)
         else:
@@ -152,19 +153,34 @@ class _Batch:
         # An id made here was never sent before, so no earlier try of it can have been stored.
         self.fresh = batch_id is None
         self.id = batch_ids.new() if batch_id is None else batch_ids.check(batch_id)
+        self.routing = routes.now(topic) if self.fresh else routes.of_batch(topic, self.id)
 
     def parts(self) -> list[Part]:
-        """The batch cut by queue, in the order of each queue's first message."""
+        """The batch cut by queue, in the order of each queue's first message.
+
+        Raises OutcomeUnknown while nobody can say by which routing it was cut when it was tried before.
+        """
+        if not self.fresh and any(message.queue is None for message in self.messages):
+            for earlier in routes.before_batch(self.topic, self.id):
+                parts = self._cut(earlier, range(len(self.messages)))
+                if any(_is_known(part.queues[0], self.part_id(part), part.delayed) for part in parts):
+                    self.routing = earlier
+                    return parts
+        return self._cut(self.routing, range(len(self.messages)))
+
+    def _cut(self, routing: Routing, indexes: Iterable[int]) -> list[Part]:
+        """Some of the messages, cut by queue."""
         parts: dict[tuple[int, bool, bool], Part] = {}
         named: dict[int | None, list[int]] = {}  # indexes of messages without a delay that name their queue
-        for index, message in enumerate(self.messages):
+        for index in indexes:
+            message = self.messages[index]
             delayed = message.delay_ms is not None or message.deliver_at_ms is not None
             if not delayed and message.queue in named:
                 named[message.queue].append(index)
                 continue
-            home, movable = self._home(index, message)
+            home, movable = self._home(routing, index, message)
             if (home, movable, delayed) not in parts:
-                queues = self._choices(home) if movable else (home,)
+                queues = self._choices(routing, home) if movable else (home,)
                 parts[home, movable, delayed] = Part(queues, movable, delayed, [])
             part = parts[home, movable, delayed]
             part.indexes.append(index)
@@ -180,7 +196,8 @@ class _Batch:
 
     def part_id(self, part: Part) -> bytes:
         """The batch id of a part."""
-        return routing.derived_batch_id(self.id, part.number).bytes
+        whole = self.id if part.of is None else rules.derived_batch_id(self.id, part.of)
+        return rules.derived_batch_id(whole, part.number).bytes
 
     def check_times(self, parts: Sequence[Part]) -> None:
         """Raises Invalid, naming every time of delivery that has long passed or is too far away."""
@@ -197,34 +214,22 @@ class _Batch:
         if wrong:
             raise Invalid(f"{wrong[0].field}: {wrong[0].message}", errors=wrong)
 
-    @cached_property
-    def _anywhere(self) -> list[int]:
-        """The queues for messages that may go to any, the best first."""
-        return routing.candidates(self.id, self._readable())
-
-    def _readable(self) -> tuple[int, ...]:
-        """The topic's queues that are read. The closed ones among them count, so that a repeat of a send that
-        was stored just before its queue was closed comes by there, and is found."""
-        known = snapshot.current().queues
-        states = ("read_write", "read_only")
-        live = tuple(one for one in self.topic.queues if one in known and known[one].state in states)
-        return live or self.topic.queues
-
-    def _choices(self, home: int) -> tuple[int, ...]:
+    def _choices(self, routing: Routing, home: int) -> tuple[int, ...]:
         """The queues a part may go to, its home first.
 
         `sent_batch` is per node, so a part that may have been sent before stays on its home's node: there a
         repeat finds it, whichever queue it is in. If its home is closed it may go on to the others: a repeat
         comes the same way, and asks every closed queue's node on it.
         """
-        choices = (home, *(queue for queue in self._anywhere if queue != home))
+        others = [queue for queue in routes.anywhere(routing, self.id) if queue != home]
+        choices = (home, *(queue for queue in others if queue in self.topic.queues))
         if self.fresh:
             return choices
         info = snapshot.find_queue(home)
         near = tuple(queue for queue in choices if snapshot.find_queue(queue).node_id == info.node_id)
         return near if info.state == "read_write" else tuple(dict.fromkeys((*near, *choices)))
 
-    def _home(self, index: int, message: NewMessage) -> tuple[int, bool]:
+    def _home(self, routing: Routing, index: int, message: NewMessage) -> tuple[int, bool]:
         """(preferred queue, whether another will do) of a message."""
         if message.queue is not None:
             if message.queue not in self.topic.queues and not self._is_new(message.queue):
@@ -234,16 +239,20 @@ class _Batch:
                 raise NotFound(f"{error.field}: {what}", code=Code.QUEUE_NOT_FOUND, errors=[error])
             return message.queue, False
         if message.key is None:
-            return self._anywhere[0], True
-        return routing.queue_for_key(message.key, self.topic.layout), self.topic.keyed != "strict"
+            return routes.anywhere(routing, self.id)[0], True
+        return rules.queue_for_key(message.key, routing.layout), routing.keyed != "strict"
 
     def _is_new(self, queue: int) -> bool:
         """Whether the topic got this queue a moment ago: clients may hear of it before this process."""
         found, _ = snapshot.find_queues([queue])
         return queue in found and found[queue].topic_id == self.topic.id
 
-    def store(self, part: Part) -> list[Run]:
-        """What became of the messages of a part."""
+    def store(self, part: Part, *, last: bool = False) -> list[Run]:
+        """What became of the messages of a part.
+
+        One that an earlier routing has for queues that are closed now, and that certainly do not hold it,
+        goes where the topic routes now, unless this is the `last` try.
+        """
         if time.monotonic() > self.deadline:
             what = "Not tried: the other queues of this request took all its time."
             return [Run(len(part.indexes), faults.RolledBack(what))]
@@ -255,11 +264,18 @@ class _Batch:
                 error = refusal
                 if not self._may_go_elsewhere(queue, self.part_id(part), refusal):
                     break
+        if error is not None and error.code == Code.QUEUE_NOT_WRITABLE and not last and self._is_outdated():
+            pieces = self._cut(routes.now(self.topic), part.indexes)
+            parts = [one._replace(of=part.number) for one in pieces]
+            return _in_order(parts, [self.store(one, last=True) for one in parts])
         if error is None or (part.movable and error.code == Code.QUEUE_NOT_WRITABLE):
             error = NoWritableQueue(
                 f"No queue of topic {self.topic.name} takes messages now.", retry_after_ms=1000
             )
         return [Run(len(part.indexes), error)]
+
+    def _is_outdated(self) -> bool:
+        return self.routing != routes.now(self.topic)
 
     def _write(self, part: Part, queue: int) -> list[Run]:
         stored, first = _Write(self, part).into(queue)
@@ -282,7 +298,7 @@ class _Batch:
         """Whether its key chose its queue, here or in the client, which names what it chose."""
         if message.key is None:
             return False
-        return message.queue in (None, routing.queue_for_key(message.key, self.topic.layout))
+        return message.queue in (None, rules.queue_for_key(message.key, self.routing.layout))
 
     def _may_go_elsewhere(self, queue: int, part_id: bytes, refusal: CatmqError) -> bool:
         if isinstance(refusal, OutcomeUnknown):
@@ -292,6 +308,20 @@ class _Batch:
         if refusal.code == Code.NODE_FULL:
             return self.fresh  # the other choices of one that may have been sent before are on the same node
         return isinstance(refusal, Unavailable) and (self.fresh or _absent(queue, part_id))
+
+
+def _is_known(queue: int, part_id: bytes, delayed: bool) -> bool:
+    """Whether a part was stored on the node of its queue. Raises OutcomeUnknown while that node is away."""
+    found, _ = snapshot.find_queues([queue])
+    if queue not in found:
+        return False
+    find = tables.find_delayed_batch if delayed else tables.find_batch
+    try:
+        with connections.node_of(queue).reading() as session:
+            return find(session, batch_id=part_id) is not None
+    except CatmqError as error:
+        what = f"It may have been stored in queue {queue}, before the topic's queues changed: {error.detail}"
+        raise OutcomeUnknown(what, retry_after_ms=1000) from error
 
 
 def _absent(queue: int, part_id: bytes) -> bool:

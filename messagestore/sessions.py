@@ -169,7 +169,7 @@ class MySqlSession:
         try:
             self._db = MySQLdb.connect(
                 host=host, port=port, db=database, user=username, passwd=password,
-                charset="utf8mb4", use_unicode=True, autocommit=True,
+                charset="utf8mb4", use_unicode=True, autocommit=True, local_infile=0,
                 client_flag=CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
                 connect_timeout=CONNECT_TIMEOUT_S, read_timeout=read_timeout_s, write_timeout=READ_TIMEOUT_S,
             )  # fmt: skip

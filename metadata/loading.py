@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from django.db.models import Model, QuerySet
 
+from metadata.clock import ms
 from metadata.models import (
     ApiKey,
     ChangeCounter,
@@ -22,6 +23,7 @@ from metadata.models import (
     DbNode,
     Queue,
     Topic,
+    TopicRouting,
 )
 from metadata.pictures import (
     Content,
@@ -29,6 +31,7 @@ from metadata.pictures import (
     KeyInfo,
     NodeInfo,
     QueueInfo,
+    Routing,
     Snapshot,
     SubscriptionInfo,
     TopicInfo,
@@ -93,10 +96,14 @@ def _content(alias: str, named: Changes | None) -> Content:
     of_topic: dict[int, list[int]] = {}
     for queue in queues:
         of_topic.setdefault(queue.topic_id, []).append(queue.id)
+    earlier = _routings(alias, None if named is None else [one.pk for one in topics])
     groups = ConsumerGroup.objects.using(alias).filter(deleted_at__isnull=True)
     return Content(
         nodes={one.pk: _node(one) for one in _rows(DbNode.objects.using(alias).all(), named, "node")},
-        topics={one.pk: _topic(one, tuple(of_topic.get(one.pk, ()))) for one in topics},
+        topics={
+            one.pk: _topic(one, tuple(of_topic.get(one.pk, ())), tuple(earlier.get(one.pk, ())))
+            for one in topics
+        },
         queues={one.id: one for one in queues},
         groups={one.pk: _group(one) for one in _rows(groups, named, "group")},
         subscriptions={
@@ -120,6 +127,16 @@ def _queues(alias: str, topics: Iterable[int] | None) -> list[QueueInfo]:
         rows = rows.filter(topic_id__in=list(topics))
     columns = rows.values_list("id", "topic_id", "number", "node_id", "state", "head_seen")
     return [QueueInfo(*row) for row in columns]
+
+
+def _routings(alias: str, topics: Iterable[int] | None) -> dict[int, list[Routing]]:
+    """The earlier routings of topics, the oldest first."""
+    rows = TopicRouting.objects.using(alias).order_by("until_at", "pk")
+    found: dict[int, list[Routing]] = {}
+    for row in rows if topics is None else rows.filter(topic_id__in=list(topics)):
+        routing = Routing(tuple(json.loads(row.layout)), row.keyed, tuple(row.queues), ms(row.until_at))
+        found.setdefault(row.topic_id, []).append(routing)
+    return found
 
 
 def _node(row: DbNode) -> NodeInfo:
@@ -150,7 +167,7 @@ def _node(row: DbNode) -> NodeInfo:
     )
 
 
-def _topic(row: Topic, queues: tuple[int, ...]) -> TopicInfo:
+def _topic(row: Topic, queues: tuple[int, ...], earlier: tuple[Routing, ...]) -> TopicInfo:
     return TopicInfo(
         id=row.pk,
         name=row.name,
@@ -166,6 +183,7 @@ def _topic(row: Topic, queues: tuple[int, ...]) -> TopicInfo:
         failure_group=row.failure_group_id,
         failure_of=row.failure_of_id,
         rates=_rates(row),
+        earlier=earlier,
     )
 
 

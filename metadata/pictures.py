@@ -52,8 +52,24 @@ class QueueInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Routing:
+    """How messages that name no queue were routed, for ids of batches up to a time (ms since 1970).
+
+    `queues` are those that an unkeyed one could go to, in order of number.
+    """
+
+    layout: tuple[int, ...] = field(repr=False)
+    keyed: str
+    queues: tuple[int, ...]
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A Topic; `layout` has 1,024 queue ids, or none while creating; `queues` are ids in order of number."""
+    """A Topic; `layout` has 1,024 queue ids, or none while creating; `queues` are ids in order of number.
+
+    `earlier`: its routings of the last days, the oldest first.
+    """
 
     id: int
     name: str
@@ -69,6 +85,7 @@ class TopicInfo:
     failure_group: int | None = None  # of a failure topic: whose failed messages, and of which topic
     failure_of: int | None = None
     rates: Rates = UNLIMITED
+    earlier: tuple[Routing, ...] = ()
 
     def queue_for(self, key: str) -> int:
         """The queue that serves `key`."""

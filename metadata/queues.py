@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from django.db import transaction
 
-from metadata import access, audit, rebalance
+from metadata import access, audit, rebalance, routings
 from metadata.actors import Actor, job
 from metadata.changes import changed
 from metadata.clock import database_now
@@ -125,6 +125,7 @@ def make_ready(
         for one in reading
         for queue in sorted(new)
     )
+    routings.remember(topic)
     _set_states(new, Queue.State.READ_WRITE)
     done = _relayout(topic, new, _spread(topic, gain=new), verb="lay out", actor=actor)
     for one in reading:
@@ -170,6 +171,8 @@ def shrink(
     closing = [one.pk for one in row.queues.filter(pk__in=chosen, state=Queue.State.READ_WRITE)]
     _set_states(closing, Queue.State.READ_ONLY)
     after = _spread(row, drained=chosen)
+    if before != after:
+        routings.remember(row)
     if closing or before != after:
         done = _relayout(row, chosen, after, verb="shrink", actor=actor)
         changed("topic", row.pk)
@@ -233,6 +236,7 @@ def set_state(*, topic: str, queue: int, state: str, actor: Actor, dry_run: bool
         name = f"{topic}/{queue}"
         audit.record(actor=actor, verb="update", kind="queue", name=name, before=before, after=after)
         if state == Queue.State.READ_WRITE and queue not in _layout(row):
+            routings.remember(row)
             _relayout(row, [queue], _spread(row, gain=[queue]), verb="lay out", actor=actor)
         changed("topic", row.pk)
     view = next(view for view in view_of(row).queues if view.queue == queue)
@@ -254,6 +258,7 @@ def retire(*, topic_id: int, queue: int, read_by: Collection[int]) -> bool:
     if queue in _layout(topic) or {one.id for one in readings(topic_id)} - set(read_by):
         return False
     QueueOffset.objects.filter(queue=queue, group__in=groups).delete()
+    routings.remember(topic)
     _set_states([queue], Queue.State.RETIRED)
     audit.record(
         actor=job("queues"),

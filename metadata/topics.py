@@ -14,7 +14,7 @@ from typing import Any
 from django.db import IntegrityError
 from django.db.models import QuerySet
 
-from metadata import access, audit, pages
+from metadata import access, audit, pages, routings
 from metadata.actors import Actor, job
 from metadata.changes import changed
 from metadata.clock import before, database_now, ms
@@ -177,6 +177,8 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> TopicView
     if "owners" in before:
         access.require_ownership(actor, name)
     if before:
+        if "keyed" in before:
+            routings.remember(topic)
         for key in before:
             setattr(topic, key, values[key])
         topic.save(update_fields=tuple(before))

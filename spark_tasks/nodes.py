@@ -81,6 +81,7 @@ class MySqlNode:
                 host=address.host, port=address.port, db=address.database, user=address.username,
                 passwd=address.password, charset="utf8mb4", use_unicode=False, conv={}, autocommit=True,
                 connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, write_timeout=READ_TIMEOUT_S,
+                local_infile=0,  # or a server may ask this process for any file
             )  # fmt: skip
             self._db.query("SET SESSION time_zone='+00:00', sql_mode='STRICT_ALL_TABLES'")
             self._encrypted = bool(self.one("SHOW SESSION STATUS LIKE 'Ssl_cipher'")[1])

@@ -20,7 +20,7 @@ from metadata.models.rebalances import Rebalance, RebalanceMove
 from metadata.models.reports import Report, ReportRow
 from metadata.models.series import CommitLook, Sample
 from metadata.models.sizes import NodeSize
-from metadata.models.topics import Topic
+from metadata.models.topics import Topic, TopicRouting
 from metadata.models.users import UserRights
 
 __all__ = [
@@ -56,5 +56,6 @@ __all__ = [
     "ReportRow",
     "Sample",
     "Topic",
+    "TopicRouting",
     "UserRights",
 ]

@@ -84,3 +84,22 @@ class Topic(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class TopicRouting(models.Model):
+    """How a topic routed messages that name no queue until it did so in another way.
+
+    `queues`: those that an unkeyed message could go to. Kept as long as sends are remembered.
+    """
+
+    topic = models.ForeignKey(Topic, on_delete=models.CASCADE, related_name="routings")
+    layout = models.TextField()  # as in Topic
+    keyed = models.CharField(max_length=10, choices=Topic.Keyed.choices)
+    queues = models.JSONField()  # ids, in order of number
+    until_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        ordering = ("until_at",)
+
+    def __str__(self) -> str:
+        return f"{self.topic_id} until {self.until_at:%Y-%m-%d %H:%M:%S}"

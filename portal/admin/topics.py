@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from metadata.models import Topic
+from metadata.models import Topic, TopicRouting
 from portal.admin.readonly import ReadOnlyAdmin
 
 
@@ -15,3 +15,12 @@ class TopicAdmin(ReadOnlyAdmin):
     list_display = ("name", "kind", "state", "keyed", "retention_days", "owners", "department", "created_at")
     list_filter = ("kind", "state")
     search_fields = ("name", "owners", "department", "remark")
+
+
+@admin.register(TopicRouting)
+class TopicRoutingAdmin(ReadOnlyAdmin):
+    """How topics routed messages before their queues, or what becomes of their keys, changed."""
+
+    list_display = ("topic", "until_at", "keyed", "queues")
+    search_fields = ("topic__name",)
+    list_select_related = ("topic",)

@@ -42,7 +42,10 @@ class TopicSettings(RateFields, PeopleFields):
         label=lazy("Kept at most, bytes"),
         required=False,
         min_value=1 << 20,
-        help_text=lazy("Empty: no limit."),
+        help_text=lazy(
+            "Empty: no limit. On MySQL and MariaDB whole partitions are dropped, and never the one that is "
+            "written to: a queue keeps at least one, which holds 100,000 messages at first."
+        ),
     )
     keyed = forms.ChoiceField(
         label=lazy("Keys when their queue is closed"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from io import StringIO
 from typing import Any
@@ -10,11 +11,13 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from catmq_client import HttpTransport
+from catmq_client import HttpTransport, Producer
 from catmq_client.admin import Admin
 from catmq_client.cli import main
 from catmq_client.errors import Conflict, NotFound
+from catmq_client.routing import slot_of
 from tests.support.broker import Broker, problem
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -138,6 +141,32 @@ def test_only_who_manages_a_topic_changes_its_queues(broker: Broker, topic: str)
     assert sender.ok("GET", f"/topics/{topic}/queues/{queue}")["slots"] == 512
     other = broker.as_key({"manage": ["other*"]})
     problem(other.call("GET", f"/topics/{topic}/queues"), 403, "forbidden")
+
+
+def test_a_keyed_send_to_a_closed_queue_says_at_once_why_it_waits_and_goes_when_it_is_open(
+    client: HttpTransport, broker: Broker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    layout = broker.ok("GET", f"/topics/{topic}")["layout"]["slots"]
+    queue = layout[slot_of("a key")]
+    admin = Admin(client)
+    admin.change_queue(topic, queue, state="read_only")
+    with (
+        caplog.at_level(logging.WARNING, "catmq.producer"),
+        Producer(broker.url, api_key=broker.api_key) as producer,
+    ):
+        waiting = producer.send_async(topic, b"x", key="a key")
+        producer.send(topic, b"y")  # others go on
+        (told,) = until(lambda: [one.getMessage() for one in caplog.records])
+        assert told.startswith(f"Queue {queue} of topic {topic} is closed")
+        assert f"catmq topic queue {topic} {queue} --state read_write" in told
+        assert not waiting.done()
+        admin.change_queue(topic, queue, state="read_write")
+        assert waiting.result(30).queue == queue
+    assert len(caplog.records) == 1
+    broker.ok("PATCH", f"/topics/{topic}", {"keyed": "available"})
+    admin.change_queue(topic, queue, state="read_only")
+    with Producer(broker.url, api_key=broker.api_key) as producer:
+        assert producer.send(topic, b"x", key="a key").queue != queue
 
 
 def test_the_client_expands_shrinks_and_closes(client: HttpTransport, broker: Broker, topic: str) -> None:

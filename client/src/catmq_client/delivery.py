@@ -41,6 +41,7 @@ log = logging.getLogger("catmq.producer")
 QUEUE_REFUSED = {"queue_not_writable", "node_unavailable", "queue_not_found", "node_full"}
 # A bug at the broker may be met by every try: only so many.
 TRIES_OF_A_BUG = 3
+COMPLAIN_EVERY_S = 30.0  # about the same closed queue
 _INDEX = re.compile(r"messages\[(\d+)\]")
 
 
@@ -83,6 +84,7 @@ class Delivery:
         self._buffer = buffer
         self._layouts = layouts
         self._timeout_s = options.request_timeout_ms / 1000
+        self._complained: dict[int | None, float] = {}  # queue → when; at worst two threads both say it
 
     def step(self, lane: Lane, batch: Batch) -> Batch | None:
         """One try; afterwards the batch has ended or is back in the buffer, and its lane is free.
@@ -165,8 +167,23 @@ class Delivery:
         if time.monotonic() + delay_s >= batch.expires_at:
             return self._end(lane, batch, _final(batch, error))
         log.debug("%s queue %s: try %d: %s", batch.topic, batch.queue, batch.tries, error)
+        if lane.kind == Kind.KEYED and error.code == "queue_not_writable":
+            self._tell_closed(batch)
         self._buffer.put_back(lane, [batch], delay_s=delay_s)
         return None
+
+    def _tell_closed(self, batch: Batch) -> None:
+        """Says at once, and now and then, why sends wait that nothing but an operator can help."""
+        now = time.monotonic()
+        if now - self._complained.get(batch.queue, -COMPLAIN_EVERY_S) < COMPLAIN_EVERY_S:
+            return
+        self._complained[batch.queue] = now
+        log.warning(
+            "Queue %s of topic %s is closed, and the topic keeps keys in their queue (keyed: strict): "
+            "messages with its keys wait, at most %.0f s more. Open it "
+            "(catmq topic queue %s %s --state read_write), or let them go elsewhere (catmq topic set %s --keyed available).",
+            batch.queue, batch.topic, batch.expires_at - now, batch.topic, batch.queue, batch.topic,
+        )  # fmt: skip
 
     def _move(self, lane: Lane, batch: Batch, error: CatmqError) -> bool:
         """To another queue, a free batch to any, a keyed one where its slots now are; False if there is none.
