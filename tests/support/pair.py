@@ -99,9 +99,10 @@ def running(home: Path, nodes: MariaDB) -> Iterator[Pair]:
         clock = wall_clock(home)
         first = Server(home / "first", environ=common)
         second = Server(home / "second", environ=common | clock.environ)
-        for server in (first, second):
-            stack.callback(server.clear_away)
-            server.start()
+        stack.callback(first.clear_away)
+        first.start()
+        stack.callback(second.clear_away)
+        second.join(first).start()
         for name, schema in zip(NODES, schemas, strict=True):
             first.manage("register_node", name, nodes.url.rpartition("/")[0] + f"/{schema}")
         yield Pair(metadata, nodes, schemas, first, second, clock)
