@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.backends import ModelBackend
+from django.db import transaction
 
 from metadata import keys, snapshot
 from metadata.actors import Actor
@@ -17,21 +18,23 @@ FILE = config.data_dir / "credentials.env"
 EVERYTHING = {"admin": ["*"]}
 
 
-def ensure(*, url: str, actor: Actor) -> None:
+def ensure(*, url: str, actor: Actor) -> bool:
     """Writes credentials.env (mode 0600) with a key and an administrator that the metadata accepts.
 
-    What the file holds already is kept if it still works, so programs that have it go on.
+    What the file holds already is kept if it still works, so programs that have it go on. Where there is an
+    administrator, none is made and no key: False, and the file lacks what it would need.
     """
     known = _read()
-    user, password = _administrator(known)
-    written = {
-        "CATMQ_URL": url,
-        "CATMQ_API_KEY": _api_key(known, actor=actor),
-        "CATMQ_ADMIN_USER": user,
-        "CATMQ_ADMIN_PASSWORD": password,
-    }
-    if written != known:
-        _write(written)
+    users = get_user_model().objects
+    with transaction.atomic():  # committed when the file is written: nobody has rights that nobody knows
+        if users.filter(is_superuser=True, is_active=True).exists():
+            given = _working(known)
+        else:
+            given = _made(actor=actor)
+        written = {"CATMQ_URL": url, **given}
+        if written != known:
+            _write(written)
+    return "CATMQ_API_KEY" in written
 
 
 def known() -> dict[str, str]:
@@ -54,22 +57,23 @@ def _write(values: Mapping[str, str]) -> None:
     draft.replace(FILE)
 
 
-def _api_key(known: Mapping[str, str], *, actor: Actor) -> str:
-    plaintext = known.get("CATMQ_API_KEY", "")
-    if plaintext and snapshot.find_key(keys.digest(plaintext)):
-        return plaintext
-    name = f"server-{secrets.token_hex(4)}"
-    return keys.create(name=name, rights=EVERYTHING, actor=actor)[1]
-
-
-def _administrator(known: Mapping[str, str]) -> tuple[str, str]:
-    """(name, password): the known one if it can log in, else a new one beside those that exist."""
+def _working(known: Mapping[str, str]) -> dict[str, str]:
+    """What of the file still works."""
+    kept = {}
+    if key := known.get("CATMQ_API_KEY", ""):
+        kept = {"CATMQ_API_KEY": key} if snapshot.find_key(keys.digest(key)) else {}
     name, password = known.get("CATMQ_ADMIN_USER", ""), known.get("CATMQ_ADMIN_PASSWORD", "")
     # Asked directly: there is no request here whose attempts could be counted.
     if name and ModelBackend().authenticate(None, username=name, password=password):
-        return name, password
+        kept |= {"CATMQ_ADMIN_USER": name, "CATMQ_ADMIN_PASSWORD": password}
+    return kept
+
+
+def _made(*, actor: Actor) -> dict[str, str]:
+    """A key that may do everything, and the first administrator."""
     users = get_user_model().objects
     name = f"admin-{secrets.token_hex(3)}" if users.filter(username="admin").exists() else "admin"
     password = secrets.token_urlsafe(12)
     users.create_superuser(username=name, password=password)
-    return name, password
+    key = keys.create(name=f"server-{secrets.token_hex(4)}", rights=EVERYTHING, actor=actor)[1]
+    return {"CATMQ_API_KEY": key, "CATMQ_ADMIN_USER": name, "CATMQ_ADMIN_PASSWORD": password}

@@ -123,6 +123,7 @@ class Supervisor:
         self.url = f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{port}"  # noqa: S104
         self.stopping = threading.Event()
         self.hurry = False
+        self.known = (data / "credentials.env").exists()  # before this start
         logs = data / "log"
         python = sys.executable
         pid_file = str(data / "broker.pid")
@@ -223,8 +224,14 @@ class Supervisor:
 
     def _greet(self) -> None:
         print(f"CatMQ is ready: {self.url}", flush=True)  # noqa: T201  the one line of our stdout
-        client = HOME / "client"
-        say(f"  set -a; . {self.data / 'credentials.env'}; set +a")
+        client, credentials = HOME / "client", self.data / "credentials.env"
+        if "CATMQ_API_KEY=" not in credentials.read_text():
+            say("  The metadata has an administrator already, so this directory got neither key nor account.")
+            say("  To make a key: manage.py create_api_key NAME --right admin='*'")
+            return
+        if not self.known:
+            say(f"  Made: an administrator and an API key that may do everything, in {credentials}")
+        say(f"  set -a; . {credentials}; set +a")
         say(f"  {HOME / '.venv/bin/pip'} install -q {client} && PATH={HOME / '.venv/bin'}:$PATH")
         say("  catmq topic create first --queues 4 && echo hello | catmq send first && catmq peek first")
 

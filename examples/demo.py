@@ -1,6 +1,6 @@
 """Keeps a server busy with real input, so that every page of the console has something to show.
 
-Three topics; four groups: `billing` keeps up, `search-index` is slow, `mailer` fails for one message in
+Three topics; four groups: `statistics` keeps up, `search-index` is slow, `mailer` fails for one message in
 twenty, most of which it takes when they come again, and `archive` is stopped. One message in a hundred is
 sent for half a minute later. Ends with Ctrl-C, or after --seconds.
 
@@ -29,7 +29,7 @@ from catmq_client.errors import Conflict
 INPUT = Path(__file__).parent / "data/nats-server-file-changes.jsonl.gz"
 TOPICS = {"repo.changes": 8, "repo.code": 4, "repo.docs": 2}  # name → queues
 GROUPS = {
-    "billing": ["repo.changes", "repo.code"],
+    "statistics": ["repo.changes", "repo.code"],
     "search-index": ["repo.docs", "repo.code"],
     "mailer": ["repo.changes"],
     "archive": ["repo.changes"],
@@ -114,9 +114,9 @@ def unless_there(make: Callable[[], object]) -> None:
 
 
 def consumers(server: dict[str, Any]) -> list[tuple[Consumer, Callable[[Message], None]]]:
-    """Two members of billing, one each of the slow and the failing group."""
+    """Two members of statistics, one each of the slow and the failing group."""
     handlers: list[tuple[str, Callable[[Message], None]]] = [
-        ("billing", read), ("billing", read), ("search-index", read_slowly), ("mailer", fail_now_and_then),
+        ("statistics", read), ("statistics", read), ("search-index", read_slowly), ("mailer", fail_now_and_then),
     ]  # fmt: skip
     return [
         (Consumer(**server, group=group, topics=GROUPS[group], name=f"{group}-{number}"), handler)

@@ -54,7 +54,15 @@ def join(
     _require_topics(group, topics, actor)
     wanted = {topic: snapshot.find_topic(topic).id for topic in topics}  # before anything is made
     asked = {"mode": mode, "session_timeout_ms": session_timeout_ms}
-    created = _make_missing(group, wanted, asked, start=start, instance_id=instance_id, actor=actor)
+    created = _make_missing(
+        group,
+        wanted,
+        asked,
+        start=start,
+        instance_id=instance_id,
+        casual=consumers.is_casual(sdk),
+        actor=actor,
+    )
     registered = consumers.register(
         group=group,
         name=name,
@@ -105,6 +113,7 @@ def _make_missing(
     *,
     start: str,
     instance_id: str | None,
+    casual: bool,
     actor: Actor,
 ) -> list[str]:
     """Makes the group, if topics are wanted, and the subscriptions that they lack; what was made."""
@@ -115,17 +124,18 @@ def _make_missing(
     except NotFound:
         if not wanted:
             raise
-        created += _create_group(group, actor, asked)
+        created += _create_group(group, actor, asked, casual=casual)
         group_id = fitting()
     return created + _ensure_subscriptions(group, group_id, wanted, start=start, actor=actor)
 
 
-def _create_group(group: str, actor: Actor, asked: Mapping[str, Any]) -> list[str]:
+def _create_group(group: str, actor: Actor, asked: Mapping[str, Any], *, casual: bool) -> list[str]:
     """Makes a group with the settings asked for; what was made, nothing if another member was quicker."""
     access.require(actor, "manage", group, what="group")
     settings = {name: value for name, value in asked.items() if value is not None}
-    make = partial(groups.create, name=group, mode=settings.pop("mode", "clustering"), settings=settings)
-    return [f"group:{group}"] if _made(partial(make, actor=actor)) else []
+    mode = settings.pop("mode", "clustering")
+    make = partial(groups.create, name=group, mode=mode, settings=settings, casual=casual, actor=actor)
+    return [f"group:{group}"] if _made(make) else []
 
 
 def _ensure_subscriptions(

@@ -189,10 +189,23 @@ def _joined(group: ConsumerGroup, applicant: _Applicant) -> tuple[str, bool]:
         consumer_id=token_hex(16),  # until the row has the id that the real one contains
         joined_at=now,
     )
+    if not is_casual(applicant.sdk):
+        _take_in_earnest(group)
     text = _issue(group, member, applicant, now)
     Heartbeat.objects.create(membership=member, last_seen=now)
     log.info("group %s: %s joined", group.name, applicant.identity)
     return text, _mark(group, f"{applicant.identity} joined")
+
+
+def is_casual(sdk: str) -> bool:
+    """Whether a member is a command that somebody runs for a look, as it says of itself."""
+    return sdk.startswith("catmq-cli/")
+
+
+def _take_in_earnest(group: ConsumerGroup) -> None:
+    """Makes a casual group one whose lack of consumers is an alarm."""
+    if group.casual:
+        ConsumerGroup.objects.filter(pk=group.pk).update(casual=False)
 
 
 def _mark(group: ConsumerGroup, cause: str) -> bool:
@@ -377,5 +390,6 @@ def _expired(*, group_id: int, members: Sequence[int]) -> int:
     if dead:
         names = group.members.filter(pk__in=sorted(dead)).values_list("identity", flat=True)
         _drop(group, dead, f"{', '.join(names)} expired")
+        _take_in_earnest(group)
         log.warning("group %s: %d members expired", group.name, len(dead))
     return len(dead)

@@ -71,9 +71,16 @@ class GroupView:
 
 @transactional
 def create(
-    *, name: str, actor: Actor, mode: str = "clustering", settings: Mapping[str, Any] | None = None
+    *,
+    name: str,
+    actor: Actor,
+    mode: str = "clustering",
+    settings: Mapping[str, Any] | None = None,
+    casual: bool = False,
 ) -> GroupView:
     """A new group. Needs `manage`, with owners all rights. Settings: rules.settings.GROUP.
+
+    `casual`: see the model.
 
     Raises Invalid, Conflict(already_exists).
     """
@@ -87,7 +94,9 @@ def create(
     if ConsumerGroup.objects.filter(name=name).exists():
         raise Conflict(f"Group {name} exists already.", code=Code.ALREADY_EXISTS)
     try:
-        row = ConsumerGroup.objects.create(name=name, mode=mode, created_at=database_now(), **values)
+        row = ConsumerGroup.objects.create(
+            name=name, mode=mode, casual=casual, created_at=database_now(), **values
+        )
     except IntegrityError:
         raise Conflict(f"Group {name} exists already.", code=Code.ALREADY_EXISTS) from None
     after = {"mode": mode, **values}
@@ -122,7 +131,8 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> GroupView
     if before:
         for key in before:
             setattr(row, key, values[key])
-        row.save(update_fields=tuple(before))
+        row.casual = False
+        row.save(update_fields=(*before, "casual"))
         if "stopped" in before:
             row.generation = rebalance.next_generation(row.pk)
         if LIMITS.keys() & before.keys():

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.db.models import F, Max, Q
+from django.db.models import Exists, F, Max, OuterRef, Q
 
 from metadata.clock import before, database_now
 from metadata.config import config
-from metadata.models import Alarm, ConsumerGroupTopic, JobRun, Queue, QueueOffset
+from metadata.models import Alarm, ConsumerGroupConsumer, ConsumerGroupTopic, JobRun, Queue, QueueOffset
 from metadata.rules import alarms as rules
 from metadata.transactions import reachable
 
@@ -68,9 +68,10 @@ def behind() -> Found:
 
 
 def _reading() -> Any:
-    """The subscriptions that ought to be read."""
+    """The subscriptions that ought to be read: those of a casual group only while somebody is in it."""
+    used = Q(group__casual=False) | Exists(ConsumerGroupConsumer.objects.filter(group=OuterRef("group")))
     return ConsumerGroupTopic.objects.filter(
-        state="ready", stopped=False, group__stopped=False, group__deleted_at__isnull=True
+        used, state="ready", stopped=False, group__stopped=False, group__deleted_at__isnull=True
     )
 
 

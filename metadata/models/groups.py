@@ -41,6 +41,9 @@ class ConsumerGroup(models.Model):
     # The lag in a topic that is an alarm, in messages and in age of the oldest; null: as settings say.
     alarm_lag = models.PositiveBigIntegerField(null=True, blank=True)
     alarm_lag_s = models.PositiveIntegerField(null=True, blank=True)
+    # Made by a command for a look: no alarm while nobody is in it. A service that joins, an operator who
+    # changes it, and a member that dies make it a group like others.
+    casual = models.BooleanField(default=False)
     rebalance_wanted = models.BigIntegerField(default=0)
     rebalance_done = models.BigIntegerField(default=0)
     rebalance_cause = models.CharField(max_length=300, blank=True)  # of the mark, while it is set

@@ -107,6 +107,8 @@ def running(mariadb: MariaDB, tmp_path_factory: pytest.TempPathFactory) -> Itera
         ]
         for server in servers:
             stack.callback(server.clear_away)
+            if server is not servers[0]:
+                server.join(servers[0])
             server.start()
         account = {"username": "catmq", "password": mariadb.password, "host": "127.0.0.1"}
         node = {"name": "main", "engine": "mysql", "database": schemas[1], "port": mariadb.port, **account}

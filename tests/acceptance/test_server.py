@@ -120,3 +120,40 @@ def test_people_log_in_to_the_admin(server: Server) -> None:
     status, page = server.call("GET", "/admin/login/")
     assert (status, "csrfmiddlewaretoken" in page) == (200, True)
     assert server.call("GET", "/static/admin/css/base.css")[0] == 200
+
+
+def test_a_second_server_on_the_same_metadata_needs_its_keys_and_makes_no_administrator(
+    new_server: NewServer, database_url: str, tmp_path: Path
+) -> None:
+    settings = {"CATMQ_DATABASE_URL": database_url}
+    first = new_server(environ=settings)
+    assert "Made: an administrator and an API key" in (first.data / "stderr").read_text()
+    stranger = Server(tmp_path / "stranger", environ=settings)
+
+    code, text = stranger.refused()
+    assert code == 1
+    assert "signs consumer ids with another key and seals the passwords of nodes with another key" in text
+    assert "Copy secret.key and encryption.key" in text and str(stranger.data) in text
+    assert not (stranger.data / "credentials.env").exists()
+
+    stranger.join(first, "secret.key", "encryption.key")
+    try:
+        stranger.start()
+        assert list(stranger.credentials) == ["CATMQ_URL"]
+        told = (stranger.data / "stderr").read_text()
+        assert "got neither key nor account" in told and "manage.py create_api_key" in told
+        until(lambda: len(first.call("GET", "/api/v1/brokers")[1]["brokers"]) == 2, limit_s=30)
+    finally:
+        stranger.clear_away()
+    shell = "from django.contrib.auth import get_user_model as m; print('n', m().objects.count())"
+    assert first.manage("shell", "--no-imports", "--command", shell).split() == ["n", "1"]
+
+
+def test_a_password_that_was_changed_brings_no_second_administrator(new_server: NewServer) -> None:
+    server = new_server()
+    server.end()
+    shell = "from django.contrib.auth import get_user_model as m; u = m().objects.get(); "
+    server.manage("shell", "--no-imports", "--command", shell + "u.set_password('another one'); u.save()")
+    server.start()
+    assert list(server.credentials) == ["CATMQ_URL", "CATMQ_API_KEY"]
+    assert server.manage("shell", "--no-imports", "--command", shell + "print(u.username)").strip() == "admin"

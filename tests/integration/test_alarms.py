@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
@@ -12,16 +13,27 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from catmq_site import jobs
-from messagestore import connections, disks, watch
+from messagestore import connections, disks, membership, watch
 from messagestore.disks import Space
 from messagestore.sessions import Session
-from metadata import alarm_mails, alarms, dead_tallies, groups, snapshot, trims
+from metadata import alarm_mails, alarms, consumer_ids, consumers, dead_tallies, groups, snapshot, trims
 from metadata.actors import Actor
 from metadata.clock import database_now
 from metadata.errors import Conflict, Forbidden, NodeUnavailable, NotFound
-from metadata.models import Alarm, AlarmMail, AuditLog, ConsumerGroupTopic, DeadTally, JobRun, NodeSize, Queue
+from metadata.models import (
+    Alarm,
+    AlarmMail,
+    AuditLog,
+    ConsumerGroup,
+    ConsumerGroupTopic,
+    DeadTally,
+    Heartbeat,
+    JobRun,
+    NodeSize,
+    Queue,
+)
 from metadata.snapshot import NodeInfo
-from tests.support import failing
+from tests.support import failing, rows
 from tests.support.environment import ENGINE
 from tests.support.failing import ME, fail, failure_queues
 from tests.support.tampering import plant
@@ -137,6 +149,55 @@ def test_queues_with_unread_messages_and_no_consumer_are_an_alarm_after_a_while(
     turn_back(181)
     look()
     assert lasting("no_consumer") == []
+
+
+def joined(name: str, *, sdk: str, group: str = "look") -> consumer_ids.ConsumerId:
+    """A member of a group that is made, with its subscription to `orders`, if it is not there."""
+    made = membership.join(
+        group=group, name=name, incarnation=str(uuid.uuid4()), topics=["orders"], sdk=sdk, actor=ME
+    )
+    snapshot.refresh()
+    return consumer_ids.check(made.consumer_id)
+
+
+def left(*members: consumer_ids.ConsumerId) -> list[str]:
+    """The alarms about the group `look` long after these members left, with 200,000 messages unread."""
+    for member in members:
+        consumers.leave(consumer=member, actor=ME)
+    Queue.objects.update(head_seen=1)
+    behind(200_000)
+    for _ in range(2):
+        look()
+        turn_back(1000)
+    look()
+    return [name for name in lasting() if name.startswith("look/")]
+
+
+def test_a_group_that_a_command_made_for_a_look_is_quiet_once_it_has_left(queue: int) -> None:
+    tool = joined("t", sdk="catmq-cli/0.1.0 python/3.11")
+    assert ConsumerGroup.objects.get(name="look").casual
+    assert left(tool) == []
+
+
+@pytest.mark.parametrize("who", ["service", "operator"])
+def test_a_group_that_is_used_in_earnest_is_watched_whoever_made_it(queue: int, who: str) -> None:
+    members = [joined("t", sdk="catmq-cli/0.1.0 python/3.11")]
+    if who == "service":
+        members.append(joined("s", sdk="catmq-client/0.1.0 python/3.11"))
+    else:
+        groups.update(name="look", settings={"remark": "of the shop"}, actor=ME)
+    assert left(*members) == ["look/orders", "look/orders"]
+
+
+def test_a_command_that_dies_leaves_a_group_that_is_watched(queue: int) -> None:
+    joined("t", sdk="catmq-cli/0.1.0 python/3.11")
+    Heartbeat.objects.update(last_seen=database_now() - timedelta(hours=1))
+    assert consumers.expire(guard=rows.steady_guard()) == 1
+    assert left() == ["look/orders", "look/orders"]
+
+
+def test_a_group_that_a_service_made_is_watched(queue: int) -> None:
+    assert left(joined("s", sdk="catmq-client/0.1.0 python/3.11")) == ["look/orders", "look/orders"]
 
 
 @pytest.fixture

@@ -109,9 +109,10 @@ def running(home: Path, nodes: MariaDB, *, linked: bool = False) -> Iterator[Pai
         ] or [{}, {}]
         first = Server(home / "first", environ=common | ways[0])
         second = Server(home / "second", environ=common | ways[1] | clock.environ)
-        for server in (first, second):
-            stack.callback(server.clear_away)
-            server.start()
+        stack.callback(first.clear_away)
+        first.start()
+        stack.callback(second.clear_away)
+        second.join(first).start()
         for name, schema in zip(NODES, schemas, strict=True):
             first.manage("register_node", name, nodes.url.rpartition("/")[0] + f"/{schema}")
         yield Pair(metadata, nodes, schemas, first, second, clock, links)

@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
@@ -70,6 +71,13 @@ class Server:
             )
         line = first_line(self.process)
         assert line == f"CatMQ is ready: {self.url}\n", (line, (self.data / "stderr").read_text())
+        return self
+
+    def join(self, other: Server, *files: str) -> Server:
+        """Copies files of another server's directory, which its metadata goes with; by default the key."""
+        self.data.mkdir(parents=True, exist_ok=True)
+        for name in files or ("credentials.env",):
+            shutil.copy(other.data / name, self.data / name)
         return self
 
     def refused(self) -> tuple[int, str]:

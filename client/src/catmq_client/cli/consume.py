@@ -26,6 +26,8 @@ LOOK_S = 0.25  # how often a waiting command looks at its signals and its clock
 AWAY_S = 120.0  # with --idle-timeout: for how long brokers and nodes may not answer
 CLOSE_S = 10.0  # for how long the last commit is tried when brokers are away
 MAX_WAIT_MS = 30_000  # longest wait of a pull at the broker
+TOOL = "catmq-cli/"  # a group that it makes raises no alarm once it has left
+FAILURES = "_fail"  # what the name of a failure topic, and of no other, ends with
 QUIET = ("ok", "stopped")  # states of a queue that has nothing to deliver; in others there may be something
 
 
@@ -99,11 +101,14 @@ def consume(args: argparse.Namespace, brokers: Brokers) -> int:
 
 def leave_alone(consumer: Consumer, args: argparse.Namespace, queues: list[AssignedQueue]) -> None:
     """Takes nothing from topics that the group reads beside this one: whoever wants those would miss it."""
-    for other in queues:
-        if other.topic != args.topic:
-            consumer.pause(other.queue)
-            consumer.seek(other.queue, consumer.position(other.queue))  # lets go of what was fetched already
-            note(f"group {args.group} reads {other.topic}, too: queue {other.queue} waits meanwhile")
+    others = [one for one in queues if one.topic != args.topic]
+    for other in others:
+        consumer.pause(other.queue)
+        consumer.seek(other.queue, consumer.position(other.queue))  # lets go of what was fetched already
+    # Every group has failure topics, which the system made: nobody need hear of them.
+    for topic in sorted({one.topic for one in others if not one.topic.endswith(FAILURES)}):
+        waiting = ", ".join(str(one.queue) for one in others if one.topic == topic)
+        note(f"group {args.group} reads {topic}, too: what is in its queues {waiting} waits meanwhile")
 
 
 def wait_ms(idle_timeout_s: float | None) -> int:
@@ -112,7 +117,7 @@ def wait_ms(idle_timeout_s: float | None) -> int:
 
 
 class Watch:
-    """A transport that knows since when there has been nothing to deliver.
+    """A transport that knows since when there has been nothing to deliver, and says which program registers.
 
     Silence is not idleness: while brokers or nodes are away there may be messages that nobody can bring.
     """
@@ -138,6 +143,8 @@ class Watch:
     ) -> dict[str, Any]:
         """See Transport."""
         asked_at = time.monotonic()
+        if path.endswith("/consumers") and body is not None:
+            body = {**body, "sdk": body["sdk"].replace("catmq-client/", TOOL, 1)}
         try:
             answer = self._transport.request(method, path, body=body, params=params, timeout_s=timeout_s)
         except CatmqError:

@@ -1,4 +1,4 @@
-"""Fingerprints of the keys that brokers work with; the next start of a server records its own."""
+"""Fingerprints of the keys that brokers work with, and groups that a command made for a look."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    """One table."""
+    """The next start of a server records its keys; groups that exist are no casual ones."""
 
     dependencies = (("metadata", "0018_alarms_and_mails"),)
 
     operations = (
+        migrations.AddField(
+            model_name="consumergroup",
+            name="casual",
+            field=models.BooleanField(default=False),
+        ),
         migrations.CreateModel(
             name="KeyFingerprint",
             fields=[
