@@ -219,6 +219,7 @@ ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {
 }
 LINKED = ("link-metadata",)  # whose servers reach the metadata through links
 SELFTEST = "selftest"
+FAILURES = (AssertionError, OSError, subprocess.SubprocessError, CatmqError)
 ALL = {**SCENARIOS, **ON_A_PAIR}
 
 
@@ -301,7 +302,7 @@ def stages(options: argparse.Namespace, home: Path, rng: random.Random) -> Itera
                     ON_A_PAIR[options.name](stage, pair)
                 else:
                     SCENARIOS[options.name](stage, changes.source(home))
-            except AssertionError:
+            except FAILURES:
                 say(f"it failed after {stage.line}" if stage.line else "it failed")
                 raise
             finally:
@@ -331,7 +332,7 @@ def main() -> int:
     say(f"seed {seed}, {options.engine}; logs in {home}")
     try:
         rounds = play(options, home, seed)
-    except (AssertionError, OSError, subprocess.SubprocessError, CatmqError) as error:
+    except FAILURES as error:
         say(f"{type(error).__name__}: {error}")
         sys.stdout.write(f"FAILED: {options.name}, seed {seed}; everything is kept in {home}\n")
         return 1

@@ -72,7 +72,9 @@ def prove(run: CleanRun, defect: Defect) -> Named:
     """Plants a defect, and takes it away again. Raises AssertionError unless it is named as it must be."""
     defect.act(run)
     try:
-        found, by_verify = verdicts.found(run.evidence()), audited()
+        found = verdicts.found(run.evidence())
+        # Of what journals tell verify cannot know.
+        by_verify = audited() if defect in defects.IN_TABLES else {}
     finally:
         run.restore()
     place = defect.place.format(a=run.a, b=run.b)

@@ -87,6 +87,8 @@ class Evidence:
         self.sent_lines = [line for one in self.senders.values() for line in one.lines]
         by_name = {name: one.lines for name, one in self.members.items()}
         self.story = judge.story(by_name, self.sent_lines, self.killed)
+        self.asked = {one for line in self.told("asked") for one in line["numbers"]}
+        self.ranges = [tuple(line["numbers"]) for line in self.told("left") if "numbers" in line]
         self.places: dict[int, list[Place]] = defaultdict(list)  # number → where it is stored
         self.rows: dict[Place, Row] = {}
         for queue in self.stored.queues.values():
@@ -104,7 +106,9 @@ class Evidence:
 
     def was_sent(self, number: int | None) -> bool:
         """Whether a sender knows this number."""
-        return number is not None and any(first <= number < end for first, end in self._ranges())
+        if number is None or number in self.asked:
+            return number is not None
+        return any(first <= number < end for first, end in self.ranges)
 
     def promised(self) -> Iterator[tuple[Place, int]]:
         """The places and numbers of what must be handled: receipts, and delayed messages that came."""
@@ -112,10 +116,6 @@ class Evidence:
             yield Place(line["queue"], line["offset"]), line["number"]
         for line in self.told("delayed"):
             yield from ((place, line["number"]) for place in self.places.get(line["number"], [])[:1])
-
-    def _ranges(self) -> list[tuple[int, int]]:
-        asked = [(one, one + 1) for line in self.told("asked") for one in line["numbers"]]
-        return [*(tuple(line["numbers"]) for line in self.told("left") if "numbers" in line), *asked]
 
 
 Check = Callable[[Evidence], Iterator[Found]]
