@@ -17,6 +17,7 @@ from pathlib import Path
 from tests.acceptance.scenarios import (
     brokers,
     clocks,
+    dead_node,
     frozen,
     full_node,
     lost_nodes,
@@ -109,6 +110,11 @@ def play_node_killed(stage: Stage, pair: Pair) -> None:
     lost_nodes.run_killed(stage, pair, kills=stage.times or 20)
 
 
+def play_node_dead(stage: Stage, pair: Pair) -> None:
+    """kill -9 of one of two nodes, ten times (or --times): what is sent then goes to the other at once."""
+    dead_node.run(stage, pair, rounds=stage.times or 10)
+
+
 def play_node_frozen(stage: Stage, pair: Pair) -> None:
     """SIGSTOP of a node's database for 20 s while another node works."""
     lost_nodes.run_frozen(stage, pair, frozen_s=20)
@@ -145,6 +151,7 @@ ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {
     "metadata-away": play_metadata_away,
     "clocks": play_clocks,
     "node-killed": play_node_killed,
+    "node-dead": play_node_dead,
     "node-frozen": play_node_frozen,
     "node-full": play_node_full,
     "failover": play_failover,
@@ -167,7 +174,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--minutes", type=float, default=0.0, metavar="M", help="plays again until so long has passed"
     )
-    parser.add_argument("--times", type=int, metavar="N", help="node-killed: so many kills (default 20)")
+    parser.add_argument("--times", type=int, metavar="N", help="node-killed, node-dead: so many kills")
     parser.add_argument(
         "--engine",
         choices=("sqlite", "mysql"),
