@@ -31,6 +31,7 @@ class _Whole(_Base):
     """Speaks HTTP in place of http.client, which still opens and closes the connection."""
 
     _asked = ""  # the method of the request whose answer is awaited
+    _takes_gzip = False
 
     def request(  # type: ignore[override]
         self,
@@ -53,6 +54,7 @@ class _Whole(_Base):
             raise ValueError("A header, or the path, has a line break in it.")
         whole = head.encode("latin-1") + b"\r\n\r\n" + (body or b"")
         self._asked = method
+        self._takes_gzip = "gzip" in (headers or {}).get("Accept-Encoding", "")
         if self.sock is None:
             self.connect()
         self.sock.settimeout(self.timeout)
@@ -62,7 +64,9 @@ class _Whole(_Base):
     def getresponse(self) -> answers.Answer:  # type: ignore[override]
         """The answer. Raises HTTPException and OSError."""
         self.sock.settimeout(self.timeout)
-        answer = answers.read(self.sock, method=self._asked)
+        answer = answers.read(
+            self.sock, method=self._asked, timeout_s=self.timeout, takes_gzip=self._takes_gzip
+        )
         if not answer.stays_open:
             self.close()
         return answer
