@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -19,7 +21,14 @@ from urllib3 import HTTPConnectionPool
 
 from catmq_client import transport, wire
 from catmq_client.connections import _Plain, _Tls, send_whole
-from catmq_client.errors import MOST_PAUSE_MS, AnswerLost, CatmqError, OptionError, from_problem
+from catmq_client.errors import (
+    MOST_PAUSE_MS,
+    AnswerLost,
+    CatmqError,
+    ConnectFailed,
+    OptionError,
+    from_problem,
+)
 from catmq_client.transport import HttpTransport
 from tests.support.verbatim import Verbatim, verbatim
 
@@ -307,3 +316,20 @@ def test_what_a_problem_says_of_itself_is_not_believed_beyond_measure() -> None:
     error = from_problem(429, odd)
     assert (list(error.errors), error.retry_after_ms) == ([], None)
     assert from_problem(429, {"retry_after_ms": 10**15}).retry_after_ms == MOST_PAUSE_MS
+
+
+def test_a_request_that_could_not_be_sent_whole_was_not_carried_out(connect: Connect) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def cut() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1_000)  # the rest is not read: the connection is reset
+
+        cutting = threading.Thread(target=cut)
+        cutting.start()
+        transport = connect(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        with pytest.raises(ConnectFailed, match="broke in the request") as caught:
+            transport.request("POST", "/x", body={"body": "x" * (32 << 20)})
+        cutting.join()
+    assert not caught.value.outcome_unknown
