@@ -32,7 +32,7 @@ class SubscriptionChange(Change):
     )
     dead_days = Number(required=False, help_text="how long dead messages are kept")
     delay_s = Number(required=False, help_text="a message is served so long after it was stored")
-    tags = Text(required=False, help_text="tags joined by ||; empty: all messages")
+    tags = Text(required=False, help_text="tags joined by || or commas; empty: all messages")
     handler_timeout_ms = Number(required=False, allow_null=True, help_text="null: no limit")
     breaker_failures = Number(
         required=False, allow_null=True, help_text="so many failures in a row pause reading; null: never"
@@ -58,7 +58,7 @@ class SubscriptionAnswer(serializers.Serializer[Any]):
     retry_delays_s = serializers.ListField(child=Number())
     dead_days = Number()
     delay_s = Number()
-    tags = Text(help_text="tags joined by ||; empty: all messages")
+    tags = Text(help_text="tags joined by || or commas; empty: all messages")
     handler_timeout_ms = Number(allow_null=True)
     breaker_failures = Number(allow_null=True)
     breaker_pause_s = Number()

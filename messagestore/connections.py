@@ -1,9 +1,9 @@
 """The store's own connections: a small pool per node and process, borrowed for one string.
 
-Nothing here pings. A session is closed instead of reused when its last string ended in doubt, after
-five minutes, or when it sat idle near the server's limit; when one is lost its siblings are thrown
-away with it. A changed node (new epoch, address or password) gets a new pool. A node that is away is
-found out by few: see `circuit`, and `Node.writing` for how many may wait.
+Nothing here pings. A session is closed instead of reused when its last string ended in doubt, when the
+node has closed it, after five minutes, or when it sat idle near the server's limit; when one is lost its
+siblings are thrown away with it. A changed node (new epoch, address or password) gets a new pool. A node
+that is away is found out by few: see `circuit`, and `Node.writing` for how many may wait.
 """
 
 from __future__ import annotations
@@ -258,7 +258,8 @@ class Node:
             with self._guard:
                 term = self._term
                 pooled = self._free.pop() if self._free else None
-                if pooled is not None and pooled.usable(term):
+                # Asked before a string is sent: afterwards nobody knows whether a dead node had stored it.
+                if pooled is not None and pooled.usable(term) and not pooled.session.is_over():
                     self._lent[pooled] = reads
                     return pooled
             if pooled is not None:

@@ -125,6 +125,9 @@ class Session(Protocol):
     def catch_up(self) -> bool:
         """Whether an answer that was late has come, or will not come; `clean` again if it was read."""
 
+    def is_over(self) -> bool:
+        """Whether the node closed the connection while nobody used it: what is not sent yet is not stored."""
+
     def close(self) -> None: ...
 
 
@@ -334,6 +337,10 @@ class MySqlSession:
         """See Session."""
         with self._closing, suppress(OSError):  # the other side was faster
             self._socket.shutdown(socket.SHUT_RDWR)
+
+    def is_over(self) -> bool:
+        """See Session. A server that is asked nothing says nothing, but when it ends the connection."""
+        return self._answers_within(0)
 
     def close(self) -> None:
         """Closes the connection; the server rolls back what was open."""

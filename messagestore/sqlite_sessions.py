@@ -161,6 +161,10 @@ class SqliteSession:
         """See Session; a file is never late."""
         return True
 
+    def is_over(self) -> bool:
+        """See Session: there is no other side."""
+        return False
+
     def close(self) -> None:
         """Closes the file."""
         self._db.close()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-SEPARATOR = "||"  # between the tags of a filter
+SEPARATOR = "||"  # between the tags of a filter; a comma will do
+# Operators and quotes of other systems' filters, and words that only stand between two tags.
+_EXPRESSION = re.compile(
+    r"""[&()<>=!]|^(["']).*\1$|\s(and|or|not|in|is|like|between)\s|^not\s""", re.IGNORECASE
+)
 RETRY_DELAYS_S = (10, 30, 60, 300, 600, 1_800, 3_600)
 
 
@@ -32,16 +37,18 @@ class Delivery:
 
 
 def tags_of(text: str) -> tuple[str, ...]:
-    """The tags of a filter such as `new || paid`; none for one that takes everything. Raises ValueError.
+    """The tags of a filter such as `new || paid` or `new,paid`; none for one that takes everything.
 
-    >>> tags_of("new || paid"), tags_of("*"), tags_of("")
-    (('new', 'paid'), (), ())
+    Raises ValueError. What older versions stored is read as it is; `check_filter` refuses more.
+
+    >>> tags_of("new || paid"), tags_of("new,paid"), tags_of("*"), tags_of("")
+    (('new', 'paid'), ('new', 'paid'), (), ())
     """
     if text.strip() in ("", "*"):
         return ()
-    tags = tuple(tag.strip() for tag in text.split(SEPARATOR))
+    tags = tuple(tag.strip() for tag in text.replace(SEPARATOR, ",").split(","))
     if not all(tags):
-        raise ValueError("a tag is missing beside ||")
+        raise ValueError("a tag is missing beside || or a comma")
     odd = next((tag for tag in tags if "|" in tag or "*" in tag), None)
     if odd is not None:
         raise ValueError(f"{odd!r} is not a tag")
@@ -49,6 +56,20 @@ def tags_of(text: str) -> tuple[str, ...]:
     if too_long is not None:
         raise ValueError(f"the tag {too_long[:20]}… is longer than 100 characters")
     return tuple(dict.fromkeys(tags))
+
+
+def check_filter(text: str) -> None:
+    """Raises ValueError for a filter that cannot be meant: an expression, which would be taken for one tag.
+
+    No message carries such a tag, so everything would be passed over, and committed.
+
+    >>> check_filter("a && b")
+    Traceback (most recent call last):
+    ValueError: 'a && b' is an expression, not a tag
+    """
+    for tag in tags_of(text):
+        if _EXPRESSION.search(tag):
+            raise ValueError(f"{tag!r} is an expression, not a tag")
 
 
 def retry_delay_s(delays_s: Sequence[int], attempt: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from metadata.errors import FieldError, Invalid
 from metadata.rules import mail
-from metadata.rules.delivery import tags_of
+from metadata.rules.delivery import check_filter
 from metadata.rules.eligibility import networks
 
 Check = Callable[[Any], str | None]  # what is wrong with a value, None if nothing
@@ -80,13 +80,13 @@ def ids(value: Any) -> str | None:
 
 
 def tag_filter(value: Any) -> str | None:
-    """Tags joined by ||, or a text for all messages: '' or *."""
+    """Tags joined by || or commas, or a text for all messages: '' or *."""
     if (problem := text(1000)(value)) is not None:
         return problem
     try:
-        tags_of(value)
+        check_filter(value)
     except ValueError as error:
-        return f"{error}: write tags joined by ||, such as new || paid, or * for all messages"
+        return f"{error}: write tags joined by ||, such as new || paid, or by commas; or * for all messages"
     return None
 
 

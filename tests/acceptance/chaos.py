@@ -19,6 +19,7 @@ from catmq_client.errors import CatmqError
 from tests.acceptance.scenarios import (
     brokers,
     clocks,
+    dead_node,
     disturbed,
     frozen,
     frozen_metadata,
@@ -121,6 +122,11 @@ def play_node_killed(stage: Stage, pair: Pair) -> None:
     lost_nodes.run_killed(stage, pair, kills=stage.times or 20)
 
 
+def play_node_dead(stage: Stage, pair: Pair) -> None:
+    """kill -9 of one of two nodes, ten times (or --times): what is sent then goes to the other at once."""
+    dead_node.run(stage, pair, rounds=stage.times or 10)
+
+
 def play_node_frozen(stage: Stage, pair: Pair) -> None:
     """SIGSTOP of a node's database for 20 s while another node works."""
     lost_nodes.run_frozen(stage, pair, frozen_s=20)
@@ -204,6 +210,7 @@ ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {
     "metadata-frozen": play_frozen_metadata,
     "clocks": play_clocks,
     "node-killed": play_node_killed,
+    "node-dead": play_node_dead,
     "node-frozen": play_node_frozen,
     "node-full": play_node_full,
     "failover": play_failover,
@@ -242,7 +249,7 @@ def arguments() -> argparse.Namespace:
         "--times",
         type=int,
         metavar="N",
-        help="node-killed, tmpdir-full: how often it is done (default 20, 4)",
+        help="how often it is done: node-killed (default 20), node-dead (10), tmpdir-full (4)",
     )
     parser.add_argument(
         "--engine",

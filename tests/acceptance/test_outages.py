@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.acceptance.scenarios import (
     brokers,
     clocks,
+    dead_node,
     frozen_metadata,
     full_node,
     lost_nodes,
@@ -41,6 +42,12 @@ def test_a_wall_clock_that_jumps_by_an_hour_expires_nobody_and_makes_no_second_o
 
 def test_what_a_node_acknowledged_is_handled_although_it_is_killed(on_pair: Stage, pair: Pair) -> None:
     lost_nodes.run_killed(on_pair, pair, kills=2)
+
+
+def test_sends_after_the_death_of_one_node_of_two_are_stored_on_the_other_at_once(
+    on_pair: Stage, pair: Pair
+) -> None:
+    dead_node.run(on_pair, pair, rounds=2)
 
 
 def test_a_frozen_node_disturbs_no_other(on_pair: Stage, pair: Pair) -> None:

@@ -73,6 +73,39 @@ def test_joining_without_topics_needs_a_group(broker: Broker) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "tags",
+    [
+        "a && b",
+        "a & b",
+        "a OR b",
+        "a and b",
+        "(a > 3)",
+        "a = 'b'",
+        "not a",
+        "'a'",
+        '"a" || b',
+        "a || b c in d",
+        "a,,b",
+    ],
+)
+def test_a_tag_filter_that_cannot_be_meant_is_refused(broker: Broker, queue: int, tags: str) -> None:
+    reader(broker)
+    path = "/groups/readers/subscriptions/single"
+    told = problem(broker.call("PATCH", path, {"tags": tags}), 400, "invalid", "tags")
+    assert "write tags joined by ||" in told["errors"][0]["message"]
+
+
+def test_a_tag_filter_may_be_joined_by_commas(broker: Broker, queue: int) -> None:
+    member = reader(broker)
+    broker.ok("PATCH", "/groups/readers/subscriptions/single", {"tags": "new,it's paid"})
+    messages = [{"body": tag, "tag": tag} for tag in ("new", "old", "it's paid", "new,it's paid")]
+    broker.ok("POST", "/topics/single/messages", {"messages": messages})
+    snapshot.refresh()
+    (pulled,) = member.pull(member.position(queue, 0))["queues"]
+    assert [message["body"] for message in pulled["messages"]] == ["new", "it's paid"]
+
+
 @pytest.mark.parametrize("call", ["heartbeat", "acquire", "pull", "commit"])
 def test_a_consumer_id_of_nobody_is_not_found(broker: Broker, queue: int, call: str) -> None:
     member = reader(broker)

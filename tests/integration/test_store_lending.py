@@ -32,6 +32,9 @@ class Held:
         self.clean = self.has_come
         return self.has_come
 
+    def is_over(self) -> bool:
+        return False
+
     def close(self) -> None:
         self.closed = True
 

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from tests.support.environment import ROOT
 
 SCRIPT = ROOT / "script" / "mariadb"
+ESTABLISHED = "01"  # as /proc/net/tcp has it
 # Options of a server that starts soon, and whose files take little of a memory that holds them.
 SMALL = ("--innodb-log-file-size=64M", "--innodb-buffer-pool-size=128M")
 
@@ -117,3 +118,10 @@ def is_alive(server: MariaDB) -> bool:
     except OSError:
         return False
     return "Z" not in stat.rpartition(")")[2].split()[0]
+
+
+def is_connected(server: MariaDB) -> bool:
+    """Whether a connection is open at its side: the threads of a server that is killed end one by one."""
+    end = f":{server.port:04X}"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return any(row[1].endswith(end) and row[3] == ESTABLISHED for row in rows)

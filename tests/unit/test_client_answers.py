@@ -6,9 +6,11 @@ import gzip
 import itertools
 import socket
 import threading
+import tracemalloc
 from collections.abc import Sequence
 from contextlib import closing
 from http.client import HTTPException, HTTPResponse, IncompleteRead, RemoteDisconnected
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -268,3 +270,102 @@ def test_a_head_that_never_ends_is_not_read_for_ever(begin: bytes) -> None:
 def test_an_answer_whose_end_others_could_see_elsewhere_is_refused(field: str) -> None:
     with pytest.raises(HTTPException, match="where the answer ends"):
         read(CHUNKED.replace(b"Chunked", field.encode(), 1))
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+MUCH = answers.MOST_BODY_BYTES + 1
+TOO_MUCH = {
+    "a length": HEAD + b"Content-Length: %d\r\n\r\n" % MUCH,
+    "a chunk": HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % MUCH,
+    "interim answers": b"HTTP/1.1 100 Continue\r\n\r\n" * 1_000 + PLAIN,
+    "headers": HEAD + b"a: b\r\n" * 1_000 + b"\r\n",
+    "a trailer": HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"a: b\r\n" * 1_000 + b"\r\n",
+}
+
+
+@pytest.mark.parametrize("name", TOO_MUCH)
+def test_an_answer_without_measure_is_refused_before_it_takes_memory_or_time(name: str) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(HTTPException, match="more than"):
+            read(TOO_MUCH[name])
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_follows_what_came_of_an_answer_and_not_what_it_announced() -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(IncompleteRead):
+            read(HEAD + b"Content-Length: %d\r\n\r\n" % (MUCH - 1) + b"x" * 100_000)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_grows_too_large_when_it_is_unpacked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "MOST_BODY_BYTES", 1 << 20)
+    packed = gzip.compress(b"0" * (1 << 20)) + gzip.compress(b"0")
+    with pytest.raises(HTTPException, match="unpacked"):
+        read(HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%b" % (len(packed), packed))
+
+
+def test_gzip_that_nobody_asked_for_is_refused() -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        far.sendall(GZIP)
+        with pytest.raises(HTTPException, match="nobody asked for"):
+            answers.read(near, method="GET", takes_gzip=False)
+
+
+class Clock:
+    """A monotonic clock on which each piece of an answer takes a second to come."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.limits: list[float] = []
+        monkeypatch.setattr(answers, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def drip(self, data: bytes, piece: int, timeout_s: float) -> answers.Answer:
+        """What is read of bytes that come a piece a second."""
+        clock, left = self, memoryview(data)
+
+        class Peer:
+            def settimeout(self, limit_s: float) -> None:
+                clock.limits.append(limit_s)
+
+            def recv(self, most: int) -> bytes:
+                nonlocal left
+                clock.now += 1
+                count = min(piece, most)
+                got, left = bytes(left[:count]), left[count:]
+                return got
+
+            def recv_into(self, buffer: memoryview) -> int:
+                got = self.recv(len(buffer))
+                buffer[: len(got)] = got
+                return len(got)
+
+        return answers.read(Peer(), method="GET", timeout_s=timeout_s)  # type: ignore[arg-type]
+
+
+def test_an_answer_that_drips_is_given_up_when_its_whole_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(monkeypatch)
+    with pytest.raises(TimeoutError):
+        clock.drip(PLAIN, 1, 10)
+    assert clock.now == 10
+    assert clock.limits == [10 - n for n in range(10)], "no piece may wait longer than the rest of it"
+
+
+def test_a_large_body_is_given_the_time_that_it_needs_at_the_least_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    size = 20 * answers.LEAST_BYTES_PER_S
+    whole = HEAD + b"Content-Length: %d\r\n\r\n" % size + b"x" * size
+    answer = Clock(monkeypatch).drip(whole, 64 << 10, 30)
+    assert len(answer.data) == size
+    with pytest.raises(TimeoutError):
+        Clock(monkeypatch).drip(whole, answers.LEAST_BYTES_PER_S // 4, 10)

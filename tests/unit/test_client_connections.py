@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -18,7 +21,14 @@ from urllib3 import HTTPConnectionPool
 
 from catmq_client import transport, wire
 from catmq_client.connections import _Plain, _Tls, send_whole
-from catmq_client.errors import AnswerLost, CatmqError, OptionError
+from catmq_client.errors import (
+    MOST_PAUSE_MS,
+    AnswerLost,
+    CatmqError,
+    ConnectFailed,
+    OptionError,
+    from_problem,
+)
 from catmq_client.transport import HttpTransport
 from tests.support.verbatim import Verbatim, verbatim
 
@@ -278,3 +288,48 @@ def test_a_large_body_may_take_longer_than_a_connection(
     body = {"messages": [{"body_bytes": b"x" * (8 << 20)}]}
     assert connect(server.url).request("POST", "/a", body=body) == {"ok": 1}
     assert len(server.requests[0]) > 8 << 20
+
+
+@pytest.mark.parametrize("kind", ["json", "problem+json", "msgpack"])
+def test_an_answer_of_endless_depth_is_one_that_cannot_be_read(
+    server: Verbatim, connect: Connect, kind: str
+) -> None:
+    status = b"503 Service Unavailable" if kind == "problem+json" else b"200 OK"
+    deep = (b"\x91" if kind == "msgpack" else b"[") * 200_000
+    head = b"HTTP/1.1 %b\r\nContent-Type: application/%b\r\n" % (status, kind.encode())
+    server.answer = lambda request: head + b"Content-Length: %d\r\n\r\n%b" % (len(deep), deep)
+    with pytest.raises(AnswerLost):
+        connect(server.url, codec=wire.best_codec()).request("GET", "/x")
+
+
+def test_gzip_is_unpacked_only_if_it_was_asked_for(server: Verbatim, connect: Connect) -> None:
+    packed = gzip.compress(b'{"ok":1}')
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed)
+    server.answer = lambda request: head + packed
+    with pytest.raises(AnswerLost, match="nobody asked for"):
+        connect(server.url).request("GET", "/x")
+    assert connect(server.url, compression="gzip").request("GET", "/x") == {"ok": 1}
+
+
+def test_what_a_problem_says_of_itself_is_not_believed_beyond_measure() -> None:
+    odd: dict[str, Any] = {"code": {"a": 1}, "errors": ["x", 4], "retry_after_ms": "soon"}
+    error = from_problem(429, odd)
+    assert (list(error.errors), error.retry_after_ms) == ([], None)
+    assert from_problem(429, {"retry_after_ms": 10**15}).retry_after_ms == MOST_PAUSE_MS
+
+
+def test_a_request_that_could_not_be_sent_whole_was_not_carried_out(connect: Connect) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def cut() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1_000)  # the rest is not read: the connection is reset
+
+        cutting = threading.Thread(target=cut)
+        cutting.start()
+        transport = connect(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        with pytest.raises(ConnectFailed, match="broke in the request") as caught:
+            transport.request("POST", "/x", body={"body": "x" * (32 << 20)})
+        cutting.join()
+    assert not caught.value.outcome_unknown

@@ -460,6 +460,47 @@ def test_a_callback_may_send_to_the_same_queue(broker: FakeBroker, make: Make) -
     assert [receipt.offset for receipt in answered] == [2]
 
 
+@pytest.mark.parametrize("end", [Producer.flush, Producer.close])
+def test_flush_and_close_return_after_the_callbacks_of_what_was_sent(
+    broker: FakeBroker, make: Make, end: Callable[[Producer], None]
+) -> None:
+    producer = make(linger_ms=60_000)  # nothing has gone before its callback is there
+    entered, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+    called: list[int] = []
+
+    def call(number: int) -> None:
+        entered.set()
+        assert go_on.wait(LIMIT_S)
+        called.append(number)
+
+    futures = [producer.send_async("t", b"%d" % number, queue=1 + number % 4) for number in range(8)]
+    for number, future in enumerate(futures):
+        future.add_done_callback(lambda _, number=number: call(number))  # type: ignore[misc]
+
+    def finish() -> None:
+        end(producer)
+        ended.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(finish)
+        assert entered.wait(LIMIT_S)
+        for future in futures:
+            future.result(LIMIT_S)
+        assert not ended.wait(0.05), "callbacks are at work"
+        go_on.set()
+        assert ended.wait(LIMIT_S)
+    assert sorted(called) == list(range(8))
+
+
+def test_flush_tells_that_a_callback_takes_too_long(make: Make) -> None:
+    producer, go_on = make(linger_ms=60_000), threading.Event()
+    producer.send_async("t", b"1").add_done_callback(lambda _: go_on.wait(LIMIT_S))
+    with pytest.raises(TimeoutError, match="callbacks did not return"):
+        producer.flush(0.2)
+    go_on.set()
+    producer.flush(LIMIT_S)
+
+
 def test_a_callback_may_flush_although_there_is_only_one_sender(broker: FakeBroker, make: Make) -> None:
     producer = make(linger_ms=0, max_in_flight=1)
     flushed = threading.Event()

@@ -3,12 +3,15 @@
 http.client reads headers as those of an e-mail, and urllib3 copies them: together that costs as much as all
 else the client does for a request. An answer of ours has few headers, and a body of known length that mostly
 arrives together with them.
+
+Nothing that the other side says of itself is believed beyond a bound: how long an answer is, how many headers
+and interim answers come before it, how large it is unpacked, or that it goes on.
 """
 
 from __future__ import annotations
 
-import gzip
 import string
+import time
 import zlib
 from http.client import BadStatusLine, HTTPException, IncompleteRead, RemoteDisconnected
 from socket import socket
@@ -16,6 +19,11 @@ from typing import Any
 
 PIECE_BYTES = 64 << 10
 MOST_HEAD_BYTES = 64 << 10
+MOST_LINES = 200  # of a head, and behind the last chunk
+MOST_INTERIM = 20  # answers 1xx before the one that counts
+MOST_BODY_BYTES = 256 << 20  # as it comes, and unpacked; brokers send no more than some megabytes
+# A body is given as much more time as it needs at this rate: 4 MiB may take half a minute longer.
+LEAST_BYTES_PER_S = 128 << 10
 MOST_DIGITS = 20  # of a length; more than any machine has memory for
 _BODILESS = (204, 304)
 
@@ -44,15 +52,14 @@ class Answer:
         self.stays_open = stays_open
 
 
-def read(sock: socket, *, method: str) -> Answer:
+def read(sock: socket, *, method: str, timeout_s: float | None = None, takes_gzip: bool = True) -> Answer:
     """The answer to a request that was sent.
 
-    Raises HTTPException for what is no such answer or ends early, and OSError.
+    It must come whole within `timeout_s`, and what LEAST_BYTES_PER_S adds for its bytes; None: the socket's
+    own limit for each piece. Raises HTTPException for what is no such answer or ends early, and OSError.
     """
-    source = _Source(sock)
-    status, headers, keeps = _read_head(source)
-    while status < 200:  # it says that it is at work, or goes on
-        status, headers, keeps = _read_head(source)
+    source = _Source(sock, timeout_s)
+    status, headers, keeps = _read_final_head(source)
     if method == "HEAD" or status in _BODILESS:
         data: bytes | bytearray = b""
     elif "transfer-encoding" in headers:
@@ -64,6 +71,8 @@ def read(sock: socket, *, method: str) -> Answer:
     else:
         data, keeps = source.rest(), False
     if data and headers.get("content-encoding", "").lower() in ("gzip", "x-gzip"):
+        if not takes_gzip:
+            raise HTTPException("gzip that nobody asked for")
         data = _unpacked(data)
     # What nobody asked for is not the answer to the next request either.
     return Answer(status, headers, data, stays_open=keeps and not source.has_more())
@@ -72,10 +81,11 @@ def read(sock: socket, *, method: str) -> Answer:
 class _Source:
     """What comes from a socket."""
 
-    def __init__(self, sock: socket) -> None:
+    def __init__(self, sock: socket, timeout_s: float | None) -> None:
         self._sock = sock
         self.held = b""  # received, and not taken
         self._has_begun = False
+        self._ends_at = None if timeout_s is None else time.monotonic() + timeout_s
 
     def has_more(self) -> bool:
         """Whether more has been received; what TLS holds ready, the pool of connections would not see."""
@@ -87,7 +97,7 @@ class _Source:
         while at < 0:
             if len(self.held) > most:
                 raise BadStatusLine(f"more than {most} bytes without an end")
-            piece = self._sock.recv(PIECE_BYTES)
+            piece = self._received(PIECE_BYTES)
             if not piece:
                 has_begun = self._has_begun or self.held
                 raise IncompleteRead(self.held) if has_begun else RemoteDisconnected("no answer came")
@@ -102,27 +112,65 @@ class _Source:
         if len(self.held) >= count:
             found, self.held = self.held[:count], self.held[count:]
             return found
-        try:
-            data = bytearray(count)
-        except (MemoryError, OverflowError) as error:
-            raise HTTPException("an answer too large for this machine's memory") from error
-        data[: len(self.held)] = self.held
-        missing = memoryview(data)[len(self.held) :]
+        if count > MOST_BODY_BYTES:
+            raise HTTPException(f"an answer of more than {MOST_BODY_BYTES} bytes")
+        # Memory follows what has come, not what was announced.
+        data = bytearray(self.held)
         self.held = b""
-        while missing:
-            got = self._sock.recv_into(missing)
-            if not got:
-                raise IncompleteRead(bytes(data[: count - len(missing)]), len(missing))
-            missing = missing[got:]
+        while len(data) < count:
+            had = len(data)
+            data += bytes(min(count - had, max(PIECE_BYTES, had)))
+            self._fill(data, had, count)
         return data
 
     def rest(self) -> bytes:
         """All that comes until the other side closes the connection."""
-        pieces = [self.held]
-        while piece := self._sock.recv(PIECE_BYTES):
+        pieces, size = [self.held], len(self.held)
+        while piece := self._received(PIECE_BYTES):
             pieces.append(piece)
+            size += len(piece)
+            if size > MOST_BODY_BYTES:
+                raise HTTPException(f"an answer of more than {MOST_BODY_BYTES} bytes")
         self.held = b""
         return b"".join(pieces)
+
+    def _fill(self, data: bytearray, had: int, count: int) -> None:
+        """Receives what is missing of `data`, of which so much is there."""
+        with memoryview(data) as whole:
+            while had < len(whole):
+                self._limit()
+                got = self._sock.recv_into(whole[had:])
+                if not got:
+                    raise IncompleteRead(bytes(whole[:had]), count - had)
+                had += got
+                self._count(got)
+
+    def _received(self, most: int) -> bytes:
+        self._limit()
+        piece = self._sock.recv(most)
+        self._count(len(piece))
+        return piece
+
+    def _limit(self) -> None:
+        """Lets the next piece take no longer than the whole answer may."""
+        if self._ends_at is not None:
+            left_s = self._ends_at - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("the answer takes too long")
+            self._sock.settimeout(left_s)
+
+    def _count(self, received: int) -> None:
+        if self._ends_at is not None and self._has_begun:
+            self._ends_at += received / LEAST_BYTES_PER_S
+
+
+def _read_final_head(source: _Source) -> tuple[int, Headers, bool]:
+    """The first one that does not only say that the broker is at work, or that the request may go on."""
+    for _ in range(MOST_INTERIM + 1):
+        head = _read_head(source)
+        if head[0] >= 200:
+            return head
+    raise HTTPException(f"more than {MOST_INTERIM} interim answers")
 
 
 def _read_head(source: _Source) -> tuple[int, Headers, bool]:
@@ -133,6 +181,8 @@ def _read_head(source: _Source) -> tuple[int, Headers, bool]:
     is_number = status.isdecimal() and len(status) == 3 and status >= "100"
     if not version.startswith("HTTP/1.") or not is_number:
         raise BadStatusLine(first[:100])
+    if len(lines) > MOST_LINES:
+        raise HTTPException(f"more than {MOST_LINES} headers")
     headers = Headers()
     for line in lines:
         name, colon, value = line.partition(":")
@@ -146,16 +196,20 @@ def _read_head(source: _Source) -> tuple[int, Headers, bool]:
 
 
 def _read_chunks(source: _Source) -> bytes:
-    pieces = []
+    pieces, whole = [], 0
     while size := _number(
         source.until(b"\r\n", most=MOST_HEAD_BYTES).partition(b";")[0].decode("latin-1"), 16
     ):
+        whole += size
+        if whole > MOST_BODY_BYTES:
+            raise HTTPException(f"an answer of more than {MOST_BODY_BYTES} bytes")
         pieces.append(source.exactly(size))
         if source.exactly(2) != b"\r\n":
             raise HTTPException("a chunk is longer than it says")
-    while source.until(b"\r\n", most=MOST_HEAD_BYTES):
-        continue  # a trailer: nothing in it that we use
-    return b"".join(pieces)
+    for _ in range(MOST_LINES):
+        if not source.until(b"\r\n", most=MOST_HEAD_BYTES):
+            return b"".join(pieces)  # nothing of the trailer is of use
+    raise HTTPException(f"more than {MOST_LINES} headers behind the answer")
 
 
 def _number(text: str, base: int) -> int:
@@ -166,7 +220,18 @@ def _number(text: str, base: int) -> int:
 
 
 def _unpacked(data: bytes | bytearray) -> bytes:
+    pieces, left, room = [], bytes(data), MOST_BODY_BYTES
     try:
-        return gzip.decompress(data)
-    except (zlib.error, OSError, EOFError) as error:
+        while left:
+            member = zlib.decompressobj(wbits=31)
+            piece = member.decompress(left, room + 1)
+            room -= len(piece)
+            if room < 0:
+                raise HTTPException(f"an answer of more than {MOST_BODY_BYTES} bytes, unpacked")
+            if not member.eof:
+                raise HTTPException("no gzip: it ends early")
+            pieces.append(piece)
+            left = member.unused_data.lstrip(b"\0")
+    except zlib.error as error:
         raise HTTPException(f"no gzip: {error}") from error
+    return b"".join(pieces)

@@ -11,10 +11,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from catmq_client.backoff import Backoff
+from catmq_client.callbacks import Callbacks
 from catmq_client.errors import BufferFull, CatmqError, Closed
 from catmq_client.options import ProducerOptions
 from catmq_client.receipts import Batch, SendFuture, size_of
@@ -54,6 +55,7 @@ class SendBuffer:
         self._messages = 0
         self._bytes = 0
         self._closed = False
+        self.callbacks = Callbacks(self._room)
         # Senders that wait for work, and what to call when somebody waits for room.
         self.idle = 0
         self.on_full: Callable[[], object] = lambda: None
@@ -203,11 +205,14 @@ class SendBuffer:
     def hurry_all(self) -> list[SendFuture]:
         """Makes everything ready at once; the futures of all that is waiting or under way."""
         with self.lock:
-            batches = [b for lane in self._lanes.values() for b in (lane.current, *lane.batches) if b]
-            for batch in batches:
+            for batch in self._batches():
                 batch.urgent = True
             self._work.notify_all()
-            return [future for batch in batches for future in batch.futures]
+            return self._under_way() + self.callbacks.waiting()
+
+    def await_callbacks(self, futures: Collection[SendFuture], timeout_s: float | None) -> bool:
+        """Waits until the callbacks of sends that end have returned, too; whether they have."""
+        return self.callbacks.await_returned(futures, timeout_s, under_way=self._under_way)
 
     def close(self) -> None:
         """Refuses further messages and lets senders go when nothing is left."""
@@ -215,6 +220,13 @@ class SendBuffer:
             self._closed = True
             self._work.notify_all()
             self._room.notify_all()
+
+    def _batches(self) -> list[Batch]:
+        """What is waiting or under way."""
+        return [b for lane in self._lanes.values() for b in (lane.current, *lane.batches) if b]
+
+    def _under_way(self) -> list[SendFuture]:
+        return [future for batch in self._batches() for future in batch.futures]
 
     def needs_sender(self) -> bool:
         """Whether a batch is waiting or lingering and no sender is idle."""
@@ -368,6 +380,7 @@ class SendBuffer:
     def _free(self, batch: Batch) -> None:
         self._messages -= len(batch.futures)
         self._bytes -= batch.size_bytes
+        self.callbacks.note(batch)
         self._room.notify_all()
         if self._closed and not self._messages:
             self._work.notify_all()

@@ -8,11 +8,13 @@ connections, with their certificates, proxies and time limits.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import NewConnectionError
 
 from catmq_client import answers
 
@@ -31,6 +33,8 @@ class _Whole(_Base):
     """Speaks HTTP in place of http.client, which still opens and closes the connection."""
 
     _asked = ""  # the method of the request whose answer is awaited
+    _takes_gzip = False
+    _cut: OSError | None = None  # why the request could not be sent whole
 
     def request(  # type: ignore[override]
         self,
@@ -42,6 +46,7 @@ class _Whole(_Base):
     ) -> None:
         """Sends a request; its body is at hand, so it is no larger than memory.
 
+        One that cannot be sent whole may have an answer all the same (too large): `getresponse` sees to it.
         Raises ValueError for a header that would be more than one.
         """
         lines = [f"{method} {url} HTTP/1.1", f"Host: {self._host_of(url)}"]
@@ -53,19 +58,40 @@ class _Whole(_Base):
             raise ValueError("A header, or the path, has a line break in it.")
         whole = head.encode("latin-1") + b"\r\n\r\n" + (body or b"")
         self._asked = method
+        self._takes_gzip = "gzip" in (headers or {}).get("Accept-Encoding", "")
         if self.sock is None:
             self.connect()
         self.sock.settimeout(self.timeout)
-        for first in range(0, len(whole), SLICE_BYTES):
-            self.sock.sendall(whole[first : first + SLICE_BYTES])
+        self._cut = None
+        try:
+            for first in range(0, len(whole), SLICE_BYTES):
+                self.sock.sendall(whole[first : first + SLICE_BYTES])
+        except OSError as error:
+            self._cut = error
 
     def getresponse(self) -> answers.Answer:  # type: ignore[override]
-        """The answer. Raises HTTPException and OSError."""
-        self.sock.settimeout(self.timeout)
-        answer = answers.read(self.sock, method=self._asked)
+        """The answer.
+
+        Raises HTTPException and OSError, and NewConnectionError if the request was not sent whole: nobody can
+        have carried it out.
+        """
+        if isinstance(self._cut, TimeoutError):
+            raise NewConnectionError(self, "the request was not taken in time") from self._cut
+        try:
+            answer = self._read()
+        except (HTTPException, OSError) as error:
+            if self._cut is None:
+                raise
+            raise NewConnectionError(self, f"the connection broke in the request: {self._cut}") from error
         if not answer.stays_open:
             self.close()
         return answer
+
+    def _read(self) -> answers.Answer:
+        self.sock.settimeout(self.timeout)
+        return answers.read(
+            self.sock, method=self._asked, timeout_s=self.timeout, takes_gzip=self._takes_gzip
+        )
 
     def _host_of(self, url: str) -> str:
         """The Host of a request: that of its URL if a proxy gets it whole."""

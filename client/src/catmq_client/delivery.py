@@ -100,7 +100,7 @@ class Delivery:
         except BaseException as error:
             ended = self._give_up(lane, batch, error)
             if ended is not None:
-                ended.run_callbacks()
+                self._buffer.callbacks.call(ended)
             raise
 
     def _try(self, lane: Lane, batch: Batch) -> Batch | None:

@@ -31,6 +31,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+# The longest that a broker's `retry_after_ms` is followed.
+MOST_PAUSE_MS = 3_600_000
+
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
@@ -256,7 +259,7 @@ def from_problem(status: int, problem: Mapping[str, Any]) -> CatmqError:
     missing (a proxy's own page) is filled from the status. 502, 504 and an unexplained 503 come
     from something between us and the broker, so nobody knows whether the broker did it.
     """
-    code = problem.get("code")
+    code = problem.get("code") if isinstance(problem.get("code"), str) else None
     if code is None and status >= 500 and status not in (500, 501):
         return AnswerLost(f"HTTP {status} from a proxy or a dying broker", status=status)
     kind = _BY_STATUS.get(status) or (Unavailable if status >= 500 or status == 429 else InvalidRequest)
@@ -264,8 +267,8 @@ def from_problem(status: int, problem: Mapping[str, Any]) -> CatmqError:
         str(problem.get("detail") or problem.get("title") or f"HTTP {status}"),
         code=code,
         retriable=problem.get("retriable"),
-        errors=[FieldError(str(e.get("field")), str(e.get("message"))) for e in problem.get("errors") or ()],
-        retry_after_ms=problem.get("retry_after_ms"),
+        errors=[FieldError(str(e.get("field")), str(e.get("message"))) for e in _fields(problem)],
+        retry_after_ms=_pause_ms(problem.get("retry_after_ms")),
         status=status,
     )
     error.metadata_silent_ms = problem.get("metadata_silent_ms")
@@ -273,3 +276,15 @@ def from_problem(status: int, problem: Mapping[str, Any]) -> CatmqError:
     if code == "outcome_unknown" or status in (502, 504):
         error.outcome_unknown = True
     return error
+
+
+def _pause_ms(told: object) -> int | None:
+    """What a broker asks to wait, if that is a number; no longer than anybody should."""
+    if isinstance(told, bool) or not isinstance(told, int) or told < 0:
+        return None
+    return min(told, MOST_PAUSE_MS)
+
+
+def _fields(problem: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    errors = problem.get("errors")
+    return [one for one in errors if isinstance(one, Mapping)] if isinstance(errors, list) else []

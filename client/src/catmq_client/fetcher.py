@@ -35,6 +35,8 @@ MOST_QUEUES = 1_000
 PART_WAIT_MS = 100
 # Longest time that a queue is left alone that its node, or the broker, cannot serve now.
 PAUSE_S = 1.0
+# The longest that a broker's wish to be asked later is followed.
+MOST_PAUSE_S = 10.0
 # An application that takes messages all the time makes room within it, and nobody else need be told.
 MOMENT_S = 0.1
 # A hole that nobody declared waits for a person; asking every second would only fill logs.
@@ -73,7 +75,7 @@ class Plan:
 def _pause_s(plan: Plan, answer: dict[str, Any]) -> float:
     """How long to leave the broker alone after a pull that brought nothing, 0 if it waited there."""
     # A broker where as many wait as may says when to ask again.
-    turned_away_s: float = answer.get("retry_after_ms", 0) / 1000
+    turned_away_s: float = min(MOST_PAUSE_S, answer.get("retry_after_ms", 0) / 1000)
     return max(turned_away_s, BEHIND_S if plan.some_are_full else 0.0)
 
 

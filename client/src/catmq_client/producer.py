@@ -73,8 +73,8 @@ class _Sending:
                 self.buffer.hand_over(lane)
                 break
             ended = self.delivery.step(*taken)
-            if ended is not None:
-                ended.run_callbacks()
+            if ended is not None and self.buffer.callbacks.are_due(ended):
+                self.buffer.callbacks.call(ended)
         # Others may have come while the lane was ours, or a try failed and waits for its time.
         self.start_sender_if_needed()
 
@@ -83,7 +83,7 @@ class _Sending:
             while (taken := self.buffer.take(wait_s=SENDER_IDLE_S)) is not None:
                 self.start_sender_if_needed()
                 ended = self.delivery.step(*taken)
-                if ended is not None and ended.has_callbacks():
+                if ended is not None and self.buffer.callbacks.are_due(ended):
                     self._call_back(ended)
         finally:
             with self._lock:
@@ -97,7 +97,7 @@ class _Sending:
             self._senders -= 1
         try:
             self.start_sender_if_needed()
-            batch.run_callbacks()
+            self.buffer.callbacks.call(batch)
         finally:
             with self._lock:
                 self._senders += 1
@@ -245,7 +245,10 @@ class Producer:
         self._transport.request("DELETE", api_path("messages", message_id), timeout_s=timeout_s)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Returns when everything accepted so far has ended; TimeoutError after `timeout_s` seconds."""
+        """Returns when everything accepted so far has ended and its callbacks have returned.
+
+        In a callback it waits for no callbacks. TimeoutError after `timeout_s` seconds.
+        """
         state = self._state
         if state is None or state.pid != os.getpid():
             return
@@ -254,6 +257,9 @@ class Producer:
         state.start_sender_if_needed()
         for future in futures:
             future.exception(None if give_up_at is None else max(0.0, give_up_at - time.monotonic()))
+        left_s = None if give_up_at is None else max(0.0, give_up_at - time.monotonic())
+        if not state.buffer.await_callbacks(futures, left_s):
+            raise TimeoutError(f"all was sent, but callbacks did not return within {timeout_s} s")
 
     def close(self, timeout_s: float | None = None) -> None:
         """Flushes, for at most `timeout_s` (default: delivery_timeout_ms), and closes connections."""

@@ -307,7 +307,7 @@ class HttpTransport:
         codec = self._codec if packed else _JSON
         try:
             answer = codec.decode(response.data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise AnswerLost(f"{url} answered what cannot be read: {error}") from error
         return answer if isinstance(answer, dict) else {"value": answer}
 
@@ -363,7 +363,7 @@ def _problem(response: BaseHTTPResponse) -> dict[str, Any]:
         return {}
     try:
         problem = _JSON.decode(response.data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return problem if isinstance(problem, dict) else {}
 

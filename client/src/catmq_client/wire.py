@@ -80,7 +80,7 @@ def encoded(codec: Codec, value: Mapping[str, Any]) -> bytes:
     """The bytes of a request. Raises OptionError when it cannot be written; nothing was sent then."""
     try:
         return codec.encode(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise OptionError(f"cannot be written as {codec.content_type}: {error}") from error
 
 

@@ -17,6 +17,7 @@ from uuid import uuid4
 import pytest
 
 from messagestore import (
+    batch_ids,
     connections,
     faults,
     membership,
@@ -35,7 +36,7 @@ from metadata import consumer_ids, consumers, groups, snapshot
 from metadata.actors import command
 from metadata.config import config
 from metadata.errors import CatmqError, Code
-from tests.support.mariadb import MariaDB
+from tests.support.mariadb import MariaDB, is_connected
 from tests.support.waiting import until
 
 ACTOR = command("test")
@@ -206,4 +207,21 @@ def test_messages_that_may_go_anywhere_go_to_the_node_that_is_well(
         receipt = publish(topic="orders", messages=[NewMessage(body=b"x")], batch_id=None, actor=ACTOR)[0]
         assert receipt.queue == queues["well"]  # type: ignore[union-attr]
     ill.start()
+    until(lambda: takes(queues["ill"]), limit_s=20)
+
+
+def test_the_first_send_after_a_node_was_killed_is_refused_and_not_in_doubt(
+    ill: MariaDB, queues: dict[str, int]
+) -> None:
+    idle = connections.node_of(queues["ill"])._free
+    assert idle, "there is a connection that the death of the node has closed"
+    os.kill(ill.pid, signal.SIGKILL)
+    try:
+        until(lambda: not is_connected(ill))
+        messages = [NewMessage(body=b"x", queue=queues["ill"])]
+        with pytest.raises(CatmqError) as caught:
+            publish(topic="orders", messages=messages, batch_id=batch_ids.new(), actor=ACTOR)
+        assert (caught.value.code, caught.value.retriable) == (Code.NODE_UNAVAILABLE, True)
+    finally:
+        ill.start()
     until(lambda: takes(queues["ill"]), limit_s=20)

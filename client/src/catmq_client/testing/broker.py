@@ -317,7 +317,7 @@ class FakeBroker:
         group, topic = group.split("/")
         settings = dict(body)
         if "tags" in body:
-            tags = [tag.strip() for tag in body["tags"].split("||")]
+            tags = [tag.strip() for tag in body["tags"].replace("||", ",").split(",")]
             settings["tags"] = tuple(tag for tag in tags if tag not in {"", "*"})
         self.groups.find(group).configure(topic, settings)
         return {"group": group, "topic": topic, **body}
