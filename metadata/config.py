@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 from cryptography.fernet import Fernet
 
-from metadata.rules import mail
+from metadata.rules import addresses, mail
 
 PREFIX = "CATMQ_"
 # Variables of the client, of jobs and of tests that live in the same environment: not settings of the server.
@@ -63,6 +63,7 @@ class Config:
     # The web side
     debug: bool = False  # Django's debug pages; never on a server that others reach
     allowed_hosts: tuple[str, ...] = ()  # names it answers to; empty: loopback, or all if bound elsewhere
+    trusted_proxies: tuple[str, ...] = ()  # addresses or networks whose X-Forwarded-For is believed
     workers: int = 2  # broker processes
     threads: int = 528  # threads of a worker: max_waiters of them may wait, the others work
     max_waiters: int = 400  # long polls of a worker that wait at once; above it a pull is answered at once
@@ -155,6 +156,7 @@ def load(environ: Mapping[str, str]) -> Config:
     _check(config)
     _check_daily(config)
     _check_mail(config)
+    _check_proxies(config)
     made = _with_secrets(_with_address(config))
     _check_broker(made)
     return made
@@ -251,6 +253,13 @@ def _check_mail(config: Config) -> None:
         wrong = [one for one in given if one and not mail.is_address(one)]
         if wrong:
             raise ConfigError(f"CATMQ_{name}: {wrong[0]!r} is not an e-mail address.")
+
+
+def _check_proxies(config: Config) -> None:
+    try:
+        addresses.networks(config.trusted_proxies)
+    except ValueError as error:
+        raise ConfigError(f"CATMQ_TRUSTED_PROXIES: {error}.") from None
 
 
 def _check_fernet(key: str) -> None:
