@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from catmq_site import logs
 from catmq_site.databases import databases
 from metadata.config import HOME, config
 from metadata.rules.mail import parse_server
@@ -147,7 +148,7 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {
-        "line": {"format": "%(asctime)s %(levelname)s %(process)d %(threadName)s %(name)s: %(message)s"}
+        "line": {"()": "catmq_site.logs.OneLine", "format": logs.FORMAT},
     },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     # A command speaks to its user; servers keep a log.
