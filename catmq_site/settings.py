@@ -51,8 +51,11 @@ AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contri
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "overview"
 LOGOUT_REDIRECT_URL = "login"
-# After so many wrong passwords for one name from one address, none is tried for a quarter of an hour.
+# After so many wrong passwords for one name from one address, none is tried for a quarter of an hour, nor
+# after five times as many for any names (portal/logins.py). What is refused then is neither counted nor kept.
 AXES_FAILURE_LIMIT = 8
+AXES_HANDLER = "portal.logins.Attempts"
+AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
 AXES_COOLOFF_TIME = timedelta(minutes=15)
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_RESET_ON_SUCCESS = True
@@ -90,7 +93,8 @@ LANGUAGE_COOKIE_AGE = 365 * 86_400  # s
 STATIC_URL = "/static/"
 APPEND_SLASH = False
 # The API counts a body while it reads it and has its own limits (brokerapi); this one is for forms.
-DATA_UPLOAD_MAX_MEMORY_SIZE = config.request_max_unpacked_bytes
+# A body that is typed takes up to six bytes for each of its own.
+DATA_UPLOAD_MAX_MEMORY_SIZE = 6 * config.max_body_bytes + (64 << 10)
 
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},

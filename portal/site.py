@@ -5,8 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib.admin import AdminSite
+from django.contrib.admin.forms import AdminAuthenticationForm
 from django.http import HttpRequest
 from django.utils.translation import gettext, gettext_lazy
+
+from portal.logins import LoginForm
+
+
+class ConsoleLoginForm(LoginForm, AdminAuthenticationForm):
+    """The same login, for those who may see the admin."""
 
 
 class Console(AdminSite):
@@ -14,6 +21,7 @@ class Console(AdminSite):
 
     site_title = gettext_lazy("CatMQ")
     site_header = gettext_lazy("CatMQ console")
+    login_form = ConsoleLoginForm
     index_title = gettext_lazy("What there is, to look at")
 
     def get_app_list(self, request: HttpRequest, app_label: str | None = None) -> list[dict[str, Any]]:
