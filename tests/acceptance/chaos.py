@@ -24,6 +24,7 @@ from tests.acceptance.scenarios import (
     metadata_away,
     restarts,
     shaky,
+    slow_clients,
     soak,
     storm,
     takeover,
@@ -83,6 +84,11 @@ def play_shaky(stage: Stage, source: Path) -> None:
         shaky.run(stage, source=source, ordered=True, order=order)
 
 
+def play_slow_clients(stage: Stage, source: Path) -> None:
+    """3,000 clients send byte by byte or take no answer; then /livez, sends and pulls keep p99 < 500 ms."""
+    slow_clients.run(stage, sockets=3_000, idle=1_000, rounds=400, p99_ms=500)
+
+
 def play_brokers(stage: Stage, pair: Pair) -> None:
     """kill -9 of one broker of two, of django-q, of both, in the middle of rebalances."""
     brokers.run(stage, pair)
@@ -131,6 +137,7 @@ SCENARIOS: dict[str, Callable[[Stage, Path], None]] = {
     "storm": play_storm,
     "frozen": play_frozen,
     "shaky": play_shaky,
+    "slow-clients": play_slow_clients,
 }
 # Those with two servers and a database for the metadata alone, always on MariaDB.
 ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {
