@@ -8,6 +8,10 @@ import sys
 
 from django.core.management import execute_from_command_line
 
+from metadata import private
+from metadata.config import config
+
 if __name__ == "__main__":
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "catmq_site.settings")
+    private.at_start(config.data_dir)
     execute_from_command_line(sys.argv)

@@ -1,13 +1,19 @@
-"""The docs page: operations and error codes, made from the schema, one HTML page without any script."""
+"""The schema and the docs page: made once in a process, because nobody needs a key to ask for them.
+
+The page shows operations and error codes, and runs no script.
+"""
 
 from __future__ import annotations
 
+import gzip
+import threading
 from functools import cache
 from typing import Any
 
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from drf_spectacular.generators import SchemaGenerator
+from drf_spectacular.renderers import OpenApiJsonRenderer, OpenApiYamlRenderer
 
 from brokerapi import errors
 from metadata.errors import Code
@@ -35,17 +41,43 @@ where it applies retry_after_ms, errors (field, message) and id (also in the bro
 </body></html>"""
 
 
+_making = threading.Lock()  # to make it costs a third of a second: not in many threads at once
+
+
 @cache
+def _schema() -> dict[str, Any]:
+    made: dict[str, Any] = SchemaGenerator().get_schema(request=None, public=True)  # type: ignore[no-untyped-call]
+    return made
+
+
+@cache
+def _written(kind: str) -> tuple[bytes, bytes]:
+    renderer = OpenApiJsonRenderer() if kind == "json" else OpenApiYamlRenderer()
+    text: bytes = renderer.render(_schema(), renderer_context={})
+    return text, gzip.compress(text)
+
+
+def schema(kind: str, *, packed: bool) -> bytes:
+    """Return the OpenAPI schema as `json` or `yaml`, gzipped if wanted."""
+    with _making:
+        return _written(kind)[packed]
+
+
 def page() -> SafeString:
     """The page; it cannot change while the process runs."""
+    with _making:
+        return _page()
+
+
+@cache
+def _page() -> SafeString:
     return format_html(PAGE, SafeString(STYLE), _operations(), _codes())
 
 
 def _operations() -> SafeString:
-    schema: dict[str, Any] = SchemaGenerator().get_schema(request=None, public=True)  # type: ignore[no-untyped-call]
     rows = [
         (method.upper(), path, item[method].get("description", ""))
-        for path, item in schema["paths"].items()
+        for path, item in _schema()["paths"].items()
         for method in METHODS
         if method in item
     ]

@@ -21,12 +21,15 @@ from rest_framework.views import APIView
 from brokerapi import auth, errors, formats, metrics, renderers
 from brokerapi.parsers import ANY, Body, read_query
 from brokerapi.wire.queries import ConfirmQuery, ListQuery
+from metadata import access
 from metadata.actors import Actor
 from metadata.consumer_ids import ConsumerId
 from metadata.errors import Code, Invalid
 from metadata.pages import Window
 
 T = TypeVar("T")
+MOST_BYTES = 256 << 10  # of a body that is checked by a serializer: none of them needs a tenth of it
+MOST_NAME_CHARS = 256
 METHODS = ("get", "post", "patch", "delete")
 MOST_KNOWN_HOSTS = 256
 _allowed_hosts: set[tuple[str | None, ...]] = set()
@@ -47,9 +50,21 @@ class Call:
         """The body as a typed struct. Raises Malformed, TooLarge or Invalid."""
         return body.read(self.request)
 
-    def fields(self, serializer: type[Serializer[Any]]) -> dict[str, Any]:
-        """The body's fields, checked by a serializer. Raises Malformed, TooLarge or ValidationError."""
-        checked = serializer(data=ANY.read(self.request))
+    def fields(
+        self, serializer: type[Serializer[Any]], *, manages: tuple[str, str] | None = None
+    ) -> dict[str, Any]:
+        """The body's fields, checked by a serializer. Raises Malformed, TooLarge or ValidationError.
+
+        `manages` is ("topic" or "group", its name; "" if the body has it): who may not manage that is told so
+        before anything in the body is checked. Raises Forbidden.
+        """
+        data = ANY.read(self.request, MOST_BYTES)
+        if manages is not None:
+            what, name = manages
+            named = name or (data.get("name") if isinstance(data, dict) else None)
+            if isinstance(named, str):
+                access.require(self.actor, "manage", named[:MOST_NAME_CHARS], what=what)
+        checked = serializer(data=data)
         checked.is_valid(raise_exception=True)
         return dict(checked.validated_data)
 

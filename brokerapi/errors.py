@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -47,6 +48,8 @@ from metadata.errors import (
 log = logging.getLogger(__name__)
 
 DOCS = "/api/v1/docs"
+MOST_NAMED = 20  # wrong fields in one answer
+MOST_CHARS = 500  # of what is said about one of them
 # The first that fits counts.
 STATUS_BY_CODE = {
     Code.METHOD_NOT_ALLOWED: HTTPStatus.METHOD_NOT_ALLOWED,
@@ -54,6 +57,7 @@ STATUS_BY_CODE = {
     Code.NOT_ACCEPTABLE: HTTPStatus.NOT_ACCEPTABLE,
     Code.INTERNAL: HTTPStatus.INTERNAL_SERVER_ERROR,
     Code.RATE_LIMITED: HTTPStatus.TOO_MANY_REQUESTS,
+    Code.REQUEST_TIMEOUT: HTTPStatus.REQUEST_TIMEOUT,
     # 503 means "nothing was done"; here it is not known.
     Code.OUTCOME_UNKNOWN: HTTPStatus.GATEWAY_TIMEOUT,
 }
@@ -124,6 +128,14 @@ def respond(error: BaseException, **more: Any) -> HttpResponse:
     return response
 
 
+def problem(*, status: HTTPStatus, code: Code, detail: str, retriable: bool) -> bytes:
+    """Return the JSON of a problem that comes from outside the views."""
+    made = Problem(
+        type=f"{DOCS}#{code}", title=title(code), status=status, detail=detail, code=code, retriable=retriable
+    )
+    return msgspec.json.encode(made)
+
+
 def title(code: Code) -> str:
     """A code as words: "Topic not found"."""
     return code.replace("_", " ").capitalize()
@@ -175,19 +187,23 @@ def _logged(error: BaseException) -> str:
 
 
 def _invalid(error: ValidationError) -> Invalid:
-    errors = list(_flat(error.detail, ""))
+    errors = list(islice(_flat(error.detail, ""), MOST_NAMED))
     return Invalid("; ".join(f"{one.field}: {one.message}" for one in errors), errors=errors)
 
 
-def _flat(detail: Any, path: str) -> list[FieldError]:
-    """A serializer's nested errors as one list, fields named as the caller wrote them."""
+def _flat(detail: Any, path: str) -> Iterator[FieldError]:
+    """A serializer's nested errors one by one, fields named as the caller wrote them."""
     if isinstance(detail, ErrorDetail | str):
-        return [FieldError(path or "(body)", str(detail))]
+        yield FieldError(path or "(body)", str(detail)[:MOST_CHARS])
+        return
     if isinstance(detail, dict):
-        return [error for name, value in detail.items() for error in _flat(value, _joined(path, name))]
-    if all(isinstance(item, ErrorDetail) for item in detail):
-        return [FieldError(path or "(body)", str(item)) for item in detail]
-    return [error for index, item in enumerate(detail) for error in _flat(item, f"{path}[{index}]")]
+        parts = ((_joined(path, name), value) for name, value in detail.items())
+    elif all(isinstance(item, ErrorDetail) for item in detail):
+        parts = ((path, item) for item in detail)
+    else:
+        parts = ((f"{path}[{index}]", item) for index, item in enumerate(detail))
+    for name, value in parts:
+        yield from _flat(value, name)
 
 
 def _joined(path: str, name: str | int) -> str:

@@ -4,11 +4,15 @@ serializers)."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from rest_framework import serializers
 
 MAX_BIGINT = 2**63 - 1
+MOST_NAMED = 20  # unknown fields that are named
+MOST_NAME_CHARS = 100
+MOST_PARTS = 10_000  # values in a request, nested ones included: to check each costs more than to read it
 WHOLE = "non_field_errors"  # the framework's name for the object itself
 
 
@@ -55,10 +59,25 @@ class Request(serializers.Serializer[Any]):
         """The checked fields."""
         if not isinstance(data, Mapping):
             raise serializers.ValidationError({WHOLE: [f"must be an object, not {type(data).__name__}"]})
-        unknown = {str(name): ["is not a field of this request"] for name in data if name not in self.fields}
-        if unknown:
-            raise serializers.ValidationError(unknown)
+        unknown = (str(name)[:MOST_NAME_CHARS] for name in data if name not in self.fields)
+        if named := list(islice(unknown, MOST_NAMED)):
+            raise serializers.ValidationError({name: ["is not a field of this request"] for name in named})
+        if _has_more_parts(data, MOST_PARTS):
+            raise serializers.ValidationError({WHOLE: [f"has more than {MOST_PARTS} values"]})
         return super().to_internal_value(data)
+
+
+def _has_more_parts(data: Any, most: int) -> bool:
+    """Whether a value holds more than so many others."""
+    waiting, seen = [data], 0
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Mapping | list):
+            seen += len(one)
+            if seen > most:
+                return True
+            waiting += one.values() if isinstance(one, Mapping) else one
+    return False
 
 
 class Change(Request):

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 MOST_WAITING = 100
 JOINING = "/consumers"
 PATHS = ("/api", "/livez", "/readyz", "/metrics")
+# What programs are told is neither kept by whoever passes it on, nor taken for a page by a browser.
+SAFE = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
 MOST_KNOWN_PATHS = 4096  # topics and consumers of a busy broker
 
 
@@ -42,7 +44,7 @@ class ApiHandler:
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """The answer to a request."""
         response = self.get_response(WSGIRequest(environ))
-        start_response(f"{response.status_code} {response.reason_phrase}", list(response.items()))
+        start_response(f"{response.status_code} {response.reason_phrase}", [*response.items(), *SAFE])
         if isinstance(response, HttpResponse):
             return (response.content,)  # its close() would send signals, and nothing is open in it
         return response

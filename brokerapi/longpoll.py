@@ -9,13 +9,12 @@ spin here.
 
 Waiting threads are capped (`max_waiters`) below the number of threads of the worker: above the cap
 a pull is answered at once, empty, so that sends and commits always find a thread; the answer says when
-to ask again.
+to ask again. So it is if one consumer waits in too many pulls at once.
 """
 
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
@@ -30,6 +29,7 @@ from metadata import snapshot
 from metadata.config import config
 from metadata.consumer_ids import ConsumerId
 from metadata.errors import Unavailable
+from metadata.places import Places
 from metadata.turnstile import turnstile
 
 # States that a client can do nothing about: worth waiting for their end like for a message.
@@ -41,7 +41,9 @@ LATE_WAIT_S = 0.25  # the same for a node that is only slow to answer
 PASSED_WAIT_S = 2.0
 TURNED_AWAY_MS = (1_000, 2_000)  # pause of a client that found no place to wait, at random
 
-_places = threading.BoundedSemaphore(config.max_waiters)
+PLACES_OF_ONE = 8  # for the pulls of one consumer: it needs one, and a second while it changes brokers
+
+_places = Places(most=config.max_waiters, most_of_one=PLACES_OF_ONE)
 
 
 class Asked(NamedTuple):
@@ -72,12 +74,12 @@ def pull_or_wait(*, consumer: ConsumerId, asked: Asked) -> Pulled:
     answer = _pull(consumer, asked)
     if asked.wait_ms == 0 or _worth_telling(answer):
         return answer
-    if not _places.acquire(blocking=False):
+    if not _places.take(consumer.text):
         return answer._replace(retry_after_ms=min(asked.wait_ms, random.randint(*TURNED_AWAY_MS)))
     try:
         return _waited(consumer, asked, answer, until=time.monotonic() + asked.wait_ms / 1000)
     finally:
-        _places.release()
+        _places.give_back(consumer.text)
 
 
 def _waited(consumer: ConsumerId, asked: Asked, answer: Pulled, *, until: float) -> Pulled:

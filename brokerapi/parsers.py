@@ -17,7 +17,7 @@ from django.http import HttpRequest
 
 from brokerapi import formats
 from metadata.config import config
-from metadata.errors import Code, FieldError, Invalid, Malformed, TooLarge
+from metadata.errors import Code, FieldError, Invalid, Malformed, TooLarge, Unavailable
 from metadata.turnstile import turnstile
 
 T = TypeVar("T")
@@ -45,14 +45,15 @@ class Body(Generic[T]):
             formats.MSGPACK.name: msgspec.msgpack.Decoder(msgpack or json).decode,
         }
 
-    def read(self, request: HttpRequest) -> T:
-        """The request's body. Raises Malformed, TooLarge, or Invalid naming the field."""
+    def read(self, request: HttpRequest, most: int | None = None) -> T:
+        """The request's body, of at most so many bytes. Raises Malformed, TooLarge, or Invalid naming the
+        field."""
         kind = formats.of_request(request)
-        data = read_bytes(request)
+        data = read_bytes(request, most)
         if not data:
             raise Malformed(f"The request has no body: send {kind.media_type}.")
         if self._usual is not None and kind.name == formats.MSGPACK.name:
-            with suppress(msgspec.DecodeError):
+            with suppress(msgspec.DecodeError, UnicodeDecodeError):
                 return self._usual(data)
         return _decoded(self._decode[kind.name], data, kind)
 
@@ -72,28 +73,29 @@ def read_query(request: HttpRequest, struct: type[T]) -> T:
         raise invalid(error) from error
 
 
-def read_bytes(request: HttpRequest) -> bytes:
-    """The body, unpacked. Raises TooLarge or Malformed."""
+def read_bytes(request: HttpRequest, most: int | None = None) -> bytes:
+    """The body, unpacked; `most` bytes of it instead of what the settings allow. Raises TooLarge or
+    Malformed."""
     encoding = request.META.get("HTTP_CONTENT_ENCODING", "").strip().lower()
     if encoding not in ("", "identity", "gzip"):
         detail = f"Content-Encoding {encoding[:50]!r} is not understood: use gzip or none."
         raise Invalid(detail, code=Code.UNSUPPORTED_MEDIA_TYPE)
-    data = _read_wire(request)
-    return _unpacked(data) if encoding == "gzip" else data
+    data = _read_wire(request, most or config.request_max_bytes)
+    return _unpacked(data, most or config.request_max_unpacked_bytes) if encoding == "gzip" else data
 
 
 class _Stream(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-def _read_wire(request: HttpRequest) -> bytes:
+def _read_wire(request: HttpRequest, limit: int) -> bytes:
     stream: _Stream = request.META["wsgi.input"]
     length = request.META.get("CONTENT_LENGTH") or ""
     if length:
-        return _read_counted(stream, int(length)) if length.isdigit() else _bad_length(length)
+        return _read_counted(stream, int(length), limit) if length.isdigit() else _bad_length(length)
     # Only a server that ends the stream where the body ends may be read without a length (gunicorn).
     if "HTTP_TRANSFER_ENCODING" in request.META and request.META.get("wsgi.input_terminated"):
-        return _read_chunked(stream)
+        return _read_chunked(stream, limit)
     return b""
 
 
@@ -101,9 +103,9 @@ def _bad_length(length: str) -> bytes:
     raise Malformed(f"Content-Length {length[:30]!r} is not a number.")
 
 
-def _read_counted(stream: _Stream, length: int) -> bytes:
-    if length > config.request_max_bytes:
-        raise _request_too_large(f"has {length} bytes")
+def _read_counted(stream: _Stream, length: int, limit: int) -> bytes:
+    if length > limit:
+        raise _request_too_large(f"has {length} bytes", limit)
     pieces, left = [], length
     while left and (piece := _read(stream, min(left, CHUNK_BYTES))):
         pieces.append(piece)
@@ -113,13 +115,13 @@ def _read_counted(stream: _Stream, length: int) -> bytes:
     return b"".join(pieces)
 
 
-def _read_chunked(stream: _Stream) -> bytes:
+def _read_chunked(stream: _Stream, limit: int) -> bytes:
     pieces, size = [], 0
     while piece := _read(stream, CHUNK_BYTES):
         pieces.append(piece)
         size += len(piece)
-        if size > config.request_max_bytes:
-            raise _request_too_large("goes on")
+        if size > limit:
+            raise _request_too_large("goes on", limit)
     return b"".join(pieces)
 
 
@@ -127,18 +129,19 @@ def _read(stream: _Stream, size: int) -> bytes:
     try:
         with turnstile.aside():
             return stream.read(size)
+    except TimeoutError as error:
+        detail = f"The body did not arrive in time: {error}. Nothing was done."
+        raise Unavailable(detail, code=Code.REQUEST_TIMEOUT) from error
     except Exception as error:  # every HTTP server has its own for broken chunks and lost clients
         raise Malformed(f"The body could not be read to its end: {error}.") from error
 
 
-def _request_too_large(how: str) -> TooLarge:
-    limit = config.request_max_bytes
+def _request_too_large(how: str, limit: int) -> TooLarge:
     return TooLarge(f"The request {how}; at most {limit} bytes are allowed: send fewer messages at once.")
 
 
-def _unpacked(data: bytes) -> bytes:
+def _unpacked(data: bytes, limit: int) -> bytes:
     """The gunzipped bytes, never more than one chunk over the limit in memory."""
-    limit = config.request_max_unpacked_bytes
     pieces: list[bytes] = []
     size = 0
     while data:

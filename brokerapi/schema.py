@@ -39,12 +39,16 @@ class StructExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-ca
 
 
 def _typed(schema: Any) -> Any:
-    """The schema with a type beside every list of words; the framework's hook for enums wants one."""
+    """The schema with a type beside every list of words; the framework's hook for enums wants one.
+
+    Without `items: false`, too, which closes a tuple: generators of clients expect a schema there, and
+    `maxItems` beside it says the same.
+    """
     if isinstance(schema, list):
         return [_typed(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    typed = {name: _typed(part) for name, part in schema.items()}
+    typed = {name: _typed(part) for name, part in schema.items() if not (name == "items" and part is False)}
     return {"type": "string", **typed} if isinstance(schema.get("enum"), list) else typed
 
 

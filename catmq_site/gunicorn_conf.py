@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 os.environ["CATMQ_PROCESS"] = "broker"  # before the settings are read
 
 from catmq_site import master
+from metadata import private
 from metadata.config import config as ours  # `config` would be a setting of gunicorn's
 
 if TYPE_CHECKING:
@@ -34,16 +35,19 @@ SWITCH_S = 0.05  # a thread that waits for the interpreter asks for it so often;
 
 wsgi_app = "catmq_site.wsgi:application"
 bind = ours.bind
-worker_class = "catmq_site.worker.Worker"  # gthread, with a limit for clients that stop in mid-request
+worker_class = "catmq_site.worker.Worker"  # gthread, with a loop of its own that waits for clients
 workers = ours.workers
 threads = ours.threads
-worker_connections = 4 * ours.threads  # a client keeps a few connections; only busy ones need a thread
+worker_connections = 10_000  # a client keeps a few connections; only busy ones need a thread
 backlog = 1024
 keepalive = 75  # s; longer than what proxies in front usually keep, so they close first
 graceful_timeout = 40  # s; more than the longest wait of a pull
 timeout = 60  # s without a sign of life of a worker's main thread
 preload_app = False
 control_socket_disable = True
+forwarded_allow_ips = ",".join(ours.trusted_proxies)  # who may say that a client came by https
+forwarder_headers = ""  # nobody may set SCRIPT_NAME or PATH_INFO
+logger_class = "catmq_site.worker.Log"
 accesslog = None
 errorlog = "-"
 loglevel = "warning"
@@ -53,7 +57,8 @@ _loops: Loops | None = None
 
 
 def on_starting(server: Any) -> None:
-    """In the master, first: room for files and sockets, and a clean place for the workers' metrics.
+    """In the master, first: room for files and sockets, a data directory that is closed to others, and a
+    clean place for the workers' metrics.
 
     A worker cannot tell whether SIGTERM ends it alone, so the master says when it is for all.
     """
@@ -64,6 +69,7 @@ def on_starting(server: Any) -> None:
         end(graceful)
 
     server.stop = stop
+    private.at_start(ours.data_dir)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
     METRICS_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from catmq_site import logs
 from catmq_site.databases import databases
 from metadata.config import HOME, config
 from metadata.rules.mail import parse_server
@@ -51,8 +52,11 @@ AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contri
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "overview"
 LOGOUT_REDIRECT_URL = "login"
-# After so many wrong passwords for one name from one address, none is tried for a quarter of an hour.
+# After so many wrong passwords for one name from one address, none is tried for a quarter of an hour, nor
+# after five times as many for any names (portal/logins.py). What is refused then is neither counted nor kept.
 AXES_FAILURE_LIMIT = 8
+AXES_HANDLER = "portal.logins.Attempts"
+AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
 AXES_COOLOFF_TIME = timedelta(minutes=15)
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_RESET_ON_SUCCESS = True
@@ -90,7 +94,8 @@ LANGUAGE_COOKIE_AGE = 365 * 86_400  # s
 STATIC_URL = "/static/"
 APPEND_SLASH = False
 # The API counts a body while it reads it and has its own limits (brokerapi); this one is for forms.
-DATA_UPLOAD_MAX_MEMORY_SIZE = config.request_max_unpacked_bytes
+# A body that is typed takes up to six bytes for each of its own.
+DATA_UPLOAD_MAX_MEMORY_SIZE = 6 * config.max_body_bytes + (64 << 10)
 
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
@@ -149,7 +154,7 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {
-        "line": {"format": "%(asctime)s %(levelname)s %(process)d %(threadName)s %(name)s: %(message)s"}
+        "line": {"()": "catmq_site.logs.OneLine", "format": logs.FORMAT},
     },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     # A command speaks to its user; servers keep a log.

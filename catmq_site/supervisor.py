@@ -324,8 +324,9 @@ def main() -> int:
     }
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(data / "metrics")
     try:
-        from metadata import config  # noqa: F401  reads and checks the settings
+        from metadata import config, private  # reads and checks the settings
 
+        private.at_start(config.config.data_dir)
         Supervisor(data=data, host=chosen.host, port=chosen.port).run()
     except (Refused, ValueError, OSError) as error:
         say(str(error))

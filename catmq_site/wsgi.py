@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from django.core.wsgi import get_wsgi_application
 
 from brokerapi.handler import PATHS, ApiHandler
+from metadata.config import config
+from metadata.rules import addresses
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -22,7 +24,14 @@ from catmq_site import tasks  # noqa: E402  its models need the application that
 tasks.connect()
 
 
+_TRUSTED = addresses.networks(config.trusted_proxies)
+
+
 def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-    """The answer to a request."""
+    """The answer to a request. What follows knows only the client's address, not that of a trusted proxy."""
+    if _TRUSTED and "HTTP_X_FORWARDED_FOR" in environ:
+        environ["REMOTE_ADDR"] = addresses.client_of(
+            environ.get("REMOTE_ADDR", ""), environ["HTTP_X_FORWARDED_FOR"], _TRUSTED
+        )
     handler = programs if environ["PATH_INFO"].startswith(PATHS) else people
     return handler(environ, start_response)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from messagestore import connections, durability, tables
@@ -20,13 +21,19 @@ from messagestore.times import first_at
 from metadata import access, snapshot
 from metadata.actors import Actor
 from metadata.config import config
-from metadata.errors import Code, Invalid, NotFound
+from metadata.errors import Code, Invalid, NotFound, RateLimited, Unavailable
+from metadata.places import Places
 
 CHUNK = 5_000  # offsets, at most
 LEAST_CHUNK = 50
 CHUNK_S = 0.1  # a chunk that takes longer is followed by a smaller one
 MOST_SCANNED = 1_000_000  # offsets of one request
 MOST_S = 2.0
+PLACES = 3  # searches of a process that are at work at once: each keeps its node and a core busy
+PLACES_OF_ONE = 2  # of them for one key or person
+BUSY_MS = 1_000  # after which it is worth asking again
+
+_places = Places(most=PLACES, most_of_one=PLACES_OF_ONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +68,7 @@ def search(
     """At most `limit` messages that are all that is wanted, from the message id `after` on.
 
     Needs `browse` on the topic, or of a person to look. Raises NotFound (topic_not_found, queue_not_found),
-    Invalid, NodeUnavailable.
+    Invalid, NodeUnavailable, and RateLimited or Unavailable (busy) if too many are at work.
     """
     reads = access.require_look(actor, topic, snapshot.origin_of(topic))
     if wanted.body_part is not None and not reads:
@@ -78,11 +85,30 @@ def search(
         what = f"{named} is not a queue of topic {topic}; its queues are {mine}."
         raise NotFound(what, code=Code.QUEUE_NOT_FOUND)
     look = _Look(wanted, times, limit)
-    for one in queues:
-        if one >= start_queue and not look.goes_on(one, start if one == start_queue else 0):
-            break
+    with _place(actor):
+        for one in queues:
+            if one >= start_queue and not look.goes_on(one, start if one == start_queue else 0):
+                break
     found = look.found()
     return found if reads else replace(found, messages=tuple(map(masked, found.messages)), masked=True)
+
+
+@contextmanager
+def _place(actor: Actor) -> Iterator[None]:
+    """A place to search in. Raises RateLimited or Unavailable."""
+    who = (actor.kind, actor.name)
+    if not _places.take(who):
+        if _places.has_its_share(who):
+            detail = (
+                f"{actor.kind} {actor.name} searches {PLACES_OF_ONE} times at once already: wait for these."
+            )
+            raise RateLimited(detail, retry_after_ms=BUSY_MS)
+        detail = "Too many searches are at work, and more would slow sends down: try again."
+        raise Unavailable(detail, retry_after_ms=BUSY_MS)
+    try:
+        yield
+    finally:
+        _places.give_back(who)
 
 
 class _Look:

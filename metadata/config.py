@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 from cryptography.fernet import Fernet
 
-from metadata.rules import mail
+from metadata.rules import addresses, mail
 
 PREFIX = "CATMQ_"
 # Variables of the client, of jobs and of tests that live in the same environment: not settings of the server.
@@ -67,6 +67,7 @@ class Config:
     allowed_hosts: tuple[str, ...] = ()  # names it answers to; empty: loopback, or all if bound elsewhere
     session_idle_minutes: int = 60  # nobody opened a page for so long: the portal wants a login, minutes
     session_hours: int = 12  # so long after a login the portal wants another in any case, hours
+    trusted_proxies: tuple[str, ...] = ()  # addresses or networks whose X-Forwarded-For is believed
     workers: int = 2  # broker processes
     threads: int = 528  # threads of a worker: max_waiters of them may wait, the others work
     max_waiters: int = 400  # long polls of a worker that wait at once; above it a pull is answered at once
@@ -161,6 +162,7 @@ def load(environ: Mapping[str, str]) -> Config:
     _check(config)
     _check_daily(config)
     _check_mail(config)
+    _check_proxies(config)
     made = _with_secrets(_with_address(config))
     _check_broker(made)
     return made
@@ -268,6 +270,13 @@ def _check_mail_domains(config: Config) -> None:
     for one in config.alarm_emails:
         if not mail.may_go_to(one, config.mail_domains):
             raise ConfigError(f"CATMQ_ALARM_EMAILS: {one} is in none of CATMQ_MAIL_DOMAINS.")
+
+
+def _check_proxies(config: Config) -> None:
+    try:
+        addresses.networks(config.trusted_proxies)
+    except ValueError as error:
+        raise ConfigError(f"CATMQ_TRUSTED_PROXIES: {error}.") from None
 
 
 def _check_fernet(key: str) -> None:

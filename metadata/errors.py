@@ -69,6 +69,7 @@ class Code(StrEnum):
     METADATA_UNAVAILABLE = "metadata_unavailable"
     OUTCOME_UNKNOWN = "outcome_unknown"  # the node may or may not have stored it: same batch_id, same queue
     BUSY = "busy"
+    REQUEST_TIMEOUT = "request_timeout"  # it came too slowly, or not to its end
     RATE_LIMITED = "rate_limited"  # more than the topic or the key may send in a second
     DRAINING = "draining"
 

@@ -20,12 +20,14 @@ from django.db.models import Exists, F, OuterRef, Q, QuerySet
 
 from metadata.clock import before, database_now
 from metadata.consumer_ids import reader_instance
+from metadata.errors import Conflict
 from metadata.gate import gated
 from metadata.models import BroadcastInstance, ConsumerGroup, ConsumerGroupConsumer, QueueOffset
 from metadata.rebalance import LIVE_QUEUES
 from metadata.transactions import reachable, transactional
 
 KEPT_DAYS = 7.0
+MOST_INSTANCES = 1_000  # of a group: each has a reader row for every queue
 MOST_FORGOTTEN = 200  # instances in one pass
 PARTED = "~"  # stands in the name of an instance that gave its own up; no name that users give has it
 
@@ -52,8 +54,19 @@ class Parted:
 
 
 def arrive(*, group: ConsumerGroup, name: str, now: datetime) -> int:
-    """The id of the instance, held by somebody new: its epoch rises. The caller holds the group's lock."""
-    row, _ = BroadcastInstance.objects.get_or_create(group=group, name=name, defaults={"last_seen": now})
+    """The id of the instance, held by somebody new: its epoch rises. The caller holds the group's lock.
+
+    Raises Conflict (in_use) if the group has as many instances as there may be.
+    """
+    known = BroadcastInstance.objects.filter(group=group)
+    row = known.filter(name=name).first()
+    if row is None:
+        if known.count() >= MOST_INSTANCES:
+            raise Conflict(
+                f"Group {group.name} has {MOST_INSTANCES} instances, the most there may be: let each "
+                f"consumer keep its instance_id. One that is not seen for {KEPT_DAYS:.0f} days is forgotten."
+            )
+        row = known.create(group=group, name=name, last_seen=now)
     BroadcastInstance.objects.filter(pk=row.pk).update(epoch=F("epoch") + 1, last_seen=now)
     return row.pk
 

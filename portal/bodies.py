@@ -39,11 +39,14 @@ def shown(body: bytes) -> Body:
 
 
 def _pretty(body: bytes) -> str | None:
-    """The body as JSON with indents; None if it is none, or too deep to be indented."""
+    """The body as JSON with indents; None if it is none, too deep to be indented, or says half a character
+    (`"\\ud800"`), which no page can hold."""
     if body[:1] not in b'{["0123456789-tfn \n\r\t' or _depth(body) > MOST_DEPTH:
         return None
     try:
-        return json.dumps(json.loads(body), indent=2, ensure_ascii=False)
+        pretty = json.dumps(json.loads(body), indent=2, ensure_ascii=False)
+        pretty.encode()
+        return pretty
     except (ValueError, RecursionError):
         return None
 

@@ -5,11 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib.admin import AdminSite
+from django.contrib.admin.forms import AdminAuthenticationForm
 from django.http import HttpRequest, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext, gettext_lazy
 
 from portal import sessions
+from portal.logins import LoginForm
+
+
+class ConsoleLoginForm(LoginForm, AdminAuthenticationForm):
+    """The same login, for those who may see the admin."""
 
 
 class Console(AdminSite):
@@ -17,6 +23,7 @@ class Console(AdminSite):
 
     site_title = gettext_lazy("CatMQ")
     site_header = gettext_lazy("CatMQ console")
+    login_form = ConsoleLoginForm
     index_title = gettext_lazy("What there is, to look at")
 
     def has_permission(self, request: HttpRequest) -> bool:

@@ -7,6 +7,7 @@ from django.urls import URLPattern, path
 from django.views.i18n import set_language
 
 from portal.access import View, for_people
+from portal.logins import LoginForm
 from portal.views import (
     alarms,
     brokers,
@@ -46,7 +47,9 @@ def page(route: str, view: View, name: str) -> URLPattern:
 urlpatterns = [
     path(
         "login",
-        LoginView.as_view(template_name="portal/login.html", redirect_authenticated_user=True),
+        LoginView.as_view(
+            template_name="portal/login.html", redirect_authenticated_user=True, authentication_form=LoginForm
+        ),
         name="login",
     ),
     path("logout", LogoutView.as_view(), name="logout"),

@@ -7,13 +7,15 @@ from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
 from drf_spectacular.utils import extend_schema
-from drf_spectacular.views import SpectacularAPIView
 
 from brokerapi import docs
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.errors import respond
+from brokerapi.parsers import read_query
+from brokerapi.renderers import takes_gzip
 from brokerapi.schema import operation
 from brokerapi.serializers import AboutAnswer
+from brokerapi.wire.queries import SchemaQuery
 from metadata.config import Config, config
 
 VERSION = "0.1.0"
@@ -21,6 +23,7 @@ API_VERSION = 1
 NOT_A_LIMIT = "max_waiters"  # of a worker, not of a request
 LIMITS = [field.name for field in fields(Config) if field.name.startswith(("request_max_", "max_"))]
 LIMITS.remove(NOT_A_LIMIT)
+MEDIA_TYPES = {"yaml": "application/vnd.oai.openapi", "json": "application/vnd.oai.openapi+json"}
 
 
 class About(Endpoint):
@@ -36,11 +39,27 @@ class About(Endpoint):
         return call.answer({**about, "limits": limits})
 
 
-class Schema(SpectacularAPIView):
-    """/api/v1/schema: the framework's own view, as YAML or JSON"""
+class Schema(Endpoint):
+    """/api/v1/schema"""
 
-    authentication_classes = ()
-    permission_classes = ()
+    public = True
+
+    @extend_schema(exclude=True)
+    def get(self, request: HttpRequest) -> HttpResponse:
+        """Return the OpenAPI schema, as YAML, or as JSON if the query or `Accept` says so."""
+        kind = read_query(request, SchemaQuery).format
+        if not kind:
+            kind = "json" if "json" in request.META.get("HTTP_ACCEPT", "") else "yaml"
+        packed = takes_gzip(request)
+        response = HttpResponse(docs.schema(kind, packed=packed), MEDIA_TYPES[kind])
+        if packed:
+            response["Content-Encoding"] = "gzip"
+        response["Vary"] = "Accept, Accept-Encoding"
+        return response
+
+    def _answer(self, request: HttpRequest, words: dict[str, Any]) -> HttpResponse:
+        """Without the API's own formats: it is asked for in others."""
+        return self.get(request) if request.method in ("GET", "HEAD") else self._not_allowed(request)
 
 
 class Docs(Endpoint):

@@ -73,7 +73,7 @@ class RedriveDead(Endpoint):
     )
     def post(self, call: Call, group: str) -> HttpResponse:
         """Begins to bring dead messages back; it goes on in the background."""
-        asked = call.fields(shapes.RedriveCreate)
+        asked = call.fields(shapes.RedriveCreate, manages=("group", group))
         everything = asked.pop("all", False)
         made = redrives.request(group=group, everything=everything, actor=call.actor, **asked)
         return call.created(shapes.redrive(made), "groups", group, "redrives", str(made.id))

@@ -32,7 +32,7 @@ class Groups(Endpoint):
     )
     def post(self, call: Call) -> HttpResponse:
         """Creates a group."""
-        asked = call.fields(serializers.GroupCreate)
+        asked = call.fields(serializers.GroupCreate, manages=("group", ""))
         name, mode = asked.pop("name"), asked.pop("mode")
         made = groups.create(name=name, mode=mode, settings=asked, actor=call.actor)
         return call.created(answers.group(made), "groups", name)
@@ -49,7 +49,7 @@ class Group(Endpoint):
     @operation("changeGroup", tag="groups", request=serializers.GroupChange, answer=serializers.GroupAnswer)
     def patch(self, call: Call, group: str) -> HttpResponse:
         """Stops or starts a group, changes its settings."""
-        settings = call.fields(serializers.GroupChange)
+        settings = call.fields(serializers.GroupChange, manages=("group", group))
         return call.answer(answers.group(groups.update(name=group, settings=settings, actor=call.actor)))
 
     @operation("deleteGroup", tag="groups", query=ConfirmQuery, status=204)
@@ -72,7 +72,7 @@ class Offsets(Endpoint):
     )
     def patch(self, call: Call, group: str) -> HttpResponse:
         """Moves the positions of a group, which may be running; `dry_run` only says how."""
-        asked = call.fields(offset_shapes.OffsetsReset)
+        asked = call.fields(offset_shapes.OffsetsReset, manages=("group", group))
         dry_run = asked.pop("dry_run")
         chosen = {name: asked.pop(name, None) for name in ("topic", "queues", "instance")}
         target = resets.Target(**asked)
@@ -104,7 +104,7 @@ class UndoOffsets(Endpoint):
     )
     def post(self, call: Call, group: str) -> HttpResponse:
         """Moves positions back to where a reset found them."""
-        asked = call.fields(offset_shapes.OffsetsUndo)
+        asked = call.fields(offset_shapes.OffsetsUndo, manages=("group", group))
         dry_run, reset = asked["dry_run"], asked.get("reset")
         made = resets.undo(group=group, reset=reset, dry_run=dry_run, actor=call.actor)
         return call.answer(answers.moved(made, dry_run=dry_run))

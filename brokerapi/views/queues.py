@@ -16,7 +16,7 @@ class Expand(Endpoint):
     @operation("expandTopic", tag="topics", request=shapes.ExpandRequest, answer=shapes.LayoutChangeAnswer)
     def post(self, call: Call, topic: str) -> HttpResponse:
         """Adds queues to a topic, which get their share of the keys; or says what that would do."""
-        asked = call.fields(shapes.ExpandRequest)
+        asked = call.fields(shapes.ExpandRequest, manages=("topic", topic))
         return call.answer(shapes.change(queues.expand(topic=topic, actor=call.actor, **asked)))
 
 
@@ -26,7 +26,7 @@ class Shrink(Endpoint):
     @operation("shrinkTopic", tag="topics", request=shapes.ShrinkRequest, answer=shapes.LayoutChangeAnswer)
     def post(self, call: Call, topic: str) -> HttpResponse:
         """Closes queues, which are read to their end and then retired; or says what that would do."""
-        asked = call.fields(shapes.ShrinkRequest)
+        asked = call.fields(shapes.ShrinkRequest, manages=("topic", topic))
         return call.answer(shapes.change(queues.shrink(topic=topic, actor=call.actor, **asked)))
 
 
@@ -52,6 +52,6 @@ class Queue(Endpoint):
     @operation("changeQueue", tag="topics", request=shapes.QueueChange, answer=shapes.QueueState)
     def patch(self, call: Call, topic: str, queue: int) -> HttpResponse:
         """Closes a queue for sends, or opens it."""
-        asked = call.fields(shapes.QueueChange)
+        asked = call.fields(shapes.QueueChange, manages=("topic", topic))
         changed = queues.set_state(topic=topic, queue=queue, state=asked["state"], actor=call.actor)
         return call.answer(shapes.state(changed))

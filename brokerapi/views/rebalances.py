@@ -39,6 +39,6 @@ class Rebalance(Endpoint):
     )
     def post(self, call: Call, group: str) -> HttpResponse:
         """Shares a group's queues anew, now; `dry_run` only says what would move."""
-        dry_run = call.fields(rebalance_shapes.RebalanceRequest)["dry_run"]
+        dry_run = call.fields(rebalance_shapes.RebalanceRequest, manages=("group", group))["dry_run"]
         done = rebalance.ask(group=group, dry_run=dry_run, actor=call.actor)
         return call.answer(answers.rebalanced(done, dry_run=dry_run))

@@ -31,7 +31,7 @@ class Subscriptions(Endpoint):
     )
     def post(self, call: Call, group: str) -> HttpResponse:
         """Lets a group read a topic, from its earliest or its latest message on."""
-        asked = call.fields(shapes.SubscriptionCreate)
+        asked = call.fields(shapes.SubscriptionCreate, manages=("group", group))
         made = subscriptions.create(group=group, topic=asked["topic"], start=asked["start"], actor=call.actor)
         return call.created(answers.subscription(made), "groups", group, "subscriptions", asked["topic"])
 
@@ -53,7 +53,7 @@ class Subscription(Endpoint):
     )
     def patch(self, call: Call, group: str, topic: str) -> HttpResponse:
         """Stops or starts reading of one topic."""
-        settings = call.fields(shapes.SubscriptionChange)
+        settings = call.fields(shapes.SubscriptionChange, manages=("group", group))
         changed = subscription_rows.update(group=group, topic=topic, settings=settings, actor=call.actor)
         return call.answer(answers.subscription(changed))
 

@@ -34,7 +34,7 @@ class Topics(Endpoint):
     )
     def post(self, call: Call) -> HttpResponse:
         """Creates a topic with its queues."""
-        asked = call.fields(serializers.TopicCreate)
+        asked = call.fields(serializers.TopicCreate, manages=("topic", ""))
         name, queues, node = asked.pop("name"), asked.pop("queues"), asked.pop("node", None)
         topic = topics.create(name=name, queues=queues, node=node, settings=asked, actor=call.actor)
         return call.created(answers.topic(topic), "topics", name)
@@ -51,7 +51,7 @@ class Topic(Endpoint):
     @operation("changeTopic", tag="topics", request=serializers.TopicChange, answer=serializers.TopicSummary)
     def patch(self, call: Call, topic: str) -> HttpResponse:
         """Changes settings of a topic."""
-        settings = call.fields(serializers.TopicChange)
+        settings = call.fields(serializers.TopicChange, manages=("topic", topic))
         changed = topic_rows.update(name=topic, settings=settings, actor=call.actor)
         return call.answer(answers.topic_summary(changed))
 

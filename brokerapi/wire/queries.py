@@ -9,6 +9,12 @@ from msgspec import Meta
 from brokerapi.wire.base import Request
 
 
+class SchemaQuery(Request, kw_only=True):
+    """The form of the schema; without it `Accept` decides."""
+
+    format: Literal["", "yaml", "json"] = ""
+
+
 class ListQuery(Request, kw_only=True):
     """A page of a list by name: those after `after` whose name contains `search`."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 from uuid import UUID
 
@@ -17,8 +16,6 @@ from portal import bodies
 from portal.actions import Action, Preview
 from portal.pages import to
 from portal.tables import Text
-
-HEADER = re.compile(r"\s*([^:\s][^:]*?)\s*:\s?(.*)")
 
 
 class Sending(forms.Form):
@@ -50,10 +47,10 @@ class Sending(forms.Form):
         """Headers by name. Raises ValidationError."""
         headers = {}
         for line in filter(None, map(str.strip, self.cleaned_data["headers"].splitlines())):
-            found = HEADER.fullmatch(line)
-            if not found:
+            name, colon, value = line.partition(":")
+            if not name.strip() or not colon:
                 raise forms.ValidationError(_("Write each header as name: value."))
-            headers[found[1]] = found[2]
+            headers[name.strip()] = value[1:] if value[:1].isspace() else value
         return headers or None
 
 

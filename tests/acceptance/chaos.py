@@ -31,6 +31,7 @@ from tests.acceptance.scenarios import (
     metadata_away,
     restarts,
     shaky,
+    slow_clients,
     slow_group,
     soak,
     storm,
@@ -94,6 +95,11 @@ def play_shaky(stage: Stage, source: Path) -> None:
 def play_slow_group(stage: Stage, source: Path) -> None:
     """A group needs 250 ms a message in two threads for a minute: it pulls what it handles, and a buffer."""
     slow_group.run(stage, seconds=60)
+
+
+def play_slow_clients(stage: Stage, source: Path) -> None:
+    """3,000 clients send byte by byte or take no answer; then /livez, sends and pulls keep p99 < 500 ms."""
+    slow_clients.run(stage, sockets=3_000, idle=1_000, rounds=400, p99_ms=500)
 
 
 def play_brokers(stage: Stage, pair: Pair) -> None:
@@ -202,6 +208,7 @@ SCENARIOS: dict[str, Callable[[Stage, Path], None]] = {
     "frozen": play_frozen,
     "shaky": play_shaky,
     "slow-group": play_slow_group,
+    "slow-clients": play_slow_clients,
 }
 # Those with two servers and a database for the metadata alone, always on MariaDB.
 ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {

@@ -13,6 +13,7 @@ from brokerapi import draining, longpoll
 from messagestore.heads import board
 from metadata import snapshot
 from metadata.config import Config
+from metadata.places import Places
 from tests.support.broker import Broker
 from tests.support.members import Member, reader
 from tests.support.waiting import until
@@ -94,7 +95,7 @@ def test_a_worker_that_leaves_ends_every_wait_and_lets_nobody_wait_again(broker:
 def test_above_the_cap_a_pull_is_answered_at_once(
     broker: Broker, queue: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(longpoll, "_places", type(longpoll._places)(1))
+    monkeypatch.setattr(longpoll, "_places", Places(most=1, most_of_one=1))
     member = reader(broker)
     future = waiting(lambda: member.pull(member.position(queue, 0), wait_ms=LONG_MS))
     begun = time.monotonic()

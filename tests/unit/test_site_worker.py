@@ -1,110 +1,403 @@
-"""The worker: a client that stops in the middle holds a thread for a limited time; SIGTERM may come twice."""
+"""The worker: clients that stop in the middle hold no thread, or one for a limited time."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from gunicorn.config import Config
-from gunicorn.glogging import Logger
-from gunicorn.http.errors import NoMoreData
+from gunicorn.http.errors import LimitRequestHeaders
+from gunicorn.http.parser import RequestParser
 
-from catmq_site import worker
-from catmq_site.worker import Answer, Connection, Worker
+from catmq_site import channels, worker
+from catmq_site.answers import Answer
+from catmq_site.channels import BODY, Channel
+from catmq_site.crowds import Crowd
+from catmq_site.worker import Log, Worker
 from tests.support.environment import ROOT
+from tests.support.waiting import until
 
 LIMIT_S = 10.0
+WHOLE = b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n"
+BEGUN = b"POST / HTTP/1.1\r\nHost: x\r\nX"
+
+
+def echo(environ: Any, start_response: Any) -> list[bytes]:
+    """Answers the path, and the body."""
+    body = environ["PATH_INFO"].encode() + environ["wsgi.input"].read()
+    start_response("200 OK", [("Content-Length", str(len(body)))])
+    return [body]
+
+
+class Serving:
+    """A worker that runs in a thread of the test, and clients of it."""
+
+    def __init__(self, application: Any = echo) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=500)
+        cfg = Config()
+        cfg.set("threads", 4)
+        cfg.set("forwarder_headers", "")
+        self.worker = made = Worker(1, os.getppid(), [self.listener], None, 30, cfg, Log(cfg))
+        made.wsgi, made.tpool = application, ThreadPoolExecutor(4)
+        made.epoll = worker.select.epoll()
+        made.method_queue.init()
+        self.stack = ExitStack()
+        self.thread = threading.Thread(target=made.run, daemon=True)
+
+    @property
+    def threads(self) -> int:
+        """How many threads have been started to serve."""
+        return len(self.worker.tpool._threads)
+
+    def client(self, data: bytes = b"") -> socket.socket:
+        """A client that has sent something."""
+        made = self.stack.enter_context(socket.create_connection(self.listener.getsockname(), LIMIT_S))
+        made.sendall(data)
+        return made
+
+    def stop(self) -> None:
+        """What SIGTERM does."""
+        self.worker.handle_exit(15, None)
+        self.thread.join(LIMIT_S)
+        assert not self.thread.is_alive()
+        self.worker.tpool.shutdown()
+        self.worker.tmp.close()
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[Connection, socket.socket]]:
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Serving]]:
+    """A function that starts a worker; `limits` are constants of its module."""
+    with ExitStack() as stack:
+
+        def start(application: Any = echo, **limits: Any) -> Serving:
+            for name, value in limits.items():
+                monkeypatch.setattr(worker, name, value)
+            made = Serving(application)
+            stack.callback(made.stop)
+            stack.callback(made.stack.close)
+            made.thread.start()
+            return made
+
+        yield start
+
+
+def all_of(client: socket.socket) -> bytes:
+    """What the server sends until it ends the connection."""
+    pieces = []
+    while piece := client.recv(65536):
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def received(client: socket.socket, end: bytes) -> bytes:
+    """What the server sends up to an end that is expected."""
+    data = b""
+    while not data.endswith(end):
+        piece = client.recv(65536)
+        assert piece, data
+        data += piece
+    return data
+
+
+def refusal(data: bytes) -> tuple[int, dict[str, Any]]:
+    """Status and problem of a whole answer."""
+    head, _, body = data.partition(b"\r\n\r\n")
+    assert b"\r\nContent-Type: application/problem+json\r\n" in head
+    assert b"\r\nConnection: close\r\n" in head
+    return int(head.split()[1]), json.loads(body)
+
+
+def test_clients_that_have_sent_nothing_or_a_part_take_no_thread(serve: Callable[..., Serving]) -> None:
+    serving = serve()
+    idle = [serving.client() for _ in range(50)]
+    begun = [serving.client(BEGUN) for _ in range(50)]
+    until(lambda: len(serving.worker.unfinished) == len(begun) and len(serving.worker.idle) == len(idle))
+
+    assert serving.threads == 0
+    begun[0].sendall(b": 1\r\n\r\n")
+    idle[0].sendall(WHOLE % 7)
+    assert received(idle[0], b"/7") and received(begun[0], b"/")
+
+
+def test_a_request_that_does_not_come_to_its_end_is_answered_in_time(serve: Callable[..., Serving]) -> None:
+    client = serve(REQUEST_S=0.05, TURN_S=0.05).client(BEGUN)
+
+    status, problem = refusal(all_of(client))
+
+    assert (status, problem["code"], problem["retriable"]) == (408, "request_timeout", True)
+
+
+def test_a_small_body_that_comes_in_parts_is_waited_for_without_a_thread(
+    serve: Callable[..., Serving],
+) -> None:
+    serving = serve()
+    client = serving.client(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbo")
+    until(lambda: len(serving.worker.unfinished) == 1)
+
+    assert serving.threads == 0
+    client.sendall(b"dy")
+    assert received(client, b"/abody")
+
+
+def test_above_the_limit_of_an_address_its_oldest_unfinished_request_goes(
+    serve: Callable[..., Serving],
+) -> None:
+    serving = serve(MOST_UNFINISHED_OF_ONE=2)
+    first, *others = [serving.client(BEGUN) for _ in range(3)]
+
+    assert all_of(first) == b""
+    for one in others:
+        one.sendall(b": 1\r\n\r\n")
+        assert received(one, b"/")
+
+
+def test_when_all_places_are_taken_the_oldest_idle_connection_goes(serve: Callable[..., Serving]) -> None:
+    serving = serve()
+    serving.worker.capacity = 3
+    oldest = serving.client(WHOLE % 1)
+    assert received(oldest, b"/1")
+    until(lambda: len(serving.worker.idle) == 1)
+    others = [serving.client(WHOLE % number) for number in range(3)]
+
+    assert all_of(oldest) == b""
+    assert received(others[2], b"/2")
+
+
+def test_requests_that_are_sent_at_once_are_answered_in_their_order(serve: Callable[..., Serving]) -> None:
+    client = serve().client(b"".join(WHOLE % number for number in range(20)))
+
+    bodies = [part[-3:] for part in received(client, b"/19").split(b"HTTP/1.1 200 OK")[1:]]
+
+    assert [int(body.partition(b"/")[2]) for body in bodies] == list(range(20))
+
+
+@pytest.mark.parametrize("size", [10, 70_000, 3_000_000])
+def test_a_body_arrives_whole_whatever_its_size(serve: Callable[..., Serving], size: int) -> None:
+    body = bytes(97 + number % 26 for number in range(size))
+    client = serve().client()
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % size
+    sending = threading.Thread(target=client.sendall, args=(head + body,))
+    sending.start()
+
+    assert all_of(client).partition(b"\r\n\r\n/")[2] == body
+    sending.join(LIMIT_S)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "code"),
+    [
+        (b"GET / HTTP/1.1\nHost: x\n\n", 400, "malformed"),
+        (b"GET  / HTTP/1.1\r\n\r\n", 400, "malformed"),
+        (b"GET /" + b"a" * 6000 + b" HTTP/1.1\r\n\r\n", 414, "too_large"),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * 9000 + b"\r\n\r\n", 431, "too_large"),
+        (b"GET / HTTP/1.1\r\n" + b"X: a\r\n" * 9000, 431, "too_large"),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: magic\r\n\r\n", 501, "not_implemented"),
+    ],
+)
+def test_a_request_that_cannot_be_read_is_answered_by_a_problem(
+    serve: Callable[..., Serving], sent: bytes, status: int, code: str
+) -> None:
+    found, problem = refusal(all_of(serve().client(sent)))
+
+    assert (found, problem["status"], problem["code"]) == (status, status, code)
+    assert len(problem["detail"]) < 300
+
+
+def test_nobody_moves_the_application_by_a_header(serve: Callable[..., Serving]) -> None:
+    client = serve().client(b"GET /1 HTTP/1.1\r\nHost: x\r\nSCRIPT_NAME: /1\r\nPATH_INFO: /2\r\n\r\n")
+
+    assert received(client, b"/1")
+
+
+def test_the_log_has_one_short_line_for_a_request_that_cannot_be_read(
+    serve: Callable[..., Serving], capfd: pytest.CaptureFixture[str]
+) -> None:
+    all_of(serve().client(b"GET /\x1b[31m\r2026-01-01 ERROR forged" + b"a" * 2000 + b" HTTP/1.1\r\n\r\n"))
+
+    lines = [line for line in capfd.readouterr().err.splitlines() if "forged" in line]
+    assert len(lines) == 1 and lines[0].isprintable() and len(lines[0]) < 500
+
+
+def test_an_answer_before_the_body_ends_the_connection_and_holds_no_thread(
+    serve: Callable[..., Serving],
+) -> None:
+    def refuse(environ: Any, start_response: Any) -> list[bytes]:
+        start_response("401 Unauthorized", [("Content-Length", "2")])
+        return [b"no"]
+
+    serving = serve(refuse)
+    client = serving.client(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n")
+
+    assert b"\r\nConnection: close\r\n" in all_of(client)
+    until(lambda: len(serving.worker.closing) == 1)
+    client.close()
+    until(lambda: not serving.worker.connections)
+
+
+@pytest.mark.parametrize("close", [False, True])
+def test_a_connection_is_kept_unless_the_client_closes_it(
+    serve: Callable[..., Serving], *, close: bool
+) -> None:
+    header = b"Connection: close\r\n" if close else b""
+    serving = serve()
+    client = serving.client(b"GET /1 HTTP/1.1\r\nHost: x\r\n" + header + b"\r\n")
+    received(client, b"/1")
+
+    until(lambda: len(serving.worker.closing if close else serving.worker.idle) == 1)
+
+
+def test_an_answer_that_breaks_off_is_not_followed_by_another(serve: Callable[..., Serving]) -> None:
+    def breaks(environ: Any, start_response: Any) -> Iterator[bytes]:
+        start_response("200 OK", [("Content-Length", "4")])
+        yield b"ok"
+        raise ValueError("no more")
+
+    assert all_of(serve(breaks).client(WHOLE % 1)).endswith(b"\r\n\r\nok")
+
+
+def test_an_application_that_fails_is_answered_by_a_problem(serve: Callable[..., Serving]) -> None:
+    def fails(environ: Any, start_response: Any) -> list[bytes]:
+        raise ValueError("a secret")
+
+    status, problem = refusal(all_of(serve(fails).client(WHOLE % 1)))
+    assert (status, problem["code"]) == (500, "internal")
+    assert "secret" not in problem["detail"]
+
+
+@pytest.mark.parametrize("stopping", [True, False])
+def test_a_worker_that_ends_stops_listening_and_finishes_what_it_has(
+    serve: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch, *, stopping: bool
+) -> None:
+    """If its broker stops, whoever has connected is served; else the other workers do that."""
+    monkeypatch.setattr(worker.master, "stopping", lambda: stopping)
+    goes_on = threading.Event()
+
+    def slow(environ: Any, start_response: Any) -> list[bytes]:
+        goes_on.wait(LIMIT_S)
+        return echo(environ, start_response)
+
+    serving = serve(slow)
+    client = serving.client(WHOLE % 1)
+    until(lambda: serving.threads == 1 and not serving.worker.idle)
+    ending = threading.Thread(target=serving.stop)
+    ending.start()
+    until(lambda: serving.listener.fileno() == -1)
+    goes_on.set()
+
+    assert received(client, b"/1")
+    client.close()
+    ending.join(LIMIT_S)
+
+
+def test_whoever_has_connected_when_the_broker_stops_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker.master, "stopping", lambda: True)
+    serving = Serving()
+    clients = [serving.client(WHOLE % number) for number in range(3)]
+    serving.worker.alive = False
+    serving.thread.start()
+
+    for number, client in enumerate(clients):
+        assert b"\r\nConnection: close\r\n" in received(client, b"/%d" % number)
+    serving.stack.close()
+    serving.stop()
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     """A connection as the server has it, and the client's end."""
     theirs, ours = socket.socketpair()
     with theirs, ours:
-        yield Connection(Config(), ours, ("127.0.0.1", 1), ("127.0.0.1", 2)), theirs
+        ours.setblocking(False)
+        theirs.settimeout(LIMIT_S)
+        yield ours, theirs
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that waits a hundredth of a second for the rest of a request."""
-    monkeypatch.setattr(worker, "READ_S", 0.01)
+def channel(sock: socket.socket, crowd: Crowd[Channel] | None = None) -> Channel:
+    """A channel in whose phase a thread waits for the client."""
+    made = Channel(sock, "192.0.2.1", Crowd(limit_s=99, most=9) if crowd is None else crowd)
+    made.phase = BODY
+    return made
 
 
-def begin(connection: Connection) -> Any:
-    """What a thread does first with a connection that has something to read."""
-    connection.sock.setblocking(True)
-    connection.init()
-    return next(connection.parser)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_request_whose_head_does_not_end_is_given_up(pair: tuple[Connection, socket.socket]) -> None:
-    connection, client = pair
-    client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nX")
-
-    with pytest.raises((NoMoreData, StopIteration)):
-        begin(connection)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_body_that_does_not_come_is_given_up(pair: tuple[Connection, socket.socket]) -> None:
-    connection, client = pair
-    client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nab")
-
-    with pytest.raises(NoMoreData):
-        begin(connection).body.read(10)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_an_answer_that_nobody_takes_is_given_up(pair: tuple[Connection, socket.socket]) -> None:
-    connection, client = pair
-    client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    begin(connection)
-
-    with pytest.raises(BlockingIOError):
-        connection.sock.sendall(bytes(64 << 20))
-
-
-def test_a_request_that_comes_drop_by_drop_is_given_up(
-    pair: tuple[Connection, socket.socket], monkeypatch: pytest.MonkeyPatch
+def test_a_body_that_does_not_come_is_given_up(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connection, client = pair
-    client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nab")
-    body = begin(connection).body
-    monkeypatch.setattr(worker, "REQUEST_S", 0.0)
-    client.sendall(b"c")
-
-    with pytest.raises(NoMoreData):
-        body.read(10)
+    monkeypatch.setattr(channels, "GRACE_S", 0.01)
+    with pytest.raises(TimeoutError):
+        channel(pair[0]).recv(10)
 
 
-def test_the_next_request_of_a_connection_has_all_its_time(
-    pair: tuple[Connection, socket.socket],
+def test_a_body_that_comes_drop_by_drop_is_given_up(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connection, client = pair
-    client.sendall(b"GET /1 HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert begin(connection).path == "/1"
-    connection.parser.unreader.begun -= 1e6
-    client.sendall(b"GET /2 HTTP/1.1\r\nHost: x\r\n\r\n")
+    monkeypatch.setattr(channels, "GRACE_S", 0.05)
+    ours, theirs = pair
+    drops = threading.Event()
 
-    assert begin(connection).path == "/2"
+    def drip() -> None:
+        while not drops.wait(0.005):
+            theirs.send(b"x")
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    made = channel(ours)
+    try:
+        with pytest.raises(TimeoutError):
+            for _ in range(10_000):
+                made.recv(10)
+    finally:
+        drops.set()
+        dripping.join()
 
 
-def test_a_connection_is_closed_by_the_thread_that_served_it_and_once(
-    pair: tuple[Connection, socket.socket],
+def test_an_answer_that_nobody_takes_is_given_up(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connection, client = pair
-    client.shutdown(socket.SHUT_WR)
-    connection.close(graceful=True)
-    connection.close(graceful=True)
+    monkeypatch.setattr(channels, "GRACE_S", 0.01)
+    monkeypatch.setattr(channels, "LEAST_BYTES_S", 1 << 40)
+    with pytest.raises(TimeoutError):
+        channel(pair[0]).sendall(bytes(64 << 20))
 
-    client.settimeout(LIMIT_S)
-    assert client.recv(1) == b""
+
+def test_when_too_many_threads_wait_for_clients_the_oldest_wait_ends(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    slow: Crowd[Channel] = Crowd(limit_s=99, most=1)
+    ended: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            channel(pair[0], slow).recv(10)
+        except TimeoutError as error:
+            ended.append(error)
+
+    first = threading.Thread(target=wait)
+    first.start()
+    until(lambda: len(slow) == 1)
+    theirs, ours = socket.socketpair()
+    with theirs, ours:
+        ours.setblocking(False)
+        second = threading.Thread(target=lambda: channel(ours, slow).recv(10))
+        second.start()
+        first.join(LIMIT_S)
+        theirs.send(b"x")
+        second.join(LIMIT_S)
+
+    assert "too many" in str(ended[0])
+
+
+def test_nothing_is_read_behind_a_head_that_is_too_long(pair: tuple[socket.socket, socket.socket]) -> None:
+    with pytest.raises(LimitRequestHeaders):
+        Channel(pair[0], "", Crowd(limit_s=1, most=1)).recv(1)
 
 
 @pytest.fixture
@@ -112,10 +405,11 @@ def answered() -> Iterator[tuple[Answer, socket.socket]]:
     """An answer that was not begun, and the client's end; it receives what was sent piece by piece."""
     theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs, ours:
-        connection = Connection(Config(), ours, ("127.0.0.1", 1), ("127.0.0.1", 2))
-        theirs.sendall(b"POST / HTTP/1.1\r\nHost: x\r\n\r\n")
+        made = channel(ours)
+        parser = RequestParser(Config(), made, ("127.0.0.1", 1))
+        parser.unreader.unread(b"POST / HTTP/1.1\r\nHost: x\r\n\r\n")
         theirs.settimeout(LIMIT_S)
-        yield Answer(begin(connection), ours, connection.cfg), theirs
+        yield Answer(next(parser), made, Config()), theirs
 
 
 def test_an_answer_leaves_in_one_piece(answered: tuple[Answer, socket.socket]) -> None:
@@ -151,88 +445,6 @@ def test_an_answer_of_unknown_length_goes_in_chunks(answered: tuple[Answer, sock
     assert chunks == [b"3\r\none\r\n", b"5\r\nthree\r\n", b"0\r\n\r\n"]
 
 
-class Serving(Worker):
-    """A worker with an application and nothing else."""
-
-    def __init__(self, application: Any) -> None:
-        self.cfg, self.wsgi = Config(), application
-        self.alive, self.max_keepalived = True, 1
-        self.keepalived_conns: list[Connection] = []
-        self.log = Logger(self.cfg)
-
-
-@pytest.mark.parametrize("close", [False, True])
-def test_a_connection_is_kept_unless_the_client_closes_it(
-    pair: tuple[Connection, socket.socket], *, close: bool
-) -> None:
-    def application(environ: Any, start_response: Any) -> list[bytes]:
-        start_response("200 OK", [("Content-Length", "2")])
-        return [b"ok"]
-
-    connection, client = pair
-    header = b"Connection: close\r\n" if close else b""
-    client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n" + header + b"\r\n")
-    client.shutdown(socket.SHUT_WR)
-
-    request = begin(connection)
-
-    assert Serving(application).handle_request(request, connection) is not close
-    assert client.recv(9999).endswith(b"\r\n\r\nok")
-
-
-def test_an_answer_that_breaks_off_is_not_followed_by_another(
-    pair: tuple[Connection, socket.socket],
-) -> None:
-    def application(environ: Any, start_response: Any) -> Iterator[bytes]:
-        start_response("200 OK", [("Content-Length", "4")])
-        yield b"ok"
-        raise ValueError("no more")
-
-    connection, client = pair
-    client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    client.shutdown(socket.SHUT_WR)
-    request = begin(connection)
-
-    with pytest.raises(StopIteration):
-        Serving(application).handle_request(request, connection)
-
-    client.settimeout(LIMIT_S)
-    assert client.recv(9999).endswith(b"\r\n\r\nok")
-    assert client.recv(1) == b"", "and the connection is closed"
-
-
-@pytest.fixture
-def leaving(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Worker, socket.socket, list[socket.socket]]]:
-    """A worker that was told to end, its listener, and clients that have connected but were not accepted."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.setblocking(False)
-        waiting = [socket.create_connection(listener.getsockname(), LIMIT_S) for _ in range(3)]
-        made = Worker.__new__(Worker)
-        made.cfg, made.alive, made.nr_conns, made._accepting = Config(), False, 0, False
-        made.sockets, made.accepted = [listener], []
-        monkeypatch.setattr(made, "enqueue_req", made.accepted.append)
-        yield made, listener, waiting
-        for one in (*waiting, *(connection.sock for connection in made.accepted)):
-            one.close()
-
-
-@pytest.mark.parametrize(("stopping", "served"), [(True, 3), (False, 0)])
-def test_a_worker_that_ends_stops_listening_at_once(
-    leaving: tuple[Any, socket.socket, list[socket.socket]], monkeypatch: pytest.MonkeyPatch,
-    *, stopping: bool, served: int,
-) -> None:  # fmt: skip
-    """If its broker stops, whoever has connected is served; else the other workers do that."""
-    made, listener, _ = leaving
-    monkeypatch.setattr(worker.master, "stopping", lambda: stopping)
-    where = listener.getsockname()
-
-    made.set_accept_enabled(False)
-
-    assert len(made.accepted) == made.nr_conns == served
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(where, LIMIT_S)
-
-
 TWICE = """
 import os, signal, sys
 from types import SimpleNamespace
@@ -249,7 +461,7 @@ master.stop()
 worker = SimpleNamespace(handle_exit=lambda number, frame: said.append("left"))
 signal.signal(signal.SIGTERM, lambda number, frame: gunicorn_conf.leave(worker, number, frame))
 os.kill(os.getpid(), signal.SIGTERM)
-print(*said, gunicorn_conf.worker_class)
+print(*said, gunicorn_conf.worker_class, repr(gunicorn_conf.forwarder_headers))
 """
 
 
@@ -260,7 +472,7 @@ def test_a_second_sigterm_does_not_interrupt_the_handler_of_the_first() -> None:
         command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=60
     )
 
-    assert done.stdout.split() == ["drained", "left", "catmq_site.worker.Worker"], done.stderr
+    assert done.stdout.split() == ["drained", "left", "catmq_site.worker.Worker", "''"], done.stderr
 
 
 FROZEN = """

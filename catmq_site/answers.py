@@ -1,0 +1,69 @@
+"""Answers as gunicorn writes them: in as few pieces as there can be."""
+
+from __future__ import annotations
+
+import time
+from email.utils import formatdate
+from functools import lru_cache
+
+from gunicorn.http.wsgi import Response
+
+
+class Answer(Response):  # type: ignore[misc]
+    """An answer whose head leaves in one piece with the beginning of its body.
+
+    Another write, and the client that wakes up for it, would cost as much as reading the request.
+    """
+
+    head = b""
+    headers_sent: bool
+
+    def send_headers(self) -> None:
+        """Makes the head, once."""
+        if not self.headers_sent:
+            lines: list[str] = self.default_headers()
+            lines += [f"{name}: {value}\r\n" for name, value in self.headers]
+            self.head = ("".join(lines) + "\r\n").encode("latin-1")
+            self.headers_sent = True
+
+    def default_headers(self) -> list[str]:
+        """The lines of the head that are the server's."""
+        if self.chunked or self.upgrade:
+            lines: list[str] = super().default_headers()
+            return lines
+        major, minor = self.req.version
+        kept = "close" if self.should_close() or self._is_unread() else "keep-alive"
+        return [
+            f"HTTP/{major}.{minor} {self.status}\r\nDate: {_date(int(time.time()))}\r\nConnection: {kept}\r\n"
+        ]
+
+    def _is_unread(self) -> bool:
+        """Whether a part of the request's body has not arrived: it is not waited for."""
+        reader = self.req.body.reader
+        if hasattr(reader, "length"):
+            return bool(reader.length > len(self.req.unreader.buf.getbuffer()))
+        return getattr(reader, "parser", None) is not None
+
+    def _emit_body(self, data: bytes) -> None:
+        if self.chunked:
+            self._flush()
+            super()._emit_body(data)
+        else:
+            self._flush(data)
+
+    def _flush(self, data: bytes = b"") -> None:
+        head, self.head = self.head, b""
+        if head or data:
+            self.sock.sendall(head + data)
+
+    def close(self) -> None:
+        """Ends the answer, also one without a body."""
+        self.send_headers()
+        self._flush()
+        super().close()
+
+
+@lru_cache(1)
+def _date(now_s: int) -> str:
+    """The time of an answer: made once a second."""
+    return formatdate(now_s, usegmt=True)

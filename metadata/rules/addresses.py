@@ -1,0 +1,44 @@
+"""Addresses of clients, also of those behind proxies that are trusted to name them."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def networks(texts: Sequence[str]) -> tuple[Network, ...]:
+    """Return networks such as 10.0.0.0/8; a single address counts as one. Raises ValueError."""
+    return tuple(ipaddress.ip_network(text) for text in texts)
+
+
+def is_within(address: str, trusted: Sequence[Network]) -> bool:
+    """Return whether an address belongs to one of the networks; what is no address does not."""
+    try:
+        known = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    if isinstance(known, ipaddress.IPv6Address) and known.ipv4_mapped is not None:
+        known = known.ipv4_mapped
+    return any(known in network for network in trusted)
+
+
+def client_of(peer: str, forwarded: str, trusted: Sequence[Network]) -> str:
+    """Return the address of the client: the last one in `X-Forwarded-For` that is no trusted proxy's.
+
+    Each proxy adds whom it was asked by at the end, so what stands further left may be invented. Without a
+    proxy, and when the header is of no use, it is `peer`, who is connected.
+
+    >>> client_of("10.0.0.1", "6.6.6.6, 192.0.2.7, 10.0.0.2", networks(["10.0.0.0/8"]))
+    '192.0.2.7'
+    """
+    found = peer
+    for entry in reversed(forwarded.split(",")):
+        if not is_within(found, trusted):
+            break
+        try:
+            found = str(ipaddress.ip_address(entry.strip().strip("[]")))
+        except ValueError:
+            break
+    return found

@@ -1,0 +1,51 @@
+"""The log: what it quotes cannot begin a line of its own."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import pytest
+from django.conf import settings
+
+from catmq_site import logs
+
+FORGED = "2026-01-01 00:00:00,000 ERROR 1 MainThread catmq: all is lost"
+
+
+def line(message: str, *arguments: object, raised: bool = False) -> str:
+    """What the log says."""
+    information = sys.exc_info() if raised else None
+    record = logging.LogRecord("x", logging.INFO, "", 0, message, arguments, information)
+    return logs.OneLine(settings.LOGGING["formatters"]["line"]["format"]).format(record)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029"])
+def test_no_text_that_is_quoted_begins_a_line(end: str) -> None:
+    said = line("GET %s", f"/topics/x{end}{FORGED}")
+
+    assert len(said.splitlines()) == 1 and said.isprintable()
+
+
+def test_no_terminal_takes_orders_from_the_log() -> None:
+    assert "\x1b" not in line("GET %s", "/\x1b[2J") and "\\x1b[2J" in line("GET %s", "/\x1b[2J")
+
+
+def test_what_is_printable_stays_as_it_is() -> None:
+    assert line("group %s: Übergröße, 北京", "billing").endswith("group billing: Übergröße, 北京")
+
+
+def test_a_stack_trace_is_indented_whatever_its_error_says() -> None:
+    try:
+        raise ValueError(f"bad\n{FORGED}\r{FORGED}")
+    except ValueError:
+        said = line("failed", raised=True)
+
+    first, *others = said.splitlines()
+    assert first.endswith("failed") and len(others) >= 4
+    assert all(one.startswith(logs.INDENT) for one in others)
+
+
+def test_every_handler_of_the_server_writes_so() -> None:
+    assert settings.LOGGING["formatters"]["line"]["()"] == "catmq_site.logs.OneLine"
+    assert {one["formatter"] for one in settings.LOGGING["handlers"].values()} == {"line"}
