@@ -116,8 +116,11 @@ def unless_there(make: Callable[[], object]) -> None:
 def consumers(server: dict[str, Any]) -> list[tuple[Consumer, Callable[[Message], None]]]:
     """Two members of statistics, one each of the slow and the failing group."""
     handlers: list[tuple[str, Callable[[Message], None]]] = [
-        ("statistics", read), ("statistics", read), ("search-index", read_slowly), ("mailer", fail_now_and_then),
-    ]  # fmt: skip
+        ("statistics", read),
+        ("statistics", read),
+        ("search-index", read_slowly),
+        ("mailer", fail_now_and_then),
+    ]
     return [
         (Consumer(**server, group=group, topics=GROUPS[group], name=f"{group}-{number}"), handler)
         for number, (group, handler) in enumerate(handlers, start=1)

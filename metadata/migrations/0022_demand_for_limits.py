@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     """Nothing is asked for at first."""
 
-    dependencies = (("metadata", "0018_alarms_and_mails"),)
+    dependencies = (("metadata", "0020_topic_routings"),)
 
     operations = (
         migrations.AddField(

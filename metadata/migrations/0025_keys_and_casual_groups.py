@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     """The next start of a server records its keys; groups that exist are no casual ones."""
 
-    dependencies = (("metadata", "0018_alarms_and_mails"),)
+    dependencies = (("metadata", "0022_demand_for_limits"),)
 
     operations = (
         migrations.AddField(

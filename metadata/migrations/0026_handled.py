@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     """Null stays where it was not counted, so that a chart shows no line there instead of zeros."""
 
-    dependencies = (("metadata", "0018_alarms_and_mails"),)
+    dependencies = (("metadata", "0025_keys_and_casual_groups"),)
 
     operations = (
         migrations.AddField(
