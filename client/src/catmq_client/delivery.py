@@ -107,7 +107,8 @@ class Delivery:
         self._leave_avoided_queue(lane, batch)
         left_s = batch.expires_at - time.monotonic()
         if left_s <= 0:
-            late = DeliveryTimeout("no try was left within delivery_timeout_ms")
+            told = f"; the last one ended with: {batch.last_error}" if batch.last_error else ""
+            late = DeliveryTimeout(f"no try was left within delivery_timeout_ms{told}")
             return self._end(lane, batch, _final(batch, late))
         batch.tries += 1
         try:
@@ -152,6 +153,7 @@ class Delivery:
 
     def _after_failure(self, lane: Lane, batch: Batch, error: CatmqError) -> Batch | None:
         batch.unknown = batch.unknown or error.outcome_unknown
+        batch.last_error = str(error)
         layout = self._layouts.known(batch.topic).layout
         follows = after_failure(batch, error, kind=lane.kind, resend_unknown=layout.resend_unknown)
         if follows is Next.SPLIT:

@@ -53,6 +53,7 @@ class Batch:
         "done",
         "expires_at",
         "futures",
+        "last_error",
         "lingers_until",
         "messages",
         "moved_from",
@@ -78,6 +79,8 @@ class Batch:
         self.expires_at = now + timeout_s
         self.urgent = False
         self.tries = 0
+        # What the last try ended with; no exception, which would hold all that was on its way.
+        self.last_error = ""
         # A try ended without our knowing whether the batch is stored: its queue is now fixed.
         self.unknown = False
         self.moved_from: set[int | None] = set()
