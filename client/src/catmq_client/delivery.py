@@ -183,7 +183,7 @@ class Delivery:
         log.warning(
             "Queue %s of topic %s is closed, and the topic keeps keys in their queue (keyed: strict): "
             "messages with its keys wait, at most %.0f s more. Open it "
-            "(catmq topic queue %s %s --state read_write), or let them go elsewhere "
+            "(catmq topic queue %s %d --state read_write), or let them go elsewhere "
             "(catmq topic set %s --keyed available).",
             batch.queue, batch.topic, batch.expires_at - now, batch.topic, batch.queue, batch.topic,
         )  # fmt: skip
