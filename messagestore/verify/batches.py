@@ -35,12 +35,12 @@ _ALL_BYTES = 2**62
 
 
 class _Page(NamedTuple):
-    """A piece of `sent_batch`: how many ids it has, the highest of them, and the rows of some queues.
+    """A piece of `sent_batch`: how many `ids` it has, the highest of them, and the rows of some queues.
 
     `counted`: how many such rows the node had counted before it listed them.
     """
 
-    count: int
+    ids: int
     end: bytes | None
     counted: int
     rows: list[BatchRow]
@@ -93,10 +93,10 @@ class BatchWalk:
             for row in rows:
                 if self._claim(row):
                     yield row
-            done += page.count
+            done += page.ids
             self._visit.say(f"batches on node {self._queues[queues[0]].expected.node}:", done, 0)
-            self._visit.spent(max(page.count, 1))
-            if page.end is None or page.count < PAGE:
+            self._visit.spent(max(page.ids, 1))
+            if page.end is None or page.ids < PAGE:
                 self._must_be_last(node_id, page.end or after, last)
                 return
             after = page.end
@@ -255,8 +255,8 @@ class BatchWalk:
             page = self._page(queue.node_id, [queue.id], after, end)
             if any(row.first_offset < found[1] and _end(row) > found[0] for row in page.rows):
                 return True
-            self._visit.spent(max(page.count, 1))
-            if page.end is None or page.count < PAGE:
+            self._visit.spent(max(page.ids, 1))
+            if page.end is None or page.ids < PAGE:
                 return False
             after = page.end
 
