@@ -27,9 +27,10 @@ def by_metadata(node: str, load: str) -> None:
 
 def by_spark(node: str, load: str) -> None:
     info = connections.node(_id(node)).info
-    where = {"host": info.host, "port": info.port, "database": info.database}
-    account = {"username": info.username, "password": info.password}
-    address = Address(name=node, engine="mysql", identity=info.identity, **where, **account)
+    address = Address(
+        name=node, engine="mysql", host=info.host, port=info.port, database=info.database,
+        identity=info.identity, username=info.username, password=info.password,
+    )  # fmt: skip
     with closing(MySqlNode(address)) as session:
         session.rows(load)
 
