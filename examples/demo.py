@@ -116,7 +116,8 @@ def unless_there(make: Callable[[], object]) -> None:
 def consumers(server: dict[str, Any]) -> list[tuple[Consumer, Callable[[Message], None]]]:
     """Two members of statistics, one each of the slow and the failing group."""
     handlers: list[tuple[str, Callable[[Message], None]]] = [
-        ("statistics", read), ("statistics", read), ("search-index", read_slowly), ("mailer", fail_now_and_then),
+        ("statistics", read), ("statistics", read),
+        ("search-index", read_slowly), ("mailer", fail_now_and_then),
     ]  # fmt: skip
     return [
         (Consumer(**server, group=group, topics=GROUPS[group], name=f"{group}-{number}"), handler)

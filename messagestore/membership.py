@@ -11,6 +11,7 @@ from typing import Any
 from messagestore import instances, subscriptions
 from metadata import access, consumer_ids, consumers, groups, snapshot
 from metadata.actors import Actor
+from metadata.casual import is_casual
 from metadata.errors import Code, Conflict, NotFound, Unavailable
 
 PATIENCE_S = 1.0
@@ -58,7 +59,7 @@ def join(
         asked,
         start=start,
         instance_id=instance_id,
-        casual=consumers.is_casual(sdk),
+        casual=is_casual(sdk),
         actor=actor,
     )
     registered = consumers.register(
