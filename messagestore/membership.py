@@ -12,6 +12,7 @@ from messagestore import instances, subscriptions
 from metadata import access, consumer_ids, consumers, groups, snapshot
 from metadata import subscriptions as subscription_rows
 from metadata.actors import Actor
+from metadata.casual import is_casual
 from metadata.errors import Code, Conflict, Forbidden, NotFound, Unavailable
 
 PATIENCE_S = 1.0
@@ -60,7 +61,7 @@ def join(
         asked,
         start=start,
         instance_id=instance_id,
-        casual=consumers.is_casual(sdk),
+        casual=is_casual(sdk),
         actor=actor,
     )
     registered = consumers.register(

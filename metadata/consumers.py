@@ -22,7 +22,7 @@ from uuid import UUID
 from django.db.models import F, Value
 from django.db.models.functions import Coalesce, Least
 
-from metadata import access, consumer_ids, instances, rebalance
+from metadata import access, casual, consumer_ids, instances, rebalance
 from metadata.actors import Actor
 from metadata.changes import changed
 from metadata.clock import before, database_now
@@ -189,23 +189,12 @@ def _joined(group: ConsumerGroup, applicant: _Applicant) -> tuple[str, bool]:
         consumer_id=token_hex(16),  # until the row has the id that the real one contains
         joined_at=now,
     )
-    if not is_casual(applicant.sdk):
-        _take_in_earnest(group)
+    if not casual.is_casual(applicant.sdk):
+        casual.take_in_earnest(group)
     text = _issue(group, member, applicant, now)
     Heartbeat.objects.create(membership=member, last_seen=now)
     log.info("group %s: %s joined", group.name, applicant.identity)
     return text, _mark(group, f"{applicant.identity} joined")
-
-
-def is_casual(sdk: str) -> bool:
-    """Whether a member is a command that somebody runs for a look, as it says of itself."""
-    return sdk.startswith("catmq-cli/")
-
-
-def _take_in_earnest(group: ConsumerGroup) -> None:
-    """Makes a casual group one whose lack of consumers is an alarm."""
-    if group.casual:
-        ConsumerGroup.objects.filter(pk=group.pk).update(casual=False)
 
 
 def _mark(group: ConsumerGroup, cause: str) -> bool:
@@ -359,14 +348,11 @@ def expire(*, guard: OutageGuard | None = None) -> int:
 
 def _silent(watch: liveness.Watch) -> list[tuple[int, int]]:
     """(member, group) of those that seem dead."""
-    least_s = (
-        MIN_SESSION_TIMEOUT_MS / 1000 + liveness.GRACE_S
-    )  # nobody is dead sooner, and few are this silent
-    rows = list(
-        Heartbeat.objects.filter(last_seen__lt=before(watch.look.now, seconds=least_s)).values_list(
-            "pk", "last_seen", "membership__group__session_timeout_ms", "membership__group_id"
-        )
-    )
+    # Nobody is dead sooner, and few are this silent.
+    least_s = MIN_SESSION_TIMEOUT_MS / 1000 + liveness.GRACE_S
+    silent = Heartbeat.objects.filter(last_seen__lt=before(watch.look.now, seconds=least_s))
+    columns = ("pk", "last_seen", "membership__group__session_timeout_ms", "membership__group_id")
+    rows = list(silent.values_list(*columns))
     groups = {member: group_id for member, _, _, group_id in rows}
     dead = liveness.expired(watch, [(member, seen, timeout_ms) for member, seen, timeout_ms, _ in rows])
     return [(member, groups[member]) for member in dead]
@@ -390,6 +376,6 @@ def _expired(*, group_id: int, members: Sequence[int]) -> int:
     if dead:
         names = group.members.filter(pk__in=sorted(dead)).values_list("identity", flat=True)
         _drop(group, dead, f"{', '.join(names)} expired")
-        _take_in_earnest(group)
+        casual.take_in_earnest(group)
         log.warning("group %s: %d members expired", group.name, len(dead))
     return len(dead)

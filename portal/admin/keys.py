@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from metadata.models import ApiKey
+from metadata.models import ApiKey, KeyFingerprint
 from portal.admin.readonly import ReadOnlyAdmin
 
 
@@ -14,3 +14,11 @@ class ApiKeyAdmin(ReadOnlyAdmin):
 
     list_display = ("name", "rights", "created_at")
     search_fields = ("name",)
+
+
+@admin.register(KeyFingerprint)
+class KeyFingerprintAdmin(ReadOnlyAdmin):
+    """The keys that brokers work with, by their fingerprints."""
+
+    list_display = ("purpose", "fingerprint", "noted_at")
+    search_fields = ("fingerprint",)

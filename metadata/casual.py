@@ -1,0 +1,18 @@
+"""Casual groups: made by a command that somebody ran for a look, so nobody misses a consumer in them."""
+
+from __future__ import annotations
+
+from metadata.models import ConsumerGroup
+
+TOOL = "catmq-cli/"  # how the command names itself when it registers
+
+
+def is_casual(sdk: str) -> bool:
+    """Whether a member is such a command, as it says of itself."""
+    return sdk.startswith(TOOL)
+
+
+def take_in_earnest(group: ConsumerGroup) -> None:
+    """Makes a casual group one whose lack of consumers is an alarm."""
+    if group.casual:
+        ConsumerGroup.objects.filter(pk=group.pk).update(casual=False)
