@@ -18,7 +18,7 @@ from portal.pages import to
 from portal.tables import Text
 
 
-def _password(label: Text, *, autocomplete: str) -> forms.CharField:
+def _password(label: Any, *, autocomplete: str) -> forms.CharField:
     widget = forms.PasswordInput(attrs={"autocomplete": autocomplete})
     return forms.CharField(label=label, strip=False, max_length=500, widget=widget)
 
