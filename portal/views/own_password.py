@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from django import forms
@@ -19,19 +18,17 @@ from portal.pages import to
 from portal.tables import Text
 
 
-def _hidden(autocomplete: str) -> forms.PasswordInput:
-    return forms.PasswordInput(attrs={"autocomplete": autocomplete})
-
-
-_Password = partial(forms.CharField, strip=False, max_length=500)
+def _password(label: Any, *, autocomplete: str) -> forms.CharField:
+    widget = forms.PasswordInput(attrs={"autocomplete": autocomplete})
+    return forms.CharField(label=label, strip=False, max_length=500, widget=widget)
 
 
 class Passwords(forms.Form):
     """The old password, and the new one twice."""
 
-    old = _Password(label=lazy("Your password now"), widget=_hidden("current-password"))
-    password = _Password(label=lazy("New password"), widget=_hidden("new-password"))
-    again = _Password(label=lazy("New password, once more"), widget=_hidden("new-password"))
+    old = _password(lazy("Your password now"), autocomplete="current-password")
+    password = _password(lazy("New password"), autocomplete="new-password")
+    again = _password(lazy("New password, once more"), autocomplete="new-password")
 
     def clean(self) -> dict[str, Any]:
         """The fields. Raises ValidationError if the new ones differ."""

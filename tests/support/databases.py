@@ -18,13 +18,15 @@ T = TypeVar("T")
 
 
 def empty_metadata() -> None:
-    """Deletes every row of metadata and accounts, but keeps the change counter under a new incarnation.
+    """Deletes every row of metadata, accounts and wrong logins; the change counter gets a new incarnation.
 
     A new incarnation makes every process that cached a snapshot load it afresh.
     """
     from metadata.models import ChangeCounter
 
-    models = [*apps.get_app_config("metadata").get_models(), *apps.get_app_config("auth").get_models()]
+    models = [
+        one for label in ("metadata", "auth", "axes") for one in apps.get_app_config(label).get_models()
+    ]
     tables = {model._meta.db_table for model in models} - {ChangeCounter._meta.db_table, "auth_permission"}
     # On SQLite a transaction for each table costs as much as a short test.
     together = transaction.atomic() if connection.vendor == "sqlite" else nullcontext()

@@ -59,7 +59,7 @@ def test_a_wrong_or_easy_password_is_refused_and_changes_nothing(uma: Client, ty
 
 
 def test_old_passwords_cannot_be_tried_without_end(metadata_db: None) -> None:
-    nora = browser("nora")  # no other test asks for this name, which is locked out for a while
+    nora = browser("nora")
     tries = [nora.post("/password", {**TYPED, "old": "wrong"}).status_code for _ in range(9)]
     assert tries[0] == 400 and tries[-1] == 429
     assert nora.post("/password", TYPED).status_code == 429
