@@ -77,7 +77,7 @@ def parts(line: str) -> Iterator[str]:
 
 
 def in_code(path: Path) -> Iterator[Told]:
-    """The commands in what a module says: its texts, without docstrings; what is filled in is `x1`."""
+    """The commands in what a module says: its texts, not its docstrings; `x1` and 1 stand for what is filled in."""
     name = str(path.relative_to(ROOT))
     tree = ast.parse(path.read_text())
     silent = {
@@ -99,7 +99,7 @@ def in_code(path: Path) -> Iterator[Told]:
 
 def in_sentences(name: str, text: str) -> Iterator[Told]:
     """The commands in text that goes on behind them."""
-    filled = re.sub(r"\{\{.*?\}\}|\{%.*?%\}|%\(\w+\)s|%[sd]|\{\w*\}", "x1", text)
+    filled = re.sub(r"\{\{.*?\}\}|\{%.*?%\}|%\(\w+\)s|%s|\{\w*\}", "x1", text.replace("%d", "1"))
     yield from (Told(name, found[0].strip(), False) for found in TOLD.finditer(filled))
 
 
