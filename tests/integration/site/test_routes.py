@@ -13,8 +13,8 @@ import pytest
 from tests.support.routes import ACTORS, MINE, REFUSED, THEIRS, Route, World, models, routes, state, table
 
 PARTS = (
-    "api/v1/topics", "api/v1/groups", "api/v1/consumers", "api", "topics", "groups", "admin", "nodes", "create",
-    "messages", "reports", "users", "",
+    "api/v1/topics", "api/v1/groups", "api/v1/consumers", "api", "topics", "groups", "admin",
+    "nodes", "create", "messages", "reports", "users", "",
 )  # fmt: skip
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 KNOWN = {(row.method, row.route): row for row in table()}
