@@ -77,7 +77,7 @@ def parts(line: str) -> Iterator[str]:
 
 
 def in_code(path: Path) -> Iterator[Told]:
-    """The commands in what a module says: its texts, not its docstrings; `x1` and 1 stand for what is filled in."""
+    """The commands in the texts of a module, docstrings left out; `x1` or 1 stands for what is filled in."""
     name = str(path.relative_to(ROOT))
     tree = ast.parse(path.read_text())
     silent = {
