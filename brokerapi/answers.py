@@ -114,7 +114,7 @@ def offsets(group: str, lags: Sequence[QueueLag], found: GroupProgress | None) -
 
 
 def progress(found: GroupProgress) -> dict[str, Any]:
-    """Whether a group catches up, and by which figures."""
+    """Return True if a group catches up, and by which figures."""
     said, pace = found.said, found.pace
     return {
         "state": said.state,

@@ -68,7 +68,7 @@ class Request(serializers.Serializer[Any]):
 
 
 def _has_more_parts(data: Any, most: int) -> bool:
-    """Whether a value holds more than so many others."""
+    """Return True if a value holds more than so many others."""
     waiting, seen = [data], 0
     while waiting:
         one = waiting.pop()

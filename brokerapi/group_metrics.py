@@ -1,4 +1,4 @@
-"""What `/metrics` shows of groups and topics, the same whichever worker of the broker answers.
+"""The figures of `/metrics` on groups and topics, the same whichever worker of the broker answers.
 
 One worker of a broker, the one that holds a lock, reads the figures every REFRESH_S and writes them to a file
 beside the counters of prometheus_client; a scrape reads that file and asks no database. What groups pulled
@@ -109,7 +109,7 @@ class Board:
         return self._told
 
     def totals(self) -> Totals:
-        """What groups pulled and handled through all workers of the broker, those that ended included."""
+        """Return what groups pulled and handled through all workers of the broker, ended ones included."""
         if self._directory is None:
             return self._totals
         sums: Totals = {}
@@ -120,7 +120,7 @@ class Board:
         return sums
 
     def _leads(self) -> bool:
-        """Whether this process holds the lock, which goes to another one when it ends, however it ends."""
+        """Return True if this process holds the lock, which goes to another one at its end."""
         if self._directory is None or self._lock is not None:
             return True
         lock = open(self._directory / LOCK, "ab")  # noqa: SIM115 - held as long as the process lives
@@ -213,7 +213,7 @@ def _by_group(
 
 
 def _gauge(name: str, text: str, labels: tuple[str, ...], rows: Rows) -> Metric:
-    """What is not known has no sample."""
+    """Return what is not known has no sample."""
     metric = GaugeMetricFamily(name, text, labels=labels)
     for values, value in rows:
         if value is not None:
@@ -222,7 +222,7 @@ def _gauge(name: str, text: str, labels: tuple[str, ...], rows: Rows) -> Metric:
 
 
 def _counters(told: Told, totals: Totals) -> Iterator[Metric]:
-    """What went through this broker since it began; each tells its own part."""
+    """Return what went through this broker since it began; each tells its own part."""
     pulled = CounterMetricFamily(
         "catmq_group_messages_pulled", "Messages of a topic answered to pulls of a group.", labels=("group",)
     )

@@ -76,7 +76,7 @@ class PastMoveAnswer(_FromTo):
 
 
 class LagAnswer(serializers.Serializer[Any]):
-    """How far a group, or an instance of a broadcasting one, is in a queue; lag = head - committed."""
+    """The position of a group, or of a broadcasting one's instance, in a queue; lag = head - committed."""
 
     topic = Text()
     queue = Number()
@@ -92,7 +92,7 @@ class LagAnswer(serializers.Serializer[Any]):
 
 
 class ProgressAnswer(serializers.Serializer[Any]):
-    """Whether a group catches up in the topics where it is not paused; rates are of the last minute or two.
+    """The trend of a group in the topics where it is not paused; rates are of the last minute or two.
 
     A message counts as handled when a commit moves the position of the group, or of one instance, past it.
     """
@@ -109,7 +109,7 @@ class ProgressAnswer(serializers.Serializer[Any]):
 
 
 class OffsetsAnswer(serializers.Serializer[Any]):
-    """How far a group is; `lag` is the sum, `lag_ms` the worst."""
+    """The positions of a group; `lag` is the sum, `lag_ms` the worst."""
 
     group = Text()
     lag = Number(allow_null=True)

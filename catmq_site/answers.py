@@ -38,7 +38,7 @@ class Answer(Response):  # type: ignore[misc]
         ]
 
     def _is_unread(self) -> bool:
-        """Whether a part of the request's body has not arrived: it is not waited for."""
+        """Return True if a part of the request's body has not arrived: it is not waited for."""
         reader = self.req.body.reader
         if hasattr(reader, "length"):
             return bool(reader.length > len(self.req.unreader.buf.getbuffer()))

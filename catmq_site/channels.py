@@ -24,7 +24,7 @@ HEAD, BODY, REST = "head", "body", "rest"
 
 
 class Channel:
-    """What gunicorn takes for a socket, from the head of one request to the end of its answer.
+    """The stand-in that gunicorn takes for a socket, from the head of one request to the end of its answer.
 
     `phase` is HEAD (all of it is here: nothing may be read), BODY, or REST (nothing is waited for).
     """

@@ -58,7 +58,7 @@ def _write(values: Mapping[str, str]) -> None:
 
 
 def _working(known: Mapping[str, str]) -> dict[str, str]:
-    """What of the file still works."""
+    """Return what of the file still works."""
     kept = {}
     if key := known.get("CATMQ_API_KEY", ""):
         kept = {"CATMQ_API_KEY": key} if snapshot.find_key(keys.digest(key)) else {}

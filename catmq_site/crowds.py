@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Waiting(Protocol):
-    """What waits. `address` is the client's; '' is one that stands for many, such as a trusted proxy."""
+    """A waiting thing. `address` is the client's; '' stands for many, such as a trusted proxy's."""
 
     address: str
 
@@ -22,7 +22,7 @@ T = TypeVar("T", bound=Waiting)
 
 
 class Crowd(Generic[T]):
-    """Who waits for the same kind of thing, each for `limit_s` seconds at most. Threads may share it.
+    """Clients that wait for the same kind of thing, each for `limit_s` seconds at most. Threads may share it.
 
     `most` is the limit of all, `most_of_one` that of one address.
     """

@@ -1,4 +1,4 @@
-"""What a client has sent of its next request, while no thread waits for the rest.
+"""The part of its next request that a client has sent, while no thread waits for the rest.
 
 The worker's loop collects requests here as they come. A thread is given a request only when its head is whole
 and, if its body is small, the body too; a large body is read by the thread (catmq_site/channels.py).

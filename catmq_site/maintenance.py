@@ -248,7 +248,7 @@ def finish_creations() -> None:
 
 
 class _Trouble:
-    """What the log says of a loop's failures: of those that are expected a line at their begin and their end,
+    """The log's lines on a loop's failures: of those that are expected a line at their begin and their end,
     of a bug the traceback, and while it stays the same a line a minute."""
 
     def __init__(self, name: str) -> None:

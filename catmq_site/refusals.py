@@ -1,4 +1,4 @@
-"""What the worker itself refuses, before any view is asked: the same problems as the API's."""
+"""Refusals by the worker itself, before any view is asked: the same problems as the API's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one worker says to the registry of brokers, pass by pass, and does because of it."""
+"""The talk of one worker with the registry of brokers, pass by pass, and its consequences."""
 
 from __future__ import annotations
 

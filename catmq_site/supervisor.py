@@ -253,7 +253,7 @@ def _runs(child: Child) -> bool:
 
 
 def answers(url: str) -> bool:
-    """Whether the broker serves: /readyz says so, or its nodes are offline or it waits to be pulled in."""
+    """Return True if the broker serves: by /readyz, or with nodes offline, or waiting to be pulled in."""
     host, _, port = url.removeprefix("http://").rpartition(":")
     connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=5)
     try:

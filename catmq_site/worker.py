@@ -73,7 +73,7 @@ class Connection:
         return self.incoming.is_whole()
 
     def asks_again(self) -> bool:
-        """Whether the next request comes at once; then it needs no way over the loop."""
+        """Return True if the next request comes at once; then it needs no way over the loop."""
         if self.incoming.is_whole():
             return True
         waiting = select.poll()

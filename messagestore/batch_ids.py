@@ -25,7 +25,7 @@ def check(batch_id: UUID) -> UUID:
 
 
 def time_ms(batch_id: UUID) -> int:
-    """When an id was made, by the clock of whoever made it; ms since 1970.
+    """Return when an id was made, by the clock of whoever made it; ms since 1970.
 
     >>> time_ms(UUID("0190163d-8694-739b-aea5-966c26f8ad91"))
     1718345795220

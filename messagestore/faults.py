@@ -92,7 +92,7 @@ class Altered(Final):
 
 
 def is_full(number: int, text: str) -> bool:
-    """Whether a MySQL error says that a disk of the node is full.
+    """Return True if a MySQL error says that a disk of the node is full.
 
     >>> is_full(3, 'Error writing file ... (Errcode: 28 "No space left on device")')
     True

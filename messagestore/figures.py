@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class TopicLag(msgspec.Struct):
-    """How far a group is behind in a topic; `seconds`: age of the oldest unread message, if it is known."""
+    """The lag of a group in a topic; `seconds`: age of the oldest unread message, if it is known."""
 
     topic: str
     messages: int
@@ -58,7 +58,7 @@ class Figures(msgspec.Struct):
 
 @dataclass(slots=True)
 class _Nodes:
-    """What the nodes said. `stored`: (queue, offset) → when the first unread message there was stored."""
+    """The nodes' answers. `stored`: (queue, offset) → when the first unread message there was stored."""
 
     bounds: dict[int, tuple[int, int]] = field(default_factory=dict)
     gaps: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class _Nodes:
         return max(committed, self.bounds[queue][1])
 
     def unread(self, queue: int, committed: int) -> int:
-        """How many messages lie from there to the head."""
+        """Return how many messages lie from there to the head."""
         first, head = self.first_unread(queue, committed), self.bounds[queue][0]
         return left(first, head, gaps=self.gaps.get(queue, ())) if first < head else 0
 

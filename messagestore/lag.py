@@ -70,7 +70,7 @@ def standing(*, group: str, actor: Actor) -> tuple[list[QueueLag], GroupProgress
 
 
 def by_topic(offsets: Iterable[QueueLag]) -> dict[str, Lag]:
-    """How far a group is behind in each topic; not known where one of its queues is not.
+    """Return how far a group is behind in each topic; not known where one of its queues is not.
 
     In a broadcasting group the slowest instance counts.
     """

@@ -1,4 +1,4 @@
-"""Who owns a queue by its reader row on the node: what counts while metadata cannot be asked.
+"""Owners of queues by their reader rows on the nodes: what counts while metadata cannot be asked.
 
 Nobody can read a queue past that row, whatever metadata says, so a member that it names may go on, or begin.
 For that the row of a new owner is written as soon as metadata has granted the queue, and not only when the

@@ -211,7 +211,7 @@ def _commit(node: _Asked, consumer: ConsumerId, offsets: list[CommitOffset]) -> 
 
 
 def _without_gaps(session: Session, offset: CommitOffset, by: int) -> int:
-    """How many messages lie on the way to an offset; only so long a way can cross a declared gap."""
+    """Return how many messages lie on the way to an offset; only so long a way can cross a declared gap."""
     before = offset.offset - by
     gaps = tables.read_gaps(session, queue=offset.queue, position=before)
     return left(before, offset.offset, gaps=gaps)

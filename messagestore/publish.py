@@ -248,7 +248,7 @@ class _Batch:
         return queue in found and found[queue].topic_id == self.topic.id
 
     def store(self, part: Part, *, last: bool = False) -> list[Run]:
-        """What became of the messages of a part.
+        """Return what became of the messages of a part.
 
         One that an earlier routing has for queues that are closed now, and that certainly do not hold it,
         goes where the topic routes now, unless this is the `last` try.
@@ -311,7 +311,7 @@ class _Batch:
 
 
 def _is_known(queue: int, part_id: bytes, delayed: bool) -> bool:
-    """Whether a part was stored on the node of its queue. Raises OutcomeUnknown while that node is away."""
+    """Return True if a part was stored on its queue's node. Raises OutcomeUnknown while that is away."""
     found, _ = snapshot.find_queues([queue])
     if queue not in found:
         return False

@@ -1,4 +1,4 @@
-"""Where the messages of a batch go that name no queue: the same wherever and whenever the batch is repeated.
+"""The way of messages that name no queue: the same wherever and whenever the batch is repeated.
 
 It follows from the batch id and how the topic routes. That changes when the topic is expanded or shrunk, when
 a queue is retired, or when `keyed` is set, and each change leaves the former routing behind. A batch goes by
@@ -24,7 +24,7 @@ _FOR_EVER = 1 << 62
 
 
 def now(topic: TopicInfo) -> Routing:
-    """How a topic routes from its last change on.
+    """Return how a topic routes from its last change on.
 
     The closed queues among those that are read count, so that a repeat of a send that was stored just before
     its queue was closed comes by there, and is found.
@@ -36,13 +36,13 @@ def now(topic: TopicInfo) -> Routing:
 
 
 def of_batch(topic: TopicInfo, batch_id: UUID) -> Routing:
-    """What was in force at the time in a batch id."""
+    """Return what was in force at the time in a batch id."""
     at_ms = batch_ids.time_ms(batch_id)
     return next((one for one in _earlier(topic) if at_ms < one.until_ms), None) or now(topic)
 
 
 def before_batch(topic: TopicInfo, batch_id: UUID) -> Iterator[Routing]:
-    """What was in force so shortly before that the client's clock may have been ahead, the last one first."""
+    """Return what was in force so shortly before that a client's clock may run ahead, the last first."""
     at_ms = batch_ids.time_ms(batch_id)
     for one in reversed(_earlier(topic)):
         if one.until_ms <= at_ms < one.until_ms + AHEAD_MS:

@@ -89,7 +89,7 @@ class Step(NamedTuple):
 
 
 def counted(steps: Sequence[Step]) -> int:
-    """How many statements some sections hold together."""
+    """Return how many statements some sections hold together."""
     return sum(step.statement.count for step in steps)
 
 
@@ -126,7 +126,7 @@ class Session(Protocol):
         """Whether an answer that was late has come, or will not come; `clean` again if it was read."""
 
     def is_over(self) -> bool:
-        """Whether the node closed the connection while nobody used it: what is not sent yet is not stored."""
+        """Return True if the node closed the idle connection: what is not sent yet is not stored."""
 
     def close(self) -> None: ...
 

@@ -15,7 +15,7 @@ JUMP = 10_000_000  # offsets; more than a node stores between two notes of its h
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What a group did not read of a queue's lost tail, as far as brokers had seen that.
+    """The part of a queue's lost tail that a group did not read, as far as brokers had seen that.
 
     `as_of_ms`: when the group's position was looked at last, by the node's clock; what it committed since is
     not known here. None: it never was.

@@ -30,7 +30,7 @@ def may(actor: Actor, right: str, name: str, *, what: str = "topic") -> bool:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a pattern reaches a name. Only `*` itself reaches everything: `?` means names of one letter.
+    """Return True if a pattern reaches a name. Only `*` reaches everything: `?` means names of one letter.
 
     >>> matches("team-a", "team-*"), matches("*", "*"), matches("*", "?"), matches("*", "[!a]*")
     (True, True, False, False)
@@ -39,7 +39,7 @@ def matches(name: str, pattern: str) -> bool:
 
 
 def may_everything(actor: Actor) -> bool:
-    """Whether the actor has `admin` on everything."""
+    """Return True if the actor has `admin` on everything."""
     return may(actor, "admin", EVERYTHING)
 
 
@@ -104,7 +104,7 @@ def require_grantable(actor: Actor, rights: Mapping[str, Sequence[str]]) -> None
 
 
 def may_grant(actor: Actor, rights: Mapping[str, Sequence[str]]) -> bool:
-    """Whether the actor may give these rights away."""
+    """Return True if the actor may give these rights away."""
     try:
         require_grantable(actor, rights)
     except Forbidden:

@@ -59,7 +59,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the registry says of a broker: pulled in or out; `complaint` says why it is not registered.
+    """The registry's word on a broker: pulled in or out; `complaint` says why it is not registered.
 
     One with foreign keys is out: no other broker would know the consumers that it registers.
     """

@@ -8,7 +8,7 @@ TOOL = "catmq-cli/"  # how the command names itself when it registers
 
 
 def is_casual(sdk: str) -> bool:
-    """Whether a member is such a command, as it says of itself."""
+    """Return True if a member is such a command, as it says of itself."""
     return sdk.startswith(TOOL)
 
 

@@ -71,7 +71,7 @@ def check(text: str) -> ConsumerId:
 
 
 def _is_ours(body: str, mac: str) -> bool:
-    """Whether the secret key, or one that went before it, made a signature."""
+    """Return True if the secret key, or one that went before it, made a signature."""
     if hmac.compare_digest(mac, _mac(body, config.secret_key)):
         return True
     return any(hmac.compare_digest(mac, _mac(body, old)) for old in config.secret_key_fallbacks)

@@ -1,4 +1,4 @@
-"""When this broker last heard from the metadata database, and what it has promised since.
+"""The time when this broker last heard from the metadata database, and its promises since.
 
 A member whose heartbeat cannot be recorded may go on only while nobody can take its queues. So a broker that
 refuses a heartbeat promises something: from then on it expires nobody for a session timeout and a second. It

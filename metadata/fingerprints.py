@@ -36,7 +36,7 @@ REMEDY = (
 
 
 def trouble() -> str:
-    """Why this process may not work on this metadata, '' if it may. Raises MetadataUnavailable."""
+    """Return why this process may not work on this metadata, '' if it may. Raises MetadataUnavailable."""
     with reachable():
         return _trouble()
 
@@ -89,7 +89,7 @@ def accept(*, actor: Actor) -> list[str]:
 
 
 def _sealed_anew(row: DbNode) -> bool:
-    """Whether all passwords of a node could be read; they are sealed with the first key now."""
+    """Return True if all passwords of a node could be read; they are sealed with the first key now."""
     try:
         for field in SEALED:
             setattr(row, field, encrypt(decrypt(getattr(row, field))))
@@ -119,7 +119,7 @@ def _trouble() -> str:
 
 
 def _reads_all() -> bool:
-    """Whether this process can read every password that metadata holds."""
+    """Return True if this process can read every password that metadata holds."""
     try:
         for sealed in _passwords():
             decrypt(sealed)
@@ -138,7 +138,7 @@ def _recorded() -> set[tuple[str, str]]:
 
 
 def _own() -> tuple[tuple[str, str], tuple[str, str]]:
-    """What this process signs with, and what it seals with."""
+    """Return what this process signs with, and what it seals with."""
     sealing = _fingerprint(ENCRYPTION, config.encryption_keys[0])
     return (SIGNING.value, _fingerprint(SIGNING, config.secret_key)), (ENCRYPTION.value, sealing)
 

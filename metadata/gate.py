@@ -88,7 +88,7 @@ class Gate:
 
     @property
     def watched(self) -> bool:
-        """Whether a loop looks whether the database is there."""
+        """True if a loop looks whether the database is there."""
         return time.monotonic() < self._watched_until
 
     def check(self) -> None:

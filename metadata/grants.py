@@ -48,8 +48,8 @@ def _offer(grants: list[Grant]) -> None:
 
 
 def take(wait_s: float) -> list[Grant]:
-    """What was granted since the last call, or is within `wait_s`; for one loop, by whose first call this
-    process begins to note."""
+    """Return what was granted since the last call, or is within `wait_s`. For one loop: with its first call
+    this process begins to note."""
     global _served
     _served = True
     _arrived.wait(wait_s)

@@ -124,7 +124,7 @@ def heartbeat(*, consumer: ConsumerId, generation: int, owned: Sequence[tuple[in
 
 
 def _recorded(beat: _Beat) -> _Seen:
-    """What was read for a heartbeat that is recorded. Raises Unrecorded, or MetadataUnavailable(busy)."""
+    """Return what was read for a recorded heartbeat. Raises Unrecorded, or MetadataUnavailable(busy)."""
     try:
         _check()  # here, because waiting for one's turn in a batch that is refused would hold a thread, too
         return _combiner.submit(beat)

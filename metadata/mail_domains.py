@@ -1,4 +1,4 @@
-"""Where mails of alarms may go: who manages a topic must not have the server write to strangers."""
+"""Domains that mails of alarms may go to: who manages a topic must not have the server write to strangers."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from metadata.transactions import reachable
 
 
 class OutageGuard:
-    """What this process knows about the metadata database's clock, and what its broker promised
+    """Knowledge of this process about the metadata database's clock, and what its broker promised
     (rules.liveness); safe for threads."""
 
     def __init__(self, watch: liveness.Watch | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What is expected to fail now and then, in the log: a line at its begin and one at its end.
+"""Failures that are expected now and then, in the log: a line at its begin and one at its end.
 
 A database that is away fails every call and every loop, several times a second. The log needs to say when
 that began, why, and how long it lasted; the same a thousand times hides everything else.

@@ -53,7 +53,7 @@ class QueueInfo:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """How messages that name no queue were routed, for ids of batches up to a time (ms since 1970).
+    """The routing of messages that name no queue, for ids of batches up to a time (ms since 1970).
 
     `queues` are those that an unkeyed one could go to, in order of number.
     """

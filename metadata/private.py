@@ -1,4 +1,4 @@
-"""What an installation keeps in its data directory is for its own user alone: keys, credentials, messages."""
+"""Files of the data directory, for the installation's own user alone: keys, credentials, messages."""
 
 from __future__ import annotations
 

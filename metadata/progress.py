@@ -1,4 +1,4 @@
-"""How groups get on: what they are sent, pull and handle a second, and whether they catch up.
+"""The progress of groups: what they are sent, pull and handle a second, and whether they catch up.
 
 Of many groups always as many queries. The lag of now is what a job saw (`series.record_lag`), or what a
 caller has just read from the nodes; that of before is in the series. A reset moves the lag without anything
@@ -35,7 +35,7 @@ class Lag(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """What can be said of a group, and by which figures; `pace` is that of the last minute or two."""
+    """The verdict on a group, and its figures; `pace` is that of the last minute or two."""
 
     said: Progress
     pace: Pace
@@ -57,7 +57,7 @@ class _Subscription:
 
 
 class _Minute(NamedTuple):
-    """What a group pulled and handled of a topic in a minute, and how far it was behind then."""
+    """Messages of a topic that a group pulled and handled in a minute, and its lag then."""
 
     pulled: int
     handled: int | None
@@ -66,7 +66,7 @@ class _Minute(NamedTuple):
 
 @dataclass(slots=True)
 class _Group:
-    """What the rows say of a group."""
+    """The figures of a group in the rows."""
 
     stopped: bool
     members: int = 0
@@ -81,7 +81,7 @@ class _Group:
 
 
 def of_group(*, group: str, lags: Mapping[str, Lag]) -> GroupProgress | None:
-    """How a group gets on whose lag was just read from the nodes, by topic; None if it is gone."""
+    """Return how a group gets on whose lag was just read from the nodes, by topic; None if it is gone."""
     with reachable():
         found = ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True).first()
     return of_groups([found.pk], lags=lags).get(found.pk) if found else None

@@ -61,7 +61,7 @@ class _Buckets:
         return self._shares.get(_text(key), even) if now - self._shared_at < STALE_S else even
 
     def measured(self, now: float) -> _Demand:
-        """What was asked for in a second since the last call; what fell stays half of what it was."""
+        """Return what was asked for in a second since the last call; what fell stays half of what it was."""
         lasted_s = max(0.1, now - self.since)
         asked = {_text(key): amount / lasted_s for key, amount in self.asked.items()}
         self.asked, self.since = Counter(), now
@@ -147,7 +147,7 @@ def divide(*, name: str) -> int:
 
 
 def _read(text: str) -> _Demand:
-    """What another worker said, also one of another version; nothing if it cannot be understood."""
+    """Return what another worker said, also one of another version; nothing if it cannot be understood."""
     try:
         said = json.loads(text or "{}")
     except ValueError:

@@ -1,4 +1,4 @@
-"""How topics routed before, kept as long as sends are: a repeat goes where its first try went.
+"""Former routings of topics, kept as long as sends are: a repeat goes where its first try went.
 
 The queue of a message that names none follows from the batch id and the topic's layout. A layout changes,
 and a repeat under another one would have another queue, another id, and be stored again. So every change

@@ -1,4 +1,4 @@
-"""What metadata knows of all groups at once, for /metrics: who is there, and how many messages are dead."""
+"""Metadata of all groups at once, for /metrics: members, and the number of dead messages."""
 
 from __future__ import annotations
 

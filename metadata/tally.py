@@ -17,7 +17,7 @@ Key = tuple[int | None, int, int]  # (ten seconds since 1970, or None: when it i
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """What was counted: messages sent or pulled, bytes of their bodies, errors, and messages handled."""
+    """Counts of messages sent or pulled, bytes of their bodies, errors, and messages handled."""
 
     messages: int = 0
     bytes: int = 0

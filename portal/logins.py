@@ -52,10 +52,10 @@ class LoginForm(AuthenticationForm):
 
 
 class Attempts(AxesDatabaseHandler):  # type: ignore[misc]
-    """What the throttle of logins remembers: see AXES_HANDLER."""
+    """The memory of the throttle of logins: see AXES_HANDLER."""
 
     def get_failures(self, request: HttpRequest, credentials: dict[str, Any] | None = None) -> int:
-        """How many wrong passwords count: PER_NAME are too many, and PER_ADDRESS weigh as much."""
+        """Return how many wrong passwords count: PER_NAME are too many, and PER_ADDRESS weigh as much."""
         failures: int = super().get_failures(request, credentials)
         mine = AccessAttempt.objects.filter(
             ip_address=request.axes_ip_address,  # type: ignore[attr-defined]  # set by axes

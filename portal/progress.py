@@ -1,4 +1,4 @@
-"""Whether a group catches up, in words."""
+"""The trend of a group, in words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORDS: dict[str, tuple[Text, str]] = {
 
 
 def words(said: Progress) -> tuple[Text, str]:
-    """What is said of a group, and its tone."""
+    """Return what is said of a group, and its tone."""
     if said.state == "falls_behind":
         return _("falls behind by %s/s") % rate(said.per_s), "warn"
     if said.state == "catches_up":

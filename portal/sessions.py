@@ -1,4 +1,4 @@
-"""How long somebody stays logged in: not for ever, and not without doing anything.
+"""Limits of a login's length: not for ever, and not without doing anything.
 
 A session ends when nobody opened a page for so long (CATMQ_SESSION_IDLE_MINUTES), and so long after its login
 (CATMQ_SESSION_HOURS) in any case. Pages that renew themselves do not count as somebody's doing.
@@ -18,7 +18,7 @@ HOUR_MS = 3_600_000
 
 
 def is_over(request: HttpRequest) -> bool:
-    """Whether the session began too long ago; notes when it began if that is not known. Needs metadata."""
+    """Return True if the session began too long ago; notes its begin if not known. Needs metadata."""
     with reachable():
         now = ms(database_now())
     began = request.session.setdefault(BEGAN, now)

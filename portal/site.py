@@ -27,7 +27,7 @@ class Console(AdminSite):
     index_title = gettext_lazy("What there is, to look at")
 
     def has_permission(self, request: HttpRequest) -> bool:
-        """Whether somebody may see the admin, whose session is not over."""
+        """Return True if somebody may see the admin, whose session is not over."""
         return super().has_permission(request) and not sessions.is_over(request)
 
     def password_change(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:

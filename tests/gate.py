@@ -217,7 +217,7 @@ def run_all(steps: Sequence[Step], *, lanes: int) -> list[Outcome]:
 
 
 def surroundings() -> str:
-    """What this machine runs the steps on, with versions."""
+    """Return what this machine runs the steps on, with versions."""
     system = platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
     debian = Path("/etc/debian_version")  # the point release, which PRETTY_NAME lacks
     release = f" [{debian.read_text().strip()}]" if debian.exists() else ""

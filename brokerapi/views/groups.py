@@ -64,7 +64,7 @@ class Offsets(Endpoint):
 
     @operation("showOffsets", tag="groups", answer=offset_shapes.OffsetsAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
-        """How far the group is in each queue, how much is unread, and whether it catches up."""
+        """Return how far the group is in each queue, how much is unread, and whether it catches up."""
         return call.answer(answers.offsets(group, *lag.standing(group=group, actor=call.actor)))
 
     @operation(

@@ -57,7 +57,7 @@ def batch_ends(session: Session) -> tuple[bytes | None, int | None]:
 def end_of_batches(
     session: Session, *, queues: Sequence[int], after: bytes, last: bytes, most: int
 ) -> tuple[int, bytes | None, int]:
-    """How many batch ids lie above `after` and up to `last`, at most `most`; the highest of these; and how
+    """Return how many batch ids lie above `after` and up to `last`, at most `most`; the highest; and how
     many of them are about some queues.
     """
     values = {"queues": ids(queues), "after": after, "last": last, "most": most}

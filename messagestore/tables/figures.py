@@ -12,7 +12,7 @@ _AT_ONCE = 100  # messages whose times are looked up in one round trip
 
 
 class NodeFigures(NamedTuple):
-    """Where all groups stand on a node, at `now_ms` of its clock.
+    """The positions of all groups on a node, at `now_ms` of its clock.
 
     `readers`: (group, instance, queue, committed); `bounds`: queue → (head, low); `gaps`: queue → declared
     gaps (from, to), rising, `to` exclusive.
@@ -25,7 +25,7 @@ class NodeFigures(NamedTuple):
 
 
 def read_figures(session: Session) -> NodeFigures:
-    """Where all groups stand on the node, in one round trip."""
+    """Return where all groups stand on the node, in one round trip."""
     readers, bounds, gaps, now = (result.rows for result in session.run(step(session, "select_figures")))
     found: dict[int, list[tuple[int, int]]] = {}
     for queue, first, end in gaps:

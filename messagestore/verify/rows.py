@@ -74,7 +74,7 @@ class RowScan:
         self._visit.spent(max(count.rows, 1))
 
     def _counted(self, first: int, end: int) -> tuple[RowCount, list[Range]]:
-        """What lies there, and the runs of offsets that are missing for no reason.
+        """Return what lies there, and the runs of offsets that are missing for no reason.
 
         Raises ReadShort for a node that lists more rows again and again than it counted a moment before:
         nothing is stored below the head, so the count, and what it says of times, is not of all rows.

@@ -36,7 +36,7 @@ def handled_of(*, pairs: Collection[tuple[int, int]], minutes: int = 30) -> dict
 def _lines(
     by: tuple[str, ...], minutes: int, count: str = "messages", **which: Any
 ) -> dict[tuple[int, ...], list[int]]:
-    """What rows of the last minutes count, by some columns.
+    """Return what rows of the last minutes count, by some columns.
 
     The minute that is not over counts for as much as it will be if it goes on like this; its first seconds
     say too little, so the one before stands for it then.

@@ -1,4 +1,4 @@
-"""How topics routed before their queues changed, so that a repeat of a send goes where its first try went."""
+"""Former routings of topics whose queues changed, so that a repeated send goes where its first try went."""
 
 from __future__ import annotations
 

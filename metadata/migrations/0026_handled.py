@@ -1,4 +1,4 @@
-"""What groups handled, beside what they pulled, of each minute and of each ten seconds of it."""
+"""Messages that groups handled, beside those they pulled, of each minute and of each ten seconds of it."""
 
 from __future__ import annotations
 

@@ -28,10 +28,10 @@ class ApiKey(models.Model):
 
 
 class KeyFingerprint(models.Model):
-    """What tells a key that signs or seals from another one; the key itself is in no database."""
+    """A mark that tells a key that signs or seals from another one; the key itself is in no database."""
 
     class Purpose(models.TextChoices):
-        """What the key is for."""
+        """The use of the key."""
 
         SIGNING = "signing"
         ENCRYPTION = "encryption"

@@ -87,7 +87,7 @@ class Topic(models.Model):
 
 
 class TopicRouting(models.Model):
-    """How a topic routed messages that name no queue until it did so in another way.
+    """The way a topic routed messages that name no queue until it did so in another way.
 
     `queues`: those that an unkeyed message could go to. Kept as long as sends are remembered.
     """

@@ -55,7 +55,7 @@ def addresses(text: str) -> list[str]:
 
 
 def may_go_to(address: str, domains: Collection[str]) -> bool:
-    """Whether mails may go to an address: its domain is one of some, to the letter; or there are none.
+    """Return True if mails may go to an address: its domain is one of some, to the letter; or there are none.
 
     >>> may_go_to("ops@Example.org", ["example.org"]), may_go_to("ops@a.example.org", ["example.org"])
     (True, False)

@@ -1,4 +1,4 @@
-"""Whether a group catches up with what is sent to it, falls behind, or why that cannot be said."""
+"""The trend of a group: it catches up, falls behind, or a reason why that cannot be said."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNDER_WAY_S = 2.0  # what is sent or handled within that is no trend: it lies be
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is known of a group in the topics where it is not paused; None: not known.
+    """The figures known of a group in the topics where it is not paused; None: not known.
 
     `lag`: messages that are unread now, `oldest_ms`: age of the oldest of them; `lag_before`: what was unread
     `between_s` seconds ago, and since then so many messages were `sent` to its topics and `handled` by it.
@@ -43,7 +43,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What can be said of a group.
+    """The verdict on a group.
 
     unknown          its lag is not known now: a node is away, or the job that looks did not
     paused           it was paused, or each of its topics was
@@ -63,7 +63,7 @@ class Progress:
 
 
 def progress(seen: Seen) -> Progress:
-    """What a group's lag of now and then says.
+    """Return what a group's lag of now and then says.
 
     >>> progress(Seen(2, lag=6000, lag_before=12000, between_s=600, sent=9000, handled=15000))
     Progress(state='catches_up', per_s=10.0, in_s=600.0)
@@ -83,7 +83,7 @@ def progress(seen: Seen) -> Progress:
 
 
 def _without_trend(seen: Seen) -> State | None:
-    """What is so however the lag moves."""
+    """Return what is so however the lag moves."""
     if seen.paused:
         return "paused"
     if not seen.members:

@@ -40,7 +40,7 @@ RESERVE = 0.1  # of a limit, shared evenly: what a process may send before the o
 
 
 def share(*, mine: float, others: float, processes: int) -> float:
-    """Which part of a limit a process may use, by what it and the others are asked to send.
+    """Return which part of a limit a process may use, by what it and the others are asked to send.
 
     >>> share(mine=0, others=0, processes=4), share(mine=50, others=0, processes=1)
     (0.25, 1.0)

@@ -19,7 +19,7 @@ class TopicAdmin(ReadOnlyAdmin):
 
 @admin.register(TopicRouting)
 class TopicRoutingAdmin(ReadOnlyAdmin):
-    """How topics routed messages before their queues, or what becomes of their keys, changed."""
+    """Routings of topics before their queues, or what becomes of their keys, changed."""
 
     list_display = ("topic", "until_at", "keyed", "queues")
     search_fields = ("topic__name",)

@@ -59,7 +59,7 @@ class ChangePassword(Action):
         return to("overview")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What that means."""
+        """Return what that means."""
         self._prove(fields)
         users.change_own_password(password=fields["password"], actor=self.actor, dry_run=True)
         return Preview(

@@ -20,7 +20,7 @@ SCRAPES = 30  # on connections of their own: both workers answer some
 
 
 def scrape(server: Server) -> dict[str, float]:
-    """What the broker says of group `slow`; log ends added up."""
+    """Return what the broker says of group `slow`; log ends added up."""
     answer = requests.get(f"{server.url}/metrics", headers={"Connection": "close"}, timeout=10)
     found: dict[str, float] = {}
     for family in text_string_to_metric_families(answer.text):
@@ -34,7 +34,7 @@ def scrape(server: Server) -> dict[str, float]:
 
 
 def steady(server: Server) -> dict[str, float]:
-    """What it says as often as it is asked; the age of the oldest message grows meanwhile."""
+    """Return what it says as often as it is asked; the age of the oldest message grows meanwhile."""
     seen = {tuple(sorted(told(server).items())) for _ in range(SCRAPES)}
     assert len(seen) == 1, "all workers say the same"
     return dict(seen.pop())

@@ -1,4 +1,4 @@
-"""What `/metrics` says of groups: it agrees with the tables, is capped, and goes on without metadata."""
+"""`/metrics` on groups: it agrees with the tables, is capped, and goes on without metadata."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def samples(text: str) -> dict[tuple[str, Labels], float]:
 
 
 class Scrape:
-    """What a broker answers."""
+    """The answer of a broker."""
 
     def __init__(self, broker: Broker) -> None:
         answer = requests.get(broker.url + "/metrics", timeout=10)
@@ -61,7 +61,7 @@ class Scrape:
 
 
 def refreshed(broker: Broker) -> Scrape:
-    """What it answers once it has read the figures and told what it counted."""
+    """Return what it answers once it has read the figures and told what it counted."""
     assert group_metrics.board.refresh()
     group_metrics.sample()
     return Scrape(broker)

@@ -60,7 +60,7 @@ def test_the_schema_takes_no_other_method_and_no_other_form(broker: Broker) -> N
 
 
 def booleans(value: Any, path: str = "") -> Iterator[str]:
-    """Where something that must be a schema is true or false: generators of clients stop there."""
+    """Return where something that must be a schema is true or false: generators of clients stop there."""
     if isinstance(value, list):
         for index, part in enumerate(value):
             yield from booleans(part, f"{path}/{index}")

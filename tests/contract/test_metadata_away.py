@@ -1,4 +1,4 @@
-"""What members are told, and may do, while heartbeats cannot be recorded."""
+"""Answers to members, and their rights, while heartbeats cannot be recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far rights on some names reach: not to what holds or serves the messages of everybody."""
+"""The reach of rights on some names: not to what holds or serves the messages of everybody."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Project:
             file.write('INSTALLED_APPS += ["catmq_client.contrib.django_outbox"]\n' + settings)
 
     def manage(self, *words: str) -> str:
-        """What manage.py prints."""
+        """Return what manage.py prints."""
         return self._python("manage.py", *words, cwd=self.directory)
 
     def _python(self, *words: str, cwd: Path) -> str:

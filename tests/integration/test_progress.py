@@ -1,4 +1,4 @@
-"""How groups get on, by what was counted, what a job saw and what the nodes say now."""
+"""The progress of groups, by what was counted, what a job saw and what the nodes say now."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def minutes(*lags: int, handled: int | None = 60, sent: int = 600, pulled: int =
 
 
 def seen(now: int | None, *, oldest_ms: int = 60_000) -> progress.GroupProgress:
-    """What is said of the group when its lag of now is that."""
+    """Return what is said of the group when its lag of now is that."""
     found = progress.of_group(group="billing", lags={"orders": progress.Lag(now, oldest_ms)})
     assert found is not None
     return found

@@ -35,7 +35,7 @@ def ids(count: int, *, ahead_s: float = 0) -> list[UUID]:
 
 
 def stored() -> int:
-    """How many messages the topic has."""
+    """Return how many messages the topic has."""
     snapshot.refresh()
     count = 0
     for queue in snapshot.find_topic("orders").queues:

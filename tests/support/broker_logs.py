@@ -1,4 +1,4 @@
-"""What servers' logs say of a trial: no request failed with a 500, and no traceback that the faults do not
+"""The servers' logs of a trial: no request failed with a 500, and no traceback that the faults do not
 explain."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AWAY = (
 
 @dataclass
 class LogMarks:
-    """Where the logs of some servers were when it was made; what is older is none of its business."""
+    """The ends of some servers' logs when it was made; what is older is none of its business."""
 
     servers: Iterable[Server]
     starts: dict[Path, int] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class LogMarks:
                 self.starts[path] = path.stat().st_size if path.exists() else 0
 
     def found(self, expected: Iterable[str] = AWAY) -> list[Found]:
-        """What is wrong in what was logged since. A log that was cut back meanwhile is read whole."""
+        """Return what is wrong in what was logged since. A log that was cut back meanwhile is read whole."""
         listed = list(expected)
         return [one for path in self.starts for one in examined(f"{path}", self._since(path), listed)]
 
@@ -53,7 +53,7 @@ class LogMarks:
 
 
 def examined(name: str, text: str, expected: Iterable[str] = AWAY) -> Iterator[Found]:
-    """What is wrong in a log."""
+    """Return what is wrong in a log."""
     lines = text.splitlines()
     explained = re.compile("|".join(f"(?:{one})" for one in expected))
     for index, line in enumerate(lines):

@@ -70,7 +70,7 @@ class CleanRun:
         restoring.forget_floors()
 
     def evidence(self) -> Evidence:
-        """What the judge is given: it reads all files and tables anew."""
+        """Return what the judge is given: it reads all files and tables anew."""
         read = {path.stem: journal.read(path) for path in sorted(self.directory.glob("*.jsonl"))}
         with ExitStack() as stack:
             a, b, failing = (
@@ -81,11 +81,11 @@ class CleanRun:
         return Evidence(members, {SENDER: read[SENDER]}, {WATCHER: read[WATCHER]}, tables)
 
     def asking(self, queue: int) -> stored.Ask:
-        """What runs a SELECT on a queue's node."""
+        """Return what runs a SELECT on a queue's node."""
         return lambda statement: tampering.look(queue, statement)
 
     def lines(self, name: str) -> list[dict[str, Any]]:
-        """What a journal says."""
+        """Return what a journal says."""
         return [json.loads(line) for line in self.path(name).read_text().splitlines()]
 
     def rewrite(self, name: str, lines: Sequence[dict[str, Any]]) -> None:
@@ -162,7 +162,7 @@ class CleanRun:
             tell("end", wall=0.0, **about)
 
     def _watch(self, queue: int) -> None:
-        """What the rows of a queue say now."""
+        """Return what the rows of a queue say now."""
         ((epoch, committed, head),) = tampering.look(
             queue,
             "SELECT epoch, committed, head FROM reader JOIN queue_head USING (queue_id) WHERE queue_id = {q}",

@@ -104,7 +104,7 @@ def in_sentences(name: str, text: str) -> Iterator[Told]:
 
 
 def trouble(told: Told) -> str:
-    """What the real parser says against a command; "" if it takes it."""
+    """Return what the real parser says against a command; "" if it takes it."""
     split = shlex.split(told.text) if told.whole else re.sub("[\"']", "", told.text).split()
     words = [PLACEHOLDERS.get(word, word) for word in split if word != "…"]
     if told.whole:
@@ -116,7 +116,7 @@ def trouble(told: Told) -> str:
 
 
 def complaint(words: Sequence[str]) -> str:
-    """What is wrong with a call; "" if nothing is."""
+    """Return what is wrong with a call; "" if nothing is."""
     if "manage.py" in words[:2]:
         return of_manage(words[words.index("manage.py") + 1 :])
     if words[0] == "catmq":
@@ -151,7 +151,7 @@ def of_manage(words: Sequence[str]) -> str:
 
 
 def said_by(parse: object) -> str:
-    """What a parser says when it refuses."""
+    """Return what a parser says when it refuses."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):

@@ -27,7 +27,7 @@ class AnswerCutter:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The address at which it listens."""
         return int(self._server.server_address[1])
 
     def watch(self) -> None:
@@ -41,7 +41,7 @@ class AnswerCutter:
             self.packets, self._left = 0, packets
 
     def lets_through(self) -> bool:
-        """Whether one more packet may pass; cuts once."""
+        """Return True if one more packet may pass; cuts once."""
         with self._guard:
             if self._left == self.packets:
                 self._left = None

@@ -45,7 +45,7 @@ def set_number(queue: int, offset: int, number: object) -> None:
 
 
 def number_at(run: CleanRun, queue: int, offset: int) -> int:
-    """What is stored at an offset."""
+    """Return what is stored at an offset."""
     ((found,),) = run.asking(queue)(f"SELECT body FROM message_{queue} WHERE msg_offset = {offset}")
     return int(found)
 
@@ -151,7 +151,7 @@ def without(queue: str, offset: int, *kinds: str) -> Callable[[CleanRun, Lines],
 
 
 def index_of(lines: Lines, what: str, queue: int, offset: int) -> int:
-    """Where a journal tells of a message."""
+    """Return where a journal tells of a message."""
     return next(
         index
         for index, one in enumerate(lines)

@@ -29,7 +29,7 @@ class FullTmp:
 
     @property
     def environ(self) -> dict[str, str]:
-        """What makes a process use it."""
+        """The environment that makes a process use it."""
         directory = str(self.home / "temporary")
         return {"LD_PRELOAD": str(self._library), "FULLTMP_FILE": str(self._file), "FULLTMP_DIR": directory}
 
@@ -49,7 +49,7 @@ class FullTmp:
             self._set(0)
 
     def refused(self) -> int:
-        """How many writes there was no room for."""
+        """Return how many writes there was no room for."""
         return int(struct.unpack_from("q", self._file.read_bytes(), 8)[0])
 
     def _set(self, full: int) -> None:

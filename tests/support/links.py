@@ -72,7 +72,7 @@ class Link:
 
     @property
     def url(self) -> str:
-        """Where a broker behind it is reached."""
+        """The URL of a broker behind it."""
         return f"http://127.0.0.1:{self.port}"
 
     @contextmanager

@@ -121,7 +121,7 @@ def is_alive(server: MariaDB) -> bool:
 
 
 def is_connected(server: MariaDB) -> bool:
-    """Whether a connection is open at its side: the threads of a server that is killed end one by one."""
+    """Return True if a connection is open at its side: a killed server's threads end one by one."""
     end = f":{server.port:04X}"
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return any(row[1].endswith(end) and row[3] == ESTABLISHED for row in rows)

@@ -24,7 +24,7 @@ class End(NamedTuple):
 
 
 class MySqlAnswers:
-    """What the server of one connection sends, from its greeting on, in pieces of any length."""
+    """The bytes that the server of one connection sends, from its greeting on, in pieces of any length."""
 
     def __init__(self) -> None:
         self._state = LOGIN
@@ -45,7 +45,7 @@ class MySqlAnswers:
         self._rest = whole[offset:]
 
     def _packet(self, payload: bytes) -> bool | None:
-        """Whether more results follow, if a result ends with this packet; None if it goes on."""
+        """Return True if more results follow, if a result ends with this packet; None if it goes on."""
         first = payload[0] if payload else OK
         if self._state == LOGIN:
             if first in (OK, ERR):

@@ -65,11 +65,11 @@ class Route:
 
     @property
     def is_api(self) -> bool:
-        """Whether programs ask."""
+        """True if programs ask."""
         return self.route.startswith(("api", "^api", "livez", "readyz", "metrics"))
 
     def expected(self, actor: str, prefix: str) -> str:
-        """What the table says of an actor; '' if it has no such line."""
+        """Return what the table says of an actor; '' if it has no such line."""
         return self.cells.get(actor if actor in self.columns else "nobody", ("", ""))[prefix == THEIRS]
 
     def line(self) -> str:
@@ -194,7 +194,7 @@ class World:
         return client
 
     def ask(self, name: str, row: Route, given: dict[str, Any]) -> str:
-        """What an actor is answered: a status, or login."""
+        """Return what an actor is answered: a status, or login."""
         answer = self._clients[name].generic(row.method, **_sent(row, given))
         place = answer.headers.get("Location", "").partition("?")[0]
         answer.close()
@@ -272,7 +272,7 @@ def _sent(row: Route, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _columns(model: Any) -> list[str]:
-    """What a table holds, but for when somebody was here last: who logs out has to come back."""
+    """Return what a table holds, but for when somebody was here last: who logs out has to come back."""
     return [one.attname for one in model._meta.fields if one.name != "last_login"]
 
 

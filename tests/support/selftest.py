@@ -20,7 +20,7 @@ QUICK_S = 0.01  # what looks wrong to verify is looked at again after so long: n
 
 @dataclass(frozen=True)
 class Named:
-    """How a defect was named. `judge`: the finding that had to come; `verify`: that of manage.py verify."""
+    """The names of a defect. `judge`: the finding that had to come; `verify`: that of manage.py verify."""
 
     defect: Defect
     judge: Found
@@ -40,7 +40,7 @@ def _quick() -> Iterator[None]:
 
 
 def audited() -> dict[str, str]:
-    """What verify finds: kind → sentence."""
+    """Return what verify finds: kind → sentence."""
     with _quick():
         report = verify.verify(topics=[TOPIC], actor=ME, rows_per_s=0, digests=True)
     assert report.complete

@@ -41,7 +41,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Played:
-    """What came of it; `held` is what one buffer holds."""
+    """The outcome; `held` is what one buffer holds."""
 
     handled: int
     pulled: int

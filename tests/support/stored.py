@@ -1,4 +1,4 @@
-"""What lies in the tables of nodes, read from the databases themselves and not through any broker."""
+"""The rows in the tables of nodes, read from the databases themselves and not through any broker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Row(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What is remembered of a send."""
+    """The memory of a send."""
 
     id: bytes
     first: int
@@ -84,7 +84,7 @@ def read(nodes: Iterable[tuple[Ask, Sequence[int]]]) -> Stored:
 
 
 def number(body: bytes) -> int | None:
-    """What a sender of ours wrote into a message.
+    """Return what a sender of ours wrote into a message.
 
     >>> number(b"42"), number(b"4x")
     (42, None)

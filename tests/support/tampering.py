@@ -62,7 +62,7 @@ def age(queue: int, first: int, end: int, *, seconds: int) -> None:
 
 @dataclass
 class Saved:
-    """What tables held, to be put back: (a queue of the node, table) → rows."""
+    """Rows of tables, to be put back: (a queue of the node, table) → rows."""
 
     rows: dict[tuple[int, str], list[tuple[Any, ...]]]
 
@@ -92,7 +92,7 @@ def _refill(cursor: Any, table: str, rows: list[tuple[Any, ...]], *, mark: str) 
 
 @contextmanager
 def looking(queue: int) -> Iterator[Callable[[str], list[tuple[Any, ...]]]]:
-    """What runs SELECTs on the queue's node, on one connection."""
+    """Return what runs SELECTs on the queue's node, on one connection."""
     connection = _connection(queue)
 
     def ask(statement: str) -> list[tuple[Any, ...]]:

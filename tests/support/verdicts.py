@@ -105,7 +105,7 @@ class Evidence:
         return [line for line in self.sent_lines if line["what"] == what]
 
     def was_sent(self, number: int | None) -> bool:
-        """Whether a sender knows this number."""
+        """Return True if a sender knows this number."""
         if number is None or number in self.asked:
             return number is not None
         return any(first <= number < end for first, end in self.ranges)
@@ -262,7 +262,7 @@ def _batch(queue: StoredQueue, batch: Batch, rows: Mapping[int, Row]) -> Iterato
 
 
 def digest(rows: Iterable[Row]) -> bytes:
-    """What the store is to remember of a batch, by STORE's own words and not by its code."""
+    """Return what the store is to remember of a batch, by STORE's own words and not by its code."""
     parts = []
     for row in rows:
         headers = json.loads(row.headers) if row.headers else {}
@@ -326,7 +326,7 @@ def _sent_order(evidence: Evidence) -> Iterator[Found]:
 
 
 def _positions(evidence: Evidence) -> Iterator[Found]:
-    """What was seen of reader and head rows only rises, up to what they say at the end."""
+    """Return what was seen of reader and head rows only rises, up to what they say at the end."""
     seen: dict[tuple[int, str], int] = {}
     for line in (line for one in evidence.watchers.values() for line in one.lines):
         if line["what"] == "position":

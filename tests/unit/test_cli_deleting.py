@@ -1,4 +1,4 @@
-"""What cannot be taken back is asked for at a terminal, and needs --yes where there is none."""
+"""Actions that cannot be taken back are asked for at a terminal, and need --yes where there is none."""
 
 from __future__ import annotations
 

@@ -328,7 +328,7 @@ class Clock:
         monkeypatch.setattr(answers, "time", SimpleNamespace(monotonic=lambda: self.now))
 
     def drip(self, data: bytes, piece: int, timeout_s: float) -> answers.Answer:
-        """What is read of bytes that come a piece a second."""
+        """Return what is read of bytes that come a piece a second."""
         clock, left = self, memoryview(data)
 
         class Peer:

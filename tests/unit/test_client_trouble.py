@@ -1,4 +1,4 @@
-"""What the client's log says of something that is tried again and again."""
+"""The client's log of something that is tried again and again."""
 
 from __future__ import annotations
 

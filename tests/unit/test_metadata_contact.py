@@ -1,4 +1,4 @@
-"""What a broker says of heartbeats that it cannot record, and that it keeps what it promised by that."""
+"""The answers of a broker to heartbeats that it cannot record, and the promises in them."""
 
 from __future__ import annotations
 

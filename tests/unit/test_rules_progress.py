@@ -1,4 +1,4 @@
-"""Whether a group catches up: a pure rule of its lag of now and then."""
+"""The trend of a group: a pure rule of its lag of now and then."""
 
 from __future__ import annotations
 

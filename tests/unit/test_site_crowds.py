@@ -1,4 +1,4 @@
-"""Who waits: in the order of arrival, within limits; and requests that arrive in parts."""
+"""Clients that wait: in the order of arrival, within limits; and requests that arrive in parts."""
 
 from __future__ import annotations
 

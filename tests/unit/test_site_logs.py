@@ -14,7 +14,7 @@ FORGED = "2026-01-01 00:00:00,000 ERROR 1 MainThread catmq: all is lost"
 
 
 def line(message: str, *arguments: object, raised: bool = False) -> str:
-    """What the log says."""
+    """Return what the log says."""
     information = sys.exc_info() if raised else None
     record = logging.LogRecord("x", logging.INFO, "", 0, message, arguments, information)
     return logs.OneLine(settings.LOGGING["formatters"]["line"]["format"]).format(record)

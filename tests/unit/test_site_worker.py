@@ -55,7 +55,7 @@ class Serving:
 
     @property
     def threads(self) -> int:
-        """How many threads have been started to serve."""
+        """The number of threads that have been started to serve."""
         return len(self.worker.tpool._threads)
 
     def client(self, data: bytes = b"") -> socket.socket:
@@ -65,7 +65,7 @@ class Serving:
         return made
 
     def stop(self) -> None:
-        """What SIGTERM does."""
+        """Return what SIGTERM does."""
         self.worker.handle_exit(15, None)
         self.thread.join(LIMIT_S)
         assert not self.thread.is_alive()
@@ -91,7 +91,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Serving]]:
 
 
 def all_of(client: socket.socket) -> bytes:
-    """What the server sends until it ends the connection."""
+    """Return what the server sends until it ends the connection."""
     pieces = []
     while piece := client.recv(65536):
         pieces.append(piece)
@@ -99,7 +99,7 @@ def all_of(client: socket.socket) -> bytes:
 
 
 def received(client: socket.socket, end: bytes) -> bytes:
-    """What the server sends up to an end that is expected."""
+    """Return what the server sends up to an end that is expected."""
     data = b""
     while not data.endswith(end):
         piece = client.recv(65536)

@@ -222,7 +222,7 @@ class SendBuffer:
             self._room.notify_all()
 
     def _batches(self) -> list[Batch]:
-        """What is waiting or under way."""
+        """Return what is waiting or under way."""
         return [b for lane in self._lanes.values() for b in (lane.current, *lane.batches) if b]
 
     def _under_way(self) -> list[SendFuture]:

@@ -22,7 +22,7 @@ class Callbacks:
         self._uncalled.update([future for future in batch.futures if future.callbacks])
 
     def are_due(self, batch: Batch) -> bool:
-        """Whether there is somebody to call."""
+        """Return True if there is somebody to call."""
         return batch.has_callbacks() or not self._uncalled.isdisjoint(batch.futures)
 
     def waiting(self) -> list[SendFuture]:

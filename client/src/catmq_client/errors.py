@@ -279,7 +279,7 @@ def from_problem(status: int, problem: Mapping[str, Any]) -> CatmqError:
 
 
 def _pause_ms(told: object) -> int | None:
-    """What a broker asks to wait, if that is a number; no longer than anybody should."""
+    """Return what a broker asks to wait, if that is a number; no longer than anybody should."""
     if isinstance(told, bool) or not isinstance(told, int) or told < 0:
         return None
     return min(told, MOST_PAUSE_MS)

@@ -218,7 +218,7 @@ class Fetcher:
         )
 
     def _may_ask(self, owned: OwnedQueue, room: int) -> bool:
-        """Whether more of a queue may be held."""
+        """Return True if more of a queue may be held."""
         state = self._state
         if room:
             return len(owned.buffer) < state.share() and not state.is_stuck(owned)
@@ -226,7 +226,7 @@ class Fetcher:
         return state.in_run and not owned.buffer and not owned.in_hand
 
     def _limit(self, queues: int, room: int, *, some_are_full: bool) -> int:
-        """How many messages to ask for: while some queues are full, no more than the shares of the others."""
+        """Return how many messages to ask for: while some queues are full, at most the others' shares."""
         share = self._state.share()
         if not room:
             return max(LEAST_ASKED, share // ROOM_PART)
@@ -250,7 +250,7 @@ class Fetcher:
         return min(waits)
 
     def _room(self) -> int:
-        """How many more messages may be held.
+        """Return how many more messages may be held.
 
         In run() those at its handlers are held, too. While they are many they count, unless it will be
         through with all of them within moments; and room is a part of the bound, so that pulls stay large.

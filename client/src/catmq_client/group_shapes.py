@@ -70,7 +70,7 @@ class QueueLag(TypedDict):
 
 
 class Progress(TypedDict):
-    """Whether a group catches up: `state` is one of the API's words, rates are messages a second.
+    """The trend of a group: `state` is one of the API's words, rates are messages a second.
 
     `per_s`: by so many the lag grows or shrinks, where it does; the lag was `lag_before` `between_s` ago.
     """
@@ -87,7 +87,7 @@ class Progress(TypedDict):
 
 
 class GroupLag(TypedDict):
-    """How far a group is; a broker of an earlier version tells no progress."""
+    """The positions of a group; a broker of an earlier version tells no progress."""
 
     group: str
     lag: int | None

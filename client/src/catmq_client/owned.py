@@ -96,7 +96,7 @@ class OwnedQueue:
 
     @property
     def in_hand(self) -> int:
-        """How many of those are not done, in whatever order."""
+        """The number of those that are not done, in whatever order."""
         return len(self._handed) - len(self._finished)
 
     @property

@@ -1,4 +1,4 @@
-"""How fast run() gets through its messages: whether what it holds will last."""
+"""The pace of run() through its messages: the time for which what it holds will last."""
 
 from __future__ import annotations
 

@@ -58,5 +58,5 @@ class Promises:
         return min((self._sent_at[url] for url in brokers), default=None)
 
     def are_old(self, brokers: Iterable[str], before: float) -> bool:
-        """Whether one of these brokers has promised nothing since a time."""
+        """Return True if one of these brokers has promised nothing since a time."""
         return any(self._sent_at.get(url, float("-inf")) < before for url in brokers)

@@ -24,7 +24,7 @@ MOST_A_TURN = 50  # connections opened at once
 
 
 def beginning(kind: str, topic: str) -> bytes:
-    """What a client of a kind sends first."""
+    """Return what a client of a kind sends first."""
     send = f"POST /api/v1/topics/{topic}/messages HTTP/1.1\r\nHost: 127.0.0.1\r\n"
     key = f"Authorization: Bearer {KEY}\r\nContent-Type: application/json\r\n"
     texts = {

@@ -88,12 +88,12 @@ def run_dba(stage: Stage, pair: Pair, *, seconds: float) -> None:
 
 @dataclass
 class Dba:
-    """What somebody does with an account of their own."""
+    """The work of a DBA with an account of their own."""
 
     trial: Trial
 
     def acts(self) -> Mapping[str, Act]:
-        """What each line of a schedule does."""
+        """Return what each line of a schedule does."""
         return {
             LOCK_MESSAGES: self._act("LOCK TABLES {messages} WRITE"),
             LOCK_HEADS: self._act("LOCK TABLES queue_head WRITE"),

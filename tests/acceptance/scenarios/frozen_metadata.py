@@ -98,7 +98,7 @@ class FrozenMetadata:
             connection.close()
 
     def judge(self, away: float, back: float) -> None:
-        """What the journals show."""
+        """Return what the journals show."""
         session_s = self.session_ms / 1000
         told = {crowd.name: crowd.finish(stall_s=30) for crowd in (self.lone, self.shared)}
         limits = {self.lone.name: STEADY_S, self.shared.name: session_s}

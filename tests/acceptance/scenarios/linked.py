@@ -32,14 +32,14 @@ OF_HTTP = tuple(one for one in EVERYTHING if one != SPLIT)
 
 @dataclass
 class Weather:
-    """What strikes do to some links. `faults`: those that wait for requests, with what they are called."""
+    """The effect of strikes on some links. `faults`: those that wait for requests, with their names."""
 
     links: Sequence[Link]
     matches: Sequence[bytes]
     faults: list[tuple[str, Fault]] = field(default_factory=list)
 
     def acts(self) -> Mapping[str, Act]:
-        """What each line of a schedule does."""
+        """Return what each line of a schedule does."""
         at_once = {CUT: Link.cut, HALF_CLOSE: Link.half_close, REFUSE: Link.refuse, HOLD: Link.hold}
         return {
             **{what: self._act(lambda link, strike, do=do: do(link)) for what, do in at_once.items()},
@@ -50,7 +50,7 @@ class Weather:
         }
 
     def hits(self) -> dict[str, int]:
-        """How often each kind of fault that waits for requests has struck."""
+        """Return how often each kind of fault that waits for requests has struck."""
         return {name: sum(one.hits for what, one in self.faults if what == name) for name, _ in self.faults}
 
     def _act(self, do: Callable[[Link, Strike], object]) -> Act:

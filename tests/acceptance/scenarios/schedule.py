@@ -25,7 +25,7 @@ class Strike(NamedTuple):
 
     @property
     def end_s(self) -> float:
-        """When it is over."""
+        """The time when it is over."""
         return self.at_s + self.for_s
 
     def __str__(self) -> str:

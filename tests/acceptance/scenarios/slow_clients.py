@@ -30,7 +30,7 @@ SHARES = {"head": 0.7, "small": 0.1, "body": 0.1, "unsent": 0.05, "untaken": 0.0
 
 @dataclass
 class Probes:
-    """What others ask meanwhile, and how long each answer took, in seconds."""
+    """Requests of others meanwhile, with the seconds that each answer took."""
 
     stage: Stage
     topic: str
@@ -55,11 +55,11 @@ class Probes:
             del took[0]
 
     def came(self, consumer: Consumer, body: bytes) -> bool:
-        """Whether what was sent is among the next messages."""
+        """Return True if what was sent is among the next messages."""
         return body in [message.body for message in consumer.poll(timeout_s=ANSWER_S)]
 
     def lives(self) -> bool:
-        """Whether /livez is answered."""
+        """Return True if /livez is answered."""
         connection = http.client.HTTPConnection("127.0.0.1", self.stage.server.port, timeout=ANSWER_S)
         try:
             connection.request("GET", "/livez")
@@ -102,7 +102,7 @@ class Crowd:
         until(lambda: self.said.follow(), limit_s=120)
 
     def figures(self) -> dict[str, Any]:
-        """How many are open, and were sent away."""
+        """Return how many are open, and were sent away."""
         told = len(self.said.follow())
         assert self.process.popen.stdin is not None
         self.process.popen.stdin.write(b"\n")
@@ -123,7 +123,7 @@ def slow_clients(
 
 
 def threads(stage: Stage) -> list[int]:
-    """How many threads each worker has."""
+    """Return how many threads each worker has."""
     found = [Path(f"/proc/{pid}/status").read_text() for pid in stage.server.workers()]
     return [int(re.findall(r"^Threads:\s+(\d+)", text, re.MULTILINE)[0]) for text in found]
 

@@ -171,7 +171,7 @@ class Watcher:
 
 
 def asking(connection: Any) -> stored.Ask:
-    """What runs a SELECT on a connection."""
+    """Return what runs a SELECT on a connection."""
 
     def ask(statement: str) -> list[tuple[Any, ...]]:
         cursor = connection.cursor()

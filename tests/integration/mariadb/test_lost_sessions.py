@@ -74,7 +74,7 @@ def test_whichever_statement_of_a_page_comes_too_late_the_page_says_not_now(
 
 
 def asked(client: Client, killer: Killer, *, name: str) -> Any:
-    """What the confirmed form that makes a user answers while the killer watches."""
+    """Return what the confirmed form that makes a user answers while the killer watches."""
     seen = fields(filled(client, "/create/user", name=name, password="enough characters"))
     pooled()
     with connection.execute_wrapper(killer):

@@ -52,7 +52,7 @@ def send() -> list[Any]:
 
 
 def two_results(session: Session, queue: int) -> list[Result]:
-    """What a pull asks: two SELECTs in one string."""
+    """Return what a pull asks: two SELECTs in one string."""
     return session.run(*_two(session, queue))
 
 
@@ -67,7 +67,7 @@ def _two(session: Session, queue: int) -> list[Any]:
 
 
 def a_transaction(session: Session, queue: int) -> list[Result]:
-    """What an acquire asks: an UPDATE and a SELECT in a transaction."""
+    """Return what an acquire asks: an UPDATE and a SELECT in a transaction."""
     values = {"group_id": 1, "instance": "", "queue": queue, "epoch": 1, "owner": "o"}
     return session.transact(step(session, "acquire_reader", **values))
 

@@ -1,4 +1,4 @@
-"""Who sees what in the audit log: administrators all, others what was done to what they may manage."""
+"""The audit log as different people see it: administrators all, others what was done to their own things."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be taken back wants its name again: before a page says what would happen, and of commands."""
+"""Actions that cannot be taken back want the name again, on pages and of commands."""
 
 from __future__ import annotations
 

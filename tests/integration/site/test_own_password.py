@@ -1,4 +1,4 @@
-"""Who is logged in changes the password: knowing the old one, counted, audited; sessions that end in time."""
+"""The change of one's own password: knowing the old one, counted, audited; sessions that end in time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def uma(metadata_db: None) -> Client:
 
 
 def works(password: str) -> bool:
-    """Whether uma logs in so."""
+    """Return True if uma logs in so."""
     return bool(get_user_model().objects.get(username="uma").check_password(password))
 
 

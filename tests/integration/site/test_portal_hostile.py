@@ -99,7 +99,7 @@ def test_half_a_character_is_shown_as_it_is_stored(node: str, body: bytes) -> No
 
 
 def headers(typed: str) -> object:
-    """What a form makes of typed headers; None if it refuses them."""
+    """Return what a form makes of typed headers; None if it refuses them."""
     form = Sending({"headers": typed, "body": "x", "batch": "01890a5d-ac96-774b-bcce-b302099a8057"})
     return form.cleaned_data["headers"] if form.is_valid() else None
 
@@ -112,7 +112,7 @@ def test_headers_are_read_in_one_pass_however_they_are_spaced() -> None:
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """What the log has as lines, written as the server writes them."""
+    """The log's lines, written as the server writes them."""
     from catmq_site.logs import FORMAT, OneLine
 
     return lambda: [OneLine(FORMAT).format(record) for record in caplog.records]

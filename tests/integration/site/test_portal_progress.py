@@ -1,4 +1,4 @@
-"""What pages say of groups: by what they handle, and who falls behind fastest stands first."""
+"""Pages on groups: by what they handle, and who falls behind fastest stands first."""
 
 from __future__ import annotations
 

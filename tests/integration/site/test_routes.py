@@ -69,7 +69,7 @@ def test_every_actor_gets_what_the_table_says_and_a_refusal_changes_nothing(
 
 
 def answers(world: World, row: Route, prefix: str) -> dict[str, str]:
-    """What each actor is answered about what is called so: first those who shall be refused."""
+    """Return what each actor is answered about what is called so: first those who shall be refused."""
     refused = [name for name in ACTORS if row.expected(name, prefix) in REFUSED]
     request, writes = world.request(row, prefix), row.method != "GET"
     before = state() if writes else {}

@@ -8,7 +8,7 @@ from catmq_client.cli.output import note
 
 
 def confirmed(what: str, name: str, *, yes: bool) -> bool:
-    """Whether to delete: a person at a terminal types the name again, a script says --yes."""
+    """Return True if to delete: a person at a terminal types the name again, a script says --yes."""
     if yes:
         return True
     if not sys.stdin.isatty():

@@ -89,7 +89,7 @@ def show_lag(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def trend(found: Progress) -> str:
-    """Whether the group catches up.
+    """Return True if the group catches up.
 
     >>> trend({"state": "catches_up", "catches_up_in_s": 720.0, "per_s": 10.0})
     'catches up in 12m00s'
@@ -104,7 +104,7 @@ def trend(found: Progress) -> str:
 
 
 def rates(found: Progress) -> str:
-    """What was sent to the group, pulled and handled by it, in a second of the last minute or two."""
+    """Return what was sent to the group, pulled and handled by it, in a second of the last minute or two."""
     named = {"sent": found["sent_per_s"], "pulled": found["pulled_per_s"], "handled": found["handled_per_s"]}
     return ", ".join(f"{'unknown' if rate is None else f'{rate:.1f}'} {what}" for what, rate in named.items())
 
