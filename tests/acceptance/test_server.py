@@ -122,12 +122,17 @@ def test_people_log_in_to_the_admin(server: Server) -> None:
     assert server.call("GET", "/static/admin/css/base.css")[0] == 200
 
 
+def said_by(server: Server) -> str:
+    """What a server says to people, right after the line that says that it is ready."""
+    return (server.data / "stderr").read_text()
+
+
 def test_a_second_server_on_the_same_metadata_needs_its_keys_and_makes_no_administrator(
     new_server: NewServer, database_url: str, tmp_path: Path
 ) -> None:
     settings = {"CATMQ_DATABASE_URL": database_url}
     first = new_server(environ=settings)
-    assert "Made: an administrator and an API key" in (first.data / "stderr").read_text()
+    until(lambda: "Made: an administrator and an API key" in said_by(first))
     stranger = Server(tmp_path / "stranger", environ=settings)
 
     code, text = stranger.refused()
@@ -140,8 +145,8 @@ def test_a_second_server_on_the_same_metadata_needs_its_keys_and_makes_no_admini
     try:
         stranger.start()
         assert list(stranger.credentials) == ["CATMQ_URL"]
-        told = (stranger.data / "stderr").read_text()
-        assert "got neither key nor account" in told and "manage.py create_api_key" in told
+        until(lambda: "manage.py create_api_key" in said_by(stranger))
+        assert "got neither key nor account" in said_by(stranger)
         until(lambda: len(first.call("GET", "/api/v1/brokers")[1]["brokers"]) == 2, limit_s=30)
     finally:
         stranger.clear_away()
