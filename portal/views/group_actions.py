@@ -9,7 +9,7 @@ from django import forms
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
-from metadata import groups, rebalance
+from metadata import access, groups, rebalance
 from portal.actions import Action, Preview
 from portal.editing import Edit, EditFields
 from portal.fields import PeopleFields, given
@@ -118,6 +118,8 @@ class CreateGroup(Action):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """What would be made."""
+        if fields["owners"]:
+            access.require_ownership(self.actor, fields["name"], what="group")
         return Preview(
             effects=[_("Group %s is made. It reads nothing until it subscribes.") % fields["name"]]
         )
@@ -142,6 +144,12 @@ class ChangeGroup(Edit, GroupAction):
         """The settings as they are."""
         view = groups.describe(name=self.name, actor=self.actor)
         return {field: getattr(view, field) for field in GroupSettings.base_fields}
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What changes. Raises Forbidden for other owners, unless the actor may do all that they get."""
+        if "owners" in self._merge(fields).changed:
+            access.require_ownership(self.actor, self.name, what="group")
+        return super().preview(fields)
 
     def save(self, changed: dict[str, Any]) -> Text:
         """Changes them."""

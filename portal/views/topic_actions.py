@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy as lazy
 
 from messagestore import queues, retention, topics
 from messagestore.queues import Change
+from metadata import access
 from metadata import topics as topic_rows
 from metadata.rules.settings import RATES
 from portal.actions import Action, Preview
@@ -130,6 +131,8 @@ class CreateTopic(Action):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """What would be made."""
+        if fields["owners"]:
+            access.require_ownership(self.actor, fields["name"])
         where = fields["node"] or _("the emptiest nodes")
         what = _("Topic %(name)s gets %(queues)d queues, each a table, on %(node)s.")
         return Preview(effects=[what % {"name": fields["name"], "queues": fields["queues"], "node": where}])
@@ -160,6 +163,12 @@ class ChangeTopic(Edit, TopicAction):
         """The settings as they are."""
         view = topic_rows.named(name=self.name, actor=self.actor)
         return {field: getattr(view, field) for field in TopicSettings.base_fields}
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What changes. Raises Forbidden for other owners, unless the actor may do all that they get."""
+        if "owners" in self._merge(fields).changed:
+            access.require_ownership(self.actor, self.name, what="topic")
+        return super().preview(fields)
 
     def save(self, changed: dict[str, Any]) -> Text:
         """Changes them."""

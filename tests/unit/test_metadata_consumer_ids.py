@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata import consumer_ids
+from metadata.config import config
 from metadata.consumer_ids import ConsumerId
 from metadata.errors import Code, NotFound
 
@@ -47,5 +50,18 @@ def test_an_id_with_any_character_changed_is_refused(data: st.DataObject) -> Non
 
 @pytest.mark.parametrize("text", ["", "x", "1.2.3-4.5", "é" * 40, "1.0.1-" + "0" * 16 + "." + "A" * 22])
 def test_what_was_never_issued_is_refused(text: str) -> None:
+    with pytest.raises(NotFound):
+        consumer_ids.check(text)
+
+
+def test_an_id_of_an_earlier_secret_key_is_taken_as_long_as_that_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = consumer_ids.issue(group_id=1, key_id=2, member_id=3)
+    after = replace(config, secret_key="another", secret_key_fallbacks=("x", config.secret_key))
+    monkeypatch.setattr("metadata.consumer_ids.config", after)
+    assert consumer_ids.check(text).member_id == 3
+    assert consumer_ids.check(consumer_ids.issue(group_id=1, key_id=2, member_id=4)).member_id == 4
+    monkeypatch.setattr("metadata.consumer_ids.config", replace(after, secret_key_fallbacks=("x",)))
     with pytest.raises(NotFound):
         consumer_ids.check(text)

@@ -11,7 +11,7 @@ from django.test import Client
 from messagestore import dead, topics
 from messagestore.messages import NewMessage
 from messagestore.publish import publish
-from metadata import groups, snapshot
+from metadata import groups, snapshot, users
 from metadata import topics as topic_rows
 from metadata.models import Redrive
 from tests.support import failing
@@ -133,3 +133,13 @@ def test_a_stop_that_comes_after_the_session_ended_is_asked_for_again(olga: Clie
     page = back_in(olga, olga.post("/groups/billing/stop", fields(seen)))
     assert not groups.describe(name="billing", actor=ME).stopped
     assert "was stopped" in text(confirm(olga, "/groups/billing/stop", page))
+
+
+def test_who_may_only_manage_is_refused_other_owners_before_the_confirmation(olga: Client) -> None:
+    rights = {"manage": ["*"]}
+    users.update(name="olga", administrator=False, active=True, rights=rights, actor=ME)
+    for url in ("/topics/orders/settings", "/groups/billing/settings"):
+        assert filled(olga, url, owners="olga").status_code == 403
+        assert filled(olga, url, remark="fine").status_code == 200
+    for url, more in (("/create/topic", {"queues": "1"}), ("/create/group", {})):
+        assert filled(olga, url, name="new", owners="olga", **more).status_code == 403
