@@ -26,7 +26,7 @@ def set_number(queue: int, offset: int, number: object) -> None:
 
 
 def number_at(run: CleanRun, queue: int, offset: int) -> int:
-    """What is stored at an offset."""
+    """Return what is stored at an offset."""
     ((found,),) = run.asking(queue)(f"SELECT body FROM message_{queue} WHERE msg_offset = {offset}")
     return int(found)
 
