@@ -1,4 +1,4 @@
-"""How many of a topic's last messages a tag filter would take, told before the filter is set.
+"""Tag filters tried on the last messages of a topic, before they are set.
 
 A filter that matches nothing fails nowhere: the position passes every message, and is committed. So who sets
 one sees first what it would have taken lately. It is a sample, read by primary key without bodies: an even
@@ -23,8 +23,8 @@ MOST = 1_000  # messages that are looked at, of all queues together
 
 @dataclass(frozen=True, slots=True)
 class TagMatches:
-    """How many messages were looked at, how many a filter would take of them, and the names of the nodes that
-    did not answer."""
+    """The numbers of messages that were looked at and that a filter would take of them, and the names of the
+    nodes that did not answer."""
 
     looked_at: int
     matching: int
@@ -32,7 +32,7 @@ class TagMatches:
 
 
 def tag_matches(*, topic: str, tags: str, actor: Actor) -> TagMatches:
-    """What the filter `tags`, such as `new || paid`, would take of the topic's last messages.
+    """Counts what the filter `tags`, such as `new || paid`, would take of the topic's last messages.
 
     Needs `browse` on the topic, or of a person to look. Raises Invalid, Forbidden, NotFound.
     """
@@ -56,6 +56,6 @@ def tag_matches(*, topic: str, tags: str, actor: Actor) -> TagMatches:
 
 
 def _shares(queues: list[int]) -> dict[int, int]:
-    """How many messages to look at in each queue; of more queues than messages the last ones get none."""
+    """The number of messages to look at in each queue; with more queues than messages the last get none."""
     each, rest = divmod(MOST, len(queues) or 1)
     return {queue: share for n, queue in enumerate(queues) if (share := each + (n < rest))}

@@ -178,7 +178,7 @@ def search_from(
 
 
 def count_tagged(session: Session, *, shares: Mapping[int, int], tags: Sequence[str]) -> tuple[int, int]:
-    """How many messages of some queues are there, and carry one of the tags, among the last of each queue.
+    """Counts the last messages of some queues: those that are there, and those with one of the tags.
 
     `shares`: {queue: how many of its last ones are looked at}. Declared gaps and what retention took are
     passed over; a queue without a head row has none.

@@ -169,7 +169,7 @@ class ChangeSubscription(Edit, GroupAction):
         }
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What changes; and of other tags, how many of the last messages they would take."""
+        """The settings that change; of other tags, how many of the last messages they would take."""
         found = super().preview(fields)
         tags = self._merge(fields).changed.get("tags")
         if tags is None:
@@ -185,7 +185,7 @@ class ChangeSubscription(Edit, GroupAction):
 
 
 def _taken(found: TagMatches) -> Preview:
-    """What a tag filter would take, in words."""
+    """The figures of a tag filter, in words."""
     away = ", ".join(found.away)
     if not found.looked_at:
         if away:

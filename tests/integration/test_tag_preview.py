@@ -1,4 +1,4 @@
-"""What a tag filter would take of a topic's last messages, told before it is set: on both engines."""
+"""Tag filters tried on the last messages of a topic before they are set: on both engines."""
 
 from __future__ import annotations
 
