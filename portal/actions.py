@@ -41,13 +41,15 @@ class NoFields(forms.Form):
 class Preview:
     """What an action would do: sentences, and perhaps a table or a text with its differences.
 
-    `blocked`: it would be refused, as the table says; the form is shown again instead of a confirmation.
+    `warnings`: sentences that must not be overlooked, though it may be confirmed. `blocked`: it would be
+    refused, as the table says; the form is shown again instead of a confirmation.
     """
 
     effects: Sequence[Text] = ()
     table: Table | None = None
     diff: Sequence[tuple[str, str]] = field(default_factory=tuple)  # (sign, line)
     blocked: bool = False
+    warnings: Sequence[Text] = ()
 
 
 class Action(View):

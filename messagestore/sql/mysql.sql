@@ -529,6 +529,13 @@ SELECT msg_offset, msg_key, tag, headers, body, trace_id,
    AND (:header_first IS NULL OR INSTR(headers, :header_first) = 1 OR INSTR(headers, :header_later) > 0)
  ORDER BY msg_offset LIMIT :most
 
+-- How many of a queue's last messages a tag filter takes (messagestore/tag_preview.py).
+
+-- name: count_tagged
+SELECT COUNT(*), COALESCE(SUM(tag IN ({tags})), 0)
+  FROM (SELECT tag FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset
+         ORDER BY msg_offset DESC LIMIT :most) AS latest
+
 -- Delayed messages (messagestore/delays.py). In `sent_batch` a batch of them has no queue (0), and its first row
 -- instead of an offset. A queue that is closed or missing makes @q NULL, rows that were not numbered one by one
 -- make @d NULL: then the INSERT that follows fails with 1048.

@@ -89,6 +89,7 @@ from messagestore.tables.losses import (
     write_identity,
 )
 from messagestore.tables.messages import (
+    count_tagged,
     delete_old_batches,
     find_batch,
     insert_messages,
@@ -196,6 +197,7 @@ __all__ = [
     "count_delayed",
     "count_delayed_of_queues",
     "count_rows",
+    "count_tagged",
     "count_waiting",
     "create_node_tables",
     "create_queue",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TypedDict, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypedDict, cast
 
 from messagestore import faults
 from messagestore.messages import (
@@ -23,6 +23,7 @@ from messagestore.tables.shapes import NewBatch, Position, ReaderKey, SentBatch
 from metadata.errors import TooLarge
 
 _OPENING = ("START TRANSACTION", "UPDATE", "SET", "INSERT")  # what `publish_open` consists of
+_AT_ONCE = 100  # queues that are asked in one round trip
 
 
 class _Send(TypedDict):
@@ -174,6 +175,33 @@ def search_from(
     )
     (result,) = session.run(search, fits=_until(most_bytes))
     return [stored_message(queue, row) for row in _typed(result)]
+
+
+def count_tagged(session: Session, *, shares: Mapping[int, int], tags: Sequence[str]) -> tuple[int, int]:
+    """Counts the last messages of some queues: those that are there, and those with one of the tags.
+
+    `shares`: {queue: how many of its last ones are looked at}. Declared gaps and what retention took are
+    passed over; a queue without a head row has none.
+    """
+    looked_at = matching = 0
+    for first in range(0, len(shares), _AT_ONCE):
+        queues = list(shares)[first : first + _AT_ONCE]
+        heads = session.run(*(step(session, "select_head", queue=queue) for queue in queues))
+        known = [(queue, row) for queue, result in zip(queues, heads, strict=True) for row in result.rows]
+        wanted = {"tags": texts(session, tags) or "NULL"}
+        counts = [
+            step(session, "count_tagged", **_range(queue, row), most=shares[queue], **wanted)
+            for queue, row in known
+        ]
+        for result in session.run(*counts) if counts else ():
+            looked_at += int(result.rows[0][0])
+            matching += int(result.rows[0][1])
+    return looked_at, matching
+
+
+def _range(queue: int, head_row: tuple[Any, ...]) -> dict[str, object]:
+    head, low, *_ = head_row
+    return {"table": message_table(queue), "first_offset": low, "end_offset": head}
 
 
 def select_owned(

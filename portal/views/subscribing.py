@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from django import forms
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
+from django.utils.translation import ngettext
 
 from messagestore import subscriptions
+from messagestore.tag_preview import TagMatches, tag_matches
 from metadata import subscriptions as subscription_rows
 from metadata.rules.delivery import SEPARATOR
 from portal.actions import NoFields, Preview
 from portal.editing import Edit, EditFields
 from portal.fields import numbers
 from portal.tables import Text
+from portal.templatetags.shapes import count
 from portal.views.group_actions import GroupAction
 
 CLIENT_DECIDES = lazy("Empty: the client decides.")
@@ -165,11 +168,47 @@ class ChangeSubscription(Edit, GroupAction):
             "tags": f" {SEPARATOR} ".join(view.delivery.tags),
         }
 
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """The settings that change; of other tags, how many of the last messages they would take."""
+        found = super().preview(fields)
+        tags = self._merge(fields).changed.get("tags")
+        if tags is None:
+            return found
+        taken = _taken(tag_matches(topic=self.word("topic"), tags=tags, actor=self.actor))
+        return replace(found, effects=[*found.effects, *taken.effects], warnings=taken.warnings)
+
     def save(self, changed: dict[str, Any]) -> Text:
         """Changes them."""
         topic = self.word("topic")
         subscription_rows.update(group=self.name, topic=topic, settings=changed, actor=self.actor)
         return _("How %(group)s reads %(topic)s was changed.") % {"group": self.name, "topic": topic}
+
+
+def _taken(found: TagMatches) -> Preview:
+    """The figures of a tag filter, in words."""
+    away = ", ".join(found.away)
+    if not found.looked_at:
+        if away:
+            unknown = _("How many messages would match is not known. Nodes that do not answer: %s.")
+            return Preview(warnings=[unknown % away])
+        return Preview(effects=[_("The topic has no messages yet: nothing tells whether the tags match.")])
+    uncounted = _("These nodes do not answer, so their messages are not counted: %s.")
+    warnings: list[Text] = [uncounted % away] if away else []
+    words = {"looked": count(found.looked_at), "matching": count(found.matching)}
+    if found.matching:
+        some = ngettext(
+            "The last message would match.",
+            "Of the last %(looked)s messages %(matching)s would match.",
+            found.looked_at,
+        )
+        return Preview(effects=[some % words], warnings=warnings)
+    none = ngettext(
+        "The last message would not match. What does not match is passed and committed, never handled.",
+        "None of the last %(looked)s messages would match. What does not match is passed and committed, "
+        "never handled.",
+        found.looked_at,
+    )
+    return Preview(warnings=[none % words, *warnings])
 
 
 class Unsubscribe(GroupAction):
