@@ -7,7 +7,8 @@ each key that sealed something, and whoever has others is told so before it does
 
 Encryption keys can be changed while brokers run: a process has several, seals with its first and reads with
 all. It may work here if it has every recorded one, or if its first is recorded and it can read all that is
-sealed. The signing key is one for all.
+sealed. So can the signing key, while each process also takes what the other key signs: it may work here if
+one of those that it takes is recorded.
 """
 
 from __future__ import annotations
@@ -101,11 +102,11 @@ def _sealed_anew(row: DbNode) -> bool:
 
 def _trouble() -> str:
     recorded = _recorded()
-    (_, signing), (_, sealing) = _own()
+    _, (_, sealing) = _own()
     signed = {found for purpose, found in recorded if purpose == SIGNING}
     sealed = {found for purpose, found in recorded if purpose == ENCRYPTION}
     others = []
-    if signed and signing not in signed:
+    if signed and not signed & _taken():
         others.append("signs consumer ids with another key")
     if not (sealed <= _readable() if sealed else _reads_all()) and not (sealing in sealed and _reads_all()):
         others.append("seals the passwords of nodes with another key")
@@ -141,6 +142,11 @@ def _own() -> tuple[tuple[str, str], tuple[str, str]]:
     """Return what this process signs with, and what it seals with."""
     sealing = _fingerprint(ENCRYPTION, config.encryption_keys[0])
     return (SIGNING.value, _fingerprint(SIGNING, config.secret_key)), (ENCRYPTION.value, sealing)
+
+
+def _taken() -> set[str]:
+    """The signing keys of this process: its own, and the others whose signatures it takes."""
+    return {_fingerprint(SIGNING, key) for key in (config.secret_key, *config.secret_key_fallbacks)}
 
 
 def _readable() -> set[str]:

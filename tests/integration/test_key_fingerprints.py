@@ -24,9 +24,11 @@ OLD, NEW, OTHER = (Fernet.generate_key().decode() for _ in range(3))
 
 
 @contextmanager
-def keys(*encryption: str, signing: str = "s") -> Iterator[None]:
+def keys(*encryption: str, signing: str = "s", taken: tuple[str, ...] = ()) -> Iterator[None]:
     """This process with other keys, as another data directory or another environment gives it."""
-    given = dataclasses.replace(config, encryption_keys=encryption, secret_key=signing)
+    given = dataclasses.replace(
+        config, encryption_keys=encryption, secret_key=signing, secret_key_fallbacks=taken
+    )
     with pytest.MonkeyPatch.context() as patch:
         for module in ("fingerprints", "secrets"):
             patch.setattr(f"metadata.{module}.config", given)
@@ -67,6 +69,17 @@ def test_one_foreign_key_is_enough(encryption: str, signing: str, said: str) -> 
         fingerprints.record()
     with keys(encryption, signing=signing):
         assert said in fingerprints.trouble()
+
+
+def test_the_signing_key_is_changed_while_brokers_run() -> None:
+    with keys(OLD):
+        fingerprints.record()
+    for signing, taken in (("s", ("t",)), ("t", ("s",)), ("t", ())):
+        with keys(OLD, signing=signing, taken=taken):
+            fingerprints.record()
+            assert fingerprints.trouble() == ""
+    with keys(OLD, signing="u"):
+        assert "signs consumer ids" in fingerprints.trouble()
 
 
 def test_an_encryption_key_is_changed_while_brokers_run(sealed: str) -> None:
