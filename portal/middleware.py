@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from django.contrib.auth.views import redirect_to_login
 from django.contrib.sessions.backends.base import UpdateError
-from django.db import InterfaceError, OperationalError, transaction
+from django.contrib.sessions.exceptions import SessionInterrupted
+from django.contrib.sessions.middleware import SessionMiddleware
+from django.db import DatabaseError, InterfaceError, OperationalError, transaction
 from django.http import HttpRequest, HttpResponse
 
 from metadata.errors import CatmqError, MetadataUnavailable
@@ -22,6 +25,22 @@ def _of_driver() -> tuple[type[Exception], ...]:
     """The driver's own errors: a cursor that is closed on a connection that broke raises these."""
     driver = transaction.get_connection().Database
     return driver.OperationalError, driver.InterfaceError
+
+
+class Sessions(SessionMiddleware):
+    """Django's own, which answers 400 or 500 if the session cannot be saved."""
+
+    def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
+        """The answer with its cookie; 503 if metadata is away, the login if the session is gone."""
+        try:
+            return super().process_response(request, response)
+        except SessionInterrupted as error:
+            cause = error.__context__.__context__ if error.__context__ else None
+            if type(cause) is DatabaseError:  # no row was there to be updated
+                return redirect_to_login(request.path)
+        except InterfaceError:
+            pass
+        return errors.respond(request, MetadataUnavailable(MESSAGE))
 
 
 class SafePages:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.sessions.models import Session
+from django.http import HttpRequest
 from django.test import Client
 
 from metadata import users
@@ -102,3 +103,17 @@ def test_a_session_ends_half_a_day_after_its_login_however_busy_it_is(metadata_d
     session.save()
     answer = ada.get(url)
     assert answer.status_code == 302 and "/login" in answer["Location"]
+
+
+def test_a_page_whose_session_is_ended_meanwhile_leads_to_the_login(
+    uma: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prolong = sessions.prolong
+
+    def ended_elsewhere(request: HttpRequest) -> None:
+        prolong(request)
+        Session.objects.all().delete()
+
+    monkeypatch.setattr(sessions, "prolong", ended_elsewhere)
+    answer = uma.get("/topics")
+    assert (answer.status_code, answer["Location"]) == (302, "/login?next=/topics")
