@@ -277,9 +277,12 @@ def test_a_message_that_never_was_cannot_be_recalled(node: str, message_id: str)
 def test_recalling_needs_the_right_to_send(node: str) -> None:
     (queue,) = make_topic()
     (receipt,) = delay("orders", b"a")
+    reader = Actor(kind="key", name="reader", rights={"browse": ("orders",)})
     stranger = Actor(kind="key", name="stranger", rights={"produce": ("other*",)})
     for _ in range(2):
         with pytest.raises(Forbidden, match="produce on topic orders"):
+            waiting.recall(message_id=receipt.message_id, actor=reader)
+        with pytest.raises(NotFound):  # who sees no such topic is not told that there is one
             waiting.recall(message_id=receipt.message_id, actor=stranger)
         make_due(queue)
         mover(queue).run_once()

@@ -35,6 +35,14 @@ def keys(*encryption: str, signing: str = "s", taken: tuple[str, ...] = ()) -> I
         yield
 
 
+@pytest.fixture(autouse=True)
+def no_broker() -> Iterator[None]:
+    """A process that knows of no broker, before and afterwards."""
+    brokers.forget_picture()
+    yield
+    brokers.forget_picture()
+
+
 @pytest.fixture
 def sealed(make_node: Callable[..., str]) -> str:
     """A node whose password was sealed with the old key, by an installation that has recorded its keys."""
@@ -120,23 +128,19 @@ def test_lost_keys_are_replaced_by_accepting_others_which_names_the_nodes_and_is
 
 
 def test_keys_are_not_replaced_under_a_live_broker(sealed: str) -> None:
-    brokers.forget_picture()
     with keys(OLD):
         brokers.heartbeat(life=brokers.Life("b1", "http://b1:1", "1", "i1"), held=False)
     with keys(OTHER), pytest.raises(CommandError, match=r"b1\. Stop them first"):
         call_command("accept_keys", "--yes")
-    brokers.forget_picture()
 
 
 def test_a_broker_with_foreign_keys_is_not_listed_and_takes_no_work() -> None:
-    brokers.forget_picture()
     with keys(OLD):
         fingerprints.record()
     with keys(OTHER):
         standing = brokers.heartbeat(life=brokers.Life("b2", "http://b2:1", "1", "i2"), held=False)
         assert standing.state == "out" and "seals the passwords" in standing.complaint
         assert brokers.listed(actor=rows.ME) == ()
-    brokers.forget_picture()
 
 
 def test_no_command_works_beside_an_installation_with_other_keys() -> None:

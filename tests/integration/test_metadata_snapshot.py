@@ -11,6 +11,7 @@ from django.db import OperationalError, connections, transaction
 
 from metadata import changes, groups, keys, loading, nodes, snapshot, topics
 from metadata.clock import database_now
+from metadata.config import config
 from metadata.errors import Code, MetadataUnavailable, NotFound
 from metadata.models import ChangeCounter, ChangeLog, ConsumerGroup, DbNode, Topic
 from tests.support import rows
@@ -324,7 +325,9 @@ def test_changes_become_visible_in_order(in_threads: Callable[..., list[Any]]) -
 
     def make(number: int) -> None:
         for turn in range(5):
-            nodes.create(name=f"x{number}-{turn}", engine="sqlite", database="/x", actor=rows.ME)
+            nodes.create(
+                name=f"x{number}-{turn}", engine="sqlite", database=str(config.data_dir / "x"), actor=rows.ME
+            )
             snapshot.refresh()
 
     in_threads([lambda number=number: make(number) for number in range(4)])
