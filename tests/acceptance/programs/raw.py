@@ -13,7 +13,6 @@ import http.client
 import json
 import os
 import random
-import signal
 import sys
 import threading
 import time
@@ -23,6 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tests.support.journal import Journal
+from tests.support.terminated import Terminated
 
 TIMEOUT_S = 12.0  # longer than a broker tries
 GIVE_UP_S = 150.0
@@ -46,7 +46,6 @@ class Raw:
         self.numbers = 0
         self.common: dict[str, Any] = {}  # what all messages have
         self.known: deque[tuple[dict[str, Any], list[int]]] = deque(maxlen=KEPT)
-        self.stopped = threading.Event()
         self.never = threading.Event()
         urls = os.environ["CATMQ_URL"].split(",")
         self.brokers = cycle(
@@ -57,11 +56,11 @@ class Raw:
             "Content-Type": "application/json",
         }
 
-    def run(self, every_s: float) -> None:
+    def run(self, every_s: float, terminated: Terminated) -> None:
         """Sends until stopped."""
         self.broker = next(self.brokers)
         due = time.monotonic()
-        while not self.stopped.wait(max(0.0, due - time.monotonic())):
+        while not terminated.wait(due - time.monotonic()):
             self.send(due)
             due = max(due + every_s, time.monotonic())
         self.journal.tell("left", numbers=[self.first, self.first + self.numbers])
@@ -140,12 +139,11 @@ def batch_id() -> str:
 def main() -> None:
     """Runs until SIGTERM."""
     topic, path, every_ms, first, seed, pad = sys.argv[1:]
-    journal = Journal(path)
+    journal, terminated = Journal(path), Terminated()
     raw = Raw(topic, journal, int(first), random.Random(int(seed)))
     raw.common = {"headers": {"pad": "x" * int(pad)}} if int(pad) else {}
-    signal.signal(signal.SIGTERM, lambda *_: raw.stopped.set())
     journal.tell("up")
-    raw.run(int(every_ms) / 1000)
+    raw.run(int(every_ms) / 1000, terminated)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ tests/support/journal.py for what it writes.
 from __future__ import annotations
 
 import logging
-import signal
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ from catmq_client.errors import CatmqError
 from catmq_client.receipts import SendFuture
 from tests.support import fixed
 from tests.support.journal import Journal
+from tests.support.terminated import Terminated
 
 LAST_CALLBACK_S = 30.0
 
@@ -26,16 +26,15 @@ class Steady:
 
     def __init__(self, producer: Producer, journal: Journal, topic: str, first: int) -> None:
         self.producer, self.journal, self.topic, self.first = producer, journal, topic, first
-        self.stopped = threading.Event()
         self.asked = 0
         self.told = threading.Semaphore(0)  # how many sends have ended
 
-    def run(self, queues: list[int], every_s: float) -> None:
+    def run(self, queues: list[int], every_s: float, terminated: Terminated) -> None:
         """Sends until stopped; what is late is made up for at once."""
         begun, number = time.monotonic(), 0
         while True:
             due = begun + number * every_s / len(queues)
-            if self.stopped.wait(max(0.0, due - time.monotonic())):
+            if terminated.wait(due - time.monotonic()):
                 return
             self.send(queues[number % len(queues)], self.first + number, due)
             number += 1
@@ -75,12 +74,11 @@ def main() -> None:
     """Runs until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(relativeCreated)d %(message)s")
     topic, path, every_ms, first, *queues = sys.argv[1:]
-    journal = Journal(path)
+    journal, terminated = Journal(path), Terminated()
     with Producer(transport=fixed.transport()) as producer:
         steady = Steady(producer, journal, topic, int(first))
-        signal.signal(signal.SIGTERM, lambda *_: steady.stopped.set())
         journal.tell("up")
-        steady.run([int(queue) for queue in queues], int(every_ms) / 1000)
+        steady.run([int(queue) for queue in queues], int(every_ms) / 1000, terminated)
     steady.leave()
 
 

@@ -7,9 +7,7 @@ UNIQUE only holds, if who sends a customer's key keeps all others who send that 
 from __future__ import annotations
 
 import random
-import signal
 import sys
-import threading
 import uuid
 
 import django
@@ -21,6 +19,7 @@ from django.db.models import Max  # noqa: E402
 
 from catmq_client.contrib.django_outbox import outbox  # noqa: E402
 from tests.acceptance.programs.shop.models import Sale  # noqa: E402
+from tests.support.terminated import Terminated  # noqa: E402
 
 CUSTOMERS = 6
 
@@ -43,11 +42,10 @@ def sell(topic: str, dice: random.Random) -> None:
 def main() -> None:
     """Sells until told to stop."""
     topic, seed = sys.argv[1:]
-    dice, stop = random.Random(int(seed)), threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    dice, terminated = random.Random(int(seed)), Terminated()
     sys.stdout.write("open\n")
     sys.stdout.flush()
-    while not stop.wait(dice.uniform(0, 0.004)):
+    while not terminated.wait(dice.uniform(0, 0.004)):
         try:
             sell(topic, dice)
         except ChangedMyMind:

@@ -118,10 +118,13 @@ def _transport() -> HttpTransport:
 
 
 def _stop_signal() -> threading.Event:
-    """Set by SIGTERM and Ctrl-C."""
+    """Set by SIGTERM and Ctrl-C.
+
+    By a thread: a handler that interrupted `stop.wait()`, which holds a lock, would wait for itself.
+    """
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda *_: threading.Thread(target=stop.set, daemon=True).start())
     return stop
 
 
