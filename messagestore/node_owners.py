@@ -48,8 +48,11 @@ def claim_granted() -> None:
 def _claim(node_id: int, granted: Iterable[Grant]) -> None:
     with connections.node(node_id).reading(within_s=WITHIN_S) as session:
         for one in granted:
-            reader = ReaderKey(one.group_id, one.queue, "")
-            tables.acquire_reader(session, reader=reader, epoch=one.epoch, owner=one.owner)
+            # Who only gets another epoch is the node's owner already, and still commits under the last one.
+            before = tables.read_positions(session, group_id=one.group_id, queues=[one.queue], instance="")
+            if one.queue in before and before[one.queue].owner != one.owner:
+                reader = ReaderKey(one.group_id, one.queue, "")
+                tables.acquire_reader(session, reader=reader, epoch=one.epoch, owner=one.owner)
 
 
 def positions(*, consumer: ConsumerId, claims: Iterable[tuple[int, int]]) -> dict[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,8 @@ class Scrape:
 
 def refreshed(broker: Broker) -> Scrape:
     """Return what it answers once it has read the figures and told what it counted."""
+    with suppress(MetadataUnavailable):
+        snapshot.refresh()  # as a loop of the broker does all the time
     assert group_metrics.board.refresh()
     group_metrics.sample()
     return Scrape(broker)
