@@ -247,6 +247,7 @@ def test_all_workers_tell_the_same_and_another_follows_the_one_that_reads(
 ) -> None:
     send(broker, "single", 5)
     member = reader(broker)
+    snapshot.refresh()
     one, other = Board(tmp_path), Board(tmp_path)
     assert one.refresh() and not other.refresh()
     scrapes = []
