@@ -35,6 +35,11 @@ def total(page: Page) -> int:
     return int(page.locator(".tile .value").nth(1).inner_text().replace(",", ""))
 
 
+def unread(page: Page) -> str:
+    """The tile "Unread messages" of a group's page."""
+    return page.locator(".tile .value").nth(5).inner_text()
+
+
 def charted(page: Page) -> float:
     """Messages by the rates of the chart of what was sent, each of ten seconds."""
     cells = page.locator(".chart").first.locator("details tbody td:nth-child(2)")
@@ -91,13 +96,13 @@ def _stop_reset_and_start(page: Page, group: str, ids: list[str]) -> None:
     skipped = page.locator("main tbody td:last-child").all_inner_texts()
     assert sum(int(text.replace(",", "")) for text in skipped) == len(ids)
     page.goto(f"/groups/{group}")
-    assert page.locator(".tile .value").nth(2).inner_text() == str(len(ids))  # a preview changes nothing
+    assert unread(page) == str(len(ids))  # a preview changes nothing
     fill(page, f"/groups/{group}/reset", to="latest")
     confirm(page)
-    assert page.locator(".tile .value").nth(2).inner_text() == "0"
+    assert unread(page) == "0"
     page.locator('main a[href$="/undo"]').first.click()
     confirm(page)
-    assert page.locator(".tile .value").nth(2).inner_text() == str(len(ids))
+    assert unread(page) == str(len(ids))
     page.goto(f"/groups/{group}/start")
     confirm(page)
 
