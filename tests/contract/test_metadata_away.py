@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from metadata import heartbeats, ownership
+from metadata import heartbeats, ownership, snapshot
 from metadata.errors import MetadataUnavailable
 from tests.support.broker import Broker, problem
 from tests.support.members import Member
@@ -21,6 +21,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> Any:
         raise MetadataUnavailable("away")
 
     def leave() -> None:
+        snapshot.refresh()  # as a loop of the broker did until then
         monkeypatch.setattr(heartbeats, "SILENT_S", -1.0)
         monkeypatch.setattr(ownership, "check_owned", refuse)
 
