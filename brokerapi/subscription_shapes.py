@@ -67,3 +67,11 @@ class SubscriptionAnswer(serializers.Serializer[Any]):
     max_poll_records = Number(allow_null=True)
     fetch_max_wait_ms = Number(allow_null=True)
     created_at_ms = Number()
+
+
+class TagMatchesAnswer(serializers.Serializer[Any]):
+    """A tag filter, tried on the last messages of a topic."""
+
+    looked_at = Number(help_text="messages, an even share of the last ones of each queue")
+    matching = Number(help_text="of them")
+    away = serializers.ListField(child=Text(), help_text="nodes that did not answer")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from django.http import HttpResponse
 
 from brokerapi import answers
 from brokerapi import subscription_shapes as shapes
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import list_of, operation
+from brokerapi.wire.queries import TagsQuery
 from messagestore import subscriptions
+from messagestore.tag_preview import tag_matches
 from metadata import groups
 from metadata import subscriptions as subscription_rows
 
@@ -62,3 +66,13 @@ class Subscription(Endpoint):
         """Ends a subscription; its positions are forgotten."""
         subscriptions.delete(group=group, topic=topic, actor=call.actor)
         return call.done()
+
+
+class TagMatches(Endpoint):
+    """/topics/{topic}/tag-matches"""
+
+    @operation("countTagMatches", tag="topics", query=TagsQuery, answer=shapes.TagMatchesAnswer)
+    def get(self, call: Call, topic: str) -> HttpResponse:
+        """How many of a topic's last 1,000 messages a tag filter would take; try it before it is set."""
+        found = tag_matches(topic=topic, tags=call.query(TagsQuery).tags, actor=call.actor)
+        return call.answer(asdict(found))

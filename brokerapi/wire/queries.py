@@ -41,6 +41,12 @@ class PlanQuery(Request, kw_only=True):
     queues: Annotated[str, Meta(pattern=r"^([0-9]{1,18}(,[0-9]{1,18})*)?$", max_length=10_000)] = ""
 
 
+class TagsQuery(Request, kw_only=True):
+    """A tag filter, as a subscription has it."""
+
+    tags: Annotated[str, Meta(max_length=1_000)] = ""
+
+
 class NewestQuery(Request, kw_only=True):
     """A page of a list by age: those older than `after`, the newest first."""
 

@@ -89,3 +89,15 @@ def test_limits_are_set_and_shown_by_command(
     assert catmq(broker, "limit", "key", "test", "--bytes", "5000") == 0
     assert catmq(broker, "limit", "key", "test", "--none") == 0
     assert capsys.readouterr().out.endswith("bytes/s     no limit\n")
+
+
+def test_a_tag_filter_is_tried_on_the_last_messages(broker: Broker, topic: str) -> None:
+    messages = [{"body": "", "tag": tag} for tag in ("new", "new", "old", None)]
+    broker.ok("POST", f"/topics/{topic}/messages", {"messages": messages})
+    path = f"/topics/{topic}/tag-matches"
+    for tags, matching in (("new", 2), ("new || old", 3), ("paid", 0), ("", 4)):
+        found = broker.ok("GET", path, params={"tags": tags})
+        assert found == {"looked_at": 4, "matching": matching, "away": []}
+    problem(broker.call("GET", path, params={"tags": "a && b"}), 400, "invalid", "tags")
+    problem(broker.call("GET", path, params={"tag": "new"}), 400, "invalid")
+    problem(broker.call("GET", "/topics/nope/tag-matches"), 404, "topic_not_found")

@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from catmq_client.cli import main
+from catmq_client.errors import Forbidden
 from tests.support.canned import Canned
 
 PATH = "groups/billing/subscriptions/orders"
+TRIED = "topics/orders/tag-matches"
+MATCHES = {"looked_at": 9, "matching": 2, "away": []}
 ROW: dict[str, Any] = {
     "group": "billing",
     "topic": "orders",
@@ -43,9 +46,35 @@ ROW: dict[str, Any] = {
     ],
 )
 def test_set_sends_what_was_given_and_nothing_else(argv: list[str], body: dict[str, Any]) -> None:
-    canned = Canned({f"PATCH {PATH}": ROW})
+    canned = Canned({f"PATCH {PATH}": ROW, f"GET {TRIED}": MATCHES})
     assert main(["subscription", "set", "billing", "orders", *argv], transport=canned) == 0
-    assert canned.requests[0].body == body
+    assert canned.requests[-1].body == body
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (MATCHES, "2 of the last 9 messages would match"),
+        ({**MATCHES, "matching": 0}, "none of the last 9 messages would match: such messages are passed"),
+        ({"looked_at": 0, "matching": 0, "away": ["n1"]}, "no messages to try the tags on (not counted"),
+        (Forbidden("no right", status=403, code="forbidden"), "not known: no right"),
+    ],
+)
+def test_tags_are_tried_before_they_are_set(
+    answer: Any, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    canned = Canned({f"PATCH {PATH}": ROW, f"GET {TRIED}": answer})
+    assert main(["subscription", "set", "billing", "orders", "--tags", "new"], transport=canned) == 0
+    assert [one.line for one in canned.requests] == [f"GET {TRIED}", f"PATCH {PATH}"]
+    assert canned.requests[0].params == {"tags": "new"}
+    assert said in capsys.readouterr().err
+
+
+def test_a_dry_run_only_tries_the_tags(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["subscription", "set", "billing", "orders", "--dry-run"]
+    assert main([*line, "--tags", "new"], transport=Canned({f"GET {TRIED}": MATCHES})) == 0
+    assert main([*line, "--tags", "new", "--retries", "3"], transport=Canned({})) == 2
+    assert "--dry-run tries --tags, and nothing else" in capsys.readouterr().err
 
 
 def test_set_without_a_setting_says_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from catmq_client.dead import DeadLetters
 from catmq_client.errors import OptionError
 from catmq_client.group_shapes import Group, GroupLag, Moves, Plan, Rebalance, Start, Subscription
 from catmq_client.plan_shapes import ReadPlan
-from catmq_client.queue_shapes import LayoutChange, QueueRow, QueueState
+from catmq_client.queue_shapes import LayoutChange, QueueRow, QueueState, TagMatches
 from catmq_client.transport import Transport, api_path
 
 PAGE = 1000  # rows a request; the API's limit
@@ -199,6 +199,11 @@ class Admin:
     def recall(self, message_id: str) -> None:
         """Takes back a delayed message; 409 `already_delivered` when it is in its queue."""
         self._call("DELETE", api_path("messages", message_id))
+
+    def tag_matches(self, topic: str, tags: str) -> TagMatches:
+        """How many of a topic's last 1,000 messages the filter `tags`, like "new || paid", would take."""
+        path = path_of("topics", topic=topic) + "/tag-matches"
+        return cast(TagMatches, self._call("GET", path, params={"tags": tags}))
 
     def read_plan(self, topic: str) -> ReadPlan:
         """Tables and ranges for a job that reads a topic straight from its nodes; needs the right admin."""

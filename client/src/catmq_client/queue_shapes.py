@@ -47,6 +47,14 @@ class LayoutChange(TypedDict):
     unread: list[Unread]
 
 
+class TagMatches(TypedDict):
+    """A tag filter, tried on the `looked_at` last messages of a topic; `away`: nodes that did not answer."""
+
+    looked_at: int
+    matching: int
+    away: list[str]
+
+
 class QueueState(QueueRow):
     """A queue with its share of the 1,024 slots; one that is `draining` is retired once all is read."""
 

@@ -7,10 +7,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from catmq_client.admin import Admin
 from catmq_client.cli.arguments import or_none, whole, wrong
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.output import add_output, facts, json_line, note, show, write
-from catmq_client.errors import OptionError
+from catmq_client.errors import Forbidden, NotFound, OptionError, Unavailable
+from catmq_client.queue_shapes import TagMatches
 
 SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 MOST_S = 365 * 86_400
@@ -147,6 +149,9 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         command.add_argument("topic", metavar="TOPIC")
     for dest, option, form, text in SETTINGS:
         setter.add_argument(option, dest=dest, default=argparse.SUPPRESS, help=text, **form)
+    setter.add_argument(
+        "--dry-run", action="store_true", help="only tell how many of the last messages --tags would take"
+    )
 
 
 def show_subscription(args: argparse.Namespace, brokers: Brokers) -> int:
@@ -173,7 +178,38 @@ def set_subscription(args: argparse.Namespace, brokers: Brokers) -> int:
     given = {name: getattr(args, name) for name, *_ in SETTINGS if hasattr(args, name)}
     if not given:
         raise OptionError(f"nothing to set: give {', '.join(option for _, option, *_ in SETTINGS)}")
-    brokers.admin().change_subscription(args.group, args.topic, **given)
+    admin = brokers.admin()
+    if args.dry_run:
+        if list(given) != ["tags"]:
+            raise OptionError("--dry-run tries --tags, and nothing else")
+        note(taken(admin.tag_matches(args.topic, args.tags)))
+        return 0
+    if given.get("tags"):
+        try_tags(admin, args.topic, args.tags)
+    admin.change_subscription(args.group, args.topic, **given)
     told = ", ".join(f"{name}={'none' if value is None else repr(value)}" for name, value in given.items())
     note(f"subscription of {args.group} to {args.topic}: {told}")
     return 0
+
+
+def try_tags(admin: Admin, topic: str, tags: str) -> None:
+    """Tells what a filter would have taken lately, before it is set; it is set also if nobody can tell."""
+    try:
+        note(taken(admin.tag_matches(topic, tags)))
+    except (Forbidden, NotFound, Unavailable) as error:  # no right to browse, an older broker, nodes away
+        note(f"whether the tags match any message is not known: {error}")
+
+
+def taken(found: TagMatches) -> str:
+    """The figures of a tag filter as a sentence.
+
+    >>> taken({"looked_at": 9, "matching": 0, "away": []})
+    'none of the last 9 messages would match: such messages are passed and committed, never handled'
+    """
+    away = f" (not counted, because they do not answer: {', '.join(found['away'])})" if found["away"] else ""
+    if not found["looked_at"]:
+        return f"no messages to try the tags on{away}"
+    if not found["matching"]:
+        passed = "such messages are passed and committed, never handled"
+        return f"none of the last {found['looked_at']} messages would match{away}: {passed}"
+    return f"{found['matching']} of the last {found['looked_at']} messages would match{away}"
