@@ -24,7 +24,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -121,7 +120,7 @@ class Supervisor:
     def __init__(self, *, data: Path, host: str, port: int) -> None:
         self.data, self.host, self.port = data, host, port
         self.url = f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{port}"  # noqa: S104
-        self.stopping = threading.Event()
+        self.stopping = False
         self.hurry = False
         self.known = (data / "credentials.env").exists()  # before this start
         logs = data / "log"
@@ -147,8 +146,14 @@ class Supervisor:
                 self._end()
 
     def _stop(self) -> None:
-        self.hurry = self.stopping.is_set()  # the second Ctrl-C does not wait
-        self.stopping.set()
+        self.hurry = self.stopping  # the second Ctrl-C does not wait
+        self.stopping = True
+
+    def _rest(self, seconds: float) -> bool:
+        """Wait so long; True if the server is to stop. An event hangs if a signal sets it inside wait()."""
+        if not self.stopping:
+            time.sleep(seconds)
+        return self.stopping
 
     def _lock(self) -> TextIO:
         file = (self.data / "server.lock").open("a+")
@@ -166,7 +171,7 @@ class Supervisor:
         """Returns when the port is free; a broker that a killed server left is given time to end."""
         end = time.monotonic() + STOP_S
         while not self._port_is_free():
-            if not self._left_broker() or time.monotonic() > end or self.stopping.wait(0.2):
+            if not self._left_broker() or time.monotonic() > end or self._rest(0.2):
                 raise Refused(f"Port {self.port} of {self.host} is in use; choose another one with --port.")
         (self.data / "broker.pid").unlink(missing_ok=True)
 
@@ -203,14 +208,14 @@ class Supervisor:
             )
             _, complaints = done.communicate()
             output.write(complaints)
-        if done.returncode and not self.stopping.is_set():
+        if done.returncode and not self.stopping:
             last = complaints.decode(errors="replace").strip().splitlines()[-1:] or ["no reason given"]
             raise Refused(f"The database could not be prepared: {last[0]}\nMore in {log}")
 
     def _serve(self) -> None:
         limit = time.monotonic() + READY_S
         ready = False
-        while not self.stopping.wait(0.1 if not ready else 0.25):
+        while not self._rest(0.1 if not ready else 0.25):
             for child in self.children:
                 child.tend()
                 cut(child.log)

@@ -55,24 +55,12 @@ def join(
     _require_topics(group, topics, actor)
     wanted = {topic: snapshot.find_topic(topic).id for topic in topics}  # before anything is made
     asked = {"mode": mode, "session_timeout_ms": session_timeout_ms}
+    casual = is_casual(sdk)
     created = _make_missing(
-        group,
-        wanted,
-        asked,
-        start=start,
-        instance_id=instance_id,
-        casual=is_casual(sdk),
-        actor=actor,
+        group, wanted, asked, start=start, instance_id=instance_id, casual=casual, actor=actor
     )
-    registered = consumers.register(
-        group=group,
-        name=name,
-        incarnation=str(incarnation),
-        instance_id=instance_id,
-        sdk=sdk,
-        address=address,
-        actor=actor,
-    )
+    member = partial(consumers.register, group=group, name=name, incarnation=str(incarnation), actor=actor)
+    registered = member(instance_id=instance_id, sdk=sdk, address=address)
     consumer = consumer_ids.check(registered.consumer_id)
     if consumer.instance_id:
         instances.place(consumer=consumer)

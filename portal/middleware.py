@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from django.contrib.auth.views import redirect_to_login
@@ -14,6 +15,7 @@ from django.http import HttpRequest, HttpResponse
 from metadata.errors import CatmqError, MetadataUnavailable
 from portal import errors, sessions
 
+log = logging.getLogger(__name__)
 POLICY = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'"
@@ -38,8 +40,11 @@ class Sessions(SessionMiddleware):
             cause = error.__context__.__context__ if error.__context__ else None
             if type(cause) is DatabaseError:  # no row was there to be updated
                 return redirect_to_login(request.path)
-        except InterfaceError:
-            pass
+        except InterfaceError as error:
+            cause = error
+        log.warning(
+            "%s %s: 503, its login session could not be saved: %s", request.method, request.path, cause
+        )
         return errors.respond(request, MetadataUnavailable(MESSAGE))
 
 
