@@ -193,7 +193,7 @@ def test_no_epoch_is_ever_owned_by_two_members_while_they_come_and_go(
                 held.extend((queue, epoch, member.name) for queue, epoch in member.owned.items())
             member.leave()
 
-    in_threads([lambda number=number: life(number) for number in range(5)])
+    in_threads([lambda number=number: life(number) for number in range(PLACES)])  # more might be refused
 
     holders: dict[tuple[int, int], set[str]] = {}
     for queue, epoch, name in held:

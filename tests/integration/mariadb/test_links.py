@@ -41,7 +41,7 @@ def test_an_answer_that_ends_between_two_results_shows_the_first_and_a_lost_conn
         assert connection.errno() == 2013
 
 
-def test_the_driver_takes_an_end_inside_the_columns_of_a_later_result_for_the_end_of_the_answer(
+def test_an_older_driver_takes_an_end_inside_a_later_result_for_the_end_of_the_answer(
     link: Link, mariadb: MariaDB
 ) -> None:
     """This is why a store must count results and look at the error number behind the last one."""
@@ -51,7 +51,9 @@ def test_the_driver_takes_an_end_inside_the_columns_of_a_later_result_for_the_en
         connection.store_result()
         assert connection.next_result() == 0
         connection.store_result()
-        assert (connection.next_result(), connection.errno()) == (-1, 2013)
+        with suppress(MySQLdb.OperationalError):  # since Connector/C 3.4, but not before
+            assert connection.next_result() == -1
+        assert connection.errno() == 2013
         assert cut.hit.is_set()
 
 
