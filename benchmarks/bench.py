@@ -118,13 +118,14 @@ def prepare(database_url: str, credentials: dict[str, str], drf_url: str) -> Set
 
     os.environ["DJANGO_SETTINGS_MODULE"] = "catmq_site.settings"
     django.setup()
-    from messagestore import nodes, topics
+    from messagestore.nodes import registry
+    from messagestore.topology import topics
     from metadata.actors import command
 
     parts = urlsplit(database_url)
     node = {"host": "127.0.0.1", "port": parts.port, "password": parts.password}
     execute({**node, "user": parts.username}, "CREATE DATABASE bench CHARACTER SET utf8mb4")
-    nodes.register(
+    registry.register(
         name="bench", engine="mysql", database="bench", username=str(parts.username),
         host="127.0.0.1", port=parts.port, password=str(parts.password), actor=command("bench"),
     )  # fmt: skip

@@ -1,10 +1,11 @@
 """`script/bench combining`: what senders of one queue gain, or lose, by sharing transactions.
 
 One process stands for a worker: its threads send single messages to one queue through
-`messagestore.publish`, with sharing and without (each batch in a transaction of its own), and through plain
-connections that run a multi-row INSERT into an AUTO_INCREMENT table, one row each (`raw`). The three
-alternate. Two servers: one as it comes, and one with a synced binary log whose syncs take 2 ms longer; a
-table for each. Sharing must win on the second, and cost nothing on the first; it says where it does not.
+`messagestore.produce.publish`, with sharing and without (each batch in a transaction of its own), and
+through plain connections that run a multi-row INSERT into an AUTO_INCREMENT table, one row each (`raw`).
+The three alternate. Two servers: one as it comes, and one with a synced binary log whose syncs take 2 ms
+longer; a table for each. Sharing must win on the second, and cost nothing on the first; it says where it
+does not.
 """
 
 from __future__ import annotations
@@ -75,13 +76,14 @@ def prepare(home: Path) -> None:
 
 def topic_on(server: MariaDB, name: str) -> None:
     """A topic of one queue on a node of its own."""
-    from messagestore import nodes, topics
-    from metadata import snapshot
+    from messagestore.nodes import registry
+    from messagestore.topology import topics
     from metadata.actors import command
+    from metadata.cache import snapshot
 
     server.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
     account = {"host": "127.0.0.1", "port": server.port, "username": "catmq", "password": server.password}
-    nodes.register(name=name, engine="mysql", database=name, actor=command("bench"), **account)
+    registry.register(name=name, engine="mysql", database=name, actor=command("bench"), **account)
     snapshot.refresh()
     topics.create(name=name, queues=1, node=name, actor=command("bench"))
     snapshot.refresh()
@@ -90,17 +92,17 @@ def topic_on(server: MariaDB, name: str) -> None:
 
 def senders(name: str, threads: int, *, together: bool) -> list[Once]:
     """One call that sends a message, for each thread."""
-    from messagestore import lanes
-    from messagestore.messages import NewMessage
-    from messagestore.publish import publish
+    from messagestore.engine.messages import NewMessage
+    from messagestore.produce import group_commit
+    from messagestore.produce.publish import publish
     from metadata.actors import command
 
-    actor, real = command("bench"), STORE.setdefault("real", lanes.store)
+    actor, real = command("bench"), STORE.setdefault("real", group_commit.store)
 
     def alone(**given: Any) -> int:
         return int(real(**{**given, "alone": True}))
 
-    lanes.store = real if together else alone  # type: ignore[assignment]
+    group_commit.store = real if together else alone  # type: ignore[assignment]
 
     def once() -> object:
         return publish(topic=name, messages=[NewMessage(body=BODY)], batch_id=None, actor=actor)

@@ -32,13 +32,15 @@ COLUMNS = (
 
 def make(account: dict[str, Any], rows: int) -> None:
     """Topic `orders`, group `billing`, a failure node, and so many dead messages, one a second."""
-    from messagestore import nodes, subscriptions, topics
-    from metadata import groups, snapshot
+    from messagestore.nodes import registry
+    from messagestore.topology import subscriptions, topics
     from metadata.actors import command
+    from metadata.cache import snapshot
+    from metadata.groups import groups
 
     me = command("bench")
     bench.execute(account, "CREATE DATABASE failures CHARACTER SET utf8mb4")
-    nodes.register(
+    registry.register(
         name="failures", kind="failure", engine="mysql", database="failures", username=account["user"],
         host=account["host"], port=account["port"], password=account["password"], actor=me,
     )  # fmt: skip
@@ -69,17 +71,17 @@ def timed(act: Callable[[], object]) -> list[float]:
 
 def page(**which: Any) -> Any:
     """A page of a hundred."""
-    from messagestore import dead
+    from messagestore.retries import dead_letters
     from metadata.actors import command
 
-    return dead.page(group="billing", actor=command("bench"), limit=100, **{"after": "", **which})
+    return dead_letters.page(group="billing", actor=command("bench"), limit=100, **{"after": "", **which})
 
 
 def middle(rows: int) -> str:
     """What a page from the middle asks after."""
     from messagestore import tables
-    from messagestore.dead import failure_nodes
-    from metadata import snapshot
+    from messagestore.retries.dead_letters import failure_nodes
+    from metadata.cache import snapshot
 
     (node,) = failure_nodes()
     kept = tables.Kept(snapshot.find_group("billing").id)
@@ -92,7 +94,7 @@ def middle(rows: int) -> str:
 
 def lists(rows: int) -> dict[str, list[float]]:
     """How long lists and counts take."""
-    from messagestore import dead
+    from messagestore.retries import dead_letters
     from metadata.actors import command
 
     me, half = command("bench"), middle(rows)
@@ -102,13 +104,13 @@ def lists(rows: int) -> dict[str, list[float]]:
         "page of a kind of error": timed(lambda: page(error="KeyError")),
         "page of a kind and topic": timed(lambda: page(error="KeyError", topic="orders")),
         "page of an unknown kind": timed(lambda: page(error="NoSuchError")),
-        "counts": timed(lambda: dead.summary(group="billing", actor=me)),
+        "counts": timed(lambda: dead_letters.summary(group="billing", actor=me)),
     }
 
 
 def redriven(seconds: float, *, rate: int) -> dict[str, Any]:
     """A redrive of all, as a broker's loop makes it, with pages listed beside it, and its stop."""
-    from messagestore import redrives
+    from messagestore.retries import redrives
     from metadata import redrives as rows
     from metadata.actors import command
 

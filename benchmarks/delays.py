@@ -22,8 +22,8 @@ from benchmarks.figures import LATENCY_HEADS, Latencies, machine, plain
 from benchmarks.groups import server
 from benchmarks.loads import Load, Publishers
 from catmq_client import HttpTransport, NewMessage, Producer
-from catmq_client.admin import Admin
-from catmq_client.wire import body_of
+from catmq_client.admin.api import Admin
+from catmq_client.http.wire import body_of
 
 TOPIC, TAG = "delays", "delayed"
 QUEUES = 4

@@ -26,8 +26,8 @@ from urllib.parse import urlsplit
 from benchmarks import bench
 from benchmarks.gauges import Machine, Sample
 from benchmarks.members import Book, Member, Tally, Work
-from catmq_client.admin import Admin
-from catmq_client.transport import HttpTransport
+from catmq_client.admin.api import Admin
+from catmq_client.http.transport import HttpTransport
 
 SAMPLE_S = 0.1
 TELL_S = 5.0

@@ -250,8 +250,8 @@ def main() -> int:
         database_url = stack.enter_context(bench.mariadb(home / "mariadb", binlog=chosen.binlog))
         credentials = stack.enter_context(bench.server(home / "var", database_url))
         setting = bench.prepare(database_url, credentials, "")
-        from catmq_client.admin import Admin
-        from catmq_client.transport import HttpTransport
+        from catmq_client.admin.api import Admin
+        from catmq_client.http.transport import HttpTransport
 
         admin = Admin(HttpTransport(setting.url, api_key=setting.api_key))
         lab = Lab(setting, admin, home, seconds, chosen.publishers, old_rows)

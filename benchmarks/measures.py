@@ -1,7 +1,7 @@
 """The measured loops. Each runs in processes of its own, which start together and run for a fixed time.
 
 raw_insert     multi-row INSERT into AUTO_INCREMENT tables with our columns: the limit of sending
-store_publish  `messagestore.publish` without HTTP
+store_publish  `messagestore.produce.publish` without HTTP
 …_together     the same by all processes into one table, one queue
 http_publish   the client's Producer against a running broker
 raw_select     SELECT by primary key over a stored queue: the limit of reading
@@ -75,12 +75,12 @@ def _inserts(setting: Setting, table: str) -> Callable[[], int]:
 
 
 def store_publish(setting: Setting, worker: int) -> Callable[[], int]:
-    """One batch per call through `messagestore.publish`, into a queue of the worker's own."""
+    """One batch per call through `messagestore.produce.publish`, into a queue of the worker's own."""
     import django
 
     django.setup()
-    from messagestore.messages import NewMessage
-    from messagestore.publish import publish
+    from messagestore.engine.messages import NewMessage
+    from messagestore.produce.publish import publish
     from metadata.actors import command
 
     queue, actor = setting.queues[worker % len(setting.queues)], command("bench")
@@ -135,7 +135,7 @@ def raw_select(setting: Setting, worker: int) -> Callable[[], int]:
 def http_pull(setting: Setting, worker: int) -> Callable[[], int]:
     """One pull of 500 messages per call, over and over a stored queue, as member of a group of its own."""
     from catmq_client import HttpTransport
-    from catmq_client.transport import api_path
+    from catmq_client.http.transport import api_path
 
     transport = HttpTransport(setting.url, api_key=setting.api_key)
     queue = setting.queues[worker % len(setting.queues)]
@@ -185,8 +185,8 @@ def drf_single(setting: Setting, worker: int) -> Callable[[], int]:
 
 def _single(setting: Setting, url: str) -> Callable[[], int]:
     from catmq_client import HttpTransport
-    from catmq_client.transport import api_path
-    from catmq_client.wire import JsonCodec
+    from catmq_client.http.transport import api_path
+    from catmq_client.http.wire import JsonCodec
 
     transport = HttpTransport(url, api_key=setting.api_key, codec=JsonCodec(), discover=False)
     path, body = (

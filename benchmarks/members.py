@@ -20,9 +20,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from catmq_client.backoff import Backoff
 from catmq_client.errors import AnswerLost, CatmqError, Gone, from_problem
-from catmq_client.transport import api_path
+from catmq_client.http.backoff import Backoff
+from catmq_client.http.transport import api_path
 
 MSGPACK = "application/msgpack"
 REQUEST_S = 10.0  # the client's limit of one request

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_tasks.columns import SCHEMA, batch_of, chosen, selected
+from spark_tasks.nodes.columns import SCHEMA, batch_of, chosen, selected
 
 BATCH = 4_000  # rows, about as many of 200 bytes as the data source `catmq` gives at once
 PARTITION = 250_000  # rows

@@ -17,11 +17,11 @@ from typing import Any
 from benchmarks import bench
 from benchmarks.measures import Setting
 from catmq_client import HttpTransport, Producer
-from catmq_client.admin import Admin
+from catmq_client.admin.api import Admin
 
 INPUT = Path(__file__).resolve().parent.parent / "examples/data/nats-server-file-changes.jsonl.gz"
 KEPT_DAYS = 60
-PARTITIONS = 4  # of each queue: what a topic has that keeps 60 days, by metadata/rules/partitions.py
+PARTITIONS = 4  # of each queue: what a topic has that keeps 60 days, by metadata/rules/topics/partitions.py
 AT_ONCE = 2  # queues that the database works on
 LIVE = "live-"  # how the keys begin of what is sent meanwhile
 Sums = dict[str, int]  # path → lines added - lines deleted

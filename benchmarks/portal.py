@@ -65,8 +65,8 @@ def prepare(url: str, home: Path) -> None:
 
 def fill(url: str, rows: int) -> None:
     """So many topics, groups, subscriptions and members, their figures, and what was written about them."""
-    from metadata import nodes
     from metadata.actors import command
+    from metadata.nodes import nodes
 
     nodes.create(name="bench", engine="sqlite", database="nowhere/bench", actor=command("bench"))
     _topics(rows)
@@ -81,7 +81,7 @@ def _make(model: Any, made: list[Any]) -> None:
 
 
 def _topics(rows: int) -> None:
-    from metadata.clock import database_now
+    from metadata.db.clock import database_now
     from metadata.models import DbNode, Queue, Topic
 
     now, node = database_now(), DbNode.objects.get()
@@ -104,7 +104,7 @@ def _topics(rows: int) -> None:
 
 
 def _groups(rows: int) -> None:
-    from metadata.clock import database_now
+    from metadata.db.clock import database_now
     from metadata.models import ConsumerGroup, ConsumerGroupTopic, Topic
 
     now = database_now()
@@ -124,7 +124,7 @@ def _groups(rows: int) -> None:
 
 
 def _members(rows: int) -> None:
-    from metadata.clock import database_now
+    from metadata.db.clock import database_now
     from metadata.models import (
         Consumer,
         ConsumerGroup,
@@ -187,7 +187,7 @@ def _figures(url: str) -> None:
 def _history(rows: int) -> None:
     from django.contrib.auth import get_user_model
 
-    from metadata.clock import database_now
+    from metadata.db.clock import database_now
     from metadata.models import ApiKey, AuditLog, ConsumerGroup, JobRun, Rebalance
 
     now = database_now()
@@ -271,7 +271,7 @@ def main() -> int:
         url = stack.enter_context(bench.mariadb(home / "mariadb"))
         prepare(url, home / "var")
         fill(url, chosen.rows)
-        from metadata import snapshot
+        from metadata.cache import snapshot
 
         snapshot.refresh()
         client = browser()

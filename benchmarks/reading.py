@@ -1,4 +1,4 @@
-"""Pulls of stored messages through `messagestore.pull`, by a process that owns the queue."""
+"""Pulls of stored messages through `messagestore.consume.pull`, by a process that owns the queue."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ class Span(NamedTuple):
 
 def head_of(queue: int) -> int:
     """The offset that the next message of a queue gets."""
-    from messagestore import connections, tables
+    from messagestore import tables
+    from messagestore.pool import node_pools
 
-    with connections.node_of(queue).reading() as session:
+    with node_pools.node_of(queue).reading() as session:
         position = tables.read_head(session, queue=queue)
     assert position is not None
     return position.head
@@ -58,11 +59,13 @@ def _read(span: Span, seconds: float, out: Connection) -> None:
 
 def _owner(span: Span) -> Callable[[int], int]:
     """A function that pulls from an offset on and returns where to go on, as the queue's owner."""
-    from messagestore import membership, positions
-    from messagestore.positions import Claim
-    from messagestore.pull import PullQueue, pull
-    from metadata import consumer_ids, consumers
+    from messagestore.consume import positions
+    from messagestore.consume.positions import Claim
+    from messagestore.consume.pull import PullQueue, pull
+    from messagestore.topology import membership
     from metadata.actors import command
+    from metadata.db import consumer_ids
+    from metadata.membership import consumers
 
     group, actor = f"bench-{uuid.uuid4()}", command("bench")
     incarnation = str(uuid.uuid4())

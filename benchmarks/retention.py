@@ -77,14 +77,14 @@ def store(home: Path) -> Iterator[dict[str, Any]]:
         django.setup()
         from django.core.management import call_command
 
-        from messagestore import nodes
+        from messagestore.nodes import registry
         from metadata.actors import command
 
         call_command("migrate", verbosity=0)
         parts = urlsplit(url)
         account = {"host": "127.0.0.1", "port": parts.port, "password": parts.password}
         bench.execute({**account, "user": parts.username}, "CREATE DATABASE bench CHARACTER SET utf8mb4")
-        nodes.register(
+        registry.register(
             name="bench", engine="mysql", database="bench", username=str(parts.username),
             host="127.0.0.1", port=parts.port, password=str(parts.password), actor=command("bench"),
         )  # fmt: skip
@@ -93,9 +93,9 @@ def store(home: Path) -> Iterator[dict[str, Any]]:
 
 def make_queue(topic: str) -> int:
     """A topic of one queue that keeps everything for now; the queue."""
-    from messagestore import topics
-    from metadata import snapshot
+    from messagestore.topology import topics
     from metadata.actors import command
+    from metadata.cache import snapshot
 
     settings = {"retention_days": 3650, "keep_unread_days": 0}  # the group that pulls holds nothing back
     made = topics.create(name=topic, queues=1, settings=settings, actor=command("bench"))
@@ -129,8 +129,8 @@ def write(where: tuple[str, int], pause_s: float, stop: Event, out: Any) -> None
     import django
 
     django.setup()
-    from messagestore.messages import NewMessage
-    from messagestore.publish import publish
+    from messagestore.engine.messages import NewMessage
+    from messagestore.produce.publish import publish
     from metadata.actors import command
 
     topic, queue = where
@@ -180,8 +180,8 @@ def rest(seconds: float) -> Window:
 def remove(topic: str, *, keep_days: int, least_s: float) -> tuple[Window, int, float]:
     """Cleans what is older; the window, at least so long, how many messages went, and how long it took."""
     from messagestore import retention
-    from metadata import topics
     from metadata.actors import command
+    from metadata.topics import topics
 
     topics.update(name=topic, settings={"retention_days": keep_days}, actor=command("bench"))
     begun = time.monotonic()

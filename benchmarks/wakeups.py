@@ -32,9 +32,9 @@ from benchmarks import bench
 from benchmarks.figures import LATENCY_HEADS, Latencies, plain
 from benchmarks.figures import machine as machine_facts
 from benchmarks.gauges import Machine
-from catmq_client.admin import Admin
+from catmq_client.admin.api import Admin
 from catmq_client.errors import CatmqError
-from catmq_client.transport import HttpTransport, api_path, request_until
+from catmq_client.http.transport import HttpTransport, api_path, request_until
 from tests.support.waiting import until
 
 NODE = "waited"
@@ -157,8 +157,8 @@ def another_broker() -> Store:
 
     os.environ["DJANGO_SETTINGS_MODULE"] = "catmq_site.settings"
     django.setup()
-    from messagestore.messages import NewMessage
-    from messagestore.publish import Receipt, publish
+    from messagestore.engine.messages import NewMessage
+    from messagestore.produce.publish import Receipt, publish
     from metadata.actors import command
 
     def store(topic: str, queue: int) -> Place:

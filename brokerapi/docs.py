@@ -15,7 +15,7 @@ from django.utils.safestring import SafeString
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.renderers import OpenApiJsonRenderer, OpenApiYamlRenderer
 
-from brokerapi import errors
+from brokerapi.http import errors
 from metadata.errors import Code
 
 METHODS = ("get", "post", "patch", "delete")

@@ -18,14 +18,14 @@ from rest_framework.request import Request
 from rest_framework.serializers import Serializer
 from rest_framework.views import APIView
 
-from brokerapi import auth, errors, formats, metrics, renderers
-from brokerapi.parsers import ANY, Body, read_query
-from brokerapi.wire.queries import ConfirmQuery, ListQuery
-from metadata import access
+from brokerapi.http import auth, errors, formats, metrics, renderers
+from brokerapi.http.parsers import ANY, Body, read_query
+from brokerapi.shapes.queries import ConfirmQuery, ListQuery
 from metadata.actors import Actor
-from metadata.consumer_ids import ConsumerId
+from metadata.db import access
+from metadata.db.consumer_ids import ConsumerId
+from metadata.db.paging import Window
 from metadata.errors import Code, Invalid
-from metadata.pages import Window
 
 T = TypeVar("T")
 MOST_BYTES = 256 << 10  # of a body that is checked by a serializer: none of them needs a tenth of it

@@ -12,7 +12,7 @@ from drf_spectacular.plumbing import ResolvedComponent
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema, inline_serializer
 from rest_framework import serializers
 
-from brokerapi.errors import Problem
+from brokerapi.http.errors import Problem
 
 F = TypeVar("F", bound=Callable[..., Any])
 MEDIA_TYPES = ["application/json", "application/msgpack"]

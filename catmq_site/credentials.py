@@ -10,9 +10,10 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.backends import ModelBackend
 from django.db import transaction
 
-from metadata import keys, snapshot
 from metadata.actors import Actor
+from metadata.cache import snapshot
 from metadata.config import config
+from metadata.users import api_keys
 
 FILE = config.data_dir / "credentials.env"
 EVERYTHING = {"admin": ["*"]}
@@ -61,7 +62,7 @@ def _working(known: Mapping[str, str]) -> dict[str, str]:
     """Return what of the file still works."""
     kept = {}
     if key := known.get("CATMQ_API_KEY", ""):
-        kept = {"CATMQ_API_KEY": key} if snapshot.find_key(keys.digest(key)) else {}
+        kept = {"CATMQ_API_KEY": key} if snapshot.find_key(api_keys.digest(key)) else {}
     name, password = known.get("CATMQ_ADMIN_USER", ""), known.get("CATMQ_ADMIN_PASSWORD", "")
     # Asked directly: there is no request here whose attempts could be counted.
     if name and ModelBackend().authenticate(None, username=name, password=password):
@@ -75,5 +76,5 @@ def _made(*, actor: Actor) -> dict[str, str]:
     name = f"admin-{secrets.token_hex(3)}" if users.filter(username="admin").exists() else "admin"
     password = secrets.token_urlsafe(12)
     users.create_superuser(username=name, password=password)
-    key = keys.create(name=f"server-{secrets.token_hex(4)}", rights=EVERYTHING, actor=actor)[1]
+    key = api_keys.create(name=f"server-{secrets.token_hex(4)}", rights=EVERYTHING, actor=actor)[1]
     return {"CATMQ_API_KEY": key, "CATMQ_ADMIN_USER": name, "CATMQ_ADMIN_PASSWORD": password}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
 
-from brokerapi import errors as of_programs
-from brokerapi.handler import PATHS
-from portal import errors as of_people
+from brokerapi.http import errors as of_programs
+from brokerapi.http.handler import PATHS
+from portal.auth import errors as of_people
 
 
 def handler400(request: HttpRequest, exception: Exception) -> HttpResponse:

@@ -38,14 +38,14 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "portal.middleware.Sessions",
+    "portal.auth.middleware.Sessions",
     "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "portal.middleware.SafePages",
+    "portal.auth.middleware.SafePages",
     "axes.middleware.AxesMiddleware",  # last: it answers a login that is refused
 ]
 AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
@@ -53,9 +53,10 @@ LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "overview"
 LOGOUT_REDIRECT_URL = "login"
 # After so many wrong passwords for one name from one address, none is tried for a quarter of an hour, nor
-# after five times as many for any names (portal/logins.py). What is refused then is neither counted nor kept.
+# after five times as many for any names (portal/auth/logins.py). What is refused then is neither counted
+# nor kept.
 AXES_FAILURE_LIMIT = 8
-AXES_HANDLER = "portal.logins.Attempts"
+AXES_HANDLER = "portal.auth.logins.Attempts"
 AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
 AXES_COOLOFF_TIME = timedelta(minutes=15)
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
@@ -64,7 +65,7 @@ AXES_LOCKOUT_TEMPLATE = "portal/locked_out.html"
 AXES_ENABLE_ADMIN = False
 AXES_VERBOSE = False
 AXES_DISABLE_ACCESS_LOG = True
-AXES_CLIENT_IP_CALLABLE = "portal.access.address_of"
+AXES_CLIENT_IP_CALLABLE = "portal.auth.access.address_of"
 
 TEMPLATES = [
     {
@@ -75,7 +76,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-                "portal.access.known",
+                "portal.auth.access.known",
             ],
         },
     }
@@ -107,7 +108,7 @@ SESSION_COOKIE_AGE = config.session_idle_minutes * 60  # s; each page that someb
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = config.broker_url.startswith("https://")
 CSRF_COOKIE_HTTPONLY = True
-CSRF_FAILURE_VIEW = "portal.errors.csrf_failure"
+CSRF_FAILURE_VIEW = "portal.auth.errors.csrf_failure"
 X_FRAME_OPTIONS = "DENY"
 
 REST_FRAMEWORK: dict[str, Any] = {
@@ -115,7 +116,7 @@ REST_FRAMEWORK: dict[str, Any] = {
     "DEFAULT_AUTHENTICATION_CLASSES": [],
     "DEFAULT_PERMISSION_CLASSES": [],
     "UNAUTHENTICATED_USER": None,
-    "EXCEPTION_HANDLER": "brokerapi.errors.exception_handler",
+    "EXCEPTION_HANDLER": "brokerapi.http.errors.exception_handler",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
 }
 SPECTACULAR_SETTINGS = {

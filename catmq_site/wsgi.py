@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from django.core.wsgi import get_wsgi_application
 
-from brokerapi.handler import PATHS, ApiHandler
+from brokerapi.http.handler import PATHS, ApiHandler
 from metadata.config import config
-from metadata.rules import addresses
+from metadata.rules.membership import addresses
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -19,7 +19,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "catmq_site.settings")
 people = get_wsgi_application()
 programs = ApiHandler()
 
-from catmq_site import tasks  # noqa: E402  its models need the application that was loaded above
+from catmq_site.jobs import tasks  # noqa: E402  its models need the application that was loaded above
 
 tasks.connect()
 

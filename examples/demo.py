@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from catmq_client import Consumer, HttpTransport, Message, Producer
-from catmq_client.admin import Admin
+from catmq_client.admin.api import Admin
 from catmq_client.errors import Conflict
 
 INPUT = Path(__file__).parent / "data/nats-server-file-changes.jsonl.gz"

@@ -22,7 +22,8 @@ from urllib.parse import unquote, urlsplit
 
 from cryptography.fernet import Fernet
 
-from metadata.rules import addresses, mail
+from metadata.rules import mail
+from metadata.rules.membership import addresses
 
 PREFIX = "CATMQ_"
 # Variables of the client, of jobs and of tests that live in the same environment: not settings of the server.

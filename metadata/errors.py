@@ -6,7 +6,7 @@
     └── Unavailable                 what was asked is right, but cannot be done now: repeat it
         ├── NodeUnavailable  NoWritableQueue  MetadataUnavailable (Unrecorded)  Draining  OutcomeUnknown
 
-`brokerapi.errors` is the only place that turns one into HTTP, by its class; commands print
+`brokerapi.http.errors` is the only place that turns one into HTTP, by its class; commands print
 `detail` and the field errors. A class stands for a way of reacting, a code for a cause.
 """
 

@@ -1,4 +1,4 @@
-"""Redrives: requests to bring dead messages back, the rows. `messagestore.redrives` does the work.
+"""Redrives: requests to bring dead messages back, the rows. `messagestore.retries.redrives` does the work.
 
 request → advance … → finish; or stop in between. A group has one running redrive at most, so that no two
 bring back the same message. Every step is a guarded update: what was stopped goes no further.
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from django.db.models import F
 
-from metadata import access, audit
 from metadata.actors import Actor, job
-from metadata.clock import before, database_now, ms
+from metadata.db import access, audit
+from metadata.db.clock import before, database_now, ms
+from metadata.db.locks import group_by_name, no_group
+from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound
-from metadata.locks import group_by_name, no_group
 from metadata.models import ConsumerGroup, Redrive
-from metadata.transactions import reachable, transactional
 
 DEFAULT_RATE = 200  # messages a second
 MAX_RATE = 10_000

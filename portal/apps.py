@@ -17,4 +17,4 @@ class ConsoleConfig(admin.AdminConfig):
     """Django's admin, on our site."""
 
     default = False
-    default_site = "portal.site.Console"
+    default_site = "portal.auth.site.Console"

@@ -6,37 +6,16 @@ from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import URLPattern, path
 from django.views.i18n import set_language
 
-from portal.access import View, for_people
-from portal.logins import LoginForm
-from portal.views import (
-    alarms,
-    brokers,
-    consistency,
-    consumers,
-    delayed,
-    failures,
-    group_actions,
-    groups,
-    installation,
-    keys,
-    messages,
-    node_actions,
-    node_places,
-    nodes,
-    operations,
-    overview,
-    own_password,
-    pipeline,
-    preferences,
-    redriving,
-    reports,
-    resetting,
-    sending,
-    subscribing,
-    topic_actions,
-    topics,
-    users,
-)
+from portal.auth.access import View, for_people
+from portal.auth.logins import LoginForm
+from portal.views.failures import failures, redriving
+from portal.views.groups import consumers, group_actions, groups, resetting, subscribing
+from portal.views.jobs import operations, pipeline, reports
+from portal.views.messages import messages, sending
+from portal.views.nodes import node_actions, node_places, nodes
+from portal.views.system import alarms, brokers, consistency, installation, overview, preferences
+from portal.views.topics import delayed, topic_actions, topics
+from portal.views.users import keys, own_password, users
 
 
 def page(route: str, view: View, name: str) -> URLPattern:

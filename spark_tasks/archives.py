@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_tasks.errors import ArchiveError
-from spark_tasks.plans import Span
+from spark_tasks.nodes.plans import Span
 
 FORMAT = 1
 MANIFEST = "manifest.json"

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import catmq_client
 import spark_tasks
 from spark_tasks.errors import JobError
-from spark_tasks.source import register
+from spark_tasks.reading.source import register
 
 NO_JAVA = (
     "Spark needs Java 17 or 21, and there is no `java` here. On Debian or Ubuntu, as root: "

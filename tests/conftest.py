@@ -59,17 +59,17 @@ def metadata_db(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]
     """An empty metadata database, to be used from any thread; what a test commits is there for all."""
     with django_db_blocker.unblock():
         databases.empty_metadata()
-        from metadata import snapshot
+        from metadata.cache import snapshot
 
         snapshot.refresh()
         yield
         from django.db import connections as of_django
 
-        from messagestore import connections as of_the_store
-        from messagestore import suspects
+        from messagestore.heads import corruption
+        from messagestore.pool import node_pools as of_the_store
 
         of_the_store.forget_all()
-        suspects._reported.clear()
+        corruption._reported.clear()
         of_django.close_all()
 
 
@@ -77,7 +77,7 @@ def metadata_db(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]
 def node_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., dict[str, Any]]]:
     """A function that makes an empty database for a node, on the engine under test or the one it is given.
 
-    It returns the arguments of `messagestore.nodes.register` that say where the database is.
+    It returns the arguments of `messagestore.nodes.registry.register` that say where the database is.
     """
     with ExitStack() as stack:
 
@@ -96,11 +96,12 @@ def make_node(metadata_db: None, node_database: Callable[..., dict[str, Any]]) -
     def make(
         name: str = "main", *, kind: str = "normal", engine: str = environment.ENGINE, **more: Any
     ) -> str:
-        from messagestore import nodes
-        from metadata import actors, snapshot
+        from messagestore.nodes import registry
+        from metadata import actors
+        from metadata.cache import snapshot
 
         given = {"special": False, "capacity_gb": None, "unsafe": False, **node_database(engine), **more}
-        nodes.register(name=name, kind=kind, actor=actors.command("test"), **given)
+        registry.register(name=name, kind=kind, actor=actors.command("test"), **given)
         snapshot.refresh()  # as the loop of a worker would
         return name
 

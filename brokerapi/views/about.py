@@ -10,12 +10,12 @@ from drf_spectacular.utils import extend_schema
 
 from brokerapi import docs
 from brokerapi.endpoint import Call, Endpoint
-from brokerapi.errors import respond
-from brokerapi.parsers import read_query
-from brokerapi.renderers import takes_gzip
+from brokerapi.http.errors import respond
+from brokerapi.http.parsers import read_query
+from brokerapi.http.renderers import takes_gzip
 from brokerapi.schema import operation
-from brokerapi.serializers import AboutAnswer
-from brokerapi.wire.queries import SchemaQuery
+from brokerapi.shapes.management import AboutAnswer
+from brokerapi.shapes.queries import SchemaQuery
 from metadata.config import Config, config
 
 VERSION = "0.1.0"

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from django.http import HttpResponse
 
-from brokerapi import answers, serializers
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import list_of, operation
-from brokerapi.wire.queries import ConfirmQuery
-from metadata import brokers
+from brokerapi.shapes import answers, management
+from brokerapi.shapes.queries import ConfirmQuery
+from metadata.brokers import brokers
 
 
 class Brokers(Endpoint):
     """/brokers"""
 
-    @operation("listBrokers", tag="brokers", answer=list_of("brokers", serializers.BrokerAnswer))
+    @operation("listBrokers", tag="brokers", answer=list_of("brokers", management.BrokerAnswer))
     def get(self, call: Call) -> HttpResponse:
         """All brokers, as this one saw them a second ago at most; use those that are alive and in."""
         return call.answer({"brokers": [answers.broker(one) for one in brokers.listed(actor=call.actor)]})
@@ -23,17 +23,15 @@ class Brokers(Endpoint):
 class Broker(Endpoint):
     """/brokers/{broker}"""
 
-    @operation("showBroker", tag="brokers", answer=serializers.BrokerAnswer)
+    @operation("showBroker", tag="brokers", answer=management.BrokerAnswer)
     def get(self, call: Call, broker: str) -> HttpResponse:
         """One broker."""
         return call.answer(answers.broker(brokers.named(name=broker, actor=call.actor)))
 
-    @operation(
-        "changeBroker", tag="brokers", request=serializers.BrokerChange, answer=serializers.BrokerAnswer
-    )
+    @operation("changeBroker", tag="brokers", request=management.BrokerChange, answer=management.BrokerAnswer)
     def patch(self, call: Call, broker: str) -> HttpResponse:
         """Pulls a broker out, so that clients go to the others, or in again; it follows within a second."""
-        state = call.fields(serializers.BrokerChange)["state"]
+        state = call.fields(management.BrokerChange)["state"]
         return call.answer(answers.broker(brokers.set_state(name=broker, state=state, actor=call.actor)))
 
     @operation("deleteBroker", tag="brokers", query=ConfirmQuery, status=204)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from django.http import HttpResponse
 
-from brokerapi import draining, errors, longpoll, metrics
 from brokerapi.endpoint import Call, Endpoint
+from brokerapi.http import draining, errors, longpoll, metrics
 from brokerapi.schema import operation
-from brokerapi.wire import consumers as wire
-from brokerapi.wire import failures as wire_failures
-from brokerapi.wire.delivery import delivery_settings
-from messagestore import failures, membership, node_owners, positions
-from metadata import consumers
-from metadata.consumer_ids import ConsumerId
+from brokerapi.shapes import consumers as wire
+from brokerapi.shapes import failures as wire_failures
+from brokerapi.shapes.delivery import delivery_settings
+from messagestore.consume import node_owners, positions
+from messagestore.retries import failures
+from messagestore.topology import membership
+from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import Unrecorded
+from metadata.membership import consumers
 
 
 class Consumers(Endpoint):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from django.http import HttpResponse
 
-from brokerapi import dead_shapes as shapes
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
-from brokerapi.wire.queries import NewestQuery
-from messagestore import dead, failed, redrives
+from brokerapi.shapes import dead_shapes as shapes
+from brokerapi.shapes.queries import NewestQuery
+from messagestore.retries import dead_letters, pending, redrives
 from metadata import redrives as redrive_rows
 
 
@@ -19,7 +19,7 @@ class DeadMessages(Endpoint):
     def get(self, call: Call, group: str) -> HttpResponse:
         """The messages of which no retry is left, the newest first."""
         asked = call.query(shapes.DeadQuery)
-        page = dead.page(
+        page = dead_letters.page(
             group=group,
             topic=asked.topic,
             error=asked.error,
@@ -34,7 +34,7 @@ class DeadMessages(Endpoint):
     def delete(self, call: Call, group: str) -> HttpResponse:
         """Drops dead messages for good: some, or all that match."""
         asked = call.query(shapes.DropQuery)
-        count = dead.drop(
+        count = dead_letters.drop(
             group=group,
             ids=asked.list_of_ids(),
             topic=asked.topic,
@@ -52,7 +52,9 @@ class DeadSummary(Endpoint):
     def get(self, call: Call, group: str) -> HttpResponse:
         """How many dead messages there are, by topic and kind of error."""
         asked = call.query(shapes.SummaryQuery)
-        return call.answer(shapes.summary(dead.summary(group=group, topic=asked.topic, actor=call.actor)))
+        return call.answer(
+            shapes.summary(dead_letters.summary(group=group, topic=asked.topic, actor=call.actor))
+        )
 
 
 class DeadMessage(Endpoint):
@@ -61,7 +63,7 @@ class DeadMessage(Endpoint):
     @operation("showDead", tag="failures", answer=shapes.WholeDeadAnswer)
     def get(self, call: Call, group: str, message: str) -> HttpResponse:
         """A dead message with headers and body."""
-        shown = dead.show(group=group, message=message, actor=call.actor)
+        shown = dead_letters.show(group=group, message=message, actor=call.actor)
         return call.answer(shapes.whole(shown, call.kind))
 
 
@@ -115,5 +117,5 @@ class Failed(Endpoint):
     def get(self, call: Call, group: str) -> HttpResponse:
         """The messages that wait for a retry, those that are due first."""
         asked = call.query(shapes.FailedQuery)
-        found = failed.waiting(group=group, topic=asked.topic, limit=asked.limit, actor=call.actor)
+        found = pending.waiting(group=group, topic=asked.topic, limit=asked.limit, actor=call.actor)
         return call.answer(shapes.failed(found))

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from django.http import HttpResponse
 
-from brokerapi import answers, offset_shapes, serializers
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
-from brokerapi.wire.queries import ConfirmQuery, ListQuery, NewestQuery
-from messagestore import lag, resets
-from metadata import groups, moves
+from brokerapi.shapes import answers, management, offset_shapes
+from brokerapi.shapes.queries import ConfirmQuery, ListQuery, NewestQuery
+from messagestore.consume import lag, offset_reset
+from metadata.groups import groups, offset_resets
 
 
 class Groups(Endpoint):
     """/groups"""
 
-    @operation(
-        "listGroups", tag="groups", query=ListQuery, answer=page_of("groups", serializers.GroupSummary)
-    )
+    @operation("listGroups", tag="groups", query=ListQuery, answer=page_of("groups", management.GroupSummary))
     def get(self, call: Call) -> HttpResponse:
         """The groups the key may do anything with, by name."""
         page = groups.page(window=call.window(), actor=call.actor)
@@ -26,13 +24,13 @@ class Groups(Endpoint):
     @operation(
         "createGroup",
         tag="groups",
-        request=serializers.GroupCreate,
-        answer=serializers.GroupAnswer,
+        request=management.GroupCreate,
+        answer=management.GroupAnswer,
         status=201,
     )
     def post(self, call: Call) -> HttpResponse:
         """Creates a group."""
-        asked = call.fields(serializers.GroupCreate, manages=("group", ""))
+        asked = call.fields(management.GroupCreate, manages=("group", ""))
         name, mode = asked.pop("name"), asked.pop("mode")
         made = groups.create(name=name, mode=mode, settings=asked, actor=call.actor)
         return call.created(answers.group(made), "groups", name)
@@ -41,15 +39,15 @@ class Groups(Endpoint):
 class Group(Endpoint):
     """/groups/{group}"""
 
-    @operation("showGroup", tag="groups", answer=serializers.GroupAnswer)
+    @operation("showGroup", tag="groups", answer=management.GroupAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
         """A group with its subscriptions and members."""
         return call.answer(answers.group(groups.describe(name=group, actor=call.actor)))
 
-    @operation("changeGroup", tag="groups", request=serializers.GroupChange, answer=serializers.GroupAnswer)
+    @operation("changeGroup", tag="groups", request=management.GroupChange, answer=management.GroupAnswer)
     def patch(self, call: Call, group: str) -> HttpResponse:
         """Stops or starts a group, changes its settings."""
-        settings = call.fields(serializers.GroupChange, manages=("group", group))
+        settings = call.fields(management.GroupChange, manages=("group", group))
         return call.answer(answers.group(groups.update(name=group, settings=settings, actor=call.actor)))
 
     @operation("deleteGroup", tag="groups", query=ConfirmQuery, status=204)
@@ -75,8 +73,8 @@ class Offsets(Endpoint):
         asked = call.fields(offset_shapes.OffsetsReset, manages=("group", group))
         dry_run = asked.pop("dry_run")
         chosen = {name: asked.pop(name, None) for name in ("topic", "queues", "instance")}
-        target = resets.Target(**asked)
-        made = resets.reset(group=group, target=target, dry_run=dry_run, actor=call.actor, **chosen)
+        target = offset_reset.Target(**asked)
+        made = offset_reset.reset(group=group, target=target, dry_run=dry_run, actor=call.actor, **chosen)
         return call.answer(answers.moved(made, dry_run=dry_run))
 
 
@@ -92,7 +90,7 @@ class OffsetMoves(Endpoint):
     def get(self, call: Call, group: str) -> HttpResponse:
         """The positions of a group that were moved by hand, the newest first."""
         asked = call.query(NewestQuery)
-        page = moves.page(group=group, limit=asked.limit, after=asked.after, actor=call.actor)
+        page = offset_resets.page(group=group, limit=asked.limit, after=asked.after, actor=call.actor)
         return call.answer(answers.page("moves", page, answers.past_move))
 
 
@@ -106,5 +104,5 @@ class UndoOffsets(Endpoint):
         """Moves positions back to where a reset found them."""
         asked = call.fields(offset_shapes.OffsetsUndo, manages=("group", group))
         dry_run, reset = asked["dry_run"], asked.get("reset")
-        made = resets.undo(group=group, reset=reset, dry_run=dry_run, actor=call.actor)
+        made = offset_reset.undo(group=group, reset=reset, dry_run=dry_run, actor=call.actor)
         return call.answer(answers.moved(made, dry_run=dry_run))

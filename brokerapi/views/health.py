@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from django.http import HttpResponse
 
-from brokerapi import health, metrics
 from brokerapi.endpoint import Call, Endpoint
+from brokerapi.http import health, metrics
 from brokerapi.schema import operation
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from django.http import HttpResponse
 
-from brokerapi import draining, metrics
 from brokerapi.endpoint import Call, Endpoint
+from brokerapi.http import draining, metrics
 from brokerapi.schema import operation
-from brokerapi.wire import delayed as wire_delayed
-from brokerapi.wire import messages as wire
-from messagestore import browse, publish, search, waiting
+from brokerapi.shapes import delayed as wire_delayed
+from brokerapi.shapes import messages as wire
+from messagestore.inspect import browse, search
+from messagestore.produce import delayed_admin, publish
 from metadata.errors import Invalid
 
 
@@ -53,7 +54,7 @@ class Message(Endpoint):
     @operation("recallMessage", tag="messages", status=204)
     def delete(self, call: Call, message_id: str) -> HttpResponse:
         """Recalls a delayed message before it is due; 409 `already_delivered` when it is in its queue."""
-        waiting.recall(message_id=message_id, actor=call.actor)
+        delayed_admin.recall(message_id=message_id, actor=call.actor)
         return call.done()
 
 
@@ -67,7 +68,7 @@ class Delayed(Endpoint):
         """Shows messages that wait for their time, in the order of their ids, and how many there are."""
         asked = call.query(wire_delayed.DelayedQuery)
         after = asked.after if isinstance(asked.after, str) else None
-        found = waiting.of_topic(topic=topic, after=after, limit=asked.limit, actor=call.actor)
+        found = delayed_admin.of_topic(topic=topic, after=after, limit=asked.limit, actor=call.actor)
         return call.answer(wire_delayed.delayed(found, call.kind))
 
 

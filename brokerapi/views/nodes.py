@@ -4,46 +4,46 @@ from __future__ import annotations
 
 from django.http import HttpResponse
 
-from brokerapi import answers, node_shapes, serializers
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
-from brokerapi.wire.queries import ConfirmQuery, ListQuery
-from messagestore import examination, nodes, promotion, promotion_plans
-from metadata import nodes as node_rows
+from brokerapi.shapes import answers, management, node_shapes
+from brokerapi.shapes.queries import ConfirmQuery, ListQuery
+from messagestore.nodes import preflight, promotion, promotion_plans, registry
+from metadata.nodes import nodes as node_rows
 
 
 class Nodes(Endpoint):
     """/nodes"""
 
-    @operation("listNodes", tag="nodes", query=ListQuery, answer=page_of("nodes", serializers.NodeAnswer))
+    @operation("listNodes", tag="nodes", query=ListQuery, answer=page_of("nodes", management.NodeAnswer))
     def get(self, call: Call) -> HttpResponse:
         """The nodes, by name."""
         page = node_rows.page(window=call.window(), actor=call.actor)
         return call.answer(answers.page("nodes", page, answers.node))
 
     @operation(
-        "registerNode", tag="nodes", request=serializers.NodeCreate, answer=serializers.NodeAnswer, status=201
+        "registerNode", tag="nodes", request=management.NodeCreate, answer=management.NodeAnswer, status=201
     )
     def post(self, call: Call) -> HttpResponse:
         """Registers a database as a node, once it has shown that it can serve as one."""
-        asked = call.fields(serializers.NodeCreate)
-        made = nodes.register(**asked, actor=call.actor)
+        asked = call.fields(management.NodeCreate)
+        made = registry.register(**asked, actor=call.actor)
         return call.created(answers.node(made), "nodes", made.name)
 
 
 class Node(Endpoint):
     """/nodes/{node}"""
 
-    @operation("showNode", tag="nodes", answer=serializers.NodeAnswer)
+    @operation("showNode", tag="nodes", answer=management.NodeAnswer)
     def get(self, call: Call, node: str) -> HttpResponse:
         """One node."""
         return call.answer(answers.node(node_rows.named(name=node, actor=call.actor)))
 
-    @operation("changeNode", tag="nodes", request=serializers.NodeChange, answer=serializers.NodeAnswer)
+    @operation("changeNode", tag="nodes", request=management.NodeChange, answer=management.NodeAnswer)
     def patch(self, call: Call, node: str) -> HttpResponse:
         """Opens, closes or takes a node out."""
-        settings = call.fields(serializers.NodeChange)
-        return call.answer(answers.node(nodes.update(name=node, settings=settings, actor=call.actor)))
+        settings = call.fields(management.NodeChange)
+        return call.answer(answers.node(registry.update(name=node, settings=settings, actor=call.actor)))
 
     @operation("deleteNode", tag="nodes", query=ConfirmQuery, status=204)
     def delete(self, call: Call, node: str) -> HttpResponse:
@@ -61,7 +61,7 @@ class Examine(Endpoint):
     def post(self, call: Call, node: str) -> HttpResponse:
         """Says what speaks for and against a database as a node of that name; changes nothing."""
         asked = call.fields(node_shapes.NodeExamine)
-        found = examination.examine(name=node, actor=call.actor, **asked)
+        found = preflight.examine(name=node, actor=call.actor, **asked)
         return call.answer(node_shapes.examination(found))
 
 
@@ -71,7 +71,7 @@ class Account(Endpoint):
     @operation("setNodeAccount", tag="nodes", request=node_shapes.NodeAccount, status=204)
     def patch(self, call: Call, node: str) -> HttpResponse:
         """Changes the account with which brokers reach a node, once it was tried."""
-        nodes.set_account(name=node, actor=call.actor, **call.fields(node_shapes.NodeAccount))
+        registry.set_account(name=node, actor=call.actor, **call.fields(node_shapes.NodeAccount))
         return call.done()
 
 
@@ -81,13 +81,13 @@ class Reader(Endpoint):
     @operation("setNodeReader", tag="nodes", request=node_shapes.NodeAccount, status=204)
     def patch(self, call: Call, node: str) -> HttpResponse:
         """Gives a node the account with which jobs read it, once it was tried."""
-        nodes.set_reader(name=node, actor=call.actor, **call.fields(node_shapes.NodeAccount))
+        registry.set_reader(name=node, actor=call.actor, **call.fields(node_shapes.NodeAccount))
         return call.done()
 
     @operation("deleteNodeReader", tag="nodes", status=204)
     def delete(self, call: Call, node: str) -> HttpResponse:
         """Takes the account away with which jobs read a node."""
-        nodes.set_reader(name=node, username="", password="", actor=call.actor)
+        registry.set_reader(name=node, username="", password="", actor=call.actor)
         return call.done()
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from django.http import HttpResponse
 
-from brokerapi import queue_shapes as shapes
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import list_of, operation
-from messagestore import drains, queues
+from brokerapi.shapes import queue_shapes as shapes
+from messagestore.topology import drains, queues
 
 
 class Expand(Endpoint):

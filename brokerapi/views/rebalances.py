@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from django.http import HttpResponse
 
-from brokerapi import answers, rebalance_shapes
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
-from brokerapi.wire.queries import NewestQuery
-from metadata import history, rebalance
+from brokerapi.shapes import answers, rebalance_shapes
+from brokerapi.shapes.queries import NewestQuery
+from metadata.membership import history, rebalance
 
 
 class Rebalances(Endpoint):

@@ -6,15 +6,15 @@ from dataclasses import asdict
 
 from django.http import HttpResponse
 
-from brokerapi import answers
-from brokerapi import subscription_shapes as shapes
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import list_of, operation
-from brokerapi.wire.queries import TagsQuery
-from messagestore import subscriptions
-from messagestore.tag_preview import tag_matches
-from metadata import groups
-from metadata import subscriptions as subscription_rows
+from brokerapi.shapes import answers
+from brokerapi.shapes import subscription_shapes as shapes
+from brokerapi.shapes.queries import TagsQuery
+from messagestore.inspect.tag_preview import tag_matches
+from messagestore.topology import subscriptions
+from metadata.groups import groups
+from metadata.groups import subscriptions as subscription_rows
 
 
 class Subscriptions(Endpoint):

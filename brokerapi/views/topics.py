@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from django.http import HttpResponse
 
-from brokerapi import answers, serializers
 from brokerapi.endpoint import Call, Endpoint
-from brokerapi.plan_shapes import ReadPlanAnswer
 from brokerapi.schema import operation, page_of
-from brokerapi.wire.queries import ConfirmQuery, PlanQuery, TopicsQuery
-from messagestore import read_plans, topics
-from metadata import topics as topic_rows
+from brokerapi.shapes import answers, management
+from brokerapi.shapes.plan_shapes import ReadPlanAnswer
+from brokerapi.shapes.queries import ConfirmQuery, PlanQuery, TopicsQuery
+from messagestore.inspect import read_plans
+from messagestore.topology import topics
+from metadata.topics import topics as topic_rows
 
 
 class Topics(Endpoint):
     """/topics"""
 
     @operation(
-        "listTopics", tag="topics", query=TopicsQuery, answer=page_of("topics", serializers.TopicSummary)
+        "listTopics", tag="topics", query=TopicsQuery, answer=page_of("topics", management.TopicSummary)
     )
     def get(self, call: Call) -> HttpResponse:
         """The topics the key may do anything with, by name."""
@@ -28,13 +29,13 @@ class Topics(Endpoint):
     @operation(
         "createTopic",
         tag="topics",
-        request=serializers.TopicCreate,
-        answer=serializers.TopicAnswer,
+        request=management.TopicCreate,
+        answer=management.TopicAnswer,
         status=201,
     )
     def post(self, call: Call) -> HttpResponse:
         """Creates a topic with its queues."""
-        asked = call.fields(serializers.TopicCreate, manages=("topic", ""))
+        asked = call.fields(management.TopicCreate, manages=("topic", ""))
         name, queues, node = asked.pop("name"), asked.pop("queues"), asked.pop("node", None)
         topic = topics.create(name=name, queues=queues, node=node, settings=asked, actor=call.actor)
         return call.created(answers.topic(topic), "topics", name)
@@ -43,15 +44,15 @@ class Topics(Endpoint):
 class Topic(Endpoint):
     """/topics/{topic}"""
 
-    @operation("showTopic", tag="topics", answer=serializers.TopicAnswer)
+    @operation("showTopic", tag="topics", answer=management.TopicAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
         """A topic with its queues and their heads."""
         return call.answer(answers.topic(topics.describe(name=topic, actor=call.actor)))
 
-    @operation("changeTopic", tag="topics", request=serializers.TopicChange, answer=serializers.TopicSummary)
+    @operation("changeTopic", tag="topics", request=management.TopicChange, answer=management.TopicSummary)
     def patch(self, call: Call, topic: str) -> HttpResponse:
         """Changes settings of a topic."""
-        settings = call.fields(serializers.TopicChange, manages=("topic", topic))
+        settings = call.fields(management.TopicChange, manages=("topic", topic))
         changed = topic_rows.update(name=topic, settings=settings, actor=call.actor)
         return call.answer(answers.topic_summary(changed))
 

@@ -13,11 +13,12 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from catmq_site import tasks
-from metadata import actors, fingerprints
+from catmq_site.jobs import tasks
+from metadata import actors
 from metadata.actors import Actor
+from metadata.brokers import fingerprints
 from metadata.errors import CatmqError, Code, Invalid
-from metadata.job_runs import Cancelled
+from metadata.jobs.runs import Cancelled
 
 REFUSED, LATER = 1, 3
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from messagestore.drains import Unread
-from messagestore.queues import Change
-from metadata.topics import QueueView
+from messagestore.topology.drains import Unread
+from messagestore.topology.queues import Change
+from metadata.topics.topics import QueueView
 
 
 def report(change: Change, verb: str) -> list[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from messagestore.examination import Examination
-from messagestore.promotion import Outcome
-from messagestore.promotion_plans import Plan
-from messagestore.surveys import Lost
+from messagestore.nodes.preflight import Examination
+from messagestore.nodes.promotion import Outcome
+from messagestore.nodes.promotion_plans import Plan
+from messagestore.nodes.replica_inspection import Lost
 
 
 def report(done: Outcome) -> list[str]:

@@ -6,16 +6,22 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from messagestore import connections, faults, tables
+from messagestore import tables
 from messagestore.consistency.findings import KINDS, Finding
-from messagestore.sessions import Session
+from messagestore.engine import db_errors
+from messagestore.engine.mysql_session import Session
+from messagestore.pool import node_pools
 from messagestore.tables import ReaderRow
-from metadata import access, acknowledgements, alarms, failure_topics, ledger, snapshot
 from metadata.actors import Actor
+from metadata.brokers import snapshot_acks
+from metadata.cache import snapshot
+from metadata.cache.snapshot import NodeInfo
+from metadata.db import access
 from metadata.errors import CatmqError, NodeUnavailable
-from metadata.ledger import Ledger, LedgerQueue
-from metadata.snapshot import NodeInfo
-from metadata.watching import numbers
+from metadata.groups import ledger, retry_topics
+from metadata.groups.ledger import Ledger, LedgerQueue
+from metadata.monitoring import alarms
+from metadata.monitoring.health_checks import numbers
 
 AGAIN_AFTER_S = 1.5  # what is under way is over by then; a worker follows metadata within a second
 
@@ -83,10 +89,10 @@ def _once() -> Report:
 
 def look(info: NodeInfo) -> NodeLook:
     """What is on a node, without asking whether it may be served. Raises NodeUnavailable and its faults."""
-    session = connections.connect(info)
+    session = node_pools.connect(info)
     try:
         return _look(session, info)
-    except faults.Ambiguous as error:
+    except db_errors.Ambiguous as error:
         raise NodeUnavailable(error.detail) from error
     finally:
         session.close()
@@ -96,7 +102,7 @@ def _look(session: Session, info: NodeInfo) -> NodeLook:
     seen = NodeLook(info)
     try:
         seen.identity = tables.read_identity(session)
-    except faults.Final:
+    except db_errors.Final:
         seen.identity = ""  # nobody wrote one
     if info.identity and seen.identity != info.identity:
         return seen
@@ -208,7 +214,7 @@ def of_metadata(known: Ledger) -> Iterator[Finding]:
 
 def _of_failure_topics(known: Ledger) -> Iterator[Finding]:
     names = {queue.topic_id: queue.topic for queue in known.queues.values()}
-    for group, topic in failure_topics.missing():
+    for group, topic in retry_topics.missing():
         where = f"group {known.groups.get(group, group)}, topic {names.get(topic, topic)}"
         yield Finding("failure_topic_missing", where, "there is none", safe=True, group=group, topic=topic)
     for topic, name in ledger.lone_failure_topics():
@@ -218,6 +224,6 @@ def _of_failure_topics(known: Ledger) -> Iterator[Finding]:
 
 def of_workers(change: int) -> Iterable[Finding]:
     """Workers that have not followed metadata to a change."""
-    late = acknowledgements.behind(change)
+    late = snapshot_acks.behind(change)
     if late:
         yield Finding("worker_behind", ", ".join(late), f"metadata was at change {change}")

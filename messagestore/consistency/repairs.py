@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from messagestore import connections, failure_topics, faults, tables
+from messagestore import tables
 from messagestore.consistency.findings import Finding
 from messagestore.consistency.looking import check, is_empty, is_lone
-from messagestore.sessions import Session
-from metadata import access, audit, ledger, snapshot
+from messagestore.engine import db_errors
+from messagestore.engine.mysql_session import Session
+from messagestore.pool import node_pools
+from messagestore.topology import retry_topics
 from metadata.actors import Actor
+from metadata.cache import snapshot
+from metadata.db import access, audit
+from metadata.db.transactions import transactional
 from metadata.errors import Conflict, NodeUnavailable, NotFound
-from metadata.transactions import transactional
+from metadata.groups import ledger
 
 
 def find(*, key: str, actor: Actor) -> Finding:
@@ -39,7 +44,7 @@ def repair(*, key: str, actor: Actor) -> Finding:
     elif finding.kind == "heartbeat_missing":
         ledger.add_heartbeats(group_id=finding.group, members=list(finding.ids))
     else:
-        failure_topics.make(group_id=finding.group, topic_id=finding.topic)
+        retry_topics.make(group_id=finding.group, topic_id=finding.topic)
     _record(finding, actor)
     return finding
 
@@ -61,7 +66,7 @@ ON_NODES = ("table_missing", "table_unknown", "head_unknown", "readers_unknown")
 
 
 def _on_node(finding: Finding) -> None:
-    session = connections.connect(snapshot.node_by_id(finding.node))
+    session = node_pools.connect(snapshot.node_by_id(finding.node))
     try:
         if finding.kind == "readers_unknown":
             _drop_readers(session, finding)
@@ -70,7 +75,7 @@ def _on_node(finding: Finding) -> None:
             tables.create_queue(session, queue=finding.ids[0], node_epoch=epoch)
         else:
             _drop_queue(session, finding)
-    except faults.Ambiguous as error:
+    except db_errors.Ambiguous as error:
         raise NodeUnavailable(error.detail) from error
     finally:
         session.close()

@@ -8,14 +8,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from messagestore import connections, partitions, tables
-from messagestore.connections import Node
+from messagestore import tables
+from messagestore.engine.mysql_session import READ_TIMEOUT_S, Session
+from messagestore.heads import partitions
+from messagestore.pool import node_pools
+from messagestore.pool.node_pools import Node
 from messagestore.retention.planning import QueuePlan, plan
-from messagestore.sessions import READ_TIMEOUT_S, Session
-from metadata import access, alarms, audit, clock_marks, topics
 from metadata.actors import Actor
+from metadata.db import access, audit, clock_marks
 from metadata.errors import CatmqError
-from metadata.topics import TopicView
+from metadata.monitoring import alarms
+from metadata.topics import topics
+from metadata.topics.topics import TopicView
 
 log = logging.getLogger(__name__)
 CHUNK = 2_000  # rows in one transaction: on SQLite every writer waits for it
@@ -122,7 +126,7 @@ class Run:
             return one
         _count(aim, 1)
         try:
-            with connections.node(aim.node_id).reading() as session:  # harmless to repeat
+            with node_pools.node(aim.node_id).reading() as session:  # harmless to repeat
                 raised = tables.raise_low(session, queue=aim.queue, low=aim.keep_from)
         except CatmqError as error:
             return replace(one, problem=error.detail)
@@ -136,7 +140,7 @@ class Run:
         """Drops and deletes what is below `low`, also what an earlier run left."""
         if self.dry_run or one.problem or time.monotonic() > self.ends:
             return one
-        node = connections.node(one.plan.node_id)
+        node = node_pools.node(one.plan.node_id)
         dropped = deleted = 0
         try:
             dropped = self._drop(node, one.plan)

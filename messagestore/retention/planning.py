@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from messagestore import connections, faults, tables
-from messagestore.sessions import Session
+from messagestore import tables
+from messagestore.engine import db_errors
+from messagestore.engine.mysql_session import Session
+from messagestore.heads.time_lookup import first_at
+from messagestore.pool import node_pools
 from messagestore.tables import Head, Partition, ReaderRow
-from messagestore.times import first_at
-from metadata import activity, readings
-from metadata.clock import database_now, ms
+from metadata.db.clock import database_now, ms
 from metadata.errors import CatmqError, NodeUnavailable
-from metadata.readings import Reading
-from metadata.rules import retention as rules
-from metadata.rules.retention import Span
-from metadata.topics import QueueView, TopicView
+from metadata.groups import activity, subscribers
+from metadata.groups.subscribers import Reading
+from metadata.rules.topics import retention as rules
+from metadata.rules.topics.retention import Span
+from metadata.topics.topics import QueueView, TopicView
 
 DAY_MS = 86_400_000
 SLICES = 20  # of a table without partitions, each weighed by a sample
@@ -123,7 +125,7 @@ def _each(
             plans.append(replace(blank, hindrance=None, problem=away[queue.node_id]))
             continue
         try:
-            with connections.node(queue.node_id).reading() as session:
+            with node_pools.node(queue.node_id).reading() as session:
                 found = _planner(session, topic, blank, readers)
                 plans.append(wanted(found) if isinstance(found, _Planner) else found)
         except CatmqError as error:
@@ -133,17 +135,17 @@ def _each(
 
 def _readers(topic: TopicView, queues: Sequence[QueueView], record: bool) -> tuple[_Readers, dict[int, str]]:
     """The readers of a topic, and why those on some nodes are not known."""
-    groups = {one.group_id: one for one in readings.readings(topic.id)}
+    groups = {one.group_id: one for one in subscribers.readings(topic.id)}
     rows: dict[int, list[ReaderRow]] = {}
     away: dict[int, str] = {}
     for node_id in sorted({one.node_id for one in queues}):
         mine = [one.queue for one in queues if one.node_id == node_id]
         try:
-            with connections.node(node_id).reading() as session:
+            with node_pools.node(node_id).reading() as session:
                 for row in tables.list_readers(session, queues=mine):
                     if row.group_id in groups and row.epoch >= groups[row.group_id].base_epoch:
                         rows.setdefault(row.queue, []).append(row)
-        except (NodeUnavailable, faults.Final) as error:
+        except (NodeUnavailable, db_errors.Final) as error:
             away[node_id] = error.detail
     sums = dict.fromkeys((one.id for one in groups.values()), 0)
     for row in (row for of_queue in rows.values() for row in of_queue):

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from messagestore import archives, connections, tables
-from messagestore.archives import Archived
+from messagestore import tables
+from messagestore.pool import node_pools
+from messagestore.retention import archives
+from messagestore.retention.archives import Archived
 from messagestore.retention.cleaning import REST_S, Cleaned, Progress, Run, Say
 from messagestore.retention.planning import purge_plan
-from metadata import access, snapshot, topics
 from metadata.actors import Actor
+from metadata.cache import snapshot
+from metadata.db import access
 from metadata.errors import Conflict
-from metadata.topics import TopicView
+from metadata.topics import topics
+from metadata.topics.topics import TopicView
 
 
 def purge(
@@ -56,7 +60,7 @@ def _upto(topic: TopicView, held: dict[int, list[Archived]]) -> dict[int, int]:
                 f"The archive holds queue {queue.queue} of another installation: nothing is purged."
             )
         if mine:
-            with connections.node(queue.node_id).reading() as session:
+            with node_pools.node(queue.node_id).reading() as session:
                 head = tables.read_head(session, queue=queue.queue)
             ends[queue.queue] = archives.covered(mine, head.low if head is not None else 0)
     return ends

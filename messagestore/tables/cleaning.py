@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from messagestore import faults
-from messagestore.sessions import MySqlSession, Session
+from messagestore.engine import db_errors
+from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.tables.running import message_table, rows_of, step
 
 _TABLESPACES = {"mariadb": "INNODB_SYS_TABLESPACES", "mysql": "INNODB_TABLESPACES"}
@@ -35,5 +35,5 @@ def used_bytes(session: Session) -> tuple[int, int]:
     try:
         view = _TABLESPACES[session.flavour]
         return int(rows_of(session, "select_tablespaces", view=view)[0][0]), 0
-    except faults.Final:  # the account lacks the right PROCESS
+    except db_errors.Final:  # the account lacks the right PROCESS
         return int(rows_of(session, "select_table_sizes")[0][0]), 0

@@ -6,11 +6,11 @@ import heapq
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from messagestore import faults
-from messagestore.messages import NewMessage, headers_text
-from messagestore.sessions import MySqlSession, Session, counted
-from messagestore.sqlite_sessions import SqliteSession
-from messagestore.statements import load
+from messagestore.engine import db_errors
+from messagestore.engine.messages import NewMessage, headers_text
+from messagestore.engine.mysql_session import MySqlSession, Session, counted
+from messagestore.engine.sqlite_session import SqliteSession
+from messagestore.engine.statements import load
 from messagestore.tables.running import ids, rows_of, step
 from messagestore.tables.shapes import DelayedBatch, DelayedRow, DueRow, Leaving, StoredDelays
 from metadata.errors import TooLarge
@@ -70,7 +70,7 @@ def _insert_sqlite(session: SqliteSession, queue: int, node_epoch: int, batch: D
         head = {"queue": queue, "node_epoch": node_epoch}
         row = database.execute(statements["delay_head"].text, head).fetchone()
         if row is None:
-            raise faults.Refused("The head row refused the write.")
+            raise db_errors.Refused("The head row refused the write.")
         stored_at_ms = int(row[0])
         database.executemany(statements["delay_rows"].text, _values(queue, batch, stored_at_ms))
         known = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from messagestore.sessions import Rows, Session
+from messagestore.engine.mysql_session import Rows, Session
 from messagestore.tables.running import ids, message_table, rows_of, step
 
 DEAD = -1  # stands for the queue where `sent_batch` remembers a dead message; 0 for one that waits or waited

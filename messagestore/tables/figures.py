@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from messagestore.sessions import Session
+from messagestore.engine.mysql_session import Session
 from messagestore.tables.running import message_table, rows_of, step
 
 _AT_ONCE = 100  # messages whose times are looked up in one round trip

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from messagestore.messages import NewMessage, headers_text
-from messagestore.sessions import escaped, quoted
+from messagestore.engine.messages import NewMessage, headers_text
+from messagestore.engine.mysql_session import escaped, quoted
 from messagestore.tables.shapes import NewBatch
 
 

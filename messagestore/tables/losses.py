@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from messagestore.sessions import MySqlSession, Session
+from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.tables.running import ids, key_of, rows_of, step
 from messagestore.tables.shapes import ReaderKey
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypedDict, cast
 
-from messagestore import faults
-from messagestore.messages import (
+from messagestore.engine import db_errors
+from messagestore.engine.messages import (
     ROW_BODY,
     StoredMessage,
     StoredRow,
@@ -14,9 +14,9 @@ from messagestore.messages import (
     headers_text,
     stored_message,
 )
-from messagestore.sessions import Fits, MySqlSession, Result, Rows, Session, Step
-from messagestore.sqlite_sessions import SqliteSession
-from messagestore.statements import load
+from messagestore.engine.mysql_session import Fits, MySqlSession, Result, Rows, Session, Step
+from messagestore.engine.sqlite_session import SqliteSession
+from messagestore.engine.statements import load
 from messagestore.tables.literals import literal_rows
 from messagestore.tables.running import ids, key_of, message_table, rows_of, step, texts
 from messagestore.tables.shapes import NewBatch, Position, ReaderKey, SentBatch
@@ -69,7 +69,7 @@ def _insert_mysql(session: MySqlSession, head: _Send, batches: Sequence[NewBatch
         session.send(closing, statements=1)
     raised_to = results[_OPENING.index("UPDATE")].number
     if raised_to < head["message_count"]:  # something between us and the server leaves it out
-        raise faults.Ambiguous("It is stored, but the answer does not say where.")
+        raise db_errors.Ambiguous("It is stored, but the answer does not say where.")
     return raised_to - head["message_count"]
 
 
@@ -111,7 +111,7 @@ def _insert_sqlite(session: SqliteSession, head: _Send, batches: Sequence[NewBat
     with session.transaction() as database:
         row = database.execute(statements["publish_head"].text, head).fetchone()
         if row is None:
-            raise faults.Refused("The head row refused the write.")
+            raise db_errors.Refused("The head row refused the write.")
         first, stored_at = row
         database.execute(statements["publish_raise"].text, {**head, "stored_at": stored_at})
         (insert,) = statements["publish_rows"].single(head)

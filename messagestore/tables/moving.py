@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from messagestore import faults
-from messagestore.messages import headers_text
-from messagestore.sessions import MySqlSession, Result, Session, Step, counted
-from messagestore.sqlite_sessions import SqliteSession
-from messagestore.statements import load
+from messagestore.engine import db_errors
+from messagestore.engine.messages import headers_text
+from messagestore.engine.mysql_session import MySqlSession, Result, Session, Step, counted
+from messagestore.engine.sqlite_session import SqliteSession
+from messagestore.engine.statements import load
 from messagestore.tables.running import ids, message_table, step
 from messagestore.tables.shapes import DelayedRow, NewBatch
 
@@ -75,7 +75,7 @@ def _move_mysql(
     results = _send_open(session, steps)
     if results[-1].matched != len(moved):
         _send(session, [step(session, "move_rollback")])
-        raise faults.RolledBack(f"{results[-1].matched} of {len(moved)} delayed messages were deleted.")
+        raise db_errors.RolledBack(f"{results[-1].matched} of {len(moved)} delayed messages were deleted.")
     _send(session, [step(session, "move_commit")])
     return {move.queue: move.end for move in moves}
 
@@ -149,7 +149,7 @@ def _move_sqlite(
             database.executemany(insert, _values(move, at))
         (delete,) = statements["delete_delayed"].single({"rows": ids(moved)})
         if database.execute(delete).rowcount != len(moved):
-            raise faults.RolledBack("The delayed messages changed meanwhile.")
+            raise db_errors.RolledBack("The delayed messages changed meanwhile.")
     return {move.queue: move.end for move in moves}
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from messagestore import faults
-from messagestore.sessions import Session
+from messagestore.engine import db_errors
+from messagestore.engine.mysql_session import Session
 from messagestore.tables.running import rows_of, step
 from messagestore.tables.shapes import ServerFacts
 
@@ -40,7 +40,7 @@ def pulse(session: Session, *, worker: int) -> None:
     """
     try:
         session.run(step(session, "pulse", worker=worker))
-    except faults.Final:
+    except db_errors.Final:
         create_node_tables(session)
         session.run(step(session, "pulse", worker=worker))
 
@@ -57,6 +57,6 @@ def try_rights(session: Session, *, table: str) -> str:
     for name in (*steps, "drop_message_table"):
         try:
             session.run(step(session, name, table=table))
-        except faults.Final:
+        except db_errors.Final:
             missing = missing or _RIGHTS[name]
     return missing

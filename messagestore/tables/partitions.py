@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from messagestore import faults
-from messagestore.sessions import Session
+from messagestore.engine import db_errors
+from messagestore.engine.mysql_session import Session
 from messagestore.tables.running import message_table, rows_of, step
 from messagestore.tables.shapes import LongTransaction, Partition
 
@@ -20,14 +20,14 @@ def list_partitions(session: Session, *, queue: int) -> list[Partition]:
     table = message_table(queue)
     rows = rows_of(session, "select_partitions", table_name=table)
     if not rows:
-        raise faults.Altered(f"Table {table} is missing.")
+        raise db_errors.Altered(f"Table {table} is missing.")
     found: list[Partition] = []
     for name, method, bound, size in rows:
         if name is None:
             return []
         if method != "RANGE" or not str(bound).isdigit():
             what = f"partition {name} is {method} {bound}, not a range of offsets"
-            raise faults.Altered(f"Table {table} was altered: {what}.")
+            raise db_errors.Altered(f"Table {table} was altered: {what}.")
         found.append(Partition(name, found[-1].end if found else 0, int(bound), int(size)))
     return found
 
@@ -62,6 +62,6 @@ def long_transactions(session: Session, *, seconds: int) -> list[LongTransaction
     """
     try:
         rows = rows_of(session, "select_long_transactions", seconds=seconds)
-    except faults.Final:
+    except db_errors.Final:
         return []
     return [LongTransaction(*row) for row in rows]

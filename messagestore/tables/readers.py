@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from messagestore.sessions import Session
+from messagestore.engine.mysql_session import Session
 from messagestore.tables.running import ids, key_of, rows_of, step
 from messagestore.tables.shapes import Position, ReaderKey, Rewound
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from messagestore.sessions import MySqlSession, Session, Step
-from messagestore.statements import load
+from messagestore.engine.mysql_session import MySqlSession, Session, Step
+from messagestore.engine.statements import load
 from messagestore.tables.shapes import ReaderKey
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from messagestore.messages import NewMessage
+from messagestore.engine.messages import NewMessage
 
 
 class Head(NamedTuple):

@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 from uuid import UUID
 
-from messagestore import faults, tables
-from messagestore.messages import NewMessage, digest
-from messagestore.sessions import Session
+from messagestore import tables
+from messagestore.engine import db_errors
+from messagestore.engine.messages import NewMessage, digest
+from messagestore.engine.mysql_session import Session
+from messagestore.heads.time_lookup import first_at
 from messagestore.tables import BatchRow
-from messagestore.times import first_at
 from messagestore.verify.findings import Finding
 from messagestore.verify.ranges import Range, Ranges, shown, within, without
 from messagestore.verify.report import QueueReport
@@ -80,7 +81,7 @@ class BatchWalk:
         except NodeUnavailable as error:
             for queue in queues:
                 self._queues[queue].unseen = error.detail
-        except faults.Final as fault:
+        except db_errors.Final as fault:
             for queue in queues:
                 self._queues[queue].add(Finding("unreadable", "table sent_batch", fault.detail))
 
@@ -176,7 +177,7 @@ class BatchWalk:
         )
         try:
             stored = self._visit.ask(queue.node_id, select)
-        except faults.Final as fault:
+        except db_errors.Final as fault:
             queue.unseen = fault.detail  # unless the table cannot be read at all: then that is a finding
             return
         self._visit.spent(len(stored))
@@ -214,7 +215,7 @@ class BatchWalk:
                     self._hole(queue, hole, claims[0][0])
         except NodeUnavailable as error:
             queue.unseen = error.detail
-        except faults.Final as fault:
+        except db_errors.Final as fault:
             queue.unseen = fault.detail  # unless the table cannot be read at all: then that is a finding
 
     def _kept(self, queue: QueueReport, ranges: list[Range]) -> list[Range]:

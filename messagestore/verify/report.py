@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from messagestore.verify.findings import Finding
 from messagestore.verify.ranges import Range, shown
-from metadata.expected import ExpectedQueue
+from metadata.groups.expected import ExpectedQueue
 
 MOST = 100  # findings of one kind in one queue
 

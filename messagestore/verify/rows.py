@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from messagestore import tables
-from messagestore.sessions import Session
+from messagestore.engine.mysql_session import Session
 from messagestore.tables import RowCount
 from messagestore.verify.findings import Finding
 from messagestore.verify.ranges import Range, cut, holes, shown, within, without

@@ -7,19 +7,21 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from messagestore import faults, tables
-from messagestore.sessions import Session
-from messagestore.times import first_at
+from messagestore import tables
+from messagestore.engine import db_errors
+from messagestore.engine.mysql_session import Session
+from messagestore.heads.time_lookup import first_at
 from messagestore.verify import standing
 from messagestore.verify.batches import BatchWalk
 from messagestore.verify.findings import Finding
 from messagestore.verify.report import Opening, QueueReport, Report
 from messagestore.verify.rows import RowScan
 from messagestore.verify.visit import Progress, Visit
-from metadata import expected, snapshot
 from metadata.actors import Actor
+from metadata.cache import snapshot
 from metadata.errors import Invalid, NodeUnavailable
-from metadata.expected import ExpectedQueue
+from metadata.groups import expected
+from metadata.groups.expected import ExpectedQueue
 
 ROWS_PER_S = 100_000
 QUEUES_EACH = 100  # whose heads and positions are read on one connection
@@ -90,7 +92,7 @@ class _Run:
                     queue.opening = self._visit.ask(queue.node_id, _opening(queue.id, since))
                 except NodeUnavailable as error:
                     self._away(queue.node_id, error)
-                except faults.Final as fault:
+                except db_errors.Final as fault:
                     queue.unseen = fault.detail  # unless `compare` meets it, too: then it is a finding
 
     def batches(self, *, digests: bool) -> None:
@@ -105,7 +107,7 @@ class _Run:
                     RowScan(self._visit, queue, queue.opening).run()
                 except NodeUnavailable as error:
                     self._away(queue.node_id, error)
-                except faults.Final as fault:
+                except db_errors.Final as fault:
                     queue.unseen = fault.detail  # unless `compare` meets it, too: then it is a finding
 
     def compare(self) -> None:

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from messagestore import faults, tables
-from messagestore.sessions import Session
+from messagestore import tables
+from messagestore.engine import db_errors
+from messagestore.engine.mysql_session import Session
 from messagestore.tables import Head, ReaderRow
 from messagestore.verify.findings import Finding
 from messagestore.verify.ranges import Range, shown
 from messagestore.verify.report import Opening
-from metadata.expected import ExpectedQueue, ExpectedReader
+from metadata.groups.expected import ExpectedQueue, ExpectedReader
 
 HEAD_STATES = {"read_write": "rw", "read_only": "ro", "retired": "retired"}
 Judged = Iterator[Finding | str]  # a text is a note: odd, but explained
@@ -47,7 +48,7 @@ def _one(session: Session, queue: int) -> Look:
     seen = Look(gaps=tables.read_gaps(session, queue=queue, position=0))
     try:
         _, seen.last = tables.offset_ends(session, queue=queue, first=0)
-    except faults.Final as fault:
+    except db_errors.Final as fault:
         seen.unreadable = fault.detail
     seen.head = tables.read_head(session, queue=queue)
     return seen

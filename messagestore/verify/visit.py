@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from messagestore import connections
-from messagestore.sessions import Session
+from messagestore.engine.mysql_session import Session
+from messagestore.pool import node_pools
 from metadata.errors import NodeUnavailable
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class Visit:
         return self._asked(node_id, question)
 
     def _asked(self, node_id: int, question: Callable[[Session], T]) -> T:
-        with connections.node(node_id).reading() as session:
+        with node_pools.node(node_id).reading() as session:
             return question(session)
 
     def spent(self, rows: int) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 from django.db.models import Count, Max
 
 from metadata.actors import Actor
-from metadata.clock import database_now, ms
+from metadata.db.clock import database_now, ms
+from metadata.db.transactions import reachable
 from metadata.listing.pages import Listed, Manner, Wanted, select
 from metadata.listing.topics import check_look
 from metadata.models import ConsumerGroupConsumer, Rebalance
-from metadata.transactions import reachable
 
 CONSUMERS = Manner(
     search_in=("identity", "group__name", "process__address", "process__sdk"),

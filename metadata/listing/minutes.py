@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterable
 from datetime import timedelta
 from typing import Any
 
-from metadata.clock import database_now
+from metadata.db.clock import database_now
+from metadata.db.transactions import reachable
 from metadata.models import Sample
-from metadata.series import start_of
-from metadata.tally import SLOT_S
-from metadata.transactions import reachable
+from metadata.monitoring.counters import SLOT_S
+from metadata.monitoring.metrics_history import start_of
 
 
 def recent(*, topic_ids: Iterable[int], minutes: int = 30) -> dict[int, list[int]]:

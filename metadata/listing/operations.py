@@ -8,15 +8,15 @@ from typing import Any
 
 from django.db.models import Max, Q
 
-from metadata import access
 from metadata.actors import Actor
-from metadata.clock import database_now, ms
-from metadata.job_runs import is_silent
+from metadata.db import access
+from metadata.db.clock import database_now, ms
+from metadata.db.transactions import reachable
+from metadata.jobs.pipeline import PURGE
+from metadata.jobs.runs import is_silent
 from metadata.listing.pages import Listed, Manner, Wanted, select
 from metadata.listing.topics import check_look
 from metadata.models import Alarm, AuditLog, ConsumerGroup, JobRun, Report, Topic
-from metadata.pipeline import PURGE
-from metadata.transactions import reachable
 
 AUDIT = Manner(
     search_in=("name", "actor_name", "verb", "kind"), sorts={"at": "id", "name": "name"}, default="-at"

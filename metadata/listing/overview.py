@@ -8,10 +8,9 @@ from itertools import islice
 
 from django.db.models import F, Q, Sum
 
-from metadata import dead_tallies
 from metadata.actors import Actor
-from metadata.clock import before, database_now
-from metadata.dead_tallies import Dead
+from metadata.db.clock import before, database_now
+from metadata.db.transactions import reachable
 from metadata.listing.operations import AlarmRow, RunRow, alarms, runs
 from metadata.listing.pages import Wanted
 from metadata.listing.topics import GroupRow, check_look, groups
@@ -24,7 +23,8 @@ from metadata.models import (
     QueueOffset,
     Topic,
 )
-from metadata.transactions import reachable
+from metadata.monitoring import dead_letter_counts
+from metadata.monitoring.dead_letter_counts import Dead
 
 MOST = 8  # groups, alarms or runs that are named
 CANDIDATES = 100  # groups, those furthest behind, among which those are looked for that fall behind fastest
@@ -80,7 +80,7 @@ def overview(*, actor: Actor) -> Overview:
             stalled=tuple(
                 one.name for one in behind if one.progress and one.progress.said.state == "stalled"
             )[:MOST],
-            dead=dead_tallies.dead(),
+            dead=dead_letter_counts.dead(),
             alarms=lasting.items,
             alarm_count=lasting.total,
             acknowledged_count=_acknowledged(),

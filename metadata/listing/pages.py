@@ -12,7 +12,7 @@ from django.db.models import F, Model, Q, QuerySet
 from django.db.models.expressions import OrderBy
 from django.db.models.functions import Lower
 
-from metadata.transactions import reachable
+from metadata.db.transactions import reachable
 
 M = TypeVar("M", bound=Model)
 V = TypeVar("V")

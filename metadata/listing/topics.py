@@ -7,16 +7,16 @@ from typing import Any
 
 from django.db.models import Count, Max, Q, Sum
 
-from metadata import progress
-from metadata.access import LOOK, may
 from metadata.actors import Actor
-from metadata.clock import ms
+from metadata.db.access import LOOK, may
+from metadata.db.clock import ms
+from metadata.db.transactions import reachable
 from metadata.errors import Forbidden
 from metadata.listing import minutes
 from metadata.listing.pages import Listed, Manner, Wanted, select
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, ConsumerGroupTopic, Queue, Topic
-from metadata.progress import GroupProgress
-from metadata.transactions import reachable
+from metadata.monitoring import progress
+from metadata.monitoring.progress import GroupProgress
 
 _READY = Q(subscriptions__state="ready")
 TOPICS = Manner(

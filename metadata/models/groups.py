@@ -7,7 +7,7 @@ from django.db.models import F, Q
 
 from metadata.models.fields import MAX_NAME, NameField
 from metadata.models.topics import Topic
-from metadata.rules.delivery import RETRY_DELAYS_S, Delivery, tags_of
+from metadata.rules.groups.delivery import RETRY_DELAYS_S, Delivery, tags_of
 
 MIN_SESSION_TIMEOUT_MS = 2_000
 MAX_SESSION_TIMEOUT_MS = 300_000
@@ -100,7 +100,7 @@ class ConsumerGroupTopic(models.Model):
     start = models.CharField(max_length=10, choices=Start.choices)
     stopped = models.BooleanField(default=False)
     stopped_queues = models.JSONField(default=list, blank=True)  # ids of queues that are not read for now
-    # How messages come; the meaning of each stands at metadata.rules.delivery.Delivery.
+    # How messages come; the meaning of each stands at metadata.rules.groups.delivery.Delivery.
     ordered = models.BooleanField(default=False)
     retries = models.PositiveIntegerField(default=16)
     retry_delays_s = models.JSONField(default=default_delays)

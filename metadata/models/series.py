@@ -18,7 +18,7 @@ class Sample(models.Model):
     """
 
     class Step(models.IntegerChoices):
-        """Seconds; how long each is kept is in `metadata.series`."""
+        """Seconds; how long each is kept is in `metadata.monitoring.metrics_history`."""
 
         MINUTE = 60
         QUARTER = 900
@@ -65,7 +65,7 @@ class Sample(models.Model):
 
 
 class CommitLook(models.Model):
-    """How far a group had committed in the queues of a topic: {queue: a Look of metadata.rules.commits}.
+    """How far a group had committed in the queues of a topic: {queue: Look of rules.groups.commits}.
 
     Ids instead of foreign keys, as in Sample.
     """

@@ -7,8 +7,8 @@ from typing import Any
 
 from metadata.errors import FieldError, Invalid
 from metadata.rules import mail
-from metadata.rules.delivery import check_filter
-from metadata.rules.eligibility import networks
+from metadata.rules.groups.delivery import check_filter
+from metadata.rules.membership.eligibility import networks
 
 Check = Callable[[Any], str | None]  # what is wrong with a value, None if nothing
 Fields = Mapping[str, Check]
@@ -130,7 +130,7 @@ GROUP: Fields = {
     **LIMITS,
     **PEOPLE,
 }
-DELIVERY: Fields = {  # metadata.rules.delivery.Delivery
+DELIVERY: Fields = {  # metadata.rules.groups.delivery.Delivery
     "ordered": truth,
     "retries": whole(0, 1000),
     "retry_delays_s": delays,

@@ -19,14 +19,15 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from catmq_client.ids import uuid7
-from spark_tasks import archives, plans
+from catmq_client.sending.ids import uuid7
+from spark_tasks import archives
 from spark_tasks.archives import ArchivedRange, Part
-from spark_tasks.columns import SCHEMA
 from spark_tasks.errors import ArchiveError, OptionError
 from spark_tasks.jobs.running import Job
-from spark_tasks.nodes import Node, connection, first_at, now_us
-from spark_tasks.plans import Plan, PlannedQueue, Span
+from spark_tasks.nodes import plans
+from spark_tasks.nodes.columns import SCHEMA
+from spark_tasks.nodes.connection import Node, connection, first_at, now_us
+from spark_tasks.nodes.plans import Plan, PlannedQueue, Span
 
 DAY = timedelta(days=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -11,7 +11,7 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from catmq_client import Consumer, HttpTransport, Producer
-from catmq_client.admin import Admin
+from catmq_client.admin.api import Admin
 from tests.support.server import Server
 from tests.support.waiting import until
 

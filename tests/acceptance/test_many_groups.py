@@ -12,8 +12,8 @@ import pytest
 from benchmarks.gauges import Machine
 from benchmarks.groups import Run, make_groups, make_topics
 from benchmarks.members import Work
-from catmq_client.admin import Admin
-from catmq_client.transport import HttpTransport
+from catmq_client.admin.api import Admin
+from catmq_client.http.transport import HttpTransport
 from tests.support.mariadb import MariaDB
 from tests.support.server import Server
 

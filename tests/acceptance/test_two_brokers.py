@@ -19,7 +19,7 @@ import pytest
 from cryptography.fernet import Fernet
 
 from catmq_client import NewMessage, Producer
-from messagestore import batch_ids
+from messagestore.engine import batch_ids
 from tests.support.broker import Broker
 from tests.support.mariadb import MariaDB
 from tests.support.members import Member

@@ -18,15 +18,24 @@ SPARK = {"pyspark", "pyarrow", "py4j"}
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Contract → (file to append to, an import that breaks it).
 BREACHES = {
-    "Imports point down": ("metadata/actors.py", "import messagestore.publish"),
+    "Imports point down": ("metadata/actors.py", "import messagestore.produce.publish"),
     "The client stands alone": ("client/src/catmq_client/errors.py", "import django"),
-    "The server does not use the client": ("brokerapi/formats.py", "import catmq_client"),
+    "The server does not use the client": ("brokerapi/http/formats.py", "import catmq_client"),
     "Spark tasks run without Django": ("spark_tasks/__init__.py", "import metadata.config"),
-    "Rules are pure": ("metadata/rules/slots.py", "import random"),
-    "Only messagestore.tables loads statements": ("messagestore/pull.py", "import messagestore.statements"),
-    "Only messagestore touches message tables": ("catmq_site/jobs.py", "import messagestore.tables"),
-    "Endpoints call functions, not models": ("brokerapi/formats.py", "import metadata.models"),
-    "No cycles inside a package": ("metadata/errors.py", "import metadata.config\nimport metadata.topics"),
+    "Rules are pure": ("metadata/rules/topics/slots.py", "import random"),
+    "Only messagestore.tables loads statements": (
+        "messagestore/consume/pull.py",
+        "import messagestore.engine.statements",
+    ),
+    "Only messagestore touches message tables": (
+        "catmq_site/jobs/schedules.py",
+        "import messagestore.tables",
+    ),
+    "Endpoints call functions, not models": ("brokerapi/http/formats.py", "import metadata.models"),
+    "No cycles inside a package": (
+        "metadata/errors.py",
+        "import metadata.config\nimport metadata.topics.topics",
+    ),
 }
 
 

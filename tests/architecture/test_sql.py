@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from messagestore import statements
+from messagestore.engine import statements
 from tests.support.environment import ROOT
 
 PACKAGES = ("messagestore", "metadata", "catmq_site", "portal", "brokerapi", "client/src", "spark_tasks")

@@ -11,8 +11,8 @@ from django.apps import apps
 from django.contrib import admin
 from django.utils.translation import gettext, ngettext, override
 
-from catmq_site.jobs import JOBS
-from messagestore import examination
+from catmq_site.jobs.schedules import JOBS
+from messagestore.nodes import preflight
 from tests.support.environment import ROOT
 
 PORTAL = ROOT / "portal"
@@ -62,7 +62,7 @@ def of_names() -> Iterator[Words]:
 
 def of_findings() -> Iterator[Words]:
     """What an examination of a node says."""
-    yield from examination.TEXTS.values()
+    yield from preflight.TEXTS.values()
 
 
 def is_translated(words: Words) -> bool:

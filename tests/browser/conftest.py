@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from catmq_client import HttpTransport, Producer
-from catmq_client.admin import Admin
+from catmq_client.admin.api import Admin
 from tests.browser.browsing import chromium, log_in, tab
 from tests.support.server import Server
 

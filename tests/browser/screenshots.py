@@ -9,8 +9,8 @@ from pathlib import Path
 from playwright.sync_api import Browser
 
 from catmq_client import HttpTransport
-from catmq_client.admin import Admin
-from catmq_client.dead import DeadLetters
+from catmq_client.admin.api import Admin
+from catmq_client.admin.dead_letters import DeadLetters
 from tests.browser.browsing import chromium, log_in, tab
 
 LISTS = (

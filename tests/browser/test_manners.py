@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Request
 
 from catmq_client import Producer
-from catmq_client.admin import Admin
+from catmq_client.admin.api import Admin
 from tests.browser.browsing import tab
 from tests.browser.conftest import enter
 from tests.support.server import Server

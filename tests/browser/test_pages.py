@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page
 
 from catmq_client import HttpTransport, Message, Producer
-from catmq_client.admin import Admin
-from catmq_client.dead import DeadLetters
+from catmq_client.admin.api import Admin
+from catmq_client.admin.dead_letters import DeadLetters
 from tests.browser.browsing import confirm, fill, tab
 from tests.browser.conftest import enter
 from tests.browser.reading import reading

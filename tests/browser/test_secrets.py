@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from playwright.sync_api import Error, Page
 
-from catmq_client.admin import Admin
+from catmq_client.admin.api import Admin
 from tests.browser.browsing import confirm, fill
 from tests.support.waiting import until
 

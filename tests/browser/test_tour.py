@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from catmq_client import Message, Producer
-from catmq_client.admin import Admin
+from catmq_client.admin.api import Admin
 from tests.browser.browsing import confirm, fill, log_in, tab
 from tests.browser.conftest import enter
 from tests.browser.reading import reading

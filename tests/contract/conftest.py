@@ -12,7 +12,7 @@ from tests.support import broker as brokers
 @pytest.fixture
 def bare_broker(metadata_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[brokers.Broker]:
     """A broker without nodes; it rebalances by itself, because no job runner is there to wait for."""
-    monkeypatch.setattr("catmq_site.maintenance.PATIENCE_S", 0.0)
+    monkeypatch.setattr("catmq_site.server.maintenance.PATIENCE_S", 0.0)
     with brokers.running() as broker:
         yield broker
 

@@ -45,7 +45,7 @@ def test_a_deleted_key_is_refused(broker: Broker) -> None:
     other.ok("GET", "/topics")
     broker.ok("DELETE", f"/keys/{name}", params={"confirm": name})
 
-    from metadata import snapshot
+    from metadata.cache import snapshot
 
     snapshot.refresh()
     problem(other.call("GET", "/topics"), 401, "unauthenticated")

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from django.test import RequestFactory
 
-from brokerapi import parsers
+from brokerapi.http import parsers
 from metadata.config import config
 from metadata.errors import Malformed, TooLarge
 from tests.support.broker import MSGPACK, Broker, problem

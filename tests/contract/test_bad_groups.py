@@ -11,7 +11,7 @@ import pytest
 from django.apps import apps
 from django.core.management import CommandError, call_command
 
-from metadata import rebalance
+from metadata.membership import rebalance
 from tests.support import tampering
 from tests.support.broker import Broker, problem
 from tests.support.members import Member, reader

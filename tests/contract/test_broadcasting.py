@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from metadata import snapshot
+from metadata.cache import snapshot
 from tests.support.broker import Broker, problem
 from tests.support.members import Member, reader
 from tests.support.waiting import until

@@ -13,11 +13,11 @@ import pytest
 import requests
 from django.db import OperationalError
 
-from brokerapi import draining
-from messagestore.heads import board
-from metadata import brokers
-from metadata.clock import database_now
+from brokerapi.http import draining
+from messagestore.heads.heads import board
+from metadata.brokers import brokers
 from metadata.config import config
+from metadata.db.clock import database_now
 from metadata.models import Broker as Row
 from tests.support.broker import Broker, problem
 from tests.support.members import Member, reader
@@ -219,9 +219,9 @@ def test_a_broker_stays_in_or_out_while_metadata_is_away(
     monkeypatch.setattr(brokers, "_rows", away)
     with caplog.at_level(logging.WARNING, logger="catmq_site"):
         until(lambda: len(passes) >= 3)
-    assert [record.levelname for record in caplog.records if record.name == "catmq_site.registration"] == [
-        "WARNING"
-    ], "once, and without a traceback"
+    assert [
+        record.levelname for record in caplog.records if record.name == "catmq_site.server.registration"
+    ] == ["WARNING"], "once, and without a traceback"
     assert {one["name"]: one["state"] for one in listed(work.broker)} == {ME: "out", "other": "in"}
     assert work.broker.ok("GET", f"/brokers/{ME}")["alive"]
     assert ready(work.broker)[0] == 503

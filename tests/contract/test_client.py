@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from catmq_client import Consumer, HttpTransport, Message, Producer, errors, wire
-from catmq_client.admin import Admin
+from catmq_client import Consumer, HttpTransport, Message, Producer, errors
+from catmq_client.admin.api import Admin
 from catmq_client.errors import CatmqError, NotFound
-from catmq_client.transport import Transport
-from metadata.rules.slots import slot_of
+from catmq_client.http import wire
+from catmq_client.http.transport import Transport
+from metadata.rules.topics.slots import slot_of
 from tests.support.broker import Broker
 from tests.support.waiting import until
 

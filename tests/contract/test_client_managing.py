@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from catmq_client import HttpTransport
-from catmq_client.admin import Admin
+from catmq_client.admin.api import Admin
 from catmq_client.cli import main
-from metadata.clock import database_now
 from metadata.config import config
+from metadata.db.clock import database_now
 from metadata.models import Broker as Row
 from tests.support.broker import Broker
 from tests.support.members import Member

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from metadata import consumers, snapshot
+from metadata.cache import snapshot
 from metadata.config import config
+from metadata.membership import consumers
 from tests.support.broker import Broker, problem
 from tests.support.members import Member, reader
 from tests.support.waiting import until

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from catmq_client import Consumer, HttpTransport, Producer, errors
-from catmq_client.admin import Admin
+from catmq_client.admin.api import Admin
+from catmq_client.http.transport import Transport
 from catmq_client.testing import FakeBroker
-from catmq_client.transport import Transport
 from tests.support.broker import Broker
 from tests.support.tampering import plant
 from tests.support.waiting import until

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from catmq_client import HttpTransport
-from catmq_client.admin import Admin
+from catmq_client.admin.api import Admin
 from catmq_client.cli import main
-from metadata import snapshot
+from metadata.cache import snapshot
 from tests.support.broker import Broker, problem
 from tests.support.members import Member, reader
 from tests.support.waiting import until

@@ -9,10 +9,10 @@ import pytest
 
 from catmq_client import HttpTransport
 from catmq_client.errors import CatmqError
+from catmq_client.http.transport import Transport, api_path
+from catmq_client.http.wire import JsonCodec
 from catmq_client.testing import FakeBroker
-from catmq_client.transport import Transport, api_path
-from catmq_client.wire import JsonCodec
-from metadata import snapshot
+from metadata.cache import snapshot
 from tests.support.broker import Broker
 
 INCARNATION = "00000000-0000-7000-8000-00000000000"

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from catmq_client import Producer
-from messagestore import disks
-from metadata import snapshot
+from messagestore.nodes import disks
+from metadata.cache import snapshot
 from metadata.models import Alarm
 from tests.support.broker import Broker, problem
 from tests.support.waiting import until

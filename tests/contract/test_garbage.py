@@ -7,7 +7,7 @@ import gc
 from django.core.handlers.wsgi import WSGIRequest
 
 from catmq_client import NewMessage, Producer
-from catmq_client.receipts import Batch, SendFuture
+from catmq_client.sending.receipts import Batch, SendFuture
 from tests.support.broker import Broker
 from tests.support.members import reader
 from tests.support.waiting import until

@@ -13,13 +13,17 @@ import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from brokerapi import group_metrics
-from brokerapi.group_metrics import Board
-from messagestore import connections, lag, tables
-from messagestore.surveys import JUMP
-from metadata import actors, snapshot, standing
+from brokerapi.http import group_metrics
+from brokerapi.http.group_metrics import Board
+from messagestore import tables
+from messagestore.consume import lag
+from messagestore.nodes.replica_inspection import JUMP
+from messagestore.pool import node_pools
+from metadata import actors
+from metadata.cache import snapshot
 from metadata.config import config
 from metadata.errors import MetadataUnavailable, NodeUnavailable
+from metadata.monitoring import group_counts
 from tests.support.broker import Broker
 from tests.support.environment import ROOT
 from tests.support.members import Member, reader
@@ -163,7 +167,7 @@ def test_a_scrape_goes_on_while_metadata_is_away(
     def away() -> Any:
         raise MetadataUnavailable("frozen")
 
-    monkeypatch.setattr(standing, "standing", away)
+    monkeypatch.setattr(group_counts, "standing", away)
     told = group_metrics.board.told()
     assert told is not None and told.metadata_read_at is not None
     told.metadata_read_at -= 100
@@ -183,7 +187,7 @@ def test_what_metadata_never_told_has_no_sample(
     def away() -> Any:
         raise MetadataUnavailable("frozen")
 
-    monkeypatch.setattr(standing, "standing", away)
+    monkeypatch.setattr(group_counts, "standing", away)
     seen = refreshed(broker)
     assert seen.groups("catmq_group_lag_messages") == {"readers"}
     assert seen.groups("catmq_group_members") == set()
@@ -199,7 +203,7 @@ def test_what_a_node_that_is_away_would_tell_has_no_sample(
         raise NodeUnavailable("away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(connections.Node, "reading", away)
+        patch.setattr(node_pools.Node, "reading", away)
         seen = refreshed(broker)
     assert seen.groups("catmq_group_lag_messages") == set()
     assert seen.groups("catmq_group_members") == {"readers"}
@@ -235,7 +239,7 @@ def test_failed_messages_are_pending_until_they_are_handled(
 def test_a_declared_gap_and_what_retention_took_are_not_behind(broker: Broker, queue: int) -> None:
     send(broker, "single", 10)
     reader(broker)
-    with connections.node_of(queue).writing() as session:
+    with node_pools.node_of(queue).writing() as session:
         tables.raise_heads(session, heads=[(queue, 10 + JUMP)], cause="promoted")
         tables.raise_low(session, queue=queue, low=4)
     seen = refreshed(broker)
@@ -277,7 +281,7 @@ import sys
 from pathlib import Path
 import django
 django.setup()
-from brokerapi.group_metrics import Board
+from brokerapi.http.group_metrics import Board
 board = Board(Path(sys.argv[1]))
 assert board._leads()
 print("leads", flush=True)

@@ -14,12 +14,14 @@ import pytest
 import requests
 from django.core.management import call_command
 
-from brokerapi import draining
-from messagestore import nodes, publish, suspects
-from metadata import nodes as node_rows
-from metadata import snapshot
+from brokerapi.http import draining
+from messagestore.heads import corruption
+from messagestore.nodes import registry
+from messagestore.produce import publish
+from metadata.cache import snapshot
 from metadata.config import config
 from metadata.errors import Code, MetadataUnavailable, NodeUnavailable, OutcomeUnknown
+from metadata.nodes import nodes as node_rows
 from tests.support import rows
 from tests.support.broker import Broker, problem
 from tests.support.environment import ROOT
@@ -48,9 +50,9 @@ def test_a_broker_is_ready_while_something_can_be_served(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert ready(broker) == (200, "ok", [])
-    monkeypatch.setattr(nodes, "latencies", lambda: {"a": 0.1, "b": None})
+    monkeypatch.setattr(registry, "latencies", lambda: {"a": 0.1, "b": None})
     assert ready(broker) == (200, "degraded", ["node b does not answer"])
-    monkeypatch.setattr(nodes, "latencies", lambda: {"a": None, "b": None})
+    monkeypatch.setattr(registry, "latencies", lambda: {"a": None, "b": None})
     assert ready(broker)[:2] == (503, "unready")
 
 
@@ -69,7 +71,7 @@ def test_a_broker_is_degraded_before_its_first_node_and_unready_when_all_are_off
 def test_a_broker_that_met_a_suspect_queue_is_degraded_and_counts_it(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(suspects, "current", lambda: [7, 12])
+    monkeypatch.setattr(corruption, "current", lambda: [7, 12])
     assert ready(broker) == (200, "degraded", ["queue 7 is suspect", "queue 12 is suspect"])
     assert metric(broker, "catmq_suspect_queues") == 2
 
@@ -118,14 +120,14 @@ def test_metrics_count_requests_messages_and_errors(broker: Broker, topic: str) 
     broker.call("GET", "/topics/nope")
     assert [metric(broker, line) for line in lines] == [before[0] + 1, before[1] + 1, before[2] + 3]
     assert metric(broker, "catmq_snapshot_age_seconds") >= 0
-    nodes.probe()
+    registry.probe()
     assert 0 < metric(broker, 'catmq_node_seconds{node="main"}') < 10
 
 
 COUNT_AND_SHOW = """
 import sys, django
 django.setup()
-from brokerapi import metrics
+from brokerapi.http import metrics
 metrics.SENT.inc(int(sys.argv[1]))
 print(metrics.exposition()[0].decode())
 """

@@ -11,13 +11,15 @@ import pytest
 import requests
 from drf_spectacular.generators import SchemaGenerator
 
-from brokerapi import docs, fields, longpoll
+from brokerapi import docs
+from brokerapi.http import longpoll
+from brokerapi.shapes import fields
 from catmq_site import wsgi
-from messagestore import search
-from metadata import instances
+from messagestore.inspect import search
+from metadata.limits.places import Places
+from metadata.membership import instances
 from metadata.models import AuditLog
-from metadata.places import Places
-from metadata.rules.addresses import networks
+from metadata.rules.membership.addresses import networks
 from tests.support.broker import MSGPACK, Broker, problem
 from tests.support.members import reader
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from brokerapi import draining, longpoll
-from messagestore.heads import board
-from metadata import snapshot
+from brokerapi.http import draining, longpoll
+from messagestore.heads.heads import board
+from metadata.cache import snapshot
 from metadata.config import Config
-from metadata.places import Places
+from metadata.limits.places import Places
 from tests.support.broker import Broker
 from tests.support.members import Member, reader
 from tests.support.waiting import until
@@ -50,7 +50,7 @@ def test_a_send_through_another_broker_ends_the_wait(
     member = reader(broker)
     future = waiting(lambda: member.pull(member.position(queue, 0), wait_ms=LONG_MS))
     # Another process' send notes its head there, not here: only the watcher can see it.
-    monkeypatch.setattr("messagestore.publish.board", type(board)())
+    monkeypatch.setattr("messagestore.produce.publish.board", type(board)())
     broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "a"}]})
     assert quick(future)["queues"][0]["messages"][0]["body"] == "a"
 

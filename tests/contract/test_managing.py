@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from metadata.rules.slots import slot_of
+from metadata.rules.topics.slots import slot_of
 from tests.support.broker import Broker, problem
 from tests.support.mariadb import MariaDB
 from tests.support.members import reader

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from metadata import heartbeats, ownership, snapshot
+from metadata.cache import snapshot
 from metadata.errors import MetadataUnavailable
+from metadata.groups import ownership
+from metadata.membership import heartbeats
 from tests.support.broker import Broker, problem
 from tests.support.members import Member
 from tests.support.waiting import until

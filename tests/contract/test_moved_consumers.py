@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from catmq_client import Consumer, HttpTransport, Message
-from catmq_client.admin import Admin
+from catmq_client.admin.api import Admin
 from tests.support.broker import Broker
 from tests.support.waiting import until
 

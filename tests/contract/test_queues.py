@@ -12,10 +12,10 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from catmq_client import HttpTransport, Producer
-from catmq_client.admin import Admin
+from catmq_client.admin.api import Admin
 from catmq_client.cli import main
 from catmq_client.errors import Conflict, NotFound
-from catmq_client.routing import slot_of
+from catmq_client.sending.routing import slot_of
 from tests.support.broker import Broker, problem
 from tests.support.waiting import until
 

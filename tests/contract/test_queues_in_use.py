@@ -15,8 +15,8 @@ from typing import NamedTuple
 import pytest
 
 from catmq_client import Consumer, Message, Producer
-from messagestore import drains
-from metadata.rules.slots import slot_of
+from messagestore.topology import drains
+from metadata.rules.topics.slots import slot_of
 from tests.support.broker import Broker
 from tests.support.waiting import until
 

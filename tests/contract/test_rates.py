@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from catmq_client import HttpTransport, Producer
-from catmq_client.admin import Admin
+from catmq_client.admin.api import Admin
 from catmq_client.errors import DeliveryTimeout, Unavailable
-from metadata import acknowledgements, rates, snapshot
+from metadata.brokers import quotas, snapshot_acks
+from metadata.cache import snapshot
 from metadata.rules.rates import RESERVE
 from tests.support.broker import Broker, problem
 from tests.support.waiting import until
@@ -19,9 +20,9 @@ from tests.support.waiting import until
 
 @pytest.fixture(autouse=True)
 def full_buckets() -> Iterator[None]:
-    rates.forget()
+    quotas.forget()
     yield
-    rates.forget()
+    quotas.forget()
 
 
 def limit(broker: Broker, path: str, **settings: object) -> Any:
@@ -115,9 +116,9 @@ def send(broker: Broker, count: int) -> Any:
 def pass_of(monkeypatch: pytest.MonkeyPatch, others: list[str]) -> None:
     """One pass among workers that said this of their demand."""
     said = {f"other{n}": text for n, text in enumerate(others)}
-    monkeypatch.setattr(acknowledgements, "demands", lambda: {**said, "me": ""})
-    monkeypatch.setattr(acknowledgements, "demand", lambda **_: None)
-    assert rates.divide(name="me") == 1 + len(others)
+    monkeypatch.setattr(snapshot_acks, "demands", lambda: {**said, "me": ""})
+    monkeypatch.setattr(snapshot_acks, "demand", lambda **_: None)
+    assert quotas.divide(name="me") == 1 + len(others)
 
 
 def test_the_limit_is_shared_evenly_by_processes_that_nobody_asks_for_anything(
@@ -138,7 +139,7 @@ def test_a_process_that_alone_is_asked_for_sends_has_nearly_the_whole_limit_a_pa
         send(broker, 1_000)  # is taken while the bucket is full, and owed or refused after that
     pass_of(monkeypatch, [""] * 3)
     waits = problem(send(broker, 1_000), 429, "rate_limited")["retry_after_ms"]
-    assert rates._buckets.share(("topic", topic_id("single"), "messages"), time.monotonic()) == 0.925
+    assert quotas._buckets.share(("topic", topic_id("single"), "messages"), time.monotonic()) == 0.925
     assert waits < 2_500, "a quarter of the limit would need four seconds"
 
 
@@ -148,7 +149,7 @@ def test_a_process_leaves_a_limit_at_once_to_those_who_are_asked(
     limit(broker, "/topics/single", max_messages_per_s=10)
     key = f"topic:{topic_id('single')}:messages"
     pass_of(monkeypatch, [f'{{"{key}": 500.0}}', "", "no JSON"])
-    share = rates._buckets.share(("topic", topic_id("single"), "messages"), time.monotonic())
+    share = quotas._buckets.share(("topic", topic_id("single"), "messages"), time.monotonic())
     assert share == pytest.approx(RESERVE / 4)
 
 
@@ -157,8 +158,8 @@ def test_shares_that_metadata_has_not_renewed_for_long_are_even(
 ) -> None:
     key = ("topic", topic_id("single"), "messages")
     pass_of(monkeypatch, [f'{{"{":".join(map(str, key))}": 500.0}}'])
-    assert rates._buckets.share(key, time.monotonic()) < 0.1
-    assert rates._buckets.share(key, time.monotonic() + rates.STALE_S) == 0.5
+    assert quotas._buckets.share(key, time.monotonic()) < 0.1
+    assert quotas._buckets.share(key, time.monotonic() + quotas.STALE_S) == 0.5
 
 
 def test_workers_tell_each_other_what_they_are_asked_for(broker: Broker, queue: int) -> None:
@@ -168,7 +169,7 @@ def test_workers_tell_each_other_what_they_are_asked_for(broker: Broker, queue: 
 
 
 def all_said() -> list[str]:
-    return list(acknowledgements.demands().values())
+    return list(snapshot_acks.demands().values())
 
 
 def topic_id(name: str) -> int:
@@ -176,4 +177,4 @@ def topic_id(name: str) -> int:
 
 
 def test_a_broker_counts_its_processes(broker: Broker) -> None:
-    until(lambda: acknowledgements.serving() == 1)
+    until(lambda: snapshot_acks.serving() == 1)

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from catmq_client import HttpTransport
-from catmq_client.admin import Admin
-from catmq_client.plan_shapes import ReadPlan
-from messagestore import connections as of_the_store
-from messagestore import nodes, tables
+from catmq_client.admin.api import Admin
+from catmq_client.admin.plan_shapes import ReadPlan
+from messagestore import tables
+from messagestore.nodes import registry
+from messagestore.pool import node_pools as of_the_store
 from metadata import actors
 from metadata.errors import Invalid
 from metadata.models import AuditLog, DbNode
@@ -61,7 +62,7 @@ def test_a_plan_of_an_unknown_topic_is_refused(broker: Broker) -> None:
 def test_a_file_has_no_reader_account(make_node: Callable[..., str]) -> None:
     make_node("main", engine="sqlite")
     with pytest.raises(Invalid, match="is a file"):
-        nodes.set_reader(name="main", username="reader", password="x", actor=ME)
+        registry.set_reader(name="main", username="reader", password="x", actor=ME)
 
 
 def test_a_reader_account_is_tried_kept_sealed_and_given_to_jobs(
@@ -70,9 +71,9 @@ def test_a_reader_account_is_tried_kept_sealed_and_given_to_jobs(
     make_node("main", engine="mysql")
     bare_broker.ok("POST", "/topics", {"name": "orders", "queues": 1})
     with pytest.raises(Invalid, match="GRANT SELECT"):
-        nodes.set_reader(name="main", username="nobody", password="wrong", actor=ME)
+        registry.set_reader(name="main", username="nobody", password="wrong", actor=ME)
     with mariadb.reader(DbNode.objects.get(name="main").database) as (name, password):
-        nodes.set_reader(name="main", username=name, password=password, actor=ME)
+        registry.set_reader(name="main", username=name, password=password, actor=ME)
         (node,) = plan_of(bare_broker, "orders")["nodes"]
         assert (node["username"], node["password"]) == (name, password)
         limited = bare_broker.as_key(
@@ -83,7 +84,7 @@ def test_a_reader_account_is_tried_kept_sealed_and_given_to_jobs(
         assert [(node["username"], node["password"]) for node in plan["nodes"]] == [("", "")]
         assert password not in DbNode.objects.get(name="main").reader_password_encrypted
         assert password not in str(AuditLog.objects.filter(verb="set_reader").values_list("after", flat=True))
-    nodes.set_reader(name="main", username="", password="", actor=ME)
+    registry.set_reader(name="main", username="", password="", actor=ME)
     (node,) = plan_of(bare_broker, "orders")["nodes"]
     assert node["username"] == ""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from metadata import snapshot
+from metadata.cache import snapshot
 from tests.support.broker import Broker, problem
 from tests.support.members import Member
 

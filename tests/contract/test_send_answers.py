@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from catmq_client import HttpTransport, Producer, Receipt
-from catmq_client.ids import uuid7
+from catmq_client.sending.ids import uuid7
 from tests.support.broker import MSGPACK, Broker, problem
 
 LATER_MS = 3_600_000

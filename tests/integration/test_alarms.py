@@ -12,14 +12,21 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from catmq_site import jobs
-from messagestore import connections, disks, membership, watch
-from messagestore.disks import Space
-from messagestore.sessions import Session
-from metadata import alarm_mails, alarms, consumer_ids, consumers, dead_tallies, groups, snapshot, trims
+from catmq_site.jobs import schedules
+from messagestore.engine.mysql_session import Session
+from messagestore.inspect import alarm_job
+from messagestore.nodes import disks
+from messagestore.nodes.disks import Space
+from messagestore.pool import node_pools
+from messagestore.topology import membership
 from metadata.actors import Actor
-from metadata.clock import database_now
+from metadata.cache import snapshot
+from metadata.cache.snapshot import NodeInfo
+from metadata.db import consumer_ids, prune
+from metadata.db.clock import database_now
 from metadata.errors import Conflict, Forbidden, NodeUnavailable, NotFound
+from metadata.groups import groups
+from metadata.membership import consumers
 from metadata.models import (
     Alarm,
     AlarmMail,
@@ -32,7 +39,7 @@ from metadata.models import (
     NodeSize,
     Queue,
 )
-from metadata.snapshot import NodeInfo
+from metadata.monitoring import alarms, dead_letter_counts, mails
 from tests.support import failing, rows
 from tests.support.environment import ENGINE
 from tests.support.failing import ME, fail, failure_queues
@@ -58,7 +65,7 @@ def turn_back(seconds: float) -> None:
 
 def look() -> int:
     snapshot.refresh()
-    return watch.look(every_minutes={"often": 1, "rare": 60})
+    return alarm_job.look(every_minutes={"often": 1, "rare": 60})
 
 
 def behind(lag: int, *, age_s: int = 0) -> None:
@@ -203,15 +210,15 @@ def test_a_group_that_a_service_made_is_watched(queue: int) -> None:
 @pytest.fixture
 def main_away(queue: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Nobody can connect to node `main` while the list holds True."""
-    real, away = connections.connect, [True]
+    real, away = node_pools.connect, [True]
 
     def connect(info: NodeInfo, **words: Any) -> Session:
         if info.name == "main" and away[0]:
             raise NodeUnavailable("Node main cannot be reached.")
         return real(info, **words)
 
-    connections.forget_all()
-    monkeypatch.setattr(connections, "connect", connect)
+    node_pools.forget_all()
+    monkeypatch.setattr(node_pools, "connect", connect)
     yield away
 
 
@@ -222,7 +229,7 @@ def test_a_node_is_away_after_two_looks_and_back_after_three_good_minutes(main_a
     look()
     assert lasting() == ["main"]
     main_away[0] = False
-    connections.forget_all()
+    node_pools.forget_all()
     look()
     assert lasting() == ["main"]
     turn_back(181)
@@ -255,13 +262,13 @@ def test_many_deaths_within_an_hour_are_an_alarm_and_all_dead_are_counted(queue:
     fail(failing.member(), queue, *range(9))
     look()
     assert lasting() == [] and DeadTally.objects.get().messages == 9
-    assert dead_tallies.dead().unseen[0].group == "billing"
-    dead_tallies.saw(group="billing", actor=ME)
-    assert dead_tallies.dead().unseen == () and dead_tallies.dead().messages == 9
+    assert dead_letter_counts.dead().unseen[0].group == "billing"
+    dead_letter_counts.saw(group="billing", actor=ME)
+    assert dead_letter_counts.dead().unseen == () and dead_letter_counts.dead().messages == 9
     with pytest.raises(Conflict):
-        dead_tallies.saw(group="billing", actor=ME)
+        dead_letter_counts.saw(group="billing", actor=ME)
     with pytest.raises(Forbidden):
-        dead_tallies.saw(group="billing", actor=owner())
+        dead_letter_counts.saw(group="billing", actor=owner())
     assert AuditLog.objects.filter(verb="saw", name="billing").count() == 1
 
 
@@ -271,16 +278,16 @@ def test_more_deaths_are_unseen_again_and_alarm_above_the_limit(queue: int) -> N
     who = failing.member()
     fail(who, queue, 0)
     look()
-    dead_tallies.saw(group="billing", actor=ME)
+    dead_letter_counts.saw(group="billing", actor=ME)
     fail(who, queue, *range(1, 12))
     look()
-    assert lasting() == ["billing"] and dead_tallies.dead().unseen[0].messages == 12
+    assert lasting() == ["billing"] and dead_letter_counts.dead().unseen[0].messages == 12
     older = "died_at - 7200000" if ENGINE == "sqlite" else "died_at - INTERVAL 2 HOUR"
     plant(failure_queues()[0], f"UPDATE dead_message SET died_at = {older}")
     look()
     turn_back(181)
     look()
-    assert lasting() == [] and dead_tallies.dead().messages == 12
+    assert lasting() == [] and dead_letter_counts.dead().messages == 12
 
 
 def test_the_dead_of_a_node_that_is_away_stay_as_they_were(
@@ -290,9 +297,9 @@ def test_the_dead_of_a_node_that_is_away_stay_as_they_were(
     failing.send(b"x")
     fail(failing.member(), queue, 0)
     look()
-    monkeypatch.setattr(watch, "count_dead", lambda: None)
+    monkeypatch.setattr(alarm_job, "count_dead", lambda: None)
     look()
-    assert dead_tallies.dead().messages == 1
+    assert dead_letter_counts.dead().messages == 1
 
 
 def ran(name: str, *states: str) -> None:
@@ -359,12 +366,12 @@ def test_old_alarms_and_their_mails_go_in_small_steps_until_none_is_left(
         for alarm in Alarm.objects.order_by("pk")
         for spell in (1, 2)
     )
-    monkeypatch.setattr(trims, "AT_ONCE", 3)
+    monkeypatch.setattr(prune, "AT_ONCE", 3)
     with CaptureQueriesContext(connection) as seen:
-        assert (alarm_mails.trim(limit=5), alarms.trim(limit=4)) == (5, 4)
-        for trimmed in (alarm_mails, alarms):
+        assert (mails.trim(limit=5), alarms.trim(limit=4)) == (5, 4)
+        for trimmed in (mails, alarms):
             monkeypatch.setattr(trimmed, "trim", partial(trimmed.trim, limit=6))
-        assert jobs.trim_alarms() == 20 + 7  # three mails went with the four alarms
+        assert schedules.trim_alarms() == 20 + 7  # three mails went with the four alarms
     deleted = [one["sql"].split("IN (")[-1].count(",") + 1 for one in seen if one["sql"].startswith("DELETE")]
     assert max(deleted) == 3, "rows that one statement names"
     assert sorted(Alarm.objects.values_list("kind", flat=True)) == ["lag", "node_low", "suspect"]
@@ -378,7 +385,7 @@ def test_an_alarm_that_is_raised_while_old_ones_go_stays(
         alarms.raise_alarm(kind="lag", name=name, detail="far behind")
     alarms.end(kind="lag", names="abcd")
     Alarm.objects.update(last_at=old)
-    monkeypatch.setattr(trims, "AT_ONCE", 2)
+    monkeypatch.setattr(prune, "AT_ONCE", 2)
     raised: list[str] = []
 
     def raises(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:

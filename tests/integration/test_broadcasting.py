@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 
-from messagestore import connections, membership, tables
+from messagestore import tables
+from messagestore.pool import node_pools
 from messagestore.tables import ReaderKey
-from metadata import consumers, groups, ownership, rebalance, snapshot
-from metadata import instances as metadata_instances
-from metadata.consumer_ids import check
+from messagestore.topology import membership
+from metadata.cache import snapshot
+from metadata.db.consumer_ids import check
 from metadata.errors import Code, Conflict, Gone, Invalid
+from metadata.groups import groups, ownership
+from metadata.membership import consumers, rebalance
+from metadata.membership import instances as metadata_instances
 from metadata.models import BroadcastInstance, ConsumerGroup, QueueOffset, Rebalance
 from tests.support import rows
 from tests.support.instances import ME, Instance, bodies, committed, news, send
@@ -145,7 +149,7 @@ def test_a_reset_that_died_before_metadata_heard_of_it_heals_for_that_instance_a
     one, two = Instance("one").join(), Instance("two").join()
     one.take(), two.take()
     others = dict(two.owned)
-    with connections.node_of(queues[0]).writing() as session:
+    with node_pools.node_of(queues[0]).writing() as session:
         reader = ReaderKey(one.id.group_id, queues[0], one.id.instance)
         for _ in range(3):
             tables.reset_reader(session, reader=reader, offset=1)
@@ -176,7 +180,7 @@ def test_an_epoch_beyond_the_subscription_is_not_adopted(queues: list[int]) -> N
 
 
 def test_a_stopped_topic_or_queue_is_told_to_every_instance(queues: list[int]) -> None:
-    from metadata import subscriptions as metadata_subscriptions
+    from metadata.groups import subscriptions as metadata_subscriptions
 
     one, two = Instance("one").join(), Instance("two").join()
     one.take(), two.take()

@@ -7,14 +7,19 @@ from typing import Any
 
 import pytest
 
-from catmq_site.jobs import JOBS
-from messagestore import connections, instances, lag, resets, subscriptions, tables
-from messagestore.resets import Move, Target
+from catmq_site.jobs.schedules import JOBS
+from messagestore import tables
+from messagestore.consume import instances, lag, offset_reset
+from messagestore.consume.offset_reset import Move, Target
+from messagestore.pool import node_pools
 from messagestore.tables import readers
-from metadata import groups, nodes, snapshot
-from metadata import instances as metadata_instances
+from messagestore.topology import subscriptions
+from metadata.cache import snapshot
 from metadata.errors import Invalid
+from metadata.groups import groups
+from metadata.membership import instances as metadata_instances
 from metadata.models import AuditLog, BroadcastInstance
+from metadata.nodes import nodes
 from tests.support import rows, tampering
 from tests.support.instances import ME, Instance, committed, news, send
 
@@ -81,9 +86,9 @@ def test_a_reset_moves_one_instance_and_fences_it_alone(queues: list[int]) -> No
         each.commit(queues[0], 2)
     reset = {"group": "news", "topic": "orders", "queues": [queues[0]], "target": Target("earliest")}
 
-    planned = resets.reset(**reset, instance="one", dry_run=True, actor=ME)  # type: ignore[arg-type]
+    planned = offset_reset.reset(**reset, instance="one", dry_run=True, actor=ME)  # type: ignore[arg-type]
     assert committed(queues[0]) == {"one": 2, "two": 2}
-    made = resets.reset(**reset, instance="one", actor=ME)  # type: ignore[arg-type]
+    made = offset_reset.reset(**reset, instance="one", actor=ME)  # type: ignore[arg-type]
     snapshot.refresh()
 
     assert planned == made == [Move(queues[0], 0, 2, 0)]
@@ -104,7 +109,7 @@ def test_a_reset_like_that_of_a_shared_group_is_refused_naming_the_instances(
     before = [tampering.readers(queue) for queue in queues]
 
     with pytest.raises(Invalid) as caught:
-        resets.reset(group="news", topic="orders", target=Target("latest"), instance=instance, actor=ME)
+        offset_reset.reset(group="news", topic="orders", target=Target("latest"), instance=instance, actor=ME)
 
     assert caught.value.errors[0].field == "instance"
     assert "one, two" in caught.value.errors[0].message
@@ -116,7 +121,7 @@ def test_a_reset_of_a_shared_group_takes_no_instance(queues: list[int]) -> None:
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ME)
 
     with pytest.raises(Invalid) as caught:
-        resets.reset(group="billing", topic="orders", target=Target("latest"), instance="one", actor=ME)
+        offset_reset.reset(group="billing", topic="orders", target=Target("latest"), instance="one", actor=ME)
 
     assert caught.value.errors[0].field == "instance"
 
@@ -241,7 +246,7 @@ def test_places_of_many_instances_are_made_in_one_subscription(queues: list[int]
     """More than one transaction may hold."""
     group_id = groups.describe(name="news", actor=ME).id
     names = [str(number) for number in range(readers._INSTANCES_EACH + 5)]
-    with connections.node_of(queues[0]).writing() as session:
+    with node_pools.node_of(queues[0]).writing() as session:
         whose = {"group_id": group_id, "queues": queues, "instances": names}
         for _ in range(2):
             tables.insert_readers(session, epoch=1, latest=False, **whose)  # type: ignore[arg-type]

@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
-from messagestore import connections, positions, reader_rows, subscriptions, tables, topics
-from metadata import nodes, snapshot
+from messagestore import tables
+from messagestore.consume import positions
+from messagestore.pool import node_pools
+from messagestore.topology import reader_rows, subscriptions, topics
+from metadata.cache import snapshot
+from metadata.nodes import nodes
 from tests.support import tampering
 from tests.support.instances import ME, Instance, bodies, committed, news, send
 
@@ -176,12 +180,12 @@ def _acquire(instance: Instance, owned: dict[int, int]) -> None:
 
 def _forget_places(queue: int) -> None:
     ((group_id, _, epoch, _, _),) = tampering.readers(queue)
-    with connections.node_of(queue).writing() as session:
+    with node_pools.node_of(queue).writing() as session:
         tables.delete_readers(session, group_id=group_id, queues=[queue], below=epoch + 1)
 
 
 def _leave_behind(queue: int, group_id: int, instance: str, epoch: int) -> None:
     """What an acquire leaves that was frozen since before the subscription ended."""
-    with connections.node_of(queue).writing() as session:
+    with node_pools.node_of(queue).writing() as session:
         whose = {"group_id": group_id, "queues": [queue], "instances": [instance]}
         tables.insert_readers(session, epoch=epoch, latest=False, **whose)  # type: ignore[arg-type]

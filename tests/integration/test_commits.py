@@ -7,17 +7,24 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore import connections, lag, membership, positions, resets, subscriptions, tables, topics
-from messagestore.messages import NewMessage
-from messagestore.positions import Claim, CommitOffset
-from messagestore.publish import publish
-from messagestore.resets import Target
-from messagestore.surveys import JUMP
-from metadata import actors, commits, consumer_ids, consumers, groups, snapshot
-from metadata.clock import database_now
-from metadata.consumer_ids import ConsumerId
+from messagestore import tables
+from messagestore.consume import lag, offset_reset, positions
+from messagestore.consume.offset_reset import Target
+from messagestore.consume.positions import Claim, CommitOffset
+from messagestore.engine.messages import NewMessage
+from messagestore.nodes.replica_inspection import JUMP
+from messagestore.pool import node_pools
+from messagestore.produce.publish import publish
+from messagestore.topology import membership, subscriptions, topics
+from metadata import actors
+from metadata.cache import snapshot
+from metadata.db import consumer_ids
+from metadata.db.clock import database_now
+from metadata.db.consumer_ids import ConsumerId
+from metadata.groups import commits, groups
+from metadata.membership import consumers
 from metadata.models import CommitLook
-from metadata.rules.commits import Step
+from metadata.rules.groups.commits import Step
 
 ACTOR = actors.command("test")
 
@@ -104,16 +111,16 @@ def test_a_commit_says_how_many_messages_it_moved_past(queue: int) -> None:
 
 def test_what_a_reset_skips_or_repeats_is_handled_only_when_it_is_committed(queue: int) -> None:
     assert handled(queue, 5) == [5]
-    resets.reset(group="billing", topic="orders", target=Target("offset", offset=15), actor=ACTOR)
+    offset_reset.reset(group="billing", topic="orders", target=Target("offset", offset=15), actor=ACTOR)
     assert handled(queue, 18) == [3]
-    resets.reset(group="billing", topic="orders", target=Target("offset", offset=10), actor=ACTOR)
+    offset_reset.reset(group="billing", topic="orders", target=Target("offset", offset=10), actor=ACTOR)
     assert handled(queue, 18) == [8]
 
 
 def test_what_retention_took_unread_is_not_handled(queue: int) -> None:
     member, epoch = joined()
     positions.commit(consumer=member, offsets=[CommitOffset(queue, epoch, 2)])
-    with connections.node_of(queue).writing() as session:
+    with node_pools.node_of(queue).writing() as session:
         assert tables.raise_low(session, queue=queue, low=10)
     moved = [
         positions.commit(consumer=member, offsets=[CommitOffset(queue, epoch, at)])[0] for at in (12, 15)
@@ -122,6 +129,6 @@ def test_what_retention_took_unread_is_not_handled(queue: int) -> None:
 
 
 def test_a_declared_gap_is_not_handled(queue: int) -> None:
-    with connections.node_of(queue).writing() as session:
+    with node_pools.node_of(queue).writing() as session:
         tables.raise_heads(session, heads=[(queue, 20 + JUMP)], cause="promoted")
     assert handled(queue, 18, 20 + JUMP) == [18, 2]

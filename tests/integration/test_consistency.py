@@ -8,13 +8,16 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
-from messagestore import connections, consistency, subscriptions, tables, topics
+from messagestore import consistency, tables
 from messagestore.consistency import Finding
 from messagestore.consistency import check as verb
-from metadata import groups, snapshot
+from messagestore.pool import node_pools
+from messagestore.topology import subscriptions, topics
 from metadata.actors import Actor
-from metadata.clock import database_now
+from metadata.cache import snapshot
+from metadata.db.clock import database_now
 from metadata.errors import Conflict, Forbidden, NotFound
+from metadata.groups import groups
 from metadata.models import (
     Alarm,
     AuditLog,
@@ -95,12 +98,12 @@ def test_a_missing_table_that_held_messages_is_not_hidden_by_an_empty_one(queue:
 
 
 def test_a_table_without_a_queue_is_dropped_only_if_it_never_held_a_message(queue: int) -> None:
-    with connections.node_of(queue).writing() as session:
+    with node_pools.node_of(queue).writing() as session:
         tables.create_queue(session, queue=900, node_epoch=1)
     one = found()
     assert (one.kind, one.ids) == ("table_unknown", (900,))
     mended(one)
-    with connections.node_of(queue).reading() as session:
+    with node_pools.node_of(queue).reading() as session:
         assert 900 not in tables.message_tables(session) and 900 not in tables.read_heads(
             session, queues=None
         )
@@ -108,7 +111,7 @@ def test_a_table_without_a_queue_is_dropped_only_if_it_never_held_a_message(queu
 
 @pytest.mark.parametrize("left", ["rows", "head"])
 def test_a_table_without_a_queue_that_may_hold_messages_stays(queue: int, left: str) -> None:
-    with connections.node_of(queue).writing() as session:
+    with node_pools.node_of(queue).writing() as session:
         tables.create_queue(session, queue=900, node_epoch=1)
     if left == "rows":
         plant(queue, "DROP TABLE message_900", "ALTER TABLE message_{q} RENAME TO message_900")
@@ -119,12 +122,12 @@ def test_a_table_without_a_queue_that_may_hold_messages_stays(queue: int, left: 
     one = found()
     assert (one.kind, one.ids) == ("table_unknown", (900,))
     refused(one)
-    with connections.node_of(queue).reading() as session:
+    with node_pools.node_of(queue).reading() as session:
         assert 900 in tables.message_tables(session)
 
 
 def test_a_message_that_comes_before_the_drop_is_kept(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    with connections.node_of(queue).writing() as session:
+    with node_pools.node_of(queue).writing() as session:
         tables.create_queue(session, queue=900, node_epoch=1)
     one = found()
     real = tables.set_queue_state
@@ -134,7 +137,7 @@ def test_a_message_that_comes_before_the_drop_is_kept(queue: int, monkeypatch: p
         real(session, queue=queue, state=state)  # type: ignore[arg-type]
 
     monkeypatch.setattr(tables, "set_queue_state", meanwhile)
-    monkeypatch.setattr(connections, "node_of", lambda _queue: connections.node(one.node))
+    monkeypatch.setattr(node_pools, "node_of", lambda _queue: node_pools.node(one.node))
     with pytest.raises(Conflict, match="holds messages by now"):
         consistency.repair(key=one.key, actor=ME)
 
@@ -154,7 +157,7 @@ def test_a_missing_head_and_one_that_fell_are_for_verify(fresh: int, queue: int)
 def test_a_head_row_without_queue_and_table_goes_if_nothing_was_stored(
     queue: int, head: int, safe: bool
 ) -> None:
-    with connections.node_of(queue).writing() as session:
+    with node_pools.node_of(queue).writing() as session:
         tables.create_queue(session, queue=900, node_epoch=1)
     plant(queue, "DROP TABLE message_900", f"UPDATE queue_head SET head = {head} WHERE queue_id = 900")
     one = found()
@@ -248,7 +251,7 @@ def test_a_node_that_is_away_is_said_to_be_unchecked(queue: int, fresh: int) -> 
 def test_what_is_only_under_way_is_not_found(fresh: int, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(fresh, "DROP TABLE message_{q}")
     one = found()
-    with connections.node_of(fresh).writing() as session:
+    with node_pools.node_of(fresh).writing() as session:
         tables.create_queue(session, queue=fresh, node_epoch=1)
     with pytest.raises(NotFound, match="found no more"):
         consistency.repair(key=one.key, actor=ME)

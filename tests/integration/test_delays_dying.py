@@ -6,13 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from messagestore import connections, delays, queues, topics
-from messagestore.moves import NodeMover
-from messagestore.sessions import MySqlSession
-from messagestore.sqlite_sessions import SqliteSession
+from messagestore.engine.mysql_session import MySqlSession
+from messagestore.engine.sqlite_session import SqliteSession
+from messagestore.pool import node_pools
+from messagestore.produce import delayed_store
+from messagestore.produce.delayed_delivery import NodeMover
+from messagestore.topology import queues, topics
 from messagestore.verify import verify
-from metadata import snapshot
 from metadata.actors import command
+from metadata.cache import snapshot
 from tests.support.killing import killed_step_by_step
 from tests.support.moving import Stopped, bodies, delay, make_due, mover, stop_at, waiting
 
@@ -33,7 +35,7 @@ def step_by_step(monkeypatch: pytest.MonkeyPatch, engine: str, act: Callable[[],
                 act()
                 return step - 1
             except Stopped:
-                connections.forget_all()  # what the server does when the process is gone
+                node_pools.forget_all()  # what the server does when the process is gone
     raise AssertionError("it never came through")
 
 
@@ -69,7 +71,7 @@ def test_a_mover_whose_commit_was_not_answered_moves_nothing_again(
         patch.setattr(MySqlSession, "send", unanswered)
         with pytest.raises(Stopped):
             mover(queue).move()
-    connections.forget_all()
+    node_pools.forget_all()
     mover(queue).run_once()
     assert (bodies(queue), waiting(queue)) == ([b"a"], [])
 
@@ -84,7 +86,7 @@ def test_a_message_that_is_handed_over_by_many_that_die_comes_once(
     queues.set_state(topic="orders", queue=here, state="read_only", actor=ACTOR)
     snapshot.refresh()
     make_due(here)
-    movers = [NodeMover(connections.node_of(queue).info.id, holder="test") for queue in (here, there)]
+    movers = [NodeMover(node_pools.node_of(queue).info.id, holder="test") for queue in (here, there)]
 
     def both() -> None:
         for _ in range(3):
@@ -100,9 +102,9 @@ def test_a_message_that_is_handed_over_by_many_that_die_comes_once(
 def test_a_send_that_dies_before_any_statement_and_is_repeated_waits_once(
     node: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from messagestore import batch_ids
-    from messagestore.messages import NewMessage
-    from messagestore.publish import publish
+    from messagestore.engine import batch_ids
+    from messagestore.engine.messages import NewMessage
+    from messagestore.produce.publish import publish
 
     queue = topics.create(name="orders", queues=1, actor=ACTOR).queues[0].queue.queue
     batch_id = batch_ids.new()
@@ -114,5 +116,5 @@ def test_a_send_that_dies_before_any_statement_and_is_repeated_waits_once(
     step_by_step(monkeypatch, engine, send)
     first, again = send(), send()
     assert first == again
-    assert isinstance(first[0], delays.DelayedReceipt)
+    assert isinstance(first[0], delayed_store.DelayedReceipt)
     assert (waiting(queue), bodies(queue)) == ([(queue, b"a")], [b"now"])

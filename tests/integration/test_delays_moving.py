@@ -7,15 +7,19 @@ from typing import Any
 
 import pytest
 
-from messagestore import connections, delays, moves, partitions, queues, rehoming, tables, topics, waiting
-from messagestore.messages import NewMessage
-from messagestore.publish import Receipt, publish
+from messagestore import tables
+from messagestore.engine.messages import NewMessage
+from messagestore.heads import partitions
+from messagestore.pool import node_pools
+from messagestore.produce import delayed_admin, delayed_delivery, delayed_reassignment, delayed_store
+from messagestore.produce.publish import Receipt, publish
+from messagestore.topology import queues, topics
 from messagestore.verify import verify
-from metadata import nodes as metadata_nodes
-from metadata import snapshot
 from metadata.actors import Actor, command
+from metadata.cache import snapshot
 from metadata.errors import CatmqError, Conflict, Forbidden, Invalid, NotFound
-from metadata.rules.slots import slot_of
+from metadata.nodes import nodes as metadata_nodes
+from metadata.rules.topics.slots import slot_of
 from tests.support.moving import HOUR_MS, bodies, delay, make_due, mover, stored
 from tests.support.moving import waiting as rows
 from tests.support.tampering import look, plant
@@ -72,7 +76,7 @@ def test_immediate_and_delayed_messages_of_a_batch_each_get_their_own(node: str)
     ]
     now, later, at = publish(topic="orders", messages=messages, batch_id=None, actor=ACTOR)
     assert isinstance(now, Receipt) and now.offset == 0
-    assert isinstance(later, delays.DelayedReceipt) and isinstance(at, delays.DelayedReceipt)
+    assert isinstance(later, delayed_store.DelayedReceipt) and isinstance(at, delayed_store.DelayedReceipt)
     assert at.due_at_ms == messages[2].deliver_at_ms
     assert (bodies(queue), len(rows(queue))) == ([b"now"], 2)
 
@@ -105,12 +109,12 @@ def test_a_time_that_has_just_passed_is_now(node: str) -> None:
 
 
 def _now(queue: int) -> int:
-    with connections.node_of(queue).reading() as session:
+    with node_pools.node_of(queue).reading() as session:
         return tables.now_ms(session)
 
 
 def test_a_backlog_of_several_queues_is_moved_in_one_pass(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("messagestore.moves.PASS_S", 60.0)
+    monkeypatch.setattr("messagestore.produce.delayed_delivery.PASS_S", 60.0)
     mine = make_topic(queues=3)
     for start in range(0, 1200, 300):
         messages = [
@@ -181,7 +185,7 @@ def test_a_message_whose_queue_is_on_another_node_is_handed_over_once(
 ) -> None:
     first, second = make_node("a"), make_node("b")
     mine = make_topic(queues=2)
-    by_node = {connections.node_of(queue).info.name: queue for queue in mine}
+    by_node = {node_pools.node_of(queue).info.name: queue for queue in mine}
     here, there = by_node[first], by_node[second]
     (receipt,) = delay("orders", b"a", queue=here)
     queues.set_state(topic="orders", queue=here, state="read_only", actor=ACTOR)
@@ -193,13 +197,13 @@ def test_a_message_whose_queue_is_on_another_node_is_handed_over_once(
     (moved,) = stored(there)
     assert moved.headers == {"catmq-delayed-id": receipt.message_id}
     with pytest.raises(Conflict, match="is in its queue"):
-        waiting.recall(message_id=receipt.message_id, actor=ACTOR)
+        delayed_admin.recall(message_id=receipt.message_id, actor=ACTOR)
 
 
 def test_what_waits_for_a_retired_queue_gets_another_one(node: str) -> None:
     mine = make_topic(queues=2)
     delay("orders", b"a", b"b", queue=mine[0])
-    rehoming.rehome(mine[0], topic_id=snapshot.find_topic("orders").id)
+    delayed_reassignment.rehome(mine[0], topic_id=snapshot.find_topic("orders").id)
     assert rows(mine[0]) == [(mine[1], b"a"), (mine[1], b"b")]
 
 
@@ -222,7 +226,7 @@ def test_missing_partitions_are_made_and_the_messages_moved(node: str, engine: s
     plant(queue, "UPDATE queue_head SET head = 300000, low = 300000")
     mover(queue).run_once()
     mover(queue).run_once()
-    with connections.node_of(queue).reading() as session:
+    with node_pools.node_of(queue).reading() as session:
         assert tables.stored_at_ms(session, queue=queue, offset=300_000) is not None
     assert partitions.extend(queue) > 300_000
 
@@ -258,20 +262,22 @@ def _findings() -> list[str]:
 def test_a_recalled_message_never_comes(node: str) -> None:
     (queue,) = make_topic()
     one, other = delay("orders", b"recalled", b"kept")
-    waiting.recall(message_id=one.message_id, actor=ACTOR)
-    waiting.recall(message_id=one.message_id, actor=ACTOR)  # whoever repeats it hears the same
+    delayed_admin.recall(message_id=one.message_id, actor=ACTOR)
+    delayed_admin.recall(message_id=one.message_id, actor=ACTOR)  # whoever repeats it hears the same
     make_due(queue)
     mover(queue).run_once()
     assert bodies(queue) == [b"kept"]
     with pytest.raises(Conflict, match=f"{other.message_id} is in its queue as {queue}-0"):
-        waiting.recall(message_id=other.message_id, actor=ACTOR)
+        delayed_admin.recall(message_id=other.message_id, actor=ACTOR)
 
 
 @pytest.mark.parametrize("message_id", ["d999-1", "d{node}-999"])
 def test_a_message_that_never_was_cannot_be_recalled(node: str, message_id: str) -> None:
     (queue,) = make_topic()
     with pytest.raises(NotFound):
-        waiting.recall(message_id=message_id.format(node=connections.node_of(queue).info.id), actor=ACTOR)
+        delayed_admin.recall(
+            message_id=message_id.format(node=node_pools.node_of(queue).info.id), actor=ACTOR
+        )
 
 
 def test_recalling_needs_the_right_to_send(node: str) -> None:
@@ -281,9 +287,9 @@ def test_recalling_needs_the_right_to_send(node: str) -> None:
     stranger = Actor(kind="key", name="stranger", rights={"produce": ("other*",)})
     for _ in range(2):
         with pytest.raises(Forbidden, match="produce on topic orders"):
-            waiting.recall(message_id=receipt.message_id, actor=reader)
+            delayed_admin.recall(message_id=receipt.message_id, actor=reader)
         with pytest.raises(NotFound):  # who sees no such topic is not told that there is one
-            waiting.recall(message_id=receipt.message_id, actor=stranger)
+            delayed_admin.recall(message_id=receipt.message_id, actor=stranger)
         make_due(queue)
         mover(queue).run_once()
 
@@ -299,7 +305,7 @@ def test_recalls_and_movers_at_once_share_the_messages(
         recalled = set()
         for index, receipt in enumerate(receipts):
             try:
-                waiting.recall(message_id=receipt.message_id, actor=ACTOR)
+                delayed_admin.recall(message_id=receipt.message_id, actor=ACTOR)
                 recalled.add(index)
             except CatmqError as error:
                 assert error.code == "already_delivered", error
@@ -315,15 +321,17 @@ def test_a_topic_shows_what_waits_page_by_page(node: str) -> None:
     delay("other", b"not mine")
     mine = make_topic(queues=3)
     sent = [delay("orders", b"%d" % index, queue=mine[index % 3])[0].message_id for index in range(7)]
-    page = waiting.of_topic(topic="orders", limit=4, actor=ACTOR)
-    rest = waiting.of_topic(topic="orders", limit=4, after=page.next, actor=ACTOR)
+    page = delayed_admin.of_topic(topic="orders", limit=4, actor=ACTOR)
+    rest = delayed_admin.of_topic(topic="orders", limit=4, after=page.next, actor=ACTOR)
     assert [one.message_id for one in (*page.messages, *rest.messages)] == sent
     assert (page.count, page.next, rest.next) == (7, sent[3], None)
 
 
 def test_a_lease_lets_one_process_move(node: str) -> None:
     (queue,) = make_topic()
-    first, second = (moves.NodeMover(connections.node_of(queue).info.id, holder=name) for name in "ab")
+    first, second = (
+        delayed_delivery.NodeMover(node_pools.node_of(queue).info.id, holder=name) for name in "ab"
+    )
     delay("orders", b"a")
     make_due(queue)
     assert first.run_once() == 1
@@ -331,19 +339,19 @@ def test_a_lease_lets_one_process_move(node: str) -> None:
     make_due(queue)
     assert second.run_once() == 0
     first.finish()
-    assert moves.NodeMover(connections.node_of(queue).info.id, holder="b").run_once() == 1
+    assert delayed_delivery.NodeMover(node_pools.node_of(queue).info.id, holder="b").run_once() == 1
 
 
 def test_an_offline_node_is_left_out(node: str) -> None:
     (queue,) = make_topic()
-    assert moves.nodes() == [connections.node_of(queue).info.id]
+    assert delayed_delivery.nodes() == [node_pools.node_of(queue).info.id]
     metadata_nodes.update(name=node, settings={"state": "offline"}, actor=ACTOR)
     snapshot.refresh()
-    assert moves.nodes() == []
+    assert delayed_delivery.nodes() == []
 
 
 def test_moved_messages_wake_who_waits(node: str) -> None:
-    from messagestore.heads import board
+    from messagestore.heads.heads import board
 
     (queue,) = make_topic()
     delay("orders", b"a")

@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
-from messagestore import batch_ids, connections, delays, faults, tables, topics
-from messagestore.delays import DelayedReceipt
-from messagestore.messages import NewMessage
+from messagestore import tables
+from messagestore.engine import batch_ids, db_errors
+from messagestore.engine.messages import NewMessage
+from messagestore.pool import node_pools
+from messagestore.produce import delayed_store
+from messagestore.produce.delayed_store import DelayedReceipt
 from messagestore.tables import NewDelayed
+from messagestore.topology import topics
 from metadata.actors import command
 from metadata.errors import Conflict, NodeUnavailable
 from tests.support.tampering import look, plant
@@ -27,11 +31,11 @@ def queue(node: str) -> int:
 def store(queue: int, *bodies: bytes, batch_id: bytes | None = None, **more: Any) -> list[DelayedReceipt]:
     waiting = [NewDelayed(NewMessage(body=body, delay_ms=HOUR_MS), **more) for body in bodies]
     chosen = batch_id or batch_ids.new().bytes
-    return delays.store(queue=queue, messages=waiting, batch_id=chosen, producer="test")
+    return delayed_store.store(queue=queue, messages=waiting, batch_id=chosen, producer="test")
 
 
 def now_ms(queue: int) -> int:
-    with connections.node_of(queue).reading() as session:
+    with node_pools.node_of(queue).reading() as session:
         return tables.now_ms(session)
 
 
@@ -41,7 +45,9 @@ def test_a_delayed_message_waits_in_the_table_of_its_node_with_all_it_has(queue:
     )
     row = NewDelayed(message, by_key=True, attempt=3, origin='{"queue":1}')
     before = now_ms(queue)
-    (receipt,) = delays.store(queue=queue, messages=[row], batch_id=batch_ids.new().bytes, producer="me")
+    (receipt,) = delayed_store.store(
+        queue=queue, messages=[row], batch_id=batch_ids.new().bytes, producer="me"
+    )
     assert before + HOUR_MS <= receipt.due_at_ms <= now_ms(queue) + HOUR_MS
     assert receipt.message_id == f"d{receipt.node_id}-{receipt.row}"
     columns = "id, queue_id, by_key, msg_key, tag, headers, body, trace_id, producer, attempt, origin"
@@ -54,7 +60,9 @@ def test_a_time_of_delivery_is_kept_to_the_millisecond(queue: int, engine: str) 
     at_ms = now_ms(queue) + 86_400_123
     message = NewMessage(body=b"x", deliver_at_ms=at_ms)
     batch_id = batch_ids.new().bytes
-    (receipt,) = delays.store(queue=queue, messages=[NewDelayed(message)], batch_id=batch_id, producer="p")
+    (receipt,) = delayed_store.store(
+        queue=queue, messages=[NewDelayed(message)], batch_id=batch_id, producer="p"
+    )
     assert receipt.due_at_ms == at_ms
     due = "due_at" if engine == "sqlite" else "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', due_at) DIV 1000"
     assert look(queue, f"SELECT id, {due} FROM delayed_message") == [(receipt.row, at_ms)]
@@ -89,7 +97,7 @@ def test_the_same_id_for_other_messages_or_another_delay_is_refused(queue: int) 
     store(queue, b"a", batch_id=batch_id)
     for other in ({"body": b"b", "delay_ms": HOUR_MS}, {"body": b"a", "delay_ms": 1}):
         with pytest.raises(Conflict, match="already used"):
-            delays.store(
+            delayed_store.store(
                 queue=queue, messages=[NewDelayed(NewMessage(**other))], batch_id=batch_id, producer="test"
             )
 
@@ -119,7 +127,7 @@ def test_a_closed_queue_refuses_delayed_messages_but_knows_a_batch_it_has(queue:
 
 def test_a_node_of_an_earlier_version_gets_the_table(queue: int) -> None:
     plant(queue, "DROP TABLE delayed_message")
-    delays.forget()
+    delayed_store.forget()
     assert len(store(queue, b"a")) == 1
 
 
@@ -134,11 +142,11 @@ def test_a_node_that_is_lost_while_its_table_is_made_is_away_and_nothing_is_in_d
     queue: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(session: object) -> None:
-        raise faults.Ambiguous("Node main answered 2013: Lost connection")
+        raise db_errors.Ambiguous("Node main answered 2013: Lost connection")
 
-    delays.forget()
+    delayed_store.forget()
     with monkeypatch.context() as patched:
         patched.setattr(tables, "create_node_tables", lost)
         with pytest.raises(NodeUnavailable, match="Node main"):
-            delays.prepare(connections.node_of(queue))
-    delays.prepare(connections.node_of(queue))
+            delayed_store.prepare(node_pools.node_of(queue))
+    delayed_store.prepare(node_pools.node_of(queue))

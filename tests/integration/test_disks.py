@@ -10,14 +10,19 @@ from uuid import UUID
 
 import pytest
 
-from messagestore import batch_ids, connections, disks, tables, topics
-from messagestore.messages import NewMessage
-from messagestore.publish import publish
-from metadata import nodes, snapshot
+from messagestore import tables
+from messagestore.engine import batch_ids
+from messagestore.engine.messages import NewMessage
+from messagestore.nodes import disks
+from messagestore.pool import node_pools
+from messagestore.produce.publish import publish
+from messagestore.topology import topics
 from metadata.actors import command
+from metadata.cache import snapshot
 from metadata.config import config
 from metadata.errors import CatmqError, NodeUnavailable, NoWritableQueue
 from metadata.models import Alarm, DbNode
+from metadata.nodes import nodes
 from tests.support.environment import ENGINE
 from tests.support.tampering import plant
 
@@ -55,7 +60,7 @@ def send(topic: str = "orders", *, batch_id: UUID | None = None, **fields: Any) 
 def heads() -> dict[int, int]:
     found: dict[int, int] = {}
     for node_id in snapshot.current().nodes:
-        with connections.node(node_id).reading() as session:
+        with node_pools.node(node_id).reading() as session:
             found |= tables.read_heads(session, queues=None)
     return found
 
@@ -82,7 +87,7 @@ def test_what_is_used_is_measured_on_the_node(node: str) -> None:
     (queue,) = queues_of("orders", "main")
 
     def used() -> int:
-        with connections.node_of(queue).reading() as session:
+        with node_pools.node_of(queue).reading() as session:
             size, reusable = tables.used_bytes(session)
         return size - reusable
 
@@ -91,7 +96,7 @@ def test_what_is_used_is_measured_on_the_node(node: str) -> None:
         publish(topic="orders", messages=[NewMessage(body=b"x" * 500_000)] * 2, batch_id=None, actor=ACTOR)
     assert 4_000_000 < used() - before < 40_000_000
     plant(queue, "UPDATE queue_head SET low = head WHERE queue_id = {q}")
-    with connections.node_of(queue).writing() as session:
+    with node_pools.node_of(queue).writing() as session:
         tables.delete_below(session, queue=queue, end=16)
     assert ENGINE == "mysql" or used() - before < 1_000_000  # the file stays, but new messages fit into it
 
@@ -172,7 +177,7 @@ def test_no_topic_can_be_made_where_no_node_has_room(node: str, monkeypatch: pyt
 def test_a_file_that_cannot_grow_stores_nothing_and_says_node_full(node: str) -> None:
     (queue,) = queues_of("orders", "main")
     send()
-    with connections.node_of(queue).writing() as session:
+    with node_pools.node_of(queue).writing() as session:
         pages = session._db.execute("PRAGMA page_count").fetchone()[0]  # type: ignore[attr-defined]
         session._db.execute(f"PRAGMA max_page_count = {pages + 2}")  # type: ignore[attr-defined]
     with pytest.raises(CatmqError) as caught:

@@ -7,26 +7,21 @@ from typing import Any
 
 import pytest
 
-from catmq_site.jobs import JOBS
-from messagestore import (
-    connections,
-    drains,
-    positions,
-    queue_states,
-    queues,
-    resets,
-    subscriptions,
-    tables,
-    topics,
-)
-from messagestore.messages import NewMessage
-from messagestore.positions import Claim, CommitOffset
-from messagestore.publish import publish
-from messagestore.resets import Target
-from metadata import groups, rebalance, snapshot
-from metadata import queues as queue_rows
+from catmq_site.jobs.schedules import JOBS
+from messagestore import tables
+from messagestore.consume import offset_reset, positions
+from messagestore.consume.offset_reset import Target
+from messagestore.consume.positions import Claim, CommitOffset
+from messagestore.engine.messages import NewMessage
+from messagestore.pool import node_pools
+from messagestore.produce.publish import publish
+from messagestore.topology import drains, queue_states, queues, subscriptions, topics
 from metadata.actors import Actor, command
+from metadata.cache import snapshot
 from metadata.errors import Code, Conflict, Invalid, NodeUnavailable, NotFound
+from metadata.groups import groups
+from metadata.groups import layout as queue_rows
+from metadata.membership import rebalance
 from metadata.models import AuditLog, Queue, QueueOffset
 from tests.support import tampering
 from tests.support.instances import Instance
@@ -72,7 +67,7 @@ def read(queue: int, offset: int) -> Member:
 def skip(group: str, to: str = "latest", **more: Any) -> None:
     """Moves a group to the end by hand."""
     groups.update(name=group, settings={"stopped": True}, actor=ME)
-    resets.reset(group=group, topic="orders", target=Target(to), actor=ME, **more)
+    offset_reset.reset(group=group, topic="orders", target=Target(to), actor=ME, **more)
 
 
 def states() -> dict[int, str]:
@@ -80,7 +75,7 @@ def states() -> dict[int, str]:
 
 
 def head_of(queue: int) -> str:
-    with connections.node_of(queue).reading() as session:
+    with node_pools.node_of(queue).reading() as session:
         head = tables.read_head(session, queue=queue)
     return head.state if head else ""
 
@@ -179,7 +174,7 @@ def test_who_still_wants_a_queue_while_it_is_being_retired_keeps_it(
         """Between the first look and the second."""
         real(which, state=state)
         if state == "retired" and crossing == "rewinds":
-            resets.reset(group="billing", topic="orders", target=Target("earliest"), actor=ME)
+            offset_reset.reset(group="billing", topic="orders", target=Target("earliest"), actor=ME)
 
     def too_late(**given: Any) -> bool:
         """Between the second look and the end."""
@@ -225,7 +220,7 @@ def test_the_table_of_a_retired_queue_is_dropped_after_three_days(orders: list[i
     snapshot.refresh()
     assert JOBS["drop_tables"].run() == 0
     Queue.objects.filter(pk=first).update(state_since=long_ago(seconds=3 * 86_400 + 5))
-    node = connections.node_of(first)
+    node = node_pools.node_of(first)
 
     assert JOBS["drop_tables"].run() == 1
 

@@ -7,19 +7,17 @@ from typing import Any
 
 import pytest
 
-from messagestore import (
-    failure_topics,
-    queues,
-    subscriptions,
-    tables,
-    topics,
-)
+from messagestore import tables
 from messagestore.retention import planning
-from metadata import consumers, groups, pages, snapshot
-from metadata import failure_topics as rows
-from metadata import topics as topic_rows
+from messagestore.topology import queues, retry_topics, subscriptions, topics
+from metadata.cache import snapshot
+from metadata.db import paging
 from metadata.errors import CatmqError, Code, Conflict, Invalid, NodeUnavailable
+from metadata.groups import groups
+from metadata.groups import retry_topics as rows
+from metadata.membership import consumers
 from metadata.models import ConsumerGroupTopic, QueueOffset, Topic
+from metadata.topics import topics as topic_rows
 from tests.support import failing, tampering
 from tests.support.failing import ME, fail, failure_queues, waiting
 
@@ -60,7 +58,7 @@ def test_a_subscription_gets_a_failure_topic_that_its_group_reads(node: str, fai
 
 def test_failure_topics_stand_in_lists_of_their_own(node: str, failure_node: str) -> None:
     failing.billing()
-    window = pages.Window()
+    window = paging.Window()
     assert [one.name for one in topic_rows.page(actor=ME, window=window).items] == ["orders"]
     theirs = topic_rows.page(actor=ME, window=window, kind="failure").items
     assert [one.name for one in theirs] == ["billing_orders_fail"]
@@ -81,15 +79,15 @@ def test_a_broadcasting_group_gets_none(node: str, failure_node: str) -> None:
     groups.create(name="news", mode="broadcasting", actor=ME)
     subscriptions.create(group="news", topic="orders", start="earliest", actor=ME)
     assert failing_topics() == []
-    assert failure_topics.sweep() == 0
+    assert retry_topics.sweep() == 0
 
 
 def test_the_sweep_makes_those_of_older_subscriptions(node: str, make_node: Callable[..., str]) -> None:
     failing.billing()
-    assert (failure_topics.sweep(), failing_topics()) == (0, [])
+    assert (retry_topics.sweep(), failing_topics()) == (0, [])
     make_node("failure", kind="failure")
-    assert (failure_topics.sweep(), failing_topics()) == (1, ["billing_orders_fail"])
-    assert failure_topics.sweep() == 0
+    assert (retry_topics.sweep(), failing_topics()) == (1, ["billing_orders_fail"])
+    assert retry_topics.sweep() == 0
 
 
 def test_a_report_makes_a_missing_one(node: str, make_node: Callable[..., str]) -> None:
@@ -117,11 +115,11 @@ def test_a_crash_while_it_is_made_is_mended_by_the_sweeps(
     make_node("failure", kind="failure")
     with monkeypatch.context() as patch, pytest.raises(Crash):
         patch.setattr(module, step, dies)
-        failure_topics.sweep()
+        retry_topics.sweep()
     assert failing_topics() == []
     topics.sweep(older_than_s=-1)
     subscriptions.sweep(older_than_s=-1)
-    assert failure_topics.sweep() == 1
+    assert retry_topics.sweep() == 1
     assert failing_topics() == ["billing_orders_fail"]
     failing.send(b"a")
     assert len(fail(failing.member(), queue, 0).retried) == 1
@@ -137,7 +135,7 @@ def test_a_failure_node_that_is_away_keeps_no_group_from_subscribing(
         patch.setattr(tables, "create_node_tables", away)
         failing.billing()
     assert failing_topics() == []
-    assert (failure_topics.sweep(), failing_topics()) == (1, ["billing_orders_fail"])
+    assert (retry_topics.sweep(), failing_topics()) == (1, ["billing_orders_fail"])
 
 
 def test_a_clash_of_names_is_told_with_the_other_pair(node: str, failure_node: str) -> None:

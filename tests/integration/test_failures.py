@@ -6,11 +6,17 @@ from typing import Any
 
 import pytest
 
-from messagestore import delays, failures, resets, subscriptions, tables
-from messagestore.failures import Dead, Failure, Refused
-from metadata import consumers, groups, snapshot
+from messagestore import tables
+from messagestore.consume import offset_reset
+from messagestore.produce import delayed_store
+from messagestore.retries import failures
+from messagestore.retries.failures import Dead, Failure, Refused
+from messagestore.topology import subscriptions
+from metadata.cache import snapshot
 from metadata.errors import Code, Conflict, NodeUnavailable
-from metadata.rules import failures as rules
+from metadata.groups import groups
+from metadata.membership import consumers
+from metadata.rules.groups import failures as rules
 from tests.support import failing
 from tests.support.failing import ME, fail, failure_queues, waiting
 
@@ -134,7 +140,7 @@ def test_a_reset_makes_failures_new_ones(queue: int) -> None:
     failing.send(b"a")
     fail(failing.member("one"), queue, 0)
     groups.update(name="billing", settings={"stopped": True}, actor=ME)
-    resets.reset(group="billing", topic="orders", target=resets.Target("earliest"), actor=ME)
+    offset_reset.reset(group="billing", topic="orders", target=offset_reset.Target("earliest"), actor=ME)
     groups.update(name="billing", settings={"stopped": False}, actor=ME)
     snapshot.refresh()
     who = failing.Instance("one", group="billing").join()
@@ -174,14 +180,14 @@ def test_one_message_that_cannot_be_stored_keeps_no_other_back(
     queue: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing.send(b"a", b"b", b"c")
-    who, store = failing.member(), delays.store
+    who, store = failing.member(), delayed_store.store
 
     def unwilling(**call: Any) -> Any:
         if call["messages"][0].message.body == b"b":
             raise Conflict("not this one", code=Code.IN_USE)
         return store(**call)
 
-    monkeypatch.setattr(delays, "store", unwilling)
+    monkeypatch.setattr(delayed_store, "store", unwilling)
     done = fail(who, queue, 0, 1, 2)
     assert done.refused == [Refused(queue, 1, "unavailable")]
     assert [one.offset for one in done.retried] == [0, 2]

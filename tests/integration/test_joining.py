@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from messagestore import membership, subscriptions, topics
-from metadata import actors, groups
-from metadata import subscriptions as subscription_rows
+from messagestore.topology import membership, subscriptions, topics
+from metadata import actors
 from metadata.errors import Code, Unavailable
+from metadata.groups import groups
+from metadata.groups import subscriptions as subscription_rows
 
 ACTOR = actors.command("test")
 

@@ -11,9 +11,11 @@ import pytest
 from cryptography.fernet import Fernet
 from django.core.management import CommandError, call_command
 
-from messagestore import nodes
-from metadata import actors, brokers, fingerprints, secrets
+from messagestore.nodes import registry
+from metadata import actors
+from metadata.brokers import brokers, fingerprints
 from metadata.config import config
+from metadata.db import secrets
 from metadata.errors import Code, Conflict
 from metadata.models import AuditLog, DbNode, KeyFingerprint
 from tests.support import databases, rows
@@ -30,7 +32,7 @@ def keys(*encryption: str, signing: str = "s", taken: tuple[str, ...] = ()) -> I
         config, encryption_keys=encryption, secret_key=signing, secret_key_fallbacks=taken
     )
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("fingerprints", "secrets"):
+        for module in ("brokers.fingerprints", "db.secrets"):
             patch.setattr(f"metadata.{module}.config", given)
         yield
 
@@ -170,4 +172,4 @@ def test_a_password_is_sealed_only_with_a_key_of_the_installation(
 
 def register(given: dict[str, Any]) -> None:
     more = {"special": False, "capacity_gb": None, "unsafe": False, "kind": "normal"}
-    nodes.register(name="n2", actor=actors.command("test"), **given, **more)
+    registry.register(name="n2", actor=actors.command("test"), **given, **more)

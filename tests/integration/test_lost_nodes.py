@@ -9,37 +9,31 @@ from uuid import uuid4
 
 import pytest
 
-from brokerapi import health
+from brokerapi.http import health
 from catmq_site.management import outcomes
-from messagestore import (
-    connections,
-    lag,
-    membership,
-    nodes,
-    positions,
-    promotion,
-    pull,
-    queues,
-    subscriptions,
-    surveys,
-    tables,
-    topics,
-    verify,
-)
-from messagestore.messages import NewMessage
-from messagestore.positions import Acquired, Claim, CommitOffset
-from messagestore.publish import publish
-from messagestore.pull import PulledQueue, PullQueue
-from metadata import consumer_ids, consumers, failovers, groups, snapshot
+from messagestore import tables, verify
+from messagestore.consume import lag, positions, pull
+from messagestore.consume.positions import Acquired, Claim, CommitOffset
+from messagestore.consume.pull import PulledQueue, PullQueue
+from messagestore.engine.messages import NewMessage
+from messagestore.nodes import promotion, registry, replica_inspection
+from messagestore.pool import node_pools
+from messagestore.produce.publish import publish
+from messagestore.topology import membership, queues, subscriptions, topics
 from metadata.actors import Actor, command
-from metadata.consumer_ids import ConsumerId
+from metadata.cache import snapshot
+from metadata.db import consumer_ids
+from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import CatmqError, Code, Forbidden, Invalid, NodeUnavailable, StoreCorrupt
+from metadata.groups import groups
+from metadata.membership import consumers
 from metadata.models import AuditLog, DbNode, Queue
+from metadata.nodes import failovers
 from tests.support import restoring
 from tests.support.tampering import plant
 
 ACTOR = command("test")
-JUMP = surveys.JUMP
+JUMP = replica_inspection.JUMP
 
 
 @pytest.fixture
@@ -87,7 +81,7 @@ def test_a_node_whose_head_went_back_is_not_served_and_that_is_told_to_all(queue
         send()
     assert f"queue {queue} has head 6, but messages up to 10 were stored" in caught.value.detail
     assert "adopt_restored_node main" in caught.value.detail
-    nodes.probe()
+    registry.probe()
     snapshot.refresh()
     assert "has head 6" in DbNode.objects.get().barred
     assert AuditLog.objects.filter(verb="bar", name="main").count() == 1
@@ -97,10 +91,10 @@ def test_a_node_whose_head_went_back_is_not_served_and_that_is_told_to_all(queue
 
 
 def test_a_process_that_has_just_started_knows_the_heads_from_metadata(queue: int) -> None:
-    nodes.note_heads()
-    nodes.note_heads()  # what was still there a minute later counts
+    registry.note_heads()
+    registry.note_heads()  # what was still there a minute later counts
     assert Queue.objects.get().head_seen == 10
-    connections.forget_all()
+    node_pools.forget_all()
     restoring.forget_floors()
     snapshot.forget()
     assert send()[0].offset == 10
@@ -111,12 +105,12 @@ def test_a_process_that_has_just_started_knows_the_heads_from_metadata(queue: in
 
 
 def test_a_head_that_was_noted_but_never_seen_again_bars_nothing(queue: int) -> None:
-    nodes.note_heads()
+    registry.note_heads()
     restoring.lose_tail(queue, 6)  # a crash took back what was not on the disk
     restoring.forget_floors()
     snapshot.forget()
     assert send()[0].offset == 6
-    nodes.note_heads()
+    registry.note_heads()
     assert Queue.objects.get().head_seen == 7
 
 
@@ -140,11 +134,11 @@ def test_an_adopted_node_gives_no_offset_twice_and_consumers_are_told(queue: int
 def test_what_a_group_had_read_when_its_lag_was_recorded_is_not_called_unread(queue: int) -> None:
     member, epoch = reader(queue)
     positions.commit(consumer=member, offsets=[CommitOffset(queue, epoch, 8)])
-    with connections.node_of(queue).reading() as session:
+    with node_pools.node_of(queue).reading() as session:
         before = tables.now_ms(session)
     lag.record()
-    nodes.note_heads()
-    nodes.note_heads()
+    registry.note_heads()
+    registry.note_heads()
     restoring.lose_tail(queue, 6)
     done = adopt()
     (lost,) = done.lost
@@ -158,8 +152,8 @@ def test_what_a_group_had_read_when_its_lag_was_recorded_is_not_called_unread(qu
 def test_what_groups_lost_is_reported_and_lag_counts_no_gap(queue: int) -> None:
     member, epoch = reader(queue)
     positions.commit(consumer=member, offsets=[CommitOffset(queue, epoch, 3)])
-    nodes.note_heads()
-    nodes.note_heads()
+    registry.note_heads()
+    registry.note_heads()
     restoring.lose_tail(queue, 6)
     done = adopt()
     assert done.messages == 4
@@ -218,9 +212,9 @@ def test_a_queue_that_a_backup_does_not_know_is_made_again(queue: int) -> None:
 
 
 def test_a_read_only_node_stays_so_and_a_crash_half_way_is_repeated(queue: int) -> None:
-    nodes.update(name="main", settings={"state": "read_only"}, actor=ACTOR)
+    registry.update(name="main", settings={"state": "read_only"}, actor=ACTOR)
     assert adopt().state == "read_only"
-    nodes.update(name="main", settings={"state": "read_write"}, actor=ACTOR)
+    registry.update(name="main", settings={"state": "read_write"}, actor=ACTOR)
     failovers.begin(name="main", verb="adopt", actor=ACTOR)  # and nothing more
     snapshot.refresh()
     with pytest.raises(NodeUnavailable, match="offline"):
@@ -235,10 +229,10 @@ def test_a_database_with_the_data_of_another_node_is_neither_adopted_nor_served(
 ) -> None:
     make_node("second")
     DbNode.objects.filter(name="second").update(identity=str(uuid4()))
-    connections.forget_all()
+    node_pools.forget_all()
     snapshot.forget()
     with pytest.raises(NodeUnavailable, match="another server's data"):
-        nodes.ping(snapshot.find_node("second").id)
+        registry.ping(snapshot.find_node("second").id)
     with pytest.raises(Invalid, match="holds another node's data") as caught:
         promotion.adopt(name="second", actor=ACTOR)
     assert caught.value.code == Code.NODE_REFUSED
@@ -250,10 +244,10 @@ def test_a_database_is_registered_once(node_database: Callable[..., dict[str, An
     place = {"host": info.host, "port": info.port, "database": info.database}
     account = {"username": info.username, "password": info.password}
     with pytest.raises(Invalid, match="holds the data of node main already"):
-        nodes.register(name="again", engine=info.engine, actor=ACTOR, **place, **account)
+        registry.register(name="again", engine=info.engine, actor=ACTOR, **place, **account)
     DbNode.objects.update(identity="")
     with pytest.raises(Invalid, match="queues that are not known here"):
-        nodes.register(name="again", engine=info.engine, actor=ACTOR, **place, **account)
+        registry.register(name="again", engine=info.engine, actor=ACTOR, **place, **account)
 
 
 def test_only_administrators_adopt_and_promote(queue: int) -> None:
@@ -276,11 +270,11 @@ def test_an_adopted_node_passes_the_auditor(queue: int) -> None:
 def test_the_replica_of_a_file_is_refused_and_that_of_a_server_is_kept(queue: int, engine: str) -> None:
     if engine == "sqlite":
         with pytest.raises(Invalid, match="which has no replica"):
-            nodes.update(name="main", settings={"replica_host": "h"}, actor=ACTOR)
+            registry.update(name="main", settings={"replica_host": "h"}, actor=ACTOR)
         with pytest.raises(Invalid, match="is a file"):
             promotion.promote(name="main", host="h", actor=ACTOR)
         return
-    made = nodes.update(name="main", settings={"replica_host": "h", "replica_port": 3307}, actor=ACTOR)
+    made = registry.update(name="main", settings={"replica_host": "h", "replica_port": 3307}, actor=ACTOR)
     snapshot.refresh()
     assert (made.replica_host, snapshot.find_node("main").replica_port) == ("h", 3307)
 

@@ -12,13 +12,13 @@ import pytest
 from django.db import OperationalError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from catmq_site.jobs import JOBS
-from metadata import brokers
+from catmq_site.jobs.schedules import JOBS
 from metadata.actors import Actor
-from metadata.brokers import BrokerView, Life, Standing
-from metadata.clock import database_now
+from metadata.brokers import brokers
+from metadata.brokers.brokers import BrokerView, Life, Standing
+from metadata.db.clock import database_now
 from metadata.errors import Code, Conflict, Forbidden, Invalid, MetadataUnavailable, NotFound
-from metadata.gate import Gate
+from metadata.limits.bulkhead import Gate
 from metadata.models import AuditLog, Broker, ChangeCounter
 from tests.support import rows
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("metadata_db", "fresh_memory")
 @pytest.fixture
 def fresh_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This process has read nothing yet, and nothing was in vain."""
-    monkeypatch.setattr("metadata.gate.gate", Gate())
+    monkeypatch.setattr("metadata.limits.bulkhead.gate", Gate())
     brokers.forget_picture()
     yield
     brokers.forget_picture()

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from metadata import consumers, ownership
 from metadata.actors import Actor
-from metadata.consumer_ids import check
+from metadata.db.consumer_ids import check
 from metadata.errors import Code, Forbidden, Gone, Invalid, NotFound
+from metadata.groups import ownership
+from metadata.membership import consumers
 from metadata.models import ConsumerGroupConsumer
 from tests.support import rows
 from tests.support.rows import Member
@@ -205,10 +206,10 @@ def test_a_group_without_subscriptions_has_members_without_queues() -> None:
 
 
 def test_a_consumer_id_of_a_key_names_the_key() -> None:
-    from metadata import keys
+    from metadata.users import api_keys
 
     rows.world()
-    view, _ = keys.create(name="app", rights={"consume": ["*"]}, actor=rows.ME)
+    view, _ = api_keys.create(name="app", rights={"consume": ["*"]}, actor=rows.ME)
     actor = Actor(kind="key", name="app", rights=view.rights, key_id=view.id)
 
     told = consumers.register(

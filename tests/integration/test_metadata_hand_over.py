@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from metadata import consumers, heartbeats, ownership, rebalance, snapshot
+from metadata.cache import snapshot
 from metadata.errors import Code, Gone, MetadataUnavailable, NotFound
-from metadata.gate import PLACES, gate
+from metadata.groups import ownership
+from metadata.limits.bulkhead import PLACES, gate
+from metadata.membership import consumers, heartbeats, rebalance
 from metadata.models import Consumer, ConsumerGroup, ConsumerGroupConsumer, Heartbeat
 from tests.support import rows
 from tests.support.rows import Member
@@ -149,7 +151,7 @@ def test_metadata_takes_a_higher_epoch_of_a_node_and_never_a_lower_one() -> None
 
 
 def test_a_stopped_group_is_told_at_the_next_heartbeat() -> None:
-    from metadata import groups, subscriptions
+    from metadata.groups import groups, subscriptions
 
     rows.world()
     member = Member("a").register()

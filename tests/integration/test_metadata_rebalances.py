@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
-from catmq_site import jobs, tasks
-from metadata import clock, consumers, groups, history, rebalance, snapshot, subscriptions
+from catmq_site.jobs import schedules, tasks
 from metadata.actors import Actor
+from metadata.cache import snapshot
+from metadata.db import clock
 from metadata.errors import Code, Conflict, Forbidden, Invalid, MetadataUnavailable, NotFound
+from metadata.groups import groups, subscriptions
+from metadata.membership import consumers, history, rebalance
+from metadata.membership.rebalance import Moves
 from metadata.models import AuditLog, ConsumerGroup, QueueOffset, Rebalance, RebalanceMove
-from metadata.rebalance import Moves
 from tests.support import rows
 from tests.support.rows import ME, Member
 
@@ -129,8 +132,8 @@ def test_an_acquire_that_could_not_be_noted_is_noted_later_with_the_pause_it_end
     member = Member("a").register()
     member.beat()
     with monkeypatch.context() as patch:
-        patch.setattr("metadata.gate.gate._failed", 99)
-        patch.setattr("metadata.gate.gate._next_probe", float("inf"))
+        patch.setattr("metadata.limits.bulkhead.gate._failed", 99)
+        patch.setattr("metadata.limits.bulkhead.gate._next_probe", float("inf"))
         acquire(member)
         with pytest.raises(MetadataUnavailable):
             history.catch_up()
@@ -281,7 +284,7 @@ def test_the_minute_sweep_finds_marked_groups_and_queues_that_a_lost_mark_left()
     QueueOffset.objects.filter(queue_id=queues[0]).update(owner=None, target=None)
     assert (rebalance.pending(), rebalance.neglected()) == ([], [ConsumerGroup.objects.get().pk])
 
-    assert jobs.sweep_rebalances() == 1
+    assert schedules.sweep_rebalances() == 1
 
     assert rebalance.neglected() == []
     assert {one.queue for one in member.beat().assigned} == set(queues)
@@ -289,7 +292,7 @@ def test_the_minute_sweep_finds_marked_groups_and_queues_that_a_lost_mark_left()
 
 
 def test_a_task_that_waited_for_more_than_a_minute_does_nothing() -> None:
-    from metadata.clock import database_now, ms
+    from metadata.db.clock import database_now, ms
 
     rows.world()
     group = ConsumerGroup.objects.get().pk

@@ -9,11 +9,16 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connections, transaction
 
-from metadata import changes, groups, keys, loading, nodes, snapshot, topics
-from metadata.clock import database_now
+from metadata.cache import loading, snapshot
 from metadata.config import config
+from metadata.db import changes
+from metadata.db.clock import database_now
 from metadata.errors import Code, MetadataUnavailable, NotFound
+from metadata.groups import groups
 from metadata.models import ChangeCounter, ChangeLog, ConsumerGroup, DbNode, Topic
+from metadata.nodes import nodes
+from metadata.topics import topics
+from metadata.users import api_keys
 from tests.support import rows
 
 pytestmark = pytest.mark.usefixtures("metadata_db", "fresh")
@@ -101,17 +106,17 @@ def test_what_was_deleted_leaves_the_snapshot(full_loads: list[str]) -> None:
     rows.node()
     queues = rows.topic("orders")
     rows.group(topics=())
-    _, key = keys.create(name="app", rights={"produce": ["*"]}, actor=rows.ME)
+    _, key = api_keys.create(name="app", rights={"produce": ["*"]}, actor=rows.ME)
     before = snapshot.current()
-    assert before.key(keys.digest(key)) is not None
+    assert before.key(api_keys.digest(key)) is not None
 
     topics.mark_deleted(name="orders", confirm="orders", actor=rows.ME)
     groups.delete(name="billing", confirm="billing", actor=rows.ME)
-    keys.delete(name="app", confirm="app", actor=rows.ME)
+    api_keys.delete(name="app", confirm="app", actor=rows.ME)
     snapshot.refresh()
 
     now = snapshot.current()
-    assert (now.topic("orders"), now.group("billing"), now.key(keys.digest(key))) == (None, None, None)
+    assert (now.topic("orders"), now.group("billing"), now.key(api_keys.digest(key))) == (None, None, None)
     assert queues[0] not in now.queues
     assert queues[0] in before.queues  # whoever still holds the old picture sees it whole
     assert len(full_loads) == 1

@@ -8,10 +8,15 @@ from typing import Any
 
 import pytest
 
-from metadata import audit, groups, job_runs, keys, leases, nodes, rebalance, snapshot, subscriptions, topics
 from metadata.actors import Actor
-from metadata.clock import database_now
+from metadata.cache import snapshot
+from metadata.db import audit, leases
+from metadata.db.clock import database_now
+from metadata.db.paging import Window
 from metadata.errors import Code, Conflict, Forbidden, Invalid, NotFound, NoWritableQueue, Unavailable
+from metadata.groups import groups, subscriptions
+from metadata.jobs import runs
+from metadata.membership import rebalance
 from metadata.models import (
     ApiKey,
     AuditLog,
@@ -23,7 +28,9 @@ from metadata.models import (
     QueueOffset,
     Topic,
 )
-from metadata.pages import Window
+from metadata.nodes import nodes
+from metadata.topics import topics
+from metadata.users import api_keys
 from tests.support import rows
 from tests.support.rows import ME, Member
 
@@ -170,8 +177,8 @@ def test_changing_a_topic_audits_only_what_changed() -> None:
         lambda: nodes.create(name="n2", engine="sqlite", database="x", actor=NOBODY),
         lambda: nodes.update(name="n1", settings={}, actor=NOBODY),
         lambda: nodes.delete(name="n1", confirm="n1", actor=NOBODY),
-        lambda: keys.create(name="k", rights={"produce": ["*"]}, actor=NOBODY),
-        lambda: keys.delete(name="k", confirm="k", actor=NOBODY),
+        lambda: api_keys.create(name="k", rights={"produce": ["*"]}, actor=NOBODY),
+        lambda: api_keys.delete(name="k", confirm="k", actor=NOBODY),
     ],
 )
 def test_every_verb_refuses_an_actor_without_the_right_and_writes_nothing(call: Callable[[], object]) -> None:
@@ -184,14 +191,14 @@ def test_every_verb_refuses_an_actor_without_the_right_and_writes_nothing(call: 
 
 
 def test_a_key_is_shown_once_and_kept_as_a_digest() -> None:
-    view, plaintext = keys.create(name="app", rights={"produce": ["orders*"]}, actor=ME)
+    view, plaintext = api_keys.create(name="app", rights={"produce": ["orders*"]}, actor=ME)
 
     assert plaintext.startswith("catmq_")
     assert plaintext not in str(list(ApiKey.objects.values()) + list(AuditLog.objects.values()))
-    found = snapshot.find_key(keys.digest(plaintext))
+    found = snapshot.find_key(api_keys.digest(plaintext))
     assert found is not None
     assert (found.name, dict(found.rights)) == ("app", {"produce": ("orders*",)})
-    assert keys.named(name="app", actor=ME) == view
+    assert api_keys.named(name="app", actor=ME) == view
     assert snapshot.find_key("0" * 64) is None
 
 
@@ -375,16 +382,16 @@ def test_a_lease_has_one_holder_and_a_new_holder_a_new_term(in_threads: Callable
 
 
 def test_job_runs_are_recorded_as_done_or_failed_and_trimmed() -> None:
-    with job_runs.record("sweep") as run:
+    with runs.record("sweep") as run:
         run.count = 3
-    with pytest.raises(ZeroDivisionError), job_runs.record("sweep"):
+    with pytest.raises(ZeroDivisionError), runs.record("sweep"):
         raise ZeroDivisionError("no")
 
     failed, done = JobRun.objects.order_by("-id")
     assert (done.state, done.count) == ("done", 3)
     assert (failed.state, failed.detail) == ("failed", "ZeroDivisionError: no")
     assert done.finished_at is not None
-    assert job_runs.trim(days=-1) == 2
+    assert runs.trim(days=-1) == 2
 
 
 def test_the_audit_log_is_trimmed() -> None:

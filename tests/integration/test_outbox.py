@@ -43,7 +43,7 @@ def relays(broker: FakeBroker, django_db_setup: None, django_db_blocker: Any) ->
 
 def keys_of_both_queues(broker: FakeBroker) -> tuple[str, str]:
     """A key of the first queue, and one of the second."""
-    from catmq_client.routing import slot_of
+    from catmq_client.sending.routing import slot_of
 
     slots, first = broker.topics.find("t").slots, broker.topics.find("t").queues[0].id
     found = {slots[slot_of(str(n))] == first: str(n) for n in range(20)}

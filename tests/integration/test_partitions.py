@@ -7,11 +7,15 @@ from contextlib import closing
 
 import pytest
 
-from messagestore import connections, faults, partitions, tables, topics
-from messagestore.messages import NewMessage
-from messagestore.publish import Receipt, publish
-from metadata import snapshot
+from messagestore import tables
+from messagestore.engine import db_errors
+from messagestore.engine.messages import NewMessage
+from messagestore.heads import partitions
+from messagestore.pool import node_pools
+from messagestore.produce.publish import Receipt, publish
+from messagestore.topology import topics
 from metadata.actors import command
+from metadata.cache import snapshot
 from metadata.errors import CatmqError, NodeUnavailable
 from tests.support.environment import ENGINE
 from tests.support.mariadb import MariaDB
@@ -31,7 +35,7 @@ def queue(node: str) -> int:
 
 
 def ends(queue: int) -> list[int]:
-    with connections.node_of(queue).reading() as session:
+    with node_pools.node_of(queue).reading() as session:
         return [one.end for one in tables.list_partitions(session, queue=queue)]
 
 
@@ -62,7 +66,7 @@ def test_a_send_that_meets_the_end_makes_partitions_and_is_stored_once(queue: in
     assert (first, second) == (Receipt(queue, 299_999), Receipt(queue, 300_000))
     assert ends(queue) == [100_000, 200_000, 300_000, 310_000, 320_000, 330_000][: len(ends(queue))]
     assert sum(end > 300_001 for end in ends(queue)) >= 2
-    with connections.node_of(queue).reading() as session:
+    with node_pools.node_of(queue).reading() as session:
         head = tables.read_head(session, queue=queue)
         assert head is not None and head.head == 300_001
         assert tables.count_rows(session, queue=queue, first=0, end=400_000).rows == 2
@@ -127,7 +131,7 @@ def test_a_table_in_a_long_transaction_is_left_alone_until_a_send_needs_it(
     monkeypatch.setattr(partitions, "LONG_S", 0)
     monkeypatch.setattr(partitions, "PAUSE_S", 0.01)
     start_at(queue, 100_000)
-    with closing(mariadb.connect(db=connections.node_of(queue).info.database)) as foreign:
+    with closing(mariadb.connect(db=node_pools.node_of(queue).info.database)) as foreign:
         cursor = foreign.cursor()
         cursor.execute("START TRANSACTION")
         cursor.execute("SELECT * FROM queue_head")
@@ -144,7 +148,7 @@ def test_a_change_that_cannot_have_the_table_gives_up_and_lets_writers_through(
 ) -> None:
     monkeypatch.setattr(partitions, "TRIES", 1)
     start_at(queue, 100_000)
-    with closing(mariadb.connect(db=connections.node_of(queue).info.database)) as foreign:
+    with closing(mariadb.connect(db=node_pools.node_of(queue).info.database)) as foreign:
         foreign.autocommit(False)
         foreign.cursor().execute(f"SELECT * FROM message_{queue}")
         with pytest.raises(NodeUnavailable, match="1205"):
@@ -173,7 +177,7 @@ def test_a_table_without_partitions_is_written_and_never_extended(queue: int) ->
 )
 def test_a_table_that_was_altered_is_named(queue: int, statement: str, named: str) -> None:
     plant(queue, statement)
-    with pytest.raises(faults.Altered, match=named):
+    with pytest.raises(db_errors.Altered, match=named):
         partitions.extend(queue)
     assert partitions.Ahead().run_once() == 1  # said in the log; the loop goes on
 
@@ -188,6 +192,6 @@ def test_an_account_that_may_not_see_other_connections_serves_as_well(
     queue = topics.create(name="orders", queues=1, actor=ACTOR).queues[0].queue.queue
     start_at(queue, 100_000)
     assert partitions.extend(queue, urgent=False) == 200_000
-    with connections.node_of(queue).reading() as session:
+    with node_pools.node_of(queue).reading() as session:
         assert tables.used_bytes(session)[0] > 100_000
     assert send(queue) == [Receipt(queue, 100_000), Receipt(queue, 100_001)]

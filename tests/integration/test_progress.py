@@ -9,15 +9,20 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore import connections, lag, membership, resets, subscriptions, topics
-from messagestore.messages import NewMessage
-from messagestore.publish import publish
-from messagestore.resets import Target
-from metadata import actors, groups, progress, series, snapshot, tally
-from metadata.clock import database_now
+from messagestore.consume import lag, offset_reset
+from messagestore.consume.offset_reset import Target
+from messagestore.engine.messages import NewMessage
+from messagestore.pool import node_pools
+from messagestore.produce.publish import publish
+from messagestore.topology import membership, subscriptions, topics
+from metadata import actors
+from metadata.cache import snapshot
+from metadata.db.clock import database_now
 from metadata.errors import NodeUnavailable
+from metadata.groups import groups
 from metadata.models import ConsumerGroup, ConsumerGroupTopic, Sample, Topic
-from metadata.rules.progress import Progress
+from metadata.monitoring import counters, metrics_history, progress
+from metadata.rules.groups.progress import Progress
 
 ACTOR = actors.command("test")
 
@@ -31,7 +36,7 @@ def orders(node: str) -> Iterator[None]:
     snapshot.refresh()
     membership.join(group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR)
     yield
-    series._tally = tally.Tally()
+    metrics_history._tally = counters.Tally()
 
 
 def send(count: int) -> None:
@@ -41,7 +46,7 @@ def send(count: int) -> None:
 def minutes(*lags: int, handled: int | None = 60, sent: int = 600, pulled: int = 6_000) -> None:
     """Rows of the last minutes, the last of them the one that is over; the messages are old."""
     topic, group = Topic.objects.get(name="orders").pk, ConsumerGroup.objects.get().pk
-    last = series.start_of(database_now(), step_s=60)
+    last = metrics_history.start_of(database_now(), step_s=60)
     for back, found in enumerate(reversed(lags), start=1):
         at = last - timedelta(minutes=back)
         Sample.objects.create(at=at, topic_ref=topic, messages=sent)
@@ -83,8 +88,8 @@ def test_a_group_catches_up_by_what_its_lag_shrinks() -> None:
 def test_nothing_is_said_of_what_was_before_a_reset() -> None:
     send(30)
     minutes(*[0] * 10)
-    resets.reset(group="billing", topic="orders", target=Target("latest"), actor=ACTOR)
-    resets.reset(group="billing", topic="orders", target=Target("earliest"), actor=ACTOR)
+    offset_reset.reset(group="billing", topic="orders", target=Target("latest"), actor=ACTOR)
+    offset_reset.reset(group="billing", topic="orders", target=Target("earliest"), actor=ACTOR)
     assert seen(30).said.state == "too_little_data"
 
 
@@ -120,7 +125,7 @@ def test_a_node_that_is_away_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) 
     def away(*_: Any, **__: Any) -> Any:
         raise NodeUnavailable("away")
 
-    monkeypatch.setattr(connections.Node, "reading", away)
+    monkeypatch.setattr(node_pools.Node, "reading", away)
     _offsets, found = lag.standing(group="billing", actor=ACTOR)
     assert found is not None and found.said == Progress("unknown") and found.lag is None
 

@@ -8,16 +8,22 @@ from typing import Any
 
 import pytest
 
-from messagestore import batch_ids, connections, nodes, queue_states, queues, subscriptions, tables, topics
-from messagestore.messages import NewMessage
-from messagestore.publish import publish
-from metadata import groups, rebalance, snapshot
-from metadata import queues as queue_rows
-from metadata import topics as topic_rows
+from messagestore import tables
+from messagestore.engine import batch_ids
+from messagestore.engine.messages import NewMessage
+from messagestore.nodes import registry
+from messagestore.pool import node_pools
+from messagestore.produce.publish import publish
+from messagestore.topology import queue_states, queues, subscriptions, topics
 from metadata.actors import Actor, command
+from metadata.cache import snapshot
 from metadata.errors import CatmqError, Code, Conflict, Forbidden, Invalid, NodeUnavailable, NotFound
+from metadata.groups import groups
+from metadata.groups import layout as queue_rows
+from metadata.membership import rebalance
 from metadata.models import AuditLog, Queue, QueueOffset, Topic
-from metadata.topics import TopicView
+from metadata.topics import topics as topic_rows
+from metadata.topics.topics import TopicView
 from tests.support import tampering
 from tests.support.instances import Instance
 
@@ -50,7 +56,7 @@ def heads() -> dict[int, str]:
     """Queue → its state on its node, '' without a head."""
     found = {}
     for one in shown().queues:
-        with connections.node(one.node_id).reading() as session:
+        with node_pools.node(one.node_id).reading() as session:
             head = tables.read_head(session, queue=one.queue)
         found[one.queue] = head.state if head else ""
     return found
@@ -167,7 +173,7 @@ def test_an_expansion_that_cannot_be_is_refused_and_makes_nothing(
     if "node" in given:
         make_node("bad", kind="failure")
         make_node("shut")
-        nodes.update(name="shut", settings={"state": "read_only"}, actor=ME)
+        registry.update(name="shut", settings={"state": "read_only"}, actor=ME)
 
     refused(code, CatmqError, lambda: queues.expand(**{"topic": "orders", "actor": ME, **given}))
 
@@ -390,7 +396,7 @@ def test_a_shrinking_that_cannot_be_is_refused_and_closes_nothing(
 def test_the_last_queue_on_an_open_node_is_kept(orders: list[int], make_node: Callable[..., str]) -> None:
     make_node("second")
     (new,) = queues.expand(topic="orders", queues=1, node="second", actor=ME).queues
-    nodes.update(name="second", settings={"state": "read_only"}, actor=ME)
+    registry.update(name="second", settings={"state": "read_only"}, actor=ME)
     snapshot.refresh()
 
     refused(Code.LAST_QUEUE, Conflict, lambda: queues.shrink(topic="orders", queues=orders, actor=ME))
@@ -485,11 +491,11 @@ def test_the_last_open_queue_stays_open(orders: list[int]) -> None:
 
 def test_a_queue_opened_on_a_closed_node_takes_messages_when_the_node_does(orders: list[int]) -> None:
     change(orders[0], "read_only")
-    nodes.update(name="main", settings={"state": "read_only"}, actor=ME)
+    registry.update(name="main", settings={"state": "read_only"}, actor=ME)
     snapshot.refresh()
     change(orders[0], "read_write")
     assert heads()[orders[0]] == "ro"
-    nodes.update(name="main", settings={"state": "read_write"}, actor=ME)
+    registry.update(name="main", settings={"state": "read_write"}, actor=ME)
     assert set(heads().values()) == {"rw"}
 
 

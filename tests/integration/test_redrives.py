@@ -8,11 +8,16 @@ from typing import Any
 
 import pytest
 
-from messagestore import connections, dead, delays, nodes, redrives, subscriptions, tables
-from messagestore.redrives import Redriver
+from messagestore import tables
+from messagestore.nodes import registry
+from messagestore.pool import node_pools
+from messagestore.produce import delayed_store
+from messagestore.retries import dead_letters, redrives
+from messagestore.retries.redrives import Redriver
+from messagestore.topology import subscriptions
 from metadata import redrives as rows
-from metadata import snapshot
 from metadata.actors import Actor
+from metadata.cache import snapshot
 from metadata.errors import CatmqError, Code, Conflict, Forbidden, NotFound, NoWritableQueue, Unavailable
 from tests.support import failing, moving
 from tests.support.failing import ME, fail, failure_queues
@@ -33,7 +38,7 @@ def queue(two_nodes: None) -> int:
 
 def kill(queue: int, *bodies: bytes, error: str = "ValueError: no") -> None:
     """Sends messages and lets them die."""
-    with connections.node_of(queue).reading() as session:
+    with node_pools.node_of(queue).reading() as session:
         head = tables.read_heads(session, queues=[queue])[queue]
     failing.send(*bodies)
     who = failing.member()
@@ -45,8 +50,8 @@ def listed(**which: Any) -> list[str]:
     """The bodies of dead messages as pages of two show them."""
     found, after = [], ""
     while True:
-        page = dead.page(group="billing", actor=ME, after=after, limit=2, **which)
-        found += [dead.show(group="billing", message=one.id, actor=ME).body for one in page.messages]
+        page = dead_letters.page(group="billing", actor=ME, after=after, limit=2, **which)
+        found += [dead_letters.show(group="billing", message=one.id, actor=ME).body for one in page.messages]
         if page.next is None:
             return [body.decode() for body in found]
         after = page.next
@@ -84,7 +89,9 @@ def refused(code: Code, kind: type[CatmqError], **which: Any) -> None:
 
 def test_pages_of_two_nodes_hold_each_message_once_the_newest_first(queue: int) -> None:
     kill(queue, *(b"%d" % n for n in range(9)))
-    died = [one.died_at_ms for one in dead.page(group="billing", actor=ME, after="", limit=100).messages]
+    died = [
+        one.died_at_ms for one in dead_letters.page(group="billing", actor=ME, after="", limit=100).messages
+    ]
     assert died == sorted(died, reverse=True)
     assert sorted(listed()) == [str(n) for n in range(9)]
 
@@ -94,7 +101,7 @@ def test_lists_and_counts_by_kind_of_error(queue: int) -> None:
     kill(queue, b"c", error="It's \\ odd: 2")
     assert sorted(listed(error="ValueError")) == ["a", "b"]
     assert listed(error="It's \\ odd", topic="orders") == ["c"]
-    counts = dead.summary(group="billing", actor=ME).errors
+    counts = dead_letters.summary(group="billing", actor=ME).errors
     assert [(one.topic, one.error_class, one.count) for one in counts] == [
         ("orders", "ValueError", 2),
         ("orders", "It's \\ odd", 1),
@@ -106,15 +113,15 @@ def test_a_node_that_is_away_is_named_and_the_others_are_listed(
 ) -> None:
     kill(queue, *(b"%d" % n for n in range(8)))
     away = snapshot.find_node("f1").id
-    real = dead.prepared
+    real = dead_letters.prepared
 
-    def prepared(node: connections.Node) -> connections.Node:
+    def prepared(node: node_pools.Node) -> node_pools.Node:
         if node.info.id == away:
             raise Unavailable("away")
         return real(node)
 
-    monkeypatch.setattr(dead, "prepared", prepared)
-    page = dead.page(group="billing", actor=ME, after="", limit=100)
+    monkeypatch.setattr(dead_letters, "prepared", prepared)
+    page = dead_letters.page(group="billing", actor=ME, after="", limit=100)
     assert page.away == ("f1",)
     assert 0 < len(page.messages) < 8
 
@@ -124,7 +131,9 @@ def test_one_some_or_all_come_back_to_the_group_with_fresh_retries(queue: int) -
     kill(queue, b"d", error="KeyError: 2")
     (one,) = (
         found.id
-        for found in dead.page(group="billing", actor=ME, after="", limit=9, error="KeyError").messages
+        for found in dead_letters.page(
+            group="billing", actor=ME, after="", limit=9, error="KeyError"
+        ).messages
     )
     made = redrives.request(group="billing", to="group", ids=[one], actor=ME)
     assert made.total == 1
@@ -151,7 +160,7 @@ def test_to_the_topic_they_are_sent_anew(queue: int) -> None:
     [
         (tables, "dead_places"),
         (tables, "select_dead"),
-        (delays, "store"),
+        (delayed_store, "store"),
         (redrives, "publish"),
         (tables, "delete_dead"),
         (rows, "advance"),
@@ -240,7 +249,7 @@ def test_a_redrive_that_cannot_be_is_refused_and_nothing_is_begun(queue: int) ->
 
 
 def close_nodes() -> None:
-    nodes.update(name="main", settings={"state": "read_only"}, actor=ME)
+    registry.update(name="main", settings={"state": "read_only"}, actor=ME)
     snapshot.refresh()
 
 
@@ -251,7 +260,7 @@ def test_a_topic_that_closes_meanwhile_holds_a_redrive_up_and_it_goes_on_later(q
     Redriver().run_once()
     (waits,) = rows.running()
     assert (waits.redriven, bool(waits.detail), len(listed())) == (0, True, 2)
-    nodes.update(name="main", settings={"state": "read_write"}, actor=ME)
+    registry.update(name="main", settings={"state": "read_write"}, actor=ME)
     snapshot.refresh()
     drive()
     assert (len(moving.stored(queue)), listed()) == (4, [])
@@ -270,10 +279,10 @@ def test_after_unsubscribing_the_dead_stay_and_go_back_to_the_topic(queue: int) 
 def test_the_dead_are_forgotten_after_the_days_of_their_subscription(queue: int) -> None:
     kill(queue, *(b"%d" % n for n in range(6)))
     for place in failure_queues():
-        sqlite = connections.node_of(place).info.engine == "sqlite"
+        sqlite = node_pools.node_of(place).info.engine == "sqlite"
         older = "died_at - 172800000" if sqlite else "died_at - INTERVAL 2 DAY"
         failing.tampering.plant(place, f"UPDATE dead_message SET died_at = {older} WHERE id <= 2")
-    assert dead.trim() == 0
+    assert dead_letters.trim() == 0
     failing.change(dead_days=1)
-    assert dead.trim(chunk=1) >= 2
+    assert dead_letters.trim(chunk=1) >= 2
     assert len(listed()) <= 4

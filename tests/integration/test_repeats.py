@@ -9,14 +9,20 @@ from uuid import UUID
 
 import pytest
 
-from messagestore import batch_ids, connections, queues, routes, tables, topics
-from messagestore.messages import NewMessage
-from messagestore.publish import Receipt, publish
-from metadata import nodes, routings, snapshot
-from metadata import topics as topic_rows
+from messagestore import tables
+from messagestore.engine import batch_ids
+from messagestore.engine.messages import NewMessage
+from messagestore.pool import node_pools
+from messagestore.produce import batch_routing
+from messagestore.produce.publish import Receipt, publish
+from messagestore.topology import queues, topics
 from metadata.actors import command
+from metadata.cache import snapshot
 from metadata.errors import OutcomeUnknown
 from metadata.models import TopicRouting
+from metadata.nodes import nodes
+from metadata.topics import routings
+from metadata.topics import topics as topic_rows
 
 ACTOR = command("test")
 KEYED = [NewMessage(body=b"%d" % index, key=f"k{index}") for index in range(20)]
@@ -39,7 +45,7 @@ def stored() -> int:
     snapshot.refresh()
     count = 0
     for queue in snapshot.find_topic("orders").queues:
-        with connections.node_of(queue).reading() as session:
+        with node_pools.node_of(queue).reading() as session:
             count += tables.count_rows(session, queue=queue, first=0, end=10**6).rows
     return count
 
@@ -162,4 +168,4 @@ def test_a_routing_of_which_a_queue_is_gone_is_passed(node: str) -> None:
     snapshot.forget()
     topic = snapshot.find_topic("orders")
     assert topic.earlier
-    assert routes.of_batch(topic, batch_ids.new()) == routes.now(topic)
+    assert batch_routing.of_batch(topic, batch_ids.new()) == batch_routing.now(topic)

@@ -8,33 +8,29 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore import (
-    browse,
-    connections,
-    lag,
-    membership,
-    nodes,
-    partitions,
-    positions,
-    resets,
-    retention,
-    subscriptions,
-    tables,
-    topics,
-    verify,
-)
-from messagestore.messages import NewMessage
-from messagestore.positions import Claim, CommitOffset
-from messagestore.publish import Receipt, publish
-from messagestore.pull import PulledQueue, PullQueue, pull
-from messagestore.resets import Target
+from messagestore import retention, tables, verify
+from messagestore.consume import lag, offset_reset, positions
+from messagestore.consume.offset_reset import Target
+from messagestore.consume.positions import Claim, CommitOffset
+from messagestore.consume.pull import PulledQueue, PullQueue, pull
+from messagestore.engine.messages import NewMessage
+from messagestore.heads import partitions
+from messagestore.inspect import browse
+from messagestore.nodes import registry
+from messagestore.pool import node_pools
+from messagestore.produce.publish import Receipt, publish
 from messagestore.retention import Cleaned, Loss, QueuePlan, cleaning
-from metadata import alarms, consumer_ids, consumers, groups, snapshot
-from metadata import topics as topic_rows
+from messagestore.topology import membership, subscriptions, topics
 from metadata.actors import Actor, command, job
-from metadata.consumer_ids import ConsumerId
+from metadata.cache import snapshot
+from metadata.db import consumer_ids
+from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import CatmqError, Forbidden, NotFound
+from metadata.groups import groups
+from metadata.membership import consumers
 from metadata.models import Alarm, AuditLog, ClockMark, ConsumerGroupTopic
+from metadata.monitoring import alarms
+from metadata.topics import topics as topic_rows
 from tests.support.environment import ENGINE
 from tests.support.rows import long_ago
 from tests.support.tampering import age, plant
@@ -101,12 +97,12 @@ def read(queue: int, offset: int) -> ConsumerId:
 
 def offsets(queue: int) -> list[int]:
     """The rows that are there, whatever `low` says."""
-    with connections.node_of(queue).reading() as session:
+    with node_pools.node_of(queue).reading() as session:
         return [offset for offset, _ in tables.list_offsets(session, queue=queue, first=0, end=10**9)]
 
 
 def low(queue: int) -> int:
-    with connections.node_of(queue).reading() as session:
+    with node_pools.node_of(queue).reading() as session:
         head = tables.read_head(session, queue=queue)
     assert head is not None
     return head.low
@@ -181,7 +177,7 @@ def test_between_two_drops_it_rests_and_others_may_change_the_table(
 
     def rest(seconds: float) -> None:
         rests.append(seconds)
-        with connections.node_of(queue).maintaining() as session:
+        with node_pools.node_of(queue).maintaining() as session:
             partitions.take_turn(session, queue=queue)
 
     monkeypatch.setattr(cleaning.time, "sleep", rest)
@@ -347,9 +343,9 @@ def test_readers_browsers_lag_resets_and_verify_agree_after_cleaning(queue: int)
     (mine,) = lag.group_offsets(group="billing", actor=ACTOR)
     assert (mine.committed, mine.lag, mine.low) == (0, 10, 10)
     groups.update(name="billing", settings={"stopped": True}, actor=ACTOR)
-    (move,) = resets.reset(group="billing", topic="orders", target=Target("earliest"), actor=ACTOR)
+    (move,) = offset_reset.reset(group="billing", topic="orders", target=Target("earliest"), actor=ACTOR)
     assert move.to_offset == 10
-    (move,) = resets.reset(
+    (move,) = offset_reset.reset(
         group="billing", topic="orders", target=Target("time", ago_ms=9 * DAY * 1000), actor=ACTOR
     )
     assert move.to_offset == 10
@@ -446,7 +442,7 @@ def test_a_machine_that_was_started_anew_knows_nothing_of_before(queue: int) -> 
 
 
 def test_a_node_that_is_away_is_cleaned_later(queue: int) -> None:
-    nodes.update(name="main", settings={"state": "offline"}, actor=ACTOR)
+    registry.update(name="main", settings={"state": "offline"}, actor=ACTOR)
     snapshot.refresh()
     assert "offline" in str(clean().problem)
 

@@ -8,11 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from messagestore import delays, failed, failures, tables
-from messagestore.dead import DeadWrite
-from messagestore.failures import Dead
-from messagestore.origins import Origin
-from metadata import consumers
+from messagestore import tables
+from messagestore.engine.origins import Origin
+from messagestore.produce import delayed_store
+from messagestore.retries import failures, pending
+from messagestore.retries.dead_letters import DeadWrite
+from messagestore.retries.failures import Dead
+from metadata.membership import consumers
 from tests.support import failing, moving
 from tests.support.failing import ME, fail, failure_queues, pull_copies, waiting
 from tests.support.instances import Instance
@@ -94,7 +96,7 @@ def test_what_waits_and_what_is_unread_is_listed(queue: int) -> None:
     fail(who, queue, 0)
     bring_back()
     fail(who, queue, 1, 2, error="KeyError: 'x'")
-    found = failed.waiting(group="billing", actor=ME)
+    found = pending.waiting(group="billing", actor=ME)
     (count,) = found.topics
     assert (count.topic, count.failure_topic, count.waiting, count.unread) == (
         "orders", "billing_orders_fail", 2, 1,
@@ -124,7 +126,7 @@ TWICE = {
         (tables, "read_fences"),
         (tables, "select_failing"),
         (tables, "find_copies"),
-        (delays, "store"),
+        (delayed_store, "store"),
         (tables, "insert_delayed"),
         (DeadWrite, "store"),
         (tables, "insert_dead"),

@@ -8,11 +8,16 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from messagestore import lag, publish, subscriptions, topics
-from messagestore.messages import NewMessage
-from metadata import actors, groups, series, snapshot, tally
-from metadata.clock import database_now, ms
+from messagestore.consume import lag
+from messagestore.engine.messages import NewMessage
+from messagestore.produce import publish
+from messagestore.topology import subscriptions, topics
+from metadata import actors
+from metadata.cache import snapshot
+from metadata.db.clock import database_now, ms
+from metadata.groups import groups
 from metadata.models import ConsumerGroupTopic, Sample
+from metadata.monitoring import counters, metrics_history
 
 ACTOR = actors.command("test")
 
@@ -27,95 +32,101 @@ class Clock:
 @pytest.fixture(autouse=True)
 def nothing_counted(metadata_db: None) -> Iterator[None]:
     """What other tests counted in this process is not counted here."""
-    series._tally.take()
+    metrics_history._tally.take()
     yield
-    series._tally = tally.Tally()
+    metrics_history._tally = counters.Tally()
 
 
 def test_what_processes_count_adds_up_in_the_row_of_the_minute() -> None:
     for _ in range(3):
-        series.sent(topic_id=1, messages=2, bytes=20, errors=1)
-        series.pulled(topic_id=1, group_id=5, messages=4, bytes=40)
-        assert series.flush() == 2
-    assert series.flush() == 0
-    before, last = series.points(for_s=600, topic_id=1, step_s=60)[-2:]  # the minute may have changed
+        metrics_history.sent(topic_id=1, messages=2, bytes=20, errors=1)
+        metrics_history.pulled(topic_id=1, group_id=5, messages=4, bytes=40)
+        assert metrics_history.flush() == 2
+    assert metrics_history.flush() == 0
+    before, last = metrics_history.points(for_s=600, topic_id=1, step_s=60)[
+        -2:
+    ]  # the minute may have changed
     assert last.sent + before.sent == 6 and last.errors + before.errors == 3
     assert last.pulled + before.pulled == 12 and last.sent_bytes + before.sent_bytes == 60
 
 
 def test_a_flush_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    series.sent(topic_id=1, messages=1, bytes=1)
+    metrics_history.sent(topic_id=1, messages=1, bytes=1)
     with monkeypatch.context() as patch:
-        patch.setattr(series, "database_now", lambda: 1 / 0)
+        patch.setattr(metrics_history, "database_now", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            series.flush()
-    series.sent(topic_id=1, messages=1, bytes=1)
-    series.flush()
+            metrics_history.flush()
+    metrics_history.sent(topic_id=1, messages=1, bytes=1)
+    metrics_history.flush()
     assert sum(row.messages for row in Sample.objects.filter(topic_ref=1)) == 2
 
 
 def test_all_topics_and_groups_are_summed_up_when_they_are_written() -> None:
     for topic in (1, 2):
-        series.sent(topic_id=topic, messages=10, bytes=100)
+        metrics_history.sent(topic_id=topic, messages=10, bytes=100)
         for group in (5, 6):
-            series.pulled(topic_id=topic, group_id=group, messages=3, bytes=30)
-    assert series.flush() == 6
-    seen = series.points(for_s=120, step_s=60)
+            metrics_history.pulled(topic_id=topic, group_id=group, messages=3, bytes=30)
+    assert metrics_history.flush() == 6
+    seen = metrics_history.points(for_s=120, step_s=60)
     assert (sum(one.sent for one in seen), sum(one.pulled for one in seen)) == (20, 12)
 
 
 def test_ten_seconds_are_told_once_every_process_has_written_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(series.start_of(database_now(), step_s=60))
-    monkeypatch.setattr(series, "database_now", lambda: clock.now)
-    monkeypatch.setattr(tally, "monotonic", lambda: clock.now.timestamp() % 10_000)
-    series._tally.learn(clock.now.timestamp())
+    clock = Clock(metrics_history.start_of(database_now(), step_s=60))
+    monkeypatch.setattr(metrics_history, "database_now", lambda: clock.now)
+    monkeypatch.setattr(counters, "monotonic", lambda: clock.now.timestamp() % 10_000)
+    metrics_history._tally.learn(clock.now.timestamp())
     for second in range(30):  # 3 messages a second for ten seconds, then 5, then 7; written when it pleases
-        series.sent(topic_id=1, messages=3 + 2 * (second // 10), bytes=1)
-        series.pulled(topic_id=1, group_id=5, messages=4, bytes=1)
-        series.handled(topic_id=1, group_id=5, messages=1)
+        metrics_history.sent(topic_id=1, messages=3 + 2 * (second // 10), bytes=1)
+        metrics_history.pulled(topic_id=1, group_id=5, messages=4, bytes=1)
+        metrics_history.handled(topic_id=1, group_id=5, messages=1)
         clock.now += timedelta(seconds=1)
         if second % 4 == 3:
-            series.flush()
-    assert series.pace(topic_id=1) == (5.0, 4.0, 1.0)  # the last ten seconds may still lie in some process
-    series.flush()
-    clock.now += timedelta(seconds=series.WRITTEN_S)
-    told = series.points(for_s=60, topic_id=1)
+            metrics_history.flush()
+    assert metrics_history.pace(topic_id=1) == (
+        5.0,
+        4.0,
+        1.0,
+    )  # the last ten seconds may still lie in some process
+    metrics_history.flush()
+    clock.now += timedelta(seconds=metrics_history.WRITTEN_S)
+    told = metrics_history.points(for_s=60, topic_id=1)
     assert [one.sent for one in told[-3:]] == [30, 50, 70] and {one.seconds for one in told} == {10}
     assert [(one.pulled, one.handled) for one in told[-3:]] == [(40, 10)] * 3
-    assert series.pace() == (7.0, 4.0, 1.0) and series.pace(group_id=5) == (0.0, 4.0, 1.0)
-    assert series._tally.totals == {5: (120, 30)}
+    assert metrics_history.pace() == (7.0, 4.0, 1.0) and metrics_history.pace(group_id=5) == (0.0, 4.0, 1.0)
+    assert metrics_history._tally.totals == {5: (120, 30)}
     (minute,) = Sample.objects.filter(step_s=60, topic_ref=1, group_ref=5)
     assert (minute.messages, minute.handled) == (120, 30)
 
 
 def test_what_an_earlier_version_counted_tells_nothing_of_what_was_handled() -> None:
-    at = series.start_of(database_now(), step_s=60) - timedelta(minutes=2)
+    at = metrics_history.start_of(database_now(), step_s=60) - timedelta(minutes=2)
     Sample.objects.create(at=at, topic_ref=1, group_ref=5, messages=60, sixth_1=60)
-    for step_s in (60, series.SLOT_S):
-        told = series.points(for_s=600, group_id=5, step_s=step_s)
+    for step_s in (60, metrics_history.SLOT_S):
+        told = metrics_history.points(for_s=600, group_id=5, step_s=step_s)
         first = next(one for one in told if one.pulled)
         assert (first.pulled, first.handled) == (60, None)
         assert {one.handled for one in told if one.at_ms < ms(at)} == {0}, "nothing was there to count"
 
 
 def test_a_process_that_does_not_know_the_time_yet_counts_when_it_writes() -> None:
-    fresh = tally.Tally()
-    fresh.add(1, 0, tally.Count(4))
-    assert fresh.take() == {(None, 1, 0): tally.Count(4)}
+    fresh = counters.Tally()
+    fresh.add(1, 0, counters.Count(4))
+    assert fresh.take() == {(None, 1, 0): counters.Count(4)}
     fresh.learn(1_000_000.0)
-    fresh.add(1, 0, tally.Count(4))
-    assert fresh.take() == {(100_000, 1, 0): tally.Count(4)}
+    fresh.add(1, 0, counters.Count(4))
+    assert fresh.take() == {(100_000, 1, 0): counters.Count(4)}
 
 
 def test_minutes_are_summed_up_into_quarters_and_days_as_often_as_wanted() -> None:
-    day = series.start_of(database_now(), step_s=86_400) - timedelta(days=1)
+    day = metrics_history.start_of(database_now(), step_s=86_400) - timedelta(days=1)
     for minute in range(45):
         Sample.objects.create(at=day + timedelta(minutes=minute), topic_ref=1, messages=10, bytes=5)
         Sample.objects.create(
             at=day + timedelta(minutes=minute), topic_ref=1, group_ref=2, messages=1, handled=2, lag=minute
         )
     for _ in range(2):
-        series.roll_up()
+        metrics_history.roll_up()
         quarters = Sample.objects.filter(step_s=900, group_ref=0).order_by("at")
         assert [(row.messages, row.bytes) for row in quarters] == [(150, 75)] * 3
         assert [row.lag for row in Sample.objects.filter(step_s=900, group_ref=2).order_by("at")] == [
@@ -128,11 +139,11 @@ def test_minutes_are_summed_up_into_quarters_and_days_as_often_as_wanted() -> No
 
 
 def test_each_step_is_kept_for_its_time() -> None:
-    now = series.start_of(database_now(), step_s=60)
-    for step_s, kept_s in series.KEPT_S.items():
+    now = metrics_history.start_of(database_now(), step_s=60)
+    for step_s, kept_s in metrics_history.KEPT_S.items():
         for age_s in (kept_s - 3600, kept_s + 3600):
             Sample.objects.create(step_s=step_s, at=now - timedelta(seconds=age_s), topic_ref=1)
-    assert series.trim() == 3
+    assert metrics_history.trim() == 3
     assert Sample.objects.count() == 3
 
 
@@ -152,6 +163,6 @@ def test_the_lag_of_every_subscription_is_recorded(make_node: Callable[..., str]
     assert [row.lag for row in rows] == [20, 20]
     assert all(row.lag_at is not None and (row.lag_ms or 0) >= 0 for row in rows)
     group = groups.describe(name="billing", actor=ACTOR)
-    assert 20 in {one.lag for one in series.points(for_s=120, group_id=group.id, step_s=60)}
-    series.sum_lag()
-    assert 40 in {one.lag for one in series.points(for_s=120, step_s=60)}
+    assert 20 in {one.lag for one in metrics_history.points(for_s=120, group_id=group.id, step_s=60)}
+    metrics_history.sum_lag()
+    assert 40 in {one.lag for one in metrics_history.points(for_s=120, step_s=60)}

@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 from django.db.models import F
 
-from messagestore import membership, positions, pull, subscriptions, topics
-from messagestore.positions import Claim, CommitOffset
-from messagestore.pull import PullQueue
-from metadata import consumer_ids, consumers, groups, rebalance, snapshot
-from metadata.consumer_ids import ConsumerId
+from messagestore.consume import positions, pull
+from messagestore.consume.positions import Claim, CommitOffset
+from messagestore.consume.pull import PullQueue
+from messagestore.topology import membership, subscriptions, topics
+from metadata.cache import snapshot
+from metadata.db import consumer_ids
+from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import Code, Gone
+from metadata.groups import groups
+from metadata.membership import consumers, rebalance
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, QueueOffset, Rebalance
 from tests.support import rows
 from tests.support.databases import in_threads

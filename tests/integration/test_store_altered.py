@@ -8,29 +8,25 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore import (
-    browse,
-    connections,
-    lag,
-    membership,
-    positions,
-    pull,
-    search,
-    subscriptions,
-    suspect_alarms,
-    suspects,
-    tables,
-    topics,
-)
-from messagestore.messages import NewMessage, Wanted
-from messagestore.positions import Claim, CommitOffset
-from messagestore.publish import Receipt, publish
-from messagestore.pull import PulledQueue, PullQueue
-from messagestore.search import Times
-from metadata import consumer_ids, consumers, groups, snapshot
+from messagestore import tables
+from messagestore.consume import lag, positions, pull
+from messagestore.consume.positions import Claim, CommitOffset
+from messagestore.consume.pull import PulledQueue, PullQueue
+from messagestore.engine.messages import NewMessage, Wanted
+from messagestore.heads import corruption
+from messagestore.inspect import browse, search
+from messagestore.inspect.search import Times
+from messagestore.nodes import corruption_alarms
+from messagestore.pool import node_pools
+from messagestore.produce.publish import Receipt, publish
+from messagestore.topology import membership, subscriptions, topics
 from metadata.actors import command
-from metadata.consumer_ids import ConsumerId
+from metadata.cache import snapshot
+from metadata.db import consumer_ids
+from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import CatmqError, Code, StoreCorrupt
+from metadata.groups import groups
+from metadata.membership import consumers
 from metadata.models import Alarm
 from tests.support.tampering import plant
 
@@ -52,7 +48,7 @@ def queues(request: pytest.FixtureRequest, node: str) -> tuple[int, int]:
     for queue in (ill, well):
         send(queue)
     plant(ill, WAYS[request.param])
-    suspects._reported.clear()
+    corruption._reported.clear()
     return ill, well
 
 
@@ -86,7 +82,7 @@ def test_a_send_is_refused_by_name_and_no_head_moves(queues: tuple[int, int]) ->
     with pytest.raises(StoreCorrupt, match="missing or was altered") as caught:
         send(ill)
     assert (caught.value.code, caught.value.retriable) == (Code.STORE_CORRUPT, False)
-    with connections.node_of(ill).reading() as session:
+    with node_pools.node_of(ill).reading() as session:
         head = tables.read_head(session, queue=ill)
     assert head is not None and head.head == 1
     assert not isinstance(send(well), CatmqError)
@@ -97,8 +93,8 @@ def test_a_send_marks_it_and_the_alarm_names_queue_and_table(queues: tuple[int, 
     for queue in queues:
         with suppress(StoreCorrupt):
             send(queue)
-    assert suspects.current() == [ill], "which /readyz and the metrics show"
-    assert suspect_alarms.tell() == 1
+    assert corruption.current() == [ill], "which /readyz and the metrics show"
+    assert corruption_alarms.tell() == 1
     alarm = Alarm.objects.get()
     assert (alarm.kind, alarm.name, alarm.ended_at) == ("suspect", f"orders/{ill}", None)
     assert f"message_{ill}" in alarm.detail or "body" in alarm.detail, "the table, or its column"
@@ -114,7 +110,7 @@ def test_what_a_part_of_a_send_met_is_marked_though_the_rest_was_stored(queues: 
         actor=ACTOR,
     )
     assert isinstance(fates[0], StoreCorrupt) and fates[1] == Receipt(well, 1)
-    assert suspects.current() == [ill]
+    assert corruption.current() == [ill]
 
 
 def test_a_pull_delivers_nothing_of_it_and_marks_it(queues: tuple[int, int]) -> None:
@@ -123,7 +119,7 @@ def test_a_pull_delivers_nothing_of_it_and_marks_it(queues: tuple[int, int]) -> 
     assert (answers[ill].state, answers[ill].messages) == ("suspect", [])
     assert (answers[ill].next_offset, answers[well].state) == (0, "ok"), "the position stays where it was"
     assert [message.body for message in answers[well].messages] == [b"m"]
-    assert suspects.current() == [ill], "which /readyz and the metrics show"
+    assert corruption.current() == [ill], "which /readyz and the metrics show"
 
 
 def test_looking_at_it_is_an_error_that_names_it(queues: tuple[int, int]) -> None:
@@ -167,12 +163,12 @@ def test_a_table_of_the_node_that_is_gone_is_named_and_moves_nothing(
     for name in broken:
         with pytest.raises(StoreCorrupt, match=f"{table}.*missing or was altered"):
             ways[name]()
-    assert suspects.current() == ([queue] if "send" in broken else [])
+    assert corruption.current() == ([queue] if "send" in broken else [])
     asked = [PullQueue(queue, claim.epoch, 0)]
     (answer,) = pull.pull(consumer=consumer, queues=asked, max_messages=10, max_bytes=1 << 20)
     assert answer.state == state
     plant(queue, f"ALTER TABLE moved_{table} RENAME TO {table}")
-    connections.forget_all()
+    node_pools.forget_all()
     for way in ways.values():
         way()
     (answer,) = pull.pull(consumer=consumer, queues=asked, max_messages=10, max_bytes=1 << 20)

@@ -7,11 +7,12 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from messagestore import connections, faults, vetting
-from messagestore.circuit import FAILURES
-from messagestore.connections import Node
-from messagestore.sessions import Session
-from metadata import snapshot
+from messagestore.engine import db_errors
+from messagestore.engine.mysql_session import Session
+from messagestore.pool import node_guard, node_pools
+from messagestore.pool.circuit import FAILURES
+from messagestore.pool.node_pools import Node
+from metadata.cache import snapshot
 from metadata.config import config
 from metadata.errors import NodeUnavailable
 
@@ -43,8 +44,8 @@ class Broken(Exception):
     """A bug of the borrower."""
 
 
-def lost() -> faults.Ambiguous:
-    fault = faults.Ambiguous("cut")
+def lost() -> db_errors.Ambiguous:
+    fault = db_errors.Ambiguous("cut")
     fault.lost = True
     return fault
 
@@ -58,9 +59,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Held]:
         sessions.append(Held())
         return sessions[-1]
 
-    monkeypatch.setattr(connections, "connect", connect)
-    monkeypatch.setattr(vetting, "vet", lambda *_, **__: None)
-    monkeypatch.setattr(vetting, "lowest_heads", lambda _: {})
+    monkeypatch.setattr(node_pools, "connect", connect)
+    monkeypatch.setattr(node_guard, "vet", lambda *_, **__: None)
+    monkeypatch.setattr(node_guard, "lowest_heads", lambda _: {})
     return sessions
 
 
@@ -84,7 +85,7 @@ WAYS = [pytest.param(Node.writing, id="writing"), pytest.param(Node.reading, id=
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    "error", [Broken(), faults.RolledBack("no"), faults.Final("no"), KeyboardInterrupt()]
+    "error", [Broken(), db_errors.RolledBack("no"), db_errors.Final("no"), KeyboardInterrupt()]
 )
 def test_a_failure_with_a_clean_session_lends_it_again(
     pool: Node, made: list[Held], way: Way, error: BaseException
@@ -116,7 +117,7 @@ def test_a_write_whose_end_was_not_seen_says_so_and_its_siblings_are_thrown_away
     with pool.writing(), pool.reading():
         pass
     fault = lost()
-    with pytest.raises(faults.Ambiguous) as caught, pool.writing():
+    with pytest.raises(db_errors.Ambiguous) as caught, pool.writing():
         raise fault
     assert caught.value is fault
     assert [one.closed for one in made] == [True, True]
@@ -129,7 +130,7 @@ def test_a_read_whose_end_was_not_seen_is_a_node_that_is_away(pool: Node, made: 
     fault = lost()
     with pytest.raises(NodeUnavailable, match="cut") as caught, pool.reading():
         raise fault
-    assert not isinstance(caught.value, faults.Ambiguous)
+    assert not isinstance(caught.value, db_errors.Ambiguous)
     assert caught.value.__cause__ is fault
     assert [one.closed for one in made] == [True, True]
     assert all_is_back(pool)
@@ -138,7 +139,7 @@ def test_a_read_whose_end_was_not_seen_is_a_node_that_is_away(pool: Node, made: 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_circuit_learns_of_lost_connections_once_each(pool: Node, made: list[Held], way: Way) -> None:
     for number in range(1, FAILURES + 1):
-        with pytest.raises((faults.Ambiguous, NodeUnavailable)), way(pool):
+        with pytest.raises((db_errors.Ambiguous, NodeUnavailable)), way(pool):
             raise lost()
         assert pool.circuit._failed == number
     assert pool.circuit.is_open
@@ -152,13 +153,13 @@ def test_a_late_answer_keeps_its_session_and_place_until_it_has_come(
 ) -> None:
     with pool.writing():
         pass
-    late = faults.Late("slow")
-    with pytest.raises(faults.Late) as caught, way(pool) as session:
+    late = db_errors.Late("slow")
+    with pytest.raises(db_errors.Late) as caught, way(pool) as session:
         session.clean = False
         raise late
     assert caught.value is late
     assert pool.busy and not made[0].closed
-    with pytest.raises(faults.Late), pool.reading(within_s=0.5):
+    with pytest.raises(db_errors.Late), pool.reading(within_s=0.5):
         pytest.fail("a node in doubt is not asked")
     with pool.writing() as other:  # who can wait gets another one
         assert other is not session
@@ -170,28 +171,30 @@ def test_a_late_answer_keeps_its_session_and_place_until_it_has_come(
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("error", [faults.Unreachable("away"), lost(), Broken()], ids=["away", "lost", "bug"])
+@pytest.mark.parametrize(
+    "error", [db_errors.Unreachable("away"), lost(), Broken()], ids=["away", "lost", "bug"]
+)
 def test_a_session_that_could_not_be_made_costs_no_place(
     pool: Node, monkeypatch: pytest.MonkeyPatch, way: Way, error: Exception
 ) -> None:
     def fail(*_: object, **__: object) -> Session:
         raise error
 
-    monkeypatch.setattr(connections, "connect", fail)
-    with pytest.raises((faults.Ambiguous, NodeUnavailable, Broken)) as caught, way(pool):
+    monkeypatch.setattr(node_pools, "connect", fail)
+    with pytest.raises((db_errors.Ambiguous, NodeUnavailable, Broken)) as caught, way(pool):
         pytest.fail("there is no session")
-    becomes_other = way is Node.reading and isinstance(error, faults.Ambiguous)
+    becomes_other = way is Node.reading and isinstance(error, db_errors.Ambiguous)
     assert (caught.value is error) != becomes_other
     assert all_is_back(pool)
     assert pool.circuit._failed == (not isinstance(error, Broken))
 
 
-@pytest.mark.parametrize("error", [Broken(), lost(), faults.Late("slow")], ids=["bug", "lost", "late"])
+@pytest.mark.parametrize("error", [Broken(), lost(), db_errors.Late("slow")], ids=["bug", "lost", "late"])
 def test_a_probe_that_fails_inside_lets_another_one_go(
     pool: Node, made: list[Held], error: Exception
 ) -> None:
     pool.circuit.trip()
-    with pytest.raises((Broken, faults.Late, NodeUnavailable)), pool.reading():
+    with pytest.raises((Broken, db_errors.Late, NodeUnavailable)), pool.reading():
         assert pool.circuit._probing
         raise error
     assert not pool.circuit._probing

@@ -7,17 +7,20 @@ from typing import Any
 
 import pytest
 
-from messagestore import connections, nodes, tables, topics
-from messagestore.messages import NewMessage
-from messagestore.publish import publish
-from messagestore.sessions import Session
-from metadata import nodes as node_rows
-from metadata import snapshot
+from messagestore import tables
+from messagestore.engine.messages import NewMessage
+from messagestore.engine.mysql_session import Session
+from messagestore.nodes import registry
+from messagestore.pool import node_pools
+from messagestore.produce.publish import publish
+from messagestore.topology import topics
 from metadata.actors import Actor, command
+from metadata.cache import snapshot
+from metadata.cache.snapshot import NodeInfo
 from metadata.errors import CatmqError, Forbidden, Invalid, NodeUnavailable, NoWritableQueue
 from metadata.models import Queue
-from metadata.nodes import NodeView
-from metadata.snapshot import NodeInfo
+from metadata.nodes import nodes as node_rows
+from metadata.nodes.nodes import NodeView
 
 ACTOR = command("test")
 NOBODY = Actor(kind="key", name="nobody")
@@ -32,12 +35,12 @@ def queues(node: str) -> list[int]:
 
 
 def change(state: str) -> NodeView:
-    return nodes.update(name="main", settings={"state": state}, actor=ACTOR)
+    return registry.update(name="main", settings={"state": state}, actor=ACTOR)
 
 
 def states(queues: list[int]) -> list[str]:
     """What the node's heads say, asked behind the product's back."""
-    session = connections.connect(snapshot.find_node("main"))
+    session = node_pools.connect(snapshot.find_node("main"))
     try:
         heads = [tables.read_head(session, queue=queue) for queue in queues]
     finally:
@@ -68,7 +71,7 @@ def test_a_read_only_node_refuses_a_broker_whose_picture_is_older(
 def test_a_node_that_opens_takes_messages_in_those_queues_that_metadata_calls_open(queues: list[int]) -> None:
     change("read_only")
     Queue.objects.filter(pk=queues[1]).update(state="read_only")
-    with connections.node_of(queues[2]).writing() as session:
+    with node_pools.node_of(queues[2]).writing() as session:
         tables.set_queue_state(session, queue=queues[2], state="retired")
 
     change("read_write")
@@ -96,7 +99,7 @@ def test_a_node_is_closed_before_metadata_says_so_and_opened_after(
 def test_a_node_that_cannot_be_reached_goes_offline_and_not_read_only(
     queues: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(connections, "connect", away)
+    monkeypatch.setattr(node_pools, "connect", away)
 
     with pytest.raises(NodeUnavailable):
         change("read_only")
@@ -114,7 +117,7 @@ def test_an_opening_that_could_not_reach_the_node_is_made_good_by_repeating_it(
     queues: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change("offline")
-    monkeypatch.setattr(connections, "connect", away)
+    monkeypatch.setattr(node_pools, "connect", away)
     with pytest.raises(NodeUnavailable):
         change("read_write")
     monkeypatch.undo()
@@ -146,16 +149,16 @@ def test_when_two_change_a_node_at_once_its_heads_follow_what_metadata_says_last
 
 def test_an_update_that_is_refused_leaves_the_node_alone(queues: list[int]) -> None:
     with pytest.raises(Forbidden):
-        nodes.update(name="main", settings={"state": "read_only"}, actor=NOBODY)
+        registry.update(name="main", settings={"state": "read_only"}, actor=NOBODY)
     with pytest.raises(Invalid):
-        nodes.update(name="main", settings={"state": "read_only", "special": 3}, actor=ACTOR)
+        registry.update(name="main", settings={"state": "read_only", "special": 3}, actor=ACTOR)
 
     assert states(queues) == ["rw"] * 3
 
 
 def test_other_settings_of_a_node_need_no_node(queues: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "connect", away)
-    assert nodes.update(name="main", settings={"special": True}, actor=ACTOR).special
+    monkeypatch.setattr(node_pools, "connect", away)
+    assert registry.update(name="main", settings={"special": True}, actor=ACTOR).special
 
 
 @pytest.mark.parametrize("engine_of_node", ["mysql", "sqlite"])
@@ -169,12 +172,12 @@ def test_who_sends_is_not_told_where_a_node_is_and_who_registers_is_told_why(
         id=0, name="far", kind="normal", password="p", state="read_write", special=False, epoch=1,
         capacity_gb=None, **({"username": ""} | given),
     )  # fmt: skip
-    connect: Callable[[NodeInfo], Session] = connections.connect
+    connect: Callable[[NodeInfo], Session] = node_pools.connect
 
     with pytest.raises(NodeUnavailable) as told:
         connect(info)
     with pytest.raises(CatmqError) as refused:
-        nodes.register(name="far", actor=ACTOR, **given)
+        registry.register(name="far", actor=ACTOR, **given)
 
     assert told.value.detail == "Node far cannot be reached."
     reason = "onnect" if engine_of_node == "mysql" else "unable to open"

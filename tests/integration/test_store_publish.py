@@ -8,16 +8,21 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from messagestore import batch_ids, batches, connections, tables, topics
-from messagestore.messages import NewMessage
-from messagestore.publish import Receipt, publish
+from messagestore import tables
+from messagestore.engine import batch_ids
+from messagestore.engine.messages import NewMessage
+from messagestore.pool import node_pools
+from messagestore.produce import batches
+from messagestore.produce.publish import Receipt, publish
 from messagestore.tables import running
-from metadata import nodes, snapshot
+from messagestore.topology import topics
 from metadata.actors import Actor, command
+from metadata.cache import snapshot
 from metadata.errors import CatmqError, Conflict, Forbidden, Invalid, NotFound, NoWritableQueue, StoreCorrupt
 from metadata.models import ClockMark
-from metadata.rules import routing
-from metadata.rules.slots import slot_of
+from metadata.nodes import nodes
+from metadata.rules.topics import routing
+from metadata.rules.topics.slots import slot_of
 from tests.support.rows import long_ago
 
 ACTOR = command("test")
@@ -34,7 +39,7 @@ def send(topic: str, *messages: NewMessage, batch_id: UUID | None = None) -> lis
 
 
 def stored(queue: int) -> list[bytes]:
-    with connections.node_of(queue).reading() as session:
+    with node_pools.node_of(queue).reading() as session:
         return [
             message.body
             for message in tables.select_from(session, queue=queue, first=0, end=10**6, most_bytes=1 << 30)
@@ -42,12 +47,12 @@ def stored(queue: int) -> list[bytes]:
 
 
 def close(queue: int) -> None:
-    with connections.node_of(queue).writing() as session:
+    with node_pools.node_of(queue).writing() as session:
         tables.set_queue_state(session, queue=queue, state="ro")
 
 
 def open_again(queue: int) -> None:
-    with connections.node_of(queue).writing() as session:
+    with node_pools.node_of(queue).writing() as session:
         tables.set_queue_state(session, queue=queue, state="rw")
 
 
@@ -165,7 +170,7 @@ def test_a_request_whose_time_is_over_does_not_try_its_other_queues(
     node: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queues = make_topic("orders")
-    monkeypatch.setattr("messagestore.publish.DEADLINE_S", -1.0)
+    monkeypatch.setattr("messagestore.produce.publish.DEADLINE_S", -1.0)
     with pytest.raises(CatmqError) as caught:
         send("orders", *(NewMessage(body=b"", queue=queue) for queue in queues))
     assert caught.value.retriable
@@ -190,7 +195,7 @@ def test_a_topic_with_every_queue_closed_says_so(node: str) -> None:
 def test_a_head_below_a_stored_message_is_corrupt_and_stores_nothing(node: str) -> None:
     (queue,) = make_topic("orders", 1)
     send("orders", NewMessage(body=b"a"), NewMessage(body=b"b"))
-    with connections.node_of(queue).writing() as session:
+    with node_pools.node_of(queue).writing() as session:
         session.transact(running.step(session, "delete_head", queue=queue))
         session.transact(running.step(session, "insert_head", queue=queue, node_epoch=1))
     with pytest.raises(StoreCorrupt):

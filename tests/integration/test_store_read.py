@@ -9,29 +9,21 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore import (
-    browse,
-    connections,
-    lag,
-    membership,
-    positions,
-    pull,
-    resets,
-    subscriptions,
-    suspects,
-    tables,
-    topics,
-)
-from messagestore.messages import NewMessage
-from messagestore.positions import Acquired, Claim, CommitOffset, Committed
-from messagestore.publish import publish
-from messagestore.pull import PulledQueue, PullQueue
-from messagestore.resets import Move, Target
-from metadata import consumer_ids, consumers, groups, moves, nodes, ownership, rebalance, snapshot
-from metadata import subscriptions as metadata_subscriptions
-from metadata import topics as metadata_topics
+from messagestore import tables
+from messagestore.consume import lag, offset_reset, positions, pull
+from messagestore.consume.offset_reset import Move, Target
+from messagestore.consume.positions import Acquired, Claim, CommitOffset, Committed
+from messagestore.consume.pull import PulledQueue, PullQueue
+from messagestore.engine.messages import NewMessage
+from messagestore.heads import corruption
+from messagestore.inspect import browse
+from messagestore.pool import node_pools
+from messagestore.produce.publish import publish
+from messagestore.topology import membership, subscriptions, topics
 from metadata.actors import Actor, command
-from metadata.consumer_ids import ConsumerId
+from metadata.cache import snapshot
+from metadata.db import consumer_ids
+from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import (
     Forbidden,
     Invalid,
@@ -39,6 +31,11 @@ from metadata.errors import (
     NodeUnavailable,
     NotFound,
 )
+from metadata.groups import groups, offset_resets, ownership
+from metadata.groups import subscriptions as metadata_subscriptions
+from metadata.membership import consumers, rebalance
+from metadata.nodes import nodes
+from metadata.topics import topics as metadata_topics
 from tests.support.tampering import declare_gap, raise_low, remove
 
 ACTOR = command("test")
@@ -106,13 +103,13 @@ def test_a_pull_of_several_queues_reads_positions_and_rows_in_one_round_trip(
     member = join()
     asked = [PullQueue(queue, epoch, 0) for queue, epoch in take_over(member).items()]
     lent: list[object] = []
-    taken = connections.Node._taken
+    taken = node_pools.Node._taken
 
     def noted(*given: Any) -> Any:
         lent.append(given)
         return taken(*given)
 
-    monkeypatch.setattr(connections.Node, "_taken", noted)
+    monkeypatch.setattr(node_pools.Node, "_taken", noted)
 
     answers = [pull.pull(consumer=member, queues=asked, max_messages=3, max_bytes=1 << 20) for _ in queues]
 
@@ -228,9 +225,9 @@ def test_a_hole_that_nobody_declared_delivers_nothing_past_it(queues: list[int])
     assert (answer.state, answer.next_offset) == ("ok", 2)
     answer = pull_one(member, queue, epoch, 2)
     assert (answer.state, answer.messages, answer.next_offset) == ("suspect", [], 2)
-    assert queue in suspects.current()
-    suspects.delivered(queue, next_offset=3)
-    assert queue not in suspects.current()
+    assert queue in corruption.current()
+    corruption.delivered(queue, next_offset=3)
+    assert queue not in corruption.current()
 
 
 def test_a_declared_gap_is_told_with_its_size(queues: list[int]) -> None:
@@ -461,9 +458,9 @@ def test_a_group_is_moved_running_or_stopped(
     groups.update(name="billing", settings={"stopped": stopped}, actor=ACTOR)
     reset = {"group": "billing", "topic": "orders", "queues": [queues[0]], "target": target, "actor": ACTOR}
     planned = [Move(queues[0], 0, 2, expected)]
-    assert resets.reset(**reset, dry_run=True) == planned
+    assert offset_reset.reset(**reset, dry_run=True) == planned
     assert lag.group_offsets(group="billing", actor=ACTOR)[0].committed == 2
-    assert resets.reset(**reset) == planned
+    assert offset_reset.reset(**reset) == planned
     assert lag.group_offsets(group="billing", actor=ACTOR)[0].committed == expected
 
 
@@ -472,7 +469,7 @@ def test_after_a_reset_the_owner_goes_on_at_the_new_place_under_a_new_epoch(queu
     member = join()
     epoch = take_over(member)[queues[0]]
     groups.update(name="billing", settings={"stopped": True}, actor=ACTOR)
-    resets.reset(
+    offset_reset.reset(
         group="billing", topic="orders", target=Target("offset", offset=0), queues=[queues[0]], actor=ACTOR
     )
     groups.update(name="billing", settings={"stopped": False}, actor=ACTOR)
@@ -486,7 +483,7 @@ def test_after_a_reset_the_owner_goes_on_at_the_new_place_under_a_new_epoch(queu
 def test_a_reset_that_died_before_metadata_heard_of_it_heals_at_the_next_acquire(queues: list[int]) -> None:
     member = join()
     epoch = take_over(member)[queues[0]]
-    with connections.node_of(queues[0]).writing() as session:
+    with node_pools.node_of(queues[0]).writing() as session:
         tables.reset_reader(session, reader=tables.ReaderKey(member.group_id, queues[0]), offset=0)
     assert pull_one(member, queues[0], epoch).state == "fenced"
     assert positions.acquire(consumer=member, queues=[Claim(queues[0], epoch)])[0].state == "fenced"
@@ -505,9 +502,9 @@ def test_a_reset_to_nowhere_is_refused(queues: list[int]) -> None:
     ]
     for target in wrong:
         with pytest.raises(Invalid):
-            resets.reset(group="billing", topic="orders", target=target, actor=ACTOR)
+            offset_reset.reset(group="billing", topic="orders", target=target, actor=ACTOR)
     with pytest.raises(NotFound):
-        resets.reset(group="billing", topic="nowhere", target=Target("earliest"), actor=ACTOR)
+        offset_reset.reset(group="billing", topic="nowhere", target=Target("earliest"), actor=ACTOR)
     assert lag.group_offsets(group="billing", actor=ACTOR)[0].committed == 0
 
 
@@ -553,9 +550,9 @@ def test_an_offset_that_a_queue_has_not_becomes_the_nearest_it_has_and_the_move_
     queues: list[int], asked: int, expected: int
 ) -> None:
     send(queues[0], 5)
-    with connections.node_of(queues[0]).writing() as session:
+    with node_pools.node_of(queues[0]).writing() as session:
         tables.raise_low(session, queue=queues[0], low=2)
-    (move,) = resets.reset(
+    (move,) = offset_reset.reset(
         group="billing",
         topic="orders",
         queues=[queues[0]],
@@ -574,7 +571,7 @@ def test_who_was_reading_commits_nothing_of_before_a_reset(queues: list[int]) ->
     epoch = take_over(member)[queues[0]]
     assert pull_one(member, queues[0], epoch).state == "ok"
     positions.commit(consumer=member, offsets=[CommitOffset(queues[0], epoch, 1)])
-    resets.reset(group="billing", topic="orders", target=Target("offset", offset=3), actor=ACTOR)
+    offset_reset.reset(group="billing", topic="orders", target=Target("offset", offset=3), actor=ACTOR)
     for late in (2, 4, 5):
         assert positions.commit(consumer=member, offsets=[CommitOffset(queues[0], epoch, late)]) == [
             (queues[0], "fenced", 0)
@@ -590,18 +587,18 @@ def test_a_commit_between_plan_and_move_is_where_an_undo_goes_back_to(
     send(queues[0], 5)
     member = join()
     epoch = take_over(member)[queues[0]]
-    begin = moves.begin
+    begin = offset_resets.begin
 
     def overtaken(**given: Any) -> int:
         positions.commit(consumer=member, offsets=[CommitOffset(queues[0], epoch, 4)])
         return begin(**given)
 
-    monkeypatch.setattr(moves, "begin", overtaken)
+    monkeypatch.setattr(offset_resets, "begin", overtaken)
     reset = {"group": "billing", "topic": "orders", "queues": [queues[0]], "actor": ACTOR}
-    (made,) = resets.reset(**reset, target=Target("earliest"))
+    (made,) = offset_reset.reset(**reset, target=Target("earliest"))
     assert (made.from_offset, made.to_offset, made.repeated) == (4, 0, 4)
     monkeypatch.undo()
-    (back,) = resets.undo(group="billing", actor=ACTOR)
+    (back,) = offset_reset.undo(group="billing", actor=ACTOR)
     assert (back.from_offset, back.to_offset) == (0, 4)
 
 
@@ -620,7 +617,7 @@ def test_an_owner_that_comes_between_node_and_metadata_gets_the_queue_in_the_end
         return adopt(**given)
 
     monkeypatch.setattr(ownership, "adopt_node_epoch", overtaken)
-    resets.reset(group="billing", topic="orders", target=Target("offset", offset=2), actor=ACTOR)
+    offset_reset.reset(group="billing", topic="orders", target=Target("offset", offset=2), actor=ACTOR)
     again = take_over(member)[queues[0]]
     answer = pull_one(member, queues[0], again)
     assert (answer.state, lag.group_offsets(group="billing", actor=ACTOR)[0].committed) == ("ok", 2)
@@ -630,7 +627,7 @@ def test_resets_are_undone_one_after_the_other_and_an_undo_too(queues: list[int]
     send(queues[0], 5)
     join()
     for offset in (1, 2, 3):
-        resets.reset(
+        offset_reset.reset(
             group="billing",
             topic="orders",
             queues=[queues[0]],
@@ -641,23 +638,23 @@ def test_resets_are_undone_one_after_the_other_and_an_undo_too(queues: list[int]
     def stands() -> int | None:
         return lag.group_offsets(group="billing", actor=ACTOR)[0].committed
 
-    assert resets.undo(group="billing", dry_run=True, actor=ACTOR)[0].to_offset == 2
+    assert offset_reset.undo(group="billing", dry_run=True, actor=ACTOR)[0].to_offset == 2
     assert stands() == 3
-    (first,) = resets.undo(group="billing", actor=ACTOR)
+    (first,) = offset_reset.undo(group="billing", actor=ACTOR)
     assert stands() == 2
-    resets.undo(group="billing", actor=ACTOR)
+    offset_reset.undo(group="billing", actor=ACTOR)
     assert stands() == 1
-    resets.undo(group="billing", reset=first.reset, actor=ACTOR)
+    offset_reset.undo(group="billing", reset=first.reset, actor=ACTOR)
     assert stands() == 3
-    resets.undo(group="billing", actor=ACTOR)
+    offset_reset.undo(group="billing", actor=ACTOR)
     assert stands() == 0
     with pytest.raises(NotFound) as caught:
-        resets.undo(group="billing", actor=ACTOR)
+        offset_reset.undo(group="billing", actor=ACTOR)
     assert caught.value.code == "reset_not_found"
-    past = moves.page(group="billing", limit=3, after=None, actor=ACTOR)
+    past = offset_resets.page(group="billing", limit=3, after=None, actor=ACTOR)
     assert [(one.from_offset, one.to_offset, one.done) for one in past.items] == [
         (3, 0, True),
         (1, 3, True),
         (2, 1, True),
     ]
-    assert moves.trim() == 0
+    assert offset_resets.trim() == 0

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from messagestore import connections, search, tables, topics
-from messagestore.messages import NewMessage, Wanted
-from messagestore.publish import publish
-from messagestore.search import Found, Times
-from metadata import snapshot
+from messagestore import tables
+from messagestore.engine.messages import NewMessage, Wanted
+from messagestore.inspect import search
+from messagestore.inspect.search import Found, Times
+from messagestore.pool import node_pools
+from messagestore.produce.publish import publish
+from messagestore.topology import topics
 from metadata.actors import Actor, command
+from metadata.cache import snapshot
 from metadata.errors import Forbidden, Invalid, NotFound
 
 ACTOR = command("test")
@@ -72,7 +75,7 @@ def test_no_message_is_left_out_or_found_twice_wherever_a_search_ends(
 
 
 def test_times_bound_what_is_looked_at(queues: list[int]) -> None:
-    with connections.node_of(queues[0]).reading() as session:
+    with node_pools.node_of(queues[0]).reading() as session:
         at_ms = tables.stored_at_ms(session, queue=queues[0], offset=0)
     assert at_ms is not None
     assert look(times=Times(to_ms=at_ms)) == Found((), 0, None)
@@ -84,7 +87,7 @@ def test_what_retention_took_and_declared_gaps_are_stepped_over(
     queues: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = queues[0]
-    with connections.node_of(queue).writing() as session:
+    with node_pools.node_of(queue).writing() as session:
         tables.raise_low(session, queue=queue, low=4)
         tables.raise_heads(session, heads=[(queue, 5_000_000)], cause="test")
     monkeypatch.setattr(search, "MOST_SCANNED", 6)

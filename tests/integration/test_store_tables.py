@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from messagestore import batch_ids, connections, faults, tables
-from messagestore.messages import NewMessage, digest
-from messagestore.sessions import Session
+from messagestore import tables
+from messagestore.engine import batch_ids, db_errors
+from messagestore.engine.messages import NewMessage, digest
+from messagestore.engine.mysql_session import Session
+from messagestore.pool import node_pools
 from messagestore.tables import NewBatch, ReaderKey
-from metadata.snapshot import NodeInfo
+from metadata.cache.snapshot import NodeInfo
 
 _queues = count(1)
 Connect = Callable[[], Session]
@@ -29,7 +31,7 @@ def connect(node_database: Callable[..., dict[str, Any]]) -> Iterator[Connect]:
     made: list[Session] = []
 
     def make() -> Session:
-        made.append(connections.connect(info))
+        made.append(node_pools.connect(info))
         return made[-1]
 
     yield make
@@ -89,7 +91,7 @@ def test_batches_of_one_transaction_lie_one_behind_the_other(session: Session, q
     assert [(one.first_offset, one.message_count) for one in known if one] == [(2, 1), (3, 3), (6, 2)]
     bodies = tables.select_from(session, queue=queue, first=2, end=9, most_bytes=1 << 20)
     assert [one.body for one in bodies] == [b"1-0", b"3-0", b"3-1", b"3-2", b"2-0", b"2-1"]
-    with pytest.raises(faults.Duplicate):
+    with pytest.raises(db_errors.Duplicate):
         tables.insert_messages(
             session, queue=queue, node_epoch=1,
             batches=[NewBatch(batch_ids.new().bytes, digest(batch(1)), batch(1), "p"), together[0]],
@@ -149,7 +151,7 @@ def test_keys_that_a_collation_would_merge_stay_apart(session: Session, queue: i
 def test_a_write_to_a_dropped_queue_stores_nothing(session: Session, queue: int) -> None:
     insert(session, queue, batch(2))
     tables.drop_queue(session, queue=queue)
-    with pytest.raises(faults.RolledBack):
+    with pytest.raises(db_errors.RolledBack):
         insert(session, queue, batch(3))
     tables.create_queue(session, queue=queue, node_epoch=1)
     assert insert(session, queue, batch(1)) == 0
@@ -158,7 +160,7 @@ def test_a_write_to_a_dropped_queue_stores_nothing(session: Session, queue: int)
 def test_a_known_batch_id_is_a_duplicate_and_leaves_no_hole(session: Session, queue: int) -> None:
     batch_id = batch_ids.new().bytes
     insert(session, queue, batch(3), batch_id=batch_id)
-    with pytest.raises(faults.Duplicate):
+    with pytest.raises(db_errors.Duplicate):
         insert(session, queue, batch(3), batch_id=batch_id)
     assert session.clean
     known = tables.find_batch(session, batch_id=batch_id)
@@ -173,16 +175,16 @@ def test_an_unknown_batch_id_is_not_found(session: Session, queue: int) -> None:
 @pytest.mark.parametrize("state", ["ro", "retired"])
 def test_a_closed_queue_refuses_and_an_opened_one_takes(session: Session, queue: int, state: str) -> None:
     tables.set_queue_state(session, queue=queue, state=state)
-    with pytest.raises(faults.Refused):
+    with pytest.raises(db_errors.Refused):
         insert(session, queue, batch(1))
     tables.set_queue_state(session, queue=queue, state="rw")
     assert insert(session, queue, batch(1)) == 0
 
 
 def test_a_missing_head_row_and_another_node_epoch_refuse(session: Session, queue: int) -> None:
-    with pytest.raises(faults.Refused):
+    with pytest.raises(db_errors.Refused):
         insert(session, queue, batch(1), node_epoch=2)
-    with pytest.raises(faults.RolledBack):
+    with pytest.raises(db_errors.RolledBack):
         insert(session, next(_queues), batch(1))
     assert insert(session, queue, batch(1)) == 0
 
@@ -192,7 +194,7 @@ def test_a_refused_write_does_not_use_the_offsets_of_an_earlier_one(session: Ses
     closed = next(_queues)
     tables.create_queue(session, queue=closed, node_epoch=1)
     tables.set_queue_state(session, queue=closed, state="ro")
-    with pytest.raises(faults.Refused):
+    with pytest.raises(db_errors.Refused):
         insert(session, closed, batch(1))
     assert offsets(session, closed) == []
 

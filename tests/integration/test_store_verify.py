@@ -13,33 +13,29 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore import (
-    batches,
-    connections,
-    membership,
-    nodes,
-    positions,
-    pull,
-    resets,
-    statements,
-    subscriptions,
-    tables,
-    topics,
-    verify,
-)
-from messagestore.messages import NewMessage
-from messagestore.positions import Claim, CommitOffset
-from messagestore.publish import publish
-from messagestore.pull import PullQueue
-from messagestore.resets import Target
+from messagestore import tables, verify
+from messagestore.consume import offset_reset, positions, pull
+from messagestore.consume.offset_reset import Target
+from messagestore.consume.positions import Claim, CommitOffset
+from messagestore.consume.pull import PullQueue
+from messagestore.engine import statements
+from messagestore.engine.messages import NewMessage
+from messagestore.nodes import registry
+from messagestore.pool import node_pools
+from messagestore.produce import batches
+from messagestore.produce.publish import publish
+from messagestore.topology import membership, subscriptions, topics
 from messagestore.verify import Finding, Report, Since, rows, run, visit
 from messagestore.verify import batches as walk
-from metadata import consumer_ids, consumers, groups, ownership, snapshot
-from metadata import nodes as metadata_nodes
 from metadata.actors import command
-from metadata.consumer_ids import ConsumerId
+from metadata.cache import snapshot
+from metadata.db import consumer_ids
+from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import NodeUnavailable, NotFound
+from metadata.groups import groups, ownership
+from metadata.membership import consumers
 from metadata.models import BroadcastInstance, Queue, QueueOffset
+from metadata.nodes import nodes as metadata_nodes
 from tests.support.environment import ENGINE
 from tests.support.instances import Instance
 from tests.support.tampering import age, declare_gap, plant, raise_low, readers, remove
@@ -333,11 +329,11 @@ def test_a_batch_that_is_stored_on_two_nodes_is_found(make_node: Callable[..., s
     make_node("main"), make_node("other")
     state = topics.create(name="orders", queues=2, actor=ACTOR)
     here, there = (one.queue.queue for one in state.queues)
-    assert connections.node_of(here).info.name != connections.node_of(there).info.name
+    assert node_pools.node_of(here).info.name != node_pools.node_of(there).info.name
     for queue in (here, there):
         send(queue, 2)
         send(queue, 2)
-    with connections.node_of(here).reading() as session:
+    with node_pools.node_of(here).reading() as session:
         twin = tables.batch_ends(session)[0]
     assert kinds() == [] and twin is not None
     plant(there, f"UPDATE sent_batch SET batch_id = x'{twin.hex()}' WHERE first_offset = 2")
@@ -355,7 +351,7 @@ def test_a_queue_that_is_all_holes_is_given_up(queue: int, monkeypatch: pytest.M
 def test_a_defect_before_the_time_of_interest_is_not_looked_for(queue: int) -> None:
     remove(queue, 1, 7)
     assert kinds(since=Since(ago_ms=3_600_000)) == [("missing", "offset 1"), ("missing", "offset 7")]
-    with connections.node_of(queue).reading() as session:
+    with node_pools.node_of(queue).reading() as session:
         at = tables.stored_at_ms(session, queue=queue, offset=6)
     report = look(since=Since(at_ms=at))
     assert [finding.where for finding in report.queues[0].findings] == ["offset 7"]
@@ -419,7 +415,7 @@ def test_a_commit_of_what_has_just_come_is_not_above_the_head(queue: int, meanwh
 
     def send_and_commit() -> None:
         send(queue, 3)
-        with connections.node_of(queue).reading() as session:
+        with node_pools.node_of(queue).reading() as session:
             head = tables.read_heads(session, queues=[queue])[queue]
         commit(member, queue, epoch, head)
 
@@ -503,7 +499,7 @@ def test_a_reset_between_node_and_metadata_is_explained(queue: int, monkeypatch:
     """The broker died after it raised the node's epoch."""
     groups.update(name="billing", settings={"stopped": True}, actor=ACTOR)
     monkeypatch.setattr(ownership, "adopt_node_epoch", lambda **_: 0)
-    resets.reset(group="billing", topic="orders", target=Target("earliest"), actor=ACTOR)
+    offset_reset.reset(group="billing", topic="orders", target=Target("earliest"), actor=ACTOR)
     report = look()
     assert report.findings == 0
     assert "after a reset" in report.queues[0].notes[0]
@@ -525,7 +521,7 @@ def test_a_subscription_that_ends_or_begins_anew_meanwhile_misses_nothing(
 
 def test_a_node_that_is_closed_meanwhile_is_explained(queue: int, meanwhile: Meanwhile) -> None:
     def close() -> None:
-        nodes.update(name="main", settings={"state": "read_only"}, actor=ACTOR)
+        registry.update(name="main", settings={"state": "read_only"}, actor=ACTOR)
 
     meanwhile("list_readers", close, before=True)
     assert kinds() == []
@@ -616,7 +612,7 @@ def test_a_run_keeps_to_its_rate_and_holds_no_connection_meanwhile(
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
-        assert connections.node_of(queue)._places._value == 8, "a connection is borrowed"  # type: ignore[attr-defined]
+        assert node_pools.node_of(queue)._places._value == 8, "a connection is borrowed"  # type: ignore[attr-defined]
 
     monkeypatch.setattr(visit.time, "sleep", sleep)
     look(rows_per_s=1)
@@ -675,12 +671,12 @@ class Busy:
     def reset(self) -> None:
         """Between the ends."""
         target = Target("earliest" if self.turns["reset"] % 2 else "latest")
-        resets.reset(group="moved", topic="orders", target=target, actor=ACTOR)
+        offset_reset.reset(group="moved", topic="orders", target=target, actor=ACTOR)
 
     def clean(self) -> None:
         """Retention by count: `low` first, then the rows; and all but the newest batches are forgotten."""
         for queue in self.queues:
-            with connections.node_of(queue).reading() as session:
+            with node_pools.node_of(queue).reading() as session:
                 head = tables.read_head(session, queue=queue)
             assert head is not None
             low = max(head.low, head.head - 300)

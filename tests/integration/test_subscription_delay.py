@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from metadata import snapshot
-from metadata import subscriptions as metadata_subscriptions
 from metadata.actors import command
-from metadata.consumer_ids import ConsumerId
+from metadata.cache import snapshot
+from metadata.db.consumer_ids import ConsumerId
+from metadata.groups import subscriptions as metadata_subscriptions
 from tests.integration.test_tag_filter import member, pull_one, queue, read, send, take
 from tests.support.tampering import age
 

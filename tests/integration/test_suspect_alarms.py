@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from messagestore import connections, suspect_alarms, suspects, topics
-from messagestore.messages import NewMessage
-from messagestore.publish import publish
-from metadata import snapshot
+from messagestore.engine.messages import NewMessage
+from messagestore.heads import corruption
+from messagestore.nodes import corruption_alarms
+from messagestore.pool import node_pools
+from messagestore.produce.publish import publish
+from messagestore.topology import topics
 from metadata.actors import command
+from metadata.cache import snapshot
 from metadata.errors import StoreCorrupt
 from metadata.models import Alarm
 from tests.support.tampering import declare_gap, plant, raise_low, remove
@@ -27,7 +30,7 @@ def queue(node: str) -> Iterator[int]:
     for _ in range(5):
         send(queue)
     yield queue
-    suspects.keep(())
+    corruption.keep(())
 
 
 def send(queue: int) -> None:
@@ -41,37 +44,37 @@ def lasting() -> list[tuple[str, str, int | None]]:
 
 def wrong(queue: int, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the alarm stays when it is reviewed, and the mark when it is looked at again."""
-    monkeypatch.setattr(suspect_alarms, "CALM_S", 0.0)
-    monkeypatch.setattr(suspect_alarms, "AGAIN_S", float("inf"))
-    suspect_alarms.tell()
-    suspect_alarms.review(calm_s=0)
-    assert bool(lasting()) == (queue in suspects.current())
+    monkeypatch.setattr(corruption_alarms, "CALM_S", 0.0)
+    monkeypatch.setattr(corruption_alarms, "AGAIN_S", float("inf"))
+    corruption_alarms.tell()
+    corruption_alarms.review(calm_s=0)
+    assert bool(lasting()) == (queue in corruption.current())
     return bool(lasting())
 
 
 def test_a_hole_is_an_alarm_that_says_where(queue: int) -> None:
     remove(queue, 2)
-    suspects.report(queue, offset=2, why="no message although the head is 5")
-    assert suspect_alarms.tell() == 1
+    corruption.report(queue, offset=2, why="no message although the head is 5")
+    assert corruption_alarms.tell() == 1
     assert lasting() == [("suspect", f"orders/{queue}", 2)]
     assert Alarm.objects.get().detail == "no message although the head is 5"
 
 
 def test_a_mark_that_is_met_with_every_pull_is_told_only_now_and_then(queue: int) -> None:
     for _ in range(3):
-        suspects.report(queue, offset=2, why="no message although the head is 5")
-    assert [suspect_alarms.tell() for _ in range(3)] == [1, 0, 0]
+        corruption.report(queue, offset=2, why="no message although the head is 5")
+    assert [corruption_alarms.tell() for _ in range(3)] == [1, 0, 0]
 
 
 def test_an_alarm_that_could_not_be_written_is_told_by_the_next_pass(
     queue: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    suspects.report(queue, offset=2, why="a hole")
+    corruption.report(queue, offset=2, why="a hole")
     with monkeypatch.context() as away:
-        away.setattr("metadata.alarms.raise_alarm", lambda **given: 1 / 0)
+        away.setattr("metadata.monitoring.alarms.raise_alarm", lambda **given: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            suspect_alarms.tell()
-    assert (suspect_alarms.tell(), len(lasting())) == (1, 1)
+            corruption_alarms.tell()
+    assert (corruption_alarms.tell(), len(lasting())) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +91,7 @@ def test_the_alarm_of_a_hole_lasts_until_the_hole_is_explained(
     queue: int, mend: Callable[[int], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remove(queue, 2)
-    suspects.report(queue, offset=2, why="a hole")
+    corruption.report(queue, offset=2, why="a hole")
     assert wrong(queue, monkeypatch) and wrong(queue, monkeypatch)
     mend(queue)
     snapshot.refresh()
@@ -101,7 +104,7 @@ def test_a_head_below_a_stored_message_is_an_alarm_until_it_is_raised(
     plant(queue, "UPDATE queue_head SET head = 4 WHERE queue_id = {q}")
     with pytest.raises(StoreCorrupt):
         send(queue)
-    suspects.delivered(queue, next_offset=4)  # reading goes on, which proves nothing
+    corruption.delivered(queue, next_offset=4)  # reading goes on, which proves nothing
     assert wrong(queue, monkeypatch)
     plant(queue, "UPDATE queue_head SET head = 5 WHERE queue_id = {q}")
     assert not wrong(queue, monkeypatch)
@@ -124,29 +127,29 @@ def test_a_table_that_is_missing_or_was_altered_is_an_alarm_until_it_is_back(
     queue: int, spoil: str, mend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(queue, spoil)
-    suspects.report(queue, offset=None, why="the table is missing or was altered")
+    corruption.report(queue, offset=None, why="the table is missing or was altered")
     assert wrong(queue, monkeypatch)
     plant(queue, mend)
-    connections.forget_all()
+    node_pools.forget_all()
     assert not wrong(queue, monkeypatch)
 
 
 def test_the_alarm_of_a_process_that_is_no_more_ends_all_the_same(queue: int) -> None:
     remove(queue, 2)
-    suspects.report(queue, offset=2, why="a hole")
-    suspect_alarms.tell()
-    suspects.keep(())
-    assert suspect_alarms.review(calm_s=0) == 0
+    corruption.report(queue, offset=2, why="a hole")
+    corruption_alarms.tell()
+    corruption.keep(())
+    assert corruption_alarms.review(calm_s=0) == 0
     declare_gap(queue, 2, 3)
-    assert suspect_alarms.review() == 0, "it was raised a moment ago"
-    assert suspect_alarms.review(calm_s=0) == 1
+    assert corruption_alarms.review() == 0, "it was raised a moment ago"
+    assert corruption_alarms.review(calm_s=0) == 1
     assert lasting() == []
 
 
 def test_while_the_node_is_away_the_alarm_stays(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
     remove(queue, 2)
-    suspects.report(queue, offset=2, why="a hole")
-    suspect_alarms.tell()
+    corruption.report(queue, offset=2, why="a hole")
+    corruption_alarms.tell()
     declare_gap(queue, 2, 3)
     from metadata.errors import NodeUnavailable
 
@@ -154,6 +157,6 @@ def test_while_the_node_is_away_the_alarm_stays(queue: int, monkeypatch: pytest.
         raise NodeUnavailable("away")
 
     with monkeypatch.context() as silent:
-        silent.setattr(connections.Node, "reading", away)
-        assert suspect_alarms.review(calm_s=0) == 0
-    assert suspect_alarms.review(calm_s=0) == 1
+        silent.setattr(node_pools.Node, "reading", away)
+        assert corruption_alarms.review(calm_s=0) == 0
+    assert corruption_alarms.review(calm_s=0) == 1

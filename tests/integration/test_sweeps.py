@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
-from catmq_site import maintenance
-from messagestore import connections, failure_topics, queue_states, queues, subscriptions, tables, topics
-from metadata import groups, snapshot
+from catmq_site.server import maintenance
+from messagestore import tables
+from messagestore.pool import node_pools
+from messagestore.topology import queue_states, queues, retry_topics, subscriptions, topics
 from metadata.actors import command
+from metadata.cache import snapshot
+from metadata.groups import groups
 from metadata.models import ConsumerGroup, ConsumerGroupTopic, Topic
 from tests.support.rows import long_ago
 
@@ -29,14 +32,14 @@ def make(topic: str, group: str = "", *, node: str | None = None) -> int:
 
 
 def head_state(node: str, queue: int) -> str:
-    with connections.node(snapshot.find_node(node).id).reading() as session:
+    with node_pools.node(snapshot.find_node(node).id).reading() as session:
         head = tables.read_head(session, queue=queue)
     assert head is not None
     return head.state
 
 
 def set_head(node: str, queue: int, state: str) -> None:
-    with connections.node(snapshot.find_node(node).id).writing() as session:
+    with node_pools.node(snapshot.find_node(node).id).writing() as session:
         tables.set_queue_state(session, queue=queue, state=state)
 
 
@@ -52,7 +55,7 @@ def test_a_group_and_its_topic_that_are_deleted_at_once_leave_nothing_to_sweep(
         maintenance.finish_creations()
     assert [one.getMessage() for one in caplog.records] == []
     assert not ConsumerGroupTopic.objects.exists()
-    with connections.node(snapshot.find_node(node).id).reading() as session:
+    with node_pools.node(snapshot.find_node(node).id).reading() as session:
         assert [one for one in tables.all_readers(session) if one.queue == queue] == []
 
 
@@ -117,7 +120,7 @@ def test_a_sweep_that_fails_as_a_whole_stops_none_behind_it(
     failing(monkeypatch, topics, "sweep", lambda: True)
     behind = [
         failing(monkeypatch, module, "sweep", lambda: False)
-        for module in (subscriptions, queues, failure_topics)
+        for module in (subscriptions, queues, retry_topics)
     ]
     with pytest.raises(AssertionError, match="a bug"):
         maintenance.finish_creations()

@@ -6,16 +6,20 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore import membership, positions, pull, subscriptions, topics
-from messagestore.messages import NewMessage
-from messagestore.positions import Claim, CommitOffset, Committed
-from messagestore.publish import publish
-from messagestore.pull import PulledQueue, PullQueue
-from metadata import consumer_ids, consumers, groups, snapshot
-from metadata import subscriptions as metadata_subscriptions
+from messagestore.consume import positions, pull
+from messagestore.consume.positions import Claim, CommitOffset, Committed
+from messagestore.consume.pull import PulledQueue, PullQueue
+from messagestore.engine.messages import NewMessage
+from messagestore.produce.publish import publish
+from messagestore.topology import membership, subscriptions, topics
 from metadata.actors import command
+from metadata.cache import snapshot
 from metadata.config import Config
-from metadata.consumer_ids import ConsumerId
+from metadata.db import consumer_ids
+from metadata.db.consumer_ids import ConsumerId
+from metadata.groups import groups
+from metadata.groups import subscriptions as metadata_subscriptions
+from metadata.membership import consumers
 
 ACTOR = command("test")
 

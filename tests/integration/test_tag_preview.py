@@ -6,12 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from messagestore import connections, nodes, tables, tag_preview, topics
-from messagestore.messages import NewMessage
-from messagestore.publish import publish
-from messagestore.tag_preview import TagMatches, tag_matches
-from metadata import snapshot
+from messagestore import tables
+from messagestore.engine.messages import NewMessage
+from messagestore.inspect import tag_preview
+from messagestore.inspect.tag_preview import TagMatches, tag_matches
+from messagestore.nodes import registry
+from messagestore.pool import node_pools
+from messagestore.produce.publish import publish
+from messagestore.topology import topics
 from metadata.actors import Actor, command
+from metadata.cache import snapshot
 from metadata.errors import Forbidden, Invalid, NotFound
 
 ACTOR = command("test")
@@ -61,10 +65,10 @@ def test_it_looks_at_the_last_messages_only_an_even_share_of_each_queue(
 
 def test_what_retention_took_and_declared_gaps_are_passed_over(queues: list[int]) -> None:
     send(queues[0], *["old"] * 5, "new")
-    with connections.node_of(queues[0]).writing() as session:
+    with node_pools.node_of(queues[0]).writing() as session:
         tables.raise_low(session, queue=queues[0], low=4)
     assert matches("old") == TagMatches(2, 1)
-    with connections.node_of(queues[0]).writing() as session:
+    with node_pools.node_of(queues[0]).writing() as session:
         tables.raise_heads(session, heads=[(queues[0], 1_000_000)], cause="test")
     assert matches("new") == TagMatches(2, 1)
 
@@ -77,11 +81,11 @@ def test_a_node_that_is_away_is_named_and_the_others_are_counted(
     snapshot.refresh()
     for one in made.queues:
         send(one.queue.queue, "new", "old")
-    assert {connections.node_of(one.queue.queue).info.name for one in made.queues} == {"main", "other"}
-    nodes.update(name="other", settings={"state": "offline"}, actor=ACTOR)
+    assert {node_pools.node_of(one.queue.queue).info.name for one in made.queues} == {"main", "other"}
+    registry.update(name="other", settings={"state": "offline"}, actor=ACTOR)
     snapshot.refresh()
     assert matches("new") == TagMatches(2, 1, ("other",))
-    nodes.update(name="main", settings={"state": "offline"}, actor=ACTOR)
+    registry.update(name="main", settings={"state": "offline"}, actor=ACTOR)
     snapshot.refresh()
     assert matches("new") == TagMatches(0, 0, ("main", "other"))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from catmq_client import HttpTransport, Producer
-from catmq_client.admin import Admin
+from catmq_client.admin.api import Admin
 from tests.support.mariadb import MariaDB
 from tests.support.server import Server
 

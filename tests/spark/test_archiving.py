@@ -18,7 +18,7 @@ from spark_tasks import archives
 from spark_tasks.errors import ArchiveError, JobError, RangeError
 from spark_tasks.jobs import archive, replay
 from spark_tasks.jobs.running import Cancelled, Job
-from spark_tasks.plans import Span
+from spark_tasks.nodes.plans import Span
 from tests.spark.stage import Stage
 from tests.support.environment import ROOT
 from tests.support.waiting import until
@@ -220,9 +220,9 @@ def test_the_archive_of_another_installation_is_refused(
 def test_an_error_below_what_is_kept_says_what_the_archive_holds(
     stage: Stage, spark: SparkSession, directory: Path, tmp_path: Path
 ) -> None:
-    from spark_tasks import plans
-    from spark_tasks.options import Options
-    from spark_tasks.ranges import ranges
+    from spark_tasks.nodes import plans
+    from spark_tasks.reading.options import Options
+    from spark_tasks.reading.ranges import ranges
 
     topic = stage.topic("main", queues=1)
     stage.fill(topic, 60)

@@ -59,7 +59,7 @@ def plain(stored: dict[int, int], looks: list[tuple[int, int]]) -> dict[str, Any
 def looked(stage: Stage, topic: str, group: str, queue: int, looks: list[tuple[int, int]]) -> None:
     """Writes looks as the job that records lag would have."""
     code = (
-        "from metadata.clock import database_now; "
+        "from metadata.db.clock import database_now; "
         "from metadata.models import CommitLook, ConsumerGroup, Topic; "
         "now = database_now(); "
         f"t = Topic.objects.get(name='{topic}').pk; g = ConsumerGroup.objects.get(name='{group}').pk; "
@@ -73,7 +73,7 @@ def looked(stage: Stage, topic: str, group: str, queue: int, looks: list[tuple[i
 def made(stage: Stage, spark: SparkSession, topic: str, where: Path) -> list[dict[str, Any]]:
     """The rows of the report, by the job in the session's Spark with the server's own inputs."""
     code = (
-        "import json; from catmq_site import reporting; from messagestore import reports; "
+        "import json; from catmq_site.jobs import reporting; from messagestore.inspect import reports; "
         "from metadata import actors; a = actors.command('test'); "
         f"rows = reports.make(name='latency', topic='{topic}', days=7, actor=a); "
         "print(json.dumps([reporting.with_steps(row, 7, a) for row in rows]))"

@@ -17,11 +17,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from catmq_client.errors import CatmqError
-from spark_tasks import archives, plans
+from spark_tasks import archives
 from spark_tasks.errors import JobError
 from spark_tasks.jobs import archive
 from spark_tasks.jobs.__main__ import reason
 from spark_tasks.jobs.running import Job
+from spark_tasks.nodes import plans
 from tests.spark.stage import Stage
 from tests.spark.test_archiving import job
 from tests.support import mariadb as servers
@@ -111,7 +112,7 @@ def whole(stage: Stage, topic: str) -> bool:
 def reported(stage: Stage, spark: SparkSession, topic: str, name: str, where: Path) -> list[dict[str, Any]]:
     """The rows of a report by the Spark job in the session's Spark, with the server's own inputs."""
     code = (
-        "import json; from catmq_site import reporting; from messagestore import reports; "
+        "import json; from catmq_site.jobs import reporting; from messagestore.inspect import reports; "
         "from metadata import actors; a = actors.command('test'); "
         f"rows = reports.make(name='{name}', topic='{topic}', days=7, actor=a); "
         f"print(json.dumps(reporting.for_spark('{name}', rows, topic='{topic}', days=7, actor=a)))"

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_tasks import nodes, packets
 from spark_tasks.errors import NodeError
-from spark_tasks.packets import Answer, Broken, Refused, TooLarge
-from spark_tasks.plans import Address
+from spark_tasks.nodes import connection, packets
+from spark_tasks.nodes.packets import Answer, Broken, Refused, TooLarge
+from spark_tasks.nodes.plans import Address
 from tests.support.mariadb import MariaDB
 
 Row = Sequence[bytes | None]
@@ -143,7 +143,7 @@ def test_packets_and_mysqlclient_give_the_same(address: Address) -> None:
         return list(values)
 
     found = []
-    with closing(nodes.MySqlNode(address)) as node:
+    with closing(connection.MySqlNode(address)) as node:
         for encrypted in (False, True):
             node._encrypted = encrypted
             select = "SELECT id, body FROM some ORDER BY id"
@@ -153,21 +153,21 @@ def test_packets_and_mysqlclient_give_the_same(address: Address) -> None:
 
 
 def test_a_refused_select_is_told_and_the_connection_stays(address: Address) -> None:
-    with closing(nodes.MySqlNode(address)) as node:
+    with closing(connection.MySqlNode(address)) as node:
         with pytest.raises(NodeError, match=r"node maria cannot be read: .*nothing.* doesn't exist"):
             node.pieces("SELECT 1 FROM nothing", lambda *_: None, columns=1, body=None, bounded=True)
         assert node.one("SELECT COUNT(*) FROM some") == (b"2",)
 
 
 def test_a_connection_that_was_killed_is_lost(address: Address, mariadb: MariaDB) -> None:
-    with closing(nodes.MySqlNode(address)) as node:
+    with closing(connection.MySqlNode(address)) as node:
         mariadb.execute(f"KILL {int(node.one('SELECT CONNECTION_ID()')[0])}")
-        with pytest.raises(nodes.Lost):
+        with pytest.raises(connection.Lost):
             node.pieces("SELECT id FROM some", lambda *_: None, columns=1, body=None, bounded=True)
 
 
 def test_a_result_that_is_too_large_is_given_up(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodes, "MOST_BYTES", 10_000)
-    with closing(nodes.MySqlNode(address)) as node:
+    monkeypatch.setattr(connection, "MOST_BYTES", 10_000)
+    with closing(connection.MySqlNode(address)) as node:
         found = node.pieces("SELECT body FROM some", lambda *_: None, columns=1, body=0, bounded=True)
     assert found == ([None], False)

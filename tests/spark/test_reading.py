@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_tasks import plans
+from spark_tasks.nodes import plans
 from tests.spark.stage import Stage
 
 

@@ -9,11 +9,12 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark_tasks import plans, sessions
+from spark_tasks import sessions
 from spark_tasks.errors import JobError, NodeError, OptionError
 from spark_tasks.jobs.__main__ import main, reason
-from spark_tasks.nodes import connect
-from spark_tasks.plans import Address
+from spark_tasks.nodes import plans
+from spark_tasks.nodes.connection import connect
+from spark_tasks.nodes.plans import Address
 from tests.spark.stage import Stage
 from tests.support.environment import free_port
 

@@ -182,9 +182,10 @@ def test_how_long_groups_let_messages_wait(stage: Stage, report: Report) -> None
     stage.admin.create_group("slow")
     stage.admin.subscribe("slow", topic)
     code = (
-        "from metadata import series; from metadata.clock import before, database_now; "
+        "from metadata.monitoring import metrics_history; "
+        "from metadata.db.clock import before, database_now; "
         f"t = Topic.objects.get(name='{topic}'); g = ConsumerGroup.objects.get(name='slow'); "
-        "at = series.start_of(before(database_now(), seconds=7200), step_s=900); "
+        "at = metrics_history.start_of(before(database_now(), seconds=7200), step_s=900); "
         "[Sample.objects.create(at=at, step_s=step, topic_ref=t.pk, group_ref=g.pk, messages=5, lag_ms=700)"
         " for step in (60, 900)]"
     )

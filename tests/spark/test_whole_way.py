@@ -14,12 +14,14 @@ from pyspark.sql import SparkSession
 from benchmarks.measures import Setting
 from benchmarks.multiplying import Shape
 from benchmarks.pipeline import Way
-from spark_tasks import archives, plans, slices
-from spark_tasks.columns import chosen
+from spark_tasks import archives
 from spark_tasks.errors import NodeError
 from spark_tasks.jobs import archive, replay
-from spark_tasks.plans import Span
-from spark_tasks.slices import SliceReader
+from spark_tasks.nodes import plans
+from spark_tasks.nodes.columns import chosen
+from spark_tasks.nodes.plans import Span
+from spark_tasks.reading import slices
+from spark_tasks.reading.slices import SliceReader
 from tests.spark.stage import Stage
 from tests.spark.test_archiving import job
 from tests.support.waiting import until

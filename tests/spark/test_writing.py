@@ -13,8 +13,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_tasks.options import parsed
-from spark_tasks.writing import CatmqWriter, batch_id
+from spark_tasks.reading.options import parsed
+from spark_tasks.reading.writing import CatmqWriter, batch_id
 from tests.spark.stage import Stage
 
 

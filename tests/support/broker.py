@@ -13,10 +13,11 @@ import msgspec
 import requests
 from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
 
-from brokerapi import draining
-from catmq_site import maintenance
+from brokerapi.http import draining
+from catmq_site.server import maintenance
 from catmq_site.wsgi import application
-from metadata import actors, keys
+from metadata import actors
+from metadata.users import api_keys
 
 MSGPACK = "application/msgpack"
 
@@ -52,7 +53,7 @@ class Broker:
     def as_key(self, rights: Mapping[str, list[str]]) -> Broker:
         """The same broker asked with a new key of these rights."""
         name = f"key-{uuid.uuid4().hex}"
-        _, plaintext = keys.create(name=name, rights=rights, actor=actors.command("test"))
+        _, plaintext = api_keys.create(name=name, rights=rights, actor=actors.command("test"))
         return Broker(self.url, plaintext)
 
 
@@ -85,7 +86,7 @@ class _Handler(WSGIRequestHandler):
 @contextmanager
 def running() -> Iterator[Broker]:
     """A broker with an empty metadata database and a key that may do everything."""
-    _, plaintext = keys.create(name="test", rights={"admin": ["*"]}, actor=actors.command("test"))
+    _, plaintext = api_keys.create(name="test", rights={"admin": ["*"]}, actor=actors.command("test"))
     server: WSGIServer = _Server(("127.0.0.1", 0), _Handler)
     server.set_app(application)
     serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)

@@ -14,12 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from messagestore import batch_ids, connections, failures, subscriptions, topics
-from messagestore.delays import DelayedReceipt
-from messagestore.failures import Failure
-from messagestore.messages import NewMessage
-from messagestore.publish import Receipt, publish
-from metadata import actors, groups, snapshot
+from messagestore.engine import batch_ids
+from messagestore.engine.messages import NewMessage
+from messagestore.pool import node_pools
+from messagestore.produce.delayed_store import DelayedReceipt
+from messagestore.produce.publish import Receipt, publish
+from messagestore.retries import failures
+from messagestore.retries.failures import Failure
+from messagestore.topology import subscriptions, topics
+from metadata import actors
+from metadata.cache import snapshot
+from metadata.groups import groups
 from metadata.models import Queue
 from tests.support import journal, moving, restoring, stored, tampering
 from tests.support.instances import Instance
@@ -66,7 +71,7 @@ class CleanRun:
         self._tables.put_back()
         for path, text in self._texts.items():
             path.write_bytes(text)
-        connections.forget_all()
+        node_pools.forget_all()
         restoring.forget_floors()
 
     def evidence(self) -> Evidence:
@@ -117,7 +122,7 @@ class CleanRun:
         snapshot.refresh()
         rows = Queue.objects.filter(topic__name=TOPIC).order_by("number")
         self.a, self.b = rows.values_list("pk", flat=True)
-        assert connections.node_of(self.a).info.id != connections.node_of(self.b).info.id
+        assert node_pools.node_of(self.a).info.id != node_pools.node_of(self.b).info.id
 
     def _delay(self) -> None:
         """One delayed message comes into queue a, another one waits."""

@@ -38,7 +38,7 @@ def empty_metadata() -> None:
 
 @contextmanager
 def mysql_node(server: MariaDB) -> Iterator[dict[str, Any]]:
-    """What `messagestore.nodes.register` needs to reach a new schema on `server`."""
+    """What `messagestore.nodes.registry.register` needs to reach a new schema on `server`."""
     with server.schema() as name:
         account = {"username": "catmq", "password": server.password}
         yield {"engine": "mysql", "host": "127.0.0.1", "port": server.port, "database": name, **account}
@@ -46,7 +46,7 @@ def mysql_node(server: MariaDB) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def sqlite_node(directory: Path) -> Iterator[dict[str, Any]]:
-    """What `messagestore.nodes.register` needs to reach a new file in `directory`."""
+    """What `messagestore.nodes.registry.register` needs to reach a new file in `directory`."""
     path = str(directory / f"node-{uuid.uuid4().hex[:12]}.sqlite3")
     yield {"engine": "sqlite", "host": "", "port": 0, "database": path, "username": "", "password": ""}
 

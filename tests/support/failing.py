@@ -7,13 +7,18 @@ from typing import Any
 
 import msgspec
 
-from messagestore import connections, failures, pull, subscriptions, topics
-from messagestore.failures import Failure, Report
-from messagestore.messages import NewMessage
-from messagestore.publish import publish
-from messagestore.pull import PulledQueue, PullQueue
-from metadata import actors, groups, snapshot
-from metadata import subscriptions as subscription_rows
+from messagestore.consume import pull
+from messagestore.consume.pull import PulledQueue, PullQueue
+from messagestore.engine.messages import NewMessage
+from messagestore.pool import node_pools
+from messagestore.produce.publish import publish
+from messagestore.retries import failures
+from messagestore.retries.failures import Failure, Report
+from messagestore.topology import subscriptions, topics
+from metadata import actors
+from metadata.cache import snapshot
+from metadata.groups import groups
+from metadata.groups import subscriptions as subscription_rows
 from metadata.models import Queue
 from tests.support import tampering
 from tests.support.instances import Instance
@@ -92,7 +97,7 @@ def pull_copies(who: Instance, queue: int, offset: int = 0) -> PulledQueue:
 
 def forget_connections() -> None:
     """As a process that has just started."""
-    connections.forget_all()
+    node_pools.forget_all()
 
 
 class Stopped(BaseException):

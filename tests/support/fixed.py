@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from catmq_client.transport import HttpTransport
+from catmq_client.http.transport import HttpTransport
 
 ONLY = "CATMQ_TEST_ONLY"  # in the environment of a program: it asks the brokers of CATMQ_URL only
 

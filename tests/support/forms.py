@@ -8,19 +8,20 @@ from typing import Any
 from django.contrib.auth import get_user_model
 from django.test import Client
 
-from metadata import actors, users
+from metadata import actors
+from metadata.users import accounts
 
 Answer = Any  # Django's answer to a test client
 
 
 def browser(name: str, *, administrator: bool = False) -> Client:
     """The browser of somebody who logged in."""
-    accounts = get_user_model().objects
-    if not accounts.filter(username=name).exists():
+    people = get_user_model().objects
+    if not people.filter(username=name).exists():
         actor = actors.command("test")
-        users.create(name=name, password="enough characters", administrator=administrator, actor=actor)
+        accounts.create(name=name, password="enough characters", administrator=administrator, actor=actor)
     client = Client()
-    client.force_login(accounts.get(username=name), backend="django.contrib.auth.backends.ModelBackend")
+    client.force_login(people.get(username=name), backend="django.contrib.auth.backends.ModelBackend")
     return client
 
 

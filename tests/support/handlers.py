@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from catmq_client.failures import Reporter
-from catmq_client.lanes import Lanes
 from catmq_client.message import Message
-from catmq_client.state import GroupState
+from catmq_client.reading.dispatcher import Lanes
+from catmq_client.reading.failure_reports import Reporter
+from catmq_client.reading.state import GroupState
+from catmq_client.reading.workers import Workers
 from catmq_client.testing import FakeBroker
-from catmq_client.workers import Workers
 
 
 def working(

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from catmq_client.transport import Transport
+from catmq_client.http.transport import Transport
 
 LIMIT_S = 20.0
 Which = Callable[[Mapping[str, Any]], bool]

@@ -5,14 +5,19 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, field
 
-from messagestore import membership, positions, pull, subscriptions, topics
-from messagestore.messages import NewMessage
-from messagestore.positions import Claim, CommitOffset
-from messagestore.publish import publish
-from messagestore.pull import PulledQueue, PullQueue
-from metadata import actors, consumer_ids, consumers, groups, snapshot
-from metadata.consumer_ids import ConsumerId
-from metadata.heartbeats import HeartbeatAnswer
+from messagestore.consume import positions, pull
+from messagestore.consume.positions import Claim, CommitOffset
+from messagestore.consume.pull import PulledQueue, PullQueue
+from messagestore.engine.messages import NewMessage
+from messagestore.produce.publish import publish
+from messagestore.topology import membership, subscriptions, topics
+from metadata import actors
+from metadata.cache import snapshot
+from metadata.db import consumer_ids
+from metadata.db.consumer_ids import ConsumerId
+from metadata.groups import groups
+from metadata.membership import consumers
+from metadata.membership.heartbeats import HeartbeatAnswer
 from metadata.models import BroadcastInstance
 from tests.support import tampering
 

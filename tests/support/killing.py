@@ -7,9 +7,9 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from messagestore import connections
-from messagestore.sessions import MySqlSession
-from messagestore.sqlite_sessions import SqliteSession
+from messagestore.engine.mysql_session import MySqlSession
+from messagestore.engine.sqlite_session import SqliteSession
+from messagestore.pool import node_pools
 
 MOST_STEPS = 60
 
@@ -30,7 +30,7 @@ def killed_step_by_step(act: Callable[[], object]) -> int:
 
 
 def _be_killed(step: int, act: Callable[[], object]) -> None:
-    connections._nodes.clear()  # the parent's connections are the parent's
+    node_pools._nodes.clear()  # the parent's connections are the parent's
     left = step
 
     def count(text: str | bytes) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from messagestore import connections, tables
-from messagestore.delays import DelayedReceipt
-from messagestore.messages import NewMessage, StoredMessage
-from messagestore.moves import NodeMover
-from messagestore.publish import publish
+from messagestore import tables
+from messagestore.engine.messages import NewMessage, StoredMessage
+from messagestore.pool import node_pools
+from messagestore.produce.delayed_delivery import NodeMover
+from messagestore.produce.delayed_store import DelayedReceipt
+from messagestore.produce.publish import publish
 from metadata.actors import command
 from tests.support.tampering import look, plant
 
@@ -25,14 +26,14 @@ def delay(topic: str, *bodies: bytes, **more: Any) -> list[DelayedReceipt]:
 
 def make_due(queue: int) -> None:
     """All delayed messages of the queue's node are due now, in the order in which they came."""
-    on_sqlite = connections.node_of(queue).info.engine == "sqlite"
+    on_sqlite = node_pools.node_of(queue).info.engine == "sqlite"
     hours = "due_at - 7200000" if on_sqlite else "due_at - INTERVAL 2 HOUR"
     plant(queue, f"UPDATE delayed_message SET due_at = {hours}")
 
 
 def mover(queue: int) -> NodeMover:
     """What moves the due messages of a queue's node."""
-    return NodeMover(connections.node_of(queue).info.id, holder="test")
+    return NodeMover(node_pools.node_of(queue).info.id, holder="test")
 
 
 def waiting(queue: int) -> list[tuple[int, bytes]]:
@@ -42,7 +43,7 @@ def waiting(queue: int) -> list[tuple[int, bytes]]:
 
 def stored(queue: int) -> list[StoredMessage]:
     """What is in a queue."""
-    with connections.node_of(queue).reading() as session:
+    with node_pools.node_of(queue).reading() as session:
         return tables.select_from(session, queue=queue, first=0, end=10**6, most_bytes=1 << 30)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from messagestore import batch_ids, connections
+from messagestore.engine import batch_ids
+from messagestore.pool import node_pools
 from tests.support import stored, verdicts
 from tests.support.clean_run import MEMBERS, SENDER, WATCHER, CleanRun
 from tests.support.tampering import plant
@@ -107,7 +108,7 @@ def swap_everywhere(run: CleanRun) -> None:
 
 def later(run: CleanRun, queue: int, offset: int) -> None:
     """A message says that it was stored an hour later."""
-    sqlite = connections.node_of(queue).info.engine == "sqlite"
+    sqlite = node_pools.node_of(queue).info.engine == "sqlite"
     when = "stored_at + 3600000" if sqlite else "stored_at + INTERVAL 1 HOUR"
     plant(queue, f"UPDATE message_{{q}} SET stored_at = {when} WHERE msg_offset = {offset}")
 

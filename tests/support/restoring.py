@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from messagestore import connections, floors
+from messagestore.pool import known_heads, node_pools
 from tests.support.tampering import plant
 
 
@@ -15,9 +15,9 @@ def lose_tail(queue: int, head: int) -> None:
         f"UPDATE queue_head SET head = {head} WHERE queue_id = {queue}",
         f"UPDATE reader SET committed = {head} WHERE queue_id = {queue} AND committed > {head}",
     )
-    connections.forget_all()
+    node_pools.forget_all()
 
 
 def forget_floors() -> None:
     """This process has just started: it knows no head."""
-    floors.forget()
+    known_heads.forget()

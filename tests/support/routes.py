@@ -20,16 +20,26 @@ from django.test import Client
 from django.urls import URLPattern, get_resolver
 
 from brokerapi.endpoint import METHODS
-from messagestore import connections, dead, membership, resets, subscriptions, tables, topics
-from messagestore.messages import NewMessage
-from messagestore.publish import publish
-from metadata import actors, alarms, brokers, groups, keys, redrives, reports, snapshot, users
+from messagestore import tables
+from messagestore.consume import offset_reset
+from messagestore.engine.messages import NewMessage
+from messagestore.pool import node_pools
+from messagestore.produce.publish import publish
+from messagestore.retries import dead_letters
+from messagestore.topology import membership, subscriptions, topics
+from metadata import actors, redrives
 from metadata.actors import Actor
-from metadata.brokers import Life
-from metadata.changes import changed
-from metadata.clock import database_now
+from metadata.brokers import brokers
+from metadata.brokers.brokers import Life
+from metadata.cache import snapshot
+from metadata.db.changes import changed
+from metadata.db.clock import database_now
+from metadata.groups import groups
+from metadata.jobs import reports
 from metadata.models import ApiKey, DbNode, JobRun, Queue
+from metadata.monitoring import alarms
 from metadata.redrives import Chosen
+from metadata.users import accounts, api_keys
 from tests.support import moving
 from tests.support.environment import ROOT
 from tests.support.forms import browser
@@ -138,7 +148,7 @@ class World:
         self._made = 0
         for name in ("main", "failure"):
             make_node(name, kind="failure" if name == "failure" else "normal")
-        self._keys = {name: keys.create(name=f"k-{name}", rights=rights, actor=ME)[1]
+        self._keys = {name: api_keys.create(name=f"k-{name}", rights=rights, actor=ME)[1]
                       for name, rights in {**RIGHTS, "stranger": RIGHTS["consume"]}.items()}  # fmt: skip
         self._people = {"user": "uma", "owner": "olga", "administrator": "ada"}
         for prefix in (MINE, THEIRS):
@@ -160,13 +170,13 @@ class World:
             topics.create(name=name, queues=1, actor=ME, settings=owners)
         groups.create(name=group, actor=ME, settings=owners)
         subscriptions.create(group=group, topic=topic, start="earliest", actor=ME)
-        keys.create(name=f"{prefix}-key", rights={"produce": [f"{prefix}-*"]}, actor=ME)
-        users.create(name=f"{prefix}-user", password="enough characters", actor=ME)
+        api_keys.create(name=f"{prefix}-key", rights={"produce": [f"{prefix}-*"]}, actor=ME)
+        accounts.create(name=f"{prefix}-user", password="enough characters", actor=ME)
         brokers.heartbeat(life=Life(f"{prefix}-broker", f"http://{prefix}", "1.0", prefix), held=False)
         snapshot.refresh()
         publish(topic=topic, messages=[NewMessage(body=b"treasure", key="k")], batch_id=None, actor=ME)
         (receipt,) = moving.delay(topic, b"later")
-        (move,) = resets.reset(group=group, topic=topic, target=resets.Target("latest"), actor=ME)
+        (move,) = offset_reset.reset(group=group, topic=topic, target=offset_reset.Target("latest"), actor=ME)
         alarms.raise_alarm(kind="lag", name=f"{group}/{topic}", detail="far behind")
         queue = Queue.objects.get(topic__name=topic).pk
         redrive = redrives.request(
@@ -180,7 +190,7 @@ class World:
         )
         return {
             "topic": topic, "group": group, "queue": queue, "stored": f"{queue}-0", "reset": move.reset,
-            "delayed": receipt.message_id, "redrive": redrive.id, "dead": dead.dead_id(1, 1),
+            "delayed": receipt.message_id, "redrive": redrive.id, "dead": dead_letters.dead_id(1, 1),
             "report": reports.keep(name="volume", engine="direct", settings={}, rows=[{"n": 1}], actor=ME),
             "run": JobRun.objects.create(name="report_volume", started_at=database_now()).pk,
         }  # fmt: skip
@@ -288,7 +298,7 @@ def state() -> dict[str, Any]:
     for queue in Queue.objects.filter(topic__kind="normal", topic__state="ready").values_list(
         "pk", flat=True
     ):
-        with connections.node_of(queue).reading() as session:
+        with node_pools.node_of(queue).reading() as session:
             found[f"queue {queue}"] = tables.read_head(session, queue=queue)
             found[f"delayed {queue}"] = tables.count_delayed(session, queues=[queue], most=1_000)
     return found

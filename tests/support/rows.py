@@ -7,11 +7,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from metadata import actors, consumer_ids, consumers, groups, nodes, subscriptions, topics
-from metadata.clock import before, database_now, server_and_now
-from metadata.consumers import HeartbeatAnswer
+from metadata import actors
+from metadata.db import consumer_ids
+from metadata.db.clock import before, database_now, server_and_now
+from metadata.groups import groups, subscriptions
+from metadata.membership import consumers
+from metadata.membership.consumers import HeartbeatAnswer
 from metadata.models import ConsumerGroup, Heartbeat, QueueOffset
-from metadata.rules.liveness import Look, Watch
+from metadata.nodes import nodes
+from metadata.rules.membership.liveness import Look, Watch
+from metadata.topics import topics
 
 ME = actors.command("test")
 

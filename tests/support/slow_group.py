@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from catmq_client import Consumer, Message
-from catmq_client.transport import Transport
+from catmq_client.http.transport import Transport
 
 THREADS = 2
 NO_PULL_S = 1.0

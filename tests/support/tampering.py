@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from messagestore import connections
+from messagestore.pool import node_pools
 
 
 def remove(queue: int, *offsets: int) -> None:
@@ -49,7 +49,7 @@ def look(queue: int, statement: str) -> list[tuple[Any, ...]]:
 
 def age(queue: int, first: int, end: int, *, seconds: int) -> None:
     """Makes the messages at offsets first … end-1, and batches that begin there, so much older."""
-    on_sqlite = connections.node_of(queue).info.engine == "sqlite"
+    on_sqlite = node_pools.node_of(queue).info.engine == "sqlite"
     older = f"stored_at - {seconds * 1000}" if on_sqlite else f"stored_at - INTERVAL {seconds} SECOND"
     within = f">= {first} AND {{column}} < {end}"
     plant(
@@ -107,11 +107,11 @@ def looking(queue: int) -> Iterator[Callable[[str], list[tuple[Any, ...]]]]:
 
 
 def _mark(queue: int) -> str:
-    return "?" if connections.node_of(queue).info.engine == "sqlite" else "%s"
+    return "?" if node_pools.node_of(queue).info.engine == "sqlite" else "%s"
 
 
 def _connection(queue: int) -> Any:
-    info = connections.node_of(queue).info
+    info = node_pools.node_of(queue).info
     if info.engine == "sqlite":
         import sqlite3
 

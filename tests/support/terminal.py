@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from catmq_client.admin import Admin
-from catmq_client.transport import HttpTransport
+from catmq_client.admin.api import Admin
+from catmq_client.http.transport import HttpTransport
 from tests.support.environment import ROOT
 from tests.support.server import Server, clean_environment
 

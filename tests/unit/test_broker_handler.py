@@ -7,9 +7,9 @@ import json
 import pytest
 from django.test import RequestFactory
 
-from brokerapi import handler
-from brokerapi.handler import ApiHandler
-from metadata.gate import AGAIN_S
+from brokerapi.http import handler
+from brokerapi.http.handler import ApiHandler
+from metadata.limits.bulkhead import AGAIN_S
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ def sentences(text: str) -> list[str]:
 def test_an_error_that_says_what_is_away_is_expected() -> None:
     for end in (
         "metadata.errors.MetadataUnavailable: The metadata database did not answer.",
-        "messagestore.faults.Unreachable: Node n1 cannot be reached.",
+        "messagestore.engine.db_errors.Unreachable: Node n1 cannot be reached.",
         "django.db.utils.OperationalError: (2013, 'Lost connection to server during query')",
         "MySQLdb.OperationalError: (1927, 'Connection was killed')",
     ):
@@ -38,5 +38,5 @@ def test_a_chain_of_tracebacks_is_one_finding_for_each_that_is_not_expected() ->
 
 
 def test_a_request_that_failed_with_a_500_is_named_whatever_it_was() -> None:
-    text = "2026-01-01 request failed, id 7f\n" + FRAMES + "messagestore.faults.Ambiguous: gone\n"
+    text = "2026-01-01 request failed, id 7f\n" + FRAMES + "messagestore.engine.db_errors.Ambiguous: gone\n"
     assert sentences(text) == ["2026-01-01 request failed, id 7f"]

@@ -11,7 +11,7 @@ from catmq_client import HttpTransport
 from catmq_client.cli import main
 from catmq_client.cli.connection import Brokers
 from catmq_client.errors import Conflict, NotFound
-from catmq_client.transport import api_path
+from catmq_client.http.transport import api_path
 from metadata.config import config
 from tests.support.canned import Canned
 
@@ -103,6 +103,6 @@ def test_a_command_that_goes_on_looks_for_other_brokers(monkeypatch: pytest.Monk
             made.append(transport._transport)
             raise NotFound("enough seen")
 
-    monkeypatch.setattr("catmq_client.cli.consume.Consumer", Consumer)
+    monkeypatch.setattr("catmq_client.cli.messages.consume.Consumer", Consumer)
     assert main(["--url", "http://127.0.0.1:9", "consume", "t", "--group", "g"]) == 1
     assert made[0]._discovery is not None

@@ -9,7 +9,7 @@ import pytest
 
 from catmq_client import HttpTransport, Producer
 from catmq_client.cli import main
-from catmq_client.cli.consume import Watch
+from catmq_client.cli.messages.consume import Watch
 from catmq_client.errors import ConnectFailed, Forbidden
 from catmq_client.testing import FakeBroker
 from tests.support.canned import Canned

@@ -13,7 +13,7 @@ import pytest
 
 from catmq_client import Producer
 from catmq_client.cli import main
-from catmq_client.cli.send import Receipts
+from catmq_client.cli.messages.send import Receipts
 from catmq_client.errors import MessageRefused
 from catmq_client.testing import FakeBroker
 
@@ -237,7 +237,7 @@ def test_receipts_that_cannot_be_written_end_the_command_with_a_fault(
 
 
 def test_a_dead_receipt_thread_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, broker: FakeBroker) -> None:
-    monkeypatch.setattr("catmq_client.cli.send.PENDING", 1)
+    monkeypatch.setattr("catmq_client.cli.messages.send.PENDING", 1)
     receipts = Receipts(argparse.Namespace(output="none"))
     receipts.finish()
     future = Producer(transport=broker).send_async("orders", b"x")

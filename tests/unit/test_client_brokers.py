@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from catmq_client import discovery
-from catmq_client.discovery import MOST, Brokers
+from catmq_client.http import discovery
+from catmq_client.http.discovery import MOST, Brokers
 from tests.support.answering import row
 
 SEED = "http://a:8000"

@@ -19,8 +19,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from urllib3 import HTTPConnectionPool
 
-from catmq_client import transport, wire
-from catmq_client.connections import _Plain, _Tls, send_whole
 from catmq_client.errors import (
     MOST_PAUSE_MS,
     AnswerLost,
@@ -29,7 +27,9 @@ from catmq_client.errors import (
     OptionError,
     from_problem,
 )
-from catmq_client.transport import HttpTransport
+from catmq_client.http import transport, wire
+from catmq_client.http.connections import _Plain, _Tls, send_whole
+from catmq_client.http.transport import HttpTransport
 from tests.support.verbatim import Verbatim, verbatim
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 8\r\n\r\n" + b'{"ok":1}'

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from catmq_client import Consumer, Message, NewMessage, Producer, wire
+from catmq_client import Consumer, Message, NewMessage, Producer
 from catmq_client.errors import (
     AnswerLost,
     Closed,
@@ -24,6 +24,7 @@ from catmq_client.errors import (
     Unauthenticated,
     Unavailable,
 )
+from catmq_client.http import wire
 from catmq_client.testing import FakeBroker
 from tests.support.consumers import Make, making
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from catmq_client import discovery
-from catmq_client.discovery import Brokers, Discovery
 from catmq_client.errors import AnswerLost, CatmqError, ConnectFailed, NotFound, OptionError, Unavailable
-from catmq_client.transport import HttpTransport
+from catmq_client.http import discovery
+from catmq_client.http.discovery import Brokers, Discovery
+from catmq_client.http.transport import HttpTransport
 from tests.support.answering import Answer, Server, answering, problem, row, unused_url
 from tests.support.waiting import until
 
@@ -329,7 +329,7 @@ def test_of_many_brokers_that_do_not_answer_only_as_many_are_tried_as_there_is_t
 
     transport = connect([f"http://b:{port}" for port in range(1, 30)], discover=False)
     monkeypatch.setattr(HttpTransport, "_once", silent)
-    monkeypatch.setattr("catmq_client.transport.time.monotonic", lambda: now)
+    monkeypatch.setattr("catmq_client.http.transport.time.monotonic", lambda: now)
     for timeout_s, most in ((10.0, 4), (1.0, 2)):
         with pytest.raises(ConnectFailed) as caught:
             transport.request("GET", "/x", timeout_s=timeout_s)

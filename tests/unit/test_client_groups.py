@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from catmq_client import Consumer, Message, NewMessage, Producer
-from catmq_client.acquirer import Acquirer
 from catmq_client.errors import ConnectFailed, Unavailable
 from catmq_client.options import ConsumerOptions
-from catmq_client.owned import OwnedQueue
-from catmq_client.state import GroupState
+from catmq_client.reading.acquirer import Acquirer
+from catmq_client.reading.owned import OwnedQueue
+from catmq_client.reading.state import GroupState
 from catmq_client.testing import FakeBroker
 from tests.support.becoming import becomes, owns
 from tests.support.held import HeldTransport

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from catmq_client import CatmqError, NewMessage, Producer, Receipt, wire
-from catmq_client.delivery import Next, after_failure
+from catmq_client import CatmqError, NewMessage, Producer, Receipt
 from catmq_client.errors import (
     AnswerLost,
     BufferFull,
@@ -29,8 +28,10 @@ from catmq_client.errors import (
     Unavailable,
     from_problem,
 )
-from catmq_client.receipts import Batch
-from catmq_client.routing import Kind, slot_of
+from catmq_client.http import wire
+from catmq_client.sending.delivery import Next, after_failure
+from catmq_client.sending.receipts import Batch
+from catmq_client.sending.routing import Kind, slot_of
 from catmq_client.testing import FakeBroker
 
 PUBLISH = r"POST .*/messages"

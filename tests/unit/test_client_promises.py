@@ -9,7 +9,7 @@ import pytest
 
 from catmq_client import Consumer, NewMessage, Producer
 from catmq_client.errors import AnswerLost, CatmqError, Unavailable, from_problem
-from catmq_client.state import lease_clock
+from catmq_client.reading.state import lease_clock
 from catmq_client.testing import FakeBroker
 from tests.support.becoming import becomes
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catmq_client.errors import OptionError
-from catmq_client.routing import Kind, Layout, Routes, layout_from, slot_of
+from catmq_client.sending.routing import Kind, Layout, Routes, layout_from, slot_of
 from catmq_client.testing import FakeBroker
 
 SLOTS = tuple([10, 11, 12, 13][slot % 4] for slot in range(1024))

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from catmq_client import NewMessage, Producer, Receipt
-from catmq_client.buffer import SendBuffer
 from catmq_client.errors import (
     AnswerLost,
     BufferFull,
@@ -23,9 +22,10 @@ from catmq_client.errors import (
     SendOutcomeUnknown,
 )
 from catmq_client.options import ProducerOptions
-from catmq_client.receipts import OVERHEAD_BYTES, Outcome, SendFuture
-from catmq_client.routing import Layout, Routes
-from catmq_client.sends import send
+from catmq_client.sending.accumulator import SendBuffer
+from catmq_client.sending.receipts import OVERHEAD_BYTES, Outcome, SendFuture
+from catmq_client.sending.routing import Layout, Routes
+from catmq_client.sending.send_request import send
 from catmq_client.testing import FakeBroker
 from tests.support.canned import Canned
 

@@ -11,8 +11,8 @@ import pytest
 from catmq_client import Consumer, Message, NewMessage, Producer
 from catmq_client.message import Source, row_of
 from catmq_client.options import ConsumerOptions
-from catmq_client.owned import OwnedQueue
-from catmq_client.state import GroupState, lease_clock
+from catmq_client.reading.owned import OwnedQueue
+from catmq_client.reading.state import GroupState, lease_clock
 from catmq_client.testing import FakeBroker
 from tests.support.becoming import becomes, owns
 from tests.support.handlers import working

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catmq_client import Consumer, Producer, errors, wire
-from catmq_client.backoff import Backoff
+from catmq_client import Consumer, Producer, errors
 from catmq_client.errors import OptionError, from_problem
-from catmq_client.ids import uuid7
+from catmq_client.http import wire
+from catmq_client.http.backoff import Backoff
+from catmq_client.sending.ids import uuid7
 from catmq_client.testing import FakeBroker
 
 CODECS = [wire.JsonCodec(), wire.MsgpackCodec()]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metadata import access, audit, secrets
 from metadata.actors import Actor, command, job
+from metadata.db import access, audit, secrets
 from metadata.errors import Forbidden, Invalid
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata import consumer_ids
 from metadata.config import config
-from metadata.consumer_ids import ConsumerId
+from metadata.db import consumer_ids
+from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import Code, NotFound
 
 IDS = st.integers(0, (1 << 63) - 1)
@@ -59,9 +59,9 @@ def test_an_id_of_an_earlier_secret_key_is_taken_as_long_as_that_is_named(
 ) -> None:
     text = consumer_ids.issue(group_id=1, key_id=2, member_id=3)
     after = replace(config, secret_key="another", secret_key_fallbacks=("x", config.secret_key))
-    monkeypatch.setattr("metadata.consumer_ids.config", after)
+    monkeypatch.setattr("metadata.db.consumer_ids.config", after)
     assert consumer_ids.check(text).member_id == 3
     assert consumer_ids.check(consumer_ids.issue(group_id=1, key_id=2, member_id=4)).member_id == 4
-    monkeypatch.setattr("metadata.consumer_ids.config", replace(after, secret_key_fallbacks=("x",)))
+    monkeypatch.setattr("metadata.db.consumer_ids.config", replace(after, secret_key_fallbacks=("x",)))
     with pytest.raises(NotFound):
         consumer_ids.check(text)

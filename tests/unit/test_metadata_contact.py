@@ -8,13 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from metadata import contact as module
-from metadata import heartbeats, snapshot
-from metadata.consumer_ids import ConsumerId
-from metadata.contact import SIZE, Contact
+from metadata.cache import snapshot
+from metadata.db import contact as module
+from metadata.db.consumer_ids import ConsumerId
+from metadata.db.contact import SIZE, Contact
 from metadata.errors import Code, MetadataUnavailable, Unrecorded
-from metadata.gate import Gate
-from metadata.rules import liveness
+from metadata.limits.bulkhead import Gate
+from metadata.membership import heartbeats
+from metadata.rules.membership import liveness
 
 ME = ConsumerId(1, 0, 1, "x")
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from metadata import heartbeats
-from metadata.combining import Combiner
 from metadata.config import config
-from metadata.consumer_ids import ConsumerId
+from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import MetadataUnavailable
-from metadata.gate import AGAIN_S, CALLS, WATCHED_S, Gate, Turns
+from metadata.limits.bulkhead import AGAIN_S, CALLS, WATCHED_S, Gate, Turns
+from metadata.limits.coalescer import Combiner
+from metadata.membership import heartbeats
 from tests.support.waiting import until
 
 LIMIT_S = 10.0
@@ -134,7 +134,7 @@ def test_the_pause_of_a_shut_gate_counts_from_the_end_of_a_probe_however_long_it
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("metadata.gate.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("metadata.limits.bulkhead.time", SimpleNamespace(monotonic=lambda: now[0]))
     gate = Gate(failures=2, pause_s=1.0)
     fail(gate)
     fail(gate)
@@ -153,7 +153,7 @@ def test_while_a_probe_is_inside_a_shut_gate_everybody_else_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("metadata.gate.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("metadata.limits.bulkhead.time", SimpleNamespace(monotonic=lambda: now[0]))
     gate = Gate(failures=1, pause_s=1.0)
     fail(gate)
     now[0] += 1.0
@@ -196,7 +196,7 @@ def test_a_gate_whose_loop_says_that_it_ends_lets_calls_probe_at_once() -> None:
 
 def test_a_gate_whose_loop_has_ended_lets_calls_probe_again(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("metadata.gate.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("metadata.limits.bulkhead.time", SimpleNamespace(monotonic=lambda: now[0]))
     gate = Gate(failures=1, pause_s=1.0)
     assert gate.look(lambda: None)
     fail(gate)

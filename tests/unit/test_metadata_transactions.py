@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.db import OperationalError
 
-from metadata.transactions import reachable
+from metadata.db.transactions import reachable
 
 
 @pytest.mark.parametrize(

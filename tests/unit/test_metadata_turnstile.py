@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from metadata.turnstile import Turnstile
+from metadata.limits.concurrency import Turnstile
 from tests.support.waiting import until
 
 LIMIT_S = 15.0

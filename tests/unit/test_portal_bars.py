@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from portal.bars import MOST_BARS, drawn
+from portal.kit.bars import MOST_BARS, drawn
 
 
 def test_messages_are_summed_by_day_in_order_of_days() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from brokerapi.group_metrics import Told, families
-from messagestore.figures import Figures, GroupFigures, TopicLag
+from brokerapi.http.group_metrics import Told, families
+from messagestore.inspect.node_counts import Figures, GroupFigures, TopicLag
 from tests.support.environment import ROOT
 
 DIRECTORY = ROOT / "examples" / "prometheus"

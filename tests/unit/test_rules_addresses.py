@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.rules.addresses import client_of, is_within, networks
+from metadata.rules.membership.addresses import client_of, is_within, networks
 
 PROXIES = networks(["10.0.0.0/8", "::1"])
 

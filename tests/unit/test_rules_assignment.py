@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata.rules.assignment import assign
+from metadata.rules.membership.assignment import assign
 
 MEMBERS = st.lists(st.integers(1, 30), unique=True, min_size=1, max_size=8)
 TOPICS = st.lists(st.integers(1, 9), min_size=1, max_size=6)  # queues per topic

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metadata.errors import Invalid
-from metadata.rules.eligibility import Candidate, eligible
+from metadata.rules.membership.eligibility import Candidate, eligible
 from metadata.rules.settings import GROUP, checked
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.rules.liveness import Look, Watch, expired, may_expire, observe, overdue
+from metadata.rules.membership.liveness import Look, Watch, expired, may_expire, observe, overdue
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from metadata.rules.slots import SLOTS, initial_layout, moved, spread
+from metadata.rules.topics.slots import SLOTS, initial_layout, moved, spread
 
 queues = st.integers(1, 40)
 ids = st.sets(queues, min_size=1, max_size=12)

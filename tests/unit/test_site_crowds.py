@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from catmq_site.crowds import Crowd
-from catmq_site.incoming import MOST_HEAD_BYTES, SMALL_BODY_BYTES, Incoming
+from catmq_site.server.crowds import Crowd
+from catmq_site.server.incoming import MOST_HEAD_BYTES, SMALL_BODY_BYTES, Incoming
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
 

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from catmq_site.maintenance import Each, Loop, Loops
-from messagestore.heads import board
+from catmq_site.server.maintenance import Each, Loop, Loops
+from messagestore.heads.heads import board
 
 LIMIT_S = 20.0
 

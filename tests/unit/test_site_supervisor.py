@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from brokerapi import draining
-from catmq_site import supervisor
+from brokerapi.http import draining
+from catmq_site.server import supervisor
 from tests.support.environment import free_port
 
 

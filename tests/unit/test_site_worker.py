@@ -18,11 +18,11 @@ from gunicorn.config import Config
 from gunicorn.http.errors import LimitRequestHeaders
 from gunicorn.http.parser import RequestParser
 
-from catmq_site import channels, worker
-from catmq_site.answers import Answer
-from catmq_site.channels import BODY, Channel
-from catmq_site.crowds import Crowd
-from catmq_site.worker import Log, Worker
+from catmq_site.server import channels, worker
+from catmq_site.server.answers import Answer
+from catmq_site.server.channels import BODY, Channel
+from catmq_site.server.crowds import Crowd
+from catmq_site.server.worker import Log, Worker
 from tests.support.environment import ROOT
 from tests.support.waiting import until
 
@@ -448,10 +448,10 @@ def test_an_answer_of_unknown_length_goes_in_chunks(answered: tuple[Answer, sock
 TWICE = """
 import os, signal, sys
 from types import SimpleNamespace
-from catmq_site import gunicorn_conf, master
+from catmq_site.server import gunicorn_conf, master
 import django
 django.setup()
-from brokerapi import draining
+from brokerapi.http import draining
 said = []
 def drain():
     said.append("drained")
@@ -472,14 +472,14 @@ def test_a_second_sigterm_does_not_interrupt_the_handler_of_the_first() -> None:
         command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=60
     )
 
-    assert done.stdout.split() == ["drained", "left", "catmq_site.worker.Worker", "''"], done.stderr
+    assert done.stdout.split() == ["drained", "left", "catmq_site.server.worker.Worker", "''"], done.stderr
 
 
 FROZEN = """
 import gc
 import django
 django.setup()
-from catmq_site import gunicorn_conf
+from catmq_site.server import gunicorn_conf
 gunicorn_conf.freeze()
 frozen, left = gc.get_freeze_count(), len(gc.get_objects())
 print(frozen > 50_000, left < frozen / 20, "brokerapi.views.messages" in __import__("sys").modules)

@@ -6,9 +6,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from messagestore import circuit as module
-from messagestore import faults
-from messagestore.circuit import Circuit
+from messagestore.engine import db_errors
+from messagestore.pool import circuit as module
+from messagestore.pool.circuit import Circuit
 from metadata.errors import Code, NodeUnavailable, TooLarge
 
 
@@ -29,8 +29,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def lost() -> faults.Ambiguous:
-    fault = faults.Ambiguous("lost")
+def lost() -> db_errors.Ambiguous:
+    fault = db_errors.Ambiguous("lost")
     fault.lost = True
     return fault
 
@@ -38,7 +38,7 @@ def lost() -> faults.Ambiguous:
 def call(circuit: Circuit, error: Exception | None = None, *, may_probe: bool = True) -> None:
     """One call that reaches the node, and ends so."""
     with circuit.passage(may_probe=may_probe) as passage:
-        if isinstance(error, faults.Unreachable):
+        if isinstance(error, db_errors.Unreachable):
             raise error
         passage.asked = True
         if error is not None:
@@ -46,8 +46,8 @@ def call(circuit: Circuit, error: Exception | None = None, *, may_probe: bool = 
 
 
 def fails(circuit: Circuit, error: Exception | None = None) -> None:
-    with pytest.raises((faults.Unreachable, faults.Ambiguous)):
-        call(circuit, error or faults.Unreachable("away"))
+    with pytest.raises((db_errors.Unreachable, db_errors.Ambiguous)):
+        call(circuit, error or db_errors.Unreachable("away"))
 
 
 def refused(circuit: Circuit) -> NodeUnavailable:
@@ -58,9 +58,9 @@ def refused(circuit: Circuit) -> NodeUnavailable:
 
 def test_one_call_that_took_long_to_find_the_node_away_opens_it(clock: Clock) -> None:
     circuit = Circuit("n1")
-    with pytest.raises(faults.Unreachable), circuit.passage(may_probe=True):
+    with pytest.raises(db_errors.Unreachable), circuit.passage(may_probe=True):
         clock.now += module.SILENT_S
-        raise faults.Unreachable("no answer")
+        raise db_errors.Unreachable("no answer")
     assert circuit.is_open
 
 
@@ -76,7 +76,7 @@ def test_two_calls_in_a_row_that_find_the_node_away_open_it(clock: Clock) -> Non
     assert (error.code, error.retriable, error.retry_after_ms) == (Code.NODE_UNAVAILABLE, True, 500)
 
 
-@pytest.mark.parametrize("error", [faults.Final("1146"), faults.Refused("1048"), TooLarge("x")])
+@pytest.mark.parametrize("error", [db_errors.Final("1146"), db_errors.Refused("1048"), TooLarge("x")])
 def test_an_error_that_the_node_answered_is_an_answer(clock: Clock, error: Exception) -> None:
     circuit = Circuit("n1")
     fails(circuit)
@@ -89,8 +89,8 @@ def test_an_error_that_the_node_answered_is_an_answer(clock: Clock, error: Excep
 def test_an_interrupted_statement_says_nothing_against_the_node(clock: Clock) -> None:
     circuit = Circuit("n1")
     for _ in range(5):
-        with pytest.raises(faults.Ambiguous):
-            call(circuit, faults.of_mysql(1317, "interrupted", "n1"))
+        with pytest.raises(db_errors.Ambiguous):
+            call(circuit, db_errors.of_mysql(1317, "interrupted", "n1"))
     assert not circuit.is_open
 
 

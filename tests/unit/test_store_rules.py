@@ -6,9 +6,10 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore import batch_ids, density, faults, messages
-from messagestore.messages import NewMessage
-from messagestore.statements import load, parse
+from messagestore.engine import batch_ids, db_errors, messages
+from messagestore.engine.messages import NewMessage
+from messagestore.engine.statements import load, parse
+from messagestore.heads import gap_check
 from metadata.config import config
 from metadata.errors import Invalid, OutcomeUnknown, StoreCorrupt, TooLarge
 
@@ -44,17 +45,17 @@ def test_a_statement_with_a_missing_value_is_refused() -> None:
 def test_every_hole_in_the_rows_is_found() -> None:
     for missing in range(20):
         offsets = [offset for offset in range(20) if offset != missing]
-        assert density.dense(0, offsets) == missing
+        assert gap_check.dense(0, offsets) == missing
 
 
 def test_a_position_below_low_is_cleaned_even_inside_a_gap() -> None:
-    assert density.explain(5, low=9, gaps=[(0, 20)]).state == "cleaned"
+    assert gap_check.explain(5, low=9, gaps=[(0, 20)]).state == "cleaned"
 
 
 def test_a_gap_ends_where_it_says() -> None:
-    verdict = density.explain(5, low=0, gaps=[(5, 6)])
+    verdict = gap_check.explain(5, low=0, gaps=[(5, 6)])
     assert (verdict.state, verdict.next_offset, verdict.gap) == ("lost_tail", 6, (5, 6))
-    assert density.explain(6, low=0, gaps=[(5, 6)]).state == "suspect"
+    assert gap_check.explain(6, low=0, gaps=[(5, 6)]).state == "suspect"
 
 
 def test_batch_ids_are_uuids_of_version_7_and_others_are_refused() -> None:
@@ -121,23 +122,23 @@ def test_too_many_headers_are_refused() -> None:
 @pytest.mark.parametrize(
     ("number", "kind"),
     [
-        (1048, faults.Refused),
-        (1062, faults.Duplicate),
-        (1213, faults.RolledBack),
-        (1205, faults.RolledBack),
-        (2013, faults.Ambiguous),
-        (1180, faults.Ambiguous),
-        (1146, faults.Altered),
-        (1406, faults.Final),
-        (1142, faults.Final),
-        (1153, faults.Final),
-        (9999, faults.Final),
+        (1048, db_errors.Refused),
+        (1062, db_errors.Duplicate),
+        (1213, db_errors.RolledBack),
+        (1205, db_errors.RolledBack),
+        (2013, db_errors.Ambiguous),
+        (1180, db_errors.Ambiguous),
+        (1146, db_errors.Altered),
+        (1406, db_errors.Final),
+        (1142, db_errors.Final),
+        (1153, db_errors.Final),
+        (9999, db_errors.Final),
     ],
 )
 def test_an_error_number_decides_what_may_be_done(number: int, kind: type[Exception]) -> None:
-    assert type(faults.of_mysql(number, "", "n")) is kind
+    assert type(db_errors.of_mysql(number, "", "n")) is kind
 
 
 def test_faults_that_nobody_handles_still_tell_the_truth() -> None:
-    assert issubclass(faults.Ambiguous, OutcomeUnknown) and issubclass(faults.Altered, StoreCorrupt)
-    assert faults.of_mysql(1114, "full", "n").code == "node_full"
+    assert issubclass(db_errors.Ambiguous, OutcomeUnknown) and issubclass(db_errors.Altered, StoreCorrupt)
+    assert db_errors.of_mysql(1114, "full", "n").code == "node_full"

@@ -10,11 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from messagestore import faults, floors, lanes, remembered, shared_heads
-from messagestore.heads import HeadBoard
-from messagestore.rounds import Rounds
-from messagestore.shared_heads import LEASE_MS, SharedHeads, now_ms
-from metadata.snapshot import QueueInfo
+from messagestore.engine import db_errors
+from messagestore.heads import shared_heads
+from messagestore.heads.coalescer import Rounds
+from messagestore.heads.heads import HeadBoard
+from messagestore.heads.shared_heads import LEASE_MS, SharedHeads, now_ms
+from messagestore.pool import known_heads
+from messagestore.produce import group_commit
+from messagestore.topology import process_caches
+from metadata.cache.snapshot import QueueInfo
 from tests.support.waiting import until
 
 
@@ -113,7 +117,7 @@ def test_those_who_share_a_round_raise_errors_of_their_own() -> None:
             begun.set()
             go_on.wait(20)
             return [0]
-        raise faults.RolledBack("on purpose")
+        raise db_errors.RolledBack("on purpose")
 
     rounds: Rounds[int, int] = Rounds(fail, limit_s=20)
     with ThreadPoolExecutor(3) as pool:
@@ -130,11 +134,11 @@ def test_those_who_share_a_round_raise_errors_of_their_own() -> None:
 
 def test_queues_that_are_gone_are_forgotten() -> None:
     kept, gone = 900_007, 900_008
-    lane_of = {queue: lanes.lane(queue) for queue in (kept, gone)}
+    lane_of = {queue: group_commit.lane(queue) for queue in (kept, gone)}
     for queue in (kept, gone):
-        floors.stored(queue, 5)
-    remembered.keep({kept: QueueInfo(id=kept, topic_id=1, number=0, node_id=1, state="read_write")})
-    assert (floors.known(kept), floors.known(gone)) == (5, 0)
-    assert lanes.lane(kept) is lane_of[kept]
-    assert lanes.lane(gone) is not lane_of[gone]
-    remembered.keep({})
+        known_heads.stored(queue, 5)
+    process_caches.keep({kept: QueueInfo(id=kept, topic_id=1, number=0, node_id=1, state="read_write")})
+    assert (known_heads.known(kept), known_heads.known(gone)) == (5, 0)
+    assert group_commit.lane(kept) is lane_of[kept]
+    assert group_commit.lane(gone) is not lane_of[gone]
+    process_caches.keep({})

@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from typing import Any
 
 from catmq_site.management.base import CatmqCommand
-from metadata import brokers, fingerprints
+from metadata.brokers import brokers, fingerprints
 from metadata.errors import Code, Conflict
 
 
@@ -28,7 +28,7 @@ class Command(CatmqCommand):
         parser.add_argument("--yes", action="store_true", help="without it only tell what would be done")
 
     def run(self, **options: Any) -> None:
-        """Calls metadata.fingerprints.accept."""
+        """Calls metadata.brokers.fingerprints.accept."""
         found = fingerprints.trouble()
         living = [one.name for one in brokers.listed(actor=self.actor) if one.alive]
         if found and living:

@@ -7,7 +7,7 @@ from typing import Any
 
 from catmq_site.management.base import CatmqCommand, add_yes
 from catmq_site.management.outcomes import foretell, report
-from messagestore import promotion, promotion_plans
+from messagestore.nodes import promotion, promotion_plans
 
 
 class Command(CatmqCommand):
@@ -25,7 +25,7 @@ class Command(CatmqCommand):
         add_yes(parser)
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.promotion.adopt, or .promotion_plans.adopt."""
+        """Calls messagestore.nodes.promotion.adopt, or .promotion_plans.adopt."""
         if options["dry_run"]:
             plan = promotion_plans.adopt(name=options["node"], actor=self.actor)
             self.stdout.write("\n".join(foretell(plan)))

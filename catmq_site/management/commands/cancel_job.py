@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from typing import Any
 
 from catmq_site.management.base import CatmqCommand
-from metadata import job_runs
+from metadata.jobs import runs
 
 
 class Command(CatmqCommand):
@@ -19,6 +19,6 @@ class Command(CatmqCommand):
         parser.add_argument("run", type=int, help="the run's id")
 
     def run(self, **options: Any) -> None:
-        """Calls metadata.job_runs.cancel."""
-        job_runs.cancel(id=options["run"], actor=self.actor)
+        """Calls metadata.jobs.runs.cancel."""
+        runs.cancel(id=options["run"], actor=self.actor)
         self.stdout.write(f"Run {options['run']} is asked to stop.")

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from catmq_site import spark
+from catmq_site.jobs import spark
 from catmq_site.management.base import LATER, CatmqCommand
 from messagestore import retention
 from messagestore.retention import Cleaned, Progress, QueuePlan

@@ -6,8 +6,8 @@ from argparse import ArgumentParser
 from typing import Any
 
 from catmq_site.management.base import CatmqCommand
-from metadata import keys
 from metadata.errors import Invalid
+from metadata.users import api_keys
 
 
 class Command(CatmqCommand):
@@ -30,8 +30,10 @@ class Command(CatmqCommand):
         )
 
     def run(self, **options: Any) -> None:
-        """Calls metadata.keys.create."""
-        _, plaintext = keys.create(name=options["name"], rights=parsed(options["right"]), actor=self.actor)
+        """Calls metadata.users.api_keys.create."""
+        _, plaintext = api_keys.create(
+            name=options["name"], rights=parsed(options["right"]), actor=self.actor
+        )
         self.stdout.write(plaintext)
 
 

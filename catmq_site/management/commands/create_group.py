@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from typing import Any
 
 from catmq_site.management.base import CatmqCommand
-from metadata import groups
+from metadata.groups import groups
 
 SETTINGS = ("session_timeout_ms", "owners", "department", "remark")
 
@@ -30,7 +30,7 @@ class Command(CatmqCommand):
         parser.add_argument("--remark", help="what it is for")
 
     def run(self, **options: Any) -> None:
-        """Calls metadata.groups.create."""
+        """Calls metadata.groups.groups.create."""
         settings = {name: options[name] for name in SETTINGS if options[name] is not None}
         groups.create(name=options["name"], mode=options["mode"], settings=settings, actor=self.actor)
         self.stdout.write(f"Group {options['name']} exists.")

@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from typing import Any
 
 from catmq_site.management.base import CatmqCommand
-from messagestore import topics
+from messagestore.topology import topics
 
 RETENTION = ("retention_days", "keep_unread_days", "retention_bytes")
 SETTINGS = (*RETENTION, "keyed", "on_unknown", "owners", "department", "remark")
@@ -44,7 +44,7 @@ class Command(CatmqCommand):
         parser.add_argument("--remark", help="what it is for")
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.topics.create."""
+        """Calls messagestore.topology.topics.create."""
         settings = {name: options[name] for name in SETTINGS if options[name] is not None}
         named = {name: options[name] for name in ("name", "queues", "node")}
         made = topics.create(**named, settings=settings, actor=self.actor)

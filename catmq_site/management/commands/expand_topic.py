@@ -7,7 +7,7 @@ from typing import Any
 
 from catmq_site.management.base import CatmqCommand
 from catmq_site.management.layouts import report
-from messagestore import queues
+from messagestore.topology import queues
 
 
 class Command(CatmqCommand):
@@ -23,7 +23,7 @@ class Command(CatmqCommand):
         parser.add_argument("--dry-run", action="store_true", help="only say what would happen")
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.queues.expand."""
+        """Calls messagestore.topology.queues.expand."""
         named = {name: options[name] for name in ("topic", "queues", "node", "dry_run")}
         change = queues.expand(**named, actor=self.actor)
         self.stdout.write("\n".join(report(change, "would get" if change.dry_run else "has got")))

@@ -7,10 +7,12 @@ from typing import Any
 
 from django.core.management import call_command
 
-from catmq_site import credentials, jobs
+from catmq_site import credentials
+from catmq_site.jobs import schedules
 from catmq_site.management.base import CatmqCommand
-from messagestore import nodes
-from metadata import fingerprints, snapshot
+from messagestore.nodes import registry
+from metadata.brokers import fingerprints
+from metadata.cache import snapshot
 from metadata.config import config
 
 EMBEDDED_NODES = {"main": "normal", "failure": "failure"}
@@ -41,11 +43,11 @@ class Command(CatmqCommand):
             call_command("migrate", database="jobs", interactive=False, verbosity=0)
             self._register_embedded()
         credentials.ensure(url=options["url"], actor=self.actor)
-        jobs.sync()
+        schedules.sync()
 
     def _register_embedded(self) -> None:
         for name, kind in EMBEDDED_NODES.items():
             if snapshot.current().node(name) is None:
-                nodes.register(
+                registry.register(
                     name=name, kind=kind, engine="sqlite", database=f"node-{name}.sqlite3", actor=self.actor
                 )

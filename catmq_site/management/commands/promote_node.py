@@ -7,7 +7,7 @@ from typing import Any
 
 from catmq_site.management.base import CatmqCommand, add_yes
 from catmq_site.management.outcomes import foretell, report
-from messagestore import promotion, promotion_plans
+from messagestore.nodes import promotion, promotion_plans
 from metadata.errors import Invalid
 
 
@@ -40,7 +40,7 @@ class Command(CatmqCommand):
         add_yes(parser)
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.promotion.promote, or .promotion_plans.promote."""
+        """Calls messagestore.nodes.promotion.promote, or .promotion_plans.promote."""
         host, port = address(options["to"])
         if options["dry_run"]:
             plan = promotion_plans.promote(name=options["node"], host=host, port=port, actor=self.actor)

@@ -6,10 +6,11 @@ from argparse import ArgumentParser
 from typing import Any
 
 from catmq_site.management.base import CatmqCommand
-from metadata import rebalance, snapshot
+from metadata.cache import snapshot
+from metadata.cache.snapshot import GroupInfo
 from metadata.errors import Invalid
-from metadata.rebalance import Move, Moves
-from metadata.snapshot import GroupInfo
+from metadata.membership import rebalance
+from metadata.membership.rebalance import Move, Moves
 
 
 class Command(CatmqCommand):
@@ -27,7 +28,7 @@ class Command(CatmqCommand):
         parser.add_argument("--dry-run", action="store_true", help="only say what would move")
 
     def run(self, **options: Any) -> None:
-        """Calls metadata.rebalance.ask per group."""
+        """Calls metadata.membership.rebalance.ask per group."""
         dry_run = options["dry_run"]
         for group in chosen(options["groups"], everything=options["all"]):
             moves = rebalance.ask(group=group.name, dry_run=dry_run, actor=self.actor)

@@ -9,7 +9,7 @@ from typing import Any
 
 from catmq_site.management.base import CatmqCommand
 from catmq_site.management.outcomes import findings
-from messagestore import examination, nodes
+from messagestore.nodes import preflight, registry
 from metadata.config import ConfigError, parse_database_url
 from metadata.errors import Invalid
 
@@ -51,17 +51,17 @@ class Command(CatmqCommand):
         )
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.nodes.register, or .examination.examine."""
+        """Calls messagestore.nodes.registry.register, or .examination.examine."""
         given = {name: options[name] for name in ("name", "kind", "special", "capacity_gb", "unsafe")}
         given |= where(options["name"], options["url"])
         if options["dry_run"]:
             self._examine(given)
             return
-        nodes.register(actor=self.actor, **given)
+        registry.register(actor=self.actor, **given)
         self.stdout.write(f"Node {options['name']} is registered.")
 
     def _examine(self, given: dict[str, Any]) -> None:
-        found = examination.examine(actor=self.actor, **given)
+        found = preflight.examine(actor=self.actor, **given)
         self.stdout.write("\n".join(findings(found)))
         if not found.passed:
             raise Invalid(f"{given['name']} cannot be a node so. Nothing was changed.")

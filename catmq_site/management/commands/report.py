@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from catmq_site import reporting
+from catmq_site.jobs import reporting
 from catmq_site.management.base import CatmqCommand
-from messagestore import reports as direct
-from metadata import report_files
+from messagestore.inspect import reports as direct
+from metadata.jobs import report_files
 
 
 class Command(CatmqCommand):

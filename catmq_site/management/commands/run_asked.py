@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
-from catmq_site import pipeline
+from catmq_site.jobs import pipeline
 from catmq_site.management.base import CatmqCommand
 
 

@@ -7,7 +7,7 @@ from argparse import ArgumentParser
 from typing import Any
 
 from catmq_site.management.base import CatmqCommand
-from messagestore import nodes
+from messagestore.nodes import registry
 from metadata.errors import Invalid
 
 
@@ -26,11 +26,11 @@ class Command(CatmqCommand):
         parser.add_argument("username")
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.nodes.set_account."""
+        """Calls messagestore.nodes.registry.set_account."""
         name, username = options["node"], options["username"]
         variable = f"CATMQ_NODE_{name.upper().replace('-', '_').replace('.', '_')}_PASSWORD"
         password = os.environ.get(variable, "")
         if not password:
             raise Invalid.field("password", f"set {variable} to the password of {username}")
-        nodes.set_account(name=name, username=username, password=password, actor=self.actor)
+        registry.set_account(name=name, username=username, password=password, actor=self.actor)
         self.stdout.write(f"Node {name} is reached by {username}.")

@@ -7,7 +7,7 @@ from argparse import ArgumentParser
 from typing import Any
 
 from catmq_site.management.base import CatmqCommand
-from messagestore import nodes
+from messagestore.nodes import registry
 from metadata.errors import Invalid
 
 
@@ -26,12 +26,12 @@ class Command(CatmqCommand):
         parser.add_argument("username", nargs="?", default="", help="leave out: the node has no such account")
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.nodes.set_reader."""
+        """Calls messagestore.nodes.registry.set_reader."""
         name, username = options["node"], options["username"]
         variable = f"CATMQ_NODE_{name.upper().replace('-', '_').replace('.', '_')}_READER_PASSWORD"
         password = os.environ.get(variable, "")
         if username and not password:
             raise Invalid.field("password", f"set {variable} to the password of {username}")
-        nodes.set_reader(name=name, username=username, password=password, actor=self.actor)
+        registry.set_reader(name=name, username=username, password=password, actor=self.actor)
         said = f"is read by {username}" if username else "has no reader account"
         self.stdout.write(f"Node {name} {said}.")

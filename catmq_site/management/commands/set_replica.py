@@ -7,7 +7,7 @@ from typing import Any
 
 from catmq_site.management.base import CatmqCommand
 from catmq_site.management.commands.promote_node import address
-from messagestore import nodes
+from messagestore.nodes import registry
 
 
 class Command(CatmqCommand):
@@ -24,9 +24,9 @@ class Command(CatmqCommand):
         parser.add_argument("to", nargs="?", metavar="HOST:PORT", help="leave out: the node has no replica")
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.nodes.update."""
+        """Calls messagestore.nodes.registry.update."""
         host, port = address(options["to"])
         settings = {"replica_host": host, "replica_port": port}
-        nodes.update(name=options["node"], settings=settings, actor=self.actor)
+        registry.update(name=options["node"], settings=settings, actor=self.actor)
         said = f"is at {options['to']}" if host else "is forgotten"
         self.stdout.write(f"The replica of node {options['node']} {said}.")

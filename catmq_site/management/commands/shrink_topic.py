@@ -7,7 +7,7 @@ from typing import Any
 
 from catmq_site.management.base import CatmqCommand
 from catmq_site.management.layouts import report
-from messagestore import queues
+from messagestore.topology import queues
 
 
 class Command(CatmqCommand):
@@ -27,7 +27,7 @@ class Command(CatmqCommand):
         parser.add_argument("--dry-run", action="store_true", help="only say what would happen")
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.queues.shrink."""
+        """Calls messagestore.topology.queues.shrink."""
         named = {name: options[name] for name in ("topic", "count", "dry_run")}
         change = queues.shrink(**named, queues=options["queue"], actor=self.actor)
         self.stdout.write("\n".join(report(change, "would drain" if change.dry_run else "drains")))

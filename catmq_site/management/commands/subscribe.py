@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from typing import Any
 
 from catmq_site.management.base import CatmqCommand
-from messagestore import subscriptions
+from messagestore.topology import subscriptions
 
 
 class Command(CatmqCommand):
@@ -27,7 +27,7 @@ class Command(CatmqCommand):
         )
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.subscriptions.create."""
+        """Calls messagestore.topology.subscriptions.create."""
         group, topic, start = options["group"], options["topic"], options["start"]
         subscriptions.create(group=group, topic=topic, start=start, actor=self.actor)
         self.stdout.write(f"Group {group} reads topic {topic} from {start}.")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from catmq_site import jobs
+from catmq_site.jobs import schedules
 from catmq_site.management.base import CatmqCommand
 
 
 class Command(CatmqCommand):
-    """Makes django-q's schedules equal to catmq_site/jobs.py."""
+    """Makes django-q's schedules equal to catmq_site/jobs/schedules.py."""
 
-    help = "Makes django-q's schedules equal to catmq_site/jobs.py: new ones are added, others removed."
+    help = "Makes django-q's schedules equal to catmq_site/jobs/schedules.py: adds new ones, removes others."
 
     def run(self, **options: Any) -> None:
         """Calls jobs.sync."""
-        there, removed = jobs.sync()
+        there, removed = schedules.sync()
         self.stdout.write(f"{there} schedules, {removed} others removed.")

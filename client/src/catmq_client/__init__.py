@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from catmq_client.consumer import Consumer
 from catmq_client.errors import CatmqError
+from catmq_client.http.transport import HttpTransport, Transport
 from catmq_client.message import Message, Origin
-from catmq_client.new_messages import NewMessage
-from catmq_client.owned import AssignedQueue
 from catmq_client.producer import Producer
-from catmq_client.receipts import Receipt, SendFuture
-from catmq_client.transport import HttpTransport, Transport
+from catmq_client.reading.owned import AssignedQueue
+from catmq_client.sending.new_messages import NewMessage
+from catmq_client.sending.receipts import Receipt, SendFuture
 
 __version__ = "0.1.0"
 

@@ -13,19 +13,19 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from catmq_client.acquirer import Acquirer
-from catmq_client.committer import Committer
 from catmq_client.errors import CatmqError, Closed, CommitFailed, OptionError
-from catmq_client.failures import Reporter
-from catmq_client.fetcher import Fetcher
-from catmq_client.lanes import Lanes
-from catmq_client.membership import Membership
+from catmq_client.http.transport import HttpTransport, Transport, api_path, request_until
 from catmq_client.message import Message
 from catmq_client.options import ConsumerOptions, checked
-from catmq_client.owned import AssignedQueue, OwnedQueue
-from catmq_client.state import GroupState
-from catmq_client.transport import HttpTransport, Transport, api_path, request_until
-from catmq_client.workers import Handler, Workers
+from catmq_client.reading.acquirer import Acquirer
+from catmq_client.reading.committer import Committer
+from catmq_client.reading.dispatcher import Lanes
+from catmq_client.reading.failure_reports import Reporter
+from catmq_client.reading.fetcher import Fetcher
+from catmq_client.reading.membership import Membership
+from catmq_client.reading.owned import AssignedQueue, OwnedQueue
+from catmq_client.reading.state import GroupState
+from catmq_client.reading.workers import Handler, Workers
 
 log = logging.getLogger("catmq.consumer")
 

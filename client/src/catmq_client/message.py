@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from catmq_client.wire import body_of
+from catmq_client.http.wire import body_of
 
 # A message as a broker answers it in rows: offset, key, tag, headers (JSON text), body, trace id, stored at
 # (ms since 1970), attempt.

@@ -13,14 +13,14 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
-from catmq_client.buffer import Lane, SendBuffer
-from catmq_client.delivery import Delivery
 from catmq_client.errors import BufferFull, CatmqError, Closed
-from catmq_client.new_messages import NewMessage, as_sent, from_item
+from catmq_client.http.transport import HttpTransport, Transport, api_path
 from catmq_client.options import ProducerOptions, checked
-from catmq_client.receipts import Batch, Receipt, SendFuture
-from catmq_client.routing import Layouts, Routes
-from catmq_client.transport import HttpTransport, Transport, api_path
+from catmq_client.sending.accumulator import Lane, SendBuffer
+from catmq_client.sending.delivery import Delivery
+from catmq_client.sending.new_messages import NewMessage, as_sent, from_item
+from catmq_client.sending.receipts import Batch, Receipt, SendFuture
+from catmq_client.sending.routing import Layouts, Routes
 
 log = logging.getLogger("catmq.producer")
 

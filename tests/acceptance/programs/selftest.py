@@ -39,8 +39,9 @@ def prepared() -> Iterator[list[dict[str, Any]]]:
 
 def prove(nodes: list[dict[str, Any]], directory: Path) -> int:
     """Plants everything; how many defects there were."""
-    from messagestore import nodes as of_the_store
-    from metadata import actors, snapshot
+    from messagestore.nodes import registry as of_the_store
+    from metadata import actors
+    from metadata.cache import snapshot
     from tests.support import selftest
     from tests.support.clean_run import CleanRun
 

@@ -13,7 +13,7 @@ import time
 
 from catmq_client import Producer
 from catmq_client.errors import CatmqError
-from catmq_client.receipts import SendFuture
+from catmq_client.sending.receipts import SendFuture
 from tests.support import fixed
 from tests.support.journal import Journal
 from tests.support.terminated import Terminated

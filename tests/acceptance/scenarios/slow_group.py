@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import Any
 
 from catmq_client import NewMessage, Producer
-from catmq_client.transport import HttpTransport
+from catmq_client.http.transport import HttpTransport
 from tests.acceptance.scenarios.stage import Stage
 from tests.support import slow_group
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from messagestore import connections
+from messagestore.pool import node_pools
 from tests.support import replication
 from tests.support.environment import free_port
 from tests.support.mariadb import MariaDB, start
@@ -44,8 +44,8 @@ def watched() -> Iterator[None]:
 
     def watch() -> None:
         while not stop.wait(0.1):
-            for node in connections.in_use():
-                connections.watch(node)
+            for node in node_pools.in_use():
+                node_pools.watch(node)
 
     with ThreadPoolExecutor(1) as pool:
         watching = pool.submit(watch)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from uuid import uuid4
 
-from messagestore import connections, membership, positions, subscriptions, topics
-from messagestore.messages import NewMessage
-from messagestore.positions import Claim, CommitOffset
-from messagestore.publish import publish
-from messagestore.sessions import MySqlSession
-from metadata import actors, consumer_ids, consumers, groups, snapshot
+from messagestore.consume import positions
+from messagestore.consume.positions import Claim, CommitOffset
+from messagestore.engine.messages import NewMessage
+from messagestore.engine.mysql_session import MySqlSession
+from messagestore.pool import node_pools
+from messagestore.produce.publish import publish
+from messagestore.topology import membership, subscriptions, topics
+from metadata import actors
+from metadata.cache import snapshot
+from metadata.db import consumer_ids
+from metadata.groups import groups
+from metadata.membership import consumers
 
 ACTOR = actors.command("test")
 
@@ -24,7 +30,7 @@ def test_a_commit_does_not_wait_for_a_send_that_holds_the_head(node: str) -> Non
     member = consumer_ids.check(joined.consumer_id)
     (claim,) = consumers.heartbeat(consumer=member, generation=0, owned=[]).assigned
     positions.acquire(consumer=member, queues=[Claim(queue, claim.epoch)])
-    writer = connections.connect(connections.node_of(queue).info)
+    writer = node_pools.connect(node_pools.node_of(queue).info)
     assert isinstance(writer, MySqlSession)
     try:
         writer.send(

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from messagestore import connections, topics
-from messagestore.sessions import MySqlSession
+from messagestore.engine.mysql_session import MySqlSession
+from messagestore.pool import node_pools
+from messagestore.topology import topics
 from messagestore.verify import verify
 from metadata.actors import command
 from metadata.errors import CatmqError
@@ -51,7 +52,7 @@ def test_kill_9_of_the_server_at_any_step_of_a_move_loses_and_doubles_nothing(
                     _kill_at(crashing, step.encode(), patch, after=after)
                     with suppress(CatmqError):
                         mover(queue).move()
-                connections.forget_all()
+                node_pools.forget_all()
                 while mover(queue).move():
                     pass
                 assert (bodies(queue), waiting(queue)) == (expected, []), (step, after)

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from messagestore import connections, tables
-from metadata import snapshot
+from messagestore import tables
+from messagestore.pool import node_pools
+from metadata.cache import snapshot
 from tests.support import failing, moving
 from tests.support.failing import fail, failure_queues
 from tests.support.mariadb import MariaDB, is_alive
@@ -31,7 +32,7 @@ def queue(ill: MariaDB, make_node: Callable[..., str]) -> Iterator[int]:
         made = failing.billing()
         failing.send(*(b"%02d" % number for number in range(COUNT)))
         yield made
-        connections.forget_all()
+        node_pools.forget_all()
 
 
 def killing(server: MariaDB, call: Callable[..., Any], moment: str) -> Callable[..., Any]:
@@ -75,7 +76,7 @@ def test_what_was_answered_is_there_and_the_rest_is_stored_by_the_repeat(
         first = fail(who, queue, *range(COUNT))
     assert first.refused
     ill.start()
-    connections.forget_all()
+    node_pools.forget_all()
     snapshot.refresh()
     again = fail(who, queue, *range(COUNT), error="TypeError: another one")
     assert not again.refused

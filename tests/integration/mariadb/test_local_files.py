@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from django.db import connections as django_connections
 
-from messagestore import connections
-from spark_tasks.nodes import MySqlNode
-from spark_tasks.plans import Address
+from messagestore.pool import node_pools
+from spark_tasks.nodes.connection import MySqlNode
+from spark_tasks.nodes.plans import Address
 from tests.support.mariadb import MariaDB
 
 
 def by_the_store(node: str, load: str) -> None:
-    with connections.node(_id(node)).writing() as session:
+    with node_pools.node(_id(node)).writing() as session:
         session.send(load.encode(), statements=1)  # type: ignore[attr-defined]
 
 
@@ -26,7 +26,7 @@ def by_metadata(node: str, load: str) -> None:
 
 
 def by_spark(node: str, load: str) -> None:
-    info = connections.node(_id(node)).info
+    info = node_pools.node(_id(node)).info
     address = Address(
         name=node, engine="mysql", host=info.host, port=info.port, database=info.database,
         identity=info.identity, username=info.username, password=info.password,
@@ -36,7 +36,7 @@ def by_spark(node: str, load: str) -> None:
 
 
 def _id(node: str) -> int:
-    from metadata import snapshot
+    from metadata.cache import snapshot
 
     return snapshot.find_node(node).id
 
@@ -47,7 +47,7 @@ def test_no_connection_gives_a_local_file_away(
 ) -> None:
     node, secret = make_node("server", engine="mysql"), tmp_path / "secret"
     secret.write_text("secret\n")
-    schema = connections.node(_id(node)).info.database
+    schema = node_pools.node(_id(node)).info.database
     mariadb.execute("SET GLOBAL local_infile = 1")
     mariadb.execute(f"CREATE TABLE {schema}.taken (line TEXT)")
     with pytest.raises(Exception, match=r"LOCAL|local|not allowed|disabled"):

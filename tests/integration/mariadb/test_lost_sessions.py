@@ -11,10 +11,11 @@ from django.db import close_old_connections, connection, transaction
 from django.test import Client
 
 from catmq_site.mysql.idle import idle
-from metadata import actors, users
+from metadata import actors
+from metadata.db.transactions import transactional
 from metadata.errors import MetadataUnavailable
 from metadata.models import UserRights
-from metadata.transactions import transactional
+from metadata.users import accounts
 from tests.support.forms import browser, fields, filled, text
 from tests.support.mariadb import MariaDB
 
@@ -89,20 +90,20 @@ def asked(client: Client, killer: Killer, *, name: str) -> Any:
 def test_no_password_is_hashed_inside_a_transaction(
     metadata_db: None, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    users.create(name="uma", password="enough characters", actor=ME)
-    make_password, seen = users.make_password, []
+    accounts.create(name="uma", password="enough characters", actor=ME)
+    make_password, seen = accounts.make_password, []
 
     def hashing(*args: Any) -> str:
         seen.append(transaction.get_connection().in_atomic_block)
         return make_password(*args)
 
-    monkeypatch.setattr("metadata.users.make_password", hashing)
+    monkeypatch.setattr("metadata.users.accounts.make_password", hashing)
     monkeypatch.setattr("django.contrib.auth.base_user.make_password", hashing)
     given: dict[str, Any] = {"password": "other characters", "actor": ME}
     if verb == "create":
-        users.create(name="bob", **given)
+        accounts.create(name="bob", **given)
     elif verb == "update":
-        users.update(name="uma", administrator=False, active=True, rights={}, **given)
+        accounts.update(name="uma", administrator=False, active=True, rights={}, **given)
     else:
-        users.change_own_password(**{**given, "actor": actors.Actor(kind="user", name="uma")})
+        accounts.change_own_password(**{**given, "actor": actors.Actor(kind="user", name="uma")})
     assert seen == [False]

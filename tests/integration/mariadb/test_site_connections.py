@@ -12,7 +12,7 @@ import pytest
 from django.db import OperationalError, close_old_connections, connection, transaction
 
 from catmq_site.mysql.idle import MAX_IDLE, IdleConnections, idle
-from metadata.changes import changed
+from metadata.db.changes import changed
 from metadata.models import ChangeCounter, ChangeLog, DbNode, Topic
 from tests.support import rows
 from tests.support.mariadb import MariaDB

@@ -12,11 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from messagestore import batch_ids, connections, faults, tables, topics
-from messagestore.messages import NewMessage, StoredMessage, digest
-from messagestore.publish import publish
-from messagestore.sessions import MySqlSession
+from messagestore import tables
+from messagestore.engine import batch_ids, db_errors
+from messagestore.engine.messages import NewMessage, StoredMessage, digest
+from messagestore.engine.mysql_session import MySqlSession
+from messagestore.pool import node_pools
+from messagestore.produce.publish import publish
 from messagestore.tables import NewBatch
+from messagestore.topology import topics
 from metadata.actors import command
 from metadata.errors import TooLarge
 from tests.support.mariadb import MariaDB
@@ -39,7 +42,7 @@ class Bench:
     def __init__(self, server: MariaDB, queues: list[int]) -> None:
         self.server = server
         self.queue, self.other = queues
-        self.info = connections.node_of(self.queue).info
+        self.info = node_pools.node_of(self.queue).info
         self.schema = self.info.database
 
     def execute(self, statement: str) -> list[tuple[Any, ...]]:
@@ -47,7 +50,7 @@ class Bench:
 
     def session(self) -> MySqlSession:
         """A session that nobody else uses."""
-        session = connections.connect(self.info)
+        session = node_pools.connect(self.info)
         assert isinstance(session, MySqlSession)
         return session
 
@@ -68,7 +71,7 @@ class Bench:
     def stored(self, first: int = 0, *, queue: int = 0) -> list[StoredMessage]:
         """All messages from an offset on."""
         queue = queue or self.queue
-        with connections.node_of(queue).reading() as session:
+        with node_pools.node_of(queue).reading() as session:
             return tables.select_from(session, queue=queue, first=first, end=10**6, most_bytes=1 << 30)
 
     def everything(self) -> list[Any]:
@@ -182,7 +185,7 @@ def test_a_head_that_refuses_lets_nothing_through_behind_a_send_that_was_stored(
     batches, packet = SHAPES[shape]
     for _ in range(2):
         session.max_packet = packet
-        with pytest.raises(faults.Refused):
+        with pytest.raises(db_errors.Refused):
             bench.send(session, batches)
         assert bench.everything() == before
         assert session.clean
@@ -196,7 +199,7 @@ def test_a_send_of_another_epoch_is_refused_behind_one_that_was_stored(
 ) -> None:
     assert bench.send(session, [SMALL]) == 0
     before = bench.everything()
-    with pytest.raises(faults.Refused):
+    with pytest.raises(db_errors.Refused):
         bench.send(session, [SMALL], epoch=bench.info.epoch + 1)
     assert bench.everything() == before
     assert bench.send(session, [SMALL]) == 3
@@ -236,7 +239,7 @@ def test_an_error_in_a_later_string_leaves_nothing(bench: Bench, session: MySqlS
     bench.execute(f"INSERT INTO {{s}}.message_{{q}} {columns} VALUES (40, '', 'x', NOW())")
     before = bench.everything()
     session.max_packet = 12_500
-    with pytest.raises(faults.Duplicate):
+    with pytest.raises(db_errors.Duplicate):
         bench.send(session, [LARGE])
     assert bench.everything() == before
     assert session.clean

@@ -9,28 +9,23 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore import (
-    batch_ids,
-    batches,
-    browse,
-    lag,
-    membership,
-    positions,
-    pull,
-    retention,
-    search,
-    subscriptions,
-    topics,
-    verify,
-)
-from messagestore.messages import NewMessage, Wanted
-from messagestore.positions import Claim, CommitOffset
-from messagestore.publish import publish
-from messagestore.pull import PullQueue
-from messagestore.search import Times
-from metadata import consumer_ids, consumers, groups, snapshot
+from messagestore import retention, verify
+from messagestore.consume import lag, positions, pull
+from messagestore.consume.positions import Claim, CommitOffset
+from messagestore.consume.pull import PullQueue
+from messagestore.engine import batch_ids
+from messagestore.engine.messages import NewMessage, Wanted
+from messagestore.inspect import browse, search
+from messagestore.inspect.search import Times
+from messagestore.produce import batches
+from messagestore.produce.publish import publish
+from messagestore.topology import membership, subscriptions, topics
 from metadata.actors import command
-from metadata.consumer_ids import ConsumerId
+from metadata.cache import snapshot
+from metadata.db import consumer_ids
+from metadata.db.consumer_ids import ConsumerId
+from metadata.groups import groups
+from metadata.membership import consumers
 from tests.support.environment import free_port
 from tests.support.mariadb import SMALL, start
 from tests.support.skew import WallClock, wall_clock

@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 
-from messagestore import connections, tables, topics
-from messagestore.messages import NewMessage
-from messagestore.publish import publish
+from messagestore import tables
+from messagestore.engine.messages import NewMessage
+from messagestore.pool import node_pools
+from messagestore.produce.publish import publish
+from messagestore.topology import topics
 from metadata.actors import command
 from metadata.errors import CatmqError
 from tests.support.environment import free_port
@@ -108,7 +110,7 @@ def _follow(queue: int, seen: dict[int, bytes], stop: threading.Event) -> None:
 
 
 def _read(queue: int, first: int, end: int) -> dict[int, bytes]:
-    with connections.node_of(queue).reading() as session:
+    with node_pools.node_of(queue).reading() as session:
         return {
             row.offset: row.body
             for row in tables.select_from(session, queue=queue, first=first, end=end, most_bytes=1 << 30)

@@ -14,11 +14,14 @@ from django.db import OperationalError
 from django.db import connections as django_connections
 
 from catmq_site.mysql.base import DatabaseWrapper
-from messagestore import connections, faults, tables, topics
-from messagestore.messages import NewMessage
-from messagestore.publish import publish
-from messagestore.sessions import Result, Session
+from messagestore import tables
+from messagestore.engine import db_errors
+from messagestore.engine.messages import NewMessage
+from messagestore.engine.mysql_session import Result, Session
+from messagestore.pool import node_pools
+from messagestore.produce.publish import publish
 from messagestore.tables.running import step
+from messagestore.topology import topics
 from metadata.actors import command
 from metadata.errors import CatmqError, NodeUnavailable
 from tests.support.cutting import AnswerCutter
@@ -44,7 +47,7 @@ def queue(cutter: AnswerCutter, mariadb: MariaDB, make_node: Callable[..., str])
         queue = topics.create(name="orders", queues=1, actor=ACTOR).queues[0].queue.queue
         send()
         yield queue
-        connections.forget_all()
+        node_pools.forget_all()
 
 
 def send() -> list[Any]:
@@ -76,7 +79,7 @@ def a_transaction(session: Session, queue: int) -> list[Result]:
 def test_an_answer_that_is_cut_anywhere_is_an_error_and_its_session_is_not_lent_again(
     cutter: AnswerCutter, queue: int, ask: Callable[[Session, int], list[Result]]
 ) -> None:
-    node = connections.node_of(queue)
+    node = node_pools.node_of(queue)
     with node.writing() as session:
         cutter.watch()
         whole = ask(session, queue)
@@ -86,7 +89,7 @@ def test_an_answer_that_is_cut_anywhere_is_an_error_and_its_session_is_not_lent_
         with node.writing() as session:
             first = session
             cutter.cut_after(place)
-            with pytest.raises(faults.Ambiguous, match="2013"):
+            with pytest.raises(db_errors.Ambiguous, match="2013"):
                 ask(session, queue)
             assert not session.clean
         with node.writing() as session:
@@ -95,7 +98,7 @@ def test_an_answer_that_is_cut_anywhere_is_an_error_and_its_session_is_not_lent_
 
 
 def test_a_pull_whose_answer_is_cut_says_that_the_node_is_away(cutter: AnswerCutter, queue: int) -> None:
-    node = connections.node_of(queue)
+    node = node_pools.node_of(queue)
     with node.reading() as session:
         cutter.watch()
         two_that_fit(session, queue)
@@ -115,7 +118,7 @@ def test_a_send_whose_answer_is_cut_anywhere_is_stored_once_and_told_where(
         cutter.cut_after(place)
         receipts = send()
         assert [one.offset for one in receipts] == [6 + 3 * place + index for index in range(3)]
-    schema = connections.node_of(queue).info.database
+    schema = node_pools.node_of(queue).info.database
     rows = mariadb.execute(f"SELECT COUNT(*), MAX(msg_offset) FROM {schema}.message_{queue}")
     assert rows == [(6 + 3 * packets, 5 + 3 * packets)]
 
@@ -150,7 +153,7 @@ def test_a_server_that_answers_more_or_less_than_it_was_asked_is_not_believed(
     cutter: AnswerCutter, queue: int
 ) -> None:
     for text, statements in ((b"SELECT 1", 2), (b"SELECT 1; SELECT 2", 1)):
-        with connections.node_of(queue).writing() as session:
+        with node_pools.node_of(queue).writing() as session:
             send_text: Any = session
             with pytest.raises(CatmqError, match=f"for {statements} statements"):
                 send_text.send(text, statements=statements)

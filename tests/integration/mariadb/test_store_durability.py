@@ -17,28 +17,25 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from messagestore import (
-    batch_ids,
-    browse,
-    connections,
-    durability,
-    lag,
-    lanes,
-    membership,
-    positions,
-    pull,
-    search,
-    topics,
-)
-from messagestore import subscriptions as subscribing
-from messagestore.messages import NewMessage, Wanted
-from messagestore.positions import Claim
-from messagestore.publish import publish
-from messagestore.pull import PulledQueue, PullQueue
-from messagestore.search import Times
-from metadata import consumer_ids, consumers, groups, snapshot
+from messagestore.consume import lag, positions, pull
+from messagestore.consume.positions import Claim
+from messagestore.consume.pull import PulledQueue, PullQueue
+from messagestore.engine import batch_ids
+from messagestore.engine.messages import NewMessage, Wanted
+from messagestore.heads import durability
+from messagestore.inspect import browse, search
+from messagestore.inspect.search import Times
+from messagestore.pool import node_pools
+from messagestore.produce import group_commit
+from messagestore.produce.publish import publish
+from messagestore.topology import membership, topics
+from messagestore.topology import subscriptions as subscribing
 from metadata.actors import command
+from metadata.cache import snapshot
+from metadata.db import consumer_ids
 from metadata.errors import CatmqError
+from metadata.groups import groups
+from metadata.membership import consumers
 from tests.support.environment import free_port
 from tests.support.mariadb import SMALL, MariaDB, start
 from tests.support.slowsync import SlowSync, slow_disk
@@ -120,7 +117,7 @@ def queue(server: MariaDB, make_node: Callable[..., str]) -> Iterator[int]:
 
 def head(server: MariaDB, queue: int) -> int:
     """The head that everybody sees."""
-    schema = connections.node_of(queue).info.database
+    schema = node_pools.node_of(queue).info.database
     return int(server.execute(f"SELECT head FROM {schema}.queue_head WHERE queue_id = {queue}")[0][0])
 
 
@@ -132,7 +129,7 @@ def busy(server: MariaDB) -> int:
 
 def hold_up_the_log(server: MariaDB, disk: SlowSync, queue: int) -> None:
     """Somebody commits until one of these commits syncs the log itself, which takes long."""
-    with closing(server.connect(db=connections.node_of(queue).info.database)) as connection:
+    with closing(server.connect(db=node_pools.node_of(queue).info.database)) as connection:
         cursor = connection.cursor()
         cursor.execute("SELECT tid FROM information_schema.processlist WHERE id = CONNECTION_ID()")
         disk.set(SLOW_MS, thread=cursor.fetchone()[0])
@@ -181,10 +178,10 @@ def test_a_message_that_a_crash_may_take_back_is_not_served(
         lambda: search.search(wanted=Wanted(), times=Times(), **at),
     ]
     looking = [background(look) for look in looks]
-    barrier = durability._barrier(connections.node_of(queue).info.id)
+    barrier = durability._barrier(node_pools.node_of(queue).info.id)
     # All saw the message, and one leads the barrier that the others wait for, unless they answered already.
     until(lambda: barrier.waiting() == 4 or any(one.done() for one in (pulling, asking, *looking)))
-    lanes._lanes.clear()  # the repeat comes through another worker, where nobody sends
+    group_commit._lanes.clear()  # the repeat comes through another worker, where nobody sends
     repeating = background(send, b"lost", batch_id)
     with suppress(AssertionError):  # a moment for the repeat to get somewhere; nothing depends on it
         until(lambda: busy(server) + pulling.done() == 3 or repeating.done(), limit_s=1)
@@ -217,7 +214,7 @@ def test_a_synced_binary_log_needs_no_barrier(tmp_path: Path, make_node: Callabl
         durability.confirm(node_id=snapshot.find_queue(queue).node_id, heads={queue: 5})
         assert server.execute("SELECT COUNT(*) FROM node.node_pulse")[0][0] == 0
         server.execute("SET GLOBAL sync_binlog = 0")
-        connections.node_of(queue).forget()
+        node_pools.node_of(queue).forget()
         durability.confirm(node_id=snapshot.find_queue(queue).node_id, heads={queue: 6})
         assert server.execute("SELECT SUM(n) FROM node.node_pulse")[0][0] == 1
     finally:

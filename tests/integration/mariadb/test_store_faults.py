@@ -15,12 +15,17 @@ from typing import Any
 
 import pytest
 
-from messagestore import connections, nodes, suspects, tables, topics
-from messagestore.messages import NewMessage
-from messagestore.publish import publish
-from messagestore.sessions import MySqlSession
-from metadata import secrets, snapshot
+from messagestore import tables
+from messagestore.engine.messages import NewMessage
+from messagestore.engine.mysql_session import MySqlSession
+from messagestore.heads import corruption
+from messagestore.nodes import registry
+from messagestore.pool import node_pools
+from messagestore.produce.publish import publish
+from messagestore.topology import topics
 from metadata.actors import command
+from metadata.cache import snapshot
+from metadata.db import secrets
 from metadata.errors import CatmqError, Code, Invalid, StoreCorrupt, TooLarge
 from metadata.models import DbNode
 from tests.support.mariadb import MariaDB
@@ -36,8 +41,8 @@ class Bench:
     def __init__(self, server: MariaDB, queue: int) -> None:
         self.server = server
         self.queue = queue
-        self.table = f"{connections.node_of(queue).info.database}.message_{queue}"
-        self.schema = connections.node_of(queue).info.database
+        self.table = f"{node_pools.node_of(queue).info.database}.message_{queue}"
+        self.schema = node_pools.node_of(queue).info.database
 
     def send(self, messages: list[NewMessage] = SMALL) -> list[Any]:
         return publish(topic="orders", messages=messages, batch_id=None, actor=ACTOR)
@@ -142,7 +147,7 @@ def test_a_value_that_does_not_fit_an_altered_table_is_reported_and_leaves_nothi
     bench.execute("ALTER TABLE {table} MODIFY msg_key VARCHAR(3)")
     with pytest.raises(StoreCorrupt, match="1406"):
         bench.send([NewMessage(body=b"", key="fit"), NewMessage(body=b"", key="far too long")])
-    assert bench.queue not in suspects.current(), "a limit above the column's would do the same"
+    assert bench.queue not in corruption.current(), "a limit above the column's would do the same"
     bench.must_be_whole(3)
     bench.send()
     bench.must_be_whole(6)
@@ -161,8 +166,8 @@ def test_a_head_below_a_stored_message_is_corrupt_and_hurts_no_message(bench: Be
     bench.execute("UPDATE {schema}.queue_head SET head = 1")
     with pytest.raises(StoreCorrupt, match="head"):
         bench.send()
-    assert bench.queue in suspects.current()
-    suspects.delivered(bench.queue, next_offset=1)
+    assert bench.queue in corruption.current()
+    corruption.delivered(bench.queue, next_offset=1)
     assert bench.offsets() == [0, 1, 2]
     bench.execute("UPDATE {schema}.queue_head SET head = 3")
     bench.send()
@@ -248,14 +253,14 @@ def test_four_writers_and_a_polling_reader_lose_nothing_in_50_000_messages(bench
 
     def read() -> None:
         while not stop.is_set() or len(seen) < bench_head():
-            with connections.node_of(bench.queue).reading() as session:
+            with node_pools.node_of(bench.queue).reading() as session:
                 rows = tables.select_from(
                     session, queue=bench.queue, first=seen[-1] + 1, end=seen[-1] + 501, most_bytes=1 << 20
                 )
             seen.extend(row.offset for row in rows)
 
     def bench_head() -> int:
-        with connections.node_of(bench.queue).reading() as session:
+        with node_pools.node_of(bench.queue).reading() as session:
             head = tables.read_head(session, queue=bench.queue)
         return head.head if head else 0
 
@@ -274,12 +279,12 @@ def test_a_statement_larger_than_a_packet_is_one_transaction(bench: Bench) -> No
     packet = int(bench.execute("SELECT @@global.max_allowed_packet")[0][0])
     try:
         bench.server.execute(f"SET GLOBAL max_allowed_packet = {1 << 20}")
-        connections.node_of(bench.queue).forget()
+        node_pools.node_of(bench.queue).forget()
         bench.send([NewMessage(body=b"\\" * 200_000) for _ in range(10)])
         bench.must_be_whole(13)
     finally:
         bench.server.execute(f"SET GLOBAL max_allowed_packet = {packet}")
-        connections.node_of(bench.queue).forget()
+        node_pools.node_of(bench.queue).forget()
     assert snapshot.find_topic("orders").queues == (bench.queue,)
 
 
@@ -288,15 +293,15 @@ def test_an_account_that_may_only_read_is_named_and_writes_nothing(bench: Bench,
     bench.execute(f"CREATE USER {account} IDENTIFIED BY 'x'")
     try:
         bench.execute(f"GRANT SELECT ON {bench.schema}.* TO {account}")
-        info = replace(connections.node_of(bench.queue).info, username=f"reader_{bench.queue}", password="x")
-        session = connections.connect(info)
+        info = replace(node_pools.node_of(bench.queue).info, username=f"reader_{bench.queue}", password="x")
+        session = node_pools.connect(info)
         with pytest.raises(StoreCorrupt, match="account lacks a right") as caught:
             tables.set_queue_state(session, queue=bench.queue, state="ro")
         assert not caught.value.retriable
         session.close()
         place = {"host": info.host, "port": info.port, "database": info.database}
         with pytest.raises(Invalid, match="lacks a right") as refused:
-            nodes.register(
+            registry.register(
                 name="again", engine="mysql", username=info.username, password="x", actor=ACTOR, **place
             )
         assert refused.value.code == Code.NODE_REFUSED
@@ -309,12 +314,12 @@ def test_a_message_larger_than_a_packet_is_too_large_and_stores_nothing(bench: B
     before = bench.execute("SELECT @@GLOBAL.max_allowed_packet")[0][0]
     bench.execute("SET GLOBAL max_allowed_packet = 65536")
     try:
-        connections.forget_all()
+        node_pools.forget_all()
         with pytest.raises(TooLarge, match="max_allowed_packet of 65536 bytes"):
             bench.send([NewMessage(body=b"small", key="k"), NewMessage(body=b"x" * 70_000, key="k")])
     finally:
         bench.execute(f"SET GLOBAL max_allowed_packet = {before}")
-        connections.forget_all()
+        node_pools.forget_all()
     bench.must_be_whole(3)
 
 
@@ -335,17 +340,17 @@ def test_an_account_that_lost_the_right_to_write_is_named_and_half_of_nothing_is
         sealed = secrets.encrypt("x")
         DbNode.objects.update(username=f"writer_{bench.queue}", password_encrypted=sealed)
         snapshot.forget()
-        connections.forget_all()
+        node_pools.forget_all()
         bench.send()
         for right in ("INSERT", "UPDATE"):
             bench.execute(f"REVOKE {right} ON {{schema}}.* FROM {user}")
-            connections.forget_all()
+            node_pools.forget_all()
             with pytest.raises(StoreCorrupt, match="account lacks a right") as caught:
                 bench.send()
             assert not caught.value.retriable
             bench.must_be_whole(6)
         bench.execute(f"GRANT ALL ON {{schema}}.* TO {user}")
-        connections.forget_all()
+        node_pools.forget_all()
         bench.send()
         bench.must_be_whole(9)
     finally:

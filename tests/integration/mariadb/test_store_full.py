@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from messagestore import batch_ids, connections, tables, topics
-from messagestore.messages import NewMessage
-from messagestore.publish import publish
+from messagestore import tables
+from messagestore.engine import batch_ids
+from messagestore.engine.messages import NewMessage
+from messagestore.pool import node_pools
+from messagestore.produce.publish import publish
+from messagestore.topology import topics
 from metadata.actors import command
 from metadata.errors import NodeUnavailable
 from tests.support import replication
@@ -50,7 +53,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_and_other_nodes_go_on(
             publish(topic="orders", messages=MESSAGES, batch_id=None, actor=ACTOR)
             stored += len(MESSAGES)
     assert (caught.value.code, caught.value.retriable) == ("node_full", True)
-    with connections.node_of(queue).reading() as session:
+    with node_pools.node_of(queue).reading() as session:
         head = tables.read_head(session, queue=queue)
         rows = tables.count_rows(session, queue=queue, first=0, end=10_000).rows
     assert head is not None and head.head == rows == stored > 0

@@ -10,9 +10,12 @@ from uuid import UUID
 
 import pytest
 
-from messagestore import batch_ids, connections, lanes, topics
-from messagestore.messages import NewMessage
-from messagestore.publish import Receipt, publish
+from messagestore.engine import batch_ids
+from messagestore.engine.messages import NewMessage
+from messagestore.pool import node_pools
+from messagestore.produce import group_commit
+from messagestore.produce.publish import Receipt, publish
+from messagestore.topology import topics
 from metadata.actors import command
 from metadata.errors import Conflict, OutcomeUnknown
 from tests.support.mariadb import MariaDB
@@ -26,7 +29,7 @@ class Crowd:
 
     def __init__(self, server: MariaDB, queue: int, pool: ThreadPoolExecutor) -> None:
         self.server, self.queue, self.pool = server, queue, pool
-        self.schema = connections.node_of(queue).info.database
+        self.schema = node_pools.node_of(queue).info.database
         self.sent = 0
 
     def send(self, count: int = 1, batch_id: UUID | None = None, name: int = 0) -> Future[Any]:
@@ -41,10 +44,10 @@ class Crowd:
             foreign.autocommit(False)
             foreign.cursor().execute("SELECT head FROM queue_head FOR UPDATE")
             futures = [self.send()]
-            until(lambda: lanes.lane(self.queue)._busy)
+            until(lambda: group_commit.lane(self.queue)._busy)
             for number, send in enumerate(sends, 1):
                 futures.append(send())
-                until(lambda number=number: lanes.lane(self.queue).waiting() == number)  # type: ignore[misc]
+                until(lambda number=number: group_commit.lane(self.queue).waiting() == number)  # type: ignore[misc]
             foreign.rollback()
         return futures
 
@@ -83,7 +86,7 @@ def test_those_who_wait_share_a_transaction_and_each_gets_its_own_offsets(crowd:
 
 
 def test_nobody_waits_for_a_crowd_that_is_too_large(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "MOST_BYTES", 12)  # each batch has nine
+    monkeypatch.setattr(group_commit, "MOST_BYTES", 12)  # each batch has nine
     before = begun(crowd.server)
     futures = crowd.together(*[lambda: crowd.send(3)] * 3)
     assert [future.result(20)[0].offset for future in futures] == [0, 1, 4, 7]

@@ -16,26 +16,23 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore import (
-    batch_ids,
-    connections,
-    faults,
-    membership,
-    nodes,
-    positions,
-    pull,
-    subscriptions,
-    tables,
-    topics,
-)
-from messagestore.messages import NewMessage
-from messagestore.positions import Claim, CommitOffset
-from messagestore.publish import publish
-from messagestore.pull import PullQueue
-from metadata import consumer_ids, consumers, groups, snapshot
+from messagestore import tables
+from messagestore.consume import positions, pull
+from messagestore.consume.positions import Claim, CommitOffset
+from messagestore.consume.pull import PullQueue
+from messagestore.engine import batch_ids, db_errors
+from messagestore.engine.messages import NewMessage
+from messagestore.nodes import registry
+from messagestore.pool import node_pools
+from messagestore.produce.publish import publish
+from messagestore.topology import membership, subscriptions, topics
 from metadata.actors import command
+from metadata.cache import snapshot
 from metadata.config import config
+from metadata.db import consumer_ids
 from metadata.errors import CatmqError, Code
+from metadata.groups import groups
+from metadata.membership import consumers
 from tests.support.mariadb import MariaDB, is_connected
 from tests.support.waiting import until
 
@@ -57,7 +54,7 @@ def queues(ill: MariaDB, watched: None, make_node: Callable[..., str]) -> Iterat
         for queue in found.values():
             send(queue)
         yield found
-        connections.forget_all()
+        node_pools.forget_all()
 
 
 def freeze(server: MariaDB) -> None:
@@ -95,7 +92,7 @@ def test_a_frozen_node_holds_few_threads_and_others_are_answered_at_once(
     try:
         with ThreadPoolExecutor(CALLERS) as pool:
             waiting = [pool.submit(takes, queues["ill"]) for _ in range(CALLERS)]
-            until(lambda: connections.away() == ["ill"], limit_s=20)
+            until(lambda: node_pools.away() == ["ill"], limit_s=20)
             # Those inside a statement wait for its outcome; nobody waits for a place any more.
             until(lambda: sum(not one.done() for one in waiting) <= config.pool_size, limit_s=20)
             error, took_s = refusal(queues["ill"])
@@ -106,7 +103,7 @@ def test_a_frozen_node_holds_few_threads_and_others_are_answered_at_once(
             os.kill(ill.pid, signal.SIGCONT)
             assert any(one.result(30) for one in waiting), "what was inside ends well"
         until(lambda: takes(queues["ill"]), limit_s=20)
-        assert connections.away() == []
+        assert node_pools.away() == []
     finally:
         os.kill(ill.pid, signal.SIGCONT)
 
@@ -142,12 +139,12 @@ def test_a_pull_answers_for_other_nodes_and_says_which_queues_are_unavailable(
         assert {one.queue: one.state for one in committed} == states
         acquired = positions.acquire(consumer=member, queues=claims)
         assert {one.queue: one.state for one in acquired} == states
-        until(lambda: connections.away() == ["ill"], limit_s=20)
+        until(lambda: node_pools.away() == ["ill"], limit_s=20)
         answers = pull.pull(consumer=member, queues=asked, max_messages=10, max_bytes=1 << 20)
         assert {one.queue: one.state for one in answers} == states
     finally:
         os.kill(ill.pid, signal.SIGCONT)
-    until(lambda: connections.away() == [], limit_s=20)
+    until(lambda: node_pools.away() == [], limit_s=20)
     answers = pull.pull(consumer=member, queues=asked, max_messages=10, max_bytes=1 << 20)
     assert {one.state for one in answers} == {"ok"}
 
@@ -155,12 +152,12 @@ def test_a_pull_answers_for_other_nodes_and_says_which_queues_are_unavailable(
 def test_a_late_answer_keeps_its_connection_and_the_node_is_asked_again_when_it_came(
     ill: MariaDB, queues: dict[str, int]
 ) -> None:
-    node = connections.node_of(queues["ill"])
+    node = node_pools.node_of(queues["ill"])
     freeze(ill)
     try:
-        with pytest.raises(faults.Late), node.reading(within_s=0.05) as session:
+        with pytest.raises(db_errors.Late), node.reading(within_s=0.05) as session:
             tables.read_heads(session, queues=None)
-        with pytest.raises(faults.Late), node.reading(within_s=9.0):
+        with pytest.raises(db_errors.Late), node.reading(within_s=9.0):
             pytest.fail("a node in doubt is not asked")
         assert node.busy
     finally:
@@ -172,12 +169,12 @@ def test_a_late_answer_keeps_its_connection_and_the_node_is_asked_again_when_it_
 
 
 def test_reads_from_a_silent_node_are_not_waited_for(ill: MariaDB, queues: dict[str, int]) -> None:
-    node = connections.node_of(queues["ill"])
+    node = node_pools.node_of(queues["ill"])
     freeze(ill)
     try:
         begun = time.monotonic()
         with pytest.raises(CatmqError) as caught:
-            nodes.ping(node.info.id)
+            registry.ping(node.info.id)
         assert caught.value.code == Code.NODE_UNAVAILABLE
         assert time.monotonic() - begun < 9, "well below the time limit of a statement"
     finally:
@@ -190,7 +187,7 @@ def test_a_killed_node_is_answered_for_at_once_and_used_again_when_it_is_back(
 ) -> None:
     os.kill(ill.pid, signal.SIGKILL)
     until(lambda: not Path(f"/proc/{ill.pid}/stat").exists() or not takes(queues["ill"]), limit_s=20)
-    until(lambda: not takes(queues["ill"]) and connections.away() == ["ill"], limit_s=20)
+    until(lambda: not takes(queues["ill"]) and node_pools.away() == ["ill"], limit_s=20)
     error, took_s = refusal(queues["ill"])
     assert (error.code, took_s < AT_ONCE_S) == (Code.NODE_UNAVAILABLE, True)
     assert takes(queues["well"])
@@ -202,7 +199,7 @@ def test_messages_that_may_go_anywhere_go_to_the_node_that_is_well(
     ill: MariaDB, queues: dict[str, int]
 ) -> None:
     os.kill(ill.pid, signal.SIGKILL)
-    until(lambda: not takes(queues["ill"]) and connections.away() == ["ill"], limit_s=20)
+    until(lambda: not takes(queues["ill"]) and node_pools.away() == ["ill"], limit_s=20)
     for _ in range(8):
         receipt = publish(topic="orders", messages=[NewMessage(body=b"x")], batch_id=None, actor=ACTOR)[0]
         assert receipt.queue == queues["well"]  # type: ignore[union-attr]
@@ -213,7 +210,7 @@ def test_messages_that_may_go_anywhere_go_to_the_node_that_is_well(
 def test_the_first_send_after_a_node_was_killed_is_refused_and_not_in_doubt(
     ill: MariaDB, queues: dict[str, int]
 ) -> None:
-    idle = connections.node_of(queues["ill"])._free
+    idle = node_pools.node_of(queues["ill"])._free
     assert idle, "there is a connection that the death of the node has closed"
     os.kill(ill.pid, signal.SIGKILL)
     try:

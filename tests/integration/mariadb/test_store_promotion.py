@@ -11,26 +11,23 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore import (
-    connections,
-    membership,
-    nodes,
-    positions,
-    promotion,
-    promotion_plans,
-    pull,
-    subscriptions,
-    topics,
-)
-from messagestore.messages import NewMessage
-from messagestore.positions import Claim, CommitOffset
-from messagestore.publish import publish
-from messagestore.pull import PulledQueue, PullQueue
-from metadata import acknowledgements, brokers, consumer_ids, consumers, groups, snapshot
-from metadata.acknowledgements import Voice
+from messagestore.consume import positions, pull
+from messagestore.consume.positions import Claim, CommitOffset
+from messagestore.consume.pull import PulledQueue, PullQueue
+from messagestore.engine.messages import NewMessage
+from messagestore.nodes import promotion, promotion_plans, registry
+from messagestore.pool import node_pools
+from messagestore.produce.publish import publish
+from messagestore.topology import membership, subscriptions, topics
 from metadata.actors import command
-from metadata.consumer_ids import ConsumerId
+from metadata.brokers import brokers, snapshot_acks
+from metadata.brokers.snapshot_acks import Voice
+from metadata.cache import snapshot
+from metadata.db import consumer_ids
+from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import Conflict, Invalid, NodeUnavailable, Unavailable
+from metadata.groups import groups
+from metadata.membership import consumers
 from metadata.models import DbNode
 from tests.support import forms
 from tests.support.mariadb import MariaDB
@@ -60,7 +57,7 @@ def place(ill: MariaDB, replica: MariaDB, make_node: Callable[..., str]) -> Iter
         send(10)
         await_caught_up(replica, ill)
         yield Place(made.queues[0].queue.queue, schema)
-        connections.forget_all()
+        node_pools.forget_all()
         ill.execute("SET GLOBAL read_only = 0")
 
 
@@ -94,7 +91,7 @@ def test_pulls_go_on_from_the_replica_while_the_node_is_away_and_nothing_else_do
     watched: None, place: Place, ill: MariaDB, replica: MariaDB
 ) -> None:
     there = {"replica_host": "127.0.0.1", "replica_port": replica.port}
-    nodes.update(name="moving", settings=there, actor=ACTOR)
+    registry.update(name="moving", settings=there, actor=ACTOR)
     snapshot.refresh()
     member, epoch = reader(place.queue)
     await_caught_up(replica, ill)
@@ -143,7 +140,7 @@ def test_the_portal_says_what_a_promotion_would_do_and_then_does_it(
     place: Place, ill: MariaDB, replica: MariaDB
 ) -> None:
     there = {"replica_host": "127.0.0.1", "replica_port": replica.port}
-    nodes.update(name="moving", settings=there, actor=ACTOR)
+    registry.update(name="moving", settings=there, actor=ACTOR)
     plan = promotion_plans.promote(name="moving", actor=ACTOR)
     assert (plan.target, plan.primary_answers, plan.copies) == (f"127.0.0.1:{replica.port}", True, True)
     assert (plan.queues, plan.gaps, plan.messages, plan.lost) == (1, 0, 0, ())
@@ -168,8 +165,8 @@ def test_a_promotion_without_the_tail_skips_nothing_silently(
     replica.execute("STOP REPLICA")
     send(5)
     assert pulled(member, place.queue, epoch, 0).next_offset == 15
-    nodes.note_heads()
-    nodes.note_heads()
+    registry.note_heads()
+    registry.note_heads()
     os.kill(ill.pid, signal.SIGKILL)
     plan = promotion_plans.promote(name="moving", host="127.0.0.1", port=replica.port, actor=ACTOR)
     assert (plan.primary_answers, plan.gaps, plan.messages) == (False, 1, 5)
@@ -201,10 +198,10 @@ def test_a_dead_primary_is_left_only_when_every_live_broker_has_let_go_of_it(
     assert "--i-know-it-is-dead" in caught.value.detail
     assert DbNode.objects.get().state == "offline"
     snapshot.refresh()
-    assert connections.follows()
-    nodes.tell_heads()  # with what it says, the promotion knows what is missing
+    assert node_pools.follows()
+    registry.tell_heads()  # with what it says, the promotion knows what is missing
     Voice("b1/1").acknowledge(life=life, change=snapshot.current().version[1])
-    assert acknowledgements.behind(snapshot.current().version[1]) == []
+    assert snapshot_acks.behind(snapshot.current().version[1]) == []
     Voice("b1/2").acknowledge(life=life, change=0)  # another worker, which is behind
     with pytest.raises(Unavailable, match="b1/2"):
         promote(replica, patience_s=0.3)
@@ -238,7 +235,7 @@ def test_nonsense_is_refused_before_anything_happens(
         promotion.promote(name="moving", actor=ACTOR)
     with pytest.raises(Invalid, match="adopt_restored_node"):
         promotion.promote(name="moving", host="127.0.0.1", port=ill.port, actor=ACTOR)
-    other = connections.connect(replace(snapshot.find_node("moving"), port=replica.port))
+    other = node_pools.connect(replace(snapshot.find_node("moving"), port=replica.port))
     other.close()
     replica.execute(f"UPDATE {place.schema}.node_identity SET identity = 'x'")
     with pytest.raises(Invalid, match="another node's data"):

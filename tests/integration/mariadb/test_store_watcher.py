@@ -12,16 +12,19 @@ from uuid import uuid4
 
 import pytest
 
-from catmq_site.maintenance import Each, Loops, heads_loop
-from messagestore import connections, shared_heads, tables, topics, watcher
-from messagestore.heads import HeadBoard, board
-from messagestore.messages import NewMessage
-from messagestore.publish import publish
-from messagestore.shared_heads import now_ms
+from catmq_site.server.maintenance import Each, Loops, heads_loop
+from messagestore import tables
+from messagestore.engine.messages import NewMessage
+from messagestore.heads import head_watcher, shared_heads
+from messagestore.heads.head_watcher import NodeWatcher
+from messagestore.heads.heads import HeadBoard, board
+from messagestore.heads.shared_heads import now_ms
+from messagestore.pool import node_pools
+from messagestore.produce.publish import publish
 from messagestore.tables import NewBatch
-from messagestore.watcher import NodeWatcher
-from metadata import snapshot
+from messagestore.topology import topics
 from metadata.actors import command
+from metadata.cache import snapshot
 from metadata.config import config
 from tests.support.mariadb import MariaDB
 from tests.support.tampering import plant
@@ -47,7 +50,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> tuple[HeadBoard, HeadBoard]:
         monkeypatch.setattr(os, "getpid", lambda number=number: number)
         one.share(memory)
     monkeypatch.undo()
-    monkeypatch.setattr("messagestore.durability.board", boards[0])
+    monkeypatch.setattr("messagestore.heads.durability.board", boards[0])
     return boards
 
 
@@ -61,7 +64,7 @@ def test_200_waiting_pulls_cost_less_than_25_queries_a_second(
 ) -> None:
     node_id = snapshot.find_queue(queues[0]).node_id
     watchers = [NodeWatcher(node_id, board) for board in workers]
-    with connections.node_of(queues[0]).reading():
+    with node_pools.node_of(queues[0]).reading():
         pass  # a session is made, which asks the server what it is
     with ExitStack() as stack:
         for number in range(WAITERS):
@@ -106,7 +109,7 @@ def test_a_head_that_moved_without_looking_new_is_found_within_a_second(
         plant(queues[0], "UPDATE queue_head SET last_stored_at = last_stored_at - INTERVAL 1 HOUR")
         begun = time.monotonic()
         until(lambda: watching.run_once() or workers[0].known(queues[0]) == 1)
-        assert time.monotonic() - begun < watcher.WHOLE_S + HEARD_WITHIN_S
+        assert time.monotonic() - begun < head_watcher.WHOLE_S + HEARD_WITHIN_S
 
 
 def test_a_frozen_node_delays_news_of_no_other_node(
@@ -119,7 +122,7 @@ def test_a_frozen_node_delays_news_of_no_other_node(
         made = topics.create(name="orders", queues=2, actor=ACTOR)
         snapshot.refresh()
         queue_of = {one.queue.node: one.queue.queue for one in made.queues}
-        loops = Loops([Each("heads", watcher.nodes, heads_loop)])
+        loops = Loops([Each("heads", head_watcher.nodes, heads_loop)])
         with board.watch(1, dict.fromkeys(queue_of.values(), 0)) as waiter:
             loops.start()
             until(lambda: board.shared.wanted(queue_of.values(), now_ms()) == {*queue_of.values()})
@@ -131,16 +134,16 @@ def test_a_frozen_node_delays_news_of_no_other_node(
                     until(lambda head=head: board.known(queue_of["well"]) == head, limit_s=20)
                     assert time.monotonic() - begun < HEARD_WITHIN_S
                 assert waiter.event.is_set()
-                until(lambda: connections.away() == ["ill"], limit_s=20)
+                until(lambda: node_pools.away() == ["ill"], limit_s=20)
             finally:
                 os.kill(ill.pid, signal.SIGCONT)
         loops.stop()
-        connections.forget_all()
+        node_pools.forget_all()
 
 
 def store_elsewhere(queue: int) -> None:
     """Stores a message as another broker does: nobody here hears of it."""
-    node = connections.node_of(queue)
+    node = node_pools.node_of(queue)
     batch = NewBatch(uuid4().bytes, b"", [NewMessage(body=b"x")], "other")
     with node.writing() as session:
         tables.insert_messages(session, queue=queue, node_epoch=node.info.epoch, batches=[batch])

@@ -12,9 +12,12 @@ from django.test import Client, RequestFactory
 from django.urls import NoReverseMatch, reverse
 from django.utils import translation
 
-from messagestore import subscriptions, topics
-from metadata import actors, groups, keys, rebalance
+from messagestore.topology import subscriptions, topics
+from metadata import actors
+from metadata.groups import groups
+from metadata.membership import rebalance
 from metadata.models import ApiKey, DbNode, Queue, Rebalance, RebalanceMove
+from metadata.users import api_keys
 
 ACTOR = actors.command("test")
 MODELS = [model._meta.model_name for model in apps.get_app_config("metadata").get_models()]
@@ -28,7 +31,7 @@ def browser(make_node: Callable[..., str]) -> Client:
     groups.create(name="billing", actor=ACTOR)
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
     rebalance.ask(group="billing", actor=ACTOR)
-    keys.create(name="shop", rights={"produce": ["*"]}, actor=ACTOR)
+    api_keys.create(name="shop", rights={"produce": ["*"]}, actor=ACTOR)
     user = get_user_model().objects.create_superuser("ada", password="enough characters")
     client = Client()
     client.force_login(user)

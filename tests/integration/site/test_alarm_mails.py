@@ -17,13 +17,15 @@ from aiosmtpd.controller import Controller
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 
-from catmq_site import alarm_mails, jobs
+from catmq_site.jobs import alarm_mails, schedules
 from catmq_site.management.commands import send_test_mail
-from metadata import alarm_mails as rows
-from metadata import alarms, groups, topics
-from metadata.clock import database_now
 from metadata.config import config
+from metadata.db.clock import database_now
+from metadata.groups import groups
 from metadata.models import AlarmMail
+from metadata.monitoring import alarms
+from metadata.monitoring import mails as rows
+from metadata.topics import topics
 from tests.support import failing
 from tests.support.environment import free_port
 from tests.support.failing import ME
@@ -165,8 +167,8 @@ def test_a_mail_server_that_is_away_costs_the_job_nothing_and_gets_the_mail_late
 ) -> None:
     lag()
     with override_settings(EMAIL_PORT=free_port()):
-        jobs.watch_everything()
-        jobs.watch_everything()
+        schedules.watch_everything()
+        schedules.watch_everything()
     row = AlarmMail.objects.get()
     assert (row.tries, row.sent_at) == (2, None) and "refused" in row.error
     assert "refused" in rows.post().error

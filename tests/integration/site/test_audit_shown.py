@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from metadata import groups, keys, topics, users
 from metadata.actors import Actor, command
+from metadata.groups import groups
 from metadata.listing import operations
 from metadata.listing.pages import Wanted
+from metadata.topics import topics
+from metadata.users import accounts, api_keys
 from tests.support import rows
 from tests.support.forms import browser, text
 
@@ -25,16 +27,16 @@ def world(metadata_db: None) -> None:
     rows.subscribe("billing", "other")
     rows.subscribe("shipping", "orders")
     topics.update(name="other", settings={"alarm_emails": "boss@example.org"}, actor=ME)
-    keys.create(name="till", rights={"produce": ["secretive-*"]}, actor=ME)
-    users.create(name="olga", password="enough characters", actor=ME)
-    users.create(name="mia", password="enough characters", rights={"manage": ["oth*"]}, actor=ME)
+    api_keys.create(name="till", rights={"produce": ["secretive-*"]}, actor=ME)
+    accounts.create(name="olga", password="enough characters", actor=ME)
+    accounts.create(name="mia", password="enough characters", rights={"manage": ["oth*"]}, actor=ME)
     topics.update(name="orders", settings={"owners": "olga"}, actor=ME)
     groups.update(name="billing", settings={"owners": "olga"}, actor=ME)
 
 
 def seen(name: str, *, administrator: bool = False, about: str = "") -> set[tuple[str, str]]:
     """(kind, name) of all that somebody sees."""
-    actor = users.actor_of(name=name, administrator=administrator, address="")
+    actor = accounts.actor_of(name=name, administrator=administrator, address="")
     found = operations.audit(wanted=Wanted(), actor=actor, name=about)
     return {(one.kind, one.name) for one in found.items}
 

@@ -7,13 +7,17 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
-from catmq_site.jobs import JOBS
-from messagestore import connections, retention, subscriptions, tables, topics
-from messagestore.messages import NewMessage
-from messagestore.publish import publish
+from catmq_site.jobs.schedules import JOBS
+from messagestore import retention, tables
+from messagestore.engine.messages import NewMessage
+from messagestore.pool import node_pools
+from messagestore.produce.publish import publish
 from messagestore.retention import cleaning
-from metadata import actors, groups, snapshot
-from metadata import topics as topic_rows
+from messagestore.topology import subscriptions, topics
+from metadata import actors
+from metadata.cache import snapshot
+from metadata.groups import groups
+from metadata.topics import topics as topic_rows
 from tests.support.tampering import age, plant
 
 ME = actors.command("test")
@@ -51,7 +55,7 @@ def cleanup(*arguments: str) -> tuple[int, str, str]:
 
 
 def low(queue: int) -> int:
-    with connections.node_of(queue).reading() as session:
+    with node_pools.node_of(queue).reading() as session:
         head = tables.read_head(session, queue=queue)
     assert head is not None
     return head.low
@@ -83,7 +87,7 @@ def test_a_topic_that_would_lose_everything_is_told_so_before(queue: int) -> Non
 
 def test_settings_that_leave_no_room_are_told(queue: int) -> None:
     topic_rows.update(name="orders", settings={"retention_bytes": 1 << 20}, actor=ME)
-    if connections.node_of(queue).info.engine == "sqlite":
+    if node_pools.node_of(queue).info.engine == "sqlite":
         assert cleanup("--dry-run")[0] == 0
         return
     messages = [NewMessage(body=b"x" * 900_000, queue=queue) for _ in range(4)]
@@ -105,7 +109,7 @@ def test_an_unknown_topic_is_refused(queue: int) -> None:
 
 def test_long_work_says_how_far_it_is(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("catmq_site.management.commands.cleanup.PROGRESS_EVERY_S", 0.0)
-    plant(queue, *([] if connections.node_of(queue).info.engine == "sqlite" else [
+    plant(queue, *([] if node_pools.node_of(queue).info.engine == "sqlite" else [
         "ALTER TABLE message_{q} REMOVE PARTITIONING"
     ]))  # fmt: skip
     monkeypatch.setattr(cleaning, "CHUNK", 2)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command, get_commands, load_command_class
 
-from metadata import snapshot
+from metadata.cache import snapshot
 from metadata.models import ApiKey, ConsumerGroup, DbNode, Topic
 
 NewDatabase = Callable[..., dict[str, Any]]
@@ -74,10 +74,10 @@ def test_a_dry_run_examines_a_database_and_registers_nothing(
 
 
 def test_an_api_key_is_printed_once_and_found_by_its_digest(metadata_db: None) -> None:
-    from metadata import keys
+    from metadata.users import api_keys
 
     plaintext = run("create_api_key", "shop", "--right", "produce=a*,b", "--right", "produce=c").strip()
-    found = snapshot.find_key(keys.digest(plaintext))
+    found = snapshot.find_key(api_keys.digest(plaintext))
     assert found is not None
     assert found.rights == {"produce": ("a*", "b", "c")}
     assert plaintext not in str(ApiKey.objects.values().get())
@@ -111,7 +111,7 @@ def test_a_refusal_is_one_line(metadata_db: None, arguments: tuple[str, ...], sa
 def test_schedules_are_made_equal_to_the_list(metadata_db: None) -> None:
     from django_q.models import Schedule
 
-    from catmq_site.jobs import JOBS
+    from catmq_site.jobs.schedules import JOBS
 
     Schedule.objects.create(name="of yesterday", func="os.getpid")
     run("syncjobs")
@@ -120,8 +120,8 @@ def test_schedules_are_made_equal_to_the_list(metadata_db: None) -> None:
 
 
 def test_every_job_runs_and_is_recorded(metadata_db: None) -> None:
-    from catmq_site import tasks
-    from catmq_site.jobs import JOBS
+    from catmq_site.jobs import tasks
+    from catmq_site.jobs.schedules import JOBS
     from metadata.models import JobRun
 
     for name in JOBS:

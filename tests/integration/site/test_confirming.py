@@ -9,11 +9,14 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 from django.urls import URLPattern
 
-from messagestore import promotion, retention
-from metadata import brokers, groups, keys
+from messagestore import retention
+from messagestore.nodes import promotion
 from metadata.actors import command
-from metadata.brokers import Life
-from portal.actions import CONFIRM
+from metadata.brokers import brokers
+from metadata.brokers.brokers import Life
+from metadata.groups import groups
+from metadata.users import api_keys
+from portal.actions.action import CONFIRM
 from portal.urls import urlpatterns
 from tests.support import rows
 from tests.support.forms import browser, filled, text
@@ -40,7 +43,7 @@ def ada(metadata_db: None) -> Client:
     rows.node("orders")
     rows.topic("orders", queues=1)
     groups.create(name="orders", actor=ME)
-    keys.create(name="orders", rights={"produce": ["*"]}, actor=ME)
+    api_keys.create(name="orders", rights={"produce": ["*"]}, actor=ME)
     brokers.heartbeat(life=Life("orders", "http://b", "1.0", "b"), held=False)
     browser("orders")
     return browser("ada", administrator=True)

@@ -11,12 +11,16 @@ from types import SimpleNamespace
 import pytest
 from django.db import OperationalError
 
-from catmq_site import maintenance, tasks
-from catmq_site.maintenance import Loop, Loops, SnapshotLoop
-from messagestore import subscriptions, topics
-from messagestore.heads import board
-from metadata import actors, consumers, groups, leases, outage_guard, rebalance
+from catmq_site.jobs import tasks
+from catmq_site.server import maintenance
+from catmq_site.server.maintenance import Loop, Loops, SnapshotLoop
+from messagestore.heads.heads import board
+from messagestore.topology import subscriptions, topics
+from metadata import actors
+from metadata.db import leases
 from metadata.errors import MetadataUnavailable
+from metadata.groups import groups
+from metadata.membership import consumers, outage_guard, rebalance
 from tests.support.waiting import until
 
 ACTOR = actors.command("test")
@@ -195,7 +199,7 @@ def test_background_work_is_asked_of_django_q(metadata_db: None) -> None:
     group = groups.create(name="billing", actor=ACTOR)
     tasks.ask_for_rebalance(group.id)
     task = OrmQ.objects.get().task
-    assert task["func"] == "catmq_site.tasks.run_rebalance"
+    assert task["func"] == "catmq_site.jobs.tasks.run_rebalance"
     assert task["args"][0] == group.id
     assert tasks.run_rebalance(*task["args"])
     OrmQ.objects.all().delete()

@@ -8,11 +8,13 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from catmq_site.management.commands import send_test_mail
-from metadata import alarm_mails, alarms, groups, topics
 from metadata.actors import command
 from metadata.config import ConfigError, config, load
 from metadata.errors import Invalid
+from metadata.groups import groups
 from metadata.models import AlarmMail
+from metadata.monitoring import alarms, mails
+from metadata.topics import topics
 from tests.support import rows
 
 ME = command("test")
@@ -25,8 +27,8 @@ def narrow(metadata_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     rows.world()
     for verb, name in ((topics.update, "orders"), (groups.update, "billing")):
         verb(name=name, settings={"alarm_emails": "ops@example.org, spy@evil.example"}, actor=ME)
-    monkeypatch.setattr("metadata.mail_domains.config", NARROW)
-    monkeypatch.setattr("metadata.alarm_mails.config", NARROW)
+    monkeypatch.setattr("metadata.monitoring.mail_domains.config", NARROW)
+    monkeypatch.setattr("metadata.monitoring.mails.config", NARROW)
 
 
 @pytest.mark.parametrize(
@@ -48,14 +50,14 @@ def test_an_address_elsewhere_is_refused_where_it_is_typed(narrow: None, address
 
 def test_what_was_typed_before_is_not_mailed_to(narrow: None, monkeypatch: pytest.MonkeyPatch) -> None:
     alarms.raise_alarm(kind="lag", name="billing/orders", detail="far behind")
-    monkeypatch.setattr("metadata.alarm_mails.config", config)
-    alarm_mails.write()  # by a process that did not know the setting yet
+    monkeypatch.setattr("metadata.monitoring.mails.config", config)
+    mails.write()  # by a process that did not know the setting yet
     assert AlarmMail.objects.count() == 2
-    monkeypatch.setattr("metadata.alarm_mails.config", NARROW)
-    assert list(alarm_mails.waiting()) == ["ops@example.org"]
+    monkeypatch.setattr("metadata.monitoring.mails.config", NARROW)
+    assert list(mails.waiting()) == ["ops@example.org"]
     AlarmMail.objects.all().delete()
     alarms.raise_alarm(kind="no_consumer", name="billing/orders", detail="nobody reads")
-    alarm_mails.write()
+    mails.write()
     assert set(AlarmMail.objects.values_list("address", flat=True)) == {"ops@example.org"}
 
 

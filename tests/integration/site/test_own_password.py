@@ -10,11 +10,11 @@ from django.contrib.sessions.models import Session
 from django.http import HttpRequest
 from django.test import Client
 
-from metadata import users
 from metadata.actors import Actor
 from metadata.errors import Conflict, Forbidden
 from metadata.models import AuditLog
-from portal import sessions
+from metadata.users import accounts
+from portal.auth import sessions
 from tests.support.forms import browser, carry_out, filled, text
 
 OLD, NEW = "enough characters", "quite other ones"
@@ -68,12 +68,12 @@ def test_old_passwords_cannot_be_tried_without_end(metadata_db: None) -> None:
 
 def test_a_key_has_no_password_and_an_account_of_another_service_none_here(uma: Client) -> None:
     with pytest.raises(Forbidden):
-        users.change_own_password(password=NEW, actor=Actor(kind="key", name="uma"))
+        accounts.change_own_password(password=NEW, actor=Actor(kind="key", name="uma"))
     account = get_user_model().objects.get(username="uma")
     account.set_unusable_password()
     account.save()
     with pytest.raises(Conflict, match="change it there"):
-        users.change_own_password(password=NEW, actor=Actor(kind="user", name="uma"))
+        accounts.change_own_password(password=NEW, actor=Actor(kind="user", name="uma"))
 
 
 def test_the_admin_has_no_page_of_its_own_for_that(metadata_db: None) -> None:

@@ -9,12 +9,20 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from django.test import Client
 
-from messagestore import connections, dead, redrives, resets, tables, waiting
-from messagestore.redrives import Redriver
-from messagestore.resets import Target
-from metadata import groups, job_runs, keys, reports, snapshot, subscriptions, topics
+from messagestore import tables
+from messagestore.consume import offset_reset
+from messagestore.consume.offset_reset import Target
+from messagestore.pool import node_pools
+from messagestore.produce import delayed_admin
+from messagestore.retries import dead_letters, redrives
+from messagestore.retries.redrives import Redriver
 from metadata import redrives as redrive_rows
+from metadata.cache import snapshot
+from metadata.groups import groups, subscriptions
+from metadata.jobs import reports, runs
 from metadata.models import AuditLog, OffsetMove, Redrive, Report
+from metadata.topics import topics
+from metadata.users import api_keys
 from tests.support import failing, moving
 from tests.support.failing import ME
 from tests.support.forms import browser, carry_out, confirm, fields, filled, text
@@ -37,15 +45,15 @@ def ada(queue: int) -> Client:
 
 def kill(queue: int, *bodies: bytes, error: str = "ValueError: no") -> list[str]:
     """Sends messages and lets them die; ids of the dead."""
-    with connections.node_of(queue).reading() as session:
+    with node_pools.node_of(queue).reading() as session:
         head = tables.read_heads(session, queues=[queue])[queue]
     failing.send(*bodies)
     failing.fail(failing.member(), queue, *range(head, head + len(bodies)), error=error)
     return [one.id for one in listed()]
 
 
-def listed() -> list[dead.DeadMessage]:
-    return list(dead.page(group="billing", actor=ME, limit=50, after="").messages)
+def listed() -> list[dead_letters.DeadMessage]:
+    return list(dead_letters.page(group="billing", actor=ME, limit=50, after="").messages)
 
 
 def redriven() -> list[bytes]:
@@ -62,13 +70,15 @@ def redriven() -> list[bytes]:
 
 def committed() -> int:
     """Where the group stands in the queue of `orders`."""
-    (move,) = resets.reset(group="billing", topic="orders", target=Target("latest"), actor=ME, dry_run=True)
+    (move,) = offset_reset.reset(
+        group="billing", topic="orders", target=Target("latest"), actor=ME, dry_run=True
+    )
     return move.from_offset
 
 
 def test_one_dead_message_is_brought_back(queue: int, ada: Client) -> None:
     first, *_ = kill(queue, b"a", b"b", b"c")
-    body = dead.show(group="billing", message=first, actor=ME).body
+    body = dead_letters.show(group="billing", message=first, actor=ME).body
     seen = filled(ada, f"{DEAD}/redrive?ids={first}")
     assert "are tried again: 1." in text(seen) and len(listed()) == 3
     assert confirm(ada, f"{DEAD}/redrive", seen).status_code == 200
@@ -113,7 +123,7 @@ def test_a_delayed_message_is_taken_back(queue: int, ada: Client) -> None:
     (receipt,) = moving.delay("orders", b"later")
     page = carry_out(ada, f"/topics/orders/delayed/{receipt.message_id}")
     assert "was taken back" in text(page)
-    assert waiting.of_topic(topic="orders", actor=ME).count == 0
+    assert delayed_admin.of_topic(topic="orders", actor=ME).count == 0
 
 
 def test_a_double_click_acts_once_and_says_what_the_first_did(queue: int, ada: Client) -> None:
@@ -195,9 +205,9 @@ def test_limits_of_sending_are_set_and_taken_away(queue: int, ada: Client) -> No
     carry_out(ada, "/topics/orders/settings", max_bytes_per_s="")
     assert topics.named(name="orders", actor=ME).max_bytes_per_s is None
     carry_out(ada, "/create/key", name="till", produce="orders", max_messages_per_s="7")
-    assert keys.named(name="till", actor=ME).max_messages_per_s == 7
+    assert api_keys.named(name="till", actor=ME).max_messages_per_s == 7
     carry_out(ada, "/keys/till/limits", max_messages_per_s="", max_bytes_per_s="9")
-    found = keys.named(name="till", actor=ME)
+    found = api_keys.named(name="till", actor=ME)
     assert (found.max_messages_per_s, found.max_bytes_per_s) == (None, 9)
     assert "9 bytes a second" in text(ada.get("/keys"))
 
@@ -215,12 +225,12 @@ def test_a_report_is_made_shown_and_downloaded(queue: int, ada: Client) -> None:
 
 
 def test_a_run_of_a_job_is_asked_to_end(queue: int, ada: Client) -> None:
-    with pytest.raises(job_runs.Cancelled), job_runs.record("report_volume") as run:
+    with pytest.raises(runs.Cancelled), runs.record("report_volume") as run:
         carry_out(ada, f"/runs/{run.id}/cancel")
         run.tell("counting", 3, 8)
         page = text(ada.get("/jobs"))
         assert "asked to end" in page and "counting: 3 of 8" in page and run.cancel_asked()
-        raise job_runs.Cancelled
+        raise runs.Cancelled
     assert "cancelled" in text(ada.get("/jobs"))
 
 

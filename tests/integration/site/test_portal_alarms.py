@@ -5,10 +5,15 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
-from messagestore import connections, suspect_alarms, tables, watch
-from metadata import alarms, groups, snapshot
+from messagestore import tables
+from messagestore.inspect import alarm_job
+from messagestore.nodes import corruption_alarms
+from messagestore.pool import node_pools
+from metadata.cache import snapshot
 from metadata.errors import Invalid, StoreCorrupt
+from metadata.groups import groups
 from metadata.models import Alarm, AuditLog, ConsumerGroupTopic
+from metadata.monitoring import alarms
 from tests.support import failing
 from tests.support.failing import ME, fail
 from tests.support.forms import browser, confirm, filled, text
@@ -30,7 +35,7 @@ def ada(queue: int) -> Client:
 
 def look() -> None:
     snapshot.refresh()
-    watch.look(every_minutes={})
+    alarm_job.look(every_minutes={})
 
 
 def test_dead_messages_stand_on_the_first_page_until_somebody_says_they_were_seen(
@@ -88,7 +93,7 @@ def test_a_queue_whose_table_is_gone_is_said_once_somebody_sends_to_it(queue: in
     plant(queue, "ALTER TABLE message_{q} RENAME TO moved")
     with pytest.raises(StoreCorrupt):
         failing.send(b"a")
-    suspect_alarms.tell()
+    corruption_alarms.tell()
     page = text(ada.get("/"))
     assert f'href="/topics/orders">Alarm: queue contradicts itself, orders/{queue}: ' in page
     assert f"message_{queue}" in page and "missing or was altered" in page
@@ -98,8 +103,8 @@ def test_a_queue_whose_table_is_gone_is_said_once_somebody_sends_to_it(queue: in
         ada.get("/alarms")
     )
     plant(queue, "ALTER TABLE moved RENAME TO message_{q}")
-    connections.forget_all()
-    assert suspect_alarms.review(calm_s=0) == 1
+    node_pools.forget_all()
+    assert corruption_alarms.review(calm_s=0) == 1
     assert "No alarm lasts" in text(ada.get("/alarms"))
 
 
@@ -124,7 +129,7 @@ def test_a_failure_topic_stands_below_its_topic(queue: int, ada: Client) -> None
 
 def test_a_repair_shows_what_it_does_and_what_is_not_safe_is_not_offered(queue: int, ada: Client) -> None:
     assert "Metadata and the nodes agree" in text(ada.get("/consistency"))
-    with connections.node_of(queue).writing() as session:
+    with node_pools.node_of(queue).writing() as session:
         tables.create_queue(session, queue=900, node_epoch=1)
     page = text(ada.get("/consistency"))
     key = page.partition("/consistency/")[2].partition('"')[0]

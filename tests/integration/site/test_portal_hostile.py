@@ -9,12 +9,14 @@ from axes.models import AccessAttempt
 from django.contrib.auth import get_user_model
 from django.test import Client
 
-from messagestore import publish, topics
-from messagestore.messages import NewMessage
-from metadata import snapshot
+from messagestore.engine.messages import NewMessage
+from messagestore.produce import publish
+from messagestore.topology import topics
 from metadata.actors import command
-from portal import bodies, logins
-from portal.views.sending import Sending
+from metadata.cache import snapshot
+from portal.auth import logins
+from portal.kit import bodies
+from portal.views.messages.sending import Sending
 from tests.support.forms import browser, text
 
 ME = command("test")

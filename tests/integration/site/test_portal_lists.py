@@ -11,8 +11,8 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from metadata import series, snapshot
 from metadata.actors import Actor
+from metadata.cache import snapshot
 from metadata.listing import topics as listing
 from metadata.listing.pages import Wanted
 from metadata.models import (
@@ -30,7 +30,8 @@ from metadata.models import (
     Report,
     Topic,
 )
-from metadata.users import EVERYTHING, LOOK
+from metadata.monitoring import metrics_history
+from metadata.users.accounts import EVERYTHING, LOOK
 from portal.urls import urlpatterns
 from tests.support import rows
 
@@ -155,8 +156,8 @@ def test_lists_are_sorted_searched_and_cut(browser: Client) -> None:
 def test_the_small_line_of_a_row_shows_what_was_counted(browser: Client) -> None:
     rows.world()
     topic = Topic.objects.get(name="orders")
-    series.sent(topic_id=topic.pk, messages=7, bytes=70)
-    series.flush()
+    metrics_history.sent(topic_id=topic.pk, messages=7, bytes=70)
+    metrics_history.flush()
     found = listing.topics(wanted=Wanted(), actor=ADA)
     *before, last = found.items[0].minutes
     assert max(before[-1], last) >= 7 and set(before[:-1]) == {0}

@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from messagestore import connections, nodes, sizes, tables, topics
-from metadata import nodes as node_rows
-from metadata import sizes as size_rows
-from metadata import snapshot
+from messagestore import tables
+from messagestore.nodes import registry, sizes
+from messagestore.pool import node_pools
+from messagestore.topology import topics
 from metadata.actors import command
+from metadata.cache import snapshot
 from metadata.models import AuditLog, DbNode, NodeSize
+from metadata.nodes import nodes as node_rows
+from metadata.nodes import sizes as size_rows
 from tests.support import failing, restoring
 from tests.support.forms import browser, carry_out, confirm, fields, filled, text
 from tests.support.mariadb import MariaDB
@@ -90,7 +93,7 @@ def test_a_node_is_closed_after_its_page_said_which_topics_that_stops(ada: Clien
     seen = filled(ada, "/nodes/main/settings", state="read_only", special="on")
     assert "1 topics have open queues nowhere else" in text(seen) and "orders" in text(seen)
     assert node_rows.named(name="main", actor=ME).state == "read_write"
-    nodes.update(name="main", settings={"capacity_gb": 9}, actor=ME)  # somebody else
+    registry.update(name="main", settings={"capacity_gb": 9}, actor=ME)  # somebody else
     both = confirm(ada, "/nodes/main/settings", seen)
     assert both.status_code == 409 and "Somebody else changed this" in text(both)
     confirm(ada, "/nodes/main/settings", both)
@@ -110,10 +113,10 @@ def test_what_was_restored_is_adopted_after_its_losses_were_shown(
 ) -> None:
     queue = failing.billing()
     failing.send(b"a", b"b", b"c")
-    with connections.node_of(queue).reading() as session:
+    with node_pools.node_of(queue).reading() as session:
         assert tables.read_heads(session, queues=[queue]) == {queue: 3}
-    nodes.note_heads()
-    nodes.note_heads()
+    registry.note_heads()
+    registry.note_heads()
     restoring.lose_tail(queue, 1)
     restoring.forget_floors()
     seen = ada.get("/nodes/main/adopt")
@@ -151,7 +154,7 @@ def test_accounts_are_tried_before_they_are_kept(
         assert wrong.status_code == 400 and "Access denied" in text(wrong)
     carry_out(ada, "/nodes/main/account", username="catmq", password=mariadb.password)
     snapshot.refresh()
-    assert nodes.ping(DbNode.objects.get().pk) > 0
+    assert registry.ping(DbNode.objects.get().pk) > 0
     carry_out(ada, "/nodes/main/reader", username="")
     assert audited("main") == ["create", "set_reader", "set_account", "set_reader"]
     assert password not in str(list(AuditLog.objects.values())) + str(fields(seen))

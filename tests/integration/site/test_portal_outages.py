@@ -11,11 +11,13 @@ from django.db import OperationalError
 from django.db import connections as databases
 from django.test import Client
 
-from messagestore import connections, nodes
-from messagestore.sessions import Session
-from metadata import groups, snapshot
+from messagestore.engine.mysql_session import Session
+from messagestore.nodes import registry
+from messagestore.pool import node_pools
+from metadata.cache import snapshot
+from metadata.cache.snapshot import NodeInfo
 from metadata.errors import NodeUnavailable
-from metadata.snapshot import NodeInfo
+from metadata.groups import groups
 from tests.support import failing
 from tests.support.failing import ME
 from tests.support.forms import browser, carry_out, confirm, fields, filled, text
@@ -47,18 +49,18 @@ def ada(queue: int) -> Client:
 def away(request: pytest.FixtureRequest, queue: int, monkeypatch: pytest.MonkeyPatch) -> str:
     """Node `main` was taken offline, or nobody can connect to it."""
     if request.param == "offline":
-        nodes.update(name="main", settings={"state": "offline"}, actor=ME)
+        registry.update(name="main", settings={"state": "offline"}, actor=ME)
         snapshot.refresh()
         return "offline"
-    real = connections.connect
+    real = node_pools.connect
 
     def connect(info: NodeInfo, **words: Any) -> Session:
         if info.name == "main":
             raise NodeUnavailable("Node main cannot be reached.")
         return real(info, **words)
 
-    connections.forget_all()
-    monkeypatch.setattr(connections, "connect", connect)
+    node_pools.forget_all()
+    monkeypatch.setattr(node_pools, "connect", connect)
     return "silent"
 
 
@@ -98,7 +100,7 @@ def test_pages_that_need_the_node_name_it(queue: int, ada: Client, away: str) ->
 def test_the_first_page_names_a_node_that_is_offline_or_did_not_answer_its_last_probe(
     queue: int, ada: Client, away: str
 ) -> None:
-    nodes.probe()
+    registry.probe()
     page = text(ada.get("/"))
     assert "Node main" in page and "Everything is in order" not in page and "1 / 2" in page
     assert ("offline" if away == "offline" else "does not answer") in text(ada.get("/nodes"))

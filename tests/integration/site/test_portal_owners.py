@@ -8,12 +8,15 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from django.test import Client
 
-from messagestore import dead, topics
-from messagestore.messages import NewMessage
-from messagestore.publish import publish
-from metadata import groups, snapshot, users
-from metadata import topics as topic_rows
+from messagestore.engine.messages import NewMessage
+from messagestore.produce.publish import publish
+from messagestore.retries import dead_letters
+from messagestore.topology import topics
+from metadata.cache import snapshot
+from metadata.groups import groups
 from metadata.models import Redrive
+from metadata.topics import topics as topic_rows
+from metadata.users import accounts
 from tests.support import failing
 from tests.support.failing import ME
 from tests.support.forms import Answer, browser, confirm, fields, filled, text
@@ -114,12 +117,15 @@ def test_a_confirmation_that_comes_after_the_session_ended_does_nothing_and_lead
 ) -> None:
     own(group="billing")
     failing.fail(failing.member(), queue, 0)
-    (died,) = dead.page(group="billing", actor=ME, limit=5, after="").messages
+    (died,) = dead_letters.page(group="billing", actor=ME, limit=5, after="").messages
     url = "/groups/billing/dead/redrive"
     seen = filled(olga, f"{url}?ids={died.id}")
     olga.logout()
     page = back_in(olga, olga.post(url, fields(seen)))
-    assert not Redrive.objects.exists() and dead.page(group="billing", actor=ME, limit=5, after="").messages
+    assert (
+        not Redrive.objects.exists()
+        and dead_letters.page(group="billing", actor=ME, limit=5, after="").messages
+    )
     assert fields(page)["ids"] == died.id and "nothing was done" in text(page)
     again = olga.post(url, {**fields(page), "confirmed": ""})
     assert "are tried again: 1." in text(again)
@@ -137,7 +143,7 @@ def test_a_stop_that_comes_after_the_session_ended_is_asked_for_again(olga: Clie
 
 def test_who_may_only_manage_is_refused_other_owners_before_the_confirmation(olga: Client) -> None:
     rights = {"manage": ["*"]}
-    users.update(name="olga", administrator=False, active=True, rights=rights, actor=ME)
+    accounts.update(name="olga", administrator=False, active=True, rights=rights, actor=ME)
     for url in ("/topics/orders/settings", "/groups/billing/settings"):
         assert filled(olga, url, owners="olga").status_code == 403
         assert filled(olga, url, remark="fine").status_code == 200

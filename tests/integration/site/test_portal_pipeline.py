@@ -14,14 +14,17 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from catmq_site import pipeline as carrying
-from messagestore import retention, topics
-from metadata import actors, job_runs, pipeline, reports, snapshot
-from metadata.clock import database_now
+from catmq_site.jobs import pipeline as carrying
+from messagestore import retention
+from messagestore.topology import topics
+from metadata import actors
+from metadata.cache import snapshot
 from metadata.config import config
+from metadata.db.clock import database_now
 from metadata.errors import Conflict, Forbidden
+from metadata.jobs import pipeline, reports, runs
+from metadata.jobs.pipeline import Place
 from metadata.models import AuditLog, JobRun, Report
-from metadata.pipeline import Place
 from tests.support.forms import browser, carry_out, confirm, filled, text
 
 ME = actors.command("test")
@@ -136,7 +139,7 @@ def test_a_run_that_nobody_took_up_is_cancelled_at_once(started: list[int], ada:
 def test_a_run_whose_process_died_says_so_and_is_ended(started: list[int], ada: Client) -> None:
     run = asked(pipeline.PURGE, topic="orders")
     assert pipeline.take(id=run) is not None
-    long_ago = database_now() - timedelta(milliseconds=job_runs.SILENT_MS + 5_000)
+    long_ago = database_now() - timedelta(milliseconds=runs.SILENT_MS + 5_000)
     JobRun.objects.filter(pk=run).update(seen_at=long_ago)
     assert "no sign of life" in text(ada.get("/pipeline")) and "no sign of life" in text(
         ada.get(f"/runs/{run}")
@@ -180,7 +183,7 @@ def test_a_purge_ends_between_two_steps_when_it_is_asked_to(
         raise AssertionError("it went on")
 
     monkeypatch.setattr(retention, "purge", purge)
-    with pytest.raises(job_runs.Cancelled):
+    with pytest.raises(runs.Cancelled):
         carrying.carry_out(run)
     assert JobRun.objects.get(pk=run).state == "cancelled"
 
@@ -236,7 +239,7 @@ def test_a_report_is_downloaded_as_parquet_with_its_types(started: list[int], ad
 def test_without_pyarrow_no_parquet_is_offered(
     started: list[int], ada: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metadata.report_files.can_parquet", lambda: False)
+    monkeypatch.setattr("metadata.jobs.report_files.can_parquet", lambda: False)
     made = reports.keep(name="odd", engine="direct", settings={}, rows=[{"a": 1}], actor=ME)
     assert "parquet" not in text(ada.get("/reports")) + text(ada.get(f"/reports/{made}"))
     answer = ada.get(f"/reports/{made}/parquet")

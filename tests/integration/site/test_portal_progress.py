@@ -8,11 +8,12 @@ from datetime import timedelta
 import pytest
 from django.test import Client
 
-from metadata import series, snapshot
-from metadata.clock import database_now
+from metadata.cache import snapshot
+from metadata.db.clock import database_now
 from metadata.models import ConsumerGroup, ConsumerGroupTopic, Sample, Topic
-from metadata.rules.progress import Progress
-from portal import progress
+from metadata.monitoring import metrics_history
+from metadata.rules.groups.progress import Progress
+from portal.kit import progress
 from tests.support import rows
 from tests.support.forms import browser as browser_of
 
@@ -35,7 +36,7 @@ def group(name: str, *, lag: int, per_minute: int, handled: int | None, pulled: 
     ConsumerGroupTopic.objects.filter(group=made, topic=topic).update(lag=lag, lag_ms=60_000, lag_at=now)
     for back in range(1, 11):
         Sample.objects.create(
-            at=series.start_of(now, step_s=60) - timedelta(minutes=back),
+            at=metrics_history.start_of(now, step_s=60) - timedelta(minutes=back),
             topic_ref=topic.pk, group_ref=made.pk,
             messages=pulled, handled=handled, lag=lag - back * per_minute, lag_ms=60_000,
         )  # fmt: skip

@@ -9,11 +9,18 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 from django.urls import URLPattern, reverse
 
-from messagestore import publish, resets, subscriptions, topics
-from messagestore.messages import NewMessage
-from metadata import actors, alarms, groups, report_files, reports, snapshot, users
-from metadata.clock import database_now
+from messagestore.consume import offset_reset
+from messagestore.engine.messages import NewMessage
+from messagestore.produce import publish
+from messagestore.topology import subscriptions, topics
+from metadata import actors
+from metadata.cache import snapshot
+from metadata.db.clock import database_now
+from metadata.groups import groups
+from metadata.jobs import report_files, reports
 from metadata.models import JobRun
+from metadata.monitoring import alarms
+from metadata.users import accounts
 from portal.urls import urlpatterns
 from tests.support.forms import browser
 
@@ -62,7 +69,9 @@ def world(make_node: Callable[..., str]) -> dict[str, object]:
     )[0]
     queue = topics.describe(name="orders", actor=ACTOR).queues[0].queue.queue
     assert isinstance(receipt, publish.Receipt)
-    (move,) = resets.reset(group="billing", topic="orders", target=resets.Target("latest"), actor=ACTOR)
+    (move,) = offset_reset.reset(
+        group="billing", topic="orders", target=offset_reset.Target("latest"), actor=ACTOR
+    )
     alarms.raise_alarm(kind="lag", name="billing/orders", detail="far behind")
     words = {"topic": "orders", "group": "billing", "reset": move.reset, "kind": "lag", "key": "none"}
     return {**words, "queue": queue, "message_id": receipt.message_id, **kept()}
@@ -154,7 +163,7 @@ def test_bodies_are_for_who_may_browse(world: dict[str, object], uma: Client) ->
         assert "treasure" in browser("ann").get(url).content.decode()
     assert uma.get("/messages?topic=orders&contains=treas").status_code == 403
     rights = {"browse": ["ord*"]}
-    users.update(name="uma", administrator=False, active=True, rights=rights, actor=ACTOR)
+    accounts.update(name="uma", administrator=False, active=True, rights=rights, actor=ACTOR)
     assert "treasure" in uma.get(urls[1]).content.decode()
 
 

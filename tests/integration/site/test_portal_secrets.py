@@ -12,9 +12,10 @@ from django.contrib.auth import get_user_model
 from django.contrib.sessions.models import Session
 from django.test import Client
 
-from metadata import keys, snapshot, users
 from metadata.actors import command
+from metadata.cache import snapshot
 from metadata.models import ApiKey, AuditLog
+from metadata.users import accounts, api_keys
 from tests.support.forms import Answer, browser, carry_out, confirm, fields, filled, text
 
 ME = command("test")
@@ -54,12 +55,12 @@ def test_a_user_is_made_after_a_preview_that_does_not_carry_the_password(ada: Cl
     assert "User uma was made" in text(confirm(ada, "/create/user", seen))
     assert works("uma", SECRET)
     assert "carried out once" in text(confirm(ada, "/create/user", seen))
-    assert users.named(name="uma", actor=ME).rights == {"browse": ("orders*",)}
+    assert accounts.named(name="uma", actor=ME).rights == {"browse": ("orders*",)}
 
 
 @pytest.mark.usefixtures("nothing_written")
 def test_a_user_is_changed_by_what_was_changed_and_a_password_only_if_one_was_typed(ada: Client) -> None:
-    users.create(name="uma", password="enough characters", rights={"browse": ["a*"]}, actor=ME)
+    accounts.create(name="uma", password="enough characters", rights={"browse": ["a*"]}, actor=ME)
     assert "Nothing changes" in text(filled(ada, "/users/uma"))
     seen = filled(ada, "/users/uma", password=SECRET)
     assert "A new password" in text(seen) and works("uma", "enough characters")
@@ -68,17 +69,17 @@ def test_a_user_is_changed_by_what_was_changed_and_a_password_only_if_one_was_ty
 
     carry_out(ada, "/users/uma", produce="b*")
     assert works("uma", SECRET)
-    assert users.named(name="uma", actor=ME).rights == {"browse": ("a*",), "produce": ("b*",)}
+    assert accounts.named(name="uma", actor=ME).rights == {"browse": ("a*",), "produce": ("b*",)}
 
 
 def test_two_administrators_who_change_one_user_do_not_undo_each_other(ada: Client) -> None:
-    users.create(name="uma", password="enough characters", actor=ME)
+    accounts.create(name="uma", password="enough characters", actor=ME)
     seen = filled(ada, "/users/uma", browse="a*")
-    users.update(name="uma", administrator=False, active=False, rights={}, actor=ME)
+    accounts.update(name="uma", administrator=False, active=False, rights={}, actor=ME)
     both = confirm(ada, "/users/uma", seen)
     assert both.status_code == 409 and "Somebody else changed this" in text(both)
     confirm(ada, "/users/uma", both)
-    view = users.named(name="uma", actor=ME)
+    view = accounts.named(name="uma", actor=ME)
     assert (view.active, view.rights) == (False, {"browse": ("a*",)})
 
 
@@ -98,12 +99,12 @@ def test_what_will_be_refused_is_said_in_the_preview(ada: Client, typed: dict[st
 
 
 def test_a_preview_whose_password_is_gone_asks_for_it_again_and_does_nothing(ada: Client) -> None:
-    users.create(name="uma", password="enough characters", actor=ME)
+    accounts.create(name="uma", password="enough characters", actor=ME)
     seen = filled(ada, "/users/uma", password=SECRET, browse="a*")
     Session.objects.exclude(session_key=ada.session.session_key).delete()
     answer = confirm(ada, "/users/uma", seen)
     assert answer.status_code == 400 and "open for too long" in text(answer)
-    assert works("uma", "enough characters") and users.named(name="uma", actor=ME).rights == {}
+    assert works("uma", "enough characters") and accounts.named(name="uma", actor=ME).rights == {}
 
 
 def test_a_kept_password_is_not_anothers_and_not_another_pages(ada: Client) -> None:
@@ -133,7 +134,7 @@ def test_a_key_is_shown_once_and_neither_a_reload_nor_the_way_back_shows_it_agai
     assert "Send to topics: orders*" in text(seen) and not ApiKey.objects.exists()
     shown = confirm(ada, "/create/key", seen)
     plaintext = secret_of(shown)
-    assert snapshot.refresh() and snapshot.find_key(keys.digest(plaintext)) is not None
+    assert snapshot.refresh() and snapshot.find_key(api_keys.digest(plaintext)) is not None
     assert shown["Cache-Control"] == "no-store"
 
     again = confirm(ada, "/create/key", seen)  # what a reload sends, and a second click
@@ -165,8 +166,8 @@ def test_two_clicks_at_once_make_one_key_and_show_it_once(ada: Client, in_thread
 
 def test_a_key_whose_name_is_taken_is_refused_in_the_preview_and_a_slower_one_at_the_end(ada: Client) -> None:
     seen = filled(ada, "/create/key", name="till", produce="orders*")
-    keys.create(name="till", rights={"browse": ["*"]}, actor=ME)
+    api_keys.create(name="till", rights={"browse": ["*"]}, actor=ME)
     late = confirm(ada, "/create/key", seen)
     assert late.status_code == 409 and "exists already" in text(late) and not secret_of(late)
     early = filled(ada, "/create/key", name="till", produce="orders*")
-    assert early.status_code == 409 and keys.named(name="till", actor=ME).rights == {"browse": ("*",)}
+    assert early.status_code == 409 and api_keys.named(name="till", actor=ME).rights == {"browse": ("*",)}

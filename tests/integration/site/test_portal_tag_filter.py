@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
-from messagestore import nodes
-from metadata import snapshot, subscriptions
+from messagestore.nodes import registry
+from metadata.cache import snapshot
+from metadata.groups import subscriptions
 from tests.support import failing
 from tests.support.failing import ME
 from tests.support.forms import browser, confirm, fields, filled, text
@@ -45,7 +46,7 @@ def test_tags_that_match_nothing_are_warned_of_and_may_be_set_all_the_same(ada: 
 
 def test_where_no_node_answers_it_is_not_known_and_says_whose_fault_that_is(ada: Client) -> None:
     failing.send(b"a", tag="new")
-    nodes.update(name="main", settings={"state": "offline"}, actor=ME)
+    registry.update(name="main", settings={"state": "offline"}, actor=ME)
     snapshot.refresh()
     seen = filled(ada, URL, tags="new")
     assert "would match is not known. Nodes that do not answer: main." in text(seen)

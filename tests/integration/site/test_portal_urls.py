@@ -10,12 +10,13 @@ from django.apps import apps
 from django.test import Client
 from django.urls import URLPattern
 
-from catmq_site import tasks
-from messagestore import queues
-from metadata import brokers, topics
-from metadata.brokers import Life
+from catmq_site.jobs import tasks
+from messagestore.topology import queues
+from metadata.brokers import brokers
+from metadata.brokers.brokers import Life
 from metadata.models import AuditLog, JobRun, OffsetMove
-from portal.actions import Action
+from metadata.topics import topics
+from portal.actions.action import Action
 from portal.urls import urlpatterns
 from tests.integration.site.test_portal_roles import ADMIN, kept, url_of
 from tests.support import failing, moving

@@ -8,11 +8,11 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
 
-from messagestore import topics
-from metadata import users
+from messagestore.topology import topics
 from metadata.actors import Actor, command
 from metadata.errors import Conflict, Forbidden, Invalid, NotFound
 from metadata.models import AuditLog, UserRights
+from metadata.users import accounts
 from tests.support.forms import browser, carry_out, confirm, filled, text
 
 ME = command("test")
@@ -26,7 +26,7 @@ def ada(metadata_db: None) -> Client:
 
 def names() -> list[str]:
     """Of all accounts."""
-    return [one.name for one in users.listed(actor=ME)]
+    return [one.name for one in accounts.listed(actor=ME)]
 
 
 def test_an_account_goes_with_its_rights_and_sessions_and_the_audit_log_keeps_who_it_was(
@@ -34,7 +34,7 @@ def test_an_account_goes_with_its_rights_and_sessions_and_the_audit_log_keeps_wh
 ) -> None:
     make_node("main")
     topics.create(name="orders", queues=1, actor=ME, settings={"owners": "olga, bob"})
-    users.create(name="bob", password="enough characters", rights={"browse": ["a*"]}, actor=ME)
+    accounts.create(name="bob", password="enough characters", rights={"browse": ["a*"]}, actor=ME)
     bob = browser("bob")
     assert bob.get("/").status_code == 200
     assert 'href="/users/bob/delete"' in text(ada.get("/users"))
@@ -50,32 +50,32 @@ def test_an_account_goes_with_its_rights_and_sessions_and_the_audit_log_keeps_wh
 
 
 def test_whoever_gets_the_name_later_has_none_of_the_rights(ada: Client) -> None:
-    users.create(name="bob", password="enough characters", rights={"manage": ["*"]}, actor=ME)
-    users.delete(name="bob", confirm="bob", actor=ME)
+    accounts.create(name="bob", password="enough characters", rights={"manage": ["*"]}, actor=ME)
+    accounts.delete(name="bob", confirm="bob", actor=ME)
     get_user_model().objects.create_user("bob", password="enough characters")  # as a first login by LDAP does
-    assert users.named(name="bob", actor=ME).rights == {}
+    assert accounts.named(name="bob", actor=ME).rights == {}
 
 
 def test_the_last_administrator_who_may_log_in_stays(ada: Client) -> None:
-    users.create(name="eve", password="enough characters", administrator=True, actor=ME)
-    users.update(name="eve", administrator=True, active=False, rights={}, actor=ME)
+    accounts.create(name="eve", password="enough characters", administrator=True, actor=ME)
+    accounts.update(name="eve", administrator=True, active=False, rights={}, actor=ME)
     refused = filled(ada, "/users/ada/delete", confirm="ada")
     assert refused.status_code == 409 and "the last administrator" in text(refused)
     with pytest.raises(Conflict, match="the last administrator"):
-        users.delete(name="ada", confirm="ada", actor=ME)
+        accounts.delete(name="ada", confirm="ada", actor=ME)
     assert names() == ["ada", "eve"]
-    users.update(name="eve", administrator=True, active=True, rights={}, actor=ME)
+    accounts.update(name="eve", administrator=True, active=True, rights={}, actor=ME)
     assert "Log in" in text(carry_out(ada, "/users/ada/delete", confirm="ada")), "who deletes oneself is out"
     assert names() == ["eve"]
 
 
 def test_a_deletion_needs_the_name_once_more_an_account_and_an_administrator(ada: Client) -> None:
-    users.create(name="bob", password="enough characters", actor=ME)
+    accounts.create(name="bob", password="enough characters", actor=ME)
     with pytest.raises(Invalid, match="must be confirmed"):
-        users.delete(name="bob", confirm="bop", actor=ME)
+        accounts.delete(name="bob", confirm="bop", actor=ME)
     with pytest.raises(NotFound, match="does not exist"):
-        users.delete(name="Bob", confirm="Bob", actor=ME)
+        accounts.delete(name="Bob", confirm="Bob", actor=ME)
     somebody = Actor(kind="user", name="uma", rights={"manage": ("*",), "admin": ("b*",)})
     with pytest.raises(Forbidden):
-        users.delete(name="bob", confirm="bob", actor=somebody)
+        accounts.delete(name="bob", confirm="bob", actor=somebody)
     assert names() == ["ada", "bob"] and not AuditLog.objects.filter(verb="delete").exists()

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from catmq_site import daily, reporting, spark
-from messagestore import reports as direct
-from messagestore import topics
-from metadata import actors, snapshot
+from catmq_site.jobs import daily, reporting, spark
+from messagestore.inspect import reports as direct
+from messagestore.topology import topics
+from metadata import actors
+from metadata.cache import snapshot
 from metadata.models import DbNode, Report
 
 ACTOR = actors.command("test")

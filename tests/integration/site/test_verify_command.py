@@ -10,12 +10,13 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from catmq_site.management.commands import verify as command
-from messagestore import topics
-from messagestore.messages import NewMessage
-from messagestore.publish import publish
+from messagestore.engine.messages import NewMessage
+from messagestore.produce.publish import publish
+from messagestore.topology import topics
 from messagestore.verify import run, visit
-from metadata import actors, nodes
+from metadata import actors
 from metadata.errors import Invalid
+from metadata.nodes import nodes
 from tests.support.tampering import plant, remove
 
 ME = actors.command("test")

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from catmq_client import Producer
-from catmq_client.admin import Admin
+from catmq_client.admin.api import Admin
 from catmq_client.cli.arguments import url, urls
 from catmq_client.errors import CatmqError, ConnectFailed, OptionError, Refused, Unauthenticated
-from catmq_client.transport import HttpTransport, Transport
+from catmq_client.http.transport import HttpTransport, Transport
 
 NO_URL = (
     "no broker URL: set CATMQ_URL or give --url http://HOST:PORT; "

@@ -12,26 +12,14 @@ import os
 import sys
 from collections.abc import Sequence
 
-from catmq_client.cli import brokers as broker_commands
-from catmq_client.cli import (
-    consume,
-    dead,
-    delayed,
-    find,
-    groups,
-    limits,
-    nodes,
-    offsets,
-    peek,
-    send,
-    subscriptions,
-    topics,
-)
 from catmq_client.cli.arguments import joined, url, with_value
 from catmq_client.cli.connection import Brokers, Command, chosen
+from catmq_client.cli.manage import brokers as broker_commands
+from catmq_client.cli.manage import dead, groups, limits, nodes, offsets, subscriptions, topics
+from catmq_client.cli.messages import consume, delayed, find, peek, send
 from catmq_client.cli.output import note
 from catmq_client.errors import CatmqError, OptionError
-from catmq_client.transport import Transport
+from catmq_client.http.transport import Transport
 
 DONE, FAILED, WRONG = 0, 1, 2
 

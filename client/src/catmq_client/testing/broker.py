@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from catmq_client import wire
 from catmq_client.errors import CatmqError, Conflict, FieldError, InvalidRequest, NotFound, Unavailable
-from catmq_client.settings import Settings
+from catmq_client.http import wire
+from catmq_client.reading.subscription_settings import Settings
 from catmq_client.testing.clock import FakeClock
 from catmq_client.testing.delays import FakeDelays
 from catmq_client.testing.failures import FailedMessage, FakeFailures
@@ -96,7 +96,7 @@ class FakeBroker:
     def configure(self, group: str, topic: str, **settings: Any) -> None:
         """Changes how the messages of a topic come to a group, as `catmq subscription set` does.
 
-        Names and units are those of catmq_client.settings.Settings; tags=("new", "paid").
+        Names and units: catmq_client.reading.subscription_settings.Settings; tags=("new", "paid").
         """
         Settings.told(settings)
         self.change(lambda: self.groups.find(group).configure(topic, settings))

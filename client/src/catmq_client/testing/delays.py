@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from catmq_client.errors import Conflict, FieldError, InvalidRequest, NotFound
-from catmq_client.routing import slot_of
+from catmq_client.http.wire import body_of
+from catmq_client.sending.routing import slot_of
 from catmq_client.testing.clock import FakeClock
 from catmq_client.testing.topics import FakeQueue, FakeTopic, FakeTopics
-from catmq_client.wire import body_of
 
 YEAR_MS = 366 * 86_400_000
 TOLERANCE_MS = 600_000

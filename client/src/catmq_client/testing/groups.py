@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from catmq_client.errors import Conflict, FieldError, Gone, InvalidRequest, NotFound
-from catmq_client.settings import Settings
+from catmq_client.reading.subscription_settings import Settings
 from catmq_client.testing.clock import FakeClock
 from catmq_client.testing.topics import FakeQueue, FakeTopics, StoredMessage, message_view
 

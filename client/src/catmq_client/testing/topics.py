@@ -16,9 +16,9 @@ from catmq_client.errors import (
     Unavailable,
     from_problem,
 )
-from catmq_client.routing import SLOTS, slot_of
+from catmq_client.http.wire import body_of
+from catmq_client.sending.routing import SLOTS, slot_of
 from catmq_client.testing.clock import FakeClock
-from catmq_client.wire import body_of
 
 _FIELDS = {
     "body_bytes",

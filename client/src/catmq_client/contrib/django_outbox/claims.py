@@ -18,7 +18,7 @@ from django.db.models import Q, QuerySet
 
 from catmq_client.contrib.django_outbox.clock import UtcNow
 from catmq_client.contrib.django_outbox.models import OutboxMessage, OutboxRelay
-from catmq_client.ids import uuid7
+from catmq_client.sending.ids import uuid7
 
 LOOK_AT = 2_000  # waiting rows in one claim
 MAX_ERROR = 2_000

@@ -12,9 +12,9 @@ from catmq_client.contrib.django_outbox import conf
 from catmq_client.contrib.django_outbox.clock import UtcNow
 from catmq_client.contrib.django_outbox.models import MAX_KEY, MAX_TAG, MAX_TRACE, OutboxLane, OutboxMessage
 from catmq_client.errors import CatmqError, OptionError
-from catmq_client.ids import uuid7
-from catmq_client.receipts import OVERHEAD_BYTES
-from catmq_client.routing import slot_of
+from catmq_client.sending.ids import uuid7
+from catmq_client.sending.receipts import OVERHEAD_BYTES
+from catmq_client.sending.routing import slot_of
 
 # Every message of an outbox carries this header: what it is known by, however often it is stored.
 ID_HEADER = "catmq-outbox-id"

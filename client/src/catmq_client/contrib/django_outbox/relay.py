@@ -27,13 +27,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from catmq_client.backoff import Backoff
 from catmq_client.contrib.django_outbox.claims import Claimed, Claims, Place, Waiting
 from catmq_client.errors import CatmqError, InvalidRequest, NotFound, OptionError, Unauthenticated
-from catmq_client.receipts import Outcome
-from catmq_client.routing import Layouts, Routes
-from catmq_client.sends import send
-from catmq_client.transport import Transport
+from catmq_client.http.backoff import Backoff
+from catmq_client.http.transport import Transport
+from catmq_client.sending.receipts import Outcome
+from catmq_client.sending.routing import Layouts, Routes
+from catmq_client.sending.send_request import send
 
 log = logging.getLogger("catmq.outbox")
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 from django.db import DatabaseError, InterfaceError, close_old_connections
 
-from catmq_client.backoff import Backoff
 from catmq_client.contrib.django_outbox.claims import LeaseLost, counts
 from catmq_client.contrib.django_outbox.relay import Pass, Relay
+from catmq_client.http.backoff import Backoff
 
 log = logging.getLogger("catmq.outbox")
 

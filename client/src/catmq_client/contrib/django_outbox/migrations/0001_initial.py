@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from django.db import migrations, models
 
-from catmq_client.routing import SLOTS
+from catmq_client.sending.routing import SLOTS
 
 
 def make_lanes(apps: Any, editor: Any) -> None:

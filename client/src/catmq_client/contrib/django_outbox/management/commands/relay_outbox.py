@@ -14,7 +14,7 @@ from catmq_client.contrib.django_outbox.claims import Claims, LeaseLost
 from catmq_client.contrib.django_outbox.relay import Relay, name_of_this_relay
 from catmq_client.contrib.django_outbox.running import Running
 from catmq_client.errors import CatmqError
-from catmq_client.transport import HttpTransport
+from catmq_client.http.transport import HttpTransport
 
 MOST_LISTED = 1_000
 

@@ -1,0 +1,1 @@
+"""Bytes and limits: requests read, answers written, errors told, figures shown."""

@@ -1,0 +1,37 @@
+"""Who asks: an API key becomes an Actor, a consumer id is checked and must belong to that key."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest
+
+from metadata.actors import Actor
+from metadata.cache import snapshot
+from metadata.db import consumer_ids
+from metadata.db.consumer_ids import ConsumerId
+from metadata.errors import Forbidden, Unauthenticated
+from metadata.users import api_keys
+
+REMEDY = "Send the header `Authorization: Bearer <api key>`."
+
+
+def actor_of(request: HttpRequest) -> Actor:
+    """The actor whose key the request carries. Raises Unauthenticated."""
+    header = request.META.get("HTTP_AUTHORIZATION", "")
+    scheme, _, plaintext = header.partition(" ")
+    if scheme.lower() != "bearer" or not plaintext.strip():
+        raise Unauthenticated(f"This needs an API key. {REMEDY}")
+    key = snapshot.find_key(api_keys.digest(plaintext.strip()))
+    if key is None:
+        raise Unauthenticated(
+            "This API key is not known: it was deleted, or belongs to another installation."
+        )
+    address = request.META.get("REMOTE_ADDR", "")
+    return Actor(kind="key", name=key.name, address=address, rights=key.rights, key_id=key.id)
+
+
+def consumer_of(text: str, actor: Actor) -> ConsumerId:
+    """The consumer id in a URL. Raises NotFound if it is no id of ours, Forbidden if another key got it."""
+    consumer = consumer_ids.check(text)
+    if consumer.key_id != actor.key_id:
+        raise Forbidden("This consumer registered with another API key: use that one, or register anew.")
+    return consumer

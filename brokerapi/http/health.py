@@ -1,0 +1,53 @@
+"""Whether this process can serve sends or pulls, and what is missing."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from brokerapi.http import draining
+from messagestore.heads import corruption
+from messagestore.nodes import registry
+from metadata.brokers import brokers
+from metadata.cache import snapshot
+from metadata.errors import MetadataUnavailable
+
+MOST_SUSPECTS = 10  # named one by one; the metrics count all
+STALE_S = 5.0  # a snapshot is renewed every 0.2 s; older than this, metadata does not answer
+
+
+class Health(msgspec.Struct, kw_only=True):
+    """`because` says in words what is missing."""
+
+    status: Literal["ok", "degraded", "unready"]
+    because: list[str]
+
+
+def readiness() -> Health:
+    """ok, degraded (some sends or pulls work, or there is no node yet) or unready (none do)."""
+    if draining.because():
+        complaint = [brokers.complaint()] if brokers.complaint() else []
+        return Health(status="unready", because=[draining.because(), *complaint])
+    try:
+        known = snapshot.current()
+    except MetadataUnavailable as error:
+        return Health(status="unready", because=[f"there is no picture of the metadata: {error.detail}"])
+    if not known.nodes:
+        # Not unready: whoever waits for readiness before the first node is registered must not wait for ever.
+        return Health(status="degraded", because=["no node is registered"])
+    if all(node.state == "offline" for node in known.nodes.values()):
+        return Health(status="unready", because=["all nodes are offline"])
+    latencies = registry.latencies()
+    silent = sorted(name for name, seconds in latencies.items() if seconds is None)
+    barred = registry.barred()
+    because = [f"node {name} does not answer" for name in silent if name not in barred]
+    because += [f"node {name} is not served: {why}" for name, why in sorted(barred.items())]
+    because += [f"queue {queue} is suspect" for queue in corruption.current()[:MOST_SUSPECTS]]
+    if snapshot.age_s() > STALE_S:
+        because.append(f"the metadata database has not answered for {snapshot.age_s():.0f} s")
+    if brokers.complaint():
+        because.append(f"this broker is not registered: {brokers.complaint()}")
+    if silent and len(silent) == len(latencies):
+        return Health(status="unready", because=because)
+    return Health(status="degraded" if because else "ok", because=because)

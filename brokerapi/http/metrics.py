@@ -1,0 +1,149 @@
+"""What `/metrics` shows, right across worker processes.
+
+With PROMETHEUS_MULTIPROC_DIR set (gunicorn's configuration does) every process writes its values
+to files there and whichever answers adds them up; its `child_exit` drops the gauges of a dead one.
+No label of these may take values that clients choose: routes are patterns, a made-up method is "other".
+Groups and topics, of which there may be many, are in group_metrics.py.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Sequence
+
+from django.http import HttpRequest, HttpResponse
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    REGISTRY,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    disable_created_metrics,
+    generate_latest,
+    multiprocess,
+)
+
+from brokerapi.http import group_metrics
+from messagestore.consume.positions import Committed
+from messagestore.consume.pull import PulledQueue
+from messagestore.engine.messages import ROW_BODY
+from messagestore.heads import corruption
+from messagestore.heads.heads import board
+from messagestore.nodes import registry
+from messagestore.produce.publish import Run
+from metadata.cache import snapshot
+from metadata.errors import CatmqError, Code
+from metadata.monitoring import metrics_history
+
+# They would be a second line per counter that nobody reads.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})  # others count as "other"
+
+REQUESTS = Counter("catmq_requests", "Requests answered.", ["method", "route", "status"])
+ERRORS = Counter("catmq_errors", "Errors answered, those of single messages included.", ["code"])
+SENT = Counter("catmq_messages_sent", "Messages stored by sends.")
+PULLED = Counter("catmq_messages_pulled", "Messages answered to pulls.")
+PULLS = Counter("catmq_pulls", "Pulls answered.")
+FAILURES = Counter("catmq_failures", "Failed messages stored for a retry, or with the dead.", ["fate"])
+COMMITTED = Counter("catmq_commits", "Queue positions committed.")
+WAITERS = Gauge("catmq_waiters", "Pulls that wait now.", multiprocess_mode="livesum")
+SNAPSHOT_AGE = Gauge(
+    "catmq_snapshot_age_seconds",
+    "Age of a worker's picture of metadata, the oldest.",
+    multiprocess_mode="livemax",
+)
+SUSPECT_QUEUES = Gauge(
+    "catmq_suspect_queues",
+    "Queues that contradict themselves, as one worker knows, the most; its log and /readyz name them.",
+    multiprocess_mode="livemax",
+)
+NODE_SECONDS = Gauge(
+    "catmq_node_seconds",
+    "Time of the last probe of a node; +Inf when it did not answer.",
+    ["node"],
+    multiprocess_mode="livemax",
+)
+
+
+def count_request(request: HttpRequest, response: HttpResponse) -> None:
+    """Counts an answered request, and its error if it is one."""
+    match = request.resolver_match
+    method = request.method if request.method in METHODS else "other"
+    REQUESTS.labels(method, match.route if match else "", response.status_code).inc()
+    code = getattr(response, "catmq_code", None)
+    if code is not None:
+        count_error(code)
+
+
+def count_error(code: Code, count: int = 1) -> None:
+    """Counts an error that a client was told, once or of so many messages."""
+    ERRORS.labels(code.value).inc(count)
+
+
+def count_sent(topic: str, runs: Sequence[Run], *, bytes: int) -> None:
+    """Counts the messages of a send to a topic, and the errors of those that were refused."""
+    stored = refused = 0
+    for run in runs:
+        if isinstance(run.fate, CatmqError):
+            refused += run.length
+            count_error(run.fate.code, run.length)
+        else:
+            stored += run.length
+    SENT.inc(stored)
+    known = snapshot.current().topic(topic)
+    if known is not None:
+        metrics_history.sent(topic_id=known.id, messages=stored, bytes=bytes if stored else 0, errors=refused)
+
+
+def count_pulled(group_id: int, queues: Iterable[PulledQueue]) -> None:
+    """Counts the messages of a pull, by topic."""
+    known = snapshot.current().queues
+    total = 0
+    for queue in queues:
+        if queue.rows:
+            total += len(queue.rows)
+            info = known.get(queue.queue)
+            if info is not None:
+                weight = sum([len(row[ROW_BODY]) for row in queue.rows if row[ROW_BODY] is not None])
+                metrics_history.pulled(
+                    topic_id=info.topic_id, group_id=group_id, messages=len(queue.rows), bytes=weight
+                )
+    PULLS.inc()
+    PULLED.inc(total)
+
+
+def count_committed(group_id: int, committed: Iterable[Committed]) -> None:
+    """Counts the positions of a commit, and by topic what it moved them past."""
+    known = snapshot.current().queues
+    positions = 0
+    for one in committed:
+        positions += one.state == "ok"
+        info = known.get(one.queue) if one.handled else None
+        if info is not None:
+            metrics_history.handled(topic_id=info.topic_id, group_id=group_id, messages=one.handled)
+    COMMITTED.inc(positions)
+
+
+def sample() -> None:
+    """Takes the values that are states and not events; a loop of every worker, once a second or so."""
+    WAITERS.set(board.waiters())
+    SUSPECT_QUEUES.set(len(corruption.current()))
+    SNAPSHOT_AGE.set(snapshot.age_s())
+    group_metrics.sample()
+    if math.isinf(snapshot.age_s()):
+        return  # no snapshot yet, so no node is known
+    for name, seconds in registry.latencies().items():
+        NODE_SECONDS.labels(name).set(math.inf if seconds is None else seconds)
+
+
+def exposition() -> tuple[bytes, str]:
+    """(text, content type) of all processes' values."""
+    sample()
+    collectors, groups = REGISTRY, CollectorRegistry()
+    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+        collectors = CollectorRegistry()
+        multiprocess.MultiProcessCollector(collectors)  # type: ignore[no-untyped-call]
+    group_metrics.GroupCollector(groups)
+    return generate_latest(collectors) + generate_latest(groups), CONTENT_TYPE_LATEST

@@ -1,0 +1,79 @@
+"""Messages that wait for their time."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, UnsetType
+
+from brokerapi.http import formats
+from brokerapi.shapes.base import Answer, Request
+from messagestore.engine.messages import headers_of
+from messagestore.produce.delayed_admin import Waiting, WaitingMessage
+from metadata.config import config
+
+
+class DelayedQuery(Request, kw_only=True):
+    """Which page of them: `after` is the `next` of the one before."""
+
+    after: str | UnsetType = UNSET
+    limit: Annotated[int, Meta(ge=1, le=config.max_pull_messages)] = 100
+
+
+class DelayedMessage(Answer, kw_only=True, omit_defaults=True):
+    """A message that waits: `body` (text) or `body_base64` in JSON, `body_bytes` in MessagePack. `queue` is
+    the one that it was stored for; one with a key goes to the queue of its key when it is due."""
+
+    message_id: str
+    due_at_ms: int
+    queue: int
+    key: str | None
+    tag: str | None
+    headers: dict[str, str] | None
+    trace_id: str | None
+    producer: str
+    stored_at_ms: int
+    attempt: int
+    body: str | UnsetType = UNSET
+    body_base64: bytes | UnsetType = UNSET
+    body_bytes: bytes | UnsetType = UNSET
+
+
+class DelayedAnswer(Answer, kw_only=True):
+    """Messages that wait, the `after` of the next page (null: no more), and how many wait in all, counted up
+    to 100,000 on each node."""
+
+    messages: list[DelayedMessage]
+    next: str | None
+    count: int
+
+
+def delayed(found: Waiting, kind: formats.Format) -> DelayedAnswer:
+    """The answer to a look at them."""
+    return DelayedAnswer(
+        messages=[_message(one, kind) for one in found.messages], next=found.next, count=found.count
+    )
+
+
+def _message(one: WaitingMessage, kind: formats.Format) -> DelayedMessage:
+    row = one.row
+    answer = DelayedMessage(
+        message_id=row.known_as or one.message_id,
+        due_at_ms=row.due_at_ms,
+        queue=row.queue,
+        key=row.key,
+        tag=row.tag,
+        headers=headers_of(row.headers),
+        trace_id=row.trace_id,
+        producer=row.producer,
+        stored_at_ms=row.stored_at_ms,
+        attempt=row.attempt,
+    )
+    if kind.name == formats.MSGPACK.name:
+        answer.body_bytes = row.body
+        return answer
+    try:
+        answer.body = row.body.decode()
+    except UnicodeDecodeError:
+        answer.body_base64 = row.body
+    return answer

@@ -1,0 +1,94 @@
+"""Reporting messages whose handler failed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from brokerapi.http.parsers import Body
+from brokerapi.shapes.base import Answer, Id, Request
+from messagestore.retries.failures import Failure, Report
+from metadata.config import config
+from metadata.errors import Invalid
+
+MAX_TIME_MS = (1 << 48) - 1
+
+
+class FailedMessage(Request, kw_only=True):
+    """A message whose handler failed. Of `error` the first 2,000 characters are kept: begin with its kind.
+
+    `first_failed_at_ms`: when that was seen first; repeats of the report say the same. `last`: its retries
+    are used up, in place: it is to be dead now.
+    """
+
+    queue: Id
+    epoch: Id
+    offset: Id
+    error: str | None = None
+    first_failed_at_ms: Annotated[int, Meta(ge=0, le=MAX_TIME_MS)] | None = None
+    last: bool = False
+
+
+class FailuresRequest(Request, kw_only=True):
+    """Messages to be tried again later. The report may be repeated: each message is stored once."""
+
+    messages: Annotated[list[FailedMessage], Meta(min_length=1, max_length=config.max_messages)]
+
+    def failures(self) -> list[Failure]:
+        """The messages for the layer below. Raises Invalid if one is named twice."""
+        named: set[tuple[int, int]] = set()
+        for index, one in enumerate(self.messages):
+            if (one.queue, one.offset) in named:
+                what = f"message {one.queue}-{one.offset} is named twice"
+                raise Invalid.field(f"messages[{index}].offset", what)
+            named.add((one.queue, one.offset))
+        return [
+            Failure(one.queue, one.epoch, one.offset, one.error or "", one.first_failed_at_ms, one.last)
+            for one in self.messages
+        ]
+
+
+class RetriedMessage(Answer, kw_only=True):
+    """A message that comes again, for the `attempt`-th time, at `due_at_ms` or soon after it."""
+
+    queue: int
+    offset: int
+    attempt: int
+    due_at_ms: int
+
+
+class DeadMessage(Answer, kw_only=True):
+    """A message that failed `attempt` times and has no retry left."""
+
+    queue: int
+    offset: int
+    attempt: int
+
+
+class RefusedMessage(Answer, kw_only=True):
+    """A message of which nothing was stored: `state` is fenced, missing or unavailable."""
+
+    queue: int
+    offset: int
+    state: str
+
+
+class FailuresAnswer(Answer, kw_only=True):
+    """Each message is in one of the lists; those that were retried or are dead may be committed."""
+
+    retried: list[RetriedMessage]
+    dead: list[DeadMessage]
+    refused: list[RefusedMessage]
+
+
+FAILURES = Body(FailuresRequest)
+
+
+def failures_answer(report: Report) -> FailuresAnswer:
+    """The answer to a report of failures."""
+    return FailuresAnswer(
+        retried=[RetriedMessage(**one._asdict()) for one in report.retried],
+        dead=[DeadMessage(**one._asdict()) for one in report.dead],
+        refused=[RefusedMessage(**one._asdict()) for one in report.refused],
+    )

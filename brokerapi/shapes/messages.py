@@ -1,0 +1,364 @@
+"""Sending and looking at messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, TypeVar
+from uuid import UUID
+
+from msgspec import UNSET, Meta, UnsetType, json
+
+from brokerapi.http import formats
+from brokerapi.http.parsers import Body
+from brokerapi.shapes.base import Answer, Id, Request
+from messagestore.engine.messages import (
+    NewMessage,
+    StoredMessage,
+    StoredRow,
+    Wanted,
+    headers_of,
+    message_id,
+    stored_message,
+)
+from messagestore.inspect.browse import Browsed
+from messagestore.inspect.search import Found, Times
+from messagestore.produce.publish import Fate, Receipt, Run
+from metadata.config import config
+from metadata.errors import CatmqError, Code, Invalid
+
+T = TypeVar("T")
+
+
+class Message(Request, kw_only=True):
+    """What both formats of a message to send have in common. Only the queue may be left to the broker."""
+
+    body: str | UnsetType = UNSET
+    key: str | None = None
+    tag: str | None = None
+    headers: dict[str, str] | None = None
+    trace_id: str | None = None
+    queue: Id | None = None
+    delay_ms: Id | UnsetType = UNSET
+    deliver_at_ms: Id | UnsetType = UNSET
+
+    def raw(self) -> bytes | UnsetType:
+        """The body given as bytes."""
+        return UNSET
+
+    def new(self, index: int) -> NewMessage:
+        """The message to store. Raises Invalid, naming the message by its index."""
+        return NewMessage(
+            body=self._body(index),
+            key=self.key,
+            tag=self.tag,
+            headers=self.headers,
+            trace_id=self.trace_id,
+            queue=self.queue,
+            delay_ms=_given(self.delay_ms) or None,  # no delay is none
+            deliver_at_ms=_given(self.deliver_at_ms),
+        )
+
+    def _body(self, index: int) -> bytes:
+        text, raw = self.body, self.raw()
+        if isinstance(text, str) and raw is UNSET:
+            return text.encode()
+        if isinstance(raw, bytes) and text is UNSET:
+            return raw
+        both = "give only one of them" if raw is not UNSET else "one of them is needed"
+        raise Invalid.field(f"messages[{index}].body", f"body or {self.raw_name()}: {both}")
+
+    def raw_name(self) -> str:
+        """The name of the field for bytes."""
+        return "body_base64"
+
+
+class JsonMessage(Message):
+    """A message to send, in JSON."""
+
+    body_base64: bytes | UnsetType = UNSET
+
+    def raw(self) -> bytes | UnsetType:
+        """The body given as bytes."""
+        return self.body_base64
+
+
+class PackedMessage(Message):
+    """A message to send, in MessagePack."""
+
+    body_bytes: bytes | UnsetType = UNSET
+
+    def raw(self) -> bytes | UnsetType:
+        """The body given as bytes."""
+        return self.body_bytes
+
+    def raw_name(self) -> str:
+        """The name of the field for bytes."""
+        return "body_bytes"
+
+
+# How a send is answered: a result for each message, or runs of those that were stored side by side, which is
+# less to write and to read.
+Receipts = Literal["each", "runs"]
+
+
+class SendRequest(Request, kw_only=True):
+    """Messages for one topic. `batch_id` (UUIDv7) makes a repeat harmless. `receipts`: a result for `each`
+    message, or `runs`, shorter: of messages that lie side by side."""
+
+    messages: list[JsonMessage]
+    batch_id: UUID | None = None
+    receipts: Receipts = "each"
+
+
+class PackedSendRequest(Request, kw_only=True):
+    """The same in MessagePack."""
+
+    messages: list[PackedMessage]
+    batch_id: UUID | None = None
+    receipts: Receipts = "each"
+
+
+_RENAMED = {"body": "body_bytes"}
+
+
+class UsualMessage(NewMessage, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_RENAMED):
+    """A message in MessagePack with its body as bytes: read as what is stored, without a step between.
+
+    A delay of 0 and null as a delay are left to PackedMessage.
+    """
+
+    body: bytes
+    queue: Id | None = None
+    delay_ms: Annotated[int, Meta(ge=1, le=2**63 - 1)] = None  # type: ignore[assignment]  # msgspec checks no defaults
+    deliver_at_ms: Id = None  # type: ignore[assignment]
+
+
+class UsualSendRequest(Request, kw_only=True):
+    """What clients of ours send."""
+
+    messages: list[UsualMessage]
+    batch_id: UUID | None = None
+    receipts: Receipts = "each"
+
+
+AnySend = SendRequest | PackedSendRequest | UsualSendRequest
+SEND: Body[AnySend] = Body(SendRequest, PackedSendRequest, UsualSendRequest)
+
+
+def new_messages(asked: AnySend) -> Sequence[NewMessage]:
+    """The messages to store. Raises Invalid naming the first that is wrong."""
+    if isinstance(asked, UsualSendRequest):
+        return asked.messages
+    return [message.new(index) for index, message in enumerate(asked.messages)]
+
+
+class SendError(Answer, kw_only=True):
+    """Why one message was not stored."""
+
+    code: Code
+    detail: str
+    retriable: bool
+
+
+class SendResult(Answer, kw_only=False, omit_defaults=True, gc=False):
+    """What became of one message: stored (queue, offset, message_id), kept until it is due (message_id,
+    due_at_ms) or refused (error)."""
+
+    queue: int | UnsetType = UNSET
+    offset: int | UnsetType = UNSET
+    message_id: str | UnsetType = UNSET
+    error: SendError | UnsetType = UNSET
+    due_at_ms: int | UnsetType = UNSET
+
+
+class SendRun(Answer, kw_only=False, omit_defaults=True, gc=False):
+    """Messages that follow each other in the request: how many, and the first one's place if they were stored
+    side by side: each one's id is made of queue and offset, as in 7-41. Or what a SendResult would say of
+    each of them."""
+
+    count: int
+    queue: int | UnsetType = UNSET
+    offset: int | UnsetType = UNSET
+    result: SendResult | UnsetType = UNSET
+
+
+class SendAnswer(Answer, kw_only=True):
+    """One result per message, in order. Or, for who asks for `runs`, those: together they count as many as
+    messages were sent."""
+
+    results: list[SendResult] | UnsetType = UNSET
+    runs: list[SendRun] | UnsetType = UNSET
+
+
+def send_answer(runs: Sequence[Run], receipts: Receipts) -> SendAnswer:
+    """The answer to a send."""
+    if receipts == "runs":
+        return SendAnswer(runs=[_send_run(run) for run in runs])
+    return SendAnswer(results=[_send_result(fate) for run in runs for fate in run.fates()])
+
+
+def _send_run(run: Run) -> SendRun:
+    if isinstance(run.fate, Receipt):
+        return SendRun(run.length, run.fate.queue, run.fate.offset)
+    return SendRun(run.length, result=_send_result(run.fate))
+
+
+def _send_result(fate: Fate) -> SendResult:
+    if isinstance(fate, Receipt):  # most are
+        return SendResult(fate.queue, fate.offset, f"{fate.queue}-{fate.offset}")
+    if isinstance(fate, CatmqError):
+        return SendResult(error=SendError(code=fate.code, detail=fate.detail, retriable=fate.retriable))
+    return SendResult(message_id=fate.message_id, due_at_ms=fate.due_at_ms)
+
+
+class OriginAnswer(Answer, kw_only=True):
+    """Where a message to be retried came from; `error` is what its handler said the last time."""
+
+    topic: str
+    queue: int
+    offset: int
+    first_failed_at_ms: int
+    error: str
+
+
+class StoredAnswer(Answer, kw_only=False, omit_defaults=True, gc=False):
+    """A stored message: `body` (text) or `body_base64` in JSON, `body_bytes` in MessagePack.
+
+    Hundreds of them are made for a pull, so they are filled by position.
+    """
+
+    offset: int
+    message_id: str
+    key: str | None
+    tag: str | None
+    headers: dict[str, str] | None
+    trace_id: str | None
+    stored_at_ms: int
+    attempt: int
+    queue: int | UnsetType = UNSET
+    body: str | UnsetType = UNSET
+    body_base64: bytes | UnsetType = UNSET
+    body_bytes: bytes | UnsetType = UNSET
+    origin: OriginAnswer | UnsetType = UNSET  # of messages of a failure topic
+
+
+def with_origins(answers: list[StoredAnswer], origins: Sequence[str | None]) -> list[StoredAnswer]:
+    """The messages of a failure topic's queue, told where they came from."""
+    for answer, text in zip(answers, origins, strict=True):
+        origin = origin_of(text)
+        if origin is not None:
+            answer.origin = origin
+    return answers
+
+
+def origin_of(text: str | None) -> OriginAnswer | None:
+    """An origin as its table holds it."""
+    return None if text is None else json.decode(text, type=OriginAnswer)
+
+
+def stored(message: StoredMessage, kind: formats.Format, queue: int | UnsetType = UNSET) -> StoredAnswer:
+    """A message as it is answered in a format; `queue` only where the answer does not name it already."""
+    answer = StoredAnswer(
+        message.offset,
+        message_id(message.queue, message.offset),
+        message.key,
+        message.tag,
+        message.headers,
+        message.trace_id,
+        message.stored_at_ms,
+        message.attempt,
+        queue,
+    )
+    if kind.name == formats.MSGPACK.name:
+        answer.body_bytes = message.body
+        return answer
+    try:
+        answer.body = message.body.decode()
+    except UnicodeDecodeError:
+        answer.body_base64 = message.body
+    return answer
+
+
+def stored_rows(queue: int, rows: Sequence[StoredRow], kind: formats.Format) -> list[StoredAnswer]:
+    """Messages as a pull answers them, straight from the rows of their queue."""
+    if kind.name != formats.MSGPACK.name:
+        return [stored(stored_message(queue, row), kind) for row in rows]
+    return [
+        StoredAnswer(
+            offset,
+            f"{queue}-{offset}",
+            key,
+            tag,
+            headers_of(headers) if headers else None,
+            trace_id,
+            stored_at_ms,
+            attempt,
+            body_bytes=body,
+        )
+        for offset, key, tag, headers, body, trace_id, stored_at_ms, attempt in rows
+    ]
+
+
+class MessagesAnswer(Answer, kw_only=True):
+    """Messages, how many were looked at for them, and where to go on, null if that was all: the next `offset`
+    of a queue, or what a search takes as `after`."""
+
+    messages: list[StoredAnswer]
+    scanned: int
+    next: int | str | None
+
+
+def browsed(found: Browsed | Found, kind: formats.Format) -> MessagesAnswer:
+    """The answer to a look at messages."""
+    messages = [stored(message, kind, message.queue) for message in found.messages]
+    return MessagesAnswer(messages=messages, scanned=found.scanned, next=found.next)
+
+
+class BrowseQuery(Request, kw_only=True):
+    """Which messages to look at: a queue from an offset on, one message by its id, or all that carry what is
+    given, in one queue or all of the topic, from the message id `after` on."""
+
+    queue: Id | UnsetType = UNSET
+    offset: Id = 0
+    limit: Annotated[int, Meta(ge=1, le=config.max_pull_messages)] = 100
+    message_id: str | UnsetType = UNSET
+    key: str | UnsetType = UNSET
+    trace_id: str | UnsetType = UNSET
+    tag: str | UnsetType = UNSET
+    from_ms: Id | UnsetType = UNSET
+    to_ms: Id | UnsetType = UNSET
+    contains: Annotated[str, Meta(min_length=1, max_length=200)] | UnsetType = UNSET
+    header: Annotated[str, Meta(min_length=2, max_length=1000)] | UnsetType = UNSET
+    after: str | UnsetType = UNSET
+
+    def wanted(self) -> Wanted:
+        """What a message must carry."""
+        part = _given(self.contains)
+        return Wanted(
+            _given(self.key),
+            _given(self.tag),
+            _given(self.trace_id),
+            None if part is None else part.encode(),
+            self._header(),
+        )
+
+    def _header(self) -> tuple[str, str] | None:
+        given = _given(self.header)
+        if given is None:
+            return None
+        name, colon, value = given.partition(":")
+        if not name or not colon:
+            raise Invalid.field("header", f"{given!r} is no name:value")
+        return name, value
+
+    def times(self) -> Times:
+        """When it was stored."""
+        return Times(_given(self.from_ms), _given(self.to_ms))
+
+    def is_search(self) -> bool:
+        """Whether it asks for more than a place in a queue."""
+        return self.wanted() != Wanted() or self.times() != Times()
+
+
+def _given(value: T | UnsetType) -> T | None:
+    return None if isinstance(value, UnsetType) else value

@@ -1,0 +1,1 @@
+"""Work that django-q runs: schedules, jobs of the data pipeline, mails."""

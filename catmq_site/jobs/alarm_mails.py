@@ -1,0 +1,155 @@
+"""Sends the mails of alarms: one for each, or one for many at once; what cannot be sent waits for a next run.
+
+A mail server that does not answer ends the pass and nothing else: what waits stays written down for a day.
+An address gets mails every five minutes at most, so a storm of alarms is one mail with a list. A mail that is
+sent again because nobody noted that it went has the same Message-ID.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import smtplib
+import time
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from django.core.mail import EmailMessage, get_connection
+from django.core.mail.backends.base import BaseEmailBackend
+
+from metadata.config import config
+from metadata.db import leases
+from metadata.errors import Unavailable
+from metadata.monitoring import mails
+from metadata.monitoring.mails import Told
+
+log = logging.getLogger(__name__)
+SINGLE = 3  # more than so many for one address go in one mail
+LISTED = 50  # alarms that such a mail names; it counts the others
+PASS_S = 60.0
+WORDS = {
+    "unread_dropped": "messages were dropped unread",
+    "node_low": "node nearly full",
+    "node_full": "node full, it stores nothing",
+    "node_filling": "node will be full soon",
+    "node_away": "node does not answer",
+    "not_cleaned": "queue could not be cleaned",
+    "lag": "group is far behind",
+    "no_consumer": "queues without a consumer",
+    "dead_growing": "messages die",
+    "job_failed": "job failed",
+    "suspect": "queue contradicts itself",
+    "inconsistent": "metadata and nodes disagree",
+}
+
+
+def tell() -> int:
+    """Writes and sends the mails that are due; how many were sent. Without a mail server none is written."""
+    if not config.smtp_url:
+        return 0
+    mails.write()
+    holder = str(uuid.uuid4())
+    if not leases.acquire(name="alarm_mails", holder=holder, ttl_s=4 * PASS_S):
+        return 0  # another process sends them
+    try:
+        return _send(time.monotonic() + PASS_S)
+    finally:
+        leases.release(name="alarm_mails", holder=holder)
+
+
+def _send(ends_at: float) -> int:
+    due = mails.waiting()
+    if not due:
+        return 0
+    backend, done = get_connection(), 0
+    try:
+        backend.open()
+        for address, told in due.items():
+            if time.monotonic() > ends_at:
+                break
+            for some in _parcels(told):
+                done += _one(backend, address, some)
+    except (OSError, smtplib.SMTPException) as error:
+        waiting = [one.id for told in due.values() for one in told]
+        mails.failed(waiting, why=f"{type(error).__name__}: {error}")
+        log.warning("Mails of alarms are sent later, %d wait: %s", len(waiting), error)
+    finally:
+        backend.close()
+    return done
+
+
+def _parcels(told: Sequence[Told]) -> list[Sequence[Told]]:
+    """What goes in one mail."""
+    return [[one] for one in told] if len(told) <= SINGLE else [told]
+
+
+def _one(backend: BaseEmailBackend, address: str, told: Sequence[Told]) -> bool:
+    """Sends one mail; whether the server took it. Raises OSError and SMTPException where it is gone."""
+    ids = [one.id for one in told]
+    subject, body = written(told)
+    try:
+        EmailMessage(
+            subject, body, config.mail_from, [address], connection=backend, headers={"Message-ID": _id(told)}
+        ).send()
+    except smtplib.SMTPRecipientsRefused as error:
+        code, reason = next(iter(error.recipients.values()))
+        (mails.refused if code >= 500 else mails.failed)(ids, why=f"{code} {reason!r}")
+        log.error("The mail server takes no mail for %s: %s %r", address, code, reason)
+        return False
+    except (smtplib.SMTPDataError, smtplib.SMTPSenderRefused) as error:
+        mails.failed(ids, why=str(error))
+        log.error("The mail server does not take a mail for %s: %s", address, error)
+        return False
+    mails.sent(ids)
+    return True
+
+
+def _id(told: Sequence[Told]) -> str:
+    """The Message-ID of a mail about some rows, the same whenever and by whatever process it is sent.
+
+    A row's number may come again in a metadata database that is made anew, but not made at the same time.
+    """
+    rows = ",".join(f"{one.id}:{one.made_at_ms}" for one in told)
+    digest = hashlib.sha256(rows.encode()).hexdigest()[:32]
+    return f"<alarm-{told[0].id}-{digest}@{config.mail_from.rpartition('@')[2]}>"
+
+
+def written(told: Sequence[Told]) -> tuple[str, str]:
+    """Subject and text of a mail about one or many."""
+    if len(told) == 1:
+        return f"[CatMQ] {_headline(told[0])}", f"{_paragraph(told[0])}\n\n{_foot()}"
+    began = sum(one.ended_at_ms is None for one in told)
+    subject = f"[CatMQ] {began} alarms began, {len(told) - began} ended"
+    shown = "\n\n".join(f"{_headline(one)}\n{_paragraph(one)}" for one in told[:LISTED])
+    more = f"\n\nand {len(told) - LISTED} more." if len(told) > LISTED else ""
+    return subject, f"{shown}{more}\n\n{_foot()}"
+
+
+def _headline(one: Told) -> str:
+    state = "Alarm" if one.ended_at_ms is None else "Over"
+    return f"{state}: {WORDS.get(one.kind, one.kind)}{f': {one.name}' if one.name else ''}"
+
+
+def _paragraph(one: Told) -> str:
+    lines = [one.detail, f"Since {_time(one.since_ms)}"]
+    if one.ended_at_ms is not None:
+        lines[1] = f"From {_time(one.since_ms)} to {_time(one.ended_at_ms)}"
+    return "\n".join(lines)
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _foot() -> str:
+    return f"All alarms: {config.broker_url}/alarms"
+
+
+def send_test(address: str) -> None:
+    """Sends a mail that only shows that mails arrive. Raises Unavailable with the reason."""
+    text = f"This mail shows that alarms of CatMQ reach {address}.\n\n{_foot()}"
+    try:
+        EmailMessage("[CatMQ] Test mail", text, config.mail_from, [address]).send()
+    except (OSError, smtplib.SMTPException) as error:
+        raise Unavailable(f"The mail server did not take the mail: {error}", retry_after_ms=1000) from error

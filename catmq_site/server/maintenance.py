@@ -1,0 +1,384 @@
+"""Every loop that runs inside a broker process, and the only place where the server starts threads.
+
+gunicorn starts the loops of a worker after the fork and stops them when the worker leaves. A loop is
+(name, every, run_once): one bounded pass, then a pause. A pass that fails is logged, and the pause doubles
+up to MAX_PAUSE_S, so a database that is down is not flooded with calls; nor is the log, see _Trouble. What
+runs every minute or more rarely is a schedule of django-q instead (jobs.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from django.db import close_old_connections
+
+from brokerapi.http import group_metrics, metrics
+from brokerapi.views.about import VERSION
+from catmq_site.server import master
+from catmq_site.server.registration import BrokerLoop
+from messagestore.consume import node_owners
+from messagestore.heads import head_watcher
+from messagestore.heads.heads import board
+from messagestore.heads.partitions import Ahead
+from messagestore.nodes import corruption_alarms, registry
+from messagestore.nodes.disks import DiskWatch
+from messagestore.pool import node_pools
+from messagestore.produce import delayed_delivery
+from messagestore.retries import redrives
+from messagestore.topology import process_caches, queues, retry_topics, subscriptions, topics
+from metadata.brokers import brokers, quotas, snapshot_acks
+from metadata.cache import snapshot
+from metadata.config import config
+from metadata.db import leases
+from metadata.db.clock import database_now
+from metadata.db.transactions import reachable
+from metadata.errors import CatmqError, Unavailable
+from metadata.limits.bulkhead import gate
+from metadata.membership import consumers, heartbeats, history, rebalance
+from metadata.monitoring import metrics_history
+from metadata.outages import AGAIN_S, Outage
+
+log = logging.getLogger(__name__)
+Act = Callable[[], object]
+AFTER_FAILURE_S = 0.05  # the least that the pause after failures begins with
+MAX_PAUSE_S = 5.0
+METADATA_EVERY_S = 0.25  # between two looks whether the metadata database answers
+LEASE_PASSES = 3  # a lease lasts so many pauses; when its holder dies another process goes on after that
+ROSTER_EVERY_S = 0.2  # between two looks at who came and went
+EXPIRY_EVERY_S = 0.5  # with LEASE_PASSES: a dead sweeper is followed within about 2 s
+PATIENCE_S = 3.0  # how long a wanted rebalance waits for whom it was given to
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One repeated act: `run_once` makes a bounded pass about every `every_s` seconds, `finish` ends it.
+
+    `jitter` is the part of the pause by which it varies.
+    """
+
+    name: str
+    every_s: float
+    run_once: Act
+    finish: Act | None = None
+    jitter: float = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """A loop for each of some things that come and go: `members` tells their ids, `loop` makes one's loop.
+
+    The loop of one that is gone ends after the pass it is in.
+    """
+
+    name: str
+    members: Callable[[], Collection[int]]
+    loop: Callable[[int], Loop]
+
+
+def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
+    """All loops of a worker, in the order in which they start; `url` is what clients are told of it."""
+    overdue = OverdueRebalances()
+    return [
+        Loop("metadata", METADATA_EVERY_S, look_at_metadata, gate.end_looks),
+        Loop("heartbeats", 0.0, heartbeats.serve, heartbeats.end_service),
+        Loop("grants", 0.0, node_owners.claim_granted),
+        Loop("snapshot", config.snapshot_interval_ms / 1000, SnapshotLoop().run_once),
+        broker_loop(url),
+        Loop("bell", head_watcher.EVERY_S, head_watcher.listen),
+        Each("heads", head_watcher.nodes, heads_loop),
+        Loop("metrics", 1.0, metrics.sample),
+        Loop("figures", group_metrics.REFRESH_S, group_metrics.board.refresh, group_metrics.board.leave),
+        Loop("nodes", 5.0, registry.probe),
+        Loop("series", 3.0, metrics_history.flush, metrics_history.flush),
+        Each("circuits", node_pools.in_use, circuit_loop),
+        Loop("rates", quotas.EVERY_S, lambda: quotas.divide(name=process_name())),
+        Loop("history", 2.0, history.catch_up),
+        leased("expiry", EXPIRY_EVERY_S, consumers.expire, first=consumers.look),
+        leased("rebalances", 1.0, overdue.run_once, first=overdue.look),
+        leased("unfinished", 30.0, finish_creations),
+        leased("partitions", 5.0, Ahead().run_once),
+        leased("redrives", redrives.EVERY_S, redrives.Redriver().run_once),
+        leased("disks", 5.0, DiskWatch().run_once),
+        leased("suspects", 5.0, corruption_alarms.review, first=corruption_alarms.tell),
+        Each("delays", delayed_delivery.nodes, delays_loop),
+    ]
+
+
+def leased(
+    name: str,
+    every_s: float,
+    run_once: Callable[[], object],
+    *,
+    first: Callable[[], object] | None = None,
+) -> Loop:
+    """A loop whose passes are made by one process of all brokers; all of them run `first` in every pass.
+
+    `first` runs before the lease is asked for, so it is what meets a metadata database that is away.
+    Two at once would be harmless but wasteful. A process that stops gives its lease up, so the next one need
+    not wait for its end.
+    """
+    holder = f"{socket.gethostname()}:{os.getpid()}"
+
+    def pass_if_leader() -> object:
+        if first is not None:
+            first()
+        if leases.acquire(name=name, holder=holder, ttl_s=LEASE_PASSES * every_s):
+            return run_once()
+        return None
+
+    return Loop(name, every_s, pass_if_leader, lambda: leases.release(name=name, holder=holder))
+
+
+@dataclass(slots=True)
+class SnapshotLoop:
+    """Keeps the snapshot fresh, wakes the pulls of groups that changed and forgets queues that are gone."""
+
+    seen: snapshot.Snapshot | None = None
+
+    def run_once(self) -> None:
+        """Loads what changed; a group whose generation, state or subscriptions moved is woken."""
+        snapshot.refresh()
+        before, self.seen = self.seen, snapshot.current()
+        if before is None or before.version == self.seen.version:
+            return
+        for group_id in changed_groups(before, self.seen):
+            board.wake_group(group_id)
+        if before.queues.keys() - self.seen.queues.keys():
+            process_caches.keep(self.seen.queues)
+
+
+def changed_groups(before: snapshot.Snapshot, after: snapshot.Snapshot) -> set[int]:
+    """The groups that a waiting pull must hear of: themselves or a subscription of theirs changed."""
+    groups = {one for one in before.groups if before.groups[one] != after.groups.get(one)}
+    old, new = before.subscriptions, after.subscriptions
+    moved = [old.get(one) or new[one] for one in {*old, *new} if old.get(one) != new.get(one)]
+    return groups | {subscription.group_id for subscription in moved}
+
+
+def heads_loop(node_id: int) -> Loop:
+    """The watch over the heads of one node."""
+    watch = head_watcher.NodeWatcher(node_id)
+    every_s = config.head_interval_ms / 1000
+    return Loop(f"heads-{node_id}", every_s, watch.run_once, watch.leave, jitter=0.1)
+
+
+def circuit_loop(node_id: int) -> Loop:
+    """Looks after the circuit of one node; a probe of a frozen one takes seconds."""
+    return Loop(f"circuit-{node_id}", 0.25, lambda: node_pools.watch(node_id))
+
+
+def delays_loop(node_id: int) -> Loop:
+    """Moves the due messages of one node; the mover has a lease of its own."""
+    mover = delayed_delivery.NodeMover(node_id, holder=f"{socket.gethostname()}:{os.getpid()}")
+    return Loop(f"delays-{node_id}", delayed_delivery.EVERY_S, mover.run_once, mover.finish)
+
+
+def process_name() -> str:
+    """This worker's name among those of all brokers."""
+    return f"{config.broker_name}/{os.getpid()}"
+
+
+def broker_loop(url: str) -> Loop:
+    """The loop that speaks with the registry for this broker."""
+    life = brokers.Life(config.broker_name, url, VERSION, master.INCARNATION)
+    speaker = BrokerLoop(life, snapshot_acks.Voice(process_name()))
+    return Loop("broker", 0.8, speaker.run_once, speaker.finish)
+
+
+@dataclass(slots=True)
+class OverdueRebalances:
+    """Runs the rebalances that nobody ran within PATIENCE_S: it works without a django-q worker.
+
+    All processes look, so that whoever follows a dead one need not wait for as long again.
+    """
+
+    since: dict[int, float] = field(default_factory=dict)
+
+    def look(self) -> None:
+        """Notes since when groups wait."""
+        now = time.monotonic()
+        self.since = {group: self.since.get(group, now) for group in rebalance.pending()}
+
+    def run_once(self) -> int:
+        """The number of groups rebalanced in this pass, of those that the last look found."""
+        now = time.monotonic()
+        overdue = [group for group, first_seen in self.since.items() if now - first_seen >= PATIENCE_S]
+        return rebalance.each(overdue, rebalance.settle)
+
+
+def look_at_metadata() -> None:
+    """Asks the metadata database anything: its answer opens the gate that calls without one have shut."""
+    gate.look(_ask_metadata)
+
+
+def _ask_metadata() -> None:
+    with reachable():
+        database_now()
+
+
+def finish_creations() -> None:
+    """Finishes or removes what a crash left between metadata and tables. Raises what ended a sweep, after
+    all others had their turn.
+    """
+    with ExitStack() as turns:  # the last one in is the first one run
+        for sweep in (retry_topics.sweep, queues.sweep, subscriptions.sweep, topics.sweep):
+            turns.callback(sweep)
+
+
+class _Trouble:
+    """The log's lines on a loop's failures: of those that are expected a line at their begin and their end,
+    of a bug the traceback, and while it stays the same a line a minute."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._outage = Outage(log, f"What loop {name} needs")
+        self._bug = ""
+        self._told_at = 0.0
+        self._count = 0
+
+    def failed(self, error: Exception) -> None:
+        """A pass failed."""
+        if isinstance(error, Unavailable):
+            self._outage.failed(error.detail)
+            return
+        now, bug = time.monotonic(), repr(error)
+        self._count += 1
+        if bug != self._bug:
+            log.error("Loop %s failed", self._name, exc_info=error)
+        elif now - self._told_at >= AGAIN_S:
+            log.error("Loop %s failed for the %dth time in a row: %s", self._name, self._count, bug)
+        else:
+            return
+        self._bug, self._told_at = bug, now
+
+    def ended(self) -> None:
+        """A pass succeeded."""
+        self._outage.ended()
+        if self._count:
+            log.warning("Loop %s works again after %d failures", self._name, self._count)
+        self._bug, self._count = "", 0
+
+
+class _Running:
+    """A loop in a thread of its own."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._ending = threading.Event()
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"loop-{loop.name}", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Ends the pause of the loop: its next pass begins now."""
+        self._wake.set()
+
+    def end(self) -> None:
+        """Asks the loop to end after its pass."""
+        self._ending.set()
+        self._wake.set()
+
+    def join(self, seconds: float) -> None:
+        """Waits for the end."""
+        self._thread.join(max(0.0, seconds))
+        if self._thread.is_alive():
+            log.warning("%s is still in its last pass; it ends with the process", self._thread.name)
+
+    def _run(self) -> None:
+        loop, pause, failures = self._loop, 0.0, 0
+        trouble = _Trouble(loop.name)
+        # Jitter from the first pause on: workers that start together must not ask together.
+        while not self._ends_within(pause * random.uniform(1 - loop.jitter, 1 + loop.jitter)):
+            try:
+                loop.run_once()
+            except Exception as error:  # noqa: BLE001 - a loop must live on: it tries again, and tells
+                failures += 1
+                trouble.failed(error)
+                close_old_connections()  # one that broke would fail for ever
+            else:
+                failures = 0
+                trouble.ended()
+            least_s = max(loop.every_s, AFTER_FAILURE_S) if failures else loop.every_s
+            pause = min(max(loop.every_s, MAX_PAUSE_S), least_s * 2 ** min(failures, 10))
+        self._finish()
+
+    def _ends_within(self, pause_s: float) -> bool:
+        """Waits, but no longer than until somebody wakes the loop; whether it is to end."""
+        self._wake.wait(pause_s)
+        self._wake.clear()
+        return self._ending.is_set()
+
+    def _finish(self) -> None:
+        try:
+            if self._loop.finish is not None:
+                self._loop.finish()
+        except CatmqError as error:
+            log.info("Loop %s could not finish: %s", self._loop.name, error.detail)
+        close_old_connections()
+
+
+class Loops:
+    """The running threads of one worker."""
+
+    def __init__(self, listed: Sequence[Loop | Each]) -> None:
+        self._listed = [self._roster(one) if isinstance(one, Each) else one for one in listed]
+        self._guard = threading.Lock()
+        self._stopping = False
+        self._running: dict[str, _Running] = {}
+
+    def start(self) -> None:
+        """Starts a thread per loop."""
+        for loop in self._listed:
+            self._start(loop)
+
+    def wake(self, name: str) -> None:
+        """Ends the pause of a loop: its next pass begins now. A signal handler may call it."""
+        running = self._running.get(name)
+        if running is not None:
+            running.wake()
+
+    def stop(self, *, limit_s: float = 5.0) -> None:
+        """Asks all loops to end and waits for their last pass, together no longer than the limit."""
+        with self._guard:
+            self._stopping = True
+            running = list(self._running.values())
+            self._running = {}
+        for one in running:
+            one.end()
+        board.wake_all()  # the watchers wait on it
+        end = time.monotonic() + limit_s
+        for one in running:
+            one.join(end - time.monotonic())
+
+    def _start(self, loop: Loop) -> None:
+        with self._guard:
+            if not self._stopping and loop.name not in self._running:
+                self._running[loop.name] = _Running(loop)
+
+    def _end(self, name: str) -> None:
+        with self._guard:
+            running = self._running.pop(name, None)
+        if running is not None:
+            running.end()
+
+    def _roster(self, each: Each) -> Loop:
+        """The loop that starts and ends the loops of those who come and go."""
+        there: dict[int, Loop] = {}
+
+        def run_once() -> None:
+            members = set(each.members())
+            for gone in there.keys() - members:
+                self._end(there.pop(gone).name)
+            for came in members - there.keys():
+                there[came] = each.loop(came)
+                self._start(there[came])
+
+        return Loop(each.name, ROSTER_EVERY_S, run_once)

@@ -1,0 +1,39 @@
+"""What the workers of one gunicorn master have in common.
+
+Made in the master before its first fork; workers inherit it. gunicorn reads its configuration again when it
+reloads, but not this module. Without gunicorn the process is its own master.
+"""
+
+from __future__ import annotations
+
+import mmap
+import uuid
+
+from messagestore.heads import shared_heads
+from metadata.db import contact
+
+INCARNATION = str(uuid.uuid4())  # of the broker: this life of it
+STOPPING, REGISTERED = 0, 1
+_flags = mmap.mmap(-1, 2)  # one memory for the master and all workers
+CONTACT = mmap.mmap(-1, contact.SIZE)  # likewise, to metadata.db.contact
+HEADS = mmap.mmap(-1, shared_heads.SIZE)  # likewise; workers hand it to messagestore.heads.heads
+
+
+def stop() -> None:
+    """Tells all workers that the broker stops, not only they: the master does this before it ends them."""
+    _flags[STOPPING] = 1
+
+
+def stopping() -> bool:
+    """Whether the broker as a whole stops."""
+    return _flags[STOPPING] == 1
+
+
+def note_registered() -> None:
+    """Tells all workers, also later ones, that the broker has had its name."""
+    _flags[REGISTERED] = 1
+
+
+def registered() -> bool:
+    """Whether the broker ever had its name."""
+    return _flags[REGISTERED] == 1

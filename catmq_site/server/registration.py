@@ -1,0 +1,79 @@
+"""The talk of one worker with the registry of brokers, pass by pass, and its consequences."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+
+from brokerapi.http import draining
+from catmq_site.server import master
+from messagestore.nodes import registry
+from messagestore.pool import node_pools
+from metadata.brokers import brokers, snapshot_acks
+from metadata.cache import snapshot
+from metadata.errors import MetadataUnavailable
+
+log = logging.getLogger(__name__)
+COMPLAIN_EVERY_S = 60.0  # about a name that another broker has
+
+
+@dataclass(slots=True)
+class BrokerLoop:
+    """Keeps the broker's row fresh and the list of all brokers in memory; does what the row says.
+
+    While metadata is away the last list stays, and the broker is in or out as it was.
+    """
+
+    life: brokers.Life
+    voice: snapshot_acks.Voice
+    complained: str = ""
+    complained_at: float = float("-inf")
+    away: bool = False
+
+    def run_once(self) -> None:
+        """One heartbeat; a good-bye instead if the broker stops."""
+        try:
+            if draining.draining():
+                brokers.stopped(life=self.life)
+                return
+            standing = brokers.heartbeat(life=self.life, held=master.registered())
+            self._acknowledge()
+        except MetadataUnavailable as error:
+            if not self.away:
+                log.warning("The registry of brokers does not answer: %s", error.detail)
+            self.away = True
+            return
+        self.away = False
+        self._follow(standing)
+
+    def _acknowledge(self) -> None:
+        """Tells up to which change this worker uses nothing older: who moves a node waits for that."""
+        change = snapshot.current().version[1]
+        if node_pools.follows():
+            registry.tell_heads()
+            self.voice.acknowledge(life=self.life, change=change)
+
+    def _follow(self, standing: brokers.Standing) -> None:
+        if standing.registered:
+            master.note_registered()
+        if standing.state == "out":
+            draining.pull_out()
+        else:
+            draining.pull_in()
+        self._complain(standing.complaint)
+
+    def _complain(self, complaint: str) -> None:
+        now = time.monotonic()
+        if complaint and (complaint != self.complained or now - self.complained_at > COMPLAIN_EVERY_S):
+            log.error("This broker is not registered, so no client finds it: %s", complaint)
+            self.complained_at = now
+        self.complained = complaint
+
+    def finish(self) -> None:
+        """The good-bye, if there was none, and the end of the list that nobody keeps fresh now."""
+        try:
+            if draining.draining():
+                brokers.stopped(life=self.life)
+        finally:
+            brokers.forget_picture()

@@ -1,0 +1,379 @@
+"""gunicorn's threaded worker with a loop of its own: no thread waits for what a client has yet to send.
+
+The loop collects requests without blocking (catmq_site/server/incoming.py) and gives a thread only
+those that are whole, so a client that sends slowly, or nothing, costs a file and a kilobyte, and no thread.
+Bodies above SMALL_BODY_BYTES are the exception: the thread reads them, under limits
+(catmq_site/server/channels.py), and so it is with answers that a client does not take. A connection that ends
+is closed by the loop when the client has closed it, too. Where too many wait, the oldest of the address with
+most of them goes (catmq_site/server/crowds.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import resource
+import select
+import socket
+import time
+from contextlib import suppress
+from typing import Any
+
+from gunicorn import glogging
+from gunicorn.http import wsgi
+from gunicorn.http.errors import NoMoreData
+from gunicorn.http.parser import RequestParser
+from gunicorn.workers.gthread import ThreadWorker
+
+from catmq_site import logs
+from catmq_site.server import master, refusals
+from catmq_site.server.answers import Answer
+from catmq_site.server.channels import BODY, REST, Channel
+from catmq_site.server.crowds import Crowd
+from catmq_site.server.incoming import READ_BYTES, Incoming
+from metadata.config import config
+from metadata.rules.membership import addresses
+
+NEXT_MS = 25  # a thread waits so long for a connection's next request before it gives it back
+REQUEST_S = 5.0  # from the first byte of a request until a thread can begin
+CLOSE_S = 2.0  # for a client to close a connection that has ended
+NOTIFY_S = 0.5
+TURN_S = 1.0  # the longest pause of the loop
+SAID_EVERY_S = 10.0  # between two lines of the log about clients that were sent away
+MOST_UNFINISHED = 1024  # requests of a worker that have begun to arrive, at most
+MOST_UNFINISHED_OF_ONE = 256  # of one address
+SLOW_SHARE = 8  # of so many threads one may wait for a slow client; half of these for those of one address
+MOST_DRAINED = 8 << 20  # bytes that a client may send after its last answer, until it hears of the end
+SPARE_FILES = 512  # what is no client's connection: databases, logs, listeners
+NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+NOBODY = (errno.EAGAIN, errno.EWOULDBLOCK, errno.ECONNABORTED)
+GONE = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ETIMEDOUT)
+READABLE = select.EPOLLIN | select.EPOLLONESHOT
+TRUSTED = addresses.networks(config.trusted_proxies)
+
+
+class Connection:
+    """A client's connection; `crowd` is where it waits, None while a thread has it."""
+
+    __slots__ = ("address", "client", "crowd", "drained", "incoming", "server", "sock")
+
+    def __init__(self, sock: socket.socket, client: Any, server: Any) -> None:
+        sock.setblocking(False)
+        self.sock, self.client, self.server = sock, client, server
+        peer = client[0] if isinstance(client, tuple) else ""
+        self.address = "" if addresses.is_within(peer, TRUSTED) else peer
+        self.incoming = Incoming()
+        self.crowd: Crowd[Connection] | None = None
+        self.drained = 0
+
+    def hears(self) -> bool:
+        """Take what has come; whether a request is whole. Raises BlockingIOError, and ConnectionError at
+        the client's end."""
+        data = self.sock.recv(READ_BYTES)
+        if not data:
+            raise ConnectionResetError(errno.ECONNRESET, "the client has closed the connection")
+        self.incoming.add(data)
+        return self.incoming.is_whole()
+
+    def asks_again(self) -> bool:
+        """Return True if the next request comes at once; then it needs no way over the loop."""
+        if self.incoming.is_whole():
+            return True
+        waiting = select.poll()
+        waiting.register(self.sock, select.POLLIN)
+        return bool(waiting.poll(NEXT_MS)) and self.hears()
+
+
+class Log(glogging.Logger):  # type: ignore[misc]
+    """gunicorn's own log, in the form of all others."""
+
+    def setup(self, cfg: Any) -> None:
+        """Prepare the log when gunicorn reads its configuration."""
+        super().setup(cfg)
+        for handler in self.error_log.handlers:
+            handler.setFormatter(logs.OneLine(logs.FORMAT))
+
+
+class Worker(ThreadWorker):  # type: ignore[misc]
+    """The worker class of gunicorn_conf.py."""
+
+    alive: bool
+    _accepting: bool
+    notified = float("-inf")  # time.monotonic() of the last sign of life
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        slow = max(2, self.cfg.threads // SLOW_SHARE)
+        self.slow: Crowd[Channel] = Crowd(limit_s=float("inf"), most=slow, most_of_one=slow // 2)
+        self.capacity = self.cfg.worker_connections
+        self.idle: Crowd[Connection] = Crowd(limit_s=self.cfg.keepalive, most=self.capacity)
+        most = {"most": MOST_UNFINISHED, "most_of_one": MOST_UNFINISHED_OF_ONE}
+        self.unfinished: Crowd[Connection] = Crowd(limit_s=REQUEST_S, **most)
+        self.closing: Crowd[Connection] = Crowd(limit_s=CLOSE_S, **most)
+        self.connections: dict[int, Connection] = {}  # by file
+        self.accepts_at = 0.0  # time.monotonic(); later than now while there is no room for more
+        self.sent_away = {"late": 0, "crowded": 0}
+        self.said_at = float("-inf")
+
+    def init_process(self) -> None:
+        """Prepare the process, then run until its end."""
+        self.epoll = select.epoll()
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE_FILES
+        self.capacity = max(SPARE_FILES, min(self.capacity, files))
+        super().init_process()
+
+    def run(self) -> None:
+        """Serve until the worker is told to end, then finish what has begun."""
+        self.epoll.register(self.method_queue.fileno(), select.EPOLLIN)
+        self.set_accept_enabled(True)
+        while self.alive and self.is_parent_alive():
+            self.notify()
+            self.turn()
+            self.set_accept_enabled(time.monotonic() >= self.accepts_at)
+        self.alive = False
+        self.stop_listening()
+        self.idle.hurry(CLOSE_S)
+        until = time.monotonic() + self.cfg.graceful_timeout
+        while self.connections and time.monotonic() < until:
+            self.notify()
+            self.turn()
+        self.tpool.shutdown(wait=False)
+        for connection in list(self.connections.values()):
+            if connection.crowd is not None:
+                self.drop(connection)
+        self.method_queue.close()
+
+    def turn(self) -> None:
+        """Wait for what clients do, and deal with it."""
+        for file, _ in self.epoll.poll(TURN_S):
+            if file == self.method_queue.fileno():
+                self.method_queue.run_callbacks(file)
+            elif (connection := self.connections.get(file)) is not None:
+                self.hear(connection)
+            else:  # a listener, or a connection that was ended since
+                for listener in self.sockets:
+                    if listener.fileno() == file:
+                        self.accept(listener)
+        self.clear_away()
+
+    def set_accept_enabled(self, enabled: bool) -> None:
+        """Begin to accept connections, or pause."""
+        if enabled == self._accepting:
+            return
+        self._accepting = enabled
+        for listener in self.sockets:
+            if enabled:
+                listener.setblocking(False)
+                self.epoll.register(listener, select.EPOLLIN)
+            else:
+                self.epoll.unregister(listener)
+
+    def stop_listening(self) -> None:
+        """Accept nobody any more.
+
+        The listening sockets are closed at once: gunicorn would keep them until the last request has
+        finished, and clients would connect, send, and learn nothing for so long. Those that have connected
+        are served; a client that is refused knows that nothing was done.
+        """
+        self.set_accept_enabled(False)
+        for listener in self.sockets:
+            if master.stopping():  # else the other workers take them
+                self.accept_waiting(listener)
+            listener.close()
+
+    def accept_waiting(self, listener: socket.socket) -> None:
+        """Accept all that have connected so far."""
+        while self.accept(listener):
+            pass
+
+    def accept(self, listener: socket.socket) -> bool:
+        """Let a new connection wait for its first request; whether there was one."""
+        if len(self.connections) >= self.capacity and not self.make_room():
+            return False
+        try:
+            sock, client = listener.accept()
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                self.make_room()
+            elif error.errno not in NOBODY:
+                raise
+            return False
+        connection = Connection(sock, client, listener.getsockname())
+        self.connections[sock.fileno()] = connection
+        self.epoll.register(sock, 0)
+        self.park(connection, self.idle)
+        return True
+
+    def make_room(self) -> bool:
+        """End a connection that is not being served; if there is none, accept nobody for a while."""
+        for crowd in (self.closing, self.unfinished, self.idle):
+            oldest = crowd.oldest()
+            if oldest is not None:
+                self.send_away(oldest)
+                return True
+        self.accepts_at = time.monotonic() + TURN_S
+        return False
+
+    def park(self, connection: Connection, crowd: Crowd[Connection]) -> None:
+        """Let a connection wait for its client in the loop. From here on it is the loop's alone."""
+        connection.crowd = crowd
+        surplus = crowd.add(connection, lambda: self.epoll.modify(connection.sock, READABLE))
+        if surplus is not None:
+            self.method_queue.defer(self.send_away, surplus)
+
+    def hear(self, connection: Connection) -> None:
+        """Take what a client has sent; a whole request goes to a thread."""
+        crowd = connection.crowd
+        if crowd is None or connection not in crowd:
+            return  # it was found to be one too many meanwhile
+        try:
+            whole = self.drain(connection) if crowd is self.closing else connection.hears()
+        except BlockingIOError:
+            whole = False
+        except OSError:
+            if crowd.remove(connection):
+                self.drop(connection)
+            return
+        if not whole:
+            self.wait_on(connection, crowd)
+        elif crowd.remove(connection):
+            connection.crowd = None
+            self.tpool.submit(self.serve, connection)
+
+    def wait_on(self, connection: Connection, crowd: Crowd[Connection]) -> None:
+        """Let a connection wait for more; with the first byte of a request its time begins."""
+        if crowd is self.idle and connection.incoming and crowd.remove(connection):
+            self.park(connection, self.unfinished)
+        else:
+            self.epoll.modify(connection.sock, READABLE)
+
+    def drain(self, connection: Connection) -> bool:
+        """Take what a client sends after its last answer; False. Raises ConnectionError at its end."""
+        got = len(connection.sock.recv(READ_BYTES))
+        connection.drained += got
+        if not got or connection.drained > MOST_DRAINED:
+            raise ConnectionResetError(errno.ECONNRESET, "the connection has ended")
+        return False
+
+    def clear_away(self) -> None:
+        """End the connections whose time is over."""
+        for crowd in (self.idle, self.closing):
+            for connection in crowd.overdue():
+                self.drop(connection)
+        for connection in self.unfinished.overdue():
+            self.send_away(connection, "late", refusals.too_late(REQUEST_S))
+
+    def send_away(self, one: Connection, why: str = "crowded", answer: bytes = b"") -> None:
+        """End a connection that takes too long, or is one too many; the log gets a line now and then."""
+        with suppress(OSError):  # it is told as well as it can be
+            one.sock.send(answer)
+        self.drop(one)
+        self.sent_away[why] += 1
+        now = time.monotonic()
+        if now - self.said_at >= SAID_EVERY_S:
+            self.said_at = now
+            self.log.warning(
+                "Connections ended in the last %d s or more, the last of %s: %d whose request did not arrive "
+                "within %d s, %d because too many waited",
+                SAID_EVERY_S, one.address, self.sent_away["late"], REQUEST_S, self.sent_away["crowded"],
+            )  # fmt: skip
+            self.sent_away = dict.fromkeys(self.sent_away, 0)
+
+    def drop(self, connection: Connection) -> None:
+        """Close a connection."""
+        self.connections.pop(connection.sock.fileno(), None)  # before another one can have the number
+        connection.sock.close()
+        if not self.alive:
+            self.method_queue.defer(lambda: None)  # the loop may wait for this one
+
+    def serve(self, connection: Connection) -> None:
+        """Answer the requests of a connection as long as they come at once: a thread's work."""
+        try:
+            while kept := self.answer(connection):
+                if not self.alive or not connection.asks_again():
+                    break
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.drop(connection)
+            return
+        if kept:
+            self.park(connection, self.unfinished if connection.incoming else self.idle)
+            return
+        try:
+            connection.sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.drop(connection)
+        else:
+            self.park(connection, self.closing)
+
+    def answer(self, connection: Connection) -> bool:
+        """Answer one request; whether the connection may be kept."""
+        channel = Channel(connection.sock, connection.address, self.slow)
+        parser = RequestParser(self.cfg, channel, connection.client)
+        parser.unreader.unread(connection.incoming.take())
+        try:
+            request = next(parser)
+            channel.phase = BODY
+            kept = self.handle_request(request, connection, channel)
+            channel.phase = REST
+            if not kept or not parser.finish_body():
+                return False
+            connection.incoming.add(parser.unreader.take_buffered())
+        except (NoMoreData, StopIteration, TimeoutError):
+            return False
+        except OSError as error:
+            if error.errno not in GONE:
+                self.log.exception("A socket failed")
+            return False
+        except Exception as error:  # noqa: BLE001 - the edge of the product: every request gets an answer
+            self.refuse(error, connection, channel)
+            return False
+        return True
+
+    def refuse(self, error: Exception, connection: Connection, channel: Channel) -> None:
+        """Answer a request that the parser refuses, or at which the application failed outside its views."""
+        if refusals.status_of(error) == 500:
+            self.log.error("A request failed", exc_info=error)
+        else:
+            self.log.warning("Refused a request from %s: %s", connection.address, refusals.said(error))
+        channel.phase = REST  # nobody waits for whoever does not take it
+        with suppress(OSError):
+            channel.sendall(refusals.answer(error))
+
+    def handle_request(self, request: Any, connection: Connection, channel: Channel) -> bool:
+        """Have a request answered; whether the connection may be kept. gunicorn's own also calls hooks, and
+        writes a log of accesses, that this broker does not have."""
+        answer, environ = wsgi.create(
+            request, channel, connection.client, connection.server, self.cfg, response_class=Answer
+        )
+        environ["wsgi.multithread"] = True
+        if not self.alive:
+            answer.force_close()
+        try:
+            self._respond(answer, environ)
+        except OSError:
+            raise
+        except BaseException:
+            if not answer.headers_sent:
+                raise
+            # A second answer behind the beginning of this one would be read as part of it.
+            self.log.exception("An answer broke off")
+            raise StopIteration from None
+        return not answer.should_close()
+
+    def _respond(self, answer: Answer, environ: dict[str, Any]) -> None:
+        pieces = self.wsgi(environ, answer.start_response)
+        try:
+            for piece in pieces:
+                answer.write(piece)
+            answer.close()
+        finally:
+            if hasattr(pieces, "close"):
+                pieces.close()
+
+    def notify(self) -> None:
+        """Tells the master that this worker lives, twice a second instead of at every event."""
+        now = time.monotonic()
+        if now - self.notified >= NOTIFY_S:
+            self.notified = now
+            super().notify()

@@ -1,0 +1,1 @@
+"""Commands on messages: send, consume, peek, find, delayed."""

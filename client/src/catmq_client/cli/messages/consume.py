@@ -1,0 +1,220 @@
+"""catmq consume: the messages of a topic for a group, one a line.
+
+A message counts as done when its line is flushed, and only what is done is committed: whatever ends the
+command, the next member goes on with the first message whose line did not go out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from catmq_client import Consumer
+from catmq_client.cli.arguments import seconds, whole
+from catmq_client.cli.connection import Brokers
+from catmq_client.cli.output import add_output, line_of, message_row, note, write
+from catmq_client.cli.stop import Stop, Stopped
+from catmq_client.errors import CatmqError, CommitFailed, ConnectFailed, OptionError
+from catmq_client.http.transport import Transport
+from catmq_client.message import Message
+from catmq_client.reading.owned import AssignedQueue
+
+IDLE = 3  # exit code: --idle-timeout passed without a single message
+LOOK_S = 0.25  # how often a waiting command looks at its signals and its clock
+AWAY_S = 120.0  # with --idle-timeout: for how long brokers and nodes may not answer
+CLOSE_S = 10.0  # for how long the last commit is tried when brokers are away
+MAX_WAIT_MS = 30_000  # longest wait of a pull at the broker
+TOOL = "catmq-cli/"  # a group that it makes raises no alarm once it has left
+FAILURES = "_fail"  # what the name of a failure topic, and of no other, ends with
+QUIET = ("ok", "stopped")  # states of a queue that has nothing to deliver; in others there may be something
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    """The arguments of `catmq consume`."""
+    made = commands.add_parser(
+        "consume", parents=[common], help="print a topic's messages for a group, and commit"
+    )
+    made.add_argument("topic", metavar="TOPIC")
+    made.add_argument(
+        "--group", required=True, metavar="GROUP", help="made, and subscribed, if it does not exist"
+    )
+    made.add_argument(
+        "--from",
+        dest="start",
+        choices=("earliest", "latest"),
+        default="earliest",
+        help="where a group without a position begins (default earliest)",
+    )
+    made.add_argument(
+        "--mode",
+        choices=("clustering", "broadcasting"),
+        help="of a group that is made: share the queues (default), or every message to each instance",
+    )
+    made.add_argument(
+        "--instance",
+        metavar="NAME",
+        help="which instance this is: in a broadcasting group it has positions of its own, else it gets the "
+        "same queues again when it comes back in time",
+    )
+    made.add_argument(
+        "--session-timeout-ms",
+        type=whole(2_000, 300_000),
+        metavar="MS",
+        help="of a group that is made: a member silent for so long loses its queues (default 15000)",
+    )
+    made.add_argument("--max", type=whole(1), metavar="N", help="end after N messages")
+    made.add_argument(
+        "--idle-timeout", type=seconds, metavar="SECONDS", help="end after so long without a message"
+    )
+    add_output(made, "json", "body")
+    made.set_defaults(command=consume)
+
+
+def consume(args: argparse.Namespace, brokers: Brokers) -> int:
+    """Prints messages until told to stop; exit code 3 if there was none for all of --idle-timeout."""
+    if args.mode == "broadcasting" and args.instance is None:
+        raise OptionError("--mode broadcasting needs --instance NAME: positions are kept for each")
+    watch = Watch(brokers.network())
+    printer = Printer(args, watch)
+    with Stop() as stop:
+        consumer: Consumer = Consumer(
+            transport=watch,
+            group=args.group,
+            topics=[args.topic],
+            auto_offset_reset=args.start,
+            fetch_max_wait_ms=wait_ms(args.idle_timeout),
+            on_assigned=lambda queues: leave_alone(consumer, args, queues),
+            mode=args.mode,
+            instance_id=args.instance,
+            session_timeout_ms=args.session_timeout_ms,
+        )
+        try:
+            printer.run(consumer, stop)
+        finally:
+            stop.disarm()
+            consumer.close(timeout_s=CLOSE_S)
+    note(f"{printer.printed} messages of {args.topic} for group {args.group}")
+    return IDLE if printer.idle and not printer.printed else 0
+
+
+def leave_alone(consumer: Consumer, args: argparse.Namespace, queues: list[AssignedQueue]) -> None:
+    """Takes nothing from topics that the group reads beside this one: whoever wants those would miss it."""
+    others = [one for one in queues if one.topic != args.topic]
+    for other in others:
+        consumer.pause(other.queue)
+        consumer.seek(other.queue, consumer.position(other.queue))  # lets go of what was fetched already
+    # Every group has failure topics, which the system made: nobody need hear of them.
+    for topic in sorted({one.topic for one in others if not one.topic.endswith(FAILURES)}):
+        waiting = ", ".join(str(one.queue) for one in others if one.topic == topic)
+        note(f"group {args.group} reads {topic}, too: what is in its queues {waiting} waits meanwhile")
+
+
+def wait_ms(idle_timeout_s: float | None) -> int:
+    """How long a pull waits: with a time-out, each must be answered well within it."""
+    return MAX_WAIT_MS if idle_timeout_s is None else min(MAX_WAIT_MS, max(50, int(idle_timeout_s * 500)))
+
+
+class Watch:
+    """A transport that knows since when there has been nothing to deliver, and says which program registers.
+
+    Silence is not idleness: while brokers or nodes are away there may be messages that nobody can bring.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._since: float | None = None  # monotonic: when the first pull began that was answered
+        self._away_since = time.monotonic()
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """See HttpTransport: the consumer weighs with it whether all brokers have lost metadata."""
+        return getattr(self._transport, "urls", ())
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+        timeout_s: float = 10.0,
+    ) -> dict[str, Any]:
+        """See Transport."""
+        asked_at = time.monotonic()
+        if path.endswith("/consumers") and body is not None:
+            body = {**body, "sdk": body["sdk"].replace("catmq-client/", TOOL, 1)}
+        try:
+            answer = self._transport.request(method, path, body=body, params=params, timeout_s=timeout_s)
+        except CatmqError:
+            self._note(asked_at, quiet=False)
+            raise
+        if path.endswith("/pull"):
+            self._note(asked_at, quiet=all(queue["state"] in QUIET for queue in answer["queues"]))
+        return answer
+
+    def quiet_s(self) -> float:
+        """For how long everything has answered."""
+        since = self._since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def away_s(self) -> float:
+        """For how long something has not answered."""
+        return time.monotonic() - self._away_since if self._since is None else 0.0
+
+    def _note(self, asked_at: float, *, quiet: bool) -> None:
+        if not quiet and self._since is not None:
+            self._since, self._away_since = None, time.monotonic()
+        elif quiet and self._since is None:
+            self._since = asked_at
+
+
+class Printer:
+    """Takes messages from a consumer and prints them."""
+
+    def __init__(self, args: argparse.Namespace, watch: Watch) -> None:
+        self._args = args
+        self._watch = watch
+        self._last = time.monotonic()
+        self.printed = 0
+        self.idle = False
+
+    def run(self, consumer: Consumer, stop: Stop) -> None:
+        """Prints until --max, --idle-timeout or a signal, and commits; BrokenPipeError: nobody reads.
+
+        One message at a time: asking for the next tells the consumer that this one's line is flushed. So
+        when a line does not go out, closing the consumer commits those before it.
+        """
+        try:
+            while not (stop.asked or self._enough() or self._is_idle()):
+                for message in consumer.poll(max_messages=1, timeout_s=LOOK_S):
+                    self._print(message)
+            stop.disarm()
+            consumer.commit()
+        except CommitFailed as error:
+            note(f"catmq: {error}")
+        except Stopped:
+            raise BrokenPipeError from None  # told to stop, and nobody takes the line that is under way
+
+    def _print(self, message: Message) -> None:
+        fields = {name: getattr(message, name) for name in FIELDS}
+        row = message_row(message.topic, {**fields, "body_bytes": message.body})
+        write(line_of(row, message.body, self._args.output))
+        self.printed += 1
+        self._last = time.monotonic()
+
+    def _enough(self) -> bool:
+        return self._args.max is not None and self.printed >= self._args.max
+
+    def _is_idle(self) -> bool:
+        limit_s = self._args.idle_timeout
+        if limit_s is None:
+            return False
+        if self._watch.away_s() > max(AWAY_S, limit_s):
+            raise ConnectFailed(f"no answer from brokers or nodes for {AWAY_S:.0f} s")
+        self.idle = min(self._watch.quiet_s(), time.monotonic() - self._last) >= limit_s
+        return self.idle
+
+
+FIELDS = ("queue", "offset", "message_id", "key", "tag", "headers", "stored_at_ms", "attempt")

@@ -1,0 +1,1 @@
+"""Consumption: membership, fetching, handling, failures, commits."""

@@ -1,0 +1,329 @@
+"""The messages of run() in lanes: which may be handled now, and in which order.
+
+A lane is a key of a queue (order="key"), a queue (order="queue") or a single message (order="none", and
+messages without a key). One handler at a time is at work on a lane. Lanes of a queue that an operator
+stopped, or whose subscription's breaker is open, rest and hold no thread; one that retries in place waits for
+its time. Nothing here calls handlers: workers take a job, and say with `done` or `back` what became of it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from catmq_client.errors import OptionError
+from catmq_client.message import Message
+from catmq_client.reading.breaker import Breaker
+from catmq_client.reading.owned import OwnedQueue
+from catmq_client.reading.state import GroupState
+from catmq_client.reading.subscription_settings import Settings
+
+ORDERS = ("key", "queue", "none")
+# How long the clock sleeps when nothing has a time; what has one wakes it.
+IDLE_S = 60.0
+
+
+class Task(NamedTuple):
+    """A message to handle; `version` tells whether a seek has made it void."""
+
+    owned: OwnedQueue
+    version: int
+    message: Message
+
+
+class Lane:
+    """Messages that are handled one after the other."""
+
+    __slots__ = ("alone", "key", "tasks", "tries")
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
+        self.tasks: deque[Task] = deque()
+        # Failed tries of the first one, in place.
+        self.tries = 0
+        # How many of the first ones are handled alone: the batch they were in failed.
+        self.alone = 0
+
+
+class Job:
+    """What one call of the handler gets: first messages of lanes of one subscription."""
+
+    __slots__ = ("began", "deadline", "is_over", "is_probe", "parts", "tasks", "thread")
+
+    def __init__(self, lane: Lane, count: int, *, is_probe: bool) -> None:
+        self.parts: list[tuple[Lane, int]] = []
+        self.tasks: list[Task] = []
+        # Whether the breaker lets it through to see how things are.
+        self.is_probe = is_probe
+        # Monotonic: when the handler began, and when it has failed if it has not returned by then.
+        self.began = 0.0
+        self.deadline: float | None = None
+        self.thread = 0
+        # Whether it was said what became of it; a handler that returns after that is not listened to.
+        self.is_over = False
+        self.join(lane, count)
+
+    def join(self, lane: Lane, count: int) -> None:
+        """Takes the first messages of one more lane, too."""
+        first = list(itertools.islice(lane.tasks, count))
+        self.parts.append((lane, len(first)))
+        self.tasks += first
+
+    @property
+    def lane(self) -> Lane:
+        """The lane of a job of one message."""
+        return self.parts[0][0]
+
+
+class Lanes:
+    """Safe to share between threads. Never asks for the state's lock while it holds its own."""
+
+    def __init__(self, *, state: GroupState, order: str) -> None:
+        if order not in ORDERS:
+            raise OptionError(f"order={order!r}: write one of {', '.join(ORDERS)}")
+        self._state = state
+        self._order = order
+        self._lanes: dict[Any, Lane] = {}
+        self._ready: deque[Lane] = deque()
+        self._resting: list[Lane] = []
+        self._later: list[tuple[float, int, Lane]] = []
+        self._numbers = itertools.count()
+        self._breakers: dict[str, Breaker] = {}
+        self._limited: set[Job] = set()
+        self._lock = threading.RLock()
+        self._work = threading.Condition(self._lock)
+        self._clock = threading.Condition(self._lock)
+        self._clock_wakes_at = 0.0
+        self._surplus = 0
+        self.ending = False
+        state.on_start = self.rouse
+
+    def dispatch(self, taken: list[tuple[OwnedQueue, Message]]) -> None:
+        """Puts messages on their lanes, in the order given."""
+        with self._lock:
+            for owned, message in taken:
+                task = Task(owned, owned.version, message)
+                key = self._lane_of(task)
+                lane = self._lanes.get(key)
+                if lane is not None:
+                    lane.tasks.append(task)
+                    continue
+                lane = self._lanes[key] = Lane(key)
+                lane.tasks.append(task)
+                self._ready.append(lane)
+            self._work.notify(len(taken))
+        self.rouse()
+
+    def rouse(self) -> None:
+        """Goes on with the lanes that rest, or wait, for no reason any more."""
+        with self._lock:
+            if self._resting:
+                resting, self._resting = self._resting, []
+                self._go_on(resting)
+            if any(self.is_void(lane.tasks[0]) for _, _, lane in self._later):
+                void = [lane for _, _, lane in self._later if self.is_void(lane.tasks[0])]
+                self._later = [entry for entry in self._later if entry[2] not in void]
+                heapq.heapify(self._later)
+                self._go_on(void)
+
+    def take(self, batch: int) -> Job | None:
+        """The next job, of at most `batch` messages; None when the worker is to end."""
+        with self._lock:
+            while True:
+                self._work.wait_for(lambda: self.ending or self._surplus or self._ready)
+                if self.ending or self._surplus:
+                    self._surplus -= not self.ending
+                    return None
+                lane = self._ready.popleft()
+                if self._rests(lane):
+                    self._resting.append(lane)
+                else:
+                    return self._job(lane, batch)
+
+    def begin(self, job: Job, limit_s: float | None) -> None:
+        """The handler is called now, and has failed if it has not returned after so many seconds."""
+        job.began = time.monotonic()
+        job.thread = threading.get_ident()
+        if limit_s is not None:
+            with self._lock:
+                job.deadline = job.began + limit_s
+                self._limited.add(job)
+                self._wake_clock(job.deadline)
+
+    def unlimit(self, job: Job) -> None:
+        """Lets a handler take its time after all."""
+        with self._lock:
+            self._limited.discard(job)
+            job.deadline = None
+
+    def close(self, job: Job) -> bool:
+        """Whether this is the first word on what became of a job."""
+        if job.deadline is None:
+            # Only its worker speaks of it.
+            return True
+        with self._lock:
+            self._limited.discard(job)
+            first, job.is_over = not job.is_over, True
+            return first
+
+    def done(self, job: Job) -> None:
+        """All messages of a job are over, however they ended."""
+        with self._lock:
+            for lane, count in job.parts:
+                for _ in range(count):
+                    lane.tasks.popleft()
+                lane.tries, lane.alone = 0, max(0, lane.alone - count)
+            self._go_on(lane for lane, _ in job.parts)
+
+    def back(self, job: Job, *, later_s: float = 0.0, alone: bool = False) -> None:
+        """The messages of a job are to be handled again, after `later_s` seconds, or one by one."""
+        with self._lock:
+            if job.is_probe:
+                self._breaker(job).let_go()
+                self.rouse()
+            for lane, count in job.parts:
+                lane.alone = count if alone else lane.alone
+            if later_s <= 0:
+                self._go_on(lane for lane, _ in job.parts)
+                return
+            at = time.monotonic() + later_s
+            for lane, _ in job.parts:
+                heapq.heappush(self._later, (at, next(self._numbers), lane))
+            self._wake_clock(at)
+
+    def succeeded(self, job: Job) -> bool:
+        """Tells the breaker; whether that closed it."""
+        breaker = self._breakers.get(job.tasks[0].owned.subscription)
+        if breaker is None or not breaker.failures:
+            return False
+        with self._lock:
+            closed = breaker.succeeded(probe=job.is_probe)
+            if closed:
+                self.rouse()
+            return closed
+
+    def failed(self, job: Job, settings: Settings) -> bool:
+        """Tells the breaker; whether that opened it."""
+        with self._lock:
+            breaker = self._breaker(job)
+            pause_s = float(settings.breaker_pause_s)
+            limit, probe, now = settings.breaker_failures, job.is_probe, time.monotonic()
+            opened = breaker.failed(limit=limit, pause_s=pause_s, now=now, probe=probe)
+            if breaker.open_until is not None:
+                self._wake_clock(breaker.open_until)
+            job.is_probe = False
+            return opened
+
+    def paused_topics(self) -> set[str]:
+        """The topics whose breaker is open."""
+        with self._lock:
+            return {topic for topic, breaker in self._breakers.items() if breaker.open_until is not None}
+
+    def forget_breakers(self, topics: Iterable[str]) -> None:
+        """Closes the breakers of subscriptions that have none any more."""
+        with self._lock:
+            for topic in topics:
+                self._breakers.pop(topic, None)
+        self.rouse()
+
+    def dismiss(self, count: int) -> None:
+        """Lets so many workers end when they come for their next job."""
+        with self._lock:
+            self._surplus += count
+            self._work.notify_all()
+
+    def end(self) -> None:
+        """No more jobs."""
+        with self._lock:
+            self.ending = True
+            self._work.notify_all()
+            self._clock.notify_all()
+
+    def tick(self) -> list[Job]:
+        """Waits for the next time that something has, goes on with what waited for it, and gives the jobs
+        whose handlers took too long."""
+        with self._lock:
+            self._clock_wakes_at = self._next_time()
+            self._clock.wait(max(0.0, self._clock_wakes_at - time.monotonic()))
+            now = time.monotonic()
+            while self._later and self._later[0][0] <= now:
+                self._go_on([heapq.heappop(self._later)[2]])
+            if any(breaker.open_until is not None for breaker in self._breakers.values()):
+                self.rouse()
+            return [job for job in self._limited if job.deadline is not None and job.deadline <= now]
+
+    def is_void(self, task: Task) -> bool:
+        """Whether nothing is to be done about a message any more."""
+        owned = task.owned
+        gone = owned.lost or owned.halted or owned.revoked_until is not None or owned.version != task.version
+        return gone or self.ending
+
+    def is_barred(self, task: Task) -> bool:
+        """Whether no handler may begin on a message."""
+        return task.owned.stopped or self.is_void(task)
+
+    def _lane_of(self, task: Task) -> Any:
+        message = task.message
+        ordered = self._state.settings_of(task.owned).ordered
+        if self._order == "queue" or (self._order == "none" and ordered):
+            return message.queue
+        if self._order == "key" and message.key is not None:
+            return message.queue, message.key
+        return message.queue, message.epoch, message.offset, None
+
+    def _job(self, lane: Lane, batch: int) -> Job:
+        """A job of this lane, filled up from other lanes of the same subscription."""
+        topic = lane.tasks[0].owned.subscription
+        breaker = self._breakers.get(topic)
+        is_probe = breaker is not None and breaker.begin()
+        size = 1 if is_probe or lane.tries or lane.alone else batch
+        job = Job(lane, size, is_probe=is_probe)
+        while len(job.tasks) < size and self._ready and self._may_join(self._ready[0], topic):
+            job.join(self._ready.popleft(), size - len(job.tasks))
+        return job
+
+    def _may_join(self, lane: Lane, topic: str) -> bool:
+        same = lane.tasks[0].owned.subscription == topic
+        return same and not (lane.tries or lane.alone or self._rests(lane))
+
+    def _go_on(self, lanes: Iterable[Lane]) -> None:
+        """Each lane's next message is ready, or rests; the lane ends if there is none."""
+        for lane in lanes:
+            while lane.tasks and self.is_void(lane.tasks[0]):
+                lane.tasks.popleft()
+                lane.tries, lane.alone = 0, max(0, lane.alone - 1)
+            if not lane.tasks:
+                del self._lanes[lane.key]
+            elif self._rests(lane):
+                self._resting.append(lane)
+            else:
+                self._ready.append(lane)
+                self._work.notify()
+
+    def _rests(self, lane: Lane) -> bool:
+        # Without the state's lock: whoever starts a queue says so first, and rouses its lanes then.
+        task = lane.tasks[0]
+        if self.is_void(task):
+            return False
+        breaker = self._breakers.get(task.owned.subscription)
+        return task.owned.stopped or (breaker is not None and breaker.bars(time.monotonic()))
+
+    def _breaker(self, job: Job) -> Breaker:
+        return self._breakers.setdefault(job.tasks[0].owned.subscription, Breaker())
+
+    def _next_time(self) -> float:
+        now = time.monotonic()
+        times = [now + IDLE_S, *(at for at, _, _ in self._later[:1])]
+        times += [job.deadline for job in self._limited if job.deadline is not None]
+        opens = (b.open_until for b in self._breakers.values() if b.open_until is not None)
+        # One whose time has come waits for the message that is tried, not for the clock.
+        return min([*times, *(at for at in opens if at > now)])
+
+    def _wake_clock(self, at: float) -> None:
+        if at < self._clock_wakes_at:
+            self._clock.notify_all()

@@ -1,0 +1,282 @@
+"""The threads of run(): they call the handler, and decide what follows when it fails.
+
+A handler has failed when it raises, or does not return within the subscription's handler_timeout_ms. Then
+
+- in an ordered subscription the message is retried in place, after the subscription's pauses (at most
+  ORDERED_PAUSE_S each), and its lane waits; when its retries are used up it is reported as dead;
+- in any other it is reported, and comes again later from the failure topic; before that it is tried
+  handler_attempts times in place, if the option says more than 1.
+
+A batch that fails is handled again message by message. The thread of a handler that takes too long is left
+alone, because Python cannot stop it, and another takes its place; at most as many as there are threads.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+
+from catmq_client.errors import HandlerFailed, HandlerTimeout, OptionError
+from catmq_client.message import Message
+from catmq_client.reading.dispatcher import Job, Lanes, Task
+from catmq_client.reading.failure_reports import Reporter
+from catmq_client.reading.state import GroupState
+from catmq_client.reading.subscription_settings import Settings
+
+log = logging.getLogger("catmq.consumer")
+
+Handler = Callable[[Message], object] | Callable[[list[Message]], object]
+# Longest pause before a retry in place: the queue, or key, stands still meanwhile.
+ORDERED_PAUSE_S = 30.0
+# Tries of a message at least that cannot be handed over: its group broadcasts, or there is no failure node.
+TRIES_IN_PLACE = 3
+
+
+class Workers:
+    """Threads that take jobs from lanes."""
+
+    def __init__(
+        self,
+        *,
+        state: GroupState,
+        lanes: Lanes,
+        reporter: Reporter,
+        handler: Handler,
+        threads: int,
+        batch: int | None,
+    ) -> None:
+        """`batch` None: the handler gets a message; else a list of at most so many."""
+        if threads < 1:
+            raise OptionError(f"threads={threads}: write at least 1")
+        if batch is not None and batch < 1:
+            raise OptionError(f"batch={batch}: write at least 1, or None for one message at a time")
+        self._state = state
+        self._lanes = lanes
+        self._reporter = reporter
+        self._handler = handler
+        self._told_threads, self._told_batch = threads, batch
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._threads: list[threading.Thread] = []
+        self._stuck: dict[int, str] = {}
+        self._wanted = 0
+        # A handler that ended by SystemExit or the like: run() ends with it.
+        self.broken: BaseException | None = None
+        state.on_settings = self._follow_settings
+        self._resize()
+        self._clock = threading.Thread(target=self._watch, name="catmq-handler-clock", daemon=True)
+        self._clock.start()
+
+    def drain(self, timeout_s: float) -> None:
+        """Lets handlers at work finish, for at most `timeout_s`, and starts no more."""
+        self._lanes.end()
+        with self._state.changed:
+            self._state.changed.notify_all()
+        give_up_at = time.monotonic() + timeout_s
+        for thread in [*self._threads, self._clock]:
+            if thread.ident not in self._stuck:
+                thread.join(max(0.0, give_up_at - time.monotonic()))
+
+    def _follow_settings(self) -> None:
+        """Called under the state's lock."""
+        settings = self._state.settings
+        self._lanes.forget_breakers(t for t, one in settings.items() if one.breaker_failures is None)
+        self._resize()
+
+    def _resize(self) -> None:
+        with self._lock:
+            wanted = self._state.limits.threads or self._told_threads
+            change, self._wanted = wanted - self._wanted, wanted
+        if change < 0:
+            self._lanes.dismiss(-change)
+        for _ in range(change):
+            self._start_one()
+
+    def _start_one(self) -> None:
+        name = f"catmq-handler-{next(self._numbers)}"
+        thread = threading.Thread(target=self._run, name=name, daemon=True)
+        with self._lock:
+            self._threads = [one for one in self._threads if one.is_alive() or one.ident is None]
+            self._threads.append(thread)
+        thread.start()
+
+    def _run(self) -> None:
+        while (job := self._lanes.take(self._batch())) is not None:
+            try:
+                self._handle(job)
+            except BaseException as error:  # noqa: BLE001 - SystemExit in a handler must end run(), not just a thread
+                self._break(error)
+                return
+            with self._lock:
+                if self._stuck.pop(threading.get_ident(), None):
+                    # Somebody else took this one's place.
+                    return
+
+    def _batch(self) -> int:
+        if self._told_batch is None:
+            return 1
+        return self._state.limits.handler_batch or self._told_batch
+
+    def _handle(self, job: Job) -> None:
+        if not self._begin(job):
+            self._lanes.back(job)
+            return
+        error: BaseException | None = None
+        try:
+            self._call(job)
+        except Exception as raised:  # noqa: BLE001 - whatever a handler raises is its message's failure
+            error = raised
+        except BaseException:
+            if self._lanes.close(job):
+                self._leave(job)
+            raise
+        if self._lanes.close(job):
+            self._ended(job, error)
+
+    def _begin(self, job: Job) -> bool:
+        """Waits for the lease; False when a queue of the job is not ours to work on, or stopped."""
+        state, lanes = self._state, self._lanes
+        with state.changed:
+            if not state.has_lease():
+                state.changed.wait_for(lambda: any(map(lanes.is_barred, job.tasks)) or state.has_lease())
+            if any(map(lanes.is_barred, job.tasks)):
+                return False
+            for task in job.tasks:
+                task.owned.running += 1
+            settings = state.settings_of(job.tasks[0].owned)
+            limit_ms = settings.handler_timeout_ms
+            lanes.begin(job, None if limit_ms is None else limit_ms / 1000)
+            state.handlers_since[job.thread] = job.began
+            return True
+
+    def _call(self, job: Job) -> None:
+        messages = [task.message for task in job.tasks if not task.message.failed]
+        if not messages:
+            # Given up by fail() in a batch that raised afterwards.
+            return
+        if self._told_batch is not None:
+            self._handler(messages)  # type: ignore[arg-type]  # a handler of batches
+        else:
+            self._handler(messages[0])  # type: ignore[arg-type]  # a handler of messages
+
+    def _ended(self, job: Job, error: BaseException | None) -> None:
+        """Draws the consequences of how a handler ended."""
+        settings = self._state.settings_of(job.tasks[0].owned)
+        if error is None:
+            self._after_success(job, settings)
+        elif len(job.tasks) > 1:
+            log.warning(
+                "the handler failed with %d messages: they come alone", len(job.tasks), exc_info=error
+            )
+            self._leave(job)
+            self._lanes.back(job, alone=True)
+        else:
+            self._after_failure(job, settings, error)
+
+    def _after_success(self, job: Job, settings: Settings) -> None:
+        state = self._state
+        given_up = any(task.message.failed for task in job.tasks)
+        # In one step: a queue that is idle is released, and must know of its last message by then.
+        with state.changed:
+            for task in job.tasks:
+                state.finish(task.owned, task.message.offset, task.version)
+            self._leave(job)
+        if given_up:
+            self._tell_breaker(job, settings)
+        elif self._lanes.succeeded(job):
+            log.warning("%s: the handler works again", job.tasks[0].owned.subscription)
+        self._lanes.done(job)
+
+    def _after_failure(self, job: Job, settings: Settings, error: BaseException) -> None:
+        task, lane = job.tasks[0], job.lane
+        lane.tries += 1
+        log.warning("%r: the handler failed, try %d", task.message, lane.tries, exc_info=error)
+        state = self._state
+        with state.changed:
+            later_s = self._retry_in_place_s(task, settings, lane.tries)
+            if self._lanes.is_void(task):
+                later_s = 0.0
+            elif later_s is None and task.owned.subscription in state.in_place:
+                self._halt(task, lane.tries, error)
+            elif later_s is None:
+                self._reporter.add(task.owned, task.message, error, last=settings.ordered)
+            self._leave(job)
+        self._tell_breaker(job, settings)
+        if later_s is None:
+            self._lanes.done(job)
+        else:
+            task.message.tries = lane.tries if settings.ordered else 0
+            self._lanes.back(job, later_s=later_s)
+
+    def _retry_in_place_s(self, task: Task, settings: Settings, tries: int) -> float | None:
+        """The pause before the next try in place after so many; None when there is none."""
+        if settings.ordered:
+            return None if tries > settings.retries else min(ORDERED_PAUSE_S, settings.pause_s(tries))
+        options = self._state.options
+        in_place = task.owned.subscription in self._state.in_place
+        if tries >= max(options.handler_attempts, TRIES_IN_PLACE if in_place else 1):
+            return None
+        pause_ms = min(options.retry_backoff_max_ms, options.retry_backoff_ms << min(tries - 1, 20))
+        return pause_ms / 1000 * random.uniform(0.5, 1.0)
+
+    def _halt(self, task: Task, tries: int, error: BaseException) -> None:
+        """There is nowhere to put the message: going on would lose it."""
+        detail = f"{task.message!r}: the handler failed {tries} times, its queue stands still: {error!r}"
+        failure = HandlerFailed(detail)
+        failure.__cause__ = error
+        log.error("%s", detail)
+        self._state.halt(task.owned, failure)
+
+    def _tell_breaker(self, job: Job, settings: Settings) -> None:
+        if self._lanes.failed(job, settings):
+            topic, pause_s = job.tasks[0].owned.subscription, settings.breaker_pause_s
+            what = "%s: the handler keeps failing: it rests for %d s, then one message is tried"
+            log.error(what, topic, pause_s)
+
+    def _leave(self, job: Job) -> None:
+        """The handler's queues are at rest again."""
+        state = self._state
+        with state.changed:
+            state.handlers_since.pop(job.thread, None)
+            for task in job.tasks:
+                task.owned.running -= 1
+                if task.owned.revoked_until is not None:
+                    state.changed.notify_all()
+
+    def _watch(self) -> None:
+        """The clock's thread."""
+        while not self._lanes.ending:
+            try:
+                for job in self._lanes.tick():
+                    self._give_up(job)
+            except Exception:
+                log.exception("the clock of run() met a bug; it goes on")
+
+    def _give_up(self, job: Job) -> None:
+        """A handler took too long: its message failed, its thread is left alone."""
+        limit_s = (job.deadline or 0.0) - job.began
+        name = next((one.name for one in self._threads if one.ident == job.thread), "?")
+        with self._lock:
+            may_leave = len(self._stuck) < self._wanted
+        if not may_leave:
+            self._lanes.unlimit(job)
+            log.error("%s is stuck, too, and there are as many such threads as may be", name)
+            return
+        if not self._lanes.close(job):
+            return
+        with self._lock:
+            self._stuck[job.thread] = name
+        what = "%s: the handler of %r did not return within %.1f s: its thread is left alone"
+        log.error(what, name, job.tasks[0].message, limit_s)
+        self._start_one()
+        self._ended(job, HandlerTimeout(f"the handler did not return within {limit_s:g} s"))
+
+    def _break(self, error: BaseException) -> None:
+        with self._state.changed:
+            self.broken = self.broken or error
+            self._state.stopping = True
+            self._state.changed.notify_all()

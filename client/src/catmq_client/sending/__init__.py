@@ -1,0 +1,1 @@
+"""Sending: batches, routing, tries, receipts."""

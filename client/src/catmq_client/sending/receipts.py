@@ -1,0 +1,226 @@
+"""What a send gives back: receipts, futures, and the batch they travel in."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from catmq_client.errors import CatmqError
+from catmq_client.sending.ids import uuid7
+
+log = logging.getLogger("catmq.producer")
+
+# What a message costs on the wire beside its body, key and headers.
+OVERHEAD_BYTES = 64
+
+
+def size_of(message: dict[str, Any]) -> int:
+    """About how many bytes the message takes in a request."""
+    headers = message.get("headers")
+    extra = sum(len(name) + len(value) for name, value in headers.items()) if headers else 0
+    return OVERHEAD_BYTES + len(message["body_bytes"]) + extra
+
+
+class Receipt(NamedTuple):
+    """Where a message is stored. `message_id` finds it again, or recalls it; it is opaque.
+
+    A message that waits for its time has no queue and offset yet; `due_at_ms` says when it comes, ms since
+    1970 UTC.
+    """
+
+    topic: str
+    queue: int | None
+    offset: int | None
+    message_id: str
+    due_at_ms: int | None = None
+
+
+Outcome = Receipt | CatmqError
+
+
+class Batch:
+    """Messages of one topic for one queue, sent in one request; all futures share its event.
+
+    One event for a batch, not one for each message, is what keeps send_async cheap.
+    """
+
+    __slots__ = (
+        "batch_id",
+        "created_at",
+        "done",
+        "expires_at",
+        "futures",
+        "last_error",
+        "lingers_until",
+        "messages",
+        "moved_from",
+        "queue",
+        "size_bytes",
+        "topic",
+        "tries",
+        "unknown",
+        "urgent",
+    )  # fmt: skip
+
+    def __init__(self, *, topic: str, queue: int | None, linger_s: float, timeout_s: float) -> None:
+        now = time.monotonic()
+        self.topic = topic
+        self.queue = queue
+        # Made before the first try: every try repeats it, so a send is stored once.
+        self.batch_id = uuid7()
+        self.messages: list[dict[str, Any]] = []
+        self.futures: list[SendFuture] = []
+        self.size_bytes = 0
+        self.created_at = now
+        self.lingers_until = now + linger_s
+        self.expires_at = now + timeout_s
+        self.urgent = False
+        self.tries = 0
+        # What the last try ended with; no exception, which would hold all that was on its way.
+        self.last_error = ""
+        # A try ended without our knowing whether the batch is stored: its queue is now fixed.
+        self.unknown = False
+        self.moved_from: set[int | None] = set()
+        self.done = threading.Event()
+
+    def add(self, message: dict[str, Any], size_bytes: int) -> SendFuture:
+        """The future of one more message."""
+        future = SendFuture(self.done)
+        self.messages.append(message)
+        self.futures.append(future)
+        self.size_bytes += size_bytes
+        return future
+
+    def add_all(self, messages: Sequence[dict[str, Any]], size_bytes: int) -> list[SendFuture]:
+        """The futures of more messages, of so many bytes together."""
+        done = self.done
+        futures = [SendFuture(done) for _ in messages]
+        self.messages += messages
+        self.futures += futures
+        self.size_bytes += size_bytes
+        return futures
+
+    def adopt(self, message: dict[str, Any], future: SendFuture, expires_at: float) -> None:
+        """Takes over a message that was never tried, or definitely refused, in another batch."""
+        future.ended = self.done
+        self.messages.append(message)
+        self.futures.append(future)
+        self.size_bytes += size_of(message)
+        self.expires_at = min(self.expires_at, expires_at)
+
+    def part(self, indexes: list[int]) -> Batch:
+        """A batch of its own for some of the messages, whose futures move over.
+
+        Only after a definite refusal: it has a new id, so nothing may be stored under the old one.
+        """
+        part = Batch(topic=self.topic, queue=self.queue, linger_s=0, timeout_s=0)
+        part.expires_at = self.expires_at
+        part.moved_from = set(self.moved_from)
+        part.urgent = True
+        for i in indexes:
+            part.adopt(self.messages[i], self.futures[i], self.expires_at)
+        return part
+
+    def move(self, queue: int | None) -> None:
+        """Sends the batch to another queue, under a new id; only after a definite refusal."""
+        self.moved_from.add(self.queue)
+        self.queue = queue
+        self.batch_id = uuid7()
+        for message in self.messages:
+            message["queue"] = queue
+
+    def finish(self, outcomes: Sequence[Outcome]) -> None:
+        """Hands each future what became of its message; calls nobody back."""
+        for future, outcome in zip(self.futures, outcomes, strict=True):
+            future.outcome = outcome
+        self.done.set()
+
+    def fail(self, error: CatmqError) -> None:
+        """Ends all futures that have no result yet with `error`; calls nobody back."""
+        for future in self.futures:
+            if future.outcome is None:
+                future.outcome = error
+        self.done.set()
+
+    def let_go(self) -> None:
+        """Wakes those who wait for this batch: their futures now belong to others."""
+        self.done.set()
+
+    def has_callbacks(self) -> bool:
+        """Whether somebody wants to be called."""
+        return any(future.callbacks for future in self.futures)
+
+    def run_callbacks(self) -> None:
+        """Calls who wants to be called. Only when the lane is free: a callback may send, or flush."""
+        for future in self.futures:
+            if future.callbacks is not None:
+                future.run_callbacks()
+
+
+class SendFuture:
+    """The receipt of a message that is on its way; like concurrent.futures.Future, without cancel."""
+
+    __slots__ = ("callbacks", "ended", "outcome")
+
+    def __init__(self, ended: threading.Event) -> None:
+        # Of the batch that it travels in. Not the batch: both would be garbage in a circle, with all
+        # messages, until Python's collector stops everything to find it.
+        self.ended = ended
+        self.outcome: Outcome | None = None
+        self.callbacks: list[Callable[[SendFuture], object]] | None = None
+
+    def done(self) -> bool:
+        """Whether result() would return or raise at once."""
+        return self.outcome is not None
+
+    def result(self, timeout_s: float | None = None) -> Receipt:
+        """The receipt; raises what the send ended with, or TimeoutError after `timeout_s` seconds."""
+        outcome = self._awaited(timeout_s)
+        if isinstance(outcome, CatmqError):
+            raise outcome
+        return outcome
+
+    def get(self, timeout: float | None = None) -> Receipt:
+        """result(), as kafka-python calls it."""
+        return self.result(timeout)
+
+    def exception(self, timeout_s: float | None = None) -> CatmqError | None:
+        """What the send ended with, None after a success; TimeoutError after `timeout_s` seconds."""
+        outcome = self._awaited(timeout_s)
+        return outcome if isinstance(outcome, CatmqError) else None
+
+    def receipt_or_error(self) -> Outcome:
+        """What the send ended with; waits for it."""
+        return self.outcome or self._awaited(None)
+
+    def _awaited(self, timeout_s: float | None) -> Outcome:
+        give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
+        while self.outcome is None:
+            left_s = None if give_up_at is None else max(0.0, give_up_at - time.monotonic())
+            # A batch that was split announces itself without outcomes: look which batch it is now.
+            if not self.ended.wait(left_s):
+                raise TimeoutError(f"no receipt within {timeout_s} s; the message is still on its way")
+        return self.outcome
+
+    def add_done_callback(self, callback: Callable[[SendFuture], object]) -> None:
+        """Calls `callback(future)` when the send has ended: at once if it has, else in a sender's thread."""
+        if self.callbacks is None:
+            self.callbacks = []
+        self.callbacks.append(callback)
+        if self.outcome is not None:
+            self.run_callbacks()
+
+    def run_callbacks(self) -> None:
+        """Calls each callback once; list.pop decides between two threads that both come here."""
+        while self.callbacks:
+            try:
+                callback = self.callbacks.pop(0)
+            except IndexError:
+                return
+            try:
+                callback(self)
+            except Exception:
+                log.exception("a callback of a send failed")

@@ -1,0 +1,1 @@
+"""Reading by groups: pulls, positions, lag, offset resets."""

@@ -1,0 +1,135 @@
+"""Owners of queues by their reader rows on the nodes: what counts while metadata cannot be asked.
+
+Nobody can read a queue past that row, whatever metadata says, so a member that it names may go on, or begin.
+For that the row of a new owner is written as soon as metadata has granted the queue, and not only when the
+owner has heard of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from time import monotonic
+
+from messagestore import tables
+from messagestore.pool import node_pools
+from messagestore.tables import ReaderKey
+from metadata.cache import snapshot
+from metadata.db.consumer_ids import ConsumerId
+from metadata.errors import NodeUnavailable
+from metadata.membership import grants
+from metadata.membership.grants import Grant
+from metadata.membership.heartbeats import Assigned
+from metadata.models import ConsumerGroup
+
+log = logging.getLogger(__name__)
+
+WITHIN_S = 0.5  # that one node may take
+SERVE_S = 0.25  # longest pass of the loop that waits for grants
+BELIEVED_S = 0.5  # how long the rows of a group are remembered: all its members ask at once
+MOST_GROUPS = 1_000
+
+_Owned = Mapping[str, Sequence[tuple[int, int]]]  # consumer id → (queue, epoch)
+_known: dict[int, tuple[float, _Owned]] = {}  # by group, with the time.monotonic() of the look
+
+
+def claim_granted() -> None:
+    """Writes the reader rows of owners that were just named: a pass of a loop. Failures are left to them."""
+    by_node: dict[int, list[Grant]] = {}
+    queues = snapshot.current().queues
+    for grant in grants.take(SERVE_S):
+        if grant.queue in queues:
+            by_node.setdefault(queues[grant.queue].node_id, []).append(grant)
+    for node_id, granted in by_node.items():
+        try:
+            _claim(node_id, granted)
+        except NodeUnavailable as error:
+            log.info("The new owners of queues on node %d are not noted there: %s", node_id, error.detail)
+
+
+def _claim(node_id: int, granted: Iterable[Grant]) -> None:
+    with node_pools.node(node_id).reading(within_s=WITHIN_S) as session:
+        for one in granted:
+            # Who only gets another epoch is the node's owner already, and still commits under the last one.
+            before = tables.read_positions(session, group_id=one.group_id, queues=[one.queue], instance="")
+            if one.queue in before and before[one.queue].owner != one.owner:
+                reader = ReaderKey(one.group_id, one.queue, "")
+                tables.acquire_reader(session, reader=reader, epoch=one.epoch, owner=one.owner)
+
+
+def positions(*, consumer: ConsumerId, claims: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """Queue → committed offset of those of some (queue, epoch)s that the nodes say the consumer has."""
+    asked = dict(claims)
+    found: dict[int, int] = {}
+    for node_id, queues in _by_node(asked).items():
+        for row in _rows(node_id, consumer.group_id, queues, consumer.instance):
+            if (row.epoch, row.owner) == (asked[row.queue], consumer.text) and row.committed is not None:
+                found[row.queue] = row.committed
+    return found
+
+
+def owned(consumer: ConsumerId) -> list[Assigned]:
+    """The queues that the nodes say the consumer has; nodes that do not answer are left out.
+
+    None in a broadcasting group, where they never move.
+    """
+    known = snapshot.current()
+    group = known.groups.get(consumer.group_id)
+    if group is None or group.mode == ConsumerGroup.Mode.BROADCASTING:
+        return []
+    found = []
+    for queue, epoch in _owned(consumer.group_id).get(consumer.text, ()):
+        info = known.queues[queue]
+        topic = known.topics[info.topic_id]
+        origin = known.topics.get(topic.failure_of) if topic.failure_of is not None else None
+        stopped = known.stopped(group.id, info)
+        found.append(Assigned(topic.name, queue, epoch, stopped, origin.name if origin else None))
+    return found
+
+
+def _owned(group_id: int) -> _Owned:
+    now = monotonic()
+    at, rows = _known.get(group_id, (float("-inf"), {}))
+    if now - at < BELIEVED_S:
+        return rows
+    if len(_known) >= MOST_GROUPS:
+        _known.clear()
+    read = _read(group_id)
+    _known[group_id] = (now, read)
+    return read
+
+
+def _read(group_id: int) -> _Owned:
+    found: dict[str, list[tuple[int, int]]] = {}
+    for node_id, queues in _by_node(_queues_of(group_id)).items():
+        for row in _rows(node_id, group_id, queues, ""):
+            if row.owner and row.epoch is not None:
+                found.setdefault(row.owner, []).append((row.queue, row.epoch))
+    return found
+
+
+def _queues_of(group_id: int) -> list[int]:
+    """The queues that a group reads, those of its failed messages included."""
+    known = snapshot.current()
+    topics = [known.topics.get(one.topic_id) for one in known.subscriptions_of(group_id)]
+    failed = [known.failure_topics.get((group_id, one.topic_id)) for one in known.subscriptions_of(group_id)]
+    return [queue for topic in (*topics, *failed) if topic is not None for queue in topic.queues]
+
+
+def _by_node(queues: Iterable[int]) -> dict[int, list[int]]:
+    known = snapshot.current().queues
+    nodes: dict[int, list[int]] = {}
+    for queue in queues:
+        if queue in known:
+            nodes.setdefault(known[queue].node_id, []).append(queue)
+    return nodes
+
+
+def _rows(node_id: int, group_id: int, queues: Sequence[int], instance: str) -> Iterable[tables.Position]:
+    try:
+        with node_pools.node(node_id).reading(within_s=WITHIN_S) as session:
+            read = tables.read_positions(session, group_id=group_id, queues=queues, instance=instance)
+    except NodeUnavailable as error:
+        log.debug("Node %d does not say who owns its queues: %s", node_id, error.detail)
+        return ()
+    return read.values()

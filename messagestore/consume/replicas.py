@@ -1,0 +1,119 @@
+"""Pulls from a node's replica while the node itself is away.
+
+A replica is behind by an unknown bit, and that decides what is honest:
+
+* A position at or above its head is empty: the messages may only not have arrived.
+* Nothing is acquired or committed there; consumers go on from where they are by their own count.
+* Its reader row may name an owner who has lost the queue since. So the owner is asked of metadata, which
+  grants every acquire before it can happen; the row only must not say more: a later epoch, or another owner
+  of the same one. Without metadata nothing is served.
+* A gap or `low` there is as true as on the node. A hole that they do not explain is the replica's disorder,
+  so the queue is unavailable.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from messagestore import tables
+from messagestore.consume.budget import Budget
+from messagestore.consume.delivery_delay import ripe
+from messagestore.engine.messages import ROW_OFFSET, StoredRow
+from messagestore.engine.mysql_session import Session
+from messagestore.heads.gap_check import dense, explain
+from messagestore.pool import node_pools
+from messagestore.tables import Position
+from metadata.cache import snapshot
+from metadata.db.consumer_ids import ConsumerId
+from metadata.errors import CatmqError
+from metadata.groups import ownership
+
+log = logging.getLogger(__name__)
+_OVERSHOOT = 2  # as pulls from nodes have it
+
+
+class Ask(Protocol):
+    """A queue as a consumer asks for it."""
+
+    @property
+    def queue(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+
+
+class Served(NamedTuple):
+    """What a replica has of a queue; the fields mean what they mean in a pull."""
+
+    state: str
+    rows: list[StoredRow]
+    next_offset: int
+    head: int
+    low: int | None = None
+    gap: tuple[int, int] | None = None
+
+
+def pull(*, node_id: int, asked: Sequence[Ask], consumer: ConsumerId, budget: Budget) -> dict[int, Served]:
+    """{queue: what the node's replica has}; queues that cannot be served from it are left out."""
+    node = node_pools.node(node_id)
+    served: dict[int, Served] = {}
+    if node.replica is None or not node.circuit.is_open:
+        return served
+    queues = [ask.queue for ask in asked]
+    try:
+        granted = ownership.check_owned(consumer=consumer, queues=queues)
+        with node.replica.reading() as session:
+            positions = tables.read_positions(
+                session, group_id=consumer.group_id, queues=queues, instance=consumer.instance
+            )
+            for ask in asked:
+                position = positions.get(ask.queue)
+                if granted.get(ask.queue) == ask.epoch and _says_nothing_against(position, ask, consumer):
+                    tags = snapshot.current().tags(consumer.group_id, ask.queue)
+                    answer = _read(session, ask, position, budget, tags=tags, group_id=consumer.group_id)  # type: ignore[arg-type]  # it is there
+                    served |= {} if answer is None else {ask.queue: answer}
+    except CatmqError as error:
+        log.info("The replica of node %s cannot be read: %s", node.info.name, error.detail)
+    return served
+
+
+def _says_nothing_against(position: Position | None, ask: Ask, consumer: ConsumerId) -> bool:
+    if position is None or position.epoch is None:
+        return False
+    return position.epoch < ask.epoch or (position.epoch == ask.epoch and position.owner == consumer.text)
+
+
+def _read(
+    session: Session, ask: Ask, position: Position, budget: Budget, *, tags: tuple[str, ...], group_id: int
+) -> Served | None:
+    """What is there from the offset on; None if that contradicts itself."""
+    head = max(position.head, ask.offset)
+    if ask.offset < position.low:
+        return Served("cleaned", [], ask.offset, head, position.low)
+    if ask.offset == head or budget.spent():
+        return Served("ok", [], ask.offset, head)
+    rows = tables.select_rows(
+        session,
+        queue=ask.queue,
+        first=ask.offset,
+        end=ask.offset + budget.rows(ask.queue, head - ask.offset),
+        most_bytes=_OVERSHOOT * budget.size,
+        tags=tags,
+    )
+    count = dense(ask.offset, [row[ROW_OFFSET] for row in rows])
+    if count:
+        rows = rows[:count]
+        count, _ = ripe(session, group_id=group_id, queue=ask.queue, rows=rows)
+        if tags:
+            taken, passed = budget.choose(ask.queue, rows[:count])
+            return Served("ok", taken, ask.offset + passed, head)
+        taken = budget.take(ask.queue, rows[:count])
+        return Served("ok", taken, ask.offset + len(taken), head)
+    gaps = tables.read_gaps(session, queue=ask.queue, position=ask.offset)
+    verdict = explain(ask.offset, low=position.low, gaps=gaps)
+    if verdict.state == "suspect":
+        return None
+    return Served(verdict.state, [], verdict.next_offset, head, position.low, verdict.gap)

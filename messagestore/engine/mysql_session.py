@@ -1,0 +1,363 @@
+"""One connection to a node: what it can do, and how it does it on MySQL / MariaDB.
+
+A session runs whole strings and reads every result: with several statements in a string, `query()`
+returns although a later statement failed, and the error comes only when its result is asked for. The
+end of the results proves nothing either: a connection that breaks between two of them looks to the
+driver's callers like their end, so results are counted against statements. `clean` is true only while
+nothing is open and nothing is unread; a session that is not clean is closed by the pool, never used
+again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol
+
+from messagestore.engine import db_errors
+
+log = logging.getLogger(__name__)
+CONNECT_TIMEOUT_S = 2
+READ_TIMEOUT_S = 10
+LOCK_TIMEOUT_S = 10
+MALFORMED = 2027  # what the driver calls an answer that is none
+COMPLAIN_EVERY_S = 60.0  # about the same node for the same reason
+_SESSION_SETTINGS = (
+    "SET SESSION sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone='+00:00',"
+    " innodb_lock_wait_timeout=3, lock_wait_timeout=3, autocommit=1, {frozen};"
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;"
+    "SELECT @@max_allowed_packet, @@log_bin, @@sync_binlog"
+)
+# A broker frozen inside a transaction must give its locks back: MariaDB can end just that, MySQL the session.
+# And MySQL would answer with sizes of tables that are a day old.
+_FROZEN = {
+    "mariadb": "idle_write_transaction_timeout=5",
+    "mysql": "wait_timeout=30, information_schema_stats_expiry=0",
+}
+
+
+Rows = Sequence[tuple[Any, ...]]
+Fits = Callable[[Rows], int]  # how many of the rows that were fetched next are still wanted
+FETCHED_AT_ONCE = 16  # rows, of a result that may be too large
+
+
+class Result(NamedTuple):
+    """What one statement gave: its rows, or how many rows it matched; `number`: its LAST_INSERT_ID(…)."""
+
+    rows: Sequence[tuple[Any, ...]]
+    matched: int
+    number: int = 0
+
+
+class Runnable(Protocol):
+    """A section as `messagestore.engine.statements` makes them; `count`: how many statements it holds."""
+
+    @property
+    def count(self) -> int: ...
+    def render(self, parameters: Mapping[str, object], literal: Callable[[object], bytes]) -> bytes: ...
+    def single(self, parameters: Mapping[str, object]) -> list[str]: ...
+
+
+def escaped(raw: bytes) -> bytes:
+    """The inside of a string in SQL. The server needs no more than these two; the driver looks at every byte.
+
+    No character of utf8mb4, which our connections speak, has a quote or a backslash behind its first byte,
+    and their sql_mode keeps the backslash special.
+
+    >>> escaped(b"it's")
+    b"it''s"
+    """
+    return raw.replace(b"\\", b"\\\\").replace(b"'", b"''")
+
+
+def quoted(raw: bytes) -> bytes:
+    """Bytes as a string in SQL."""
+    return b"'" + escaped(raw) + b"'"
+
+
+class Step(NamedTuple):
+    """A statement with its values."""
+
+    statement: Runnable
+    parameters: Mapping[str, object]
+
+
+def counted(steps: Sequence[Step]) -> int:
+    """Return how many statements some sections hold together."""
+    return sum(step.statement.count for step in steps)
+
+
+class Session(Protocol):
+    """One connection; used by one thread at a time.
+
+    `shows_durable_only`: whether what others committed is seen only when it is on disk.
+    """
+
+    engine: str
+    shows_durable_only: bool
+    clean: bool
+    idle_limit_s: float
+    busy_since: float | None  # monotonic; of the statement that waits for its answer now, where that is known
+    answered_at: float  # monotonic; of the last answer
+    patience_s: float | None  # how long an answer may take to begin before `Late` is raised; None: no limit
+
+    def run(self, *steps: Step, fits: Fits | None = None) -> list[Result]:
+        """Runs sections in order, each statement by itself; one result per statement. Raises `faults.*`.
+
+        Rows of the last statement are taken while they fit; the others stay out of this process's memory.
+        """
+
+    def transact(self, *steps: Step) -> list[Result]:
+        """Runs sections as one transaction; one result per statement.
+
+        Raises `faults.*`; then nothing is stored, unless the fault is Ambiguous.
+        """
+
+    def cut(self) -> None:
+        """Ends the wait of another thread for an answer, as if the connection had broken."""
+
+    def catch_up(self) -> bool:
+        """Whether an answer that was late has come, or will not come; `clean` again if it was read."""
+
+    def is_over(self) -> bool:
+        """Return True if the node closed the idle connection: what is not sent yet is not stored."""
+
+    def close(self) -> None: ...
+
+
+_complained: dict[tuple[str, str], float] = {}
+
+
+def unreachable(name: str, where: str, error: Exception) -> db_errors.Unreachable:
+    """What clients are told of a failed connect; where the node is and what it said is for the log."""
+    said, now = f"{where}: {error.args[-1]}", time.monotonic()
+    if now - _complained.get((name, said), -COMPLAIN_EVERY_S) >= COMPLAIN_EVERY_S:
+        _complained[name, said] = now
+        log.warning("Node %s cannot be reached at %s", name, said)
+    return db_errors.Unreachable(f"Node {name} cannot be reached.")
+
+
+class MySqlSession:
+    """A connection to MySQL or MariaDB. Raises NodeUnavailable when none can be made."""
+
+    engine = "mysql"
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        host: str,
+        port: int,
+        database: str,
+        username: str,
+        password: str,
+        read_timeout_s: int = READ_TIMEOUT_S,
+    ) -> None:
+        import MySQLdb  # compiled, so optional: an embedded deployment has no such driver
+        from MySQLdb.constants import CLIENT
+
+        self._error: type[Exception] = MySQLdb.Error
+        self._name = name
+        self.clean = True
+        self.busy_since: float | None = None
+        self.answered_at = time.monotonic()
+        self.patience_s: float | None = None
+        self._statements = 0  # of the string that was sent last
+        try:
+            self._db = MySQLdb.connect(
+                host=host, port=port, db=database, user=username, passwd=password,
+                charset="utf8mb4", use_unicode=True, autocommit=True, local_infile=0,
+                client_flag=CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
+                connect_timeout=CONNECT_TIMEOUT_S, read_timeout=read_timeout_s, write_timeout=READ_TIMEOUT_S,
+            )  # fmt: skip
+        except MySQLdb.Error as error:
+            raise unreachable(name, f"{host}:{port}", error) from error
+        # A second descriptor: the driver may close its own at any time, and the number may be given again.
+        self._socket = socket.socket(fileno=os.dup(self._db.fileno()))
+        self._closing = threading.Lock()
+        self.flavour = "mariadb" if "mariadb" in self._db.get_server_info().lower() else "mysql"
+        self.idle_limit_s = 300.0 if self.flavour == "mariadb" else 25.0  # below wait_timeout
+        results = self._settings(name, f"{host}:{port}")
+        self.max_packet, binlog, sync = map(int, results[-1].rows[0])
+        # The binary log is synced before InnoDB shows a commit; its redo log is not (durability.py).
+        self.shows_durable_only = bool(binlog) and sync == 1
+
+    def _settings(self, name: str, where: str) -> list[Result]:
+        try:
+            text = _SESSION_SETTINGS.format(frozen=_FROZEN[self.flavour])
+            return self.send(text.encode(), statements=text.count(";") + 1)
+        except db_errors.Ambiguous as fault:
+            self.close()
+            raise unreachable(name, where, fault) from fault
+
+    def literal(self, given: object) -> bytes:
+        """A value as SQL, escaped for this connection."""
+        if isinstance(given, str):
+            return quoted(given.encode())
+        if isinstance(given, bytes):
+            return b"_binary" + quoted(given)
+        return b"NULL" if given is None else str(int(given)).encode()  # type: ignore[call-overload]
+
+    def run(self, *steps: Step, fits: Fits | None = None) -> list[Result]:
+        """See Session: one string, one round trip."""
+        text, statements = b";".join(self.render(step) for step in steps), counted(steps)
+        return (
+            self.send(text, statements=statements) if fits is None else self._stream(text, statements, fits)
+        )
+
+    def transact(self, *steps: Step) -> list[Result]:
+        """See Session: one string, one round trip."""
+        whole = b";".join([b"START TRANSACTION", *map(self.render, steps), b"COMMIT"])
+        return self.send(whole, statements=counted(steps) + 2)[1:-1]
+
+    def render(self, step: Step) -> bytes:
+        """A step as the bytes to send."""
+        return step.statement.render(step.parameters, self.literal)
+
+    def send(self, text: bytes, *, statements: int, ends: bool = True) -> list[Result]:
+        """Runs a string of so many statements and reads the result of each; `ends` is False while a
+        transaction stays open.
+
+        After an error that left nothing stored the transaction is rolled back, and the session stays
+        usable only if the server acknowledged that; after any other it is not clean.
+        """
+        self.clean = False
+        try:
+            self._ask(text, statements)
+            results = self._read()
+        except self._error as error:
+            raise self._fault(error) from error
+        self.clean = ends
+        self._answered()
+        return results
+
+    def _ask(self, text: bytes, statements: int) -> None:
+        """Sends a string, and waits until its answer begins. Raises Late."""
+        self._statements = statements
+        self.busy_since = time.monotonic()
+        if self.patience_s is None:
+            self._db.query(text)
+            return
+        self._db.send_query(text)
+        if not self._answers_within(self.patience_s):
+            raise db_errors.Late(f"Node {self._name} takes its time.")
+        self._db.read_query_result()
+
+    def _answers_within(self, seconds: float) -> bool:
+        waiting = select.poll()
+        waiting.register(self._socket, select.POLLIN)
+        return bool(waiting.poll(seconds * 1000))
+
+    def _read(self) -> list[Result]:
+        """Every result of a string whose answer has begun."""
+        results = []
+        while True:
+            rows = self._db.store_result()
+            matched = self._db.affected_rows()
+            if rows is None:
+                results.append(Result((), matched, self._db.insert_id()))
+            else:
+                results.append(Result(rows.fetch_row(0), matched))
+            if self._db.next_result() == -1:
+                self._must_be_all(len(results))
+                return results
+
+    def _must_be_all(self, results: int) -> None:
+        """Raises the driver's error unless every statement was answered when no more results come.
+
+        -1 is the end for the driver, and also what it says when the connection broke between two results.
+        """
+        if number := self._db.errno():
+            raise self._error(number, self._db.error())
+        if results != self._statements:
+            raise self._error(MALFORMED, f"{results} results came back for {self._statements} statements")
+
+    def _answered(self) -> None:
+        self.busy_since = None
+        self.answered_at = time.monotonic()
+
+    def catch_up(self) -> bool:
+        """See Session."""
+        if not self._answers_within(0):
+            return False
+        try:
+            self._db.read_query_result()
+            self._read()
+        except self._error as error:
+            self._fault(error)
+        else:
+            self.clean = True
+            self._answered()
+        return True
+
+    def _stream(self, text: bytes, statements: int, fits: Fits) -> list[Result]:
+        """Every result, of the last one what fits; one that does not leaves the session to be closed."""
+        self.clean = False
+        results: list[Result] = []
+        try:
+            self._ask(text, statements)
+            while True:
+                last = len(results) == statements - 1
+                rows, whole = _taken(self._db.use_result(), fits if last else len)
+                results.append(Result(rows, len(rows)))
+                if not whole:
+                    self.busy_since = None
+                    return results
+                if self._db.next_result() == -1:
+                    self._must_be_all(len(results))
+                    break
+        except self._error as error:
+            raise self._fault(error) from error
+        self.clean = True
+        self._answered()
+        return results
+
+    def _fault(self, error: Exception) -> db_errors.RolledBack | db_errors.Ambiguous | db_errors.Final:
+        self.busy_since = None
+        number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+        text = str(error.args[-1]) if error.args else str(error)
+        fault = db_errors.of_mysql(number, text, self._name)
+        if not (isinstance(fault, db_errors.Ambiguous) and fault.lost):
+            self.answered_at = time.monotonic()
+        if isinstance(fault, db_errors.RolledBack) or number in db_errors.UNFIT:
+            try:
+                self._db.query(b"ROLLBACK")
+            except self._error:
+                return db_errors.Ambiguous(f"{fault.detail}; and the ROLLBACK was not acknowledged")
+            self.clean = True
+        return fault
+
+    def cut(self) -> None:
+        """See Session."""
+        with self._closing, suppress(OSError):  # the other side was faster
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def is_over(self) -> bool:
+        """See Session. A server that is asked nothing says nothing, but when it ends the connection."""
+        return self._answers_within(0)
+
+    def close(self) -> None:
+        """Closes the connection; the server rolls back what was open."""
+        with self._closing:
+            self._socket.close()
+        try:
+            self._db.close()
+        except self._error:
+            self.clean = False  # already gone: there is nothing left to close
+
+
+def _taken(result: Any, fits: Fits) -> tuple[list[tuple[Any, ...]], bool]:
+    """The first rows of a result that fit, and whether those were all."""
+    rows: list[tuple[Any, ...]] = []
+    while fetched := result.fetch_row(FETCHED_AT_ONCE):
+        count = fits(fetched)
+        rows.extend(fetched[:count])
+        if count < len(fetched):
+            return rows, False
+    return rows, True

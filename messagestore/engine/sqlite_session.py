@@ -1,0 +1,170 @@
+"""Sessions on SQLite files: one writer at a time per file, in the order of arrival."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from messagestore.engine import db_errors
+from messagestore.engine.mysql_session import FETCHED_AT_ONCE, LOCK_TIMEOUT_S, Fits, Result, Step, unreachable
+from metadata.errors import CatmqError
+
+log = logging.getLogger(__name__)
+
+
+class FileLock:
+    """One writer at a time for an SQLite file: in turn within the process, then `flock` between processes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.with_name(path.name + ".lock")
+        self._guard = threading.Lock()
+        self._queue: deque[threading.Event] = deque()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Holds the lock. Raises `faults.RolledBack` after LOCK_TIMEOUT_S."""
+        deadline = time.monotonic() + LOCK_TIMEOUT_S
+        turn = self._enqueue()
+        try:
+            if not turn.wait(LOCK_TIMEOUT_S):
+                raise db_errors.RolledBack(f"{self._path.name}: no turn to write within {LOCK_TIMEOUT_S} s")
+            with open(self._path, "ab") as handle:
+                self._flock(handle.fileno(), deadline)
+                yield
+        finally:
+            self._leave(turn)
+
+    def _enqueue(self) -> threading.Event:
+        turn = threading.Event()
+        with self._guard:
+            self._queue.append(turn)
+            if len(self._queue) == 1:
+                turn.set()
+        return turn
+
+    def _leave(self, turn: threading.Event) -> None:
+        with self._guard:
+            self._queue.remove(turn)
+            if self._queue:
+                self._queue[0].set()
+
+    def _flock(self, descriptor: int, deadline: float) -> None:
+        pause = 0.0002
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise db_errors.RolledBack(f"{self._path.name}: another process is writing") from None
+                time.sleep(pause)
+                pause = min(pause * 1.5, 0.005)
+
+
+_file_locks: dict[str, FileLock] = {}
+_file_locks_guard = threading.Lock()
+
+
+def _file_lock(path: Path) -> FileLock:
+    with _file_locks_guard:
+        return _file_locks.setdefault(os.fspath(path), FileLock(path))
+
+
+class SqliteSession:
+    """A connection to an SQLite file. Raises NodeUnavailable when it cannot be opened."""
+
+    engine = "sqlite"
+    idle_limit_s = 300.0
+    busy_since: float | None = None  # a file is not away
+    answered_at = 0.0
+    patience_s: float | None = None  # nor is it late
+    shows_durable_only = True  # synchronous=FULL: the log is synced before readers are told of its end
+
+    def __init__(self, *, name: str, path: Path) -> None:
+        self._name = name
+        self._lock = _file_lock(path)
+        self.clean = True
+        try:
+            self._db = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+        except sqlite3.Error as error:
+            raise unreachable(name, str(path), error) from error
+
+    def run(self, *steps: Step, fits: Fits | None = None) -> list[Result]:
+        """See Session."""
+        try:
+            before = [result for step in steps[:-1] for result in self._each(step)]
+            return [*before, *(self._each(steps[-1]) if fits is None else [self._some(steps[-1], fits)])]
+        except sqlite3.Error as error:
+            raise db_errors.of_sqlite(error, self._name) from error
+
+    def transact(self, *steps: Step) -> list[Result]:
+        """See Session."""
+        with self.transaction():
+            return [result for step in steps for result in self._each(step)]
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One write transaction; rolled back on any exception."""
+        with self._lock.held():
+            self.clean = False
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                yield self._db
+                self._db.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise self._roll_back(db_errors.of_sqlite(error, self._name)) from error
+            except BaseException:
+                self._roll_back(db_errors.RolledBack("abandoned"))
+                raise
+            self.clean = True
+
+    def _roll_back(self, fault: CatmqError) -> CatmqError:
+        if self._db.in_transaction:
+            self._db.rollback()
+        self.clean = not isinstance(fault, db_errors.Ambiguous)
+        return fault
+
+    def _each(self, step: Step) -> list[Result]:
+        results = []
+        for text in step.statement.single(step.parameters):
+            cursor = self._db.execute(text, step.parameters)
+            results.append(Result(cursor.fetchall(), cursor.rowcount))
+        return results
+
+    def _some(self, step: Step, fits: Fits) -> Result:
+        (text,) = step.statement.single(step.parameters)
+        cursor = self._db.execute(text, step.parameters)
+        rows: list[tuple[Any, ...]] = []
+        while fetched := cursor.fetchmany(FETCHED_AT_ONCE):
+            count = fits(fetched)
+            rows.extend(fetched[:count])
+            if count < len(fetched):
+                break
+        cursor.close()
+        return Result(rows, len(rows))
+
+    def cut(self) -> None:
+        """See Session; nobody waits for a file."""
+
+    def catch_up(self) -> bool:
+        """See Session; a file is never late."""
+        return True
+
+    def is_over(self) -> bool:
+        """See Session: there is no other side."""
+        return False
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._db.close()

@@ -1,0 +1,93 @@
+"""Only durable messages are served.
+
+Without a binary log InnoDB shows a commit before its redo log is on disk. A server that is killed in that
+moment loses it, and gives its offset to another message, which whoever read the first one would skip. So
+`heads.board` holds durable heads only. A head gets there in three ways: a send of this broker was
+acknowledged up to it; its node shows nothing before it is durable (SQLite, or a synced binary log); or it
+was read before the barrier, a small commit of this worker's own. The log is written in order, so when that
+commit is acknowledged, all that was visible before it began is on disk.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Mapping, Sequence
+
+from messagestore import tables
+from messagestore.engine import db_errors
+from messagestore.engine.mysql_session import READ_TIMEOUT_S, Session
+from messagestore.heads.coalescer import Rounds
+from messagestore.heads.heads import board
+from messagestore.pool import node_pools
+from metadata.errors import NodeUnavailable
+
+Heads = Mapping[int, int]
+# Rows of `node_pulse`. Two workers that share one only wait a moment for each other, and no row is left over.
+PULSES = 1024
+_WORKER = random.randrange(PULSES)
+
+_guard = threading.Lock()
+_barriers: dict[int, Rounds[Heads, None]] = {}
+
+
+def confirm(*, node_id: int, heads: Heads) -> None:
+    """Returns when heads, {queue: head} as just read from their node, are durable there and on the board.
+
+    Raises NodeUnavailable.
+    """
+    risen = {queue: head for queue, head in heads.items() if head > board.known(queue)}
+    if not risen:
+        return
+    try:
+        _barrier(node_id).submit(risen)
+    except db_errors.Ambiguous as fault:  # a pulse that may have been written hurts nobody
+        raise NodeUnavailable(fault.detail) from fault
+
+
+def settle(*, node_id: int) -> None:
+    """Returns when all that could be seen on a node before is durable there. Raises NodeUnavailable."""
+    try:
+        _barrier(node_id).submit({})
+    except db_errors.Ambiguous as fault:
+        raise NodeUnavailable(fault.detail) from fault
+
+
+def head_of(*, queue: int) -> tables.Head | None:
+    """The head row of a queue when all messages below its head are durable; None if there is no row.
+
+    Raises NotFound (queue_not_found), NodeUnavailable.
+    """
+    node = node_pools.node_of(queue)
+    with node.reading() as session:
+        found = tables.read_head(session, queue=queue)
+    if found is not None:  # the barrier borrows a session of its own
+        confirm(node_id=node.info.id, heads={queue: found.head})
+    return found
+
+
+def _barrier(node_id: int) -> Rounds[Heads, None]:
+    with _guard:
+        if node_id not in _barriers:
+            _barriers[node_id] = Rounds(lambda reads: _pass(node_id, reads), limit_s=READ_TIMEOUT_S)
+        return _barriers[node_id]
+
+
+def _pass(node_id: int, reads: Sequence[Heads]) -> Sequence[None]:
+    """One barrier for all that was read before it begins."""
+    with node_pools.node(node_id).reading() as session:
+        if not session.shows_durable_only:
+            _pulse(session)
+    for heads in reads:
+        for queue, head in heads.items():
+            board.note(queue, head)
+    return [None] * len(reads)
+
+
+def _pulse(session: Session) -> None:
+    try:
+        tables.pulse(session, worker=_WORKER)
+    except db_errors.RolledBack:
+        # A server becomes read-only only when every commit under way has ended: what it shows is on disk.
+        if not tables.server_facts(session).read_only:
+            raise

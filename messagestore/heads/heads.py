@@ -1,0 +1,150 @@
+"""Who waits for which queue, and the durable heads this process knows.
+
+A waiting pull registers the queues and offsets it waits behind. It is woken by a send of the same process,
+by the watchers (watcher.py), which hear of sends of other processes, or by a change of its group. A waiter
+holds no database connection. Only heads that are durable come here: durability.py says how one knows.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections.abc import Collection, Iterable, Mapping, Set
+
+from messagestore.heads.shared_heads import SharedHeads, now_ms
+from messagestore.pool import known_heads
+
+WANTED_MS = 1000  # how long the other workers take a wait for granted
+
+
+class Waiter:
+    """One waiting pull: wakes when a head passes an offset, its group changes, or everything stops."""
+
+    def __init__(self, board: HeadBoard, group_id: int, offsets: Mapping[int, int]) -> None:
+        self.group_id = group_id
+        self.offsets = offsets
+        self.event = threading.Event()
+        self._board = board
+
+    def __enter__(self) -> Waiter:
+        self._board.add(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._board.remove(self)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether something happened within the time."""
+        return self.event.wait(timeout_s)
+
+
+class HeadBoard:
+    """The heads and waiters of one process; safe for all its threads."""
+
+    def __init__(self) -> None:
+        self.shared = SharedHeads()
+        self._guard = threading.Lock()
+        self._heads: dict[int, int] = {}
+        self._by_queue: dict[int, set[Waiter]] = {}
+        self._waiters: set[Waiter] = set()
+        self._somebody = threading.Event()
+        self._bell = 0
+
+    def share(self, memory: mmap.mmap) -> None:
+        """Shares heads with the other workers of the broker; called before the first request."""
+        self.shared = SharedHeads(memory)
+
+    def known(self, queue: int) -> int:
+        """The highest durable head that a worker of this broker knows of a queue, 0 if none."""
+        return max(self._heads.get(queue, 0), self.shared.head(queue))
+
+    def watch(self, group_id: int, offsets: Mapping[int, int]) -> Waiter:
+        """A waiter behind {queue: offset}, to be used as a context manager."""
+        return Waiter(self, group_id, offsets)
+
+    def waiters(self) -> int:
+        """How many pulls wait."""
+        return len(self._waiters)
+
+    def note(self, queue: int, head: int) -> None:
+        """Records a durable head, wakes those who wait behind it and tells the other workers."""
+        with self._guard:
+            if head <= self._heads.get(queue, -1):
+                return
+            self._heads[queue] = head
+            known_heads.seen(queue, head)
+            for waiter in self._by_queue.get(queue, ()):
+                if waiter.offsets[queue] < head:
+                    waiter.event.set()
+        self.shared.raise_head(queue, head)
+
+    def listen(self) -> None:
+        """Wakes those who wait behind heads that other workers raised."""
+        bell = self.shared.bell()
+        if bell != self._bell:
+            self._bell = bell  # a head that rises while we look rings again
+            with self._guard:
+                awaited = list(self._by_queue)
+            for queue in awaited:
+                self.note(queue, self.shared.head(queue))
+
+    def awaited(self, among: Set[int]) -> Set[int]:
+        """Those of some queues that pulls of this process wait for."""
+        with self._guard:
+            return self._by_queue.keys() & among
+
+    def keep(self, queues: Collection[int]) -> None:
+        """Forgets the heads of other queues."""
+        with self._guard:
+            self._heads = {queue: head for queue, head in self._heads.items() if queue in queues}
+
+    def somebody_within(self, seconds: float) -> bool:
+        """Whether somebody waits, or comes within a time."""
+        if self._waiters:
+            return True
+        came = self._somebody.wait(seconds)
+        self._somebody.clear()
+        return came
+
+    def add(self, waiter: Waiter) -> None:
+        """Registers a waiter; one that has missed a head is woken at once."""
+        until_ms = now_ms() + WANTED_MS
+        with self._guard:
+            self._waiters.add(waiter)
+            for queue, offset in waiter.offsets.items():
+                self._by_queue.setdefault(queue, set()).add(waiter)
+                self.shared.want(queue, until_ms)
+                if self.known(queue) > offset:
+                    waiter.event.set()
+        self._somebody.set()
+
+    def remove(self, waiter: Waiter) -> None:
+        """Forgets a waiter."""
+        with self._guard:
+            self._waiters.discard(waiter)
+            for queue in waiter.offsets:
+                waiting = self._by_queue.get(queue, set())
+                waiting.discard(waiter)
+                if not waiting:
+                    self._by_queue.pop(queue, None)
+
+    def wake_group(self, group_id: int) -> None:
+        """Wakes the pulls of a group: its generation or state changed."""
+        self._wake(waiter for waiter in self._snapshot() if waiter.group_id == group_id)
+
+    def wake_all(self) -> None:
+        """Wakes every pull, and the watchers: the process is about to stop."""
+        self._somebody.set()
+        self._wake(self._snapshot())
+
+    def _snapshot(self) -> list[Waiter]:
+        with self._guard:
+            return list(self._waiters)
+
+    @staticmethod
+    def _wake(waiters: Iterable[Waiter]) -> None:
+        for waiter in waiters:
+            waiter.event.set()
+
+
+board = HeadBoard()

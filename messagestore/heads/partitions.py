@@ -1,0 +1,211 @@
+"""Partitions ahead of the head: made before they are needed, each with a share of what retention keeps.
+
+Message tables on MySQL and MariaDB are partitioned by offset, so that retention drops whole parts. There is
+no partition without an end, because one could never be dropped; so `Ahead`, a loop of one broker, makes new
+ones in time. If it does not run, a send meets error 1526, which is an acknowledged rollback, calls `extend`
+and is repeated.
+
+Changing a table takes its lock for a moment, and whoever wants the table meanwhile waits behind. So `alter`
+first looks for transactions that would keep it waiting, waits a second at most, and gives up after three
+tries.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from messagestore import tables
+from messagestore.engine import db_errors
+from messagestore.engine.mysql_session import Session
+from messagestore.heads.time_lookup import first_at
+from messagestore.pool import node_pools
+from messagestore.pool.node_pools import Node
+from messagestore.tables import Partition
+from metadata.cache import snapshot
+from metadata.errors import CatmqError, NodeUnavailable
+from metadata.rules.topics import partitions as rules
+
+log = logging.getLogger(__name__)
+AHEAD = 3  # partitions that end above the head
+TRIES = 3
+LONG_S = 3  # a transaction that has been open for so long may stay open
+PAUSE_S = 0.3  # before the second try, doubled for the third
+RETRY_S = 30.0  # after a failure, for one queue
+APART_S = 0.5  # between two tables: whoever sends feels each change
+PASS_S = 4.0  # of such pauses for the tables of a node in one pass
+MOST_EACH = 200  # queues looked at in one pass
+DAY_MS = 86_400_000
+LEAST_SPAN_S = 3600.0  # a rate is not measured over less
+NEVER = sys.maxsize
+
+_turn = threading.Lock()
+
+
+def alter(session: Session, *, queue: int, change: Callable[[], object], urgent: bool = False) -> None:
+    """Changes a queue's table; whoever writes to it waits no longer than a second, at most three times.
+
+    `urgent`: without regard to long transactions, because nobody can write anyway. Raises NodeUnavailable.
+    """
+    tables.limit_lock_wait(session)
+    why = ""
+    for attempt in range(TRIES):
+        if attempt:
+            time.sleep(PAUSE_S * 2**attempt * random.uniform(0.5, 1.0))
+        open_ones = [] if urgent else tables.long_transactions(session, seconds=LONG_S)
+        if open_ones:
+            oldest = open_ones[0]
+            who = f"connection {oldest.connection} of {oldest.user}"
+            why = f"{who} has a transaction open for {oldest.seconds} s"
+            continue
+        try:
+            change()
+            return
+        except db_errors.RolledBack as fault:
+            why = fault.detail
+    raise NodeUnavailable(f"Table {tables.message_table(queue)} cannot be changed now: {why}.")
+
+
+def take_turn(session: Session, *, queue: int) -> None:
+    """Lets no other session change the queue's table until this one closes. Raises NodeUnavailable."""
+    if not tables.take_table_lock(session, queue=queue, seconds=2):
+        raise NodeUnavailable(f"Table {tables.message_table(queue)} is being changed by somebody else.")
+
+
+def extend(queue: int, *, urgent: bool = True) -> int:
+    """Makes partitions until three end above the head; the head from which on that must be done again.
+
+    Raises NodeUnavailable, and `faults.Altered` for a table that is missing or was altered.
+    """
+    node = node_pools.node_of(queue)
+    with _turn:  # the first of many senders that met the end does it for all
+        due = _due(node, queue)
+        if due is not None:
+            return due
+        with node.maintaining() as session:
+            take_turn(session, queue=queue)
+            head, known = _look(session, queue)
+            ends = _wanted(session, queue, head, known)
+            if ends:
+                change = _adding(session, queue, ends)
+                alter(session, queue=queue, change=change, urgent=urgent)
+                log.info("Queue %d at %d: new partitions below %s", queue, head, ends)
+            return [*(one.end for one in known), *ends][-AHEAD]
+
+
+def _adding(session: Session, queue: int, ends: Sequence[int]) -> Callable[[], None]:
+    return lambda: tables.add_partitions(session, queue=queue, ends=ends)
+
+
+def _due(node: Node, queue: int) -> int | None:
+    """The head at which more is to be done; None if it is now."""
+    with node.reading() as session:
+        head, known = _look(session, queue)
+    if not known:
+        return NEVER
+    return known[-AHEAD].end if len(known) >= AHEAD and head < known[-AHEAD].end else None
+
+
+def _look(session: Session, queue: int) -> tuple[int, list[Partition]]:
+    known = tables.list_partitions(session, queue=queue)
+    head = tables.read_head(session, queue=queue)
+    return (head.head if head is not None else 0), known
+
+
+def _wanted(session: Session, queue: int, head: int, known: Sequence[Partition]) -> list[int]:
+    """The ends of the partitions to add."""
+    missing = AHEAD - sum(one.end > head for one in known)
+    if missing <= 0 or not known:
+        return []
+    if len(known) + missing > rules.MOST:
+        log.warning("Queue %d has %d partitions: its retention is too long for them", queue, len(known))
+    info = snapshot.find_queue(queue)
+    topic = snapshot.current().topics[info.topic_id]
+    last = known[-1].end - known[-1].first
+    per_s, now_per_s = _rates(session, queue, newest=last)
+    ends: list[int] = []
+    for number in range(missing):
+        size = rules.size(
+            per_s=per_s,
+            retention_s=topic.retention_days * 86_400,
+            last=last,  # of those that were there: a burst lets them grow once, not with each
+            count=len(known) + number,
+            fitting=_fitting(known, head, topic.retention_bytes, len(topic.queues)),
+            now_per_s=now_per_s,
+        )
+        ends.append((ends[-1] if ends else known[-1].end) + size)
+    return ends
+
+
+def _rates(session: Session, queue: int, *, newest: int) -> tuple[float, float]:
+    """Messages a second: over the last day, or since the oldest that is kept; over so many of the newest."""
+    head = tables.read_head(session, queue=queue)
+    if head is None or head.low == head.head:
+        return 0.0, 0.0
+    now = tables.now_ms(session)
+    first = first_at(session, queue=queue, bounds=(head.low, head.head), at_ms=now - DAY_MS)
+    since = tables.stored_at_ms(session, queue=queue, offset=first)
+    span_s = (now - since) / 1000 if first == head.low and since is not None else DAY_MS / 1000
+    lately = max(head.low, head.head - newest)
+    begun = tables.stored_at_ms(session, queue=queue, offset=lately)
+    lately_s = 0.0 if begun is None else max((now - begun) / 1000, 1.0)
+    now_per_s = (head.head - lately) / lately_s if lately_s else 0.0
+    return (head.head - first) / max(span_s, LEAST_SPAN_S), now_per_s
+
+
+def _fitting(known: Sequence[Partition], head: int, most_bytes: int | None, queues: int) -> int | None:
+    """How many messages the queue's share of the topic's bytes allows; None without a limit."""
+    rows = sum(min(one.end, head) - one.first for one in known if one.first < head)
+    size = sum(one.bytes for one in known if one.first < head)
+    if most_bytes is None or not rows or not size:
+        return None
+    return int(most_bytes / queues / (size / rows))
+
+
+class Ahead:
+    """Keeps every queue of every node supplied; a loop of one broker, with what it learned in memory."""
+
+    def __init__(self) -> None:
+        self._due: dict[int, int] = {}
+        self._not_before: dict[int, float] = {}
+
+    def run_once(self) -> int:
+        """One bounded pass; how many queues were looked at."""
+        known = snapshot.current()
+        looked = 0
+        for node_id, info in known.nodes.items():
+            if info.engine != "mysql" or info.state == "offline":
+                continue
+            try:
+                with node_pools.node(node_id).reading() as session:
+                    heads = tables.read_heads(session, queues=None)
+            except CatmqError as error:
+                log.warning("Partitions on node %s are made later: %s", info.name, error.detail)
+                continue
+            now = time.monotonic()
+            due = [one for one, head in heads.items() if one in known.queues and self._is_due(one, head, now)]
+            for queue in due[:MOST_EACH]:
+                if self._extend(queue):
+                    time.sleep(min(APART_S, PASS_S / len(due)))
+                looked += 1
+        self._due = {queue: due for queue, due in self._due.items() if queue in known.queues}
+        return looked
+
+    def _is_due(self, queue: int, head: int, now: float) -> bool:
+        return head >= self._due.get(queue, -1) and now >= self._not_before.get(queue, 0.0)
+
+    def _extend(self, queue: int) -> bool:
+        """Whether the table was changed; the first look does not tell."""
+        before = self._due.get(queue)
+        try:
+            self._due[queue] = extend(queue, urgent=False)
+            self._not_before.pop(queue, None)
+        except CatmqError as error:
+            self._not_before[queue] = time.monotonic() + RETRY_S
+            log.warning("New partitions for queue %d are made later: %s", queue, error.detail)
+            return False
+        return before is not None and before != self._due[queue]

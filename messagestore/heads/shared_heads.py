@@ -1,0 +1,79 @@
+"""What the workers of one broker tell each other about heads, in memory that they share.
+
+The master makes the memory before it forks (catmq_site/server/master.py); a process without one has its own.
+It is a table of 64-bit cells: a bell, then who watches each node and since when, then for each queue its
+durable head and until when somebody waits for it. Cells are read and written one at a time, without a lock:
+a write that is lost leaves a head too low or a wait unseen until the next look, never a head too high.
+What lies beyond the table each worker watches for itself.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Iterable
+
+NODES = 1 << 12
+QUEUES = 1 << 20
+_CELL_BYTES = 8
+SIZE = _CELL_BYTES * (1 + 2 * NODES + 2 * QUEUES)  # pages that nobody touches take no memory
+LEASE_MS = 500  # a watcher that was not heard of for so long is followed by another
+
+
+def now_ms() -> int:
+    """Milliseconds on a clock that all processes of the machine share."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class SharedHeads:
+    """The table, as one process uses it."""
+
+    def __init__(self, memory: mmap.mmap | None = None) -> None:
+        self._cells = memoryview(memory or mmap.mmap(-1, SIZE)).cast("q")
+        self._me = os.getpid()
+
+    def bell(self) -> int:
+        """A number that changes whenever a head was raised."""
+        return self._cells[0]
+
+    def head(self, queue: int) -> int:
+        """The durable head of a queue as some worker knows it, 0 if none does."""
+        return self._cells[_queue(queue)] if queue < QUEUES else 0
+
+    def raise_head(self, queue: int, head: int) -> None:
+        """Tells all workers of a durable head, and rings the bell."""
+        if queue < QUEUES and head > self._cells[_queue(queue)]:
+            self._cells[_queue(queue)] = head
+            self._cells[0] = time.monotonic_ns()
+
+    def want(self, queue: int, until_ms: int) -> None:
+        """Says that somebody waits for a queue, until a time of `now_ms`."""
+        if queue < QUEUES:
+            self._cells[_queue(queue) + 1] = until_ms
+
+    def wanted(self, queues: Iterable[int], at_ms: int) -> set[int]:
+        """Those of some queues that some worker waits for."""
+        cells, first = self._cells, _queue(0) + 1  # asked for thousands, many times a second
+        return {queue for queue in queues if queue < QUEUES and cells[first + 2 * queue] > at_ms}
+
+    def leads(self, node: int, at_ms: int) -> bool:
+        """Whether this process watches a node for all; it does from now on if nobody else does."""
+        if node >= NODES:
+            return True
+        cell = 1 + 2 * node
+        if self._cells[cell] != self._me and at_ms - self._cells[cell + 1] < LEASE_MS:
+            return False
+        # Two that come at once both watch, for one turn.
+        self._cells[cell], self._cells[cell + 1] = self._me, at_ms
+        return True
+
+    def leave(self, node: int) -> None:
+        """Lets another process watch a node."""
+        if node < NODES and self._cells[1 + 2 * node] == self._me:
+            self._cells[2 + 2 * node] = 0
+
+
+def _queue(queue: int) -> int:
+    """The cell of a queue's head; the one after it says until when it is wanted."""
+    return 1 + 2 * NODES + 2 * queue

@@ -1,0 +1,1 @@
+"""Reading without a group: browsing, search, reports, plans for jobs, checks of health."""

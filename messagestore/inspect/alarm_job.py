@@ -1,0 +1,124 @@
+"""The look at everything that may be wrong, which a job takes every minute: alarms begin and end by it.
+
+Whatever a node that is away would tell stays as it was.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from messagestore import tables
+from messagestore.nodes import disks, registry
+from messagestore.pool import node_pools
+from messagestore.retries import dead_letters
+from metadata.cache import snapshot
+from metadata.cache.snapshot import NodeInfo
+from metadata.config import config
+from metadata.errors import CatmqError
+from metadata.monitoring import alarms, dead_letter_counts, health_checks
+from metadata.monitoring.dead_letter_counts import Count
+from metadata.monitoring.health_checks import Found
+from metadata.nodes import sizes
+from metadata.rules import alarms as rules
+from metadata.rules.growth import days_left
+
+log = logging.getLogger(__name__)
+AWAY_S = 45.0  # so long must a node be away: two looks
+HOUR_S = 3600
+
+
+def look(*, every_minutes: Mapping[str, int]) -> int:
+    """One look at everything; how many alarms began or ended. `every_minutes`: how often each job comes.
+
+    Raises MetadataUnavailable.
+    """
+    known = snapshot.current()
+    away = nodes_away()
+    turned = alarms.keep(kind="node_away", found=away.found, begins_after_s=AWAY_S)
+    turned += _keep("node_filling", lambda: nodes_filling(away.found))
+    turned += _keep("dead_growing", dying)
+    turned += _keep("lag", health_checks.behind)
+    turned += _keep("no_consumer", health_checks.idle, begins_after_s=config.alarm_idle_s)
+    turned += _keep("job_failed", lambda: health_checks.failed_jobs(dict(every_minutes)))
+    names = [f"{known.topics[one.topic_id].name}/{one.id}" for one in known.queues.values()]
+    turned += health_checks.end_of_the_gone(nodes=[one.name for one in known.nodes.values()], queues=names)
+    return turned + alarms.end_quiet()
+
+
+def _keep(kind: str, seen: Callable[[], Found], *, begins_after_s: float = 0.0) -> int:
+    found = seen()
+    return alarms.keep(kind=kind, found=found.found, unclear=found.unclear, begins_after_s=begins_after_s)
+
+
+def nodes_away() -> Found:
+    """Nodes that ought to answer, and do not."""
+    seen = Found()
+    for node_id, info in snapshot.current().nodes.items():
+        if info.state == "offline":
+            continue
+        try:
+            registry.ping(node_id)
+        except CatmqError as error:
+            seen.add(info.name, error.detail)
+    return seen
+
+
+def nodes_filling(away: Mapping[str, str]) -> Found:
+    """Nodes that will store nothing more within the days that settings name, if they grow as they did."""
+    seen = Found()
+    growing = sizes.growth()
+    for node_id, info in snapshot.current().nodes.items():
+        growth = growing.get(node_id)
+        if info.name in away or info.state == "offline":
+            seen.unclear.add(info.name)
+        elif growth and growth.per_day and growth.per_day > 0:
+            _look_at_room(seen, node_id, info, growth.per_day)
+    return seen
+
+
+def _look_at_room(seen: Found, node_id: int, info: NodeInfo, per_day: float) -> None:
+    try:
+        with node_pools.node(node_id).reading() as session:
+            space = disks.measure(session, info)
+    except (CatmqError, OSError) as error:
+        log.warning("How full node %s is, is measured later: %s", info.name, error)
+        seen.unclear.add(info.name)
+        return
+    days = days_left(space.usable, per_day) if space else None
+    if days is not None:
+        near = rules.passed(config.alarm_full_days, max(days, 0.001))
+        seen.add(info.name, f"as it grows, it will be full in {days:,.1f} days", is_so=near)
+
+
+def dying() -> Found:
+    """Groups of which many messages died in the last hour; counts the dead of all groups."""
+    counts = count_dead()
+    known = snapshot.current().groups
+    seen = Found()
+    if counts is None:
+        seen.unclear.update(info.name for info in known.values())
+        return seen
+    dead_letter_counts.record({group: count for group, count in counts.items() if group in known})
+    for group, count in sorted(counts.items(), key=lambda one: -one[1].last_hour):
+        if group in known:
+            detail = f"{count.last_hour:,} messages died within an hour; {count.messages:,} are dead"
+            is_so = rules.passed(count.last_hour, config.alarm_dead_per_hour)
+            seen.add(known[group].name, detail, is_so=is_so)
+    return seen
+
+
+def count_dead() -> dict[int, Count] | None:
+    """{group id: its dead} on all failure nodes; None while one does not answer."""
+    counts: dict[int, Count] = {}
+    for node in dead_letters.failure_nodes():
+        try:
+            with dead_letters.prepared(node).reading() as session:
+                found = tables.tally_dead(session, within_s=HOUR_S)
+        except CatmqError as error:
+            log.warning("The dead of node %s are counted later: %s", node.info.name, error.detail)
+            return None
+        for group, messages, last_hour, newest_ms in found:
+            count = Count(messages, last_hour, newest_ms)
+            counts[group] = counts[group].plus(count) if group in counts else count
+    return counts

@@ -1,0 +1,85 @@
+"""Looking at messages without a group: by queue and offset, or by message id. Moves no position.
+
+As in pulls, only durable messages are shown: what a crash may take back never had its offset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from messagestore import tables
+from messagestore.engine.messages import StoredMessage, masked, parse_message_id
+from messagestore.heads import durability
+from messagestore.pool import node_pools
+from metadata.actors import Actor
+from metadata.cache import snapshot
+from metadata.config import config
+from metadata.db import access
+from metadata.errors import Code, Invalid, NotFound
+
+
+@dataclass(frozen=True, slots=True)
+class Browsed:
+    """Messages in order, how many rows were looked at, and the offset to go on from (None at the head).
+
+    `masked`: the actor sees only the outside of messages, so bodies and headers are left out.
+    """
+
+    messages: tuple[StoredMessage, ...]
+    scanned: int
+    next: int | None
+    masked: bool = False
+
+
+def by_offset(*, topic: str, queue: int, offset: int, limit: int, actor: Actor) -> Browsed:
+    """At most `limit` messages of a queue from an offset on; fewer when they weigh more than an answer may.
+
+    An offset below what retention kept starts at the first message there is. Needs `browse` on the topic.
+    Raises NotFound (topic_not_found, queue_not_found), Invalid.
+    """
+    reads = _reads(topic, queue, actor)
+    if offset < 0:
+        raise Invalid.field("offset", f"{offset} is negative; offsets start at 0")
+    if not 1 <= limit <= config.max_pull_messages:
+        raise Invalid.field("limit", f"{limit} is not within 1 and {config.max_pull_messages}")
+    head = durability.head_of(queue=queue)
+    if head is None:
+        raise NotFound(f"Queue {queue} has no head row on its node.", code=Code.QUEUE_NOT_FOUND)
+    start = max(offset, head.low)
+    with node_pools.node_of(queue).reading() as session:
+        messages = tables.select_from(
+            session,
+            queue=queue,
+            first=start,
+            end=min(start + limit, head.head),
+            most_bytes=config.max_pull_bytes,
+        )
+    following = messages[-1].offset + 1 if messages else start
+    shown = tuple(messages) if reads else tuple(map(masked, messages))
+    return Browsed(shown, len(messages), following if following < head.head else None, not reads)
+
+
+def by_id(*, topic: str, message_id: str, actor: Actor) -> Browsed:
+    """The message with an id. Needs `browse` on the topic. Raises NotFound (message_not_found), Invalid."""
+    queue, offset = parse_message_id(message_id)
+    reads = _reads(topic, queue, actor)
+    head = durability.head_of(queue=queue)
+    with node_pools.node_of(queue).reading() as session:
+        messages = tables.select_from(session, queue=queue, first=offset, end=offset + 1, most_bytes=1)
+    if head is not None and offset < head.low:  # its row may be there until its partition goes
+        what = f"Message {message_id} was cleaned: queue {queue} is kept from offset {head.low} on."
+        raise NotFound(what, code=Code.MESSAGE_NOT_FOUND)
+    if not messages or head is None or offset >= head.head:
+        raise NotFound(f"Topic {topic} has no message {message_id}.", code=Code.MESSAGE_NOT_FOUND)
+    return Browsed(tuple(messages) if reads else tuple(map(masked, messages)), 1, None, not reads)
+
+
+def _reads(topic: str, queue: int, actor: Actor) -> bool:
+    """Whether the actor may read bodies; raises unless it may look at a queue that the topic has."""
+    reads = access.require_look(actor, topic, snapshot.origin_of(topic))
+    info = snapshot.find_topic(topic)
+    if queue not in info.queues:
+        mine = ", ".join(map(str, info.queues))
+        what = f"{queue} is not a queue of topic {topic}; its queues are {mine}."
+        raise NotFound(what, code=Code.QUEUE_NOT_FOUND)
+    return reads

@@ -1,0 +1,88 @@
+"""What became of one message in each group that reads its topic: from positions, waiting copies and the dead.
+
+Nothing is written per message and group, so this is put together: whether the group has committed beyond the
+message, and whether a copy of it is among the `LOOKED` that are due first, or among the `LOOKED` newest dead.
+A message that is in neither was handled, was dropped, or its copy lies elsewhere; the answer says where that
+may be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from messagestore import tables
+from messagestore.pool import node_pools
+from messagestore.retries import dead_letters, pending
+from metadata.actors import Actor
+from metadata.cache import snapshot
+from metadata.db import access
+from metadata.errors import NodeUnavailable
+
+LOOKED = 1_000  # waiting copies, and dead messages, of each group
+MOST_GROUPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A message in a group. `state`: unread, read (committed beyond it), waiting (for a retry) or dead.
+
+    `attempt` counts failures, `at_ms` is when it is due or died, `dead_id` names it among the dead. `partly`:
+    there is more in the group's failures than was looked through, retries that came and are not read yet
+    among it; or the actor may not look, or a node did not answer.
+    """
+
+    group: str
+    state: str
+    attempt: int | None = None
+    at_ms: int | None = None
+    error: str = ""
+    dead_id: str = ""
+    partly: bool = False
+
+
+def of_message(*, topic: str, queue: int, offset: int, actor: Actor) -> list[Trace]:
+    """The message in up to MOST_GROUPS groups that share the topic's queues and that the actor sees, by name.
+
+    Waiting and dead ones are told to who may `manage` the group. Raises NotFound(topic_not_found),
+    NodeUnavailable.
+    """
+    known, topic_id = snapshot.current(), snapshot.find_topic(topic).id
+    reading = {one.group_id for one in known.subscriptions.values() if one.topic_id == topic_id}
+    readers = [known.groups[group_id] for group_id in reading if group_id in known.groups]
+    seen = [one for one in readers if one.mode != "broadcasting" and access.sees(actor, one.name)]
+    found = []
+    with node_pools.node_of(queue).reading() as session:
+        for one in sorted(seen, key=lambda one: one.name)[:MOST_GROUPS]:
+            at = tables.read_positions(session, group_id=one.id, queues=[queue]).get(queue)
+            committed = at.committed if at is not None and at.committed is not None else 0
+            found.append(Trace(one.name, "read" if committed > offset else "unread"))
+    return [_looked_up(one, topic, (queue, offset), actor) for one in found]
+
+
+def _looked_up(trace: Trace, topic: str, place: tuple[int, int], actor: Actor) -> Trace:
+    """The same, as the group's failures tell it."""
+    if not access.may(actor, "manage", trace.group, what="group"):
+        return replace(trace, partly=True)
+    try:
+        waiting = pending.waiting(group=trace.group, topic=topic, limit=LOOKED, actor=actor)
+        gone = dead_letters.page(group=trace.group, topic=topic, after="", limit=LOOKED, actor=actor)
+    except NodeUnavailable:
+        return replace(trace, partly=True)
+    for died in gone.messages:
+        if (died.queue, died.offset) == place:
+            return replace(
+                trace,
+                state="dead",
+                attempt=died.attempts,
+                at_ms=died.died_at_ms,
+                error=died.error,
+                dead_id=died.id,
+            )
+    for copy in waiting.messages:
+        if (copy.queue, copy.offset) == place:
+            return replace(
+                trace, state="waiting", attempt=copy.attempt, at_ms=copy.due_at_ms, error=copy.error
+            )
+    more = gone.next is not None or sum(one.waiting for one in waiting.topics) > LOOKED
+    coming = any(one.unread for one in waiting.topics)
+    return replace(trace, partly=more or coming or bool(waiting.away or gone.away))

@@ -1,0 +1,237 @@
+"""The light reports: read from heads, partitions and a few rows, found by halving; nothing is scanned.
+
+Spark jobs make the same reports with what only a scan tells: exact bytes, keys, skew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+from messagestore import tables
+from messagestore.engine.mysql_session import Session
+from messagestore.heads.time_lookup import first_at
+from messagestore.nodes import disks
+from messagestore.pool import node_pools
+from messagestore.tables import Head
+from metadata.actors import Actor
+from metadata.db import access
+from metadata.errors import CatmqError, Invalid
+from metadata.groups import subscribers
+from metadata.monitoring import metrics_history
+from metadata.rules import reports as rules
+from metadata.topics import topics
+from metadata.topics.topics import QueueView, TopicView
+
+DAY_MS = 86_400_000
+Row = dict[str, Any]
+Look = Callable[[Session, Head], list[Row]]
+
+
+def make(*, name: str, topic: str | None, days: int, actor: Actor) -> list[Row]:
+    """The rows of a report. Needs `admin` on each topic it tells of, `capacity` on everything.
+
+    Raises Invalid, NotFound. A queue whose node does not answer has a row that says so, in `problem`.
+    """
+    if name not in REPORTS:
+        raise Invalid.field("name", f"{name} is no report; there are {', '.join(REPORTS)}")
+    if not 1 <= days <= 400:
+        raise Invalid.field("days", f"{days} is not within 1 and 400")
+    if name == "capacity":  # it tells of whole nodes
+        access.require_everything(actor, name, what="report")
+    chosen = topics.ready() if topic is None else [topics.named(name=topic, actor=actor)]
+    for one in chosen:
+        access.require(actor, "admin", one.name)
+    return list(REPORTS[name](chosen, days))
+
+
+def away(*, topic: str | None, actor: Actor) -> dict[int, str]:
+    """{queue: why it cannot be read} where a node does not answer, or is barred. Needs `admin`."""
+    chosen = topics.ready() if topic is None else [topics.named(name=topic, actor=actor)]
+    for one in chosen:
+        access.require(actor, "admin", one.name)
+    node_of = {queue.queue: queue.node_id for one in chosen for queue in one.queues}
+    why = {node_id: _hindrance(node_id) for node_id in sorted(set(node_of.values()))}
+    return {queue: why[node_id] for queue, node_id in node_of.items() if why[node_id]}
+
+
+def _hindrance(node_id: int) -> str:
+    node = node_pools.node(node_id)
+    if node.info.barred:
+        return f"Node {node.info.name} is barred: {node.info.barred}"
+    try:
+        with node.reading() as session:
+            tables.now_ms(session)
+    except CatmqError as error:
+        return error.detail
+    return ""
+
+
+def volume(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
+    """Messages by topic, day (UTC) and queue."""
+    for topic in chosen:
+        for queue in topic.queues:
+            yield from _of_queue(topic, queue, _by_day(queue, days))
+
+
+def size_and_expiry(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
+    """What each queue holds, how old it is, and how much expires within so many days."""
+    for topic in chosen:
+        for queue in topic.queues:
+            yield from _of_queue(topic, queue, _size(topic, queue, days))
+
+
+def topics_(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
+    """Which topics nobody sends to or reads, and which have too many or too few queues."""
+    for topic in chosen:
+        rows = [one for queue in topic.queues for one in _of_queue(topic, queue, _recent(queue, days))]
+        problems = [row["problem"] for row in rows if row["problem"]]
+        sent = sum(row.get("messages", 0) for row in rows)
+        groups = len(subscribers.readings(topic.id))
+        held = sum(row.get("held", 0) for row in rows)
+        verdict = rules.verdict(sent=sent, groups=groups, queues=len(topic.queues), days=days)
+        yield {
+            "topic": topic.name,
+            "queues": len(topic.queues),
+            "groups": groups,
+            "messages": sent,
+            "held": held,
+            "verdict": "" if problems else verdict,
+            "problem": problems[0] if problems else "",
+        }
+
+
+def capacity(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
+    """How full nodes are, what they get a day, and when they are full."""
+    growth: dict[int, list[Row]] = {}
+    for topic in chosen:
+        for queue in topic.queues:
+            growth.setdefault(queue.node_id, []).extend(_of_queue(topic, queue, _recent(queue, days)))
+    for node_id, rows in sorted(growth.items()):
+        yield _node(node_id, rows, days)
+
+
+def latency(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
+    """How long messages waited for each group: the age of its oldest unread one, minute by minute.
+
+    Of more than six hours in steps of a quarter, of more than a week in days: as the series are kept.
+    """
+    for topic in chosen:
+        for group in subscribers.readings(topic.id):
+            points = metrics_history.points(for_s=days * 86_400, topic_id=topic.id, group_id=group.group_id)
+            ages = sorted(point.lag_ms for point in points if point.lag_ms is not None)
+            yield {
+                "topic": topic.name,
+                "group": group.group,
+                "messages": sum(point.pulled for point in points),
+                "waited_p50_ms": rules.percentile(ages, 50),
+                "waited_p99_ms": rules.percentile(ages, 99),
+                "waited_most_ms": ages[-1] if ages else None,
+                "problem": "" if ages else "nothing was measured",
+            }
+
+
+REPORTS: Mapping[str, Callable[[Iterable[TopicView], int], Iterator[Row]]] = {
+    "volume": volume,
+    "size_and_expiry": size_and_expiry,
+    "topics": topics_,
+    "capacity": capacity,
+    "latency": latency,
+}
+
+
+def _of_queue(topic: TopicView, queue: QueueView, look: Look) -> Iterator[Row]:
+    """The rows of a queue, each with where it is."""
+    place = {"topic": topic.name, "queue": queue.queue, "node": queue.node}
+    try:
+        with node_pools.node(queue.node_id).reading() as session:
+            head = tables.read_head(session, queue=queue.queue)
+            found = list(look(session, head)) if head is not None else []
+    except CatmqError as error:
+        yield {**place, "problem": error.detail}
+        return
+    for row in found:
+        yield {**place, **row, "problem": ""}
+
+
+def _by_day(queue: QueueView, days: int) -> Look:
+    """What a queue got on each of the last days."""
+
+    def look(session: Session, head: Head) -> list[Row]:
+        last = tables.now_ms(session) // DAY_MS
+        first, bounds = last - days + 1, (head.low, head.head)
+        edges = [
+            first_at(session, queue=queue.queue, bounds=bounds, at_ms=day * DAY_MS)
+            for day in range(first, last + 1)
+        ]
+        counts = [end - begin for begin, end in pairwise([*edges, head.head])]
+        return [
+            {"day": rules.day_name(first + number), "messages": count}
+            for number, count in enumerate(counts)
+            if count
+        ]
+
+    return look
+
+
+def _recent(queue: QueueView, days: int) -> Look:
+    """What a queue got in the last days."""
+
+    def look(session: Session, head: Head) -> list[Row]:
+        since = tables.now_ms(session) - days * DAY_MS
+        first = first_at(session, queue=queue.queue, bounds=(head.low, head.head), at_ms=since)
+        parts = tables.list_partitions(session, queue=queue.queue)
+        rows = sum(min(one.end, head.head) - one.first for one in parts if one.first < head.head)
+        size = sum(one.bytes for one in parts if one.first < head.head)
+        each = size / rows if rows else _row_bytes(session, queue, head)
+        messages = head.head - first
+        return [{"messages": messages, "held": head.head - head.low, "bytes": int(messages * each)}]
+
+    return look
+
+
+def _row_bytes(session: Session, queue: QueueView, head: Head) -> float:
+    """About what a row takes, by the newest ones."""
+    first = max(head.low, head.head - 100)
+    rows, size = tables.row_bytes(session, queue=queue.queue, first=first, end=head.head)
+    return size / rows if rows else 0.0
+
+
+def _size(topic: TopicView, queue: QueueView, days: int) -> Look:
+    """What a queue holds, and what of it expires."""
+
+    def look(session: Session, head: Head) -> list[Row]:
+        limit = tables.now_ms(session) - (topic.retention_days - days) * DAY_MS
+        kept = first_at(session, queue=queue.queue, bounds=(head.low, head.head), at_ms=limit)
+        (recent,) = _recent(queue, 400)(session, head)
+        row = {"messages": head.head - head.low, "bytes": recent["bytes"]}
+        row |= {"oldest_at_ms": None, "newest_at_ms": None}
+        if head.low < head.head:
+            row["oldest_at_ms"] = tables.stored_at_ms(session, queue=queue.queue, offset=head.low)
+            row["newest_at_ms"] = tables.stored_at_ms(session, queue=queue.queue, offset=head.head - 1)
+        return [{**row, "retention_days": topic.retention_days, "expiring": kept - head.low}]
+
+    return look
+
+
+def _node(node_id: int, rows: Iterable[Row], days: int) -> Row:
+    found = list(rows)
+    problems = [row["problem"] for row in found if row["problem"]]
+    node = node_pools.node(node_id)
+    space = None
+    try:
+        with node.reading() as session:
+            space = disks.measure(session, node.info)
+    except CatmqError as error:
+        problems.append(error.detail)
+    daily = sum(row.get("bytes", 0) for row in found) / days
+    return {
+        "node": node.info.name,
+        "messages_a_day": sum(row.get("messages", 0) for row in found) / days,
+        "bytes_a_day": daily,
+        "total_bytes": space.total if space else None,
+        "free_bytes": space.free if space else None,
+        "days_until_full": rules.days_until_full(space.free, daily) if space else None,
+        "problem": problems[0] if problems else "",
+    }

@@ -1,0 +1,63 @@
+"""Tag filters tried on the last messages of a topic, before they are set.
+
+A filter that matches nothing fails nowhere: the position passes every message, and is committed. So who sets
+one sees first what it would have taken lately. It is a sample, read by primary key without bodies: an even
+share of the last messages for each queue. It waits for no barrier as pulls do, because it hands out nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from messagestore import tables
+from messagestore.pool import node_pools
+from metadata.actors import Actor
+from metadata.cache import snapshot
+from metadata.db import access
+from metadata.errors import NodeUnavailable
+from metadata.rules.groups.delivery import tags_of
+from metadata.rules.settings import SUBSCRIPTION, checked
+
+log = logging.getLogger(__name__)
+MOST = 1_000  # messages that are looked at, of all queues together
+
+
+@dataclass(frozen=True, slots=True)
+class TagMatches:
+    """The numbers of messages that were looked at and that a filter would take of them, and the names of the
+    nodes that did not answer."""
+
+    looked_at: int
+    matching: int
+    away: tuple[str, ...] = ()
+
+
+def tag_matches(*, topic: str, tags: str, actor: Actor) -> TagMatches:
+    """Counts what the filter `tags`, such as `new || paid`, would take of the topic's last messages.
+
+    Needs `browse` on the topic, or of a person to look. Raises Invalid, Forbidden, NotFound.
+    """
+    access.require_look(actor, topic, snapshot.origin_of(topic))
+    wanted = tags_of(checked(SUBSCRIPTION, {"tags": tags})["tags"])
+    shares = _shares(sorted(snapshot.find_topic(topic).queues))
+    looked_at = matching = 0
+    away: list[str] = []
+    for node, queues in node_pools.by_node(shares):
+        mine = {queue: shares[queue] for queue in queues}
+        try:
+            with node.reading() as session:
+                looked_here, matching_here = tables.count_tagged(session, shares=mine, tags=wanted)
+        except NodeUnavailable as error:
+            log.warning("A tag filter is tried without node %s: %s", node.info.name, error.detail)
+            away.append(node.info.name)
+            continue
+        looked_at += looked_here
+        matching += matching_here
+    return TagMatches(looked_at, matching if wanted else looked_at, tuple(sorted(away)))
+
+
+def _shares(queues: list[int]) -> dict[int, int]:
+    """The number of messages to look at in each queue; with more queues than messages the last get none."""
+    each, rest = divmod(MOST, len(queues) or 1)
+    return {queue: share for n, queue in enumerate(queues) if (share := each + (n < rest))}

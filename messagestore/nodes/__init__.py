@@ -1,0 +1,1 @@
+"""Nodes: registration, checks, promotion to a replica, disks."""

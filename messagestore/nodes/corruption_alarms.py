@@ -1,0 +1,107 @@
+"""Suspect queues as alarms: raised by the process that met one, ended when the cause is gone.
+
+Whoever meets a contradiction only marks it (suspects.py), because pulls and sends never wait for metadata. A
+loop of each process makes alarms of its marks, and takes back those whose cause is gone; a loop of one broker
+ends the alarms, also those of processes that are no more. Both look at the node, in the same way as a pull,
+and at what else a send needs.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from messagestore import tables
+from messagestore.engine import db_errors
+from messagestore.engine.mysql_session import Session
+from messagestore.heads import corruption
+from messagestore.heads.corruption import Mark
+from messagestore.heads.gap_check import explain
+from messagestore.pool import node_pools
+from metadata.cache import snapshot
+from metadata.errors import NodeUnavailable, NotFound
+from metadata.monitoring import alarms
+
+log = logging.getLogger(__name__)
+KIND = "suspect"
+AGAIN_S = 30.0  # a mark that is met again and again is told so often
+CALM_S = 60.0  # one that nobody met for so long is looked at; longer than until it would be told again
+
+
+def tell() -> int:
+    """Raises alarms for this process's marks, and takes back those that are mended; how many were told.
+
+    Raises MetadataUnavailable; then the next pass tells them.
+    """
+    told = 0
+    for queue, mark in corruption.marks().items():
+        now = time.monotonic()
+        if mark.met_at > mark.told_at and now - mark.told_at >= AGAIN_S:
+            told += _raise(queue, mark)
+        elif now - mark.met_at >= CALM_S and problem(queue=queue, offset=mark.offset) is None:
+            corruption.forget(queue, mark)
+    return told
+
+
+def review(*, calm_s: float = CALM_S) -> int:
+    """Ends the alarms that nobody raised for `calm_s` and whose cause is gone; how many."""
+    ended = []
+    for name, offset in alarms.lasting(kind=KIND, calm_s=calm_s):
+        queue = int(name.rpartition("/")[2])
+        if problem(queue=queue, offset=offset) is None:
+            ended.append(name)
+    return alarms.end(kind=KIND, names=ended) if ended else 0
+
+
+def problem(*, queue: int, offset: int | None) -> str | None:
+    """What is wrong with a queue, at an offset or anywhere; None: nothing, or the queue is gone."""
+    try:
+        node = node_pools.node_of(queue)
+    except NotFound:
+        return None
+    try:
+        with node.reading() as session:
+            tables.find_batch(session, batch_id=bytes(16))  # this and the next are what sends need, too
+            tables.list_partitions(session, queue=queue)
+            return _head_too_low(session, queue) or _hole(session, queue, offset)
+    except db_errors.Final as fault:
+        return fault.detail
+    except NodeUnavailable as error:
+        return error.detail  # nobody can say
+
+
+def _raise(queue: int, mark: Mark) -> bool:
+    known = snapshot.current()
+    info = known.queues.get(queue)
+    topic = known.topics.get(info.topic_id) if info is not None else None
+    if topic is None:
+        return False
+    now = time.monotonic()
+    alarms.raise_alarm(kind=KIND, name=f"{topic.name}/{queue}", detail=mark.why, place=mark.offset)
+    mark.told_at = now
+    return True
+
+
+def _head_too_low(session: Session, queue: int) -> str | None:
+    before = tables.read_head(session, queue=queue)
+    if before is None:
+        return None
+    _, highest = tables.offset_ends(session, queue=queue, first=before.head)
+    after = tables.read_head(session, queue=queue)  # what was stored meanwhile is no contradiction
+    if highest is None or after is None or highest < after.head:
+        return None
+    return f"its head {after.head} is below a stored message ({highest})"
+
+
+def _hole(session: Session, queue: int, offset: int | None) -> str | None:
+    """Whether the message at an offset is missing; reads all that a pull reads, whatever the offset."""
+    position = tables.read_positions(session, group_id=0, queues=[queue]).get(queue)
+    first = offset if offset is not None else 0
+    rows = tables.select_rows(session, queue=queue, first=first, end=first + 1, most_bytes=1)
+    if position is None or offset is None or rows or offset >= position.head:
+        return None
+    fresh = tables.read_head(session, queue=queue)
+    gaps = tables.read_gaps(session, queue=queue, position=offset)
+    if explain(offset, low=fresh.low if fresh else 0, gaps=gaps).state != KIND:
+        return None
+    return f"no message at {offset} although the head is {position.head}"

@@ -1,0 +1,115 @@
+"""How full the nodes are, measured by one broker for all; they learn it with the snapshot.
+
+Free is `capacity_gb` minus what the node's files take. An embedded node has its file system as well, and
+counts as free what deleted messages have left inside the file. A MySQL or MariaDB node without a capacity has
+no guard: its disk cannot be seen from here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from typing import NamedTuple
+
+from messagestore import tables
+from messagestore.engine.mysql_session import Session
+from messagestore.pool import node_pools
+from messagestore.pool.node_pools import sqlite_path
+from metadata.cache import snapshot
+from metadata.cache.snapshot import NodeInfo
+from metadata.config import config
+from metadata.errors import CatmqError
+from metadata.monitoring import alarms
+from metadata.nodes import nodes
+from metadata.rules import disks as rules
+
+log = logging.getLogger(__name__)
+GB = 1_000_000_000
+PACE = 25  # measuring takes no more than this part of the time of a connection
+
+
+class Space(NamedTuple):
+    """Bytes that a node may take, and how many of them are free."""
+
+    total: int
+    free: int
+
+    @property
+    def free_percent(self) -> float:
+        """0 to 100."""
+        return 100.0 * max(self.free, 0) / self.total
+
+    @property
+    def usable(self) -> int:
+        """Bytes until the node counts as full and stores nothing more."""
+        return max(0, int(self.free - self.total * config.min_free_percent / 100))
+
+
+def measure(session: Session, info: NodeInfo) -> Space | None:
+    """The room on a node; None if nobody can say. Raises the node's faults."""
+    used, reusable = tables.used_bytes(session) if info.capacity_gb or info.engine == "sqlite" else (0, 0)
+    spaces = []
+    if info.capacity_gb:
+        total = info.capacity_gb * GB
+        spaces.append(Space(total, total - used + reusable))
+    if info.engine == "sqlite":
+        disk = os.statvfs(sqlite_path(info.database))
+        spaces.append(Space(disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize + reusable))
+    return min(spaces, key=lambda one: one.free_percent, default=None)
+
+
+class DiskWatch:
+    """Measures all nodes; a loop of one broker."""
+
+    def __init__(self) -> None:
+        self._not_before: dict[int, float] = {}
+
+    def run_once(self) -> int:
+        """One pass; how many nodes changed their state."""
+        changed = 0
+        for node_id, info in snapshot.current().nodes.items():
+            begun = time.monotonic()
+            if info.state == "offline" or begun < self._not_before.get(node_id, 0.0):
+                continue
+            try:
+                changed += look(node_id, info)
+            except (CatmqError, OSError) as error:
+                log.warning("How full node %s is, is not known: %s", info.name, error)
+            now = time.monotonic()
+            self._not_before[node_id] = now + PACE * (now - begun)
+        return changed
+
+
+def look(node_id: int, info: NodeInfo) -> bool:
+    """Measures a node and tells metadata if it became full, low or ok; whether it did."""
+    with node_pools.node(node_id).reading() as session:
+        space = measure(session, info)
+    state = "ok" if space is None else _state(info, space)
+    if state == info.disk:
+        return False
+    nodes.note_disk(node_id=node_id, state=state)
+    what = "there is no limit any more"
+    if space is not None:
+        what = f"{space.free_percent:.1f} % of {space.total / GB:,.1f} GB are free"
+    log.warning("The disk of node %s is %s: %s", info.name, state, what)
+    _alarm(info.name, state, what)
+    return True
+
+
+def _state(info: NodeInfo, space: Space) -> str:
+    return rules.state(
+        info.disk,
+        free_percent=space.free_percent,
+        full_below=config.min_free_percent,
+        low_below=config.alarm_free_percent,
+    )
+
+
+def _alarm(node: str, state: str, what: str) -> None:
+    lasting = {"ok": (), "low": ("node_low",), "full": ("node_low", "node_full")}[state]
+    for kind in ("node_low", "node_full"):
+        if kind in lasting:
+            alarms.raise_alarm(kind=kind, name=node, detail=what)
+        else:
+            alarms.end(kind=kind, names=[node])

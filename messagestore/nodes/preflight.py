@@ -1,0 +1,264 @@
+"""What speaks for and against a database as a node, found out without leaving anything in it.
+
+Each finding is about one thing and says what was found and, where it is wrong, what to do. `nodes.register`
+refuses by the same findings, so what an examination passes can be registered.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from messagestore import tables
+from messagestore.engine import db_errors
+from messagestore.engine.mysql_session import Session
+from messagestore.pool import node_pools
+from messagestore.tables import ServerFacts
+from metadata.actors import Actor
+from metadata.cache import snapshot
+from metadata.cache.snapshot import NodeInfo
+from metadata.db.clock import database_now, ms
+from metadata.db.paging import MAX_LIMIT, Window
+from metadata.db.transactions import reachable
+from metadata.errors import CatmqError, NodeUnavailable
+from metadata.nodes import nodes
+from metadata.rules import engines
+
+CLOCK_MS = 1000  # by so much two clocks may differ before anybody notices it
+TEXTS = {  # what each finding says; the portal has them in other languages
+    "reached": "It answers in %(ms).1f ms.",
+    "away": "%(reason)s. Check host, port, database, account and password.",
+    "new_file": "The file is not there yet; it will be made.",
+    "no_directory": "%(path)s cannot be written to: choose another place, or give the server the right.",
+    "version": "It is %(version)s.",
+    "old_version": "%(version)s is too old: MariaDB 10.6 or MySQL 8.0 is the oldest that will do.",
+    "text": "Its character set is %(found)s.",
+    "wrong_text": (
+        "Its character set is %(found)s; ALTER DATABASE %(database)s CHARACTER SET utf8mb4."
+    ),
+    "writable": "It can be written to.",
+    "read_only": "It is read-only; SET GLOBAL read_only = 0, or register the primary.",
+    "durable": "It keeps what it has acknowledged, in a crash too.",
+    "flush": (
+        "It would lose acknowledged messages in a crash; SET GLOBAL innodb_flush_log_at_trx_commit = 1."
+    ),
+    "binlog": "Its binary log may lose acknowledged messages in a crash; SET GLOBAL sync_binlog = 1.",
+    "statement": "Statements replicate wrongly here; SET GLOBAL binlog_format = ROW.",
+    "rights": "The account may do all that is needed.",
+    "no_right": "The account lacks a right (%(right)s); GRANT ALL ON %(database)s.* to it.",
+    "clock": "Its clock differs by %(ms)d ms from that of the metadata database.",
+    "wrong_clock": (
+        "Its clock differs by %(ms)d ms from that of the metadata database: delays and ages would be "
+        "wrong by as much. Have both keep time by NTP."
+    ),
+    "empty": "It is empty.",
+    "taken": "It holds the data of node %(owner)s already: a node is registered once.",
+    "strange": "It holds queues that are not known here; give an empty one.",
+    "own": "It holds this node's data, of %(queues)d queues.",
+    "foreign": "It holds another node's data, or none.",
+    "barred": "No broker serves it: %(why)s",
+    "normal": "It will hold the messages of topics.",
+    "failure": "It will hold only messages whose handling failed, and those that are dead.",
+    "first_failure": "There is no failure node yet: failed messages cannot wait anywhere. Register one, too.",
+    "same_server": "Node %(others)s is on the same server: they fail together.",
+    "capacity": "It is guarded against running full.",
+    "no_capacity": "Without a capacity nobody can say when it runs full.",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`about` one thing; `verdict` is ok, warn or bad; `text` is a key of TEXTS, filled with `words`."""
+
+    about: str
+    verdict: str
+    text: str
+    words: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def detail(self) -> str:
+        """What was found, in English."""
+        return TEXTS[self.text] % self.words
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """All findings about a database; those that are bad keep it from being a node."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether it could be registered so."""
+        return all(one.verdict != "bad" for one in self.findings)
+
+
+def examine(
+    *, name: str, actor: Actor, password: str = "", unsafe: bool = False, **given: Any
+) -> Examination:
+    """What speaks for and against a database as a node, with the arguments of `nodes.register`.
+
+    Needs `admin`. Nothing is changed or left behind. Raises Invalid and Conflict for the arguments.
+    """
+    values = nodes.check_new(name=name, actor=actor, **given)
+    defaults = {
+        "kind": "normal",
+        "host": "",
+        "port": None,
+        "username": "",
+        "special": False,
+        "capacity_gb": None,
+    }
+    info = NodeInfo(id=0, name=name, password=password, state="read_write", epoch=1, **{**defaults, **values})
+    if info.engine == "sqlite" and not node_pools.sqlite_path(info.database).exists():
+        found = [*_of_place(info), *_of_role(info, actor)]
+    else:
+        found = [*_of_database(info, unsafe=unsafe, rights=True), *_of_role(info, actor)]
+    return Examination(tuple(found))
+
+
+def reexamine(*, name: str, actor: Actor, rights: bool = True) -> Examination:
+    """How a node is that was registered long ago, offline or not: asked directly, not through the pool.
+
+    Needs `admin`. Nothing is changed; `rights` are tried on a table that is gone afterwards. Raises
+    NotFound (node_not_found).
+    """
+    found = nodes.named(name=name, actor=actor)
+    info = snapshot.node_by_id(found.id)
+    findings = list(_of_database(info, unsafe=False, rights=rights))
+    if info.engine == "mysql":
+        findings.append(_of_capacity(info))
+    return Examination(tuple(findings))
+
+
+def reason(error: CatmqError, info: NodeInfo) -> str:
+    """What went wrong, for who registers; a failed connect tells other people neither address nor reason."""
+    cause = error.__cause__
+    if not isinstance(error, NodeUnavailable) or cause is None:
+        return error.detail.rstrip(".")
+    where = f"{info.host}:{info.port or 3306}" if info.engine == "mysql" else info.database
+    return f"Node {info.name} cannot be reached at {where}: {cause.args[-1]}"
+
+
+def of_server(facts: ServerFacts, *, database: str, unsafe: bool) -> Iterator[Finding]:
+    """What speaks for and against a server by its settings; `unsafe`: it may lose messages."""
+    yield _either(
+        engines.is_supported(facts.version), "version", "version", "old_version", version=facts.version
+    )
+    good = facts.character_set == "utf8mb4"
+    yield _either(good, "text", "text", "wrong_text", found=facts.character_set, database=database)
+    yield _either(not facts.read_only, "writable", "writable", "read_only")
+    losing = [
+        (facts.flush_log_at_commit != 1, "flush"),
+        (bool(facts.log_bin) and facts.sync_binlog != 1, "binlog"),
+        (bool(facts.log_bin) and facts.binlog_format == "STATEMENT", "statement"),
+    ]
+    wrong = [text for is_wrong, text in losing if is_wrong]
+    verdict = "warn" if unsafe else "bad"
+    yield from (Finding("durable", verdict, text) for text in wrong)
+    if not wrong:
+        yield Finding("durable", "ok", "durable")
+
+
+def of_data(session: Session, *, unsafe: bool) -> Finding:
+    """Whether a database is nobody's."""
+    found = ""
+    with suppress(db_errors.Final):  # no such table
+        found = tables.read_identity(session)
+    owner = nodes.with_identity(found) if found else None
+    if owner is not None:
+        return Finding("data", "bad", "taken", {"owner": owner})
+    with suppress(db_errors.Final):
+        if tables.read_heads(session, queues=None):
+            return Finding("data", "warn" if unsafe else "bad", "strange")
+    return Finding("data", "ok", "empty")
+
+
+def _of_own_data(session: Session, info: NodeInfo) -> Finding:
+    """Whether a registered node's database holds what it must."""
+    try:
+        found = tables.read_standing(session)
+    except db_errors.Final:
+        return Finding("data", "bad", "foreign")
+    if info.identity and found.identity != info.identity:
+        return Finding("data", "bad", "foreign")
+    if info.barred:
+        return Finding("data", "bad", "barred", {"why": info.barred})
+    return Finding("data", "ok", "own", {"queues": len(found.heads)})
+
+
+def _either(good: bool, about: str, right: str, wrong: str, /, **words: Any) -> Finding:
+    return Finding(about, "ok" if good else "bad", right if good else wrong, words)
+
+
+def _of_place(info: NodeInfo) -> Iterator[Finding]:
+    """A file that will be made: whether it can be."""
+    place = node_pools.sqlite_path(info.database).parent
+    while not place.exists():
+        place = place.parent
+    if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
+        yield Finding("reachable", "ok", "new_file")
+    else:
+        yield Finding("reachable", "bad", "no_directory", {"path": str(place)})
+
+
+def _of_database(info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator[Finding]:
+    begun = time.monotonic()
+    try:
+        session = node_pools.connect(info)
+    except CatmqError as error:
+        yield Finding("reachable", "bad", "away", {"reason": reason(error, info)})
+        return
+    try:
+        yield Finding("reachable", "ok", "reached", {"ms": (time.monotonic() - begun) * 1000})
+        yield from _of_session(session, info, unsafe=unsafe, rights=rights)
+    except (db_errors.Ambiguous, db_errors.Final, NodeUnavailable) as error:
+        yield Finding("reachable", "bad", "away", {"reason": reason(error, info)})
+    finally:
+        session.close()
+
+
+def _of_session(session: Session, info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator[Finding]:
+    if info.engine == "mysql":
+        facts = tables.server_facts(session)
+        rights = rights and not facts.read_only
+        yield from of_server(facts, database=info.database, unsafe=unsafe)
+    if rights:
+        missing = tables.try_rights(session, table=f"examined_{secrets.token_hex(6)}")
+        words = {"right": missing, "database": info.database}
+        yield _either(not missing, "rights", "rights", "no_right", **words)
+    yield _of_clock(session)
+    yield of_data(session, unsafe=unsafe) if info.id == 0 else _of_own_data(session, info)
+
+
+def _of_clock(session: Session) -> Finding:
+    with reachable():
+        before = ms(database_now())
+        there = tables.now_ms(session)
+        after = ms(database_now())
+    apart = max(before - there, there - after, 0)
+    return Finding(
+        "clock", *(("warn", "wrong_clock") if apart > CLOCK_MS else ("ok", "clock")), {"ms": apart}
+    )
+
+
+def _of_role(info: NodeInfo, actor: Actor) -> Iterator[Finding]:
+    yield Finding("kind", "ok", info.kind)
+    others = nodes.page(actor=actor, window=Window(limit=MAX_LIMIT)).items
+    if info.kind == "normal" and not any(one.kind == "failure" for one in others):
+        yield Finding("kind", "warn", "first_failure")
+    if info.engine == "mysql":
+        near = [one.name for one in others if (one.host, one.port or 3306) == (info.host, info.port or 3306)]
+        if near:
+            yield Finding("place", "warn", "same_server", {"others": ", ".join(near)})
+        yield _of_capacity(info)
+
+
+def _of_capacity(info: NodeInfo) -> Finding:
+    guarded = info.capacity_gb is not None
+    return Finding("capacity", *(("ok", "capacity") if guarded else ("warn", "no_capacity")))

@@ -1,0 +1,324 @@
+"""A node lost its database: it goes on with a replica (`promote`), or with what was restored (`adopt`).
+
+Both may lack the last messages, and the groups may have read those. So no offset is given twice: every head
+is set above anything that can have been served, the jump is declared as a gap, and whoever stands in a gap
+is told. What went before is fenced:
+
+1. metadata: the node is offline, under a new epoch
+2. the old primary, if it answers: its heads are closed under that epoch, it becomes read-only, its
+   connections end; if it does not, every live worker of a broker has to say that it has let go of it
+3. the new one takes what it still can, stops copying, gets heads, gaps, readers and the epoch
+4. metadata: the new address; brokers go on without a restart
+
+Every step may be repeated; a crash leaves the node offline, and the same command begins anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+
+from messagestore import tables
+from messagestore.engine import db_errors
+from messagestore.engine.mysql_session import MySqlSession, Session
+from messagestore.nodes.registry import check_server
+from messagestore.nodes.replica_inspection import Lost, Survey, holds
+from messagestore.pool import node_pools
+from messagestore.tables import ReaderKey
+from metadata.actors import Actor
+from metadata.brokers import snapshot_acks
+from metadata.cache import snapshot
+from metadata.cache.snapshot import NodeInfo
+from metadata.db import access
+from metadata.errors import CatmqError, Code, Conflict, Invalid, NodeUnavailable, Unavailable
+from metadata.groups import subscribers
+from metadata.membership import instances
+from metadata.nodes import failovers, nodes
+from metadata.nodes.failovers import Begun
+
+log = logging.getLogger(__name__)
+PATIENCE_S = 30.0
+_LOOK_EVERY_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a node. `gaps` counts queues with a new one; `messages` that were lost, at least."""
+
+    node: str
+    state: str
+    epoch: int
+    queues: int
+    gaps: int
+    messages: int
+    lost: tuple[Lost, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run of either command."""
+
+    verb: str
+    info: NodeInfo
+    actor: Actor
+    patience_s: float
+    say: Callable[[str], None]
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        """Something that the operator must know."""
+        self.notes.append(text)
+        self.say(text)
+
+    def await_(self, happened: Callable[[], bool]) -> bool:
+        """Whether that was so within the time."""
+        end = time.monotonic() + self.patience_s
+        while not happened():
+            if time.monotonic() > end:
+                return False
+            time.sleep(_LOOK_EVERY_S)
+        return True
+
+
+def _silent(text: str) -> None:
+    """Says nothing."""
+
+
+def promote(
+    *,
+    name: str,
+    actor: Actor,
+    host: str = "",
+    port: int | None = None,
+    known_dead: bool = False,
+    patience_s: float = PATIENCE_S,
+    say: Callable[[str], None] = _silent,
+) -> Outcome:
+    """Moves a node to its replica, or to host and port, with the same database and account. Needs `admin`.
+
+    `known_dead`: the old primary is certainly off, so nobody is asked. Raises Invalid (node_refused),
+    NotFound, NodeUnavailable before anything is changed; later Unavailable or Conflict, after which the node
+    stays offline and the command is to be repeated.
+    """
+    info = found(name, actor)
+    target = target_of(info, host=host, port=port)
+    run = _Run("promote", info, actor, patience_s, say)
+    with direct(target) as session:
+        check(session, info=info, target=target)
+        begun = failovers.begin(name=name, verb=run.verb, actor=actor)
+        say(f"node {name} is offline under epoch {begun.epoch}")
+        old_heads = _fence(run, begun, known_dead=known_dead)
+        _detach(run, session, old_heads, epoch=begun.epoch, known_dead=known_dead)
+        address = {"host": target.host, "port": target.port}
+        if (target.host, target.port) == (info.replica_host, info.replica_port):
+            address |= {"replica_host": "", "replica_port": None}
+        survey = Survey.of(session, begun.node_id, old_heads)
+        return _settle(run, session, survey=survey, begun=begun, address=address)
+
+
+def adopt(*, name: str, actor: Actor, say: Callable[[str], None] = _silent) -> Outcome:
+    """Goes on with what is at a node's own address now: a restored backup, a replica that took over the
+    address, or an empty database. Needs `admin`.
+
+    Raises Invalid (node_refused), NotFound, NodeUnavailable before anything is changed.
+    """
+    info = found(name, actor)
+    run = _Run("adopt", info, actor, 0.0, say)
+    with direct(info) as session:
+        check(session, info=info, target=info)
+        begun = failovers.begin(name=name, verb=run.verb, actor=actor)
+        say(f"node {name} is offline under epoch {begun.epoch}")
+        if info.engine == "mysql":
+            _detach(run, session, None, epoch=begun.epoch, known_dead=True)
+        tables.create_node_tables(session)
+        survey = Survey.of(session, begun.node_id, None)
+        return _settle(run, session, survey=survey, begun=begun, address={})
+
+
+def found(name: str, actor: Actor) -> NodeInfo:
+    """The node as metadata has it now. Raises Forbidden, NotFound (node_not_found)."""
+    access.require_everything(actor, name, what="node")
+    snapshot.refresh()
+    return snapshot.find_node(name)
+
+
+def target_of(info: NodeInfo, *, host: str, port: int | None) -> NodeInfo:
+    """The node at the address that it is to move to. Raises Invalid."""
+    if info.engine != "mysql":
+        raise Invalid.field("node", f"{info.name} is a file: restore it, then adopt_restored_node")
+    given = host or info.replica_host
+    if not given:
+        raise Invalid.field("to", f"give HOST:PORT: metadata knows no replica of node {info.name}")
+    target = replace(info, host=given, port=port or (info.replica_port if not host else 0) or 3306)
+    if (target.host, target.port) == (info.host, info.port or 3306):
+        raise Invalid.field("to", "is where the node is; to go on with what is there, adopt_restored_node")
+    return target
+
+
+@contextmanager
+def direct(info: NodeInfo) -> Iterator[Session]:
+    """A session beside the pool, which lends none of a node that is offline."""
+    session = node_pools.connect(info)
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+def check(session: Session, *, info: NodeInfo, target: NodeInfo) -> None:
+    """Raises Invalid (node_refused) unless the database may stand for the node."""
+    if target.engine == "mysql":
+        facts = tables.server_facts(session)._replace(read_only=0)
+        check_server(facts, target, unsafe=False)
+    identity = tables.Standing("", {})
+    with suppress(db_errors.Final):  # no such table: perhaps empty
+        identity = tables.read_standing(session)
+    if info.identity and identity.identity not in ("", info.identity):
+        what = f"The database at {target.host or target.database} holds another node's data."
+        raise Invalid(what, code=Code.NODE_REFUSED)
+    if info.identity and not identity.identity and identity.heads:
+        what = f"The database at {target.host or target.database} holds data that is not node {info.name}'s."
+        raise Invalid(what, code=Code.NODE_REFUSED)
+
+
+def _fence(run: _Run, begun: Begun, *, known_dead: bool) -> dict[int, int] | None:
+    """Makes sure that nobody writes to the old primary; its last heads if it answers, else None."""
+    try:
+        with direct(run.info) as session:
+            tables.fence_heads(session, node_epoch=begun.epoch)
+            heads = tables.read_heads(session, queues=None)
+            _lock(run, session)
+        run.say("the old primary is fenced: closed under the new epoch, its connections ended")
+        return heads
+    except (NodeUnavailable, db_errors.Ambiguous, db_errors.Final) as error:
+        run.say(f"the old primary cannot be fenced: {error.detail}")
+    if known_dead:
+        run.note("nobody was asked whether the old primary is still written to: it is known to be dead")
+        return None
+    late: list[str] = []
+
+    def nobody_is_behind() -> bool:
+        late[:] = snapshot_acks.behind(begun.change)
+        return not late
+
+    if not run.await_(nobody_is_behind):
+        raise Unavailable(
+            f"These brokers may still write to the old primary: {', '.join(late)}. Stop them, or turn the "
+            f"old primary off and say --i-know-it-is-dead. Node {run.info.name} stays offline until then."
+        )
+    run.say("every live broker has let go of the old primary")
+    return None
+
+
+def _lock(run: _Run, session: Session) -> None:
+    """Read-only and without connections, as far as the account may; the heads are closed already."""
+    assert isinstance(session, MySqlSession)  # noqa: S101 - only servers are promoted
+    try:
+        tables.forbid_writes(session)
+    except (db_errors.Final, db_errors.RolledBack) as error:
+        run.note(f"the old primary is not read-only, only its queues are closed: {error.detail}")
+    for connection in tables.connections(session):
+        with suppress(CatmqError):  # it ended by itself, or is not ours to end
+            tables.kill_connection(session, connection=connection)
+
+
+def _detach(
+    run: _Run, session: Session, old_heads: Mapping[int, int] | None, *, epoch: int, known_dead: bool
+) -> None:
+    """Has a replica apply what it got (all of it, if the old primary answers), then makes it a primary."""
+    try:
+        if tables.replication(session).threads:
+            _catch_up(run, session, old_heads, epoch)
+            tables.stop_replicating(session)
+            run.say("the replica has stopped copying")
+        if old_heads is not None and not known_dead and not holds(session, old_heads):
+            raise Conflict(
+                "The old primary answers and holds messages that the replica lacks. Mend the replication and "
+                "repeat; or go on without them with --i-know-it-is-dead; or stay at the old one with "
+                f"adopt_restored_node. Node {run.info.name} stays offline until then.",
+                code=Code.NODE_REFUSED,
+            )
+        if tables.server_facts(session).read_only:
+            tables.allow_writes(session)
+    except db_errors.Final as error:
+        raise Conflict(
+            f"The account may not make the replica a primary ({error.detail}). On it, run STOP REPLICA; "
+            "SET GLOBAL read_only = 0; and repeat this. "
+            f"Node {run.info.name} stays offline until then.",
+            code=Code.NODE_REFUSED,
+        ) from error
+
+
+def _catch_up(run: _Run, session: Session, old_heads: Mapping[int, int] | None, epoch: int) -> None:
+    """Waits for all that the old primary ever did, its fence last of all; or for what has arrived."""
+    if old_heads is not None and run.await_(
+        lambda: holds(session, old_heads) and _is_fenced(session, [*old_heads], epoch)
+    ):
+        run.say("the replica holds everything")
+        return
+    tables.stop_receiving(session)
+    if not run.await_(lambda: tables.replication(session).caught_up):
+        run.note("the replica had not applied all it had received")
+
+
+def _is_fenced(session: Session, queues: Sequence[int], epoch: int) -> bool:
+    """Whether the heads carry the epoch; they all got it in one transaction."""
+    head = tables.read_head(session, queue=queues[0]) if queues else None
+    return not queues or (head is not None and head.node_epoch == epoch)
+
+
+def _settle(
+    run: _Run, session: Session, *, survey: Survey, begun: Begun, address: Mapping[str, object]
+) -> Outcome:
+    """Gives the new database heads, gaps, readers and the epoch; then metadata its address."""
+    raised, lost = survey.raised(), survey.lost()
+    missing = sum(survey.tail(queue) for queue in survey.queues)
+    tables.fence_heads(session, node_epoch=begun.epoch)
+    for queue in survey.queues:
+        if queue.queue not in survey.heads:
+            tables.create_queue(session, queue=queue.queue, node_epoch=begun.epoch)
+            tables.set_queue_state(session, queue=queue.queue, state="ro")
+    cause = f"{run.verb}, node epoch {begun.epoch}"
+    tables.raise_heads(session, heads=sorted(raised.items()), cause=cause)
+    _place_readers(session, survey)
+    identity = run.info.identity or str(uuid.uuid4())
+    tables.write_identity(session, identity=identity)
+    if begun.state_before != "read_only":
+        tables.open_queues(session, queues=nodes.open_queues(begun.node_id))
+    report: dict[str, object] = {"gaps": len(raised), "messages_lost": missing}
+    report |= {f"lost {one.group}/{one.topic}/{one.queue}": one.messages for one in lost}
+    state = failovers.finish(
+        begun=begun,
+        verb=run.verb,
+        address=address,
+        identity=identity,
+        heads=raised,
+        report=report,
+        actor=run.actor,
+    )
+    counts = (len(survey.queues), len(raised), missing)
+    return Outcome(run.info.name, state, begun.epoch, *counts, lost, tuple(run.notes))
+
+
+def _place_readers(session: Session, survey: Survey) -> None:
+    """Reader rows where they are missing, and none below the epoch that metadata has given."""
+    by_topic: dict[int, list[int]] = {}
+    for one in survey.queues:
+        by_topic.setdefault(one.topic_id, []).append(one.queue)
+    for topic_id, mine in by_topic.items():
+        for reading in subscribers.readings(topic_id):
+            tables.insert_readers(
+                session,
+                group_id=reading.group_id,
+                queues=mine,
+                epoch=reading.base_epoch,
+                latest=False,
+                instances=instances.readers(reading.group_id),
+            )
+    epochs = [(ReaderKey(one.group_id, one.queue, one.reader), one.epoch) for one in survey.readers]
+    tables.raise_readers(session, epochs=epochs)

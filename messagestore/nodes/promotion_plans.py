@@ -1,0 +1,102 @@
+"""What promoting or adopting a node would do, found out without changing anything (see promotion)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from messagestore import tables
+from messagestore.engine import db_errors
+from messagestore.engine.mysql_session import Session
+from messagestore.nodes.promotion import check, direct, found, target_of
+from messagestore.nodes.replica_inspection import Lost, Survey
+from metadata.actors import Actor
+from metadata.brokers import snapshot_acks
+from metadata.cache.snapshot import NodeInfo
+from metadata.errors import NodeUnavailable
+from metadata.nodes import failovers
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What would become of a node, if nothing more was sent and copied until then.
+
+    `target`: where it would be. `primary_answers`: whether the database that it is in now does; None if that
+    is not asked. `copies`: whether the target still copies another server; None if the account may not know.
+    `brokers`: processes that must let go of the old primary if it cannot be fenced. `queues` of the node,
+    `gaps` of them with a declared loss, `messages` that are known to be missing; `lost` what groups did not
+    read of them.
+    """
+
+    node: str
+    target: str
+    primary_answers: bool | None
+    copies: bool | None
+    brokers: int
+    queues: int
+    gaps: int
+    messages: int
+    lost: tuple[Lost, ...]
+
+
+def promote(*, name: str, actor: Actor, host: str = "", port: int | None = None) -> Plan:
+    """What `promotion.promote` would do. Needs `admin`.
+
+    Raises Invalid (node_refused), NotFound, NodeUnavailable when it would be refused.
+    """
+    info = found(name, actor)
+    target = target_of(info, host=host, port=port)
+    with direct(target) as session:
+        check(session, info=info, target=target)
+        old_heads = _heads_now(info)
+        survey = _survey(session, info.id, old_heads)
+        return _plan(info, target, survey, answers=old_heads is not None, copies=_copies(session))
+
+
+def adopt(*, name: str, actor: Actor) -> Plan:
+    """What `promotion.adopt` would do. Needs `admin`. Raises as `promote` does."""
+    info = found(name, actor)
+    with direct(info) as session:
+        check(session, info=info, target=info)
+        copies = _copies(session) if info.engine == "mysql" else False
+        return _plan(info, info, _survey(session, info.id, None), answers=None, copies=copies)
+
+
+def _heads_now(info: NodeInfo) -> dict[int, int] | None:
+    """The heads of the old primary, None if it does not answer."""
+    try:
+        with direct(info) as session:
+            return tables.read_heads(session, queues=None)
+    except (NodeUnavailable, db_errors.Ambiguous, db_errors.Final):
+        return None
+
+
+def _survey(session: Session, node_id: int, old_heads: Mapping[int, int] | None) -> Survey:
+    try:
+        return Survey.of(session, node_id, old_heads)
+    except db_errors.Final:  # no such table: it is empty
+        queues, readers = failovers.queues(node_id), failovers.readers(node_id)
+        return Survey(queues, readers, heads={}, committed={}, old_heads=old_heads or {}, complete=False)
+
+
+def _copies(session: Session) -> bool | None:
+    try:
+        return tables.replication(session).threads > 0
+    except db_errors.Final:  # the account lacks the right to see it
+        return None
+
+
+def _plan(
+    info: NodeInfo, target: NodeInfo, survey: Survey, *, answers: bool | None, copies: bool | None
+) -> Plan:
+    return Plan(
+        node=info.name,
+        target=f"{target.host}:{target.port or 3306}" if target.engine == "mysql" else target.database,
+        primary_answers=answers,
+        copies=copies,
+        brokers=snapshot_acks.serving(),
+        queues=len(survey.queues),
+        gaps=len(survey.raised()),
+        messages=sum(survey.tail(queue) for queue in survey.queues),
+        lost=survey.lost(),
+    )

@@ -1,0 +1,1 @@
+"""Connections to nodes: pools, circuits, and guards against slow or wrong servers."""

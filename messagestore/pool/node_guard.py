@@ -1,0 +1,117 @@
+"""Whether a server that answers at a node's address may be served from: asked at every new connection.
+
+It must hold this node's data, and no head may be lower than it was known to be (`floors`, and `head_seen` of
+metadata). A node whose heads went back is *barred*: this process serves nothing from it until
+`manage.py promote_node` or `adopt_restored_node` gave it another epoch. `nodes.probe` tells metadata, so that
+the other brokers stop, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from messagestore import tables
+from messagestore.engine import db_errors
+from messagestore.engine.mysql_session import Session
+from messagestore.pool import known_heads
+from metadata.cache import snapshot
+from metadata.cache.snapshot import NodeInfo
+from metadata.errors import NodeUnavailable
+
+log = logging.getLogger(__name__)
+_COMPLAIN_EVERY_S = 60.0
+_UNSETTLED = ("creating", "retired")  # their head rows may come and go
+
+
+class Bar(NamedTuple):
+    """Why a node is not served; `epoch` is the one it was met with."""
+
+    epoch: int
+    why: str
+
+
+_guard = threading.Lock()
+_barred: dict[int, Bar] = {}
+_complained: dict[tuple[int, str], float] = {}
+
+
+def check(info: NodeInfo) -> None:
+    """Raises NodeUnavailable if the node is barred."""
+    why = info.barred
+    mine = _barred.get(info.id)
+    if mine is not None and mine.epoch == info.epoch:
+        why = why or mine.why
+    if why:
+        raise NodeUnavailable(f"Node {info.name} is not served: {why}", retry_after_ms=5000)
+
+
+def barred() -> dict[int, Bar]:
+    """{node id: why} of what this process has met."""
+    return dict(_barred)
+
+
+def lowest_heads(info: NodeInfo) -> dict[int, int]:
+    """{queue: the lowest head it can have} of a node; to be taken before its heads are read."""
+    queues = snapshot.current().queues.values() if info.id else ()
+    lowest = {
+        one.id: max(one.head_seen, known_heads.known(one.id))
+        for one in queues
+        if one.node_id == info.id and one.state not in _UNSETTLED
+    }
+    return {queue: head for queue, head in lowest.items() if head}
+
+
+def vet(info: NodeInfo, session: Session, *, lowest: Mapping[int, int]) -> None:
+    """Raises NodeUnavailable unless the server may be served from, StoreCorrupt if it lacks a table."""
+    if not info.identity:
+        return  # registered before nodes were marked
+    standing = _standing(info, session)
+    if standing.identity != info.identity:
+        _complain(info, "another server's data, or none, is at its address")
+        raise db_errors.Unreachable(
+            f"Node {info.name}: its address answers, but with another server's data, or with none."
+        )
+    for queue, head in lowest.items():
+        if standing.heads.get(queue, 0) < head:
+            _bar(info, queue, standing.heads.get(queue), head)
+
+
+def _standing(info: NodeInfo, session: Session) -> tables.Standing:
+    """What the server holds. Raises the fault of a table that is missing although the data is this node's."""
+    try:
+        return tables.read_standing(session)
+    except db_errors.Final:
+        if _identity(session) == info.identity:
+            raise
+        return tables.Standing("", {})
+
+
+def _identity(session: Session) -> str:
+    try:
+        return tables.read_identity(session)
+    except db_errors.Final:
+        return ""
+
+
+def _bar(info: NodeInfo, queue: int, head: int | None, lowest: int) -> None:
+    found = "has no head" if head is None else f"has head {head}"
+    why = (
+        f"queue {queue} {found}, but messages up to {lowest} were stored. If a backup was restored or a "
+        f"replica took over there: manage.py adopt_restored_node {info.name}. To move the node to a replica "
+        f"elsewhere: manage.py promote_node {info.name}."
+    )
+    with _guard:
+        _barred[info.id] = Bar(info.epoch, why)
+    log.error("Node %s has gone back and is not served: %s", info.name, why)
+    check(info)
+
+
+def _complain(info: NodeInfo, why: str) -> None:
+    now = time.monotonic()
+    if now - _complained.get((info.id, why), -_COMPLAIN_EVERY_S) >= _COMPLAIN_EVERY_S:
+        _complained[info.id, why] = now
+        log.error("Node %s is not served: %s", info.name, why)

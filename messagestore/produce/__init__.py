@@ -1,0 +1,1 @@
+"""Sends: stored exactly once, now or later."""

@@ -1,0 +1,54 @@
+"""What is remembered of sent batches, so that a repeat is stored once: kept for two days, then trimmed."""
+
+from __future__ import annotations
+
+import logging
+
+from messagestore import tables
+from messagestore.pool import node_pools
+from metadata.cache import snapshot
+from metadata.db import clock_marks
+from metadata.db.clock import database_now, ms
+from metadata.errors import CatmqError
+from metadata.rules.topics.retention import clock_problem
+
+log = logging.getLogger(__name__)
+KEPT_HOURS = 48
+CHUNK = 5_000  # rows in one transaction: short enough that no send waits for it
+MOST_CHUNKS = 200  # in one pass and node; what is left waits for the next pass
+
+
+def trim(*, hours: int = KEPT_HOURS, chunk: int = CHUNK) -> int:
+    """Forgets the batches of every node that were stored more than `hours` ago; how many. Bounded.
+
+    Nothing where a clock cannot be trusted: what looks old may have been sent a moment ago, and its repeat
+    would be stored again.
+    """
+    jumped = clock_marks.look(confirm=False)
+    if jumped is not None:
+        log.warning("Sent batches are trimmed later: %s", jumped)
+        return 0
+    done = 0
+    for node_id, info in snapshot.current().nodes.items():
+        try:
+            done += _trim(node_id, hours, chunk)
+        except CatmqError as error:
+            log.warning("Sent batches of node %s are trimmed later: %s", info.name, error.detail)
+    return done
+
+
+def _trim(node_id: int, hours: int, chunk: int) -> int:
+    with node_pools.node(node_id).reading() as session:
+        now = tables.now_ms(session)
+    problem = clock_problem(now_ms=now, reference_ms=ms(database_now()), newest_ms=None)
+    if problem is not None:
+        log.warning("Sent batches of node %d are trimmed later: %s", node_id, problem)
+        return 0
+    done = 0
+    for _ in range(MOST_CHUNKS):
+        with node_pools.node(node_id).writing() as session:
+            deleted = tables.delete_old_batches(session, hours=hours, most=chunk)
+        done += deleted
+        if deleted < chunk:
+            break
+    return done

@@ -1,0 +1,63 @@
+"""What becomes of delayed messages whose queue goes: those of a retired queue get another one of their topic,
+those of a deleted topic go with its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from messagestore import tables
+from messagestore.pool import node_pools
+from messagestore.pool.node_pools import Node
+from messagestore.produce import delayed_store
+from metadata.cache import snapshot
+from metadata.errors import NoWritableQueue
+
+CHUNK = 2_000  # rows in one transaction
+
+
+def drop(queue: int) -> int:
+    """Deletes what waits for a queue, on every node; how many. Raises NodeUnavailable."""
+    done = 0
+    for node in _nodes():
+        while True:
+            with node.writing() as session:
+                deleted = tables.delete_queue_delayed(session, queue=queue, most=CHUNK)
+            done += deleted
+            if deleted < CHUNK:
+                break
+    return done
+
+
+def rehome(queue: int, *, topic_id: int) -> int:
+    """Gives what waits for a queue to another open one of its topic, on every node; how many.
+
+    One on the same node is preferred: to others a message is handed over when it is due. Where a key decides,
+    that is decided then, too. Raises NodeUnavailable, and NoWritableQueue if there is none.
+    """
+    done = 0
+    for node in _nodes():
+        with node.reading() as session:
+            waits = tables.count_delayed(session, queues=[queue], most=1)
+        target = _home(queue, topic_id, node) if waits else 0
+        while waits:
+            with node.writing() as session:
+                moved = tables.retarget_queue_delayed(session, queue=queue, target=target, most=CHUNK)
+            done += moved
+            waits = moved == CHUNK
+    return done
+
+
+def _nodes() -> Iterator[Node]:
+    for node_id in sorted(snapshot.current().nodes):
+        node = node_pools.node(node_id)
+        delayed_store.prepare(node)
+        yield node
+
+
+def _home(queue: int, topic_id: int, node: Node) -> int:
+    known = snapshot.current().queues.values()
+    others = [one for one in known if one.topic_id == topic_id and one.id != queue]
+    taking = [one for one in others if one.state == "read_write"]
+    if not taking:
+        raise NoWritableQueue(f"No open queue of topic {topic_id} takes what waits for queue {queue}.")
+    return min(taking, key=lambda one: (one.node_id != node.info.id, one.id)).id

@@ -1,0 +1,371 @@
+"""Sends: every message stored exactly once, in the order of its queue.
+
+A batch is cut into one part per queue, and each part is one transaction on one node. Its queue is
+fixed before the first try: named by the client, or the slot of the key, or a pure function of the
+batch id. `sent_batch` makes a repeat harmless. A part may go to another queue only while it is
+certain that no earlier try stored it. Messages with a delay are parts of their own, which go the same
+way into the table of delayed messages (delays.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from messagestore import tables
+from messagestore.engine import batch_ids, db_errors
+from messagestore.engine.messages import NewMessage, digest, message_id, validate
+from messagestore.heads import durability
+from messagestore.heads.heads import board
+from messagestore.pool import known_heads, node_pools
+from messagestore.pool.node_pools import Node
+from messagestore.produce import batch_routing, delayed_store, group_commit
+from messagestore.produce.delayed_store import DelayedReceipt
+from messagestore.produce.store_retry import DEADLINE_S, Write
+from messagestore.tables import NewBatch, NewDelayed
+from metadata.actors import Actor
+from metadata.brokers import quotas
+from metadata.cache import snapshot
+from metadata.cache.snapshot import TopicInfo
+from metadata.cache.snapshot_types import Routing
+from metadata.db import access
+from metadata.errors import (
+    CatmqError,
+    Code,
+    FieldError,
+    Invalid,
+    NodeUnavailable,
+    NotFound,
+    NoWritableQueue,
+    OutcomeUnknown,
+    Unavailable,
+)
+from metadata.rules.topics import routing as rules
+
+
+class Receipt(NamedTuple):
+    """Where a message was stored."""
+
+    queue: int
+    offset: int
+
+    @property
+    def message_id(self) -> str:
+        """The message's id."""
+        return message_id(self.queue, self.offset)
+
+
+MOST_PRODUCER_CHARS = 100  # as the column has; names of people may be longer
+Fate = Receipt | DelayedReceipt | CatmqError
+
+
+class Part(NamedTuple):
+    """The messages of a batch that go to one queue; `queues` are the choices, the first one preferred.
+
+    `delayed`: they go there later. `of`: the part of an earlier routing that this one is a piece of.
+    """
+
+    queues: tuple[int, ...]
+    movable: bool
+    delayed: bool
+    indexes: list[int]
+    of: int | None = None
+
+    @property
+    def number(self) -> int:
+        """Tells the parts of a batch apart, wherever they are stored in the end."""
+        return (self.delayed << 62) + 2 * self.queues[0] + self.movable
+
+
+class Run(NamedTuple):
+    """So many messages that follow each other in a request and share a fate: stored side by side from its
+    offset on, or refused. One that waits for its time is a run by itself."""
+
+    length: int
+    fate: Fate
+
+    def fates(self) -> list[Fate]:
+        """The fate of each message."""
+        if not isinstance(self.fate, Receipt):
+            return [self.fate] * self.length
+        queue, first = self.fate
+        return [Receipt(queue, offset) for offset in range(first, first + self.length)]
+
+
+def publish(*, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None, actor: Actor) -> list[Fate]:
+    """Stores messages; the fate of each, in order. Raises what `send` raises."""
+    runs = send(topic=topic, messages=messages, batch_id=batch_id, actor=actor)
+    return [fate for run in runs for fate in run.fates()]
+
+
+def send(*, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None, actor: Actor) -> list[Run]:
+    """Stores messages; what became of all of them, in order.
+
+    Raises Invalid, TooLarge, NotFound, Forbidden or RateLimited before anything is stored, and the first
+    part's error if nothing could be stored.
+    """
+    access.require(actor, "produce", topic)
+    info = snapshot.find_topic(topic)
+    if info.failure_of is not None:
+        access.require_failed(actor, "produce", topic, snapshot.origin_of(topic))
+    validate(messages)
+    quotas.admit(topic=info, actor=actor, messages=len(messages), size=lambda: _size(messages))
+    batch = _Batch(info, messages, batch_id, actor.name)
+    parts = batch.parts()
+    batch.check_times(parts)
+    stored = [batch.store(part) for part in parts]
+    runs = stored[0] if len(parts) == 1 else _in_order(parts, stored)
+    if all(isinstance(run.fate, CatmqError) for run in runs) and isinstance(runs[0].fate, CatmqError):
+        raise runs[0].fate
+    return runs
+
+
+def _in_order(parts: Sequence[Part], stored: Iterable[Sequence[Run]]) -> list[Run]:
+    """The fates of all messages in the order in which they were sent, of the runs of each part."""
+    fates: dict[int, Fate] = {}
+    for part, runs in zip(parts, stored, strict=True):
+        fates.update(zip(part.indexes, (fate for run in runs for fate in run.fates()), strict=True))
+    found: list[Run] = []
+    for index in sorted(fates):
+        if found and _follows(found[-1], fates[index]):
+            found[-1] = Run(found[-1].length + 1, found[-1].fate)
+        else:
+            found.append(Run(1, fates[index]))
+    return found
+
+
+def _follows(run: Run, fate: Fate) -> bool:
+    if isinstance(run.fate, Receipt):
+        return fate == Receipt(run.fate.queue, run.fate.offset + run.length)
+    return isinstance(fate, CatmqError) and fate is run.fate
+
+
+def _size(messages: Sequence[NewMessage]) -> int:
+    return sum(len(message.body) for message in messages)
+
+
+class _Batch:
+    """One request on its way into the tables."""
+
+    def __init__(
+        self, topic: TopicInfo, messages: Sequence[NewMessage], batch_id: UUID | None, producer: str
+    ) -> None:
+        self.topic = topic
+        self.messages = messages
+        self.producer = producer[:MOST_PRODUCER_CHARS]
+        self.deadline = time.monotonic() + DEADLINE_S
+        # An id made here was never sent before, so no earlier try of it can have been stored.
+        self.fresh = batch_id is None
+        self.id = batch_ids.new() if batch_id is None else batch_ids.check(batch_id)
+        self.routing = batch_routing.now(topic) if self.fresh else batch_routing.of_batch(topic, self.id)
+
+    def parts(self) -> list[Part]:
+        """The batch cut by queue, in the order of each queue's first message.
+
+        Raises OutcomeUnknown while nobody can say by which routing it was cut when it was tried before.
+        """
+        if not self.fresh and any(message.queue is None for message in self.messages):
+            for earlier in batch_routing.before_batch(self.topic, self.id):
+                parts = self._cut(earlier, range(len(self.messages)))
+                if any(_is_known(part.queues[0], self.part_id(part), part.delayed) for part in parts):
+                    self.routing = earlier
+                    return parts
+        return self._cut(self.routing, range(len(self.messages)))
+
+    def _cut(self, routing: Routing, indexes: Iterable[int]) -> list[Part]:
+        """Some of the messages, cut by queue."""
+        parts: dict[tuple[int, bool, bool], Part] = {}
+        named: dict[int | None, list[int]] = {}  # indexes of messages without a delay that name their queue
+        for index in indexes:
+            message = self.messages[index]
+            delayed = message.delay_ms is not None or message.deliver_at_ms is not None
+            if not delayed and message.queue in named:
+                named[message.queue].append(index)
+                continue
+            home, movable = self._home(routing, index, message)
+            if (home, movable, delayed) not in parts:
+                queues = self._choices(routing, home) if movable else (home,)
+                parts[home, movable, delayed] = Part(queues, movable, delayed, [])
+            part = parts[home, movable, delayed]
+            part.indexes.append(index)
+            if message.queue is not None and not delayed:
+                named[message.queue] = part.indexes
+        return list(parts.values())
+
+    def messages_of(self, part: Part) -> Sequence[NewMessage]:
+        """The messages of a part, which mostly is the whole batch."""
+        if len(part.indexes) == len(self.messages):
+            return self.messages
+        return [self.messages[index] for index in part.indexes]
+
+    def part_id(self, part: Part) -> bytes:
+        """The batch id of a part."""
+        whole = self.id if part.of is None else rules.derived_batch_id(self.id, part.of)
+        return rules.derived_batch_id(whole, part.number).bytes
+
+    def check_times(self, parts: Sequence[Part]) -> None:
+        """Raises Invalid, naming every time of delivery that has long passed or is too far away."""
+        wrong = [
+            error
+            for part in parts
+            if part.delayed
+            for error in delayed_store.wrong_times(
+                messages={index: self.messages[index] for index in part.indexes},
+                queues=part.queues,
+                batch_id=None if self.fresh else self.part_id(part),
+            )
+        ]
+        if wrong:
+            raise Invalid(f"{wrong[0].field}: {wrong[0].message}", errors=wrong)
+
+    def _choices(self, routing: Routing, home: int) -> tuple[int, ...]:
+        """The queues a part may go to, its home first.
+
+        `sent_batch` is per node, so a part that may have been sent before stays on its home's node: there a
+        repeat finds it, whichever queue it is in. If its home is closed it may go on to the others: a repeat
+        comes the same way, and asks every closed queue's node on it.
+        """
+        others = [queue for queue in batch_routing.anywhere(routing, self.id) if queue != home]
+        choices = (home, *(queue for queue in others if queue in self.topic.queues))
+        if self.fresh:
+            return choices
+        info = snapshot.find_queue(home)
+        near = tuple(queue for queue in choices if snapshot.find_queue(queue).node_id == info.node_id)
+        return near if info.state == "read_write" else tuple(dict.fromkeys((*near, *choices)))
+
+    def _home(self, routing: Routing, index: int, message: NewMessage) -> tuple[int, bool]:
+        """(preferred queue, whether another will do) of a message."""
+        if message.queue is not None:
+            if message.queue not in self.topic.queues and not self._is_new(message.queue):
+                mine = ", ".join(map(str, self.topic.queues))
+                what = f"{message.queue} is not a queue of topic {self.topic.name}; its queues are {mine}"
+                error = FieldError(f"messages[{index}].queue", what)
+                raise NotFound(f"{error.field}: {what}", code=Code.QUEUE_NOT_FOUND, errors=[error])
+            return message.queue, False
+        if message.key is None:
+            return batch_routing.anywhere(routing, self.id)[0], True
+        return rules.queue_for_key(message.key, routing.layout), routing.keyed != "strict"
+
+    def _is_new(self, queue: int) -> bool:
+        """Whether the topic got this queue a moment ago: clients may hear of it before this process."""
+        found, _ = snapshot.find_queues([queue])
+        return queue in found and found[queue].topic_id == self.topic.id
+
+    def store(self, part: Part, *, last: bool = False) -> list[Run]:
+        """Return what became of the messages of a part.
+
+        One that an earlier routing has for queues that are closed now, and that certainly do not hold it,
+        goes where the topic routes now, unless this is the `last` try.
+        """
+        if time.monotonic() > self.deadline:
+            what = "Not tried: the other queues of this request took all its time."
+            return [Run(len(part.indexes), db_errors.RolledBack(what))]
+        error: CatmqError | None = None
+        for queue in part.queues:
+            try:
+                return self._delay(part, queue) if part.delayed else self._write(part, queue)
+            except CatmqError as refusal:
+                error = refusal
+                if not self._may_go_elsewhere(queue, self.part_id(part), refusal):
+                    break
+        if error is not None and error.code == Code.QUEUE_NOT_WRITABLE and not last and self._is_outdated():
+            pieces = self._cut(batch_routing.now(self.topic), part.indexes)
+            parts = [one._replace(of=part.number) for one in pieces]
+            return _in_order(parts, [self.store(one, last=True) for one in parts])
+        if error is None or (part.movable and error.code == Code.QUEUE_NOT_WRITABLE):
+            error = NoWritableQueue(
+                f"No queue of topic {self.topic.name} takes messages now.", retry_after_ms=1000
+            )
+        return [Run(len(part.indexes), error)]
+
+    def _is_outdated(self) -> bool:
+        return self.routing != batch_routing.now(self.topic)
+
+    def _write(self, part: Part, queue: int) -> list[Run]:
+        stored, first = _Write(self, part).into(queue)
+        return [Run(len(part.indexes), Receipt(stored, first))]
+
+    def _delay(self, part: Part, queue: int) -> list[Run]:
+        messages = self.messages_of(part)
+        receipts = delayed_store.store(
+            queue=queue,
+            messages=[NewDelayed(one, by_key=self._goes_by_key(one)) for one in messages],
+            batch_id=self.part_id(part),
+            producer=self.producer,
+            name=str(self.id),
+            fresh=self.fresh,
+            deadline=self.deadline,
+        )
+        return [Run(1, receipt) for receipt in receipts]
+
+    def _goes_by_key(self, message: NewMessage) -> bool:
+        """Whether its key chose its queue, here or in the client, which names what it chose."""
+        if message.key is None:
+            return False
+        return message.queue in (None, rules.queue_for_key(message.key, self.routing.layout))
+
+    def _may_go_elsewhere(self, queue: int, part_id: bytes, refusal: CatmqError) -> bool:
+        if isinstance(refusal, OutcomeUnknown):
+            return False
+        if refusal.code == Code.QUEUE_NOT_WRITABLE:
+            return True  # said only after `sent_batch` was found not to know the batch
+        if refusal.code == Code.NODE_FULL:
+            return self.fresh  # the other choices of one that may have been sent before are on the same node
+        return isinstance(refusal, Unavailable) and (self.fresh or _absent(queue, part_id))
+
+
+def _is_known(queue: int, part_id: bytes, delayed: bool) -> bool:
+    """Return True if a part was stored on its queue's node. Raises OutcomeUnknown while that is away."""
+    found, _ = snapshot.find_queues([queue])
+    if queue not in found:
+        return False
+    find = tables.find_delayed_batch if delayed else tables.find_batch
+    try:
+        with node_pools.node_of(queue).reading() as session:
+            return find(session, batch_id=part_id) is not None
+    except CatmqError as error:
+        what = f"It may have been stored in queue {queue}, before the topic's queues changed: {error.detail}"
+        raise OutcomeUnknown(what, retry_after_ms=1000) from error
+
+
+def _absent(queue: int, part_id: bytes) -> bool:
+    try:
+        with node_pools.node_of(queue).reading() as session:
+            return tables.find_batch(session, batch_id=part_id) is None
+    except CatmqError:
+        return False  # nobody can say, so the part stays with its queue
+
+
+class _Write(Write[tuple[int, int]]):
+    """A part on its way into a message table: (queue, first offset)."""
+
+    def __init__(self, request: _Batch, part: Part) -> None:
+        messages = request.messages_of(part)
+        part_id = request.part_id(part)
+        super().__init__(part_id, digest(messages), name=request.id, fresh=request.fresh)
+        self.deadline = request.deadline
+        self.batch = NewBatch(part_id, self.digest, messages, request.producer)
+
+    def store(self, node: Node, queue: int, *, alone: bool) -> tuple[int, int]:
+        """See Write."""
+        first = group_commit.store(node=node, queue=queue, batch=self.batch, alone=alone)
+        head = first + len(self.batch.messages)
+        known_heads.stored(queue, head)
+        board.note(queue, head)
+        return queue, first
+
+    def known(self, node: Node) -> tuple[int, int] | None:
+        """See Write."""
+        with node.reading() as session:
+            known = tables.find_batch(session, batch_id=self.batch_id)
+        if known is None:
+            return None
+        self.compare(known.digest)
+        head = known.first_offset + known.message_count
+        try:
+            durability.confirm(node_id=node.info.id, heads={known.queue: head})
+        except NodeUnavailable as error:
+            raise db_errors.Ambiguous(f"It is stored, but perhaps not durably: {error.detail}") from error
+        return known.queue, known.first_offset

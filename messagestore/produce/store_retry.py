@@ -1,0 +1,134 @@
+"""A write to a queue or about one: tried, repeated where that is safe, and stored once.
+
+What `publish` puts into a message table and what `delays` puts into the table of delayed messages meet the
+same refusals and the same doubts: this module is how both deal with them.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from abc import ABC, abstractmethod
+from typing import Generic, NoReturn, TypeVar
+
+from messagestore import tables
+from messagestore.engine import db_errors
+from messagestore.heads import corruption, partitions
+from messagestore.pool import node_pools
+from messagestore.pool.node_pools import Node
+from metadata.cache import snapshot
+from metadata.errors import CatmqError, Code, Conflict, OutcomeUnknown, StoreCorrupt, Unavailable
+
+REPEATS = 3
+DEADLINE_S = 8.0  # inside the client's request timeout of 10 s
+
+Place = TypeVar("Place")
+
+
+class Write(ABC, Generic[Place]):
+    """Messages of one batch on their way to one queue; `fresh`: no earlier try can have stored them."""
+
+    def __init__(self, batch_id: bytes, digest: bytes, *, name: object, fresh: bool) -> None:
+        self.batch_id = batch_id
+        self.digest = digest
+        self.name = name  # of the batch, as its sender knows it
+        self.fresh = fresh
+        self.deadline = time.monotonic() + DEADLINE_S
+
+    @abstractmethod
+    def store(self, node: Node, queue: int, *, alone: bool) -> Place:
+        """Stores them; raises `faults.*`. `alone`: in a transaction of their own."""
+
+    @abstractmethod
+    def known(self, node: Node) -> Place | None:
+        """Where they are durably stored already, if they are. Raises Conflict if their id is another's."""
+
+    def into(self, queue: int) -> Place:
+        """Where the messages are stored; elsewhere if an earlier request stored them there.
+
+        Raises what stopped it, and OutcomeUnknown if a try ended unseen and no later one could clear it up.
+        A queue whose table is missing or was altered is marked.
+        """
+        try:
+            return self._tried(queue)
+        except db_errors.Altered as fault:
+            corruption.report(queue, offset=None, why=fault.detail)
+            raise
+
+    def _tried(self, queue: int) -> Place:
+        doubt: OutcomeUnknown | None = None
+        error: CatmqError
+        for repeat in range(REPEATS + 1):
+            try:
+                return self._try(queue, alone=repeat > 0)
+            except db_errors.Ambiguous as fault:
+                error = doubt = fault
+            except db_errors.NoPartition as fault:
+                error = doubt or _extended(queue, fault)
+            except Unavailable as refusal:
+                error = doubt or refusal
+                if not isinstance(refusal, db_errors.RolledBack) or refusal.code == Code.NODE_FULL:
+                    break
+            if repeat == REPEATS or time.monotonic() > self.deadline:
+                break
+            time.sleep(random.uniform(0.005, 0.03) * (repeat + 1))
+        raise error
+
+    def _try(self, queue: int, *, alone: bool) -> Place:
+        node = node_pools.node_of(queue)
+        if snapshot.find_queue(queue).state == "creating":
+            snapshot.refresh()  # clients may hear sooner than this process that it is open
+        if snapshot.find_queue(queue).state != "read_write" or node.info.state != "read_write":
+            return self.known(node) or _closed(queue, node, "not open for sends")
+        if node.info.disk == "full":
+            return (None if self.fresh else self.known(node)) or _full(node)
+        try:
+            return self.store(node, queue, alone=alone)
+        except db_errors.Duplicate as fault:
+            return self.known(node) or _corrupt(queue, fault)
+        except db_errors.Refused:
+            return self.known(node) or _refused(queue, node)
+
+    def compare(self, digest: bytes) -> None:
+        """Raises Conflict if what is stored under this id is something else."""
+        if digest != self.digest:
+            what = f"batch_id {self.name} was already used for other messages; make a new one for each batch"
+            raise Conflict(what, code=Code.BATCH_CONFLICT)
+
+
+def _extended(queue: int, fault: db_errors.NoPartition) -> CatmqError:
+    """Makes the partitions that were missing; the error to report if the repeat meets the same."""
+    try:
+        partitions.extend(queue)
+    except CatmqError as error:
+        return error
+    return fault
+
+
+def _full(node: Node) -> NoReturn:
+    name = node.info.name
+    what = f"The disk of node {name} is nearly full, so it stores nothing. Name a queue on another node."
+    raise db_errors.RolledBack(what, code=Code.NODE_FULL, retry_after_ms=10_000)
+
+
+def _corrupt(queue: int, fault: db_errors.Duplicate) -> NoReturn:
+    corruption.report(queue, offset=None, why=f"its head is below a stored message ({fault.detail})")
+    raise StoreCorrupt(f"Queue {queue}: the head is below a stored message. An operator must look.")
+
+
+def _refused(queue: int, node: Node) -> NoReturn:
+    """Says why the head row refused, once it is certain that the batch is not stored."""
+    with node.reading() as session:
+        head = tables.read_head(session, queue=queue)
+    if head is None:
+        _closed(queue, node, "without a head row")
+    if head.state != "rw":
+        _closed(queue, node, {"ro": "read-only"}.get(head.state, head.state))
+    if head.node_epoch != node.info.epoch:
+        snapshot.refresh()
+    raise db_errors.RolledBack(f"Queue {queue} on node {node.info.name} changed meanwhile.")
+
+
+def _closed(queue: int, node: Node, how: str) -> NoReturn:
+    what = f"Queue {queue} on node {node.info.name} is {how}. Name another queue, or none."
+    raise Conflict(what, code=Code.QUEUE_NOT_WRITABLE)

@@ -1,0 +1,1 @@
+"""Failed messages: copies for the next retry, dead letters, redrives."""

@@ -1,0 +1,398 @@
+"""Dead messages: listed, counted by error, looked at, dropped, and forgotten after their days.
+
+They lie in a table of the failure nodes, the newest first in every list. Lists go on without a node that is
+away, and name it. Who may `manage` a group may see and drop its dead; `redrives` brings them back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from messagestore import tables
+from messagestore.engine import db_errors
+from messagestore.engine.messages import headers_of
+from messagestore.engine.origins import Origin
+from messagestore.heads import durability
+from messagestore.pool import node_pools
+from messagestore.pool.node_pools import Node
+from messagestore.produce import delayed_store
+from messagestore.produce.store_retry import Write
+from messagestore.tables import DeadRow, Kept, NewDead, Place, StoredCopy
+from metadata.actors import Actor
+from metadata.cache import snapshot
+from metadata.db import access, audit
+from metadata.db.transactions import transactional
+from metadata.errors import CatmqError, Code, Invalid, NodeUnavailable, NotFound
+from metadata.rules.groups.delivery import Delivery
+
+log = logging.getLogger(__name__)
+MAX_LIMIT = 1_000  # in a page, and ids in a request
+CHUNK = 500  # rows in one transaction
+MOST_CHUNKS = 200  # that a pass of `trim`, or a request to drop, deletes on a node
+_END = Place(253_402_300_799_000, 1 << 62)  # behind every message: at the end of the year 9999
+
+
+class DeadWrite(Write[StoredCopy]):
+    """A dead message on its way into the table; the failure queue it is written for says whether it may."""
+
+    def __init__(self, dead: NewDead) -> None:
+        super().__init__(dead.batch_id, dead.batch_id, name=dead.batch_id.hex(), fresh=False)
+        self._dead = dead
+
+    def store(self, node: Node, queue: int, *, alone: bool) -> StoredCopy:
+        """See Write."""
+        with node.writing() as session:
+            if not tables.insert_dead(session, queue=queue, node_epoch=node.info.epoch, dead=self._dead):
+                raise db_errors.Refused("The head row refused the write.")
+        return StoredCopy(dead=True, stored_at_ms=0)
+
+    def known(self, node: Node) -> StoredCopy | None:
+        """See Write; it may also be stored as a copy that waits, by other settings."""
+        with node.reading() as session:
+            stored = tables.find_copies(session, batches=[self.batch_id])
+        if not stored:
+            return None
+        try:
+            durability.settle(node_id=node.info.id)
+        except NodeUnavailable as error:
+            raise db_errors.Ambiguous(f"It is stored, but perhaps not durably: {error.detail}") from error
+        return stored[self.batch_id]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadMessage:
+    """A dead message in a list. `error` is the last one, `error_class` its kind; `size` of the body in bytes.
+
+    `topic`, `queue`, `offset` say where it was sent, `died_at_ms` is by its node's clock.
+    """
+
+    id: str
+    topic: str
+    queue: int
+    offset: int
+    key: str | None
+    tag: str | None
+    trace_id: str | None
+    attempts: int
+    error_class: str
+    error: str
+    first_failed_at_ms: int
+    died_at_ms: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class WholeMessage:
+    """A dead message with its headers and body."""
+
+    about: DeadMessage
+    headers: dict[str, str] | None
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DeadPage:
+    """Some dead messages, the newest first; `next`: what to ask after. `away`: nodes that did not answer."""
+
+    messages: tuple[DeadMessage, ...]
+    next: str | None
+    away: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadCount:
+    """How many dead messages of a topic died of a kind of error."""
+
+    topic: str
+    error_class: str
+    count: int
+    first_at_ms: int
+    last_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Counts, the largest first; `away`: nodes that did not answer."""
+
+    errors: tuple[DeadCount, ...]
+    away: tuple[str, ...]
+
+
+def dead_id(node_id: int, row: int) -> str:
+    """The id of a dead message.
+
+    >>> dead_id(2, 17)
+    'dead-2-17'
+    """
+    return f"dead-{node_id}-{row}"
+
+
+def parse_dead_id(text: str) -> tuple[int, int]:
+    """(node, row) of a dead message's id. Raises Invalid.
+
+    >>> parse_dead_id("dead-2-17")
+    (2, 17)
+    """
+    parts = text.split("-")
+    if len(parts) == 3 and parts[0] == "dead" and all(_is_number(part) for part in parts[1:]):
+        return int(parts[1]), int(parts[2])
+    raise Invalid.field("id", f"{text[:50]!r} is not the id of a dead message; one looks like dead-2-17")
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 19
+
+
+def page(
+    *, group: str, actor: Actor, topic: str | None = None, error: str | None = None, after: str, limit: int
+) -> DeadPage:
+    """The dead of a group, of one topic or kind of error, the newest first. Needs `manage` on the group.
+
+    Raises NotFound, Forbidden, Invalid; NodeUnavailable when no failure node answers.
+    """
+    kept = which(group=group, topic=topic, error=error, actor=actor)
+    if not 1 <= limit <= MAX_LIMIT:
+        raise Invalid.field("limit", f"must be 1 to {MAX_LIMIT}")
+    from_node, place = _parsed(after)
+    found: list[tuple[Place, int, DeadRow]] = []
+    away = []
+    for node in failure_nodes():
+        try:
+            with prepared(node).reading() as session:
+                rows = tables.list_dead(
+                    session, kept=kept, before=_before(place, from_node, node.info.id), most=limit + 1
+                )
+        except CatmqError as failure:
+            away.append(_is_away(node, failure))
+        else:
+            found += [(Place(row.died_at_ms, row.id), node.info.id, row) for row in rows]
+    _check_any(away)
+    found.sort(key=lambda one: (one[0].died_at_ms, one[1], one[0].id), reverse=True)
+    shown = [as_message(node_id, row) for _, node_id, row in found[:limit]]
+    return DeadPage(tuple(shown), _next(found, limit), tuple(away))
+
+
+def _next(found: Sequence[tuple[Place, int, DeadRow]], limit: int) -> str | None:
+    if len(found) <= limit:
+        return None
+    place, node_id, _ = found[limit - 1]
+    return f"{place.died_at_ms}-{node_id}-{place.id}"
+
+
+def _parsed(after: str) -> tuple[int, Place]:
+    """The node and the place that a page begins behind."""
+    if not after:
+        return 1 << 62, _END
+    parts = after.split("-")
+    if len(parts) != 3 or not all(_is_number(part) for part in parts):
+        raise Invalid.field("after", "give the `next` of the page before")
+    return int(parts[1]), Place(int(parts[0]), int(parts[2]))
+
+
+def _before(place: Place, from_node: int, node_id: int) -> Place:
+    """The place on a node behind which the list goes on; at equal times the higher node is first."""
+    if node_id == from_node:
+        return place
+    return Place(place.died_at_ms, _END.id if node_id < from_node else 0)
+
+
+def summary(*, group: str, actor: Actor, topic: str | None = None) -> Summary:
+    """How many of a group's dead died of what. Needs `manage` on the group. Raises as `page` does."""
+    kept = which(group=group, topic=topic, error=None, actor=actor)
+    counts: dict[tuple[int, str], DeadCount] = {}
+    away = []
+    for node in failure_nodes():
+        try:
+            with prepared(node).reading() as session:
+                for one in tables.summarize_dead(session, kept=kept):
+                    key = one.topic_id, one.error_class
+                    counts[key] = _added(counts.get(key), _topic_name(one.topic_id), one)
+        except CatmqError as failure:
+            away.append(_is_away(node, failure))
+    _check_any(away)
+    return Summary(tuple(sorted(counts.values(), key=lambda one: (-one.count, one.error_class))), tuple(away))
+
+
+def _added(before: DeadCount | None, topic: str, one: tables.ErrorCount) -> DeadCount:
+    if before is None:
+        return DeadCount(topic, one.error_class, one.messages, one.first_ms, one.last_ms)
+    first, last = min(before.first_at_ms, one.first_ms), max(before.last_at_ms, one.last_ms)
+    return DeadCount(topic, one.error_class, before.count + one.messages, first, last)
+
+
+def show(*, group: str, message: str, actor: Actor) -> WholeMessage:
+    """A dead message, whole. Needs `manage` on the group. Raises NotFound(message_not_found)."""
+    kept = which(group=group, topic=None, error=None, actor=actor)
+    node_id, row_id = parse_dead_id(message)
+    rows: list[tables.WholeDead] = []
+    if node_id in snapshot.current().nodes:
+        with prepared(node_pools.node(node_id)).reading() as session:
+            rows = tables.select_dead(session, group_id=kept.group_id, ids_wanted=[row_id])
+    if not rows:
+        what = f"Group {group} has no dead message {message}: it was redriven, dropped, or its days are over."
+        raise NotFound(what, code=Code.MESSAGE_NOT_FOUND)
+    (whole,) = rows
+    return WholeMessage(as_message(node_id, whole.row), headers_of(whole.headers), whole.body)
+
+
+def drop(
+    *,
+    group: str,
+    actor: Actor,
+    ids: Sequence[str] | None = None,
+    topic: str | None = None,
+    error: str | None = None,
+    everything: bool = False,
+) -> int:
+    """Deletes dead messages for good: some by id, or all that match; how many. Needs `manage` on the group.
+
+    A bounded piece: of very many some may be left, and a repeat goes on. Raises as `page` does.
+    """
+    kept = which(group=group, topic=topic, error=error, actor=actor)
+    check_choice(ids=ids, topic=topic, error=error, everything=everything)
+    if ids is not None:
+        count = sum(
+            _drop_some(node_pools.node(node_id), kept.group_id, rows)
+            for node_id, rows in by_node(ids).items()
+        )
+    else:
+        count = sum(_drop_all(node, kept) for node in failure_nodes())
+    _record_drop(group, actor, count, {"ids": ids, "topic": topic, "error": error})
+    return count
+
+
+@transactional
+def _record_drop(group: str, actor: Actor, count: int, chosen: dict[str, object]) -> None:
+    before = {name: value for name, value in chosen.items() if value is not None}
+    after = {"dropped": count}
+    audit.record(actor=actor, verb="drop", kind="dead", name=group, before=before, after=after)
+
+
+def _drop_all(node: Node, kept: Kept) -> int:
+    count = 0
+    with prepared(node).reading() as session:
+        upto = tables.newest_dead(session)
+    for _ in range(MOST_CHUNKS):
+        with node.reading() as session:
+            places = tables.dead_places(session, kept=kept, after=Place(0, 0), upto=upto, most=CHUNK)
+        count += _drop_some(node, kept.group_id, [one.id for one in places])
+        if len(places) < CHUNK:
+            break
+    return count
+
+
+def _drop_some(node: Node, group_id: int, rows: Sequence[int]) -> int:
+    with prepared(node).writing() as session:
+        return tables.delete_dead(session, group_id=group_id, ids_wanted=rows)
+
+
+def check_choice(
+    *, ids: Sequence[str] | None, topic: str | None, error: str | None, everything: bool
+) -> None:
+    """Raises Invalid unless it is clear which dead messages are meant: some, those that match, or all."""
+    if ids is not None and (topic is not None or error is not None or everything):
+        raise Invalid.field("ids", "give ids, or topic and error, or all: not both")
+    if ids is not None and not 1 <= len(ids) <= MAX_LIMIT:
+        raise Invalid.field("ids", f"must be 1 to {MAX_LIMIT} ids")
+    if ids is None and topic is None and error is None and not everything:
+        raise Invalid.field("all", "say which: ids, or topic and error, or all=true for every one")
+
+
+def by_node(ids: Sequence[str]) -> dict[int, list[int]]:
+    """The rows of dead messages, by node; rows of a node that is gone are left out. Raises Invalid."""
+    nodes: dict[int, list[int]] = {}
+    for text in dict.fromkeys(ids):
+        node_id, row = parse_dead_id(text)
+        if node_id in snapshot.current().nodes:
+            nodes.setdefault(node_id, []).append(row)
+    return nodes
+
+
+def trim(*, chunk: int = CHUNK) -> int:
+    """Forgets the dead whose days are over, of every failure node; how many. Bounded."""
+    done = 0
+    for node in failure_nodes():
+        try:
+            done += _trim(prepared(node), chunk)
+        except CatmqError as error:
+            log.warning("Dead messages of node %s are trimmed later: %s", node.info.name, error.detail)
+    return done
+
+
+def _trim(node: Node, chunk: int) -> int:
+    with node.reading() as session:
+        pairs = tables.dead_pairs(session)
+    done = 0
+    for group_id, topic_id in pairs:
+        reading = snapshot.current().subscription(group_id, topic_id)
+        days = (reading.delivery if reading is not None else Delivery()).dead_days
+        for _ in range(MOST_CHUNKS):
+            with node.writing() as session:
+                gone = tables.delete_old_dead(
+                    session, group_id=group_id, topic_id=topic_id, days=days, most=chunk
+                )
+            done += gone
+            if gone < chunk:
+                break
+    return done
+
+
+def which(*, group: str, topic: str | None, error: str | None, actor: Actor) -> Kept:
+    """Which dead messages are meant. Needs `manage` on the group; raises Forbidden, NotFound."""
+    access.require(actor, "manage", group, what="group")
+    group_id = snapshot.find_group(group).id
+    topic_id = None if topic is None else snapshot.find_topic(topic).id
+    return Kept(group_id, topic_id, error)
+
+
+def failure_nodes() -> Iterator[Node]:
+    """The nodes that hold dead messages, by id."""
+    for node_id, info in sorted(snapshot.current().nodes.items()):
+        if info.kind == "failure":
+            yield node_pools.node(node_id)
+
+
+def prepared(node: Node) -> Node:
+    """The node itself, once it has its tables: one that an earlier version registered gets them now."""
+    delayed_store.prepare(node)
+    return node
+
+
+def as_message(node_id: int, row: DeadRow) -> DeadMessage:
+    """A row as people see it."""
+    origin = msgspec.json.decode(row.origin, type=Origin)
+    return DeadMessage(
+        id=dead_id(node_id, row.id),
+        topic=origin.topic,
+        queue=origin.queue,
+        offset=origin.offset,
+        key=row.key,
+        tag=row.tag,
+        trace_id=row.trace_id,
+        attempts=row.attempts,
+        error_class=row.error_class,
+        error=row.error,
+        first_failed_at_ms=origin.first_failed_at_ms,
+        died_at_ms=row.died_at_ms,
+        size=row.size,
+    )
+
+
+def _topic_name(topic_id: int) -> str:
+    topic = snapshot.current().topics.get(topic_id)
+    return topic.name if topic is not None else f"~{topic_id}"
+
+
+def _is_away(node: Node, error: CatmqError) -> str:
+    log.warning("Dead messages of node %s are not known: %s", node.info.name, error.detail)
+    return node.info.name
+
+
+def _check_any(away: Sequence[str]) -> None:
+    """Raises NodeUnavailable if no failure node answered."""
+    if away and len(away) == sum(1 for _ in failure_nodes()):
+        raise NodeUnavailable(f"The failure nodes do not answer: {', '.join(away)}.", retry_after_ms=1000)

@@ -1,0 +1,132 @@
+"""What waits for a retry: copies whose time has not come, and those that lie unread in a failure topic."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from messagestore import tables
+from messagestore.engine.origins import Origin
+from messagestore.heads.gap_check import left
+from messagestore.pool import node_pools
+from messagestore.retries.dead_letters import prepared
+from metadata.actors import Actor
+from metadata.cache import snapshot
+from metadata.cache.snapshot import TopicInfo
+from metadata.db import access
+from metadata.errors import CatmqError, Invalid, NodeUnavailable
+
+log = logging.getLogger(__name__)
+MAX_LIMIT = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class FailedMessage:
+    """A message that waits for its retry; `topic`, `queue`, `offset`: where it was sent."""
+
+    topic: str
+    queue: int
+    offset: int
+    key: str | None
+    tag: str | None
+    attempt: int
+    error: str
+    first_failed_at_ms: int
+    due_at_ms: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCount:
+    """How many messages of a topic wait for their time, and how many have come and are not read yet."""
+
+    topic: str
+    failure_topic: str
+    waiting: int
+    unread: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Counts by topic, and the messages that are due first. `away`: nodes that did not answer."""
+
+    topics: tuple[FailedCount, ...]
+    messages: tuple[FailedMessage, ...]
+    away: tuple[str, ...]
+
+
+def waiting(*, group: str, actor: Actor, topic: str | None = None, limit: int = 100) -> Failed:
+    """What of a group, or of one of its topics, waits for a retry. Needs `manage` on the group.
+
+    Raises NotFound, Forbidden, Invalid; NodeUnavailable when no failure node answers.
+    """
+    access.require(actor, "manage", group, what="group")
+    group_id = snapshot.find_group(group).id
+    topic_id = None if topic is None else snapshot.find_topic(topic).id
+    if not 1 <= limit <= MAX_LIMIT:
+        raise Invalid.field("limit", f"must be 1 to {MAX_LIMIT}")
+    known = snapshot.current()
+    theirs = [
+        failures
+        for (owner, origin), failures in known.failure_topics.items()
+        if owner == group_id and topic_id in (None, origin)
+    ]
+    return _read(group_id, sorted(theirs, key=lambda one: one.name), limit)
+
+
+def _read(group_id: int, topics: Sequence[TopicInfo], limit: int) -> Failed:
+    queues = [queue for one in topics for queue in one.queues]
+    counts: dict[int, int] = {}
+    unread: dict[int, int] = {}
+    rows: list[tables.WaitingRow] = []
+    away = []
+    nodes = node_pools.by_node(queues)
+    for node, mine in nodes:
+        try:
+            with prepared(node).reading() as session:
+                counts |= tables.count_waiting(session, queues=mine)
+                rows += tables.list_waiting(session, queues=mine, most=limit)
+                gaps = tables.read_all_gaps(session, queues=mine)
+                for queue, at in tables.read_positions(session, group_id=group_id, queues=mine).items():
+                    first = max(at.committed or 0, at.low)
+                    unread[queue] = left(first, at.head, gaps=gaps.get(queue, ()))
+        except CatmqError as error:
+            log.warning("What waits on node %s is not known: %s", node.info.name, error.detail)
+            away.append(node.info.name)
+    if away and len(away) == len(nodes):
+        raise NodeUnavailable(f"The failure nodes do not answer: {', '.join(away)}.", retry_after_ms=1000)
+    rows.sort(key=lambda row: (row.due_at_ms, row.queue, row.id))
+    return Failed(
+        tuple(_count(one, counts, unread) for one in topics),
+        tuple(_message(row) for row in rows[:limit]),
+        tuple(away),
+    )
+
+
+def _count(topic: TopicInfo, counts: dict[int, int], unread: dict[int, int]) -> FailedCount:
+    origin = snapshot.current().topics.get(topic.failure_of or 0)
+    return FailedCount(
+        origin.name if origin is not None else "",
+        topic.name,
+        sum(counts.get(queue, 0) for queue in topic.queues),
+        sum(unread.get(queue, 0) for queue in topic.queues),
+    )
+
+
+def _message(row: tables.WaitingRow) -> FailedMessage:
+    origin = msgspec.json.decode(row.origin or "{}", type=Origin)
+    return FailedMessage(
+        topic=origin.topic,
+        queue=origin.queue,
+        offset=origin.offset,
+        key=row.key,
+        tag=row.tag,
+        attempt=row.attempt,
+        error=origin.error,
+        first_failed_at_ms=origin.first_failed_at_ms,
+        due_at_ms=row.due_at_ms,
+        size=row.size,
+    )

@@ -1,0 +1,18 @@
+"""What this process remembers of queues, and forgets when they are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from messagestore.consume import budget
+from messagestore.heads import corruption
+from messagestore.heads.heads import board
+from messagestore.pool import known_heads
+from messagestore.produce import group_commit
+from metadata.cache.snapshot import QueueInfo
+
+
+def keep(queues: Mapping[int, QueueInfo]) -> None:
+    """Forgets all queues but these: nothing here grows with the queues that ever were."""
+    for memory in (board, known_heads, group_commit, budget, corruption):
+        memory.keep(queues.keys())

@@ -1,0 +1,50 @@
+"""The reader rows of a subscription, on the nodes of its queues: made when it is made, gone when it goes."""
+
+from __future__ import annotations
+
+from messagestore import tables
+from messagestore.pool import node_pools
+from metadata.groups import subscribers
+from metadata.groups.subscriptions import EPOCHS_EACH, SubscriptionView
+from metadata.membership import instances
+
+CHUNK = 500  # rows in one transaction
+
+
+def insert(subscription: SubscriptionView) -> None:
+    """Makes them where the subscription starts, for each instance of a broadcasting group."""
+    readers = instances.readers(subscription.group_id)
+    for node, mine in node_pools.by_node(subscription.queues):
+        with node.writing() as session:
+            tables.insert_readers(
+                session,
+                group_id=subscription.group_id,
+                queues=mine,
+                epoch=subscription.base_epoch,
+                latest=subscription.start == "latest",
+                instances=readers,
+            )
+
+
+def close(subscription: SubscriptionView) -> None:
+    """Closes the queues of a failure topic that goes, and drops the retries that wait for their time."""
+    for node, mine in node_pools.by_place(subscribers.places(subscription.queues)):
+        with node.writing() as session:
+            for queue in mine:
+                tables.set_queue_state(session, queue=queue, state="retired")
+        for queue in mine:
+            gone = CHUNK
+            while gone == CHUNK:
+                with node.writing() as session:
+                    gone = tables.delete_queue_delayed(session, queue=queue, most=CHUNK)
+
+
+def delete(subscription: SubscriptionView) -> None:
+    """Removes them; the epoch keeps it from touching a later subscription of the same pair.
+
+    The topic may have been deleted since, so metadata is asked where its queues are.
+    """
+    below = subscription.base_epoch + EPOCHS_EACH
+    for node, mine in node_pools.by_place(subscribers.places(subscription.queues)):
+        with node.writing() as session:
+            tables.delete_readers(session, group_id=subscription.group_id, queues=mine, below=below)

@@ -1,0 +1,102 @@
+"""Failure topics with their tables: made with the subscription, or by the sweep when that could not be.
+
+Rows in state creating, then tables and reader rows on failure nodes, then ready. They go with their
+subscription; what a crash leaves half made the sweeps of topics and subscriptions take back.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from messagestore import sweeping, tables
+from messagestore.pool import node_pools
+from messagestore.topology import reader_rows, topics
+from metadata.actors import job
+from metadata.cache import snapshot
+from metadata.cache.snapshot import GroupInfo, TopicInfo
+from metadata.errors import CatmqError, Code, Conflict
+from metadata.groups import retry_topics as rows
+from metadata.groups import subscriptions
+from metadata.groups.retry_topics import FailureTopic
+
+log = logging.getLogger(__name__)
+
+
+def make(*, group_id: int, topic_id: int) -> bool:
+    """Makes the failure topic of a pair that lacks one; whether it did.
+
+    Raises Conflict(already_exists) if its name is taken, and NodeUnavailable after taking back what was made.
+    """
+    planned = rows.plan(group_id=group_id, topic_id=topic_id)
+    if planned is None:
+        return False
+    try:
+        snapshot.refresh()  # its queues are new to this process
+        for node, _ in node_pools.by_node(planned.subscription.queues):
+            with node.writing() as session:
+                tables.create_node_tables(session)  # a node of an earlier version lacks some
+        topics.make_tables(planned.topic)
+        reader_rows.insert(planned.subscription)
+        rows.make_ready(planned)
+    except CatmqError:
+        _take_back(planned)
+        raise
+    snapshot.refresh()
+    return True
+
+
+def try_to_make(*, group_id: int, topic_id: int) -> bool:
+    """The same, but what stands in the way is only logged: the sweep tries again."""
+    try:
+        return make(group_id=group_id, topic_id=topic_id)
+    except CatmqError as error:
+        log.warning("Group %d has no failure topic for topic %d yet: %s", group_id, topic_id, error.detail)
+        return False
+
+
+def sweep() -> int:
+    """Makes the failure topics that are missing; how many it made."""
+    return sweeping.each(
+        rows.missing(),
+        act=lambda pair: try_to_make(group_id=pair[0], topic_id=pair[1]),
+        name=lambda pair: f"The failure topic of group {pair[0]} and topic {pair[1]}",
+    )
+
+
+def _take_back(planned: FailureTopic) -> None:
+    try:
+        if subscriptions.give_up(planned.subscription.id):
+            reader_rows.delete(planned.subscription)
+            subscriptions.remove(planned.subscription.id, job("failures"))
+    except CatmqError as error:
+        log.warning("Failure topic %s is taken back later: %s", planned.topic.name, error.detail)
+
+
+def of(*, group: GroupInfo, topic: TopicInfo) -> TopicInfo | None:
+    """The failure topic of a pair, made if need be; None while it is being made.
+
+    Raises Conflict(no_failure_topic) where there can be none: the group broadcasts, or no failure node takes
+    queues.
+    """
+    if group.mode != "clustering":
+        raise Conflict(
+            f"Group {group.name} broadcasts: its members try again in place.", code=Code.NO_FAILURE_TOPIC
+        )
+    found = _known(group, topic)
+    if found is None:
+        snapshot.refresh()
+        found = _known(group, topic)
+    if found is None and make(group_id=group.id, topic_id=topic.id):
+        found = _known(group, topic)
+    if found is None and not any(one.kind == "failure" for one in snapshot.current().nodes.values()):
+        raise Conflict(
+            "There is no failure node, so failed messages have no place: manage.py register_node "
+            "--kind failure makes one. Until then members try again in place.",
+            code=Code.NO_FAILURE_TOPIC,
+        )
+    return found
+
+
+def _known(group: GroupInfo, topic: TopicInfo) -> TopicInfo | None:
+    found = snapshot.current().failure_topics.get((group.id, topic.id))
+    return found if found is not None and found.state == "ready" else None

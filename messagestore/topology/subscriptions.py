@@ -1,0 +1,72 @@
+"""Subscriptions with their reader rows: where a group starts in each queue is fixed when it subscribes.
+
+Rows in state creating, then reader rows on the nodes, then ready; backwards when a subscription goes.
+`sweep` finishes what a crash left half done. In a broadcasting group each instance has its own reader row.
+The failure topic of the subscription comes and goes with it.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from messagestore import sweeping
+from messagestore.topology import reader_rows, retry_topics
+from metadata.actors import Actor, job
+from metadata.errors import CatmqError
+from metadata.groups import subscriptions
+from metadata.groups.subscriptions import SubscriptionView
+
+log = logging.getLogger(__name__)
+UNFINISHED_AFTER_S = 60.0
+
+
+def create(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionView:
+    """Subscribes a group from `earliest` or `latest`; ready when this returns. Needs `manage` on the group.
+
+    Raises what `plan` of metadata's raises, and NodeUnavailable after taking back what was made.
+    """
+    planned = subscriptions.plan(group=group, topic=topic, start=start, actor=actor)
+    try:
+        reader_rows.insert(planned)
+        retry_topics.try_to_make(group_id=planned.group_id, topic_id=planned.topic_id)
+        return subscriptions.make_ready(planned.id)
+    except CatmqError:
+        _take_back(planned, actor)
+        raise
+
+
+def delete(*, group: str, topic: str, actor: Actor) -> None:
+    """Ends a subscription and forgets its positions and its retries. Needs `manage` on the group.
+
+    A node that is away keeps its reader rows until the sweep reaches it; until then the same subscription
+    cannot be made again.
+    """
+    _take_back(subscriptions.mark_deleting(group=group, topic=topic, actor=actor), actor)
+
+
+def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
+    """Takes down subscriptions that are going, and those whose creation a crash left half done; how many."""
+    return sweeping.each(
+        subscriptions.unfinished(older_than_s),
+        act=lambda left: _take_back(left, job("subscriptions")),
+        name=lambda left: f"Subscription {left.group}/{left.topic}",
+    )
+
+
+def _take_back(subscription: SubscriptionView, actor: Actor) -> bool:
+    """Removes what is not ready, its failure topic first."""
+    try:
+        if not subscriptions.give_up(subscription.id):
+            return False
+        to_failures = subscriptions.to_failures(subscription)
+        if to_failures is not None:
+            _take_back(to_failures, actor)
+        if subscription.to_failures:
+            reader_rows.close(subscription)
+        reader_rows.delete(subscription)
+        subscriptions.remove(subscription.id, actor)
+    except CatmqError as error:
+        name = f"{subscription.group}/{subscription.topic}"
+        log.warning("The reader rows of %s are removed later: %s", name, error.detail)
+        return False
+    return True

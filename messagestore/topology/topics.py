@@ -1,0 +1,147 @@
+"""Topics with their tables: rows in state creating, then tables, then ready; and backwards.
+
+Whatever a crash leaves in between is finished or removed by `sweep`; tables of a deleted topic are
+dropped by `drop_deleted` when their days of grace are over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from messagestore import sweeping, tables
+from messagestore.pool import node_pools
+from messagestore.produce import delayed_reassignment
+from metadata.actors import Actor, job
+from metadata.errors import CatmqError, NodeUnavailable
+from metadata.topics import topics
+from metadata.topics.topics import QueueView, TopicView
+
+log = logging.getLogger(__name__)
+UNFINISHED_AFTER_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """A queue of a topic and its bounds; `low` and `head` are None while its node does not answer."""
+
+    queue: QueueView
+    low: int | None
+    head: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic and its queues in order of number."""
+
+    topic: TopicView
+    queues: tuple[QueueState, ...]
+
+
+def create(
+    *,
+    name: str,
+    queues: int,
+    actor: Actor,
+    node: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> TopicState:
+    """Makes a topic with its tables; ready when this returns. Needs `manage`.
+
+    Raises what `metadata.topics.topics.plan` raises, and NodeUnavailable after taking back what was made.
+    """
+    planned = topics.plan(name=name, queues=queues, node=node, settings=settings, actor=actor)
+    try:
+        make_tables(planned)
+        ready = topics.make_ready(planned.id)
+    except CatmqError:
+        _take_back(planned, actor)
+        raise
+    return _state(ready)
+
+
+def make_tables(topic: TopicView) -> None:
+    """Makes the tables of a topic's queues; harmless where they exist."""
+    for node, queues in _by_node(topic.queues):
+        with node.writing() as session:
+            for queue in queues:
+                tables.create_queue(session, queue=queue.queue, node_epoch=node.info.epoch)
+
+
+def _drop_tables(topic: TopicView) -> None:
+    for node, queues in _by_node(topic.queues):
+        with node.writing() as session:
+            for queue in queues:
+                tables.drop_queue(session, queue=queue.queue)
+
+
+def _take_back(topic: TopicView, actor: Actor) -> None:
+    try:
+        if topics.give_up(topic.id, actor):
+            _drop(topic, actor)
+    except CatmqError as error:
+        log.warning("Topic %s is taken back later: %s", topic.name, error.detail)
+
+
+def _by_node(queues: Iterable[QueueView]) -> list[tuple[node_pools.Node, list[QueueView]]]:
+    nodes: dict[int, list[QueueView]] = {}
+    for queue in queues:
+        nodes.setdefault(queue.node_id, []).append(queue)
+    return [(node_pools.node(node_id), mine) for node_id, mine in nodes.items()]
+
+
+def describe(*, name: str, actor: Actor) -> TopicState:
+    """A topic and the bounds of its queues. Needs any right on it; raises NotFound (topic_not_found)."""
+    return _state(topics.named(name=name, actor=actor))
+
+
+def _state(topic: TopicView) -> TopicState:
+    bounds: dict[int, tables.Position] = {}
+    for node, queues in _by_node(topic.queues):
+        try:
+            with node.reading() as session:
+                bounds |= tables.read_positions(session, group_id=0, queues=[queue.queue for queue in queues])
+        except NodeUnavailable as error:
+            log.warning("The bounds of topic %s are not known: %s", topic.name, error.detail)
+    return TopicState(topic, tuple(_bounds(queue, bounds.get(queue.queue)) for queue in topic.queues))
+
+
+def _bounds(queue: QueueView, bounds: tables.Position | None) -> QueueState:
+    return QueueState(queue, bounds.low if bounds else None, bounds.head if bounds else None)
+
+
+def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
+    """Closes a topic for good: its name is free at once, its tables go after three days. Needs `manage`.
+
+    Raises what `mark_deleted` of metadata raises. Metadata goes first here: a topic that is gone from
+    metadata cannot be sent to, and its rows in flight lie in tables that nobody reads any more.
+    """
+    topics.mark_deleted(name=name, confirm=confirm, actor=actor)
+
+
+def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
+    """Takes back the topics whose creation a crash left half done; how many it looked at."""
+    return sweeping.each(
+        topics.unfinished(older_than_s),
+        act=lambda topic: _take_back(topic, job("topics")),
+        name=lambda topic: f"Topic {topic.name}",
+    )
+
+
+def drop_deleted(after_days: float = topics.DROP_AFTER_DAYS) -> int:
+    """Drops the tables and rows of topics deleted long enough ago; how many."""
+    return sweeping.each(
+        topics.due_for_drop(after_days),
+        act=lambda topic: _drop(topic, job("topics")),
+        name=lambda topic: f"Topic {topic.name}, whose tables are to be dropped,",
+    )
+
+
+def _drop(topic: TopicView, actor: Actor) -> None:
+    """Drops the tables, then the rows, of a topic that is deleted for good."""
+    _drop_tables(topic)
+    for queue in topic.queues:
+        delayed_reassignment.drop(queue.queue)
+    topics.remove(topic.id, actor)

@@ -1,0 +1,1 @@
+"""Brokers: registry, what each has followed, limits on sending, fingerprints of keys."""

@@ -1,0 +1,1 @@
+"""The snapshot of metadata in each process."""

@@ -1,0 +1,1 @@
+"""Ways to read and change metadata: clock, transactions, locks, changes, audit, rights, pages."""

@@ -1,0 +1,1 @@
+"""Consumer groups: subscriptions, layouts, ownership, commits, offset resets."""

@@ -1,0 +1,90 @@
+"""Commits: how far groups had committed, looked at by the job that records lag, and kept for a week.
+
+No message carries the time of its commit, and a commit writes nothing but the position. So between two looks
+lies what is not known: about a minute while the job runs, more when it did not. Reports say how much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from metadata.actors import Actor
+from metadata.db import access, prune
+from metadata.db.clock import before, database_now
+from metadata.db.transactions import reachable, transactional
+from metadata.models import CommitLook, ConsumerGroupTopic
+from metadata.rules.groups.commits import Look, Step, steps
+
+KEPT_DAYS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Where a group stands in the queues of a topic. `at_rest`: nothing is left to read in any of them."""
+
+    topic_id: int
+    group_id: int
+    looks: Mapping[int, Look]
+    at_rest: bool
+
+
+@transactional
+def note(found: Iterable[Seen]) -> int:
+    """Keeps what was seen; how many rows that took. A group that stays at rest takes none.
+
+    What is left out that way costs no precision: all that is committed later is also stored later.
+    """
+    now, count = database_now(), 0
+    for one in found:
+        rows = CommitLook.objects.filter(topic_ref=one.topic_id, group_ref=one.group_id)
+        positions = {str(queue): list(look) for queue, look in sorted(one.looks.items())}
+        if one.at_rest and _committed(rows.order_by("-id").values_list("positions", flat=True).first()) == {
+            queue: look[0] for queue, look in positions.items()
+        }:
+            continue
+        CommitLook.objects.create(topic_ref=one.topic_id, group_ref=one.group_id, at=now, positions=positions)
+        count += 1
+    return count
+
+
+def _committed(positions: Mapping[str, list[int]] | None) -> dict[str, int]:
+    return {queue: look[0] for queue, look in (positions or {}).items()}
+
+
+def latest(pairs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dict[int, Look]]:
+    """Of each (topic, group) that was looked at: queue → the last look."""
+    found: dict[tuple[int, int], dict[int, Look]] = {}
+    with reachable():
+        for topic, group in sorted(set(pairs)):
+            rows = CommitLook.objects.filter(topic_ref=topic, group_ref=group).order_by("-id")
+            positions = rows.values_list("positions", flat=True).first() or {}
+            found[topic, group] = {int(queue): Look(*look) for queue, look in positions.items()}
+    return found
+
+
+def history(*, topic: str, group: str, days: int, actor: Actor) -> dict[int, list[Step]]:
+    """Queue → when its offsets were first committed, as far as the looks of the last days tell.
+
+    Needs `admin` on the topic. Nothing is told of a group that does not read the topic.
+    """
+    access.require(actor, "admin", topic)
+    named = ConsumerGroupTopic.objects.filter(topic__name=topic, group__name=group)
+    looks: dict[int, list[Look]] = {}
+    with reachable():
+        pair = named.exclude(state="deleting").values_list("topic_id", "group_id").first()
+        if pair is None:
+            return {}
+        rows = CommitLook.objects.filter(topic_ref=pair[0], group_ref=pair[1])
+        rows = rows.filter(at__gte=before(database_now(), seconds=days * 86_400)).order_by("id")
+        for positions in rows.values_list("positions", flat=True).iterator():
+            for queue, look in positions.items():
+                looks.setdefault(int(queue), []).append(Look(*look))
+    return {queue: steps(mine) for queue, mine in looks.items()}
+
+
+def trim(*, days: int = KEPT_DAYS, limit: int = prune.MOST_TRIMMED) -> int:
+    """Deletes what is older than `days`; how many rows. One bounded pass."""
+    with reachable():
+        old = CommitLook.objects.filter(at__lt=before(database_now(), seconds=days * 86_400)).order_by("at")
+        return prune.delete(old, limit=limit)

@@ -1,0 +1,246 @@
+"""Consumer groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import IntegrityError
+
+from metadata.actors import Actor
+from metadata.db import access, audit, paging
+from metadata.db.changes import changed
+from metadata.db.clock import database_now, ms
+from metadata.db.locks import group_by_name, no_group
+from metadata.db.paging import Page, Window
+from metadata.db.transactions import reachable, transactional
+from metadata.errors import Code, Conflict, Invalid
+from metadata.groups.subscriptions import SubscriptionView, views_of
+from metadata.membership import instances, rebalance
+from metadata.models import ConsumerGroup, ConsumerGroupConsumer, ConsumerGroupTopic, QueueOffset
+from metadata.monitoring.mail_domains import check_domains
+from metadata.rules.settings import GROUP, LIMITS, checked
+from metadata.rules.topics.names import check_confirmed, check_name
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """A member for people: `heartbeat_age_ms` by the database's clock, `queues` = ids it owns now.
+
+    `active`: it may own queues; otherwise the group's limits make it stand by.
+
+    `consumer_id_prefix` has no signature: it names the consumer in logs but opens nothing.
+    """
+
+    name: str
+    instance_id: str | None
+    consumer_id_prefix: str
+    address: str
+    sdk: str
+    generation: int
+    joined_at_ms: int
+    heartbeat_age_ms: int | None
+    queues: tuple[int, ...]
+    active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A group for people. `rebalancing`: a rebalance is due. `members` is empty in lists."""
+
+    id: int
+    name: str
+    mode: str
+    stopped: bool
+    session_timeout_ms: int
+    allow_addresses: str
+    deny_addresses: str
+    max_active_members: int | None
+    alarm_lag: int | None
+    alarm_lag_s: int | None
+    generation: int
+    rebalancing: bool
+    owners: str
+    department: str
+    alarm_emails: str
+    remark: str
+    created_at_ms: int
+    subscriptions: tuple[SubscriptionView, ...]
+    members: tuple[MemberView, ...]
+
+
+@transactional
+def create(
+    *,
+    name: str,
+    actor: Actor,
+    mode: str = "clustering",
+    settings: Mapping[str, Any] | None = None,
+    casual: bool = False,
+) -> GroupView:
+    """A new group. Needs `manage`, with owners all rights. Settings: rules.settings.GROUP.
+
+    `casual`: see the model.
+
+    Raises Invalid, Conflict(already_exists).
+    """
+    check_name("group", name)
+    access.require(actor, "manage", name, what="group")
+    if mode not in ConsumerGroup.Mode.values:
+        raise Invalid.field("mode", f"must be one of {', '.join(ConsumerGroup.Mode.values)}")
+    values = check_domains(checked(GROUP, settings or {}))
+    if values.get("owners"):
+        access.require_ownership(actor, name, what="group")
+    if ConsumerGroup.objects.filter(name=name).exists():
+        raise Conflict(f"Group {name} exists already.", code=Code.ALREADY_EXISTS)
+    try:
+        row = ConsumerGroup.objects.create(
+            name=name, mode=mode, casual=casual, created_at=database_now(), **values
+        )
+    except IntegrityError:
+        raise Conflict(f"Group {name} exists already.", code=Code.ALREADY_EXISTS) from None
+    after = {"mode": mode, **values}
+    audit.record(actor=actor, verb="create", kind="group", name=name, before=None, after=after)
+    changed("group", row.pk)
+    return _view(row)
+
+
+@transactional
+def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> GroupView:
+    """The group with some settings changed (rules.settings.GROUP). Needs `manage`, other owners all rights.
+
+    Stopping or starting raises the generation, so that members hear of it at once; other limits on who may
+    own queues share them anew. A shorter session timeout is refused while there are members: they would
+    handle messages of queues that others own already. Raises Invalid, NotFound, Conflict(in_use).
+    """
+    access.require(actor, "manage", name, what="group")
+    values = check_domains(checked(GROUP, settings))
+    row = group_by_name(name)
+    before = {key: getattr(row, key) for key in values if getattr(row, key) != values[key]}
+    if "owners" in before:
+        access.require_ownership(actor, name, what="group")
+    if (
+        values.get("session_timeout_ms", row.session_timeout_ms) < row.session_timeout_ms
+        and row.members.exists()
+    ):
+        raise Conflict(
+            f"Members of group {name} count on their {row.session_timeout_ms} ms between heartbeats: stop "
+            "them before you lower it.",
+            code=Code.IN_USE,
+        )
+    if before:
+        for key in before:
+            setattr(row, key, values[key])
+        row.casual = False
+        row.save(update_fields=(*before, "casual"))
+        if "stopped" in before:
+            row.generation = rebalance.next_generation(row.pk)
+        if LIMITS.keys() & before.keys():
+            rebalance.request(row.pk, f"{', '.join(sorted(LIMITS.keys() & before.keys()))} changed")
+        after = {key: values[key] for key in before}
+        audit.record(actor=actor, verb="update", kind="group", name=name, before=before, after=after)
+        changed("group", row.pk)
+    return _view(row)
+
+
+@transactional
+def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
+    """Deletes a group and marks its subscriptions to be taken down; its name is free at once. Needs `manage`.
+
+    Raises Invalid(not_confirmed), Conflict(in_use) while it has members.
+    """
+    access.require(actor, "manage", name, what="group")
+    row = group_by_name(name)
+    check_confirmed(name, confirm)
+    members = row.members.count()
+    if members:
+        raise Conflict(f"Group {name} has {members} members: stop them first.", code=Code.IN_USE)
+    subscriptions = list(row.subscriptions.values_list("pk", flat=True))
+    row.subscriptions.update(state=ConsumerGroupTopic.State.DELETING)
+    row.name, row.deleted_at = f"{name}~{row.pk}", database_now()
+    row.save(update_fields=("name", "deleted_at"))
+    audit.record(
+        actor=actor, verb="delete", kind="group", name=name, before={"id": row.pk}, after={"name": row.name}
+    )
+    if subscriptions:
+        changed("subscription", *subscriptions)
+    changed("group", row.pk)
+
+
+def describe(*, name: str, actor: Actor) -> GroupView:
+    """The group with subscriptions and members. Needs any right on it; raises NotFound(group_not_found)."""
+    if not access.sees(actor, name):
+        access.require(actor, "consume", name, what="group")
+    with reachable():
+        row = ConsumerGroup.objects.filter(name=name, deleted_at__isnull=True).first()
+        if row is None or row.name != name:
+            raise no_group(name)
+        return _view(row)
+
+
+def page(*, actor: Actor, window: Window) -> Page[GroupView]:
+    """Groups by name, those the actor has any right on; with subscriptions, without members."""
+    rows, following = paging.select(
+        ConsumerGroup.objects.filter(deleted_at__isnull=True), window=window, actor=actor
+    )
+    with reachable():
+        subscriptions = views_of([row.pk for row in rows])
+    return Page(tuple(_as_view(row, subscriptions.get(row.pk, ()), ()) for row in rows), following)
+
+
+def _view(row: ConsumerGroup) -> GroupView:
+    return _as_view(row, views_of([row.pk]).get(row.pk, ()), _members(row))
+
+
+def _members(group: ConsumerGroup) -> Iterable[MemberView]:
+    rows = ConsumerGroupConsumer.objects.filter(group=group).select_related("process", "heartbeat")
+    owned: dict[int, list[int]] = {}
+    for owner, queue in QueueOffset.objects.filter(group=group, owner__isnull=False).values_list(
+        "owner_id", "queue_id"
+    ):
+        owned.setdefault(owner, []).append(queue)
+    now = database_now()
+    active = rebalance.active_members(group)
+    if group.mode == ConsumerGroup.Mode.BROADCASTING:
+        everything = [read.queue for read in instances.reads([group.pk])]
+        owned = dict.fromkeys(active, everything)
+    for row in rows.order_by("identity"):
+        yield MemberView(
+            name=row.process.name,
+            instance_id=row.instance_id or None,
+            consumer_id_prefix=row.consumer_id.rpartition(".")[0],
+            address=row.process.address,
+            sdk=row.process.sdk,
+            generation=row.generation,
+            joined_at_ms=ms(row.joined_at),
+            heartbeat_age_ms=ms(now) - ms(row.heartbeat.last_seen) if hasattr(row, "heartbeat") else None,
+            queues=tuple(sorted(owned.get(row.pk, ()))),
+            active=row.pk in active,
+        )
+
+
+def _as_view(
+    row: ConsumerGroup, subscriptions: Iterable[SubscriptionView], members: Iterable[MemberView]
+) -> GroupView:
+    return GroupView(
+        id=row.pk,
+        name=row.name,
+        mode=row.mode,
+        stopped=row.stopped,
+        session_timeout_ms=row.session_timeout_ms,
+        allow_addresses=row.allow_addresses,
+        deny_addresses=row.deny_addresses,
+        max_active_members=row.max_active_members,
+        alarm_lag=row.alarm_lag,
+        alarm_lag_s=row.alarm_lag_s,
+        generation=row.generation,
+        rebalancing=row.rebalance_wanted > row.rebalance_done,
+        owners=row.owners,
+        department=row.department,
+        alarm_emails=row.alarm_emails,
+        remark=row.remark,
+        created_at_ms=ms(row.created_at),
+        subscriptions=tuple(subscriptions),
+        members=tuple(members),
+    )

@@ -1,0 +1,144 @@
+"""Positions that were moved by hand: kept, so that a move can be looked up and undone.
+
+A row is written before its position moves, because afterwards nobody may know where it was, and made exact
+once it has moved. So after a crash in between there may be a row of a move that was not made: not `done`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metadata.actors import Actor
+from metadata.db import access, audit
+from metadata.db.clock import before, database_now, ms
+from metadata.db.locks import group_by_id, no_group
+from metadata.db.paging import Page
+from metadata.db.transactions import reachable, transactional
+from metadata.errors import Code, NotFound
+from metadata.groups.ownership import QueueOwner
+from metadata.models import ConsumerGroup, OffsetMove
+
+KEPT_DAYS = 90
+MOST_KEPT = 10_000  # of a group
+
+
+@dataclass(frozen=True, slots=True)
+class PastMove:
+    """A queue's move: those of one `reset` were asked for together; `undoes` names the reset it undid."""
+
+    id: int
+    reset: str
+    topic: str
+    queue: int
+    number: int
+    instance: str | None
+    from_offset: int
+    to_offset: int
+    done: bool
+    undoes: str | None
+    at_ms: int
+    actor: str
+
+
+@transactional
+def begin(
+    *, row: QueueOwner, reset: str, from_offset: int, to_offset: int, actor: Actor, undoes: str = ""
+) -> int:
+    """Writes down a move that is about to be made, and its audit row; the move's id."""
+    group = group_by_id(row.group_id)
+    of_instance = f"/{row.instance}" if row.instance else ""
+    audit.record(
+        actor=actor,
+        verb="undo" if undoes else "reset",
+        kind="offset",
+        name=f"{row.group}/{row.topic}/{row.queue}{of_instance}",
+        before={"committed": from_offset},
+        after={"committed": to_offset},
+    )
+    made = OffsetMove.objects.create(
+        reset=reset,
+        group=group,
+        queue_id=row.queue,
+        instance=row.instance or "",
+        from_offset=from_offset,
+        to_offset=to_offset,
+        undoes=undoes,
+        at=database_now(),
+        actor_kind=actor.kind,
+        actor_name=actor.name,
+    )
+    return int(made.pk)
+
+
+@transactional
+def done(*, move: int, from_offset: int) -> None:
+    """Says that a move was made, and from where exactly: members may have committed until then."""
+    OffsetMove.objects.filter(pk=move).update(done=True, from_offset=from_offset)
+
+
+def page(*, group: str, limit: int, after: int | None, actor: Actor) -> Page[PastMove]:
+    """A group's moves, the newest first. Needs any right on the group; raises NotFound(group_not_found)."""
+    if not access.sees(actor, group):
+        access.require(actor, "consume", group, what="group")
+    with reachable():
+        rows = OffsetMove.objects.filter(group=_group(group)).select_related("queue__topic").order_by("-id")
+        if after is not None:
+            rows = rows.filter(pk__lt=after)
+        found = list(rows[: limit + 1])
+    following = str(found[limit - 1].pk) if len(found) > limit else None
+    return Page(tuple(_view(row) for row in found[:limit]), following)
+
+
+def of(*, group: str, reset: str | None) -> list[PastMove]:
+    """The moves of a reset; None: of the last one that was neither undone nor is an undoing itself.
+
+    Raises NotFound(reset_not_found).
+    """
+    with reachable():
+        rows = OffsetMove.objects.filter(group=_group(group), done=True)
+        if reset is None:
+            undone = rows.exclude(undoes="").values_list("undoes", flat=True)
+            last = rows.filter(undoes="").exclude(reset__in=list(undone)).order_by("-id").first()
+            reset = last.reset if last is not None else ""
+        found = [_view(row) for row in rows.filter(reset=reset).select_related("queue__topic").order_by("id")]
+    if not found:
+        which = f"no reset {reset}" if reset else "no reset that could be undone"
+        raise NotFound(
+            f"Group {group} has {which}. List them: catmq offsets history {group}", code=Code.RESET_NOT_FOUND
+        )
+    return found
+
+
+@transactional
+def trim(*, limit: int = 1_000) -> int:
+    """Deletes up to `limit` moves that are older than 90 days, or beyond 10,000 of their group; how many."""
+    old = before(database_now(), seconds=KEPT_DAYS * 86_400)
+    doomed = list(OffsetMove.objects.filter(at__lt=old).order_by("id").values_list("pk", flat=True)[:limit])
+    for group in OffsetMove.objects.order_by().values_list("group", flat=True).distinct():
+        rows = OffsetMove.objects.filter(group=group).order_by("-id").values_list("pk", flat=True)
+        doomed += rows[MOST_KEPT : MOST_KEPT + limit]
+    return OffsetMove.objects.filter(pk__in=doomed[:limit]).delete()[0]
+
+
+def _group(name: str) -> ConsumerGroup:
+    row = ConsumerGroup.objects.filter(name=name, deleted_at__isnull=True).first()
+    if row is None or row.name != name:
+        raise no_group(name)
+    return row
+
+
+def _view(row: OffsetMove) -> PastMove:
+    return PastMove(
+        id=row.pk,
+        reset=row.reset,
+        topic=row.queue.topic.name,
+        queue=row.queue_id,
+        number=row.queue.number,
+        instance=row.instance or None,
+        from_offset=row.from_offset,
+        to_offset=row.to_offset,
+        done=row.done,
+        undoes=row.undoes or None,
+        at_ms=ms(row.at),
+        actor=f"{row.actor_kind} {row.actor_name}",
+    )

@@ -1,0 +1,157 @@
+"""Who owns which queue of a group: what a member may acquire, for lists, and for moving positions by hand.
+
+In a broadcasting group every instance owns every queue (instances.py), so there is a row for each of both.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from django.db.models import F
+
+from metadata.actors import Actor
+from metadata.db import access
+from metadata.db.changes import changed
+from metadata.db.consumer_ids import ConsumerId, reader_instance
+from metadata.db.locks import group_by_id, no_group
+from metadata.db.transactions import reachable, transactional
+from metadata.errors import Code, NotFound
+from metadata.groups.subscriptions import EPOCHS_EACH
+from metadata.limits.bulkhead import gated, gated_in
+from metadata.membership import instances, rebalance
+from metadata.membership.heartbeats import expired, replaced
+from metadata.models import BroadcastInstance, ConsumerGroup, ConsumerGroupConsumer, QueueOffset
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOwner:
+    """A queue that a group reads; `owner` is the member's name, None while the queue is free.
+
+    `instance` and `instance_id` are those of the reader, None and 0 unless the group broadcasts.
+    """
+
+    group: str
+    group_id: int
+    topic: str
+    queue: int
+    number: int
+    node_id: int
+    owner: str | None
+    epoch: int
+    instance: str | None = None
+    instance_id: int = 0
+
+    @property
+    def reader(self) -> str:
+        """How the reader row names the instance."""
+        return reader_instance(self.instance_id)
+
+
+def queues(*, group: str, actor: Actor) -> list[QueueOwner]:
+    """Every queue a group reads, by topic, number and instance. Needs any right on it; raises NotFound."""
+    if not access.sees(actor, group):
+        access.require(actor, "consume", group, what="group")
+    with reachable():
+        row = ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True).first()
+        if row is None or row.name != group:
+            raise no_group(group)
+        rows = QueueOffset.objects.filter(group=row).select_related("queue__topic", "owner__process")
+        found = [_owner(row, one) for one in rows.order_by("queue__topic__name", "queue__number")]
+        if row.mode == ConsumerGroup.Mode.CLUSTERING:
+            return found
+        holders = dict(row.members.values_list("instance_id", "process__name"))
+        known = instances.names(row.pk)
+        return [
+            replace(one, owner=holders.get(name), epoch=one.epoch + epoch, instance=name, instance_id=pk)
+            for one in found
+            for pk, (name, epoch) in known.items()
+        ]
+
+
+def _owner(group: ConsumerGroup, row: QueueOffset) -> QueueOwner:
+    return QueueOwner(
+        group=group.name,
+        group_id=group.pk,
+        topic=row.queue.topic.name,
+        queue=row.queue_id,
+        number=row.queue.number,
+        node_id=row.queue.node_id,
+        owner=row.owner.process.name if row.owner else None,
+        epoch=row.epoch,
+    )
+
+
+@gated_in("acquire")
+def check_owned(*, consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int]:
+    """Queue → epoch for those of `queues` that the member is to own now; others are left out.
+
+    Raises Gone(expired | replaced), MetadataUnavailable.
+    """
+    with reachable():
+        texts = ConsumerGroupConsumer.objects.filter(pk=consumer.member_id).values_list(
+            "consumer_id", flat=True
+        )
+        text = texts.first()
+        if text is None:
+            raise expired()
+        if text != consumer.text:
+            raise replaced()
+        if consumer.instance_id:
+            return _read_by(consumer, queues)
+        rows = QueueOffset.objects.filter(
+            group=consumer.group_id,
+            owner=consumer.member_id,
+            owner__consumer_id=consumer.text,
+            target=F("owner"),
+            queue_id__in=sorted(set(queues)),
+        )
+        return dict(rows.values_list("queue_id", "epoch"))
+
+
+def _read_by(consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int]:
+    """The same for an instance. A consumer that is being replaced gets nothing."""
+    epoch = instances.epochs([consumer.text]).get(consumer.text)
+    if epoch is None:
+        return {}
+    reads = instances.reads([consumer.group_id], set(queues))
+    return {read.queue: read.base_epoch + epoch for read in reads}
+
+
+@gated
+def adopt_node_epoch(*, group_id: int, queue: int, epoch: int, instance_id: int = 0) -> int:
+    """Raises the queue's epoch above `epoch`, which its node was found at; the epoch that counts now.
+
+    Metadata lost its tail, or a reset raised the node's epoch: the owner hears of the new one at its next
+    heartbeat. The epoch of an instance counts for all its queues. Nothing changes if metadata is ahead
+    already. Raises NotFound(subscription_not_found).
+    """
+    return _adopted(group_id=group_id, queue=queue, epoch=epoch, instance_id=instance_id)
+
+
+@transactional
+def _adopted(*, group_id: int, queue: int, epoch: int, instance_id: int) -> int:
+    group = group_by_id(group_id)
+    row = QueueOffset.objects.filter(group=group, queue=queue).first()
+    instance = BroadcastInstance.objects.filter(group=group, pk=instance_id).first() if instance_id else None
+    if row is None or (instance_id and instance is None):
+        raise NotFound("The group does not read this queue.", code=Code.SUBSCRIPTION_NOT_FOUND)
+    known = row.epoch + (instance.epoch if instance else 0)
+    if known > epoch:
+        return known
+    log.warning(
+        "group %s queue %d: the node is at epoch %d, metadata was at %d", group.name, queue, epoch, known
+    )
+    if instance is None:
+        QueueOffset.objects.filter(pk=row.pk, epoch=row.epoch).update(epoch=epoch + 1)
+    elif epoch + 1 - row.epoch < EPOCHS_EACH:
+        BroadcastInstance.objects.filter(pk=instance.pk).update(epoch=epoch + 1 - row.epoch)
+    else:  # it would reach into the epochs of another subscription
+        log.error("group %s queue %d: epoch %d is not of its subscription", group.name, queue, epoch)
+        return known
+    rebalance.next_generation(group_id)
+    changed("group", group_id)
+    return epoch + 1

@@ -1,0 +1,349 @@
+"""Subscriptions: which group reads which topic. `messagestore.topology` adds the nodes' reader rows.
+
+plan (rows, creating) → reader rows are made → make_ready;
+mark_deleting or give_up → reader rows go → remove.
+
+Epochs of a subscription begin above those of every earlier one (`base_epoch`), so a member that stays
+while its group unsubscribes and subscribes again never gets the same (queue, epoch) twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import QuerySet
+
+from metadata.actors import Actor, job
+from metadata.db import access, audit
+from metadata.db.changes import changed
+from metadata.db.clock import before, database_now, ms
+from metadata.db.locks import group_by_name, topic_by_name
+from metadata.db.transactions import in_pages, reachable, transactional
+from metadata.errors import Code, Conflict, Invalid, NotFound, Unavailable
+from metadata.membership import rebalance
+from metadata.models import ConsumerGroup, ConsumerGroupTopic, Queue, QueueOffset, Topic
+from metadata.rules.groups.delivery import Delivery
+from metadata.rules.settings import SUBSCRIPTION, checked
+from metadata.rules.topics.names import failure_name
+from metadata.topics import topics
+
+EPOCHS_EACH = 1_000_000_000  # of one subscription; in the seventh, the third owner has epoch 7000000003
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionView:
+    """A subscription for people and for the store: names and ids. `queues` are the topic's queue ids."""
+
+    id: int
+    group: str
+    group_id: int
+    topic: str
+    topic_id: int
+    state: str
+    start: str
+    stopped: bool
+    stopped_queues: tuple[int, ...]
+    created_at_ms: int
+    queues: tuple[int, ...]
+    delivery: Delivery
+    to_failures: bool = False  # its topic is the group's failure topic
+
+    @property
+    def base_epoch(self) -> int:
+        """The epoch of a queue that nobody has owned yet in this subscription."""
+        return self.id * EPOCHS_EACH
+
+
+@transactional
+def plan(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionView:
+    """The rows of a new subscription, in state creating, with a position per queue at its base epoch.
+
+    Needs `manage` on the group and `consume` or `manage` on the topic. Raises NotFound, Invalid,
+    Conflict(already_exists), Unavailable(busy) while an earlier one is still being made or taken down.
+    """
+    require_may_subscribe(actor, group=group, topic=topic)
+    if start not in ConsumerGroupTopic.Start.values:
+        raise Invalid.field("start", f"must be one of {', '.join(ConsumerGroupTopic.Start.values)}")
+    group_row = group_by_name(group)
+    topic_row = topic_by_name(topic)
+    _check_readable(group_row, topic_row)
+    existing = ConsumerGroupTopic.objects.filter(group=group_row, topic=topic_row).first()
+    if existing is not None and existing.state == ConsumerGroupTopic.State.READY:
+        raise Conflict(f"Group {group} subscribes to {topic} already.", code=Code.ALREADY_EXISTS)
+    if existing is not None:
+        what = f"The subscription of group {group} to {topic} is {existing.state}: try again in a moment."
+        raise Unavailable(what, retry_after_ms=500)
+    row = ConsumerGroupTopic.objects.create(
+        group=group_row, topic=topic_row, start=start, created_at=database_now()
+    )
+    unread = (Queue.State.CREATING, Queue.State.RETIRED)  # queues.make_ready gives positions in the former
+    queues = topic_row.queues.exclude(state__in=unread).order_by("pk").values_list("pk", flat=True)
+    QueueOffset.objects.bulk_create(
+        [QueueOffset(group=group_row, queue_id=queue, epoch=row.pk * EPOCHS_EACH) for queue in queues]
+    )
+    after = {"start": start}
+    audit.record(
+        actor=actor, verb="create", kind="subscription", name=f"{group}/{topic}", before=None, after=after
+    )
+    changed("subscription", row.pk)
+    return view_of(row)
+
+
+def require_may_subscribe(actor: Actor, *, group: str, topic: str) -> None:
+    """Raises Forbidden unless the actor may have a group read a topic, be they there or not."""
+    access.require(actor, "manage", group, what="group")
+    if not access.may(actor, "manage", topic):
+        access.require(actor, "consume", topic, what="topic")
+
+
+def _check_readable(group: ConsumerGroup, topic: Topic) -> None:
+    if topic.kind == Topic.Kind.FAILURE:
+        what = f"{topic.name} holds what one group failed at, and only that group reads it"
+        raise Invalid.field("topic", what)
+    check_failure_name(group, topic)
+
+
+def check_failure_name(group: ConsumerGroup, topic: Topic) -> None:
+    """Raises Conflict(already_exists) if the pair's failure topic would be called like another pair's."""
+    name = failure_name(group.name, topic.name)
+    other = Topic.objects.filter(name=name).exclude(failure_group=group, failure_of=topic).first()
+    if other is None:
+        return
+    whose = "there is a topic of that name"
+    if other.failure_group is not None and other.failure_of is not None:
+        whose = f"that of group {other.failure_group.name} and topic {other.failure_of.name} is"
+    raise Conflict(
+        f"The failure topic of group {group.name} and topic {topic.name} would be called {name}, "
+        f"but {whose}: give the group another name.",
+        code=Code.ALREADY_EXISTS,
+    )
+
+
+@transactional
+def make_ready(subscription_id: int) -> SubscriptionView:
+    """The subscription, ready once its reader rows exist; marks the group for a rebalance.
+
+    Raises NotFound(subscription_not_found) if it was taken back meanwhile.
+    """
+    row = _locked(subscription_id)
+    if row.state == ConsumerGroupTopic.State.DELETING:
+        raise _gone(row.group.name, row.topic.name)
+    if row.state == ConsumerGroupTopic.State.CREATING:
+        row.state = ConsumerGroupTopic.State.READY
+        row.save(update_fields=("state",))
+        rebalance.request(row.group_id, f"subscribed to {row.topic.name}")
+        changed("subscription", row.pk)
+    return view_of(row)
+
+
+@transactional
+def update(*, group: str, topic: str, settings: Mapping[str, Any], actor: Actor) -> SubscriptionView:
+    """The subscription, or some of its queues, stopped or started; members hear of it at once.
+
+    `stopped_queues` replaces the list of queues that are not read for now. Needs `manage` on the group.
+    Raises Invalid, NotFound.
+    """
+    access.require(actor, "manage", group, what="group")
+    values = checked(SUBSCRIPTION, settings)
+    group_row = group_by_name(group)
+    row = _of(group_row, topic)
+    if "stopped_queues" in values:
+        values["stopped_queues"] = _own_queues(row, values["stopped_queues"])
+    before = {key: getattr(row, key) for key in values if getattr(row, key) != values[key]}
+    if before:
+        for key in before:
+            setattr(row, key, values[key])
+        row.save(update_fields=tuple(before))
+        rebalance.next_generation(group_row.pk)
+        after = {key: values[key] for key in before}
+        name = f"{group}/{topic}"
+        audit.record(actor=actor, verb="update", kind="subscription", name=name, before=before, after=after)
+        changed("subscription", row.pk)
+        changed("group", group_row.pk)
+    return view_of(row)
+
+
+def _own_queues(row: ConsumerGroupTopic, queues: Sequence[int]) -> list[int]:
+    """The queues, rising, if all of them are the topic's."""
+    own = set(Queue.objects.filter(topic_id=row.topic_id).values_list("pk", flat=True))
+    foreign = sorted(set(queues) - own)
+    if foreign:
+        named = ", ".join(map(str, foreign))
+        raise Invalid.field("stopped_queues", f"topic {row.topic.name} has no queue {named}")
+    return sorted(queues)
+
+
+@transactional
+def mark_deleting(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
+    """The subscription, on its way out: members give its queues up. Needs `manage`."""
+    access.require(actor, "manage", group, what="group")
+    group_row = group_by_name(group)
+    row = _of(group_row, topic)
+    before_state, row.state = row.state, ConsumerGroupTopic.State.DELETING
+    row.save(update_fields=("state",))
+    _end_failures(row)
+    rebalance.request(group_row.pk, f"unsubscribed from {topic}")
+    name = f"{group}/{topic}"
+    audit.record(
+        actor=actor, verb="delete", kind="subscription", name=name, before={"state": before_state}, after=None
+    )
+    changed("subscription", row.pk)
+    return view_of(row)
+
+
+def _end_failures(row: ConsumerGroupTopic) -> None:
+    """The subscription to the failure topic goes along, and with it the topic."""
+    for one in _to_failures(row.group_id, row.topic_id).exclude(state=ConsumerGroupTopic.State.DELETING):
+        one.state = ConsumerGroupTopic.State.DELETING
+        one.save(update_fields=("state",))
+        changed("subscription", one.pk)
+
+
+def _to_failures(group_id: int, topic_id: int) -> QuerySet[ConsumerGroupTopic]:
+    return ConsumerGroupTopic.objects.filter(
+        group=group_id, topic__failure_group=group_id, topic__failure_of=topic_id
+    )
+
+
+def to_failures(view: SubscriptionView) -> SubscriptionView | None:
+    """The group's subscription to the failure topic of a subscription, None if there is none."""
+    with reachable():
+        row = _to_failures(view.group_id, view.topic_id).select_related("group", "topic").first()
+        return None if row is None else view_of(row)
+
+
+@transactional
+def give_up(subscription_id: int) -> bool:
+    """Claims a subscription that is not ready, so that its reader rows may go; False if it is ready."""
+    try:
+        row = _locked(subscription_id)
+    except NotFound:
+        return True
+    if row.state == ConsumerGroupTopic.State.CREATING:
+        row.state = ConsumerGroupTopic.State.DELETING
+        row.save(update_fields=("state",))
+        _end_failures(row)
+        changed("subscription", row.pk)
+    return row.state == ConsumerGroupTopic.State.DELETING
+
+
+@transactional
+def remove(subscription_id: int, actor: Actor | None = None) -> None:
+    """Removes a creating or deleting subscription and its positions, once its reader rows are gone."""
+    try:
+        row = _locked(subscription_id)
+    except NotFound:
+        return
+    if row.state == ConsumerGroupTopic.State.READY:
+        raise Conflict(f"Group {row.group.name} reads {row.topic.name}.", code=Code.IN_USE)
+    name, group_id = f"{row.group.name}/{row.topic.name}", row.group_id
+    QueueOffset.objects.filter(group_id=group_id, queue__topic_id=row.topic_id).delete()
+    row.delete()
+    topics.end_failure_topic(row.topic, actor or job("subscriptions"))
+    rebalance.next_generation(group_id)
+    audit.record(
+        actor=actor or job("subscriptions"),
+        verb="remove",
+        kind="subscription",
+        name=name,
+        before={"state": row.state},
+        after=None,
+    )
+    changed("subscription", subscription_id)
+    changed("group", group_id)
+
+
+def named(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
+    """The subscription, also while creating or deleting. Needs any right on the group."""
+    if not access.sees(actor, group):
+        access.require(actor, "consume", group, what="group")
+    with reachable():
+        rows = ConsumerGroupTopic.objects.filter(group__name=group, group__deleted_at__isnull=True)
+        row = rows.filter(topic__name=topic).select_related("group", "topic").first()
+        if row is None or (row.group.name, row.topic.name) != (group, topic):
+            raise _gone(group, topic)
+        return view_of(row)
+
+
+def unfinished(older_than_s: float) -> Iterator[SubscriptionView]:
+    """Subscriptions that a crash left creating for longer than that, and all that are to be taken down."""
+    with reachable():
+        limit = before(database_now(), seconds=older_than_s)
+        creating = ConsumerGroupTopic.objects.filter(state="creating", created_at__lt=limit)
+        deleting = ConsumerGroupTopic.objects.filter(state="deleting")
+    for page in in_pages((creating | deleting).select_related("group", "topic")):
+        with reachable():
+            views = [view_of(row) for row in page]
+        yield from views
+
+
+def views_of(group_ids: Sequence[int]) -> dict[int, tuple[SubscriptionView, ...]]:
+    """The subscriptions of several groups, by group id, without those to failure topics."""
+    rows = ConsumerGroupTopic.objects.filter(group_id__in=list(group_ids), topic__kind=Topic.Kind.NORMAL)
+    rows = rows.select_related("group", "topic")
+    found: dict[int, list[SubscriptionView]] = {}
+    ordered = list(rows.order_by("topic__name"))
+    queues = _queues_of({row.topic_id for row in ordered})
+    for row in ordered:
+        found.setdefault(row.group_id, []).append(_as_view(row, queues.get(row.topic_id, ())))
+    return {group: tuple(views) for group, views in found.items()}
+
+
+def _locked(subscription_id: int) -> ConsumerGroupTopic:
+    """The subscription, read under its group's lock."""
+    seen = ConsumerGroupTopic.objects.filter(pk=subscription_id).first()
+    if seen is not None:
+        ConsumerGroup.objects.select_for_update().filter(pk=seen.group_id).first()
+    row = ConsumerGroupTopic.objects.select_related("group", "topic").filter(pk=subscription_id).first()
+    if row is None:
+        raise NotFound("The subscription was removed.", code=Code.SUBSCRIPTION_NOT_FOUND)
+    return row
+
+
+def _of(group: ConsumerGroup, topic: str) -> ConsumerGroupTopic:
+    """The subscription of a locked group to the topic called so, unless it is being taken down."""
+    rows = group.subscriptions.filter(topic__name=topic).exclude(state=ConsumerGroupTopic.State.DELETING)
+    row = rows.select_related("group", "topic").first()
+    if row is None or row.topic.name != topic:
+        raise _gone(group.name, topic)
+    return row
+
+
+def _gone(group: str, topic: str) -> NotFound:
+    return NotFound(
+        f"Group {group} does not subscribe to {topic}. Subscribe: catmq subscribe {group} {topic}",
+        code=Code.SUBSCRIPTION_NOT_FOUND,
+    )
+
+
+def _queues_of(topic_ids: set[int]) -> dict[int, tuple[int, ...]]:
+    found: dict[int, tuple[int, ...]] = {}
+    rows = Queue.objects.filter(topic_id__in=topic_ids).exclude(state=Queue.State.RETIRED)
+    for topic_id, queue in rows.order_by("number").values_list("topic_id", "pk"):
+        found[topic_id] = (*found.get(topic_id, ()), queue)
+    return found
+
+
+def view_of(row: ConsumerGroupTopic) -> SubscriptionView:
+    """The view of one row."""
+    return _as_view(row, _queues_of({row.topic_id}).get(row.topic_id, ()))
+
+
+def _as_view(row: ConsumerGroupTopic, queues: tuple[int, ...]) -> SubscriptionView:
+    return SubscriptionView(
+        id=row.pk,
+        group=row.group.name,
+        group_id=row.group_id,
+        topic=row.topic.name,
+        topic_id=row.topic_id,
+        state=row.state,
+        start=row.start,
+        stopped=row.stopped,
+        stopped_queues=tuple(row.stopped_queues),
+        created_at_ms=ms(row.created_at),
+        queues=queues,
+        delivery=row.delivery,
+        to_failures=row.topic.kind == Topic.Kind.FAILURE,
+    )

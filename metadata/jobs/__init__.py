@@ -1,0 +1,1 @@
+"""Runs of jobs, the data pipeline, reports."""

@@ -1,0 +1,74 @@
+"""Reports that were made: kept for a while, listed, read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from metadata.actors import Actor
+from metadata.db import access, audit
+from metadata.db.clock import before, database_now, ms
+from metadata.db.transactions import reachable, transactional
+from metadata.errors import NotFound
+from metadata.jobs.report_files import columns_of
+from metadata.models import Report, ReportRow
+
+KEPT_DAYS = 400
+BATCH = 1_000  # rows in one statement
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportView:
+    """A report: its columns, in order, and its rows."""
+
+    id: int
+    name: str
+    engine: str
+    made_at_ms: int
+    settings: Mapping[str, Any]
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+@transactional
+def keep(
+    *, name: str, engine: str, settings: Row, rows: Sequence[Row], actor: Actor, job_run: int | None = None
+) -> int:
+    """Keeps what a report found; its id. Needs `admin` on everything, because reports tell of every topic."""
+    access.require_everything(actor, name, what="report")
+    columns = columns_of(rows)
+    made = Report.objects.create(
+        name=name, engine=engine, settings=dict(settings), columns=columns,
+        made_at=database_now(), job_run_id=job_run,
+    )  # fmt: skip
+    ReportRow.objects.bulk_create(
+        (ReportRow(report=made, number=number, values=dict(row)) for number, row in enumerate(rows)),
+        batch_size=BATCH,
+    )
+    after = {"id": made.pk, "engine": engine, "rows": len(rows)}
+    audit.record(actor=actor, verb="keep", kind="report", name=name, before=None, after=after)
+    return int(made.pk)
+
+
+def shown(*, id: int, actor: Actor) -> ReportView:
+    """A report with its rows. Needs `admin` on everything; raises NotFound."""
+    access.require_everything(actor, str(id), what="report")
+    with reachable():
+        row = Report.objects.filter(pk=id).first()
+        if row is None:
+            raise NotFound(f"There is no report {id}.")
+        values = tuple(row.rows.order_by("number").values_list("values", flat=True))
+    return ReportView(row.pk, row.name, row.engine, ms(row.made_at), row.settings, tuple(row.columns), values)
+
+
+def trim(*, days: int = KEPT_DAYS, limit: int = 100) -> int:
+    """Deletes up to `limit` reports older than `days`; how many went."""
+    with reachable():
+        limit_at = before(database_now(), seconds=days * 86_400)
+        ids = list(
+            Report.objects.filter(made_at__lt=limit_at).order_by("pk").values_list("pk", flat=True)[:limit]
+        )
+        Report.objects.filter(pk__in=ids).delete()
+        return len(ids)

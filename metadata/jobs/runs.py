@@ -1,0 +1,177 @@
+"""Records what jobs did: one row per run, kept for a month; what is running tells where it is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from metadata.actors import Actor
+from metadata.db import access, audit
+from metadata.db.clock import before, database_now, ms
+from metadata.db.transactions import reachable, transactional
+from metadata.errors import Conflict, NotFound
+from metadata.models import JobRun
+
+log = logging.getLogger(__name__)
+KEPT_DAYS = 30
+SILENT_MS = 120_000  # after so long without a sign of life a run's process is taken for dead
+LOG_CHARS = 20_000  # kept of a log, from its end
+
+
+class Cancelled(Exception):
+    """The run ended because somebody wanted it to."""
+
+
+@dataclass(slots=True)
+class Run:
+    """A run in progress: the job sets `count`, how many things it did, and `detail`, a line for people."""
+
+    id: int
+    name: str
+    count: int | None = None
+    detail: str = ""
+
+    def tell(self, stage: str, done: int, total: int) -> None:
+        """Says where the run is."""
+        with reachable():
+            JobRun.objects.filter(pk=self.id).update(stage=stage[:200], done=done, total=total)
+
+    def live(self, *, log: str) -> None:
+        """Notes that the process of the run lives, and the end of its log."""
+        with reachable():
+            rows = JobRun.objects.filter(pk=self.id)
+            rows.update(seen_at=database_now(), log=log[-LOG_CHARS:].replace("\0", ""))
+
+    def works_in(self, directory: str) -> None:
+        """Says where the run keeps its files."""
+        with reachable():
+            JobRun.objects.filter(pk=self.id).update(directory=directory)
+
+    def cancel_asked(self) -> bool:
+        """Whether somebody wants the run to end."""
+        with reachable():
+            return JobRun.objects.filter(pk=self.id, cancel_asked=True).exists()
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A job as the composition root announces it: what it does, in words, and how often."""
+
+    text: str
+    every_minutes: int
+
+
+@dataclass(slots=True)
+class _Known:
+    """The jobs of this installation, and who is asked to run one now."""
+
+    jobs: Mapping[str, Listed]
+    ask: Callable[[str], None] | None = None
+
+
+_known = _Known({})
+
+
+def announce(jobs: Mapping[str, Listed], ask: Callable[[str], None]) -> None:
+    """Says which jobs there are and who runs one when asked; called once, by the composition root."""
+    _known.jobs, _known.ask = jobs, ask
+
+
+def known() -> Mapping[str, Listed]:
+    """The jobs that were announced in this process, by name."""
+    return _known.jobs
+
+
+def ask(*, name: str, actor: Actor) -> None:
+    """Has a scheduled job run now, besides its schedule. Needs `admin`. Raises Forbidden, NotFound."""
+    access.require_everything(actor, name, what="job")
+    if name not in _known.jobs or _known.ask is None:
+        raise NotFound(f"There is no job {name}.")
+    _note(name, actor)
+    _known.ask(name)
+
+
+@transactional
+def _note(name: str, actor: Actor) -> None:
+    audit.record(actor=actor, verb="run", kind="job", name=name, before=None, after=None)
+
+
+@contextmanager
+def record(name: str, *, directory: str = "") -> Iterator[Run]:
+    """Writes a row: running, then done, failed or cancelled. What the job raises stands in it and goes on."""
+    with reachable():
+        row = JobRun.objects.create(name=name, started_at=database_now(), directory=directory)
+    with ending(Run(row.pk, name)) as run:
+        yield run
+
+
+@contextmanager
+def ending(run: Run) -> Iterator[Run]:
+    """Writes how a run ends: done, failed or cancelled. What is raised stands in its row and goes on."""
+    try:
+        yield run
+    except Cancelled as stop:
+        _finish(run, state=JobRun.State.CANCELLED, detail=str(stop))
+        raise
+    except BaseException as error:
+        _finish(run, state=JobRun.State.FAILED, detail=f"{type(error).__name__}: {error}")
+        raise
+    _finish(run, state=JobRun.State.DONE, detail=run.detail)
+
+
+@transactional
+def cancel(*, id: int, actor: Actor) -> None:
+    """Asks a run to end; who follows it sees that soon. One that nobody follows is ended here and now.
+
+    Needs `admin`. Raises NotFound, Conflict.
+    """
+    access.require_everything(actor, str(id), what="run")
+    row = JobRun.objects.select_for_update().filter(pk=id).first()
+    if row is None:
+        raise NotFound(f"There is no run {id} of a job.")
+    if row.state != JobRun.State.RUNNING:
+        raise Conflict(f"Run {id} of job {row.name} is {row.state} already.")
+    JobRun.objects.filter(pk=id).update(cancel_asked=True, **_nobodys(row))
+    audit.record(actor=actor, verb="cancel", kind="job", name=row.name, before=None, after={"run": id})
+
+
+def is_waiting(row: JobRun) -> bool:
+    """Whether a run was asked for, and no process has taken it up."""
+    return bool(row.state == JobRun.State.RUNNING and row.asked_by and row.seen_at is None)
+
+
+def is_silent(row: JobRun, now_ms: int) -> bool:
+    """Whether the process that did a run is taken for dead."""
+    running = row.state == JobRun.State.RUNNING
+    return running and row.seen_at is not None and now_ms - ms(row.seen_at) > SILENT_MS
+
+
+def _nobodys(row: JobRun) -> dict[str, Any]:
+    """How a run ends at once that nobody takes up, or whose process is dead; {} if somebody follows it."""
+    now = database_now()
+    if is_waiting(row):
+        detail = "It was cancelled before it began."
+    elif is_silent(row, ms(now)):
+        detail = "Its process gave no sign of life any more."
+    else:
+        return {}
+    return {"state": JobRun.State.CANCELLED, "detail": detail, "finished_at": now}
+
+
+def _finish(run: Run, *, state: str, detail: str) -> None:
+    with reachable():
+        rows = JobRun.objects.filter(pk=run.id)
+        rows.update(state=state, count=run.count, detail=detail[:10_000], finished_at=database_now())
+
+
+def trim(*, days: int = KEPT_DAYS, limit: int = 5_000) -> int:
+    """Deletes up to `limit` rows older than `days`; how many went."""
+    with reachable():
+        limit_at = before(database_now(), seconds=days * 86_400)
+        ids = list(
+            JobRun.objects.filter(started_at__lt=limit_at).order_by("pk").values_list("pk", flat=True)[:limit]
+        )
+        return JobRun.objects.filter(pk__in=ids).delete()[0]

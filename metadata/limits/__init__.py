@@ -1,0 +1,1 @@
+"""Limits on concurrent work in a process."""

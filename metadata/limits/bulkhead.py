@@ -1,0 +1,220 @@
+"""Keeps a slow metadata database from eating a broker's threads.
+
+Heartbeats, registrations and acquires need metadata; sends and pulls do not. So only so many threads
+of a process are inside metadata calls at once, and after several calls in a row found the database
+away, further ones are refused at once. No call of a client is the probe: it would wait for as long as a call
+may take, and the client would learn nothing. In a broker a loop asks all the time (`look`), and its first
+answer opens the gate. A process without that loop lets one call at a time through, a second after the last
+one ended. The second counts from the end because a call may take longer than that to fail.
+
+A storm of registrations must not hold up the hand-overs that it causes. So acquires have a lane with places
+of its own, and heartbeats need none: one thread records all of a process, and a release follows only on one
+that was just recorded. Nor must it feed itself: few calls are inside at once, a few more wait for a place,
+and each of those that are refused is told a time of its own to come back, one after the other as fast as
+calls have lately ended. All of them again at once would cost more than what they want.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+from metadata.errors import Code, MetadataUnavailable
+from metadata.limits.concurrency import turnstile
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PLACES = 4
+PATIENCE_S = 1.0  # longest wait for a place
+AGAIN_S = (1.0, 10.0)  # soonest and latest return of a call that found none
+CALLS = "calls"  # the lane of whatever has none of its own
+FAILURES = 2  # each of them may have taken the whole time limit
+PAUSE_S = 1.0
+WATCHED_S = 30.0  # a loop that did not look for so long has ended; one look may take several time limits
+
+
+class Gate:
+    """Lets `places` threads into the usual lane, where eight times as many may wait for a place, and twice as
+    many into each other one; after `failures` in a row nobody until a look succeeds, or where nobody looks
+    only a probe, `pause_s` seconds after the last."""
+
+    def __init__(
+        self,
+        *,
+        places: int = PLACES,
+        failures: int = FAILURES,
+        pause_s: float = PAUSE_S,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._places, self._failures, self._pause_s, self._patience_s = places, failures, pause_s, patience_s
+        self._changed = threading.Condition()
+        self._inside: Counter[str | None] = Counter()
+        self._waiting = 0
+        self._turns = Turns(places)
+        self._failed = 0
+        self._probing = False
+        self._next_probe = 0.0
+        self._watched_until = float("-inf")
+
+    def look(self, ask: Callable[[], object]) -> bool:
+        """Asks the database, which opens the gate if it answers; whether it does. One pass of a loop."""
+        with self._changed:
+            self._watched_until = time.monotonic() + WATCHED_S
+        try:
+            ask()
+        except MetadataUnavailable:
+            self._looked(failed=True)
+            return False
+        self._looked(failed=False)
+        return True
+
+    def end_looks(self) -> None:
+        """The loop has ended: calls probe again."""
+        with self._changed:
+            self._watched_until = float("-inf")
+
+    def _looked(self, *, failed: bool) -> None:
+        with self._changed:
+            self._watched_until = time.monotonic() + WATCHED_S
+            self._failed = self._failed + 1 if failed else 0
+            self._changed.notify_all()
+
+    @property
+    def watched(self) -> bool:
+        """True if a loop looks whether the database is there."""
+        return time.monotonic() < self._watched_until
+
+    def check(self) -> None:
+        """Raises MetadataUnavailable if a call would be refused now; for callers that queue up for one."""
+        with self._changed:
+            self._refuse_if_shut()
+
+    def later(self) -> MetadataUnavailable:
+        """The refusal of a call that was not tried because this process has too much to do; with its turn."""
+        with self._changed:
+            return self._full()
+
+    def _full(self) -> MetadataUnavailable:
+        what = "Too many calls wait for the metadata database."
+        return MetadataUnavailable(what, code=Code.BUSY, retry_after_ms=self._turns.next_ms())
+
+    @contextmanager
+    def passage(self, lane: str | None = CALLS) -> Iterator[None]:
+        """One metadata call; raises MetadataUnavailable without making it when closed, or its lane is full.
+
+        Lane None is never full.
+        """
+        probe = self._enter(lane)
+        begun = time.monotonic()
+        failed = False
+        try:
+            yield
+        except MetadataUnavailable:
+            failed = True
+            raise
+        finally:
+            self._leave(lane, probe=probe, failed=failed, took_s=time.monotonic() - begun)
+
+    def _is_full(self, lane: str | None) -> bool:
+        if lane is None:
+            return False
+        return self._inside[lane] >= (self._places if lane == CALLS else 2 * self._places)
+
+    def _shut(self) -> bool:
+        return self._failed >= self._failures
+
+    def _is_refused(self) -> bool:
+        return self._shut() and (self.watched or self._probing or time.monotonic() < self._next_probe)
+
+    def _refuse_if_shut(self) -> None:
+        if self._is_refused():
+            raise MetadataUnavailable("The metadata database is away.", retry_after_ms=1000)
+
+    def _enter(self, lane: str | None) -> bool:
+        """Takes a place; whether this call is the probe."""
+        if lane == CALLS and self._is_full(lane):
+            self._await_place()
+        with self._changed:
+            self._refuse_if_shut()
+            if self._is_full(lane):
+                raise self._full()
+            self._inside[lane] += 1
+            self._probing = self._probing or self._shut()
+            return self._shut()
+
+    def _await_place(self) -> None:
+        """Returns when there is one, or the gate is shut, or there will be none in time."""
+        with turnstile.aside(), self._changed:
+            if self._waiting >= 8 * self._places:
+                return
+            self._waiting += 1
+            try:
+                self._changed.wait_for(
+                    lambda: self._is_refused() or not self._is_full(CALLS), self._patience_s
+                )
+            finally:
+                self._waiting -= 1
+
+    def _leave(self, lane: str | None, *, probe: bool, failed: bool, took_s: float) -> None:
+        with self._changed:
+            self._inside[lane] -= 1
+            self._failed = self._failed + 1 if failed else 0
+            if probe:
+                self._probing = False
+            if self._shut():
+                self._next_probe = time.monotonic() + self._pause_s
+                self._changed.notify_all()
+            elif lane == CALLS:
+                self._turns.ended(took_s)
+                self._changed.notify()
+
+
+class Turns:
+    """When each of many refused calls shall come back, for a gate of so many places. Not safe for threads."""
+
+    def __init__(self, places: int) -> None:
+        self._places = places
+        self._call_s = 0.05  # how long a call takes, of late
+        self._next = 0.0  # time.monotonic() of the latest turn that was given
+
+    def ended(self, took_s: float) -> None:
+        """A call had taken so long."""
+        self._call_s += (took_s - self._call_s) / 16
+
+    def next_ms(self) -> int:
+        """In how many ms the next one may come: after the one before, but not late for ever."""
+        soonest_s, latest_s = AGAIN_S
+        now = time.monotonic()
+        self._next = max(now + soonest_s, self._next + self._call_s / self._places)
+        if self._next > now + latest_s:
+            self._next = now + random.uniform(latest_s / 2, latest_s)
+        return int((self._next - now) * 1000)
+
+
+gate = Gate()  # of this process
+
+
+def gated_in(lane: str | None) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Makes a call go only through the gate of this process, in a lane."""
+
+    def gate_it(call: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(call)
+        def through(*args: P.args, **kwargs: P.kwargs) -> T:
+            with gate.passage(lane):
+                return call(*args, **kwargs)
+
+        return through
+
+    return gate_it
+
+
+def gated(call: Callable[P, T]) -> Callable[P, T]:
+    """`call`, only through the gate of this process."""
+    return gated_in(CALLS)(call)

@@ -1,0 +1,1 @@
+"""Members of groups: registration, heartbeats, rebalances, hand-overs."""

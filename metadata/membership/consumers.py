@@ -1,0 +1,382 @@
+"""Members of groups: register, heartbeat, leave, expire.
+
+A member is one identity in a group: its instance_id, else its name. The row of an identity stays when
+another incarnation takes it over, so the new process inherits the queues at once, each under epoch + 1,
+and the old one is told `replaced`. A row that is gone means `expired`.
+
+In a broadcasting group the identity is an instance that owns every queue (instances.py), so who comes and
+goes there concerns nobody else, unless the group limits how many are active.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from secrets import token_hex
+from uuid import UUID
+
+from django.db.models import F, Value
+from django.db.models.functions import Coalesce, Least
+
+from metadata.actors import Actor
+from metadata.db import access, consumer_ids
+from metadata.db.changes import changed
+from metadata.db.clock import before, database_now
+from metadata.db.consumer_ids import ConsumerId
+from metadata.db.contact import contact
+from metadata.db.locks import group_by_id, group_by_name, no_group
+from metadata.db.transactions import reachable, transactional
+from metadata.errors import Code, Conflict, Invalid, MetadataUnavailable, NotFound
+from metadata.limits.bulkhead import gated
+from metadata.membership import casual, instances, rebalance
+from metadata.membership.heartbeats import Assigned, HeartbeatAnswer, heartbeat, replaced
+from metadata.membership.outage_guard import OutageGuard
+from metadata.models import Consumer, ConsumerGroup, ConsumerGroupConsumer, Heartbeat, QueueOffset
+from metadata.models.groups import MIN_SESSION_TIMEOUT_MS
+from metadata.rules.membership import liveness
+from metadata.rules.topics.names import check_spelling
+
+__all__ = [
+    "Assigned",
+    "HeartbeatAnswer",
+    "OutageGuard",
+    "Registered",
+    "check_settings",
+    "expire",
+    "heartbeat",
+    "leave",
+    "look",
+    "register",
+]
+
+log = logging.getLogger(__name__)
+
+MAX_HEARTBEAT_INTERVAL_MS = 3_000
+PASS_S = 1.0  # of expiring, but for the last group
+MOST_REPLACED = 16  # earlier processes of an identity that are remembered, so that none of them comes back
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A registration's answer; `heartbeat_interval_ms` is how often the member must be heard."""
+
+    consumer_id: str
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Applicant:
+    """Who wants to be a member."""
+
+    name: str
+    incarnation: str
+    instance_id: str
+    sdk: str
+    address: str
+    key_id: int | None
+
+    @property
+    def identity(self) -> str:
+        return self.instance_id or self.name
+
+
+@gated
+def register(
+    *, group: str, name: str, incarnation: str, instance_id: str | None, sdk: str, address: str, actor: Actor
+) -> Registered:
+    """Makes the process a member of the group and rebalances it. Needs `consume` on the group.
+
+    `incarnation` is a UUID made at the process's start: the same one again gets the same answer, another
+    one replaces the earlier process of that identity. Raises Invalid, NotFound(group_not_found),
+    Gone(replaced) for a process that was replaced itself, MetadataUnavailable.
+    """
+    access.require(actor, "consume", group, what="group")
+    applicant = _Applicant(
+        name=check_spelling("consumer", name),
+        incarnation=_uuid(incarnation),
+        instance_id=check_spelling("instance", instance_id, field="instance_id") if instance_id else "",
+        sdk=sdk[:100],
+        address=address[:100],
+        key_id=actor.key_id,
+    )
+    group_id, registered, marked = _registered(group=group, applicant=applicant)
+    if marked:
+        _rebalance_now(group_id)
+    return registered
+
+
+@gated
+def check_settings(*, group: str, asked: Mapping[str, object], instance_id: str | None) -> int:
+    """The id of the group, if a consumer that asks for these settings (None: any) may register in it.
+
+    Raises Conflict(group_settings_differ), which names both values, Invalid when a broadcasting group gets
+    no instance_id, NotFound(group_not_found), MetadataUnavailable.
+    """
+    with reachable():
+        row = ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True).first()
+    if row is None or row.name != group:
+        raise no_group(group)
+    for setting, wanted in asked.items():
+        has = getattr(row, setting)
+        if wanted is not None and wanted != has:
+            raise Conflict(
+                f"Group {group} has {setting} {has}, this consumer asks for {wanted}: "
+                f"let it ask for {has} or for none, or use another group.",
+                code=Code.GROUP_SETTINGS_DIFFER,
+            )
+    check_instance(group=group, mode=row.mode, instance_id=instance_id)
+    return row.pk
+
+
+def check_instance(*, group: str, mode: str | None, instance_id: str | None) -> None:
+    """Raises Invalid unless the instance_id is given where the mode needs one."""
+    if mode == ConsumerGroup.Mode.BROADCASTING and not instance_id:
+        raise Invalid.field(
+            "instance_id",
+            f"group {group} is broadcasting: each consumer needs a name of its own that stays the same, "
+            "for its positions are kept under it",
+        )
+
+
+def _uuid(text: str) -> str:
+    try:
+        return str(UUID(text))
+    except ValueError:
+        raise Invalid.field("incarnation", "must be a UUID made when the process started") from None
+
+
+def _rebalance_now(group_id: int) -> None:
+    """Runs the rebalance whose mark was just committed; if it cannot, the sweep over pending() will."""
+    try:
+        rebalance.settle(group_id)
+    except (MetadataUnavailable, NotFound) as error:
+        log.warning("group %d is rebalanced later: %s", group_id, error.detail)
+
+
+@transactional
+def _registered(*, group: str, applicant: _Applicant) -> tuple[int, Registered, bool]:
+    """(group id, answer, whether the group is marked for a rebalance)."""
+    row = group_by_name(group)
+    check_instance(group=group, mode=row.mode, instance_id=applicant.instance_id)
+    member = row.members.select_related("process").filter(identity=applicant.identity).first()
+    if member is None:
+        text, marked = _joined(row, applicant)
+    else:
+        text, marked = _returned(row, member, applicant)
+    interval_ms = min(MAX_HEARTBEAT_INTERVAL_MS, row.session_timeout_ms // 3)
+    return row.pk, Registered(text, row.session_timeout_ms, interval_ms), marked
+
+
+def _joined(group: ConsumerGroup, applicant: _Applicant) -> tuple[str, bool]:
+    """The consumer id of a new member, and whether the group was marked."""
+    now = database_now()
+    process = Consumer.objects.create(
+        name=applicant.name,
+        incarnation=applicant.incarnation,
+        address=applicant.address,
+        sdk=applicant.sdk,
+        key_id=applicant.key_id,
+    )
+    member = ConsumerGroupConsumer.objects.create(
+        group=group,
+        process=process,
+        identity=applicant.identity,
+        instance_id=applicant.instance_id,
+        consumer_id=token_hex(16),  # until the row has the id that the real one contains
+        joined_at=now,
+    )
+    if not casual.is_casual(applicant.sdk):
+        casual.take_in_earnest(group)
+    text = _issue(group, member, applicant, now)
+    Heartbeat.objects.create(membership=member, last_seen=now)
+    log.info("group %s: %s joined", group.name, applicant.identity)
+    return text, _mark(group, f"{applicant.identity} joined")
+
+
+def _mark(group: ConsumerGroup, cause: str) -> bool:
+    """Marks the group for a rebalance, if who comes and goes concerns the others."""
+    concerns = group.mode == ConsumerGroup.Mode.CLUSTERING or group.max_active_members is not None
+    if concerns:
+        rebalance.mark(group.pk, cause)
+    return concerns
+
+
+def _issue(group: ConsumerGroup, member: ConsumerGroupConsumer, applicant: _Applicant, now: datetime) -> str:
+    """A new consumer id for the member; from now on its earlier one is worth nothing."""
+    shares = group.mode == ConsumerGroup.Mode.CLUSTERING
+    instance_id = 0 if shares else instances.arrive(group=group, name=member.instance_id, now=now)
+    text = consumer_ids.issue(
+        group_id=group.pk, key_id=applicant.key_id, member_id=member.pk, instance_id=instance_id
+    )
+    member.consumer_id = text
+    member.save(update_fields=("consumer_id",))
+    return text
+
+
+def _returned(group: ConsumerGroup, member: ConsumerGroupConsumer, applicant: _Applicant) -> tuple[str, bool]:
+    """The consumer id of an identity that is there already, and whether the group was marked: the same
+    process again, or its successor."""
+    if applicant.incarnation in member.replaced_incarnations:
+        raise replaced()
+    now = database_now()
+    Heartbeat.objects.filter(pk=member.pk).update(last_seen=now)
+    same_key = member.process.key_id == applicant.key_id
+    if member.process.incarnation == applicant.incarnation and same_key:
+        return member.consumer_id, False
+    moved = bool(group.allow_addresses or group.deny_addresses)
+    moved = moved and member.process.address != applicant.address
+    text = _replace(group, member, applicant, now)
+    return text, moved and _mark(group, f"{applicant.identity} came back at another address")
+
+
+def _replace(
+    group: ConsumerGroup, member: ConsumerGroupConsumer, applicant: _Applicant, now: datetime
+) -> str:
+    """The successor's consumer id. It inherits the queues under epoch + 1; what was leaving goes at once."""
+    if member.process.incarnation != applicant.incarnation:
+        earlier = [*member.replaced_incarnations, member.process.incarnation]
+        member.replaced_incarnations = earlier[-MOST_REPLACED:]
+    Consumer.objects.filter(pk=member.process_id).update(
+        name=applicant.name,
+        incarnation=applicant.incarnation,
+        address=applicant.address,
+        sdk=applicant.sdk,
+        key_id=applicant.key_id,
+    )
+    member.generation = 0
+    member.instance_id = applicant.instance_id
+    member.save(update_fields=("replaced_incarnations", "generation", "instance_id"))
+    owned = QueueOffset.objects.filter(group=group, owner=member)
+    handed = sum(rebalance.hand_over(row) for row in owned if row.target_id != member.pk)
+    QueueOffset.objects.filter(group=group, owner=member).update(epoch=F("epoch") + 1)
+    text = _issue(group, member, applicant, now)
+    if handed:
+        rebalance.next_generation(group.pk)
+        changed("group", group.pk)
+    log.info("group %s: %s was replaced by its next incarnation", group.name, applicant.identity)
+    return text
+
+
+@gated
+def leave(*, consumer: ConsumerId, actor: Actor) -> None:
+    """Ends a membership and gives its queues to the others at once; one that has ended already is fine."""
+    group_id = consumer.group_id
+    if _left(consumer=consumer, actor=actor):
+        _rebalance_now(group_id)
+
+
+@transactional
+def _left(*, consumer: ConsumerId, actor: Actor) -> bool:
+    """Whether the group is marked for a rebalance."""
+    try:
+        group = group_by_id(consumer.group_id)
+    except NotFound:
+        return False
+    access.require(actor, "consume", group.name, what="group")
+    member = group.members.filter(pk=consumer.member_id, consumer_id=consumer.text).first()
+    if member is None:
+        return False
+    log.info("group %s: %s left", group.name, member.identity)
+    return _drop(group, {member.pk: database_now()}, f"{member.identity} left")
+
+
+def _drop(group: ConsumerGroup, members: Mapping[int, datetime], cause: str) -> bool:
+    """Removes memberships, last heard at the given times, and frees their queues; whether the group was
+    marked. The caller holds the group's lock."""
+    ids = sorted(members)
+    Heartbeat.objects.filter(pk__in=ids).delete()
+    for member, last_seen in sorted(members.items()):
+        QueueOffset.objects.filter(group=group, owner=member).update(
+            owner=None, idle_since=Least(Coalesce("idle_since", Value(last_seen)), Value(last_seen))
+        )
+    QueueOffset.objects.filter(group=group, target__in=ids).update(target=None)
+    rows = ConsumerGroupConsumer.objects.filter(pk__in=ids)
+    if group.mode == ConsumerGroup.Mode.BROADCASTING:
+        held = rows.values_list("instance_id", "pk")
+        instances.depart(group=group, seen={name: members[member] for name, member in held})
+    processes = list(rows.values_list("process_id", flat=True))
+    rows.delete()
+    Consumer.objects.filter(pk__in=processes).delete()
+    return _mark(group, cause)
+
+
+_guard = OutageGuard()  # of this process
+
+
+def look() -> None:
+    """One look at the database's clock; every process that may ever expire members makes one each pass.
+
+    Raises MetadataUnavailable, and then this process expires nobody for a full session timeout.
+    """
+    _guard.look()
+
+
+def expire(*, guard: OutageGuard | None = None) -> int:
+    """Expires members that were silent for session timeout + 1 s, and rebalances their groups; how many.
+
+    One pass of about a second, to be made every second; the rest is left to the next one, and a group that
+    fails keeps none of the others waiting. After an outage of the database, and for the first time in a
+    process, nobody expires for a full session timeout (rules.liveness).
+    """
+    watcher = guard or _guard
+    watch = watcher.look()
+    by_group: dict[int, list[int]] = {}
+    with reachable():
+        for member, group_id in _silent(watch):
+            by_group.setdefault(group_id, []).append(member)
+    groups = random.sample(list(by_group), len(by_group))  # what fails must not be first in every pass
+    end, count = time.monotonic() + PASS_S, 0
+    failure = None
+    for group_id in groups:
+        try:
+            # Looking on, a long pass is no outage; and what was silent before one proves nothing after it.
+            if time.monotonic() > end or watcher.look().steady_since_s != watch.steady_since_s:
+                break
+            if dead := _expired(group_id=group_id, members=by_group[group_id]):
+                count += dead
+                _rebalance_now(group_id)
+        except MetadataUnavailable as error:
+            failure = error
+    if failure is not None:
+        raise failure
+    return count
+
+
+def _silent(watch: liveness.Watch) -> list[tuple[int, int]]:
+    """(member, group) of those that seem dead."""
+    # Nobody is dead sooner, and few are this silent.
+    least_s = MIN_SESSION_TIMEOUT_MS / 1000 + liveness.GRACE_S
+    silent = Heartbeat.objects.filter(last_seen__lt=before(watch.look.now, seconds=least_s))
+    columns = ("pk", "last_seen", "membership__group__session_timeout_ms", "membership__group_id")
+    rows = list(silent.values_list(*columns))
+    groups = {member: group_id for member, _, _, group_id in rows}
+    dead = liveness.expired(watch, [(member, seen, timeout_ms) for member, seen, timeout_ms, _ in rows])
+    return [(member, groups[member]) for member in dead]
+
+
+@transactional
+def _expired(*, group_id: int, members: Sequence[int]) -> int:
+    """Drops those of `members` that are still silent, judged again under the group's lock; how many."""
+    try:
+        group = group_by_id(group_id)
+    except NotFound:
+        return 0
+    now = database_now()
+    contact.heard()  # now: if the commit is lost, nobody may say that nothing was heard since before this
+    rows = Heartbeat.objects.select_for_update().filter(pk__in=sorted(members), membership__group=group)
+    dead = {
+        row.pk: row.last_seen
+        for row in rows.order_by("pk")
+        if liveness.overdue(last_seen=row.last_seen, now=now, session_timeout_ms=group.session_timeout_ms)
+    }
+    if dead:
+        names = group.members.filter(pk__in=sorted(dead)).values_list("identity", flat=True)
+        _drop(group, dead, f"{', '.join(names)} expired")
+        casual.take_in_earnest(group)
+        log.warning("group %s: %d members expired", group.name, len(dead))
+    return len(dead)

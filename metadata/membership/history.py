@@ -1,0 +1,209 @@
+"""The history of rebalances: why, who got what from whom, and how long each queue stood still."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Count
+
+from metadata.actors import Actor
+from metadata.db import access
+from metadata.db.clock import UtcNow, database_now, ms
+from metadata.db.clock import before as earlier
+from metadata.db.consumer_ids import ConsumerId
+from metadata.db.locks import no_group
+from metadata.db.paging import MAX_LIMIT
+from metadata.db.transactions import reachable
+from metadata.errors import Invalid, MetadataUnavailable
+from metadata.limits.bulkhead import gated_in
+from metadata.models import ConsumerGroup, QueueOffset, Rebalance, RebalanceMove
+
+log = logging.getLogger(__name__)
+KEPT_DAYS = 30
+KEPT_EACH = 1_000  # of one group
+MOST_LATE = 1_000  # notes that wait for the database
+
+
+@dataclass(frozen=True, slots=True)
+class MoveView:
+    """A queue that went from one member to another (None: nobody), and how long it stood still.
+
+    `pause_ms` is None until the new owner acquired it, and for ever if a later rebalance overtook the move.
+    """
+
+    queue: int
+    topic: str
+    from_member: str | None
+    to_member: str | None
+    pause_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceView:
+    """One rebalance; `assignment` maps members to the ids of the queues that were meant for them."""
+
+    id: int
+    generation: int
+    cause: str
+    at_ms: int
+    assignment: Mapping[str, Sequence[int]]
+    moves: tuple[MoveView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """Queue → epoch of what a consumer acquired at a time.monotonic()."""
+
+    consumer: ConsumerId
+    epochs: Mapping[int, int]
+    at: float
+
+
+_late: deque[_Note] = deque(maxlen=MOST_LATE)
+
+
+def page(
+    *, group: str, actor: Actor, limit: int = 50, after: int | None = None
+) -> tuple[list[RebalanceView], int | None]:
+    """Rebalances of a group, newest first, those before id `after`; and the id to go on after.
+
+    Needs any right on the group. Raises NotFound, Invalid.
+    """
+    if not access.sees(actor, group):
+        access.require(actor, "consume", group, what="group")
+    if not 1 <= limit <= MAX_LIMIT:
+        raise Invalid.field("limit", f"must be 1 to {MAX_LIMIT}")
+    with reachable():
+        row = ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True).first()
+        if row is None or row.name != group:
+            raise no_group(group)
+        rows = Rebalance.objects.filter(group=row).order_by("-id")
+        if after is not None:
+            rows = rows.filter(pk__lt=after)
+        found = list(rows.prefetch_related("moves__queue__topic")[: limit + 1])
+        views = [_view(one) for one in found[:limit]]
+    return views, views[-1].id if len(found) > limit else None
+
+
+def _view(row: Rebalance) -> RebalanceView:
+    return RebalanceView(
+        id=row.pk,
+        generation=row.generation,
+        cause=row.cause,
+        at_ms=ms(row.at),
+        assignment=row.assignment,
+        moves=tuple(
+            MoveView(
+                queue=move.queue_id,
+                topic=move.queue.topic.name,
+                from_member=move.from_member or None,
+                to_member=move.to_member or None,
+                pause_ms=move.pause_ms,
+            )
+            for move in row.moves.all()
+        ),
+    )
+
+
+def record(
+    *,
+    group_id: int,
+    generation: int,
+    cause: str,
+    at: datetime,
+    assignment: Mapping[str, Sequence[int]],
+    moves: Sequence[tuple[int, str, str]],
+) -> None:
+    """Writes one rebalance with its moves (queue, from, to), in the caller's transaction."""
+    row = Rebalance.objects.create(
+        group_id=group_id, generation=generation, cause=cause, at=at, assignment=dict(assignment)
+    )
+    RebalanceMove.objects.bulk_create(
+        [
+            RebalanceMove(rebalance=row, queue_id=queue, from_member=source, to_member=target)
+            for queue, source, target in moves
+        ]
+    )
+
+
+def acquired(*, consumer: ConsumerId, queues: Sequence[tuple[int, int]]) -> None:
+    """Notes that the owner acquired these (queue, epoch)s on their nodes: their pauses are over.
+
+    Only the history depends on it, so a metadata database that is away is not an error here: it is noted
+    when the database is back (catch_up).
+    """
+    if consumer.instance_id:
+        return
+    note = _Note(consumer, dict(queues), time.monotonic())
+    try:
+        _write(note)
+    except MetadataUnavailable as error:
+        log.info("group %d: pauses are recorded later: %s", consumer.group_id, error.detail)
+        _late.append(note)
+
+
+def catch_up() -> None:
+    """Notes what could not be noted when it happened. Raises MetadataUnavailable if it still cannot."""
+    for _ in range(len(_late)):
+        note = _late.popleft()
+        try:
+            _write(note)
+        except MetadataUnavailable:
+            _late.appendleft(note)
+            raise
+
+
+@gated_in("notes")
+def _write(note: _Note) -> None:
+    """By guarded updates, not under the group's lock: a new owner must not wait for a rebalance to end."""
+    consumer, epochs = note.consumer, note.epochs
+    with reachable():
+        rows = QueueOffset.objects.filter(
+            group=consumer.group_id,
+            queue_id__in=sorted(epochs),
+            owner__consumer_id=consumer.text,
+            idle_since__isnull=False,
+        )
+        found = rows.select_related("owner").annotate(now=UtcNow())
+        mine = [row for row in found if row.epoch == epochs[row.queue_id]]
+        if not mine:
+            return
+        member = mine[0].owner
+        assert member is not None  # noqa: S101 - the filter above
+        held = QueueOffset.objects.filter(pk__in=[row.pk for row in mine], owner=member)
+        held.update(held_by=member.identity)
+        held.filter(target=member).update(idle_since=None)  # one that leaves again goes on waiting
+        ago_ms = int((time.monotonic() - note.at) * 1000)
+        pauses = {
+            row.queue_id: max(0, ms(row.now) - ago_ms - ms(row.idle_since)) for row in mine if row.idle_since
+        }
+        _record_pauses(group_id=consumer.group_id, member=member.identity, pauses=pauses)
+
+
+def _record_pauses(*, group_id: int, member: str, pauses: Mapping[int, int]) -> None:
+    """Notes how many ms each queue had stood still when `member` acquired it, at its latest move."""
+    open_moves = RebalanceMove.objects.filter(
+        rebalance__group_id=group_id, queue_id__in=sorted(pauses), to_member=member, pause_ms__isnull=True
+    )
+    latest = {queue: pk for pk, queue in open_moves.order_by("pk").values_list("pk", "queue_id")}
+    moves = [RebalanceMove(pk=pk, pause_ms=pauses[queue]) for queue, pk in sorted(latest.items())]
+    RebalanceMove.objects.bulk_update(moves, ["pause_ms"], batch_size=500)
+
+
+def trim(*, limit: int = 1_000) -> int:
+    """Deletes up to `limit` rebalances that are old, or too many of one group; how many went."""
+    with reachable():
+        old = Rebalance.objects.filter(at__lt=earlier(database_now(), seconds=KEPT_DAYS * 86_400))
+        ids = list(old.order_by("pk").values_list("pk", flat=True)[:limit])
+        sizes = Rebalance.objects.order_by().values("group_id").annotate(size=Count("id"))
+        for group_id in sizes.filter(size__gt=KEPT_EACH).values_list("group_id", flat=True):
+            kept = Rebalance.objects.filter(group_id=group_id).order_by("-pk")
+            ids += kept.values_list("pk", flat=True)[KEPT_EACH : KEPT_EACH + limit]
+        doomed = sorted(set(ids))[:limit]
+        RebalanceMove.objects.filter(rebalance_id__in=doomed).delete()
+        return Rebalance.objects.filter(pk__in=doomed).delete()[0]

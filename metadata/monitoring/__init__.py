@@ -1,0 +1,1 @@
+"""Alarms, health checks, counters and the history of figures."""

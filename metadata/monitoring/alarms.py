@@ -1,0 +1,177 @@
+"""Alarms: they begin when something is met, and end when it was mended for a while.
+
+What meets something itself calls `raise_alarm` and `end`; what looks at everything of a kind now and then
+calls `keep` with all that it found. Both write one row for each cause at each thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import datetime
+
+from django.db.models import F, Q
+
+from metadata.actors import Actor
+from metadata.db import access, audit, prune
+from metadata.db.clock import before, database_now
+from metadata.db.transactions import reachable, transactional
+from metadata.errors import Conflict, NotFound
+from metadata.models import Alarm
+from metadata.rules import alarms as rules
+from metadata.rules.alarms import ENDS_AFTER_S, ONCE, Subject, Turn
+
+KEPT_DAYS = 90
+QUIET_S = 7 * 86_400.0  # after which what happened once is over, acknowledged or not
+MOST = 2_000  # of a kind that are looked after at once: the others wait
+FIELDS = (
+    "detail",
+    "last_at",
+    "ended_at",
+    "since_at",
+    "turning_at",
+    "times",
+    "acknowledged_at",
+    "acknowledged_by",
+)
+
+
+@transactional
+def raise_alarm(*, kind: str, name: str, detail: str, count: int = 0, place: int | None = None) -> None:
+    """Records that something is so (again), at once; `count` is added to what was counted before."""
+    now = database_now()
+    given = {"detail": detail[:1000], "place": place, "last_at": now}
+    known = Alarm.objects.filter(kind=kind, name=name)
+    if not known.exists():
+        Alarm.objects.get_or_create(
+            kind=kind, name=name, defaults={**given, "first_at": now, "ended_at": now}
+        )  # also if somebody else makes it just now
+    known.filter(ended_at__isnull=False).update(
+        since_at=now, ended_at=None, times=F("times") + 1, acknowledged_at=None, acknowledged_by=""
+    )
+    known.update(count=F("count") + count, turning_at=None, **given)
+
+
+@transactional
+def end(*, kind: str, names: Collection[str]) -> int:
+    """Records that it is so no more, at once; how many alarms ended."""
+    rows = Alarm.objects.filter(kind=kind, name__in=sorted(names), ended_at__isnull=True)
+    return rows.update(ended_at=database_now(), turning_at=None)
+
+
+@transactional
+def keep(
+    *,
+    kind: str,
+    found: Mapping[str, str],
+    unclear: Collection[str] = (),
+    begins_after_s: float = 0.0,
+    ends_after_s: float = ENDS_AFTER_S,
+) -> int:
+    """Makes the alarms of a kind agree with what a look at everything found; how many began or ended.
+
+    `found`: {name: detail} of where it is so. Where it is `unclear`, all stays as it is. What is found must
+    have been so for `begins_after_s`, what is not for `ends_after_s`.
+    """
+    now = database_now()
+    some = dict(list(found.items())[:MOST])
+    concerned = Q(ended_at__isnull=True) | Q(turning_at__isnull=False) | Q(name__in=list(some))
+    rows = {row.name: row for row in Alarm.objects.select_for_update().filter(concerned, kind=kind)}
+    fresh = {name: _new(kind, name, some[name], now) for name in some if name not in rows}
+    turned = 0
+    for name, row in {**rows, **fresh}.items():
+        if name not in found and name in unclear:
+            continue
+        if name in some:
+            row.detail, row.last_at = some[name][:1000], now
+        patience_s = begins_after_s if row.ended_at else ends_after_s
+        turned += _turn(row, name in found, patience_s, now)
+    Alarm.objects.bulk_create(fresh.values(), batch_size=500, ignore_conflicts=True)
+    Alarm.objects.bulk_update(rows.values(), FIELDS, batch_size=200)
+    return turned
+
+
+def _new(kind: str, name: str, detail: str, now: datetime) -> Alarm:
+    return Alarm(kind=kind, name=name, detail=detail[:1000], first_at=now, last_at=now, ended_at=now)
+
+
+def _turn(row: Alarm, met: bool, patience_s: float, now: datetime) -> bool:
+    """Changes a row as a look demands; whether it began or ended."""
+    since = row.turning_at
+    decided = rules.turn(
+        lasts=row.ended_at is None,
+        met=met,
+        turning_for_s=(now - since).total_seconds() if since else None,
+        patience_s=patience_s,
+    )
+    row.turning_at = (since or now) if decided is Turn.WAIT else None
+    if decided is not Turn.TURN:
+        return False
+    if met:
+        row.since_at, row.ended_at, row.times = now, None, row.times + 1
+        row.acknowledged_at, row.acknowledged_by = None, ""
+    else:
+        row.ended_at = now
+    return True
+
+
+@transactional
+def acknowledge(*, kind: str, name: str, actor: Actor) -> None:
+    """Records that somebody looks after an alarm; one that tells of what happened once is over with that.
+
+    Needs `admin` on everything, or `manage` on the group or topic that it is about. Raises Forbidden,
+    NotFound, Conflict when it has ended, or somebody was faster.
+    """
+    about = rules.subject(kind, name)
+    require_manage(actor, about)
+    rows = Alarm.objects.filter(kind=kind, name=name)
+    if not rows.exists():
+        raise NotFound(f"There is no alarm {kind} at {name}.")
+    lasting = rows.filter(ended_at__isnull=True, acknowledged_at__isnull=True)
+    now = database_now()
+    values = {"acknowledged_at": now, "acknowledged_by": actor.name}
+    if not lasting.update(**values, **({"ended_at": now} if kind in ONCE else {})):
+        raise Conflict(f"The alarm {kind} at {name} is over, or was acknowledged before.")
+    audit.record(actor=actor, verb="acknowledge", kind="alarm", name=name, before=None, after={"alarm": kind})
+
+
+def may_manage(actor: Actor, about: Subject) -> bool:
+    """Whether the actor looks after what an alarm is about."""
+    if access.may(actor, "admin", "*"):
+        return True
+    named = [("group", about.group), ("topic", about.topic)]
+    return any(name and access.may(actor, "manage", name, what=what) for what, name in named)
+
+
+def require_manage(actor: Actor, about: Subject) -> None:
+    """Raises Forbidden unless the actor looks after what an alarm is about."""
+    if not may_manage(actor, about):
+        what, name = ("group", about.group) if about.group else ("topic", about.topic or "*")
+        access.require(actor, "manage" if about.group or about.topic else "admin", name, what=what)
+
+
+def end_quiet() -> int:
+    """Ends what happened once and was not raised again for a week; how many."""
+    with reachable():
+        now = database_now()
+        rows = Alarm.objects.filter(kind__in=ONCE, ended_at__isnull=True)
+        return rows.filter(last_at__lt=before(now, seconds=QUIET_S)).update(ended_at=now)
+
+
+def lasting(*, kind: str, calm_s: float) -> list[tuple[str, int | None]]:
+    """Name and place of the alarms of a kind that last, but were not raised for so many seconds."""
+    with reachable():
+        rows = Alarm.objects.filter(kind=kind, ended_at__isnull=True)
+        return list(
+            rows.filter(last_at__lte=before(database_now(), seconds=calm_s)).values_list("name", "place")
+        )
+
+
+def trim(*, days: int = KEPT_DAYS, limit: int = prune.MOST_TRIMMED) -> int:
+    """Deletes up to `limit` alarms that nobody raised for so long, unless they last; how many.
+
+    Their mails go with them: `alarm_mails.trim` comes first, so that few are left.
+    """
+    with reachable():
+        old = Alarm.objects.filter(last_at__lt=before(database_now(), seconds=days * 86_400))
+        over = old.exclude(ended_at__isnull=True, kind__in=("node_low", "node_full", "suspect"))
+        return prune.delete(over.order_by("pk"), limit=limit)

@@ -1,0 +1,123 @@
+"""How many dead messages each group has, as a job counted them; and who has looked at them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from django.db.models import F, Q, Sum
+
+from metadata.actors import Actor
+from metadata.db import access, audit
+from metadata.db.clock import database_now, ms
+from metadata.db.locks import group_by_name
+from metadata.db.transactions import reachable, transactional
+from metadata.errors import Conflict
+from metadata.models import ConsumerGroup, DeadTally
+
+MOST = 8  # groups that are named
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """The dead of a group: all, those of the last hour, and when the newest died, by its node's clock."""
+
+    messages: int
+    last_hour: int
+    newest_ms: int
+
+    def plus(self, other: Count) -> Count:
+        """Those of two nodes."""
+        newest_ms = max(self.newest_ms, other.newest_ms)
+        return Count(self.messages + other.messages, self.last_hour + other.last_hour, newest_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class TallyRow:
+    """The dead of a group, for lists. `unseen`: some died since somebody last said that they were seen."""
+
+    group: str
+    messages: int
+    last_hour: int
+    newest_at_ms: int
+    unseen: bool
+    seen_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """All dead messages together, and the groups that have any, those with the newest first."""
+
+    messages: int
+    groups: int
+    rows: tuple[TallyRow, ...]
+    unseen: tuple[TallyRow, ...]
+
+
+@transactional
+def record(counts: Mapping[int, Count]) -> int:
+    """Records what was counted, by group id: the groups that are not named have none. How many have any."""
+    now = database_now()
+    DeadTally.objects.exclude(group_ref__in=list(counts)).delete()
+    known = {row.group_ref: row for row in DeadTally.objects.select_for_update()}
+    for group_id, count in sorted(counts.items()):
+        row = known.get(group_id) or DeadTally(group_ref=group_id)
+        row.messages, row.last_hour, row.counted_at = count.messages, count.last_hour, now
+        row.newest_at = datetime.fromtimestamp(count.newest_ms / 1000, tz=UTC)
+        row.save()
+    return len(counts)
+
+
+def dead(*, most: int = MOST) -> Dead:
+    """What was counted last."""
+    unseen = Q(seen_at__isnull=True) | Q(seen_at__lt=F("newest_at"))
+    with reachable():
+        names = ConsumerGroup.objects.filter(deleted_at__isnull=True)
+        rows = DeadTally.objects.filter(group_ref__in=names.values("pk")).order_by("-newest_at", "-pk")
+        total = rows.aggregate(all=Sum("messages"))["all"] or 0
+        shown, fresh = list(rows[:most]), list(rows.filter(unseen)[:most])
+        called = dict(
+            names.filter(pk__in=[row.group_ref for row in (*shown, *fresh)]).values_list("pk", "name")
+        )
+        count = rows.count()
+    return Dead(total, count, _rows(shown, called), _rows(fresh, called))
+
+
+def _rows(rows: list[DeadTally], called: Mapping[int, str]) -> tuple[TallyRow, ...]:
+    return tuple(
+        TallyRow(
+            group=called[row.group_ref],
+            messages=row.messages,
+            last_hour=row.last_hour,
+            newest_at_ms=ms(row.newest_at),
+            unseen=row.seen_at is None or row.seen_at < row.newest_at,
+            seen_by=row.seen_by,
+        )
+        for row in rows
+        if row.group_ref in called
+    )
+
+
+@transactional
+def saw(*, group: str, actor: Actor) -> None:
+    """Records that somebody has looked at the dead of a group, up to the newest that was counted.
+
+    Needs `manage` on the group. Raises Forbidden, NotFound, Conflict where there is nothing new to see.
+    """
+    access.require(actor, "manage", group, what="group")
+    rows = DeadTally.objects.filter(group_ref=group_by_name(group).pk)
+    fresh = rows.filter(Q(seen_at__isnull=True) | Q(seen_at__lt=F("newest_at")))
+    if not fresh.update(seen_at=F("newest_at"), seen_by=actor.name):
+        raise Conflict(f"No message of group {group} died since its dead were last looked at.")
+    count = rows.values_list("messages", flat=True).get()
+    audit.record(actor=actor, verb="saw", kind="dead", name=group, before=None, after={"dead": count})
+
+
+def unseen(*, group: str) -> bool:
+    """Whether a message of the group died since its dead were last looked at."""
+    with reachable():
+        rows = DeadTally.objects.filter(
+            group_ref__in=ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True).values("pk")
+        )
+        return rows.filter(Q(seen_at__isnull=True) | Q(seen_at__lt=F("newest_at"))).exists()

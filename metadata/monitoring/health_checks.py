@@ -1,0 +1,141 @@
+"""What metadata alone tells of trouble: groups that are behind, queues without a consumer, jobs that fail.
+
+Each look answers what it found, {name of the alarm: detail}, and the names of which nothing is clear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Exists, F, Max, OuterRef, Q
+
+from metadata.config import config
+from metadata.db.clock import before, database_now
+from metadata.db.transactions import reachable
+from metadata.models import Alarm, ConsumerGroupConsumer, ConsumerGroupTopic, JobRun, Queue, QueueOffset
+from metadata.rules import alarms as rules
+
+STALE_S = 600.0  # a lag that was not recorded for longer tells nothing
+JOBS_BACK_S = 7 * 86_400.0  # a job that failed earlier, and ran no more, is forgotten
+RARE_MINUTES = 10  # a job that comes so rarely is in trouble when it failed once, others twice
+MOST_NAMED = 8  # queues in a text
+
+
+@dataclass(slots=True)
+class Found:
+    """What a look found: {name of the alarm: detail}, the worst first; and what it could not tell."""
+
+    found: dict[str, str] = field(default_factory=dict)
+    unclear: set[str] = field(default_factory=set)
+
+    def add(self, name: str, detail: str, *, is_so: bool | None = True) -> None:
+        """One thing that is so, is not, or about which nothing is clear (None)."""
+        if is_so:
+            self.found[name] = detail
+        elif is_so is None:
+            self.unclear.add(name)
+
+
+def behind() -> Found:
+    """Subscriptions with more unread messages, or older ones, than their group's limits allow.
+
+    One that was stopped by hand is meant to fall behind.
+    """
+    rows = _reading().filter(lag__gt=0, topic__kind="normal").order_by(F("lag").desc())
+    columns = (
+        "group__name",
+        "topic__name",
+        "lag",
+        "lag_ms",
+        "lag_at",
+        "group__alarm_lag",
+        "group__alarm_lag_s",
+    )
+    seen = Found()
+    with reachable():
+        fresh = before(database_now(), seconds=STALE_S)
+        for group, topic, lag, lag_ms, lag_at, most, most_s in rows.values_list(*columns):
+            age_s = (lag_ms or 0) / 1000
+            passed = rules.either(
+                rules.passed(lag, most or config.alarm_lag), rules.passed(age_s, most_s or config.alarm_lag_s)
+            )
+            detail = f"{lag:,} unread messages, the oldest for {age_s / 60:,.0f} min"
+            seen.add(f"{group}/{topic}", detail, is_so=None if lag_at is None or lag_at < fresh else passed)
+    return seen
+
+
+def _reading() -> Any:
+    """The subscriptions that ought to be read: those of a casual group only while somebody is in it."""
+    used = Q(group__casual=False) | Exists(ConsumerGroupConsumer.objects.filter(group=OuterRef("group")))
+    return ConsumerGroupTopic.objects.filter(
+        used, state="ready", stopped=False, group__stopped=False, group__deleted_at__isnull=True
+    )
+
+
+def idle() -> Found:
+    """Subscriptions with unread messages in queues that no consumer owns."""
+    rows = QueueOffset.objects.filter(
+        owner__isnull=True,
+        group__mode="clustering",
+        queue__state__in=(Queue.State.READ_WRITE, Queue.State.READ_ONLY),
+        queue__head_seen__gt=F("committed"),
+        group__subscriptions__in=_reading().filter(lag__gt=0, topic__kind="normal"),
+        group__subscriptions__topic=F("queue__topic"),
+    )
+    columns = ("group__name", "queue__topic__name", "queue_id", "group__subscriptions__stopped_queues")
+    lone: dict[str, list[int]] = {}
+    with reachable():
+        for group, topic, queue, stopped in rows.order_by("queue_id").values_list(*columns):
+            if queue not in stopped:
+                lone.setdefault(f"{group}/{topic}", []).append(queue)
+    seen = Found()
+    for name, queues in lone.items():
+        seen.add(name, f"unread messages in queues without a consumer: {numbers(queues)}")
+    return seen
+
+
+def numbers(queues: Collection[int]) -> str:
+    """Some ids for people.
+
+    >>> numbers([3, 1, 2])
+    '1, 2, 3'
+    """
+    named = ", ".join(map(str, sorted(queues)[:MOST_NAMED]))
+    return named if len(queues) <= MOST_NAMED else f"{named} and {len(queues) - MOST_NAMED} more"
+
+
+def failed_jobs(every_minutes: dict[str, int]) -> Found:
+    """Jobs of which the last run failed; of those that come often, the last two."""
+    seen = Found()
+    with reachable():
+        since = before(database_now(), seconds=JOBS_BACK_S)
+        over = JobRun.objects.filter(state__in=("done", "failed"))
+        latest = over.order_by().values("name").annotate(last=Max("id")).values_list("last", flat=True)
+        bad = over.filter(pk__in=list(latest), state="failed", started_at__gte=since)
+        for run in bad.order_by("-id"):
+            often = every_minutes.get(run.name, RARE_MINUTES) < RARE_MINUTES
+            seen.add(
+                run.name, run.detail[:500], is_so=None if often and _went_well_before(run, since) else True
+            )
+    return seen
+
+
+def _went_well_before(run: JobRun, since: datetime) -> bool:
+    rows = JobRun.objects.filter(name=run.name, pk__lt=run.pk, state__in=("done", "failed"))
+    last = rows.filter(started_at__gte=since).order_by("-id").values_list("state", flat=True).first()
+    return last != "failed"
+
+
+def end_of_the_gone(*, nodes: Iterable[str], queues: Iterable[str]) -> int:
+    """Ends alarms at nodes, and at queues (`topic/queue`), that are there no more; how many."""
+    with reachable():
+        lasting = Alarm.objects.filter(ended_at__isnull=True)
+        of_nodes = Q(kind__in=("node_low", "node_full")) & ~Q(name__in=list(nodes))
+        gone = list(lasting.filter(of_nodes).values_list("pk", flat=True))
+        known = set(queues)
+        of_queues = lasting.filter(kind="not_cleaned").values_list("pk", "name")
+        gone += [pk for pk, name in of_queues if name not in known]
+        return Alarm.objects.filter(pk__in=gone).update(ended_at=database_now(), turning_at=None)

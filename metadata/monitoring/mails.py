@@ -1,0 +1,166 @@
+"""The mails that alarms ask for: rows that wait until they are sent, so that none is lost.
+
+`write` finds the alarms that began or ended since mails were last written for them, and makes a row for each
+address that is to know. What began and ended before anybody was told is not told. Whoever sends them takes
+them with `waiting` and says how it went. Between the two the mail server takes the mail: who does not live to
+say so, or does not hear the server's answer, leaves a row that is sent again. Two mails are better than none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import F, Max, Q
+
+from metadata.config import config
+from metadata.db import prune
+from metadata.db.clock import before, database_now, ms
+from metadata.db.transactions import reachable, transactional
+from metadata.models import Alarm, AlarmMail, ConsumerGroup, Topic
+from metadata.rules.alarms import Subject, subject
+from metadata.rules.mail import addresses, is_address, may_go_to
+
+PACE_S = 300.0  # an address gets mails again no earlier
+GIVEN_UP_S = 86_400.0  # a mail that could not be sent for so long is not sent
+KEPT_S = 30 * 86_400.0
+MOST = 5_000  # alarms, or rows, in one pass
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An alarm in a mail, whose row is `id`; `ended_at_ms` is None in one that says that it began."""
+
+    id: int
+    made_at_ms: int
+    kind: str
+    name: str
+    detail: str
+    since_ms: int
+    ended_at_ms: int | None
+
+
+@transactional
+def write() -> int:
+    """Writes the mails for all that began or ended since; how many rows were made."""
+    now = database_now()
+    began = Q(ended_at__isnull=True, told__lt=F("times"))
+    ended = Q(ended_at__isnull=False, told_end__lt=F("times"))
+    turned = Alarm.objects.select_for_update().filter(began | ended, since_at__isnull=False)
+    rows = list(turned.order_by("pk")[:MOST])
+    called = _Addresses([subject(row.kind, row.name) for row in rows])
+    mails: list[AlarmMail] = []
+    for row in rows:
+        if row.ended_at is None:
+            mails += [_mail(row, "began", to, now) for to in called.of(row)]
+            row.told = row.times
+        else:
+            mails += [_mail(row, "ended", to, now) for to in _knowing(row)]
+            row.told = row.told_end = row.times
+    AlarmMail.objects.bulk_create(mails, batch_size=500, ignore_conflicts=True)
+    Alarm.objects.bulk_update(rows, ("told", "told_end"), batch_size=200)
+    return len(mails)
+
+
+def _mail(row: Alarm, what: str, address: str, now: datetime) -> AlarmMail:
+    return AlarmMail(alarm=row, spell=row.times, what=what, address=address, made_at=now)
+
+
+def _knowing(row: Alarm) -> list[str]:
+    """Who was told that it began; to whom that still waits to be told need hear neither."""
+    mails = AlarmMail.objects.filter(alarm=row, spell=row.times, what="began")
+    mails.filter(sent_at__isnull=True).delete()
+    return list(mails.filter(sent_at__isnull=False, error="").values_list("address", flat=True))
+
+
+class _Addresses:
+    """Who is told of which alarm: everybody in the settings, and who is named at its group and topic."""
+
+    def __init__(self, subjects: Sequence[Subject]) -> None:
+        groups = {one.group for one in subjects if one.group}
+        topics = {one.topic for one in subjects if one.topic}
+        named = ConsumerGroup.objects.filter(name__in=groups, deleted_at__isnull=True)
+        self._groups = dict(named.values_list("name", "alarm_emails"))
+        self._topics = dict(Topic.objects.filter(name__in=topics).values_list("name", "alarm_emails"))
+
+    def of(self, row: Alarm) -> list[str]:
+        """The addresses, each once; what was written before addresses were checked may hold none."""
+        about = subject(row.kind, row.name)
+        named = f"{self._groups.get(about.group, '')},{self._topics.get(about.topic, '')}"
+        found = [*config.alarm_emails, *addresses(named)]
+        return [
+            one for one in dict.fromkeys(found) if is_address(one) and may_go_to(one, config.mail_domains)
+        ]
+
+
+def waiting() -> dict[str, list[Told]]:
+    """{address: what it is to be told}, the oldest first; without those that had mail just now.
+
+    What has waited for a day is given up.
+    """
+    with reachable():
+        now = database_now()
+        rows = AlarmMail.objects.filter(sent_at__isnull=True)
+        rows.filter(made_at__lt=before(now, seconds=GIVEN_UP_S)).delete()
+        lately = AlarmMail.objects.filter(sent_at__gt=before(now, seconds=PACE_S)).values("address")
+        found: dict[str, list[Told]] = {}
+        due = rows.exclude(address__in=lately).select_related("alarm").order_by("pk")
+        for row in due[:MOST]:
+            if may_go_to(row.address, config.mail_domains):  # the setting may be younger than the row
+                found.setdefault(row.address, []).append(_told(row))
+        return found
+
+
+def _told(row: AlarmMail) -> Told:
+    alarm = row.alarm
+    ended = alarm.ended_at if row.what == "ended" else None
+    since_ms = ms(alarm.since_at or alarm.first_at)
+    until_ms = ms(ended) if ended else None
+    return Told(row.pk, ms(row.made_at), alarm.kind, alarm.name, alarm.detail, since_ms, until_ms)
+
+
+def sent(ids: Collection[int]) -> None:
+    """Records that some were sent."""
+    with reachable():
+        rows = AlarmMail.objects.filter(pk__in=list(ids))
+        rows.update(sent_at=database_now(), tries=F("tries") + 1, error="")
+
+
+def refused(ids: Collection[int], *, why: str) -> None:
+    """Records that some will never be sent: the mail server does not take them for this address."""
+    with reachable():
+        rows = AlarmMail.objects.filter(pk__in=list(ids))
+        rows.update(sent_at=database_now(), tries=F("tries") + 1, error=why[:500])
+
+
+def failed(ids: Iterable[int], *, why: str) -> None:
+    """Records that some could not be sent now, unless they were."""
+    with reachable():
+        rows = AlarmMail.objects.filter(pk__in=list(ids), sent_at__isnull=True)
+        rows.update(tries=F("tries") + 1, error=why[:500])
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """How the mails fare: how many wait, why the last one that was tried did not go, when one last went."""
+
+    waiting: int
+    error: str
+    sent_at_ms: int | None
+
+
+def post() -> Post:
+    """For people."""
+    with reachable():
+        rows = AlarmMail.objects.filter(sent_at__isnull=True)
+        error = rows.exclude(error="").order_by("-pk").values_list("error", flat=True).first()
+        last = AlarmMail.objects.filter(error="").aggregate(at=Max("sent_at"))["at"]
+        return Post(rows.count(), error or "", ms(last) if last else None)
+
+
+def trim(*, limit: int = prune.MOST_TRIMMED) -> int:
+    """Forgets up to `limit` mails that were sent long ago; how many."""
+    with reachable():
+        old = AlarmMail.objects.filter(made_at__lt=before(database_now(), seconds=KEPT_S))
+        return prune.delete(old.order_by("pk"), limit=limit)

@@ -1,0 +1,370 @@
+"""Series: how much went through each topic and group, minute by minute, and how far groups were behind.
+
+What a group *pulled* was sent to its members, perhaps twice; what it *handled* is what their commits moved
+its positions past: with what they handed over as failed and what a tag filter left out, without what a
+reset, a declared gap or retention skipped.
+
+Every process counts in memory; a loop of each worker adds what it counted to the rows of the current minute
+(`flush`), so a worker that is killed loses a few seconds of statistics and nothing else. A job records lag,
+rolls minutes up into quarters of an hour and days, and trims. Times are the database's.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from django.db.models import F, Max, Min, Q, QuerySet, Sum
+from django.db.models.functions import Coalesce
+
+from metadata.db import prune
+from metadata.db.clock import before, database_now, ms
+from metadata.db.transactions import reachable, transactional
+from metadata.models import ConsumerGroupTopic, Sample
+from metadata.monitoring.counters import SLOT_S, Count, Key, Tally
+
+ALL_TOPICS = 0  # in place of a topic: what was sent to all of them, and with ALL_GROUPS what was pulled
+ALL_GROUPS = -1
+SIXTHS = tuple(f"sixth_{number}" for number in range(1, 7))  # columns: messages of each SLOT_S of a minute
+HANDLED = tuple(f"handled_{number}" for number in range(1, 7))  # likewise, of what a group handled
+WRITTEN_S = 5  # after so long every process has written down what it counted
+LIVE_S = 900  # a series that is no longer is told in steps of SLOT_S
+KEPT_S = {60: 2 * 86_400, 900: 30 * 86_400, 86_400: 730 * 86_400}  # step → how long its rows are kept
+FINER = {900: 60, 86_400: 900}  # step → the step it is made of
+MOST_STEPS = 200  # rolled up in one pass
+MOST_POINTS = 2_000  # of one answer
+_NONE_HANDLED = dict.fromkeys(("handled", *HANDLED), 0)
+WHOSE = ("at", "topic_ref", "group_ref")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One step of a series: from `at_ms` on; what was sent, pulled and handled; lag None where not known.
+
+    `handled` is None where an earlier version counted. `seconds` that it tells of: the last step is not over
+    yet.
+    """
+
+    at_ms: int
+    seconds: float = 60.0
+    sent: int = 0
+    sent_bytes: int = 0
+    errors: int = 0
+    pulled: int = 0
+    pulled_bytes: int = 0
+    handled: int | None = 0
+    lag: int | None = None
+    lag_ms: int | None = None
+
+
+class Pace(NamedTuple):
+    """Messages a second; `handled` is None where it was not counted."""
+
+    sent: float
+    pulled: float
+    handled: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """How far a subscription is behind: messages, and ms since the oldest unread one was stored."""
+
+    subscription_id: int
+    group_id: int
+    topic_id: int
+    lag: int
+    lag_ms: int
+
+
+_tally = Tally()
+
+
+def sent(*, topic_id: int, messages: int, bytes: int, errors: int = 0) -> None:
+    """Counts what was sent to a topic."""
+    _tally.add(topic_id, 0, Count(messages, bytes, errors))
+
+
+def pulled(*, topic_id: int, group_id: int, messages: int, bytes: int) -> None:
+    """Counts what a group pulled of a topic."""
+    _tally.add(topic_id, group_id, Count(messages, bytes))
+
+
+def handled(*, topic_id: int, group_id: int, messages: int) -> None:
+    """Counts what a commit of a group moved its position past."""
+    _tally.add(topic_id, group_id, Count(handled=messages))
+
+
+def totals() -> dict[int, tuple[int, int]]:
+    """Group → messages that it pulled and handled through this process since that began."""
+    return dict(_tally.totals)
+
+
+def forget_groups(keep: Collection[int]) -> None:
+    """Forgets the totals of other groups."""
+    for group_id in [one for one in totals() if one not in keep]:
+        _tally.totals.pop(group_id, None)
+
+
+def flush() -> int:
+    """Adds what this process counted to the rows of its minutes; of how many topics and groups.
+
+    A loop of every worker. Raises MetadataUnavailable; what was counted is kept for the next pass then.
+    """
+    counts = _tally.take()
+    if not counts:
+        return 0
+    try:
+        _write(counts)
+    except BaseException:
+        _tally.put_back(counts)
+        raise
+    return len({(topic, group) for _slot, topic, group in counts})
+
+
+@transactional
+def _write(counts: Mapping[Key, Count]) -> None:
+    now_s = database_now().timestamp()
+    _tally.learn(now_s)
+    # All processes write the sums of all topics: last, so that they wait for each other only then.
+    by_minute = _by_minute(counts, latest=int(now_s) // SLOT_S)
+    found = sorted(by_minute.items(), key=lambda one: (one[0][1] == ALL_TOPICS, one[0]))
+    _make_missing([key for key, _slots in found])
+    for (minute, topic, group), slots in found:
+        _of(minute, topic, group).update(
+            messages=F("messages") + sum(one.messages for one in slots.values()),
+            bytes=F("bytes") + sum(one.bytes for one in slots.values()),
+            errors=F("errors") + sum(one.errors for one in slots.values()),
+            **{SIXTHS[slot % 6]: F(SIXTHS[slot % 6]) + one.messages for slot, one in slots.items()},
+            **_handled(slots),
+        )
+
+
+def _handled(slots: Mapping[int, Count]) -> dict[str, Any]:
+    """The columns of what was handled; a process of an earlier version may have made the row without them."""
+    more = {HANDLED[slot % 6]: one.handled for slot, one in slots.items() if one.handled}
+    return {
+        column: Coalesce(F(column), 0) + count
+        for column, count in ({"handled": sum(more.values())} | more if more else {}).items()
+    }
+
+
+def _by_minute(counts: Mapping[Key, Count], *, latest: int) -> dict[tuple[int, int, int], dict[int, Count]]:
+    """(minute, topic, group) → counts of each ten seconds, with what all topics and groups come to."""
+    found: dict[tuple[int, int, int], dict[int, Count]] = defaultdict(dict)
+    for (counted, topic, group), count in counts.items():
+        slot = latest if counted is None else min(counted, latest)
+        for key in ((topic, group), (ALL_TOPICS, ALL_GROUPS if group else 0)):
+            slots = found[slot // 6, *key]
+            slots[slot] = slots.get(slot, Count()).plus(count)
+    return found
+
+
+def _minute(number: int) -> datetime:
+    return datetime.fromtimestamp(60 * number, tz=UTC)
+
+
+def _make_missing(keys: Iterable[tuple[int, int, int]]) -> None:
+    """Makes the rows of minutes that are not there; another process may make them at the same time."""
+    wanted = set(keys)
+    times = {_minute(minute) for minute, _topic, _group in wanted}
+    topics = {topic for _minute, topic, _group in wanted}
+    rows = Sample.objects.filter(step_s=60, at__in=times, topic_ref__in=topics)
+    there = {(int(at.timestamp()) // 60, topic, group) for at, topic, group in rows.values_list(*WHOSE)}
+    Sample.objects.bulk_create(
+        [
+            Sample(at=_minute(minute), topic_ref=topic, group_ref=group, **(_NONE_HANDLED if group else {}))
+            for minute, topic, group in sorted(wanted - there)
+        ],
+        ignore_conflicts=True,
+        batch_size=500,
+    )
+
+
+def start_of(at: datetime, *, step_s: int) -> datetime:
+    """When the step that contains `at` began."""
+    seconds = int(at.timestamp())
+    return datetime.fromtimestamp(seconds - seconds % step_s, tz=UTC)
+
+
+@transactional
+def record_lag(found: Iterable[Backlog]) -> int:
+    """Records how far subscriptions are behind, for lists and in the series; how many."""
+    now = database_now()
+    minute = int(now.timestamp()) // 60
+    known = [one for one in found if _note_lag(one, now)]
+    _make_missing([(minute, one.topic_id, one.group_id) for one in known])
+    for one in known:
+        _of(minute, one.topic_id, one.group_id).update(lag=one.lag, lag_ms=one.lag_ms)
+    return len(known)
+
+
+def _note_lag(one: Backlog, now: datetime) -> bool:
+    rows = ConsumerGroupTopic.objects.filter(pk=one.subscription_id)
+    return bool(rows.update(lag=one.lag, lag_ms=one.lag_ms, lag_at=now))
+
+
+@transactional
+def sum_lag() -> None:
+    """Records how far all groups together are behind, as their rows tell: after `record_lag`."""
+    minute = int(database_now().timestamp()) // 60
+    rows = ConsumerGroupTopic.objects.filter(state="ready", group__deleted_at__isnull=True)
+    sums = rows.aggregate(lag=Sum("lag"), lag_ms=Max("lag_ms"))
+    _make_missing([(minute, ALL_TOPICS, ALL_GROUPS)])
+    _of(minute, ALL_TOPICS, ALL_GROUPS).update(**sums)
+
+
+def _of(minute: int, topic: int, group: int) -> QuerySet[Sample]:
+    return Sample.objects.filter(step_s=60, at=_minute(minute), topic_ref=topic, group_ref=group)
+
+
+def points(
+    *,
+    for_s: int,
+    topic_id: int | None = None,
+    group_id: int | None = None,
+    sent_to: Collection[int] = (),
+    step_s: int | None = None,
+) -> list[Point]:
+    """The series of a topic, a group, one in the other, or all, over the last `for_s` seconds, oldest first.
+
+    That of a group tells as sent what was sent to the topics `sent_to`.
+
+    A step in which nothing was counted has no point in the store and is a zero here, so that lines are true.
+    Without `step_s` the finest step that gives at most a few hundred points. Steps of SLOT_S end where every
+    process has written what it counted; of longer ones the last is not over yet.
+    """
+    step = step_s or _fit(for_s)
+    with reachable():
+        now = database_now()
+        first = start_of(before(now, seconds=for_s), step_s=max(step, 60))
+        rows = _whose(Sample.objects.filter(step_s=max(step, 60), at__gte=first), topic_id, group_id, sent_to)
+        found = _slots(rows) if step == SLOT_S else _summed(rows)
+    last = start_of(before(now, seconds=WRITTEN_S + SLOT_S) if step == SLOT_S else now, step_s=step)
+    count = min(int((last - start_of(before(now, seconds=for_s), step_s=step)).total_seconds()) // step + 1,
+                MOST_POINTS)  # fmt: skip
+    times = [ms(last - timedelta(seconds=step * back)) for back in range(count - 1, -1, -1)]
+    made = [replace(found.get(at, Point(at)), seconds=step) for at in times]
+    if step != SLOT_S:
+        made[-1] = replace(made[-1], seconds=max(1.0, (now - last).total_seconds()))
+    return made
+
+
+def pace(*, topic_id: int | None = None, group_id: int | None = None, sent_to: Collection[int] = ()) -> Pace:
+    """Messages per second over the last ten seconds that every process has written; see `points`."""
+    last = points(for_s=60, topic_id=topic_id, group_id=group_id, sent_to=sent_to, step_s=SLOT_S)[-1]
+    done = None if last.handled is None else last.handled / SLOT_S
+    return Pace(last.sent / SLOT_S, last.pulled / SLOT_S, done)
+
+
+def _fit(for_s: int) -> int:
+    if for_s <= LIVE_S:
+        return SLOT_S
+    return 60 if for_s <= 6 * 3600 else 900 if for_s <= 7 * 86_400 else 86_400
+
+
+def _whose(
+    rows: QuerySet[Sample], topic_id: int | None, group_id: int | None, sent_to: Collection[int]
+) -> QuerySet[Sample]:
+    """The rows of a topic, of a group, of one in the other, or of all together."""
+    if group_id is not None:
+        mine = Q(group_ref=group_id) if topic_id is None else Q(group_ref=group_id, topic_ref=topic_id)
+        return rows.filter(mine | Q(group_ref=0, topic_ref__in=sent_to) if sent_to else mine)
+    return rows.filter(topic_ref=ALL_TOPICS if topic_id is None else topic_id)
+
+
+def _summed(rows: QuerySet[Sample]) -> dict[int, Point]:
+    """The points of some rows by time: what was sent and what was pulled, each summed up."""
+    found: dict[int, Point] = {}
+    sums: dict[str, Any] = {"n": Sum("messages"), "b": Sum("bytes"), "e": Sum("errors")}
+    row: Any
+    for row in rows.filter(group_ref=0).order_by("at").values("at").annotate(**sums):
+        found[ms(row["at"])] = Point(ms(row["at"]), sent=row["n"], sent_bytes=row["b"], errors=row["e"])
+    sums = {"n": Sum("messages"), "b": Sum("bytes"), "h": Sum("handled")}
+    sums |= {"lags": Sum("lag"), "oldest": Max("lag_ms")}
+    for row in rows.exclude(group_ref=0).order_by("at").values("at").annotate(**sums):
+        at = ms(row["at"])
+        point = found.get(at, Point(at))
+        found[at] = replace(
+            point, pulled=row["n"], pulled_bytes=row["b"], handled=row["h"], lag=row["lags"],
+            lag_ms=row["oldest"],
+        )  # fmt: skip
+    return found
+
+
+def _slots(rows: QuerySet[Sample]) -> dict[int, Point]:
+    """The points of each ten seconds of some minutes; all of a minute have its lag."""
+    found: dict[int, Point] = {}
+    sums: dict[str, Any] = {column: Sum(column) for column in SIXTHS}
+    row: Any
+    for row in rows.filter(group_ref=0).order_by("at").values("at").annotate(**sums):
+        for at, column, _handled in _times(row["at"]):
+            found[at] = Point(at, sent=row[column])
+    sums |= {column: Sum(column) for column in HANDLED}
+    sums |= {"lags": Sum("lag"), "oldest": Max("lag_ms")}
+    for row in rows.exclude(group_ref=0).order_by("at").values("at").annotate(**sums):
+        for at, column, done in _times(row["at"]):
+            point = found.get(at, Point(at))
+            found[at] = replace(
+                point, pulled=row[column], handled=row[done], lag=row["lags"], lag_ms=row["oldest"]
+            )
+    return found
+
+
+def _times(minute: datetime) -> list[tuple[int, str, str]]:
+    """Each ten seconds of a minute, with the columns of what was sent or pulled, and of what was handled."""
+    columns = enumerate(zip(SIXTHS, HANDLED, strict=True))
+    return [(ms(minute) + number * SLOT_S * 1000, moved, done) for number, (moved, done) in columns]
+
+
+def roll_up() -> int:
+    """Sums finer steps up into coarser ones; how many steps. One bounded pass; harmless when repeated."""
+    return sum(_roll_up(step_s) for step_s in (900, 86_400))
+
+
+def _roll_up(step_s: int) -> int:
+    finer = Sample.objects.filter(step_s=FINER[step_s])
+    with reachable():
+        begun = Sample.objects.filter(step_s=step_s).aggregate(at=Max("at"))["at"]
+        begun = begun or finer.aggregate(at=Min("at"))["at"]
+        now = database_now()
+    if begun is None:
+        return 0
+    at, done = start_of(begun, step_s=step_s), 0
+    while at <= now and done < MOST_STEPS:
+        _sum_up(at, step_s)
+        at, done = at + timedelta(seconds=step_s), done + 1
+    return done
+
+
+@transactional
+def _sum_up(at: datetime, step_s: int) -> None:
+    """Makes the rows of one coarse step anew, so that a repeat changes nothing."""
+    within = {"at__gte": at, "at__lt": at + timedelta(seconds=step_s)}
+    rows = Sample.objects.filter(step_s=FINER[step_s], **within).order_by("topic_ref", "group_ref")
+    sums = rows.values("topic_ref", "group_ref").annotate(
+        n=Sum("messages"), b=Sum("bytes"), e=Sum("errors"), h=Sum("handled"), most=Max("lag"),
+        oldest=Max("lag_ms"),
+    )  # fmt: skip
+    made = [
+        Sample(
+            step_s=step_s, at=at, topic_ref=one["topic_ref"], group_ref=one["group_ref"], messages=one["n"],
+            bytes=one["b"], errors=one["e"], handled=one["h"], lag=one["most"], lag_ms=one["oldest"],
+        )
+        for one in sums
+    ]  # fmt: skip
+    Sample.objects.filter(step_s=step_s, at=at).delete()
+    Sample.objects.bulk_create(made, batch_size=500)
+
+
+def trim(*, limit: int = prune.MOST_TRIMMED) -> int:
+    """Deletes rows of each step that are older than it is kept; how many. One bounded pass."""
+    with reachable():
+        now = database_now()
+        count = 0
+        for step_s, kept_s in KEPT_S.items():
+            old = Sample.objects.filter(step_s=step_s, at__lt=before(now, seconds=kept_s)).order_by("at")
+            count += prune.delete(old, limit=limit - count)
+    return count

@@ -1,0 +1,1 @@
+"""Nodes: registry, failovers, sizes."""

@@ -1,0 +1,333 @@
+"""Nodes: the registry of databases that hold message tables. Passwords go in and never come out.
+
+A node holds messages of every topic, so all verbs here need `admin` on everything, whatever a node is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from django.db import IntegrityError
+from django.db.models import Count
+
+from metadata.actors import Actor
+from metadata.brokers import fingerprints
+from metadata.config import config
+from metadata.db import access, audit, paging
+from metadata.db.changes import changed
+from metadata.db.clock import database_now, ms
+from metadata.db.paging import Page, Window
+from metadata.db.secrets import decrypt, encrypt
+from metadata.db.transactions import reachable, transactional
+from metadata.errors import Code, Conflict, Invalid, NotFound
+from metadata.models import DbNode, Queue, Topic
+from metadata.rules.settings import NODE, checked, one_of, text, whole
+from metadata.rules.topics.names import check_confirmed, check_name
+
+OWN_FILES = ("metadata.sqlite3", "jobs.sqlite3", "secret.key", "encryption.key", "credentials.env")
+CREATE = {
+    "kind": one_of("normal", "failure"),
+    "engine": one_of("mysql", "sqlite"),
+    "host": text(255),
+    "port": whole(0, 65_535, or_null=True),
+    "database": text(1000),
+    "username": text(200),
+    "special": NODE["special"],
+    "capacity_gb": NODE["capacity_gb"],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node for people, without passwords; `queues` counts those of deleted topics too.
+
+    `replica_*`: where pulls go while it is away; `barred`: why no broker serves it, '' if they do.
+    """
+
+    id: int
+    name: str
+    kind: str
+    engine: str
+    host: str
+    port: int | None
+    database: str
+    username: str
+    state: str
+    special: bool
+    epoch: int
+    capacity_gb: int | None
+    disk: str
+    created_at_ms: int
+    queues: int
+    replica_host: str
+    replica_port: int | None
+    reader_username: str
+    barred: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderAccount:
+    """An account of a node that can only read; without one both are empty."""
+
+    username: str
+    password: str = field(repr=False)
+
+
+def check_new(*, name: str, actor: Actor, **given: object) -> dict[str, Any]:
+    """The checked columns of a node that could be created so. Needs `admin`. Raises Invalid, Conflict."""
+    check_name("node", name)
+    access.require_everything(actor, name, what="node")
+    values = checked(CREATE, given)
+    if not values["database"] or (values["engine"] == "mysql" and not values.get("host")):
+        raise Invalid.field("host" if values["database"] else "database", "must not be empty")
+    if values["engine"] == "sqlite":
+        _check_place(values["database"])
+    with reachable():
+        if DbNode.objects.filter(name=name).exists():
+            raise Conflict(f"Node {name} exists already.", code=Code.ALREADY_EXISTS)
+    return values
+
+
+def _check_place(database: str) -> None:
+    """Raises Invalid unless a file lies where nodes may: any other could be one that is not ours to touch."""
+    try:
+        path = Path(config.data_dir, database).resolve()
+    except (ValueError, OSError, RuntimeError):  # a NUL, a name that is too long, links in a circle
+        raise Invalid.field("database", "is not a path of a file") from None
+    places = [config.data_dir, *map(Path, config.sqlite_dirs)]
+    if not any(one.resolve() in path.parents for one in places):
+        what = (
+            f"{path} does not lie below the data directory, {config.data_dir}: choose a file there, or name"
+        )
+        raise Invalid.field("database", f"{what} its directory in CATMQ_SQLITE_DIRS")
+    if path.parent == config.data_dir.resolve() and path.name in OWN_FILES:
+        raise Invalid.field("database", f"{path} is a file of the server itself: choose another")
+
+
+def with_identity(identity: str) -> str | None:
+    """The name of the node whose data carries this identity."""
+    with reachable():
+        return DbNode.objects.filter(identity=identity).values_list("name", flat=True).first()
+
+
+@transactional
+def create(
+    *,
+    name: str,
+    engine: str,
+    database: str,
+    actor: Actor,
+    kind: str = "normal",
+    host: str = "",
+    port: int | None = None,
+    username: str = "",
+    password: str = "",
+    special: bool = False,
+    capacity_gb: int | None = None,
+    identity: str = "",
+) -> NodeView:
+    """A new node, read-write. Needs `admin`. `messagestore.nodes.registry.register` has checked that it
+    can serve, and has written `identity` into its database.
+
+    Raises Invalid, Conflict(already_exists).
+    """
+    values = check_new(
+        name=name, engine=engine, database=database, actor=actor, kind=kind, host=host, port=port,
+        username=username, special=special, capacity_gb=capacity_gb,
+    )  # fmt: skip
+    sealed = _sealed(password)
+    try:
+        row = DbNode.objects.create(
+            name=name, password_encrypted=sealed, created_at=database_now(), identity=identity, **values
+        )
+    except IntegrityError:
+        raise Conflict(f"Node {name} exists already.", code=Code.ALREADY_EXISTS) from None
+    audit.record(actor=actor, verb="create", kind="node", name=name, before=None, after=values)
+    changed("node", row.pk)
+    return _view(row)
+
+
+def check_update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
+    """The node as it is, if it could be changed so. Needs `admin`. Raises Invalid, NotFound."""
+    found = named(name=name, actor=actor)
+    checked(NODE, settings)
+    if settings.get("replica_host") and found.engine != DbNode.Engine.MYSQL:
+        raise Invalid.field("replica_host", f"node {name} is a file, which has no replica")
+    return found
+
+
+def open_queues(node_id: int) -> list[int]:
+    """The queues of a node that metadata calls read_write, or will once their topic is made; rising."""
+    states = (Queue.State.CREATING, Queue.State.READ_WRITE)
+    with reachable():
+        rows = Queue.objects.filter(node=node_id, state__in=states).exclude(topic__state=Topic.State.DELETED)
+        return sorted(rows.values_list("pk", flat=True))
+
+
+def topics_only_there(*, name: str, actor: Actor) -> list[str]:
+    """The topics that have open queues on a node and on no other that takes messages, by name.
+
+    Needs `admin`. They cannot be sent to while the node is closed.
+    """
+    node = named(name=name, actor=actor)
+    opened = Queue.objects.filter(state=Queue.State.READ_WRITE)
+    elsewhere = opened.filter(node__state=DbNode.State.READ_WRITE).exclude(node=node.id)
+    with reachable():
+        here = Topic.objects.filter(pk__in=opened.filter(node=node.id).values("topic"))
+        rows = here.exclude(state=Topic.State.DELETED).exclude(pk__in=elsewhere.values("topic"))
+        return list(rows.order_by("name").values_list("name", flat=True))
+
+
+@transactional
+def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
+    """The node with state, special or capacity_gb changed. Needs `admin`.
+
+    `messagestore.nodes.registry.update` has closed the node's queues if it is to be closed.
+    """
+    access.require_everything(actor, name, what="node")
+    values = checked(NODE, settings)
+    row = _locked(name)
+    before = {key: getattr(row, key) for key in values if getattr(row, key) != values[key]}
+    if before:
+        for key in before:
+            setattr(row, key, values[key])
+        row.save(update_fields=tuple(before))
+        after = {key: values[key] for key in before}
+        audit.record(actor=actor, verb="update", kind="node", name=name, before=before, after=after)
+        changed("node", row.pk)
+    return _view(row)
+
+
+@transactional
+def note_disk(*, node_id: int, state: str) -> None:
+    """Records how full a node is (`ok`, `low`, `full`), as it was measured; brokers learn it at once."""
+    if DbNode.objects.filter(pk=node_id).exclude(disk=state).update(disk=state):
+        changed("node", node_id)
+
+
+@transactional
+def set_reader(*, name: str, username: str, password: str, actor: Actor) -> None:
+    """Keeps the account with which jobs read a node; '' takes it away. Needs `admin`.
+
+    `messagestore.nodes.registry.set_reader` has tried it.
+    """
+    access.require_everything(actor, name, what="node")
+    row = _locked(name)
+    before, row.reader_username = row.reader_username, username
+    row.reader_password_encrypted = _sealed(password)
+    row.save(update_fields=("reader_username", "reader_password_encrypted"))
+    audit.record(
+        actor=actor, verb="set_reader", kind="node", name=name,
+        before={"reader_username": before}, after={"reader_username": username},
+    )  # fmt: skip
+
+
+@transactional
+def set_account(*, name: str, username: str, password: str, actor: Actor) -> None:
+    """Keeps the account with which brokers reach a node. Needs `admin`.
+
+    `messagestore.nodes.registry.set_account` has tried it.
+    """
+    access.require_everything(actor, name, what="node")
+    values = checked({"username": CREATE["username"]}, {"username": username})
+    row = _locked(name)
+    before = {"username": row.username}
+    row.username, row.password_encrypted = values["username"], _sealed(password)
+    row.save(update_fields=("username", "password_encrypted"))
+    audit.record(actor=actor, verb="set_account", kind="node", name=name, before=before, after=values)
+    changed("node", row.pk)
+
+
+def _sealed(password: str) -> str:
+    """The password as it is kept. Raises Conflict(foreign_keys): nobody else could read it."""
+    if password:
+        fingerprints.record()
+    return encrypt(password)
+
+
+def reader_accounts(node_ids: Iterable[int]) -> dict[int, ReaderAccount]:
+    """{node id: its reader account}. Raises Undecryptable."""
+    with reachable():
+        rows = DbNode.objects.filter(pk__in=list(node_ids))
+        found = list(rows.values_list("pk", "reader_username", "reader_password_encrypted"))
+    return {node_id: ReaderAccount(username, decrypt(sealed)) for node_id, username, sealed in found}
+
+
+@transactional
+def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
+    """Takes a node out of the registry; its database stays as it is. Needs `admin`.
+
+    Raises Conflict(in_use) while queues are on it, those of topics deleted less than three days ago too.
+    """
+    access.require_everything(actor, name, what="node")
+    row = _locked(name)
+    check_confirmed(name, confirm)
+    held = row.queues.count()
+    if held:
+        raise Conflict(f"Node {name} still holds {held} queues.", code=Code.IN_USE)
+    node_id, before = row.pk, {"engine": row.engine, "host": row.host, "database": row.database}
+    row.delete()
+    audit.record(actor=actor, verb="delete", kind="node", name=name, before=before, after=None)
+    changed("node", node_id)
+
+
+def named(*, name: str, actor: Actor) -> NodeView:
+    """The node called `name`. Needs `admin`; raises NotFound(node_not_found)."""
+    access.require_everything(actor, name, what="node")
+    with reachable():
+        row = DbNode.objects.filter(name=name).first()
+        if row is None or row.name != name:
+            raise _no_node(name)
+        return _view(row)
+
+
+def page(*, actor: Actor, window: Window) -> Page[NodeView]:
+    """Nodes by name. Needs `admin`."""
+    access.require_everything(actor, "list", what="node")
+    rows, following = paging.select(DbNode.objects.all(), window=window, actor=actor, right="admin")
+    with reachable():
+        counted = DbNode.objects.filter(pk__in=[row.pk for row in rows]).annotate(held=Count("queues"))
+        held = dict(counted.values_list("pk", "held"))
+    return Page(tuple(_as_view(row, held.get(row.pk, 0)) for row in rows), following)
+
+
+def _locked(name: str) -> DbNode:
+    row = DbNode.objects.select_for_update().filter(name=name).first()
+    if row is None or row.name != name:
+        raise _no_node(name)
+    return row
+
+
+def _no_node(name: str) -> NotFound:
+    return NotFound(f"Node {name} does not exist. List them: catmq nodes", code=Code.NODE_NOT_FOUND)
+
+
+def _view(row: DbNode) -> NodeView:
+    return _as_view(row, row.queues.count())
+
+
+def _as_view(row: DbNode, held: int) -> NodeView:
+    return NodeView(
+        id=row.pk,
+        name=row.name,
+        kind=row.kind,
+        engine=row.engine,
+        host=row.host,
+        port=row.port,
+        database=row.database,
+        username=row.username,
+        state=row.state,
+        special=row.special,
+        epoch=row.epoch,
+        capacity_gb=row.capacity_gb,
+        disk=row.disk,
+        created_at_ms=ms(row.created_at),
+        queues=held,
+        replica_host=row.replica_host,
+        replica_port=row.replica_port,
+        reader_username=row.reader_username,
+        barred=row.barred,
+    )

@@ -1,0 +1,77 @@
+"""Sizes: how much each node held, hour by hour, kept for 90 days; what it grows by is read from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from metadata.actors import Actor
+from metadata.db import access, prune
+from metadata.db.clock import before, database_now, ms
+from metadata.db.transactions import reachable, transactional
+from metadata.models import DbNode, NodeSize
+from metadata.monitoring.metrics_history import start_of
+from metadata.rules.growth import Size, per_day
+
+KEPT_DAYS = 90
+GROWTH_DAYS = 7  # growth is told over so long
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """The last size of a node, bytes and tables, and bytes a day; None while there is no day to tell of."""
+
+    bytes: int
+    tables: int
+    per_day: float | None
+
+
+@transactional
+def note(found: Mapping[int, tuple[int, int]]) -> int:
+    """Keeps {node id: (bytes, tables)} for this hour; how many nodes. The last word of an hour counts."""
+    at = start_of(database_now(), step_s=3600)
+    there = set(DbNode.objects.filter(pk__in=found).values_list("pk", flat=True))
+    for node_id in sorted(there):
+        size, tables = found[node_id]
+        NodeSize.objects.update_or_create(node_id=node_id, at=at, defaults={"bytes": size, "tables": tables})
+    return len(there)
+
+
+def growth() -> dict[int, Growth]:
+    """{node id: how it grows}, of the nodes that were measured within the last days."""
+    found: dict[int, list[tuple[Size, int]]] = {}
+    with reachable():
+        since = database_now() - timedelta(days=GROWTH_DAYS)
+        rows = NodeSize.objects.filter(at__gte=since).order_by("at")
+        for node_id, at, size, tables in rows.values_list("node_id", "at", "bytes", "tables"):
+            found.setdefault(node_id, []).append((Size(ms(at), size), tables))
+    return {node_id: _growth(seen) for node_id, seen in found.items()}
+
+
+def _growth(seen: list[tuple[Size, int]]) -> Growth:
+    last, tables = seen[-1]
+    return Growth(last.bytes, tables, per_day([one for one, _ in seen]))
+
+
+def history(*, node: str, actor: Actor, days: int = 30) -> list[Size]:
+    """The sizes of a node over the last days, rising in time. Needs `admin`."""
+    access.require_everything(actor, node, what="node")
+    with reachable():
+        since = before(database_now(), seconds=days * 86_400)
+        rows = NodeSize.objects.filter(node__name=node, at__gte=since).order_by("at")
+        return _thinned([Size(ms(at), size) for at, size in rows.values_list("at", "bytes")])
+
+
+def _thinned(sizes: Iterable[Size], most: int = 200) -> list[Size]:
+    """At most so many of them, evenly, the last one among them."""
+    found = list(sizes)
+    step = -(-len(found) // most) or 1
+    return found[::-1][::step][::-1]
+
+
+def trim() -> int:
+    """Deletes sizes older than they are kept; how many. One bounded pass."""
+    with reachable():
+        old = NodeSize.objects.filter(at__lt=before(database_now(), seconds=KEPT_DAYS * 86_400))
+        return prune.delete(old.order_by("at"))

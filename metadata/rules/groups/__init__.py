@@ -1,0 +1,1 @@
+"""Rules of groups: delivery, failures, commits, progress."""

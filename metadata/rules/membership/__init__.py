@@ -1,0 +1,1 @@
+"""Rules of membership: addresses, assignment, eligibility, liveness."""

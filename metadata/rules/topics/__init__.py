@@ -1,0 +1,1 @@
+"""Rules of topics: names, routing, slots, partitions, placement, retention."""

@@ -1,0 +1,41 @@
+"""Which queue a message goes to; every answer is a pure function, so any broker repeats it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from uuid import UUID
+
+from metadata.rules.topics.slots import slot_of
+
+
+def queue_for_key(key: str, layout: Sequence[int]) -> int:
+    """The queue that the layout gives to `key`."""
+    return layout[slot_of(key)]
+
+
+def candidates(batch_id: UUID, queues: Sequence[int]) -> list[int]:
+    """The distinct `queues` in the order in which a batch without a key should try them.
+
+    Rendezvous hashing: the order of two queues does not depend on which others exist.
+    """
+    if len(queues) == 1:
+        return list(queues)
+    seed = batch_id.bytes
+    return sorted(
+        set(queues), key=lambda queue: (hashlib.sha256(seed + queue.to_bytes(8, "big")).digest(), queue)
+    )
+
+
+def derived_batch_id(batch_id: UUID, part: int) -> UUID:
+    """The id of a part of a batch, by the part's number: the time of `batch_id`, version 7, the rest a hash.
+
+    >>> parent = UUID("0190163d-8694-739b-aea5-966c26f8ad91")
+    >>> derived_batch_id(parent, 5).version, str(derived_batch_id(parent, 5))[:13]
+    (7, '0190163d-8694')
+    """
+    digest = hashlib.sha256(batch_id.bytes + part.to_bytes(8, "big")).digest()
+    raw = bytearray(batch_id.bytes[:6] + digest[:10])
+    raw[6] = raw[6] & 0x0F | 0x70
+    raw[8] = raw[8] & 0x3F | 0x80
+    return UUID(bytes=bytes(raw))

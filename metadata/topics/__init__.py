@@ -1,0 +1,1 @@
+"""Topics: rows, placement of queues, former routings."""

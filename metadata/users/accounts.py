@@ -1,0 +1,280 @@
+"""People: accounts of the portal, and what each may do.
+
+administrator   an account marked as staff or superuser: everything
+owner           named among the owners of a topic or group: manages it, sends to it, reads its messages
+user            sees all names, states and figures; of messages the outside, unless a right says more
+
+Rights have the shape of an API key's: a right and patterns over names. As there, a pattern speaks of topics
+and groups alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib.auth import get_user_model, password_validation
+from django.contrib.auth.hashers import make_password
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+
+from metadata.actors import Actor
+from metadata.db import access, audit
+from metadata.db.transactions import reachable, transactional
+from metadata.errors import Code, Conflict, Forbidden, Invalid, NotFound
+from metadata.models import ConsumerGroup, Topic, UserRights
+from metadata.rules.topics.names import check_confirmed
+
+USER_NAME = re.compile(r"[A-Za-z0-9@][A-Za-z0-9@.+_-]{0,149}")
+EVERYTHING: Mapping[str, tuple[str, ...]] = {"admin": ("*",)}
+LOOK: Mapping[str, tuple[str, ...]] = {access.LOOK: ("*",)}
+
+
+@dataclass(frozen=True, slots=True)
+class UserView:
+    """An account for people; `rights` only where it is no administrator."""
+
+    name: str
+    email: str
+    administrator: bool
+    active: bool
+    rights: Mapping[str, tuple[str, ...]]
+    last_login_ms: int | None
+
+
+def actor_of(*, name: str, administrator: bool, address: str) -> Actor:
+    """The actor of a person who logged in. Raises MetadataUnavailable."""
+    if administrator:
+        return Actor(kind="user", name=name, address=address, rights={**EVERYTHING, **LOOK})
+    with reachable():
+        given = UserRights.objects.filter(name=name).values_list("rights", flat=True).first() or {}
+        topics = tuple(_owned(Topic.objects.exclude(state="deleted"), name))
+        groups = tuple(_owned(ConsumerGroup.objects.filter(deleted_at__isnull=True), name))
+    rights = {right: tuple(patterns) for right, patterns in given.items()}
+    owns = {"topic": topics, "group": groups}
+    return Actor(kind="user", name=name, address=address, rights={**rights, **LOOK}, owns=owns)
+
+
+def _owned(rows: Any, name: str) -> list[str]:
+    """The names of rows that name a user among their owners."""
+    named = rows.filter(owners__icontains=name).values_list("name", "owners")
+    return [one for one, owners in named if name in owner_names(owners)]
+
+
+def owner_names(text: str) -> list[str]:
+    """The single names of a list of owners.
+
+    >>> owner_names("ann, bob;cid dan")
+    ['ann', 'bob', 'cid', 'dan']
+    """
+    return [name for name in re.split(r"[\s,;]+", text) if name]
+
+
+def listed(*, actor: Actor) -> list[UserView]:
+    """All accounts, by name. Needs `admin`."""
+    access.require(actor, "admin", "*", what="user")
+    with reachable():
+        rights = dict(UserRights.objects.values_list("name", "rights"))
+        return [_view(row, rights.get(row.get_username(), {})) for row in _users().order_by("username")]
+
+
+def named(*, name: str, actor: Actor) -> UserView:
+    """The account called `name`. Needs `admin`; raises NotFound."""
+    access.require(actor, "admin", "*", what="user")
+    with reachable():
+        rights = UserRights.objects.filter(name=name).values_list("rights", flat=True).first()
+        return _view(_account(name), rights or {})
+
+
+def create(
+    *,
+    name: str,
+    password: str,
+    actor: Actor,
+    administrator: bool = False,
+    email: str = "",
+    rights: Mapping[str, Sequence[str]] | None = None,
+    dry_run: bool = False,
+) -> UserView:
+    """A new account, or with `dry_run` what it would be. Needs `admin`.
+
+    Raises Invalid (name, password, rights), Conflict(already_exists).
+    """
+    access.require(actor, "admin", "*", what="user")
+    if not USER_NAME.fullmatch(name):
+        raise Invalid.field("name", "a user name has 1 to 150 characters from A-Z a-z 0-9 @ . + _ -")
+    hashed = _hashed(password, name, dry_run=dry_run)
+    values = _checked(rights)
+    flags = {"is_staff": administrator, "is_superuser": administrator}
+    row = _users().model(username=name, email=_users().normalize_email(email), password=hashed, **flags)
+    return _create(row, values, actor=actor, dry_run=dry_run)
+
+
+@transactional
+def _create(row: Any, rights: dict[str, list[str]], *, actor: Actor, dry_run: bool) -> UserView:
+    name = row.get_username()
+    if _users().filter(username=name).exists():
+        raise Conflict(f"User {name} exists already.", code=Code.ALREADY_EXISTS)
+    row.pk = None  # in a transaction that was rolled back it got one
+    try:
+        row.save(force_insert=True)
+    except IntegrityError:
+        raise Conflict(f"User {name} exists already.", code=Code.ALREADY_EXISTS) from None
+    UserRights.objects.update_or_create(name=name, defaults={"rights": rights})
+    after = {"administrator": _is_admin(row), "email": row.email, "rights": rights}
+    audit.record(actor=actor, verb="create", kind="user", name=name, before=None, after=after)
+    transaction.set_rollback(dry_run)
+    return _view(row, rights)
+
+
+def update(
+    *,
+    name: str,
+    actor: Actor,
+    administrator: bool,
+    active: bool,
+    rights: Mapping[str, Sequence[str]],
+    password: str = "",
+    dry_run: bool = False,
+) -> UserView:
+    """The account with role, rights and state changed, and a new password if one is given. Needs `admin`.
+
+    `dry_run` changes nothing. Raises Invalid, NotFound, and Conflict(in_use) for the last administrator who
+    would be none.
+    """
+    access.require(actor, "admin", "*", what="user")
+    values = _checked(rights)
+    columns: dict[str, Any] = {"is_staff": administrator, "is_superuser": administrator, "is_active": active}
+    if password:
+        columns["password"] = _hashed(password, name, dry_run=dry_run)
+    return _update(name, columns, values, actor=actor, dry_run=dry_run)
+
+
+@transactional
+def _update(
+    name: str, columns: Mapping[str, Any], rights: dict[str, list[str]], *, actor: Actor, dry_run: bool
+) -> UserView:
+    row = _account(name)
+    known = UserRights.objects.filter(name=name).values_list("rights", flat=True).first() or {}
+    before = {"administrator": _is_admin(row), "active": row.is_active, "rights": known}
+    for column, value in columns.items():
+        setattr(row, column, value)
+    row.save(update_fields=tuple(columns))
+    _require_administrator(before, name)
+    UserRights.objects.update_or_create(name=name, defaults={"rights": rights})
+    after = {"administrator": _is_admin(row), "active": row.is_active, "rights": rights}
+    if "password" in columns:
+        after["new_login_secret"] = True
+    audit.record(actor=actor, verb="update", kind="user", name=name, before=before, after=after)
+    transaction.set_rollback(dry_run)
+    return _view(row, rights)
+
+
+def change_own_password(*, password: str, actor: Actor, dry_run: bool = False) -> None:
+    """Gives the person who asks a new password; whoever asks has proved to know the old one.
+
+    `dry_run` only says whether it will do. Raises Invalid, NotFound, and Conflict for an account that logs in
+    by another service, which keeps its password.
+    """
+    if actor.kind != "user":
+        raise Forbidden(f"{actor.kind} {actor.name} has no password.")
+    hashed = _hashed(password, actor.name, dry_run=dry_run)
+    if not _account(actor.name).has_usable_password():
+        raise Conflict(
+            f"The password of {actor.name} is kept by the service that checks it: change it there."
+        )
+    if not dry_run:
+        _save_password(hashed, actor)
+
+
+@transactional
+def _save_password(hashed: str, actor: Actor) -> None:
+    row = _account(actor.name)
+    row.password = hashed
+    row.save(update_fields=("password",))
+    after = {"new_login_secret": True}
+    audit.record(actor=actor, verb="change_password", kind="user", name=actor.name, before=None, after=after)
+
+
+def _hashed(password: str, name: str, *, dry_run: bool) -> str:
+    """A password as it is kept, '' for a dry run; raises Invalid if it is too easy.
+
+    Never asked inside a transaction: it takes a second on a busy machine, and the database ends transactions
+    that rest for so long, because they hold locks that everybody waits for.
+    """
+    _check_password(password, name)
+    return "" if dry_run else make_password(password)
+
+
+@transactional
+def delete(*, name: str, confirm: str | None, actor: Actor, dry_run: bool = False) -> None:
+    """Forgets an account and its rights; whoever is logged in with it is so no more. Needs `admin`.
+
+    The names of owners stay as they are: see `owned`. `dry_run` changes nothing. Raises NotFound,
+    Invalid(not_confirmed), and Conflict(in_use) for the last administrator.
+    """
+    access.require(actor, "admin", "*", what="user")
+    row = _account(name)
+    check_confirmed(name, confirm)
+    rights = UserRights.objects.filter(name=name)
+    known = rights.values_list("rights", flat=True).first() or {}
+    before = {"administrator": _is_admin(row), "active": row.is_active, "email": row.email, "rights": known}
+    row.delete()
+    rights.delete()
+    _require_administrator(before, name)
+    audit.record(actor=actor, verb="delete", kind="user", name=name, before=before, after=None)
+    transaction.set_rollback(dry_run)
+
+
+def owned(*, name: str, actor: Actor) -> list[str]:
+    """The topics and groups with `name` among their owners, also without an account. Needs `admin`."""
+    access.require(actor, "admin", "*", what="user")
+    owns = actor_of(name=name, administrator=False, address="").owns
+    return sorted({one for names in owns.values() for one in names})
+
+
+def _require_administrator(before: Mapping[str, Any], name: str) -> None:
+    """Raises Conflict if who was changed was the last administrator who may log in."""
+    was_one = before["administrator"] and before["active"]
+    if was_one and not _users().filter(is_superuser=True, is_active=True).exists():
+        raise Conflict(f"{name} is the last administrator.", code=Code.IN_USE)
+
+
+def _users() -> Any:
+    return get_user_model().objects
+
+
+def _account(name: str) -> Any:
+    row = _users().filter(username=name).first()
+    if row is None or row.get_username() != name:  # MariaDB finds other spellings, too
+        raise NotFound(f"User {name} does not exist.")
+    return row
+
+
+def _check_password(password: str, name: str) -> None:
+    try:
+        password_validation.validate_password(password, get_user_model()(username=name))
+    except ValidationError as error:
+        raise Invalid.field("password", " ".join(error.messages)) from None
+
+
+def _checked(rights: Mapping[str, Sequence[str]] | None) -> dict[str, list[str]]:
+    given = {right: list(patterns) for right, patterns in (rights or {}).items() if patterns}
+    return access.check_rights(given) if given else {}
+
+
+def _is_admin(row: Any) -> bool:
+    return bool(row.is_superuser or row.is_staff)
+
+
+def _view(row: Any, rights: Mapping[str, Sequence[str]]) -> UserView:
+    return UserView(
+        name=row.get_username(),
+        email=row.email,
+        administrator=_is_admin(row),
+        active=row.is_active,
+        rights={right: tuple(patterns) for right, patterns in rights.items()},
+        last_login_ms=round(row.last_login.timestamp() * 1000) if row.last_login else None,
+    )

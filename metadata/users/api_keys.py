@@ -1,0 +1,160 @@
+"""API keys: random, kept as a digest, shown once."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import IntegrityError, transaction
+
+from metadata.actors import Actor
+from metadata.db import access, audit, paging
+from metadata.db.changes import changed
+from metadata.db.clock import database_now, ms
+from metadata.db.paging import Page, Window
+from metadata.db.transactions import reachable, transactional
+from metadata.errors import Code, Conflict, Forbidden, NotFound
+from metadata.models import ApiKey, Consumer
+from metadata.rules.settings import KEY, checked
+from metadata.rules.topics.names import check_confirmed, check_name
+
+PREFIX = "catmq_"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyView:
+    """An API key for people; the key itself cannot be had again."""
+
+    id: int
+    name: str
+    rights: Mapping[str, tuple[str, ...]]
+    max_messages_per_s: int | None
+    max_bytes_per_s: int | None
+    created_at_ms: int
+
+
+def digest(plaintext: str) -> str:
+    """SHA-256 in hex: enough for 256 random bits, and quick."""
+    return hashlib.sha256(plaintext.encode()).hexdigest()
+
+
+@transactional
+def create(
+    *,
+    name: str,
+    rights: Mapping[str, Sequence[str]],
+    actor: Actor,
+    settings: Mapping[str, Any] | None = None,
+    dry_run: bool = False,
+) -> tuple[KeyView, str]:
+    """A new key and its plain text, which is shown this once; with `dry_run` none is made. Needs `admin`.
+
+    `rights`: {"produce": ["orders*"], …}; an actor whose `admin` is limited can give only its own patterns.
+    Raises Forbidden, Invalid, Conflict(already_exists).
+    """
+    check_name("key", name)
+    access.require(actor, "admin", name, what="key")
+    values = access.check_rights({right: list(patterns) for right, patterns in rights.items()})
+    access.require_grantable(actor, values)
+    _require_unlimited(actor)
+    given = checked(KEY, settings or {})
+    plaintext = PREFIX + secrets.token_urlsafe(32)
+    if ApiKey.objects.filter(name=name).exists():
+        raise Conflict(f"Key {name} exists already.", code=Code.ALREADY_EXISTS)
+    try:
+        row = ApiKey.objects.create(
+            name=name, digest=digest(plaintext), rights=values, created_at=database_now(), **given
+        )
+    except IntegrityError:
+        raise Conflict(f"Key {name} exists already.", code=Code.ALREADY_EXISTS) from None
+    after = {"rights": values, **given}
+    audit.record(actor=actor, verb="create", kind="key", name=name, before=None, after=after)
+    changed("key", row.pk)
+    transaction.set_rollback(dry_run)
+    return _view(row), "" if dry_run else plaintext
+
+
+@transactional
+def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> KeyView:
+    """The key with some settings changed (rules.settings.KEY). Needs `admin` on everything: they protect all.
+
+    Raises Invalid, NotFound(key_not_found).
+    """
+    access.require_everything(actor, name, what="key")
+    values = checked(KEY, settings)
+    row = ApiKey.objects.select_for_update().filter(name=name).first()
+    if row is None or row.name != name:
+        raise _no_key(name)
+    before = {field: getattr(row, field) for field in values if getattr(row, field) != values[field]}
+    if before:
+        for field in before:
+            setattr(row, field, values[field])
+        row.save(update_fields=tuple(before))
+        after = {field: values[field] for field in before}
+        audit.record(actor=actor, verb="update", kind="key", name=name, before=before, after=after)
+        changed("key", row.pk)
+    return _view(row)
+
+
+@transactional
+def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
+    """Revokes a key: brokers refuse it within a refresh of their snapshot.
+
+    Needs `admin` on its name and on its rights. Raises NotFound(key_not_found), Invalid(not_confirmed).
+    """
+    access.require(actor, "admin", name, what="key")
+    row = ApiKey.objects.select_for_update().filter(name=name).first()
+    if row is None or row.name != name:
+        raise _no_key(name)
+    access.require_grantable(actor, row.rights)
+    check_confirmed(name, confirm)
+    key_id, before = row.pk, {"rights": row.rights}
+    Consumer.objects.filter(key=row).update(key=None)  # they expire when their heartbeats are refused
+    row.delete()
+    audit.record(actor=actor, verb="delete", kind="key", name=name, before=before, after=None)
+    changed("key", key_id)
+
+
+def named(*, name: str, actor: Actor) -> KeyView:
+    """The key called `name`. Needs `admin` on its name and rights; raises NotFound(key_not_found)."""
+    access.require(actor, "admin", name, what="key")
+    with reachable():
+        row = ApiKey.objects.filter(name=name).first()
+    if row is None or row.name != name:
+        raise _no_key(name)
+    access.require_grantable(actor, row.rights)
+    return _view(row)
+
+
+def page(*, actor: Actor, window: Window) -> Page[KeyView]:
+    """Keys by name, those that the actor could have made: with names and rights within its own."""
+    rows, following = paging.select(ApiKey.objects.all(), window=window, actor=actor, right="admin")
+    return Page(tuple(_view(row) for row in rows if access.may_grant(actor, row.rights)), following)
+
+
+def _require_unlimited(actor: Actor) -> None:
+    """Raises Forbidden for a key that may send only so much: one that it makes would have no such limit."""
+    if access.may_everything(actor) or actor.key_id is None:
+        return
+    row = ApiKey.objects.filter(pk=actor.key_id).first()
+    if row is None or row.max_messages_per_s is not None or row.max_bytes_per_s is not None:
+        raise Forbidden(f"Key {actor.name} is limited in what it may send, so it may not make keys.")
+
+
+def _no_key(name: str) -> NotFound:
+    return NotFound(f"Key {name} does not exist.", code=Code.KEY_NOT_FOUND)
+
+
+def _view(row: ApiKey) -> KeyView:
+    rights = {right: tuple(patterns) for right, patterns in row.rights.items()}
+    return KeyView(
+        id=row.pk,
+        name=row.name,
+        rights=rights,
+        max_messages_per_s=row.max_messages_per_s,
+        max_bytes_per_s=row.max_bytes_per_s,
+        created_at_ms=ms(row.created_at),
+    )

@@ -1,0 +1,1 @@
+"""Changes: form, preview, confirmation, carried out once."""

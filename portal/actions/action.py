@@ -1,0 +1,224 @@
+"""The one way to change something: a form, what it would do, a confirmation; then the verb.
+
+GET shows the form. A POST checks it and shows what would happen, changing nothing. Only a POST that confirms
+calls the verb, which checks rights again and writes the audit row. So nothing happens by a link, a reload or
+a form of another site, whatever is dangerous shows its effect first, and a double click acts once (once.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from django import forms
+from django.contrib import messages
+from django.contrib.sessions.backends.base import UpdateError
+from django.db import DatabaseError
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as lazy
+from django.views import View
+
+from metadata.actors import Actor
+from metadata.db import access
+from metadata.errors import CatmqError, Conflict, Forbidden, Invalid, MetadataUnavailable, NotFound
+from portal.actions import form_secrets, idempotency
+from portal.auth import errors
+from portal.auth.access import actor
+from portal.kit import pages
+from portal.kit.tables import Table, Text
+
+CONFIRM = "confirm"  # the field of a name that is typed again
+WOULD = lazy("This is what would happen")
+
+
+class NoFields(forms.Form):
+    """The form of an action that needs to know nothing more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What an action would do: sentences, and perhaps a table or a text with its differences.
+
+    `warnings`: sentences that must not be overlooked, though it may be confirmed. `blocked`: it would be
+    refused, as the table says; the form is shown again instead of a confirmation.
+    """
+
+    effects: Sequence[Text] = ()
+    table: Table | None = None
+    diff: Sequence[tuple[str, str]] = field(default_factory=tuple)  # (sign, line)
+    blocked: bool = False
+    warnings: Sequence[Text] = ()
+
+
+class Action(View):
+    """A page that does one thing. Subclasses say what: `heading`, `preview`, `run`, `back`."""
+
+    form_class: ClassVar[type[forms.Form]] = NoFields
+    right: ClassVar[str] = "manage"
+    what: ClassVar[str] = "topic"
+    section: ClassVar[str] = "topics"
+    button: ClassVar[Text] = ""
+    danger: ClassVar[bool] = False
+    says: ClassVar[Text] = WOULD
+    template: ClassVar[str] = "action"
+
+    actor: Actor
+
+    def heading(self) -> Text:
+        """The page's title."""
+        raise NotImplementedError
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What `run` would do with these fields. Raises CatmqError when it would be refused."""
+        raise NotImplementedError
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Does it; a sentence that says what was done."""
+        raise NotImplementedError
+
+    def back(self) -> str:
+        """The URL of the page that this action belongs to, where its effect is seen."""
+        raise NotImplementedError
+
+    def target(self) -> str:
+        """The name that the right must reach: the first word of the URL."""
+        return str(next(iter(self.kwargs.values()), "*"))
+
+    def word(self, name: str) -> str:
+        """A word of the URL."""
+        return str(self.kwargs[name])
+
+    def initial(self) -> dict[str, Any]:
+        """What the form starts with."""
+        return {
+            name: self.request.GET[name] for name in self.form_class.base_fields if name in self.request.GET
+        }
+
+    def words(self) -> dict[str, Any]:
+        """What else the template knows."""
+        return {}
+
+    def dispatch(self, request: HttpRequest, *args: Any, **words: Any) -> HttpResponseBase:
+        """Nobody gets further without the right; who sends a form twice is told what the first did."""
+        self.actor = actor(request)
+        if request.method == "POST" and idempotency.is_numbered(request):
+            earlier = idempotency.earlier(request)
+            if earlier is not None:
+                return self._told(earlier)
+        access.require(self.actor, self.right, self.target(), what=self.what)
+        return super().dispatch(request, *args, **words)
+
+    def get(self, request: HttpRequest, **words: Any) -> HttpResponse:
+        """The form; or, where there is nothing to fill in, at once what would happen."""
+        if self.form_class is NoFields:
+            return self._ask(NoFields({}))
+        return self._show(self.form_class(initial=self.initial()))
+
+    def post(self, request: HttpRequest, **words: Any) -> HttpResponse:
+        """What would happen, or with `confirmed` the deed."""
+        form = self.bound()
+        if not form.is_valid():
+            return self._show(form, status=400)
+        if not self._is_confirmed():
+            return self._ask(form)
+        if not idempotency.claim(request):
+            return self._told(idempotency.Earlier("", ""))
+        return self._act(form)
+
+    def _is_confirmed(self) -> bool:
+        return self.request.POST.get("confirmed") == "yes" and idempotency.is_numbered(self.request)
+
+    def bound(self) -> forms.Form:
+        """The form as it was sent; a confirmed one has its passwords back, which no page carries."""
+        if not form_secrets.names(self.form_class) or not self._is_confirmed():
+            return self.form_class(self.request.POST)
+        data = form_secrets.opened(self.request, self.form_class)
+        form = self.form_class(self.request.POST if data is None else data)
+        if data is None:
+            form.add_error(None, _("This page was open for too long. Type the passwords again."))
+        return form
+
+    def _act(self, form: forms.Form) -> HttpResponse:
+        try:
+            said = self.run(form.cleaned_data)
+        except CatmqError as error:
+            if isinstance(error, Forbidden | MetadataUnavailable):
+                raise
+            if isinstance(error, Invalid | Conflict | NotFound):  # after others it is not known
+                idempotency.give_back(self.request)
+            return self._refuse(form, error)
+        answer = self.done(said)
+        with suppress(DatabaseError, UpdateError):  # it was done; a session that is lost then changes nothing
+            idempotency.tell(self.request, said=str(said), url=answer.get("Location", self.back()))
+            form_secrets.forget(self.request)
+        return answer
+
+    def _told(self, earlier: idempotency.Earlier) -> HttpResponse:
+        if earlier.said:
+            said = _("This form was sent more than once; it was carried out once: %s") % earlier.said
+        else:
+            said = _("This form was sent before, and is being carried out; or how it ended is not known.")
+        messages.info(self.request, said)
+        return HttpResponseRedirect(earlier.url or self.back())
+
+    def done(self, said: Text) -> HttpResponse:
+        """After the deed: back to where its effect is seen, so that a reload repeats nothing."""
+        messages.success(self.request, str(said))
+        return HttpResponseRedirect(self.back())
+
+    def _ask(self, form: forms.Form) -> HttpResponse:
+        form.is_valid()
+        return self._ask_about(form, shown=form)
+
+    def _ask_about(self, form: forms.Form, *, shown: forms.Form, status: int = 200) -> HttpResponse:
+        """What a form would do; `shown` is the one to be confirmed."""
+        try:
+            self._check_typed(form.cleaned_data)
+            preview = self.preview(form.cleaned_data)
+        except (Forbidden, MetadataUnavailable):
+            raise
+        except CatmqError as error:
+            return self._refuse(form, error)
+        if preview.blocked:
+            return self._show(form, preview=preview, status=400)
+        number = idempotency.number()
+        form_secrets.keep(self.request, form, number=number)
+        return self._show(shown, preview=preview, number=number, status=status)
+
+    def _check_typed(self, fields: dict[str, Any]) -> None:
+        """Raises Invalid if a name that was to be typed again is another: before anything else is said."""
+        name = self.kwargs.get("name")
+        if CONFIRM in fields and fields[CONFIRM] != name:
+            raise Invalid.field(CONFIRM, _("This is not the name: type %s.") % name)
+
+    def _refuse(self, form: forms.Form, error: CatmqError) -> HttpResponse:
+        named = [one for one in error.errors if one.field in form.fields]
+        for one in named:
+            form.add_error(one.field, one.message)
+        if not named:
+            form.add_error(None, error.detail)
+        return self._show(form, status=errors.status_of(error))
+
+    def _show(
+        self, form: forms.Form, *, preview: Preview | None = None, number: str = "", status: int = 200
+    ) -> HttpResponse:
+        return pages.show(
+            self.request,
+            self.template,
+            self.heading(),
+            status=status,
+            form=form,
+            carried=[one for one in form if not form_secrets.is_secret(one.field)] if preview else (),
+            preview=preview,
+            once=number,
+            section=self.section,
+            back=self.back(),
+            button=self.button,
+            danger=self.danger,
+            says=self.says,
+            **self.words(),
+        )

@@ -1,0 +1,159 @@
+"""Changing settings that somebody else may be changing at the same time.
+
+The form carries the values that it was made from. Only what its sender changed is saved. What somebody else
+changed meanwhile stays as they set it; where both changed the same setting, both values are shown, and
+nothing is saved before that was seen and confirmed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django import forms
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+
+from portal.actions.action import Action, Preview
+from portal.actions.fields import changes, shown, written
+from portal.kit.tables import Column, Empty, Table, Text, code, plain, text
+
+SEEN = "seen"
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Three versions of some settings: as the form was made from, as its sender wants them, as they are."""
+
+    seen: Values
+    mine: Values
+    now: Values
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """What the sender changed and is not so already.
+
+        >>> Merge({"a": 1, "b": 1}, {"a": 2, "b": 1}, {"a": 1, "b": 5}).changed
+        {'a': 2}
+        """
+        return {
+            name: value
+            for name, value in self.mine.items()
+            if value != self.seen.get(name) and value != self.now.get(name)
+        }
+
+    @property
+    def theirs(self) -> dict[str, Any]:
+        """What somebody else changed meanwhile, and to what.
+
+        >>> Merge({"a": 1, "b": 1}, {"a": 2, "b": 1}, {"a": 1, "b": 5}).theirs
+        {'b': 5}
+        """
+        return {name: value for name, value in self.now.items() if value != self.seen.get(name, value)}
+
+    @property
+    def contested(self) -> bool:
+        """Whether both changed one setting, to different values."""
+        return any(name in self.theirs for name in self.changed)
+
+
+class SeenField(forms.CharField):
+    """The values a form was made from, as JSON. Raises ValidationError."""
+
+    widget = forms.HiddenInput
+
+    def clean(self, value: Any) -> dict[str, Any]:
+        """The values."""
+        try:
+            found = json.loads(super().clean(value) or "{}")
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise forms.ValidationError(_("Reload the page: the form is damaged."))
+        return found
+
+
+class EditFields(forms.Form):
+    """Settings, with the values that the form was made from."""
+
+    seen = SeenField(required=False)
+
+
+class Edit(Action):
+    """Changes settings; its form has `seen`. Subclasses say how settings are read and saved."""
+
+    def now(self) -> dict[str, Any]:
+        """The settings as they are, each as its field cleans it; JSON can hold them."""
+        raise NotImplementedError
+
+    def save(self, changed: dict[str, Any]) -> Text:
+        """Saves what changed; a sentence that says so."""
+        raise NotImplementedError
+
+    def initial(self) -> dict[str, Any]:
+        """The settings as they are, or as the URL wants them."""
+        now = self.now()
+        asked = {name: value for name, value in super().initial().items() if name != SEEN}
+        return {**_filled(now, seen=now), **asked}
+
+    def post(self, request: HttpRequest, **words: Any) -> HttpResponse:
+        """As of any action; but what others changed since the preview is shown before anything is saved."""
+        form = self.bound()
+        if form.is_valid() and self._merge(form.cleaned_data).theirs:
+            return self._ask(form)
+        return super().post(request, **words)
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What changes, from what to what; and what somebody else changed since the form was opened."""
+        merge = self._merge(fields)
+        if not merge.theirs:
+            return changes(self.form_class, merge.now, merge.changed)
+        effects: list[Text] = [
+            _("Somebody else changed this while you did. What you left alone stays as they set it.")
+        ]
+        if merge.contested:
+            effects.append(_("Both of you changed the same settings, to different values: yours would win."))
+        return Preview(effects=effects, table=_three(self.form_class, merge))
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Saves it."""
+        return self.save(self._merge(fields).changed)
+
+    def _merge(self, fields: Values) -> Merge:
+        now = {name: _plain(value) for name, value in self.now().items()}
+        mine = {name: _plain(fields[name]) for name in now}
+        seen = {name: fields[SEEN].get(name, value) for name, value in now.items()}
+        return Merge(seen, mine, now)
+
+    def _ask(self, form: forms.Form) -> HttpResponse:
+        """The preview; the form in it is made from the settings as they are now."""
+        if not form.is_valid():
+            return self._show(form, status=400)
+        merge = self._merge(form.cleaned_data)
+        rebased = self.form_class(_filled({**merge.now, **merge.changed}, seen=merge.now))
+        return super()._ask_about(form, shown=rebased, status=409 if merge.theirs else 200)
+
+
+def _filled(values: Values, *, seen: Values) -> dict[str, Any]:
+    """A form's data."""
+    as_read = {name: _plain(value) for name, value in seen.items()}
+    return {**{name: written(value) for name, value in values.items()}, SEEN: json.dumps(as_read)}
+
+
+def _plain(value: Any) -> Any:
+    """A value that is the same whether it comes from a form or not: browsers change line ends and blanks."""
+    return value.replace("\r\n", "\n").strip() if isinstance(value, str) else value
+
+
+def _three(form: type[forms.Form], merge: Merge) -> Table:
+    columns = (Column(_("Setting")), Column(_("When you opened it")), Column(_("Now")), Column(_("Then")))
+    rows = [
+        (text(form.base_fields[name].label), code(shown(merge.seen[name])), code(shown(value)),
+         code(shown(merge.changed.get(name, value))))
+        for name, value in merge.now.items()
+        if name in merge.changed or name in merge.theirs
+    ]  # fmt: skip
+    return plain(columns, rows, Empty(_("Nothing changes.")))

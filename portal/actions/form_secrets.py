@@ -1,0 +1,59 @@
+"""Passwords of a form wait here from its preview to its confirmation: no page ever sends one back.
+
+They lie encrypted among the web sessions, under a key that only this person's form with this number has
+(once.py), for ten minutes, and go when the form was carried out.
+"""
+
+from __future__ import annotations
+
+import json
+
+from django import forms
+from django.contrib.sessions.backends.db import SessionStore
+from django.http import HttpRequest, QueryDict
+
+from metadata.db.secrets import decrypt, encrypt
+from portal.actions import idempotency
+
+KEPT_S = 600
+_WHAT = "sealed"
+
+
+def is_secret(field: forms.Field) -> bool:
+    """Whether a field's value must not be sent back to the browser."""
+    return isinstance(field.widget, forms.PasswordInput)
+
+
+def names(form: type[forms.Form]) -> list[str]:
+    """The fields of a form that are secret."""
+    return [name for name, field in form.base_fields.items() if is_secret(field)]
+
+
+def keep(request: HttpRequest, form: forms.Form, *, number: str) -> None:
+    """Keeps the secret values of a form that is shown again under a number, to be confirmed."""
+    found = {name: form.data.get(name, "") for name in names(type(form))}
+    if found:
+        row = SessionStore(idempotency.key_of(request, number, _WHAT))
+        row.save(must_create=True)  # one that is not there yet would lose its key when it is first read
+        row[_WHAT] = encrypt(json.dumps(found))
+        row.set_expiry(KEPT_S)
+        row.save()
+
+
+def opened(request: HttpRequest, form: type[forms.Form]) -> QueryDict | None:
+    """What a form was sent with, and the secrets that were kept for it; None if they are gone."""
+    data = request.POST.copy()
+    found = (
+        SessionStore(idempotency.key_of(request, request.POST[idempotency.FIELD], _WHAT)).load().get(_WHAT)
+    )
+    if found is None:
+        return None
+    kept = json.loads(decrypt(found))
+    for name in names(form):
+        data[name] = kept[name]
+    return data
+
+
+def forget(request: HttpRequest) -> None:
+    """Forgets the secrets of a form that was carried out."""
+    SessionStore(idempotency.key_of(request, request.POST[idempotency.FIELD], _WHAT)).delete()

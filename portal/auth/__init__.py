@@ -1,0 +1,1 @@
+"""Logins, rights, sessions, and errors as pages."""

@@ -1,0 +1,112 @@
+"""Who asks: the one place where a person who logged in becomes an Actor, whose rights the verbs check."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlencode
+
+from django import forms
+from django.contrib import messages
+from django.contrib.auth import logout
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.views import redirect_to_login
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.utils.translation import gettext as _
+
+from metadata.actors import Actor
+from metadata.db import access
+from metadata.users import accounts
+from portal.auth import sessions
+
+View = Callable[..., HttpResponseBase]
+THEMES = ("auto", "light", "dark")
+THEME_COOKIE = "theme"
+MOST_KEPT = 1500  # characters of a form that may stand in a URL
+
+
+def for_people(view: View) -> View:
+    """A view that only people who logged in reach; it finds its actor in `request.actor`."""
+
+    @functools.wraps(view)
+    def seen(request: HttpRequest, *args: Any, **words: Any) -> HttpResponseBase:
+        if sessions.is_over(request):
+            logout(request)
+            return redirect_to_login(request.path)
+        request.actor = actor_of(request)  # type: ignore[attr-defined]  # read by actor()
+        return view(request, *args, **words)
+
+    with_login = login_required(seen)
+
+    @functools.wraps(view)
+    def asked(request: HttpRequest, *args: Any, **words: Any) -> HttpResponseBase:
+        if request.method == "POST" and not request.user.is_authenticated:
+            return _back_to_form(request, getattr(view, "view_class", None))
+        return with_login(request, *args, **words)
+
+    return asked
+
+
+def _back_to_form(request: HttpRequest, action: Any) -> HttpResponseBase:
+    """The login, and then the form again: the session ended while it was filled in."""
+    messages.warning(
+        request,
+        _("You were logged out meanwhile; nothing was done. Passwords and long texts must be typed again."),
+    )
+    form: type[forms.Form] = getattr(action, "form_class", forms.Form)
+    typed = urlencode(_typed(request, form))
+    return redirect_to_login(f"{request.path}?{typed}" if 0 < len(typed) <= MOST_KEPT else request.path)
+
+
+def _typed(request: HttpRequest, form: type[forms.Form]) -> dict[str, str]:
+    """What may stand in a URL of the fields that were sent: no passwords, no texts of messages."""
+    kept = {}
+    for name, field in form.base_fields.items():
+        widget = field.widget
+        if widget.is_hidden or isinstance(widget, forms.PasswordInput | forms.Textarea):
+            continue
+        value = widget.value_from_datadict(request.POST, request.FILES, name)
+        if isinstance(value, bool):
+            kept[name] = "on" if value else ""
+        elif isinstance(value, str):
+            kept[name] = value
+    return kept
+
+
+def actor_of(request: HttpRequest) -> Actor:
+    """The actor of the person who is logged in. Raises MetadataUnavailable."""
+    user: Any = request.user
+    administrator = bool(user.is_superuser or user.is_staff)
+    return accounts.actor_of(
+        name=user.get_username(), administrator=administrator, address=address_of(request)
+    )
+
+
+def address_of(request: HttpRequest) -> str:
+    """Where a request comes from."""
+    return str(request.META.get("REMOTE_ADDR", ""))
+
+
+def actor(request: HttpRequest) -> Actor:
+    """The actor of a request on its way through a view."""
+    found: Actor = request.actor  # type: ignore[attr-defined]  # set by for_people()
+    return found
+
+
+def may(request: HttpRequest, right: str, name: str = "*", *, what: str = "topic") -> bool:
+    """Whether the person may do something; what may not be done is not offered."""
+    return access.may(actor(request), right, name, what=what)
+
+
+def known(request: HttpRequest) -> dict[str, Any]:
+    """What every template knows: the look that was chosen, and whether this is an administrator."""
+    theme = request.COOKIES.get(THEME_COOKIE, "")
+    who = getattr(request, "actor", None)
+    return {
+        "theme": theme if theme in THEMES else "auto",
+        "themes": THEMES,
+        "who": who,
+        "is_administrator": who is not None and access.may(who, "admin", "*"),
+    }

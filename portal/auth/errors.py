@@ -1,0 +1,99 @@
+"""Errors as pages: what is wrong, and what to do."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils.translation import gettext as _
+
+from messagestore.pool import node_pools
+from metadata.cache import snapshot
+from metadata.errors import (
+    CatmqError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    MetadataUnavailable,
+    NotFound,
+    Unavailable,
+)
+
+log = logging.getLogger(__name__)
+STATUS: tuple[tuple[type[CatmqError], int], ...] = (
+    (Forbidden, 403),
+    (NotFound, 404),
+    (Conflict, 409),
+    (Invalid, 400),
+    (Unavailable, 503),
+)
+
+
+def status_of(error: CatmqError) -> int:
+    """The HTTP status of an error."""
+    return next((status for kind, status in STATUS if isinstance(error, kind)), 500)
+
+
+def respond(request: HttpRequest, error: CatmqError) -> HttpResponse:
+    """The page of an error."""
+    if isinstance(error, MetadataUnavailable):
+        return _outage(request)
+    status = status_of(error)
+    log.info("%s %s: %d %s", request.method, request.path, status, error.detail)
+    return _page(request, status, title=_title(status), detail=error.detail)
+
+
+def _outage(request: HttpRequest) -> HttpResponse:
+    """The metadata database is away: who asks cannot be known, so the page names nothing that is a secret."""
+    known = snapshot.current() if snapshot.age_s() < float("inf") else None
+    nodes = len(known.nodes) if known else 0
+    seen = {
+        "nodes": nodes,
+        "answering": nodes - len(node_pools.away()),
+        "topics": len(known.topics) if known else 0,
+        "groups": len(known.groups) if known else 0,
+        "age_s": round(snapshot.age_s()) if known else None,
+    }
+    return render(request, "portal/outage.html", {"seen": seen}, status=503)
+
+
+def _page(request: HttpRequest, status: int, **words: Any) -> HttpResponse:
+    return render(request, "portal/error.html", {"status": status, **words}, status=status)
+
+
+def _title(status: int) -> str:
+    return {
+        403: _("You may not do that"),
+        404: _("There is no such thing"),
+        409: _("That contradicts what is"),
+        400: _("Something in it is wrong"),
+        503: _("Not possible right now"),
+    }.get(status, _("A fault of the server"))
+
+
+def handler403(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """What Django forbids."""
+    return _page(request, 403, title=_title(403), detail=_("This page is for others."))
+
+
+def handler404(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """An unknown URL."""
+    return _page(request, 404, title=_title(404), detail=_("Nothing is at this address."))
+
+
+def handler500(request: HttpRequest) -> HttpResponse:
+    """An error that nobody expected."""
+    incident = uuid.uuid4().hex[:16]
+    log.error("a page failed, id %s: %s", incident, request.path)
+    return _page(request, 500, title=_title(500), detail=_("The log has more under the id %s.") % incident)
+
+
+def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
+    """A form that did not come from a page of ours, or one that was open for too long."""
+    detail = _(
+        "This form was not sent from a page that is still valid. Go back, reload the page and try again."
+    )
+    return _page(request, 403, title=_title(403), detail=detail)

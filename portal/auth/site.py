@@ -1,0 +1,44 @@
+"""The admin as a console: its own titles, and its lists' names in the language of the browser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.admin import AdminSite
+from django.contrib.admin.forms import AdminAuthenticationForm
+from django.http import HttpRequest, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.translation import gettext, gettext_lazy
+
+from portal.auth import sessions
+from portal.auth.logins import LoginForm
+
+
+class ConsoleLoginForm(LoginForm, AdminAuthenticationForm):
+    """The same login, for those who may see the admin."""
+
+
+class Console(AdminSite):
+    """Django's admin site under the product's name."""
+
+    site_title = gettext_lazy("CatMQ")
+    site_header = gettext_lazy("CatMQ console")
+    login_form = ConsoleLoginForm
+    index_title = gettext_lazy("What there is, to look at")
+
+    def has_permission(self, request: HttpRequest) -> bool:
+        """Return True if somebody may see the admin, whose session is not over."""
+        return super().has_permission(request) and not sessions.is_over(request)
+
+    def password_change(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """The portal's own page, which writes the audit log and counts wrong passwords."""
+        return HttpResponseRedirect(reverse("password"))
+
+    def get_app_list(self, request: HttpRequest, app_label: str | None = None) -> list[dict[str, Any]]:
+        """The lists by application; names of models are translated here, because models know no language."""
+        apps: list[dict[str, Any]] = super().get_app_list(request, app_label)
+        for app in apps:
+            app["name"] = gettext(str(app["name"]))
+            for model in app["models"]:
+                model["name"] = gettext(str(model["name"]))
+        return apps

@@ -1,0 +1,1 @@
+"""Parts of pages: lists, charts, bars, bodies of messages."""

@@ -1,0 +1,124 @@
+"""What counts as wrong on the first page: each trouble is a line with its link, the worse ones first.
+
+Wrong are: alarms that nobody acknowledged; nodes that are silent, offline, barred or nearly full; groups with
+unread messages that nobody reads, were stopped, or are late; dead messages that nobody has said to have seen;
+failed jobs of the last day. What an alarm says is not said twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from messagestore.nodes import registry
+from metadata.actors import Actor
+from metadata.cache import snapshot
+from metadata.db.access import may
+from metadata.listing.overview import Overview
+from metadata.rules.alarms import subject
+from portal.kit import outages, rows
+from portal.kit.pages import to
+from portal.kit.tables import Text
+from portal.templatetags.shapes import at, count
+
+LATE_MS = 15 * 60_000  # an unread message older than that makes a group worth a look
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something that a person should look at; `tone` is bad or warn."""
+
+    tone: str
+    text: Text
+    href: str = ""
+
+
+def troubles(known: Overview, who: Actor) -> list[Trouble]:
+    """All of them, the worse ones first."""
+    admin = may(who, "admin", "*")
+    said = {(one.kind, subject(one.kind, one.name)) for one in known.alarms}
+    nodes_said = {about.node for _kind, about in said if about.node}
+    groups_said = {about.group for kind, about in said if kind in ("lag", "no_consumer")}
+    found = [
+        *_alarms(known, admin),
+        *_nodes(to("nodes") if admin else "", nodes_said),
+        *_groups(known, groups_said),
+        *_dead(known, who),
+        *_jobs(known),
+    ]
+    return sorted(found, key=lambda one: one.tone)  # bad before warn
+
+
+def _alarms(known: Overview, admin: bool) -> Iterator[Trouble]:
+    for one in known.alarms:
+        words = {"kind": rows.alarm_kind(one.kind), "name": one.name, "detail": one.detail}
+        text = _("Alarm: %(kind)s, %(name)s: %(detail)s") if one.name else _("Alarm: %(kind)s: %(detail)s")
+        yield Trouble(
+            "bad", text % words, rows.alarm_href(one.kind, one.name, administrator=admin) or to("alarms")
+        )
+    more = known.alarm_count - len(known.alarms)
+    if more > 0:
+        left = ngettext("%s more alarm", "%s more alarms", more)
+        yield Trouble("bad", left % count(more), to("alarms"))
+
+
+def _nodes(href: str, said: set[str]) -> Iterator[Trouble]:
+    for name in outages.silent():
+        if name not in said:
+            yield Trouble("bad", _("Node %s does not answer.") % name, href)
+    for name in outages.offline():
+        text = _("Node %s is offline: what is on it is neither read nor written.") % name
+        yield Trouble("warn", text, href)
+    for name, why in registry.barred().items():
+        if name not in said:
+            yield Trouble("bad", _("Node %(name)s is barred: %(why)s") % {"name": name, "why": why}, href)
+    yield from _stores(href, said)
+
+
+def _stores(href: str, said: set[str]) -> Iterator[Trouble]:
+    for info in snapshot.current().nodes.values():
+        if info.disk != "ok" and info.name not in said:
+            tone = "bad" if info.disk == "full" else "warn"
+            yield Trouble(tone, _("Node %s runs out of room.") % info.name, href)
+
+
+def _groups(known: Overview, said: set[str]) -> Iterator[Trouble]:
+    lone = [name for name in known.unread if name not in said]
+    for name in lone:
+        text = _("Group %s has unread messages in queues that nobody reads.") % name
+        yield Trouble("warn", text, to("group", name))
+    for name in known.stopped_behind:
+        text = _("Group %s was stopped, and messages wait for it.") % name
+        yield Trouble("warn", text, to("group", name))
+    for name in known.stalled:
+        text = _("Group %s has members and unread messages, and has handled none of them for minutes.") % name
+        yield Trouble("warn", text, to("group", name))
+    quiet = {*said, *lone, *known.stopped_behind, *known.stalled}
+    for one in known.behind:
+        if (one.lag_ms or 0) > LATE_MS and one.name not in quiet:
+            text = _("Group %s is late: its oldest unread message waits for long.") % one.name
+            yield Trouble("warn", text, to("group", one.name))
+
+
+def _dead(known: Overview, who: Actor) -> Iterator[Trouble]:
+    for one in known.dead.unseen:
+        text = ngettext(
+            "Group %(group)s has %(count)s dead message, the newest of %(when)s.",
+            "Group %(group)s has %(count)s dead messages, the newest of %(when)s.",
+            one.messages,
+        )
+        words = {"group": one.group, "count": count(one.messages), "when": at(one.newest_at_ms)}
+        page = "failures" if may(who, "manage", one.group, what="group") else "group"
+        yield Trouble("warn", text % words, to(page, one.group))
+
+
+def _jobs(known: Overview) -> Iterator[Trouble]:
+    failed = known.failed_job_count
+    if failed and not any(one.kind == "job_failed" for one in known.alarms):
+        text = ngettext(
+            "%d run of a job failed in the last day.", "%d runs of jobs failed in the last day.", failed
+        )
+        yield Trouble("warn", text % failed, to("jobs") + "?q=failed")

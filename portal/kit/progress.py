@@ -1,0 +1,48 @@
+"""The trend of a group, in words."""
+
+from __future__ import annotations
+
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from metadata.monitoring.progress import GroupProgress
+from metadata.rules.groups.progress import Progress
+from portal.kit.tables import Cell, Text, badge, per_second
+from portal.templatetags.shapes import MINUTE, SECOND, lasts, rate
+
+# What is so without a trend, and its tone.
+WORDS: dict[str, tuple[Text, str]] = {
+    "unknown": (gettext_lazy("not known"), ""),
+    "paused": (gettext_lazy("paused"), "warn"),
+    "no_members": (gettext_lazy("no members"), "warn"),
+    "nothing_sent": (gettext_lazy("nothing sent"), ""),
+    "keeps_up": (gettext_lazy("keeps up"), "ok"),
+    "too_little_data": (gettext_lazy("too little data"), ""),
+    "stalled": (gettext_lazy("handles nothing"), "bad"),
+    "steady": (gettext_lazy("steady"), ""),
+}
+
+
+def words(said: Progress) -> tuple[Text, str]:
+    """Return what is said of a group, and its tone."""
+    if said.state == "falls_behind":
+        return _("falls behind by %s/s") % rate(said.per_s), "warn"
+    if said.state == "catches_up":
+        return _("catches up in %s") % lasts(_rounded(1000 * (said.in_s or 0))), "ok"
+    return WORDS[said.state]
+
+
+def _rounded(ms: float) -> int:
+    """Full minutes, where it is more than one: it is a guess."""
+    whole = MINUTE if ms >= MINUTE else SECOND
+    return whole * max(1, round(ms / whole))
+
+
+def cell(found: GroupProgress | None) -> Cell:
+    """The same as a badge."""
+    return badge(*words(found.said)) if found else badge(*WORDS["unknown"])
+
+
+def handled(found: GroupProgress | None) -> Cell:
+    """Messages that a group handled a second, lately."""
+    return per_second(found.pace.handled if found else None)

@@ -1,0 +1,151 @@
+"""How the rows of lists look: states as badges, names as links, lag with a tone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from metadata.listing.topics import GroupRow
+from metadata.monitoring.dead_letter_counts import TallyRow
+from metadata.rules.alarms import subject
+from portal.kit import progress
+from portal.kit.pages import to
+from portal.kit.tables import Cell, Text, badge, code, lasting, number, spark, text, when
+
+WORDS: dict[str, tuple[Text, str]] = {
+    "ready": (gettext_lazy("ready"), "ok"),
+    "creating": (gettext_lazy("being made"), "warn"),
+    "deleting": (gettext_lazy("being removed"), "warn"),
+    "read_write": (gettext_lazy("open"), "ok"),
+    "read_only": (gettext_lazy("read-only"), "warn"),
+    "draining": (gettext_lazy("draining"), "warn"),
+    "retired": (gettext_lazy("retired"), ""),
+    "offline": (gettext_lazy("offline"), "bad"),
+    "running": (gettext_lazy("running"), "ok"),
+    "stopped": (gettext_lazy("stopped"), "warn"),
+    "failed": (gettext_lazy("failed"), "bad"),
+    "cancelled": (gettext_lazy("cancelled"), "warn"),
+    "done": (gettext_lazy("done"), "ok"),
+    "in": (gettext_lazy("in"), "ok"),
+    "out": (gettext_lazy("pulled out"), "warn"),
+    "alive": (gettext_lazy("alive"), "ok"),
+    "dead": (gettext_lazy("not heard"), "bad"),
+    "clustering": (gettext_lazy("clustering"), ""),
+    "broadcasting": (gettext_lazy("broadcasting"), ""),
+    "normal": (gettext_lazy("normal"), ""),
+    "failure": (gettext_lazy("failure"), ""),
+    "ok": (gettext_lazy("ok"), "ok"),
+    "low": (gettext_lazy("low"), "warn"),
+    "full": (gettext_lazy("full"), "bad"),
+    "earliest": (gettext_lazy("earliest"), ""),
+    "latest": (gettext_lazy("latest"), ""),
+    "away": (gettext_lazy("does not answer"), "bad"),
+    "user": (gettext_lazy("user"), ""),
+    "owner": (gettext_lazy("owner"), ""),
+    "administrator": (gettext_lazy("administrator"), "ok"),
+    "inactive": (gettext_lazy("inactive"), "warn"),
+}
+ALARMS: dict[str, Text] = {
+    "unread_dropped": gettext_lazy("dropped unread"),
+    "node_low": gettext_lazy("node nearly full"),
+    "node_full": gettext_lazy("node full"),
+    "node_filling": gettext_lazy("node full soon"),
+    "node_away": gettext_lazy("node away"),
+    "not_cleaned": gettext_lazy("not cleaned"),
+    "lag": gettext_lazy("far behind"),
+    "no_consumer": gettext_lazy("no consumer"),
+    "dead_growing": gettext_lazy("messages die"),
+    "job_failed": gettext_lazy("job failed"),
+    "inconsistent": gettext_lazy("metadata and nodes disagree"),
+    "suspect": gettext_lazy("queue contradicts itself"),
+}
+LATE_MS = 60_000
+
+
+def state(word: str) -> Cell:
+    """A state as a badge; a word that is not known is shown as it is."""
+    label, tone = WORDS.get(word, (word, ""))
+    return badge(label, tone)
+
+
+def alarm_kind(kind: str) -> Text:
+    """What an alarm is about."""
+    return ALARMS.get(kind, kind)
+
+
+def lag(value: int | None, href: str = "") -> Cell:
+    """Unread messages."""
+    return number(value, href)
+
+
+def age(value_ms: int | None) -> Cell:
+    """How old the oldest unread message is; a dash where none is unread."""
+    return lasting(value_ms or None, "warn" if (value_ms or 0) > LATE_MS else "")
+
+
+def topic(name: str) -> Cell:
+    """A topic's name with its link."""
+    return code(name, to("topic", name))
+
+
+def group(name: str) -> Cell:
+    """A group's name with its link."""
+    return code(name, to("group", name))
+
+
+def behind(row: GroupRow) -> Sequence[Cell]:
+    """A group on the first page."""
+    return (
+        group(row.name),
+        progress.cell(row.progress),
+        lag(row.lag),
+        age(row.lag_ms),
+        progress.handled(row.progress),
+        number(row.members),
+        spark(row.minutes),
+    )
+
+
+def alarm_href(kind: str, name: str, *, administrator: bool) -> str:
+    """The page of what an alarm is about; '' where there is none, or it is not for everybody."""
+    about = subject(kind, name)
+    if about.node:
+        return to("node", about.node) if administrator else ""
+    if about.job:
+        return f"{to('jobs')}?q={about.job}"
+    if kind == "inconsistent":
+        return to("consistency") if administrator else ""
+    if "~" in name:  # deleted meanwhile
+        return ""
+    return to("group", about.group) if about.group else to("topic", about.topic)
+
+
+def dead(row: TallyRow, *, manages: bool) -> Sequence[Cell]:
+    """A group with dead messages, on the first page."""
+    href = to("failures" if manages else "group", row.group)
+    return (
+        code(row.group, href),
+        number(row.messages, href, "bad" if row.unseen else ""),
+        number(row.last_hour),
+        when(row.newest_at_ms),
+        text(_("new") if row.unseen else _("seen by %s") % row.seen_by),
+    )
+
+
+def of_audit(kind: str, name: str) -> Cell:
+    """What was changed, with a link to it if there is a page."""
+    first, _slash, second = name.partition("/")
+    pages: dict[str, Any] = {"topic": "topic", "group": "group", "node": "node"}
+    if kind in pages and "~" not in name:
+        return code(name, to(pages[kind], name))
+    if kind in ("subscription", "position") and second:
+        return code(name, to("group", first))
+    return code(name)
+
+
+def yes(value: bool) -> Cell:
+    """Yes or no."""
+    return badge(_("yes"), "ok") if value else badge(_("no"))

@@ -1,0 +1,166 @@
+"""Bringing dead messages back, or dropping them: one, some, or all of a kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as lazy
+
+from messagestore.retries import dead_letters, redrives
+from metadata.monitoring import dead_letter_counts
+from portal.actions.action import NoFields, Preview
+from portal.kit.pages import to
+from portal.kit.tables import Column, Empty, Text, code, number, plain
+from portal.views.groups.group_actions import GroupAction
+
+
+class Choosing(forms.Form):
+    """Which dead messages: ids, or those of a topic and kind of error, or all."""
+
+    ids = forms.CharField(
+        label=lazy("Messages"),
+        required=False,
+        help_text=lazy("Ids of dead messages, separated by commas; or the fields below."),
+    )
+    topic = forms.CharField(label=lazy("Topic"), required=False, max_length=210)
+    error = forms.CharField(label=lazy("Kind of error"), required=False, max_length=200)
+    everything = forms.BooleanField(label=lazy("All dead messages of the group"), required=False)
+
+
+class Redriving(Choosing):
+    """Where to bring them."""
+
+    to = forms.ChoiceField(
+        label=lazy("To"),
+        choices=(
+            ("group", lazy("this group alone: its retry topic")),
+            ("topic", lazy("the topic they were sent to: every group reads them again")),
+        ),
+    )
+    rate = forms.IntegerField(
+        label=lazy("At most, messages a second"), required=False, min_value=1, help_text=lazy("Empty: 200.")
+    )
+
+
+def chosen(fields: dict[str, Any]) -> dict[str, Any]:
+    """The choice as the verbs take it."""
+    ids = fields["ids"].replace(",", " ").split()
+    return {
+        "ids": ids or None,
+        "topic": fields["topic"] or None,
+        "error": fields["error"] or None,
+        "everything": fields["everything"],
+    }
+
+
+def _reach(choice: dict[str, Any]) -> str:
+    """Which they are, in words."""
+    if choice["topic"] and choice["error"]:
+        return str(_("Those of topic %(topic)s that died of %(error)s.") % choice)
+    if choice["topic"]:
+        return str(_("Those of topic %(topic)s, whatever they died of.") % choice)
+    if choice["error"]:
+        return str(_("Those that died of %(error)s, of all topics.") % choice)
+    return str(_("All of them, of all topics and kinds of error."))
+
+
+class OfTheDead(GroupAction):
+    """Something done to dead messages of a group."""
+
+    def initial(self) -> dict[str, Any]:
+        """What was ticked in the list."""
+        ids = self.request.GET.getlist("ids")
+        return {**super().initial(), "ids": ", ".join(ids)}
+
+    def back(self) -> str:
+        """The group's failed messages."""
+        return to("failures", self.name)
+
+    def effects(self, fields: dict[str, Any], what: str) -> Preview:
+        """How many it reaches, by kind of error."""
+        choice = chosen(fields)
+        dead_letters.check_choice(**choice)
+        if choice["ids"]:
+            dead_letters.by_node(choice["ids"])
+            return Preview(effects=[what % {"count": len(set(choice["ids"])), "group": self.name}])
+        summary = dead_letters.summary(group=self.name, topic=choice["topic"], actor=self.actor)
+        reached = [one for one in summary.errors if choice["error"] in (None, one.error_class)]
+        columns = (Column(_("Error")), Column(_("Topic")), Column(_("Dead"), right=True))
+        listed = [(code(one.error_class), code(one.topic), number(one.count)) for one in reached]
+        table = plain(columns, listed, Empty(_("None of this kind is dead.")))
+        count = sum(one.count for one in reached)
+        effects = [what % {"count": count, "group": self.name}, _reach(choice)]
+        return Preview(effects=effects, table=table)
+
+
+class Redrive(OfTheDead):
+    """Brings dead messages back."""
+
+    form_class = Redriving
+    button = lazy("Bring back")
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Redrive dead messages of %s") % self.name
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """How many."""
+        return self.effects(fields, _("Dead messages of group %(group)s that are tried again: %(count)d."))
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Asks for it; a broker does it step by step."""
+        redrives.request(
+            group=self.name, to=fields["to"], rate=fields["rate"], actor=self.actor, **chosen(fields)
+        )
+        return _("It has begun: its progress is shown below.")
+
+
+class DropDead(OfTheDead):
+    """Deletes dead messages for good."""
+
+    form_class = Choosing
+    danger = True
+    button = lazy("Drop for good")
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Drop dead messages of %s") % self.name
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """How many."""
+        return self.effects(
+            fields, _("Dead messages of group %(group)s that are deleted for good: %(count)d.")
+        )
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Deletes them."""
+        count = dead_letters.drop(group=self.name, actor=self.actor, **chosen(fields))
+        return _("Dead messages that were deleted: %d.") % count
+
+
+class SawDead(OfTheDead):
+    """Says that somebody has looked at what is dead: the first page is quiet until more dies."""
+
+    form_class = NoFields
+    button = lazy("Mark as seen")
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Mark the dead messages of %s as seen") % self.name
+
+    def initial(self) -> dict[str, Any]:
+        """Nothing is to be filled in."""
+        return {}
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What that means."""
+        return Preview(
+            effects=[_("They stay as they are. The first page says nothing of them until another one dies.")]
+        )
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Says so."""
+        dead_letter_counts.saw(group=self.name, actor=self.actor)
+        return _("The dead messages are marked as seen.")

@@ -1,0 +1,254 @@
+"""Consumer groups: the list, and one group with who reads which queue and how far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+
+from messagestore.consume import lag
+from messagestore.consume.lag import QueueLag
+from metadata.groups import groups
+from metadata.groups.groups import GroupView, MemberView
+from metadata.groups.subscriptions import SubscriptionView
+from metadata.listing import topics as listing
+from metadata.listing.topics import GroupRow
+from metadata.monitoring import metrics_history
+from metadata.monitoring.metrics_history import Pace
+from metadata.monitoring.progress import GroupProgress
+from metadata.rules.topics.names import failure_name
+from portal.auth.access import actor, may
+from portal.kit import charts, outages, pages, progress, rows
+from portal.kit.pages import Fact, Link, to
+from portal.kit.tables import (
+    Cell,
+    Column,
+    Empty,
+    Table,
+    badge,
+    code,
+    lasting,
+    listed,
+    number,
+    plain,
+    spark,
+    text,
+    wanted,
+    when,
+)
+from portal.views.groups import resetting
+
+
+class Matrix(NamedTuple):
+    """The queues of a topic as a group reads them; `of`: the topic whose failed messages it holds, or ''."""
+
+    topic: str
+    of: str
+    table: Table
+    subscription: SubscriptionView | None
+
+
+def groups_list(request: HttpRequest) -> HttpResponse:
+    """All groups."""
+    found = listing.groups(wanted=wanted(request), actor=actor(request))
+    columns = (
+        Column(_("Group"), "name"),
+        Column(_("Trend")),
+        Column(_("Unread"), "lag", right=True),
+        Column(_("Oldest unread"), "age", right=True),
+        Column(_("Handled/s"), right=True),
+        Column(_("Members"), right=True),
+        Column(_("Topics"), right=True),
+        Column(_("Handled, last 30 min")),
+        Column(_("Owners")),
+    )
+    hint = Empty(
+        _("No group is here, or none fits the search. A consumer that names topics makes its group; or:"),
+        "catmq group create billing && catmq subscribe billing orders",
+        to("group-create"),
+        _("Create a group"),
+    )
+    table = listed(request, columns, found, row=_row, empty=hint)
+    actions = [Link(_("Create a group"), to("group-create"))]
+    return pages.list_page(request, _("Consumer groups"), table, section="groups", actions=actions)
+
+
+def _row(row: GroupRow) -> Sequence[Cell]:
+    return (
+        rows.group(row.name),
+        progress.cell(row.progress),
+        rows.lag(row.lag),
+        rows.age(row.lag_ms),
+        progress.handled(row.progress),
+        number(row.members),
+        number(row.topics),
+        spark(row.minutes),
+        text(row.owners or None),
+    )
+
+
+def group(request: HttpRequest, name: str) -> HttpResponse:
+    """One group."""
+    view = groups.describe(name=name, actor=actor(request))
+    offsets, found = lag.standing(group=name, actor=actor(request))
+    whose: dict[str, Any] = {"group_id": view.id, "sent_to": [one.topic_id for one in view.subscriptions]}
+    points = metrics_history.points(for_s=charts.span(request).for_s, **whose)
+    manages = may(request, "manage", name, what="group")
+    return pages.show(
+        request,
+        "group",
+        name,
+        section="groups",
+        live=True,
+        actions=_actions(view) if manages else [],
+        tiles=_tiles(view, offsets, metrics_history.pace(**whose), found),
+        rates=charts.rates(points),
+        lags=charts.lags(points),
+        spans=charts.spans(request),
+        matrices=_matrices(view, offsets),
+        members=_members(view),
+        moves=resetting.latest(group=name, manages=manages, actor=actor(request)),
+        facts=_facts(view),
+        away=outages.of(one.queue for one in offsets if one.head is None),
+        manages=manages,
+    )
+
+
+def _actions(view: GroupView) -> list[Link]:
+    switch = (
+        Link(_("Start"), to("group-start", view.name))
+        if view.stopped
+        else Link(_("Stop"), to("group-stop", view.name))
+    )
+    return [
+        switch,
+        Link(_("Subscribe"), to("subscribe", view.name)),
+        Link(_("Reset offsets"), to("group-reset", view.name)),
+        Link(_("Rebalance"), to("group-rebalance", view.name)),
+        Link(_("Failed messages"), to("failures", view.name)),
+        Link(_("Settings"), to("group-settings", view.name)),
+        Link(_("Delete"), to("group-delete", view.name), "danger"),
+    ]
+
+
+def _tiles(
+    view: GroupView, offsets: Sequence[QueueLag], now: Pace, found: GroupProgress | None
+) -> list[Fact]:
+    oldest = max((one.lag_ms or 0 for one in offsets), default=0) or None
+    state, trend = rows.state("stopped" if view.stopped else "running"), progress.cell(found)
+    return [
+        Fact(_("State"), state.value, tone=state.tone),
+        Fact(_("Trend"), trend.value, kind="words", tone=trend.tone),
+        Fact(_("Handled per second"), now.handled, kind="rate"),
+        Fact(_("Pulled per second"), now.pulled, kind="rate"),
+        Fact(_("Sent per second"), now.sent, kind="rate"),
+        Fact(_("Unread messages"), sum(one.lag or 0 for one in offsets), kind="number"),
+        Fact(_("Oldest unread"), oldest, kind="lasts", tone="warn" if (oldest or 0) > rows.LATE_MS else ""),
+        Fact(_("Members"), len(view.members), kind="number"),
+        Fact(_("Generation"), view.generation, f"{to('rebalances')}?q={view.name}", kind="number"),
+    ]
+
+
+def _matrices(view: GroupView, offsets: Sequence[QueueLag]) -> list[Matrix]:
+    """For each topic its queues with owner and position, and below it those of its failure topic."""
+    known = {one.topic: one for one in view.subscriptions}
+    heard = {member.name: member for member in view.members}
+    retries = {failure_name(view.name, topic): topic for topic in known}
+    mine = {topic: list(found) for topic, found in groupby(offsets, key=lambda one: one.topic)}
+    ordered = sorted(mine, key=lambda topic: (retries.get(topic, topic), topic in retries))
+    return [
+        Matrix(topic, retries.get(topic, ""), _matrix(mine[topic], heard, known.get(topic)), known.get(topic))
+        for topic in ordered
+    ]
+
+
+def _matrix(
+    offsets: Sequence[QueueLag], heard: Mapping[str, MemberView], subscription: SubscriptionView | None
+) -> Table:
+    columns = (
+        Column(_("Queue")),
+        Column(_("Owner")),
+        Column(_("Heard"), right=True),
+        Column(_("Position"), right=True),
+        Column(_("Head"), right=True),
+        Column(_("Unread"), right=True),
+        Column(_("Oldest unread"), right=True),
+        Column(_("First kept"), right=True),
+        Column(_("Epoch")),
+        Column(_("State")),
+    )
+    stopped = set(subscription.stopped_queues) if subscription else set()
+    return plain(
+        columns, [_queue(one, heard, one.queue in stopped) for one in offsets], Empty(_("No queues."))
+    )
+
+
+def _queue(one: QueueLag, heard: Mapping[str, MemberView], stopped: bool) -> Sequence[Cell]:
+    member = heard.get(one.owner or "")
+    state = "away" if one.head is None else "stopped" if stopped else "ok"
+    return (
+        code(one.queue, f"{to('messages')}?topic={one.topic}&queue={one.queue}&offset={one.committed or 0}"),
+        text(_reader(one)) if one.owner else badge(_("nobody"), "warn"),
+        lasting(member.heartbeat_age_ms if member else None),
+        number(one.committed),
+        number(one.head),
+        rows.lag(one.lag),
+        rows.age(one.lag_ms),
+        number(one.low),
+        code(one.epoch),
+        rows.state(state),
+    )
+
+
+def _reader(one: QueueLag) -> str:
+    return f"{one.owner} ({one.instance})" if one.instance else str(one.owner)
+
+
+def _members(view: GroupView) -> Table:
+    columns = (
+        Column(_("Member")),
+        Column(_("Heard"), right=True),
+        Column(_("Queues"), right=True),
+        Column(_("State")),
+        Column(_("Address")),
+        Column(_("Client")),
+        Column(_("Since")),
+    )
+    hint = Empty(_("Nobody is here. Start a consumer:"), f"catmq consume --group {view.name} TOPIC")
+    return plain(columns, [_member(one, view) for one in view.members], hint)
+
+
+def _member(one: MemberView, view: GroupView) -> Sequence[Cell]:
+    late = (one.heartbeat_age_ms or 0) > view.session_timeout_ms
+    return (
+        text(one.name),
+        lasting(one.heartbeat_age_ms, "bad" if late else ""),
+        number(len(one.queues)),
+        badge(_("reads"), "ok") if one.active else badge(_("stands by")),
+        code(one.address),
+        text(one.sdk or None),
+        when(one.joined_at_ms),
+    )
+
+
+def _facts(view: GroupView) -> list[Fact]:
+    mode = rows.state(view.mode)
+    return [
+        Fact(_("Mode"), mode.value),
+        Fact(_("Session timeout"), view.session_timeout_ms, kind="lasting"),
+        Fact(_("Most active members"), view.max_active_members or _("no limit")),
+        Fact(_("Allowed addresses"), view.allow_addresses or _("all")),
+        Fact(_("Refused addresses"), view.deny_addresses or _("none")),
+        Fact(_("Owners"), view.owners or None),
+        Fact(_("Department"), view.department or None),
+        Fact(_("Alarm e-mails"), view.alarm_emails or None),
+        Fact(_("Alarm from a lag of"), view.alarm_lag or _("as the settings say")),
+        Fact(_("Alarm from an age of, s"), view.alarm_lag_s or _("as the settings say")),
+        Fact(_("Created"), view.created_at_ms, kind="when"),
+        Fact(_("Changes"), _("audit log"), f"{to('audit')}?name={view.name}"),
+        Fact(_("Rebalances"), _("history"), f"{to('rebalances')}?q={view.name}"),
+        Fact(_("Remark"), view.remark or None),
+    ]

@@ -1,0 +1,207 @@
+"""Moving the offsets of a group, with a preview, and taking such moves back; the group may be running."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django import forms
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as lazy
+
+from messagestore.consume import offset_reset
+from messagestore.consume.offset_reset import Move, Target
+from metadata.actors import Actor
+from metadata.groups import groups, offset_resets
+from metadata.groups.offset_resets import PastMove
+from portal.actions.action import Preview
+from portal.actions.fields import numbers
+from portal.auth.access import actor, may
+from portal.kit import pages, rows
+from portal.kit.pages import to
+from portal.kit.tables import Cell, Column, Empty, Table, Text, badge, number, plain, text, when
+from portal.views.groups.group_actions import GroupAction
+
+SHOWN = 50  # moves of queues
+SHOWN_FIRST = 8  # on the page of the group
+
+
+class Resetting(forms.Form):
+    """Where to move a group's offsets."""
+
+    topic = forms.CharField(
+        label=lazy("Topic"),
+        required=False,
+        max_length=210,
+        help_text=lazy("Empty: all that it reads."),
+    )
+    to = forms.ChoiceField(
+        label=lazy("To"),
+        choices=(
+            ("earliest", lazy("the earliest message")),
+            ("latest", lazy("the end: skip everything")),
+            ("offset", lazy("an offset")),
+            ("time", lazy("a point in time")),
+        ),
+    )
+    offset = forms.IntegerField(label=lazy("Offset"), required=False, min_value=0)
+    minutes_ago = forms.IntegerField(
+        label=lazy("Minutes ago"), required=False, min_value=0, help_text=lazy("For a point in time.")
+    )
+    queues = forms.CharField(
+        label=lazy("Only these queues"),
+        required=False,
+        help_text=lazy("Ids, separated by commas; empty: all."),
+    )
+    instance = forms.CharField(
+        label=lazy("Instance"), required=False, help_text=lazy("Only for broadcasting groups.")
+    )
+
+    def clean_queues(self) -> list[int] | None:
+        """The ids, None for all. Raises ValidationError."""
+        message = _("Give ids of queues, separated by commas.")
+        return numbers(self.cleaned_data["queues"], message) or None
+
+
+class MoveOffsets(GroupAction):
+    """Moves offsets; subclasses say which."""
+
+    danger = True
+
+    def moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
+        """The moves, made or only planned."""
+        raise NotImplementedError
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """From where to where each queue moves, and what that skips or repeats."""
+        found = self.moves(fields, dry_run=True)
+        return Preview(effects=self._effects(found), table=_planned(found))
+
+    def _effects(self, found: Sequence[Move]) -> list[Text]:
+        repeated, skipped = sum(one.repeated for one in found), sum(one.skipped for one in found)
+        what = _("%(repeated)d messages are read again, %(skipped)d are skipped.")
+        effects: list[Text] = [what % {"repeated": repeated, "skipped": skipped}]
+        if any(one.asked is not None for one in found):
+            effects.append(_("Where a queue has no such offset, it moves to the nearest that it has."))
+        if not groups.describe(name=self.name, actor=self.actor).stopped:
+            effects.append(_("The group is running: its members go on at the new place within a moment."))
+            effects.append(
+                _("What is in hand just then may be handled although it is skipped, or once more.")
+            )
+        return effects
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Moves them."""
+        made = self.moves(fields, dry_run=False)
+        return _("%d offsets were moved. The list of moves on this page takes them back.") % len(made)
+
+
+class ResetGroup(MoveOffsets):
+    """Moves offsets to a place."""
+
+    form_class = Resetting
+    button = lazy("Move the offsets")
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Reset offsets of %s") % self.name
+
+    def initial(self) -> dict[str, Any]:
+        """The first topic, if none is named."""
+        view = groups.describe(name=self.name, actor=self.actor)
+        first = next((one.topic for one in view.subscriptions), "")
+        return {"topic": first, "to": "earliest", **super().initial()}
+
+    def moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
+        """The moves to where the form says."""
+        ago = fields["minutes_ago"]
+        at_time = fields["to"] == "time"
+        target = Target(
+            to=fields["to"],
+            offset=fields["offset"] if fields["to"] == "offset" else None,
+            ago_ms=None if ago is None or not at_time else ago * 60_000,
+        )
+        return offset_reset.reset(
+            group=self.name, topic=fields["topic"] or None, target=target, queues=fields["queues"],
+            instance=fields["instance"] or None, actor=self.actor, dry_run=dry_run,
+        )  # fmt: skip
+
+
+class UndoReset(MoveOffsets):
+    """Moves the offsets of a reset back to where they were."""
+
+    button = lazy("Move them back")
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Take a move of %s back") % self.name
+
+    def moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
+        """The moves back."""
+        return offset_reset.undo(group=self.name, reset=self.word("reset"), actor=self.actor, dry_run=dry_run)
+
+
+def _planned(found: Sequence[Move]) -> Table:
+    columns = (
+        Column(_("Topic")), Column(_("Queue")), Column(_("Asked for"), right=True),
+        Column(_("Now"), right=True), Column(_("Then"), right=True),
+        Column(_("Repeated"), right=True), Column(_("Skipped"), right=True),
+    )  # fmt: skip
+    listed = [
+        (rows.topic(one.topic), text(one.queue), number(one.asked), number(one.from_offset),
+         number(one.to_offset), number(one.repeated), number(one.skipped))
+        for one in found
+    ]  # fmt: skip
+    return plain(columns, listed, Empty(_("No queues.")))
+
+
+def moves_of(request: HttpRequest, name: str) -> HttpResponse:
+    """Where a group's offsets were moved by hand, by whom, and the way back."""
+    after = request.GET.get("after", "")
+    before_id = int(after) if after.isascii() and after.isdigit() and len(after) < 19 else None
+    page = offset_resets.page(group=name, limit=SHOWN, after=before_id, actor=actor(request))
+    return pages.show(
+        request,
+        "moves",
+        _("Moved offsets of %s") % name,
+        section="groups",
+        name=name,
+        table=_past(name, page.items, manages=may(request, "manage", name, what="group")),
+        following=f"?after={page.next}" if page.next else "",
+    )
+
+
+def latest(*, group: str, manages: bool, actor: Actor) -> Table:
+    """The latest moves of a group's offsets, for its page."""
+    found = offset_resets.page(group=group, limit=SHOWN_FIRST, after=None, actor=actor).items
+    return _past(group, found, manages=manages)
+
+
+def _past(group: str, found: Sequence[PastMove], *, manages: bool) -> Table:
+    columns = [
+        Column(_("Moved (UTC)")), Column(_("By")), Column(_("Topic")), Column(_("Queue")),
+        Column(_("From"), right=True), Column(_("To"), right=True), Column(_("State")),
+    ]  # fmt: skip
+    if manages:
+        columns.append(Column(_("Do")))
+    undone = {one.undoes for one in found}
+    listed = [_moved(group, one, undone=one.reset in undone, manages=manages) for one in found]
+    return plain(columns, listed, Empty(_("No offset of this group was moved by hand.")))
+
+
+def _moved(group: str, one: PastMove, *, undone: bool, manages: bool) -> Sequence[Cell]:
+    state = badge(_("taken back")) if undone else badge(_("moved"), "ok")
+    cells = [
+        when(one.at_ms),
+        text(one.actor),
+        rows.topic(one.topic),
+        text(f"{one.queue} ({one.instance})" if one.instance else one.queue),
+        number(one.from_offset),
+        number(one.to_offset),
+        state if one.done else badge(_("not carried out"), "warn"),
+    ]
+    if not manages:
+        return cells
+    offered = one.done and not undone
+    return [*cells, text(_("take back"), to("group-undo", group, one.reset)) if offered else text(None)]

@@ -1,0 +1,1 @@
+"""Pages of jobs, the data pipeline and reports."""

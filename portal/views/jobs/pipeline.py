@@ -1,0 +1,292 @@
+"""The data pipeline: what the archive has, jobs of Spark that are asked for, and each run with its log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from django import forms
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as lazy
+
+from messagestore.retention import archives
+from messagestore.retention.archives import Stock
+from metadata.errors import Conflict, Invalid
+from metadata.jobs import pipeline
+from metadata.jobs.pipeline import RunView
+from metadata.listing import operations as listing
+from metadata.topics import topics
+from portal.actions.action import Action, Preview
+from portal.auth.access import actor
+from portal.kit import pages, rows
+from portal.kit.pages import Fact, Link, to
+from portal.kit.tables import Cell, Column, Empty, Table, Text, code, listed, number, plain, text, wanted
+from portal.views.jobs.operations import run_cells, run_columns
+
+
+def overview(request: HttpRequest) -> HttpResponse:
+    """Where jobs work, what is archived, and the runs."""
+    place = pipeline.place(actor=actor(request))
+    found = listing.runs(wanted=wanted(request), actor=actor(request), pipeline=True)
+    hint = Empty(_("No job of the pipeline has run yet, or none fits the search."))
+    actions = [
+        Link(_("Archive a topic"), to("archive-start")),
+        Link(_("Purge a topic"), to("purge-start")),
+        Link(_("Replay an archive"), to("replay-start")),
+        Link(_("Make a report"), to("report-make") + "?engine=spark"),
+    ]
+    stock, problem = _stock(place.archive)
+    return pages.show(
+        request,
+        "pipeline",
+        _("Data pipeline"),
+        section="pipeline",
+        live=True,
+        intro=_("Days of topics become Parquet files, and messages again; reports scan them. Spark does it."),
+        actions=actions,
+        hindrance=place.hindrance or problem,
+        facts=[
+            Fact(_("Archive"), place.archive, kind="code"),
+            Fact(_("Spark's master"), place.master, kind="code"),
+            Fact(_("Memory of each process"), place.memory, kind="code"),
+        ],
+        stock=stock,
+        table=listed(request, run_columns(), found, row=run_cells, empty=hint),
+        query=request.GET.get("q", ""),
+    )
+
+
+def _stock(archive: str) -> tuple[Table, str]:
+    """What the archive has, and what is wrong with it."""
+    columns = (
+        Column(_("Topic")), Column(_("Days"), right=True), Column(_("First day")), Column(_("Last day")),
+        Column(_("Messages"), right=True), Column(_("Size"), right=True),
+    )  # fmt: skip
+    problem, found = "", []
+    try:
+        found = archives.stock(Path(archive))
+    except Conflict as error:
+        problem = error.detail
+    return plain(columns, [_stored(one) for one in found], Empty(_("Nothing is archived yet."))), problem
+
+
+def _stored(one: Stock) -> Sequence[Cell]:
+    return (
+        code(one.topic),
+        number(one.days),
+        text(one.first_day),
+        text(one.last_day),
+        number(one.rows),
+        Cell(one.bytes, "size"),
+    )
+
+
+def run(request: HttpRequest, run: int) -> HttpResponse:
+    """A run: how far it is, how it ended, what came of it, its log."""
+    found = pipeline.shown(id=run, actor=actor(request))
+    ends = [Link(_("Cancel it"), to("run-cancel", found.id), "danger")]
+    made = [Link(_("Open the report"), to("report", found.report))] if found.report else []
+    running = found.state == "running"
+    return pages.show(
+        request,
+        "run",
+        _("Run %(run)d of %(job)s") % {"run": found.id, "job": found.name},
+        section="pipeline",
+        live=running,
+        actions=[*made, *(ends if running and not found.cancelling else [])],
+        facts=_facts(found),
+        run=found,
+        note=_note(found),
+    )
+
+
+def _facts(found: RunView) -> list[Fact]:
+    asked = ", ".join(
+        f"{name}: {value}" for name, value in found.settings.items() if value not in (None, "", False)
+    )
+    state = rows.state(found.state)
+    return [
+        Fact(_("State"), state.value, tone=state.tone, kind="badge"),
+        Fact(_("Asked for by"), found.asked_by or None),
+        Fact(_("Its settings"), asked or None),
+        Fact(_("Started (UTC)"), found.started_at_ms, kind="when"),
+        Fact(_("Took"), (found.finished_at_ms or found.now_ms) - found.started_at_ms, kind="lasting"),
+        Fact(_("Did"), found.count, kind="number"),
+        Fact(_("Works in"), found.directory or None, kind="code"),
+    ]
+
+
+def _note(found: RunView) -> Text:
+    """What people should know of how it stands."""
+    if found.waiting:
+        return _("No worker has taken it up yet. Does a worker run: python manage.py qcluster?")
+    if found.silent:
+        return _("Its process gives no sign of life. If it is dead, cancel the run and start again.")
+    return _("It was asked to end.") if found.cancelling and found.state == "running" else ""
+
+
+class Day(forms.DateField):
+    """A day, in UTC; the job gets it as text."""
+
+    widget = forms.DateInput(attrs={"type": "date"}, format="%Y-%m-%d")
+
+
+class Asking(Action):
+    """Asks for a run of a job. Subclasses say which, and what it would do."""
+
+    right = "admin"
+    what = "job"
+    section = "pipeline"
+    job = ""
+    asked = 0
+
+    def target(self) -> str:
+        """Files of the server are read and written."""
+        return "*"
+
+    def back(self) -> str:
+        """The run, once it is asked for."""
+        return to("run", self.asked) if self.asked else to("pipeline")
+
+    def settings(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The job's settings; days as text."""
+        return {name: f"{one:%Y-%m-%d}" if hasattr(one, "year") else one for name, one in fields.items()}
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Asks for it."""
+        self.asked = pipeline.ask(name=self.job, settings=self.settings(fields), actor=self.actor)
+        return _("Run %d was asked for; it begins as soon as a worker is free.") % self.asked
+
+    def known_topic(self, name: str) -> None:
+        """Raises NotFound."""
+        topics.named(name=name, actor=self.actor)
+
+    def archived_topic(self, name: str) -> Stock:
+        """What the archive has of a topic. Raises Invalid, Conflict."""
+        archive = pipeline.place(actor=self.actor).archive
+        found = [one for one in archives.stock(Path(archive)) if one.topic == name]
+        if not found:
+            raise Invalid.field("topic", _("%(archive)s holds nothing of it.") % {"archive": archive})
+        return found[0]
+
+    def hindered(self) -> list[Text]:
+        """What Spark lacks on this machine, as a warning."""
+        hindrance = pipeline.place(actor=self.actor).hindrance
+        return [hindrance] if hindrance else []
+
+
+class ArchiveFields(forms.Form):
+    """Which topic, how far, how gently."""
+
+    topic = forms.CharField(label=lazy("Topic"), max_length=210)
+    through = Day(
+        label=lazy("Last day"), required=False, help_text=lazy("In UTC; empty: the last one that is over.")
+    )
+    up_to_now = forms.BooleanField(label=lazy("Also what is of today"), required=False)
+    rows_per_second = forms.IntegerField(
+        label=lazy("Messages a second"), required=False, min_value=1, max_value=1_000_000_000,
+        help_text=lazy("Of each task that reads a node; empty: no limit."),
+    )  # fmt: skip
+    # Any other master gets the accounts of nodes with the job: that choice is the server's settings'.
+    master = forms.RegexField(
+        regex=r"^local\[(\*|[1-9][0-9]{0,2})\]\Z", label=lazy("Spark's master"), required=False,
+        help_text=lazy("Empty: as the settings say. local[1] leaves the machine to others."),
+    )  # fmt: skip
+
+    def clean(self) -> dict[str, Any]:
+        """One of the two says where it ends."""
+        found: dict[str, Any] = super().clean() or self.cleaned_data
+        if found.get("through") and found.get("up_to_now"):
+            raise forms.ValidationError(_("Choose a last day, or today, not both."))
+        return found
+
+
+class StartArchive(Asking):
+    """Archives the days of a topic."""
+
+    form_class = ArchiveFields
+    job = pipeline.ARCHIVE
+    button = lazy("Archive it")
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Archive a topic")
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What is written where."""
+        self.known_topic(fields["topic"])
+        where = pipeline.place(actor=self.actor).archive
+        words = {"topic": fields["topic"], "archive": where}
+        says = _(
+            "The days of %(topic)s that are not archived yet are written to %(archive)s, read back and "
+            "compared with the source; each is published only then. Nothing goes from the nodes."
+        )
+        return Preview(effects=[says % words, *self.hindered()])
+
+
+class PurgeFields(forms.Form):
+    """Which topic."""
+
+    topic = forms.CharField(label=lazy("Topic"), max_length=210)
+
+
+class StartPurge(Asking):
+    """Removes from the nodes what the archive has of a topic."""
+
+    form_class = PurgeFields
+    job = pipeline.PURGE
+    danger = True
+    button = lazy("Purge it")
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Purge a topic")
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What goes."""
+        self.known_topic(fields["topic"])
+        found = self.archived_topic(fields["topic"])
+        words = {"topic": found.topic, "first": found.first_day, "last": found.last_day, "rows": found.rows}
+        says = _(
+            "The archive has %(rows)d messages of %(topic)s, %(first)s to %(last)s. Its files are checked; "
+            "then what they hold is dropped from the nodes. What an active group has not read stays."
+        )
+        return Preview(effects=[says % words])
+
+
+class ReplayFields(forms.Form):
+    """From which topic's archive, to which topic, how fast."""
+
+    topic = forms.CharField(label=lazy("Archive of topic"), max_length=210)
+    to = forms.CharField(label=lazy("To topic"), max_length=210)
+    since = Day(label=lazy("First day"), required=False)
+    through = Day(label=lazy("Last day"), required=False)
+    messages_per_second = forms.IntegerField(
+        label=lazy("Messages a second"), required=False, min_value=1, max_value=1_000_000_000,
+        help_text=lazy("In all; empty: no limit."),
+    )  # fmt: skip
+
+
+class StartReplay(Asking):
+    """Sends what the archive has to a topic again."""
+
+    form_class = ReplayFields
+    job = pipeline.REPLAY
+    button = lazy("Replay it")
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Replay an archive")
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What is sent where."""
+        found = self.archived_topic(fields["topic"])
+        self.known_topic(fields["to"])
+        words = {"topic": found.topic, "to": fields["to"], "rows": found.rows, "days": found.days}
+        says = _(
+            "The archive has %(rows)d messages of %(topic)s in %(days)d days. The days you chose are "
+            "checked and sent to %(to)s, in the order of each queue; offsets and times are new."
+        )
+        return Preview(effects=[says % words, *self.hindered()])

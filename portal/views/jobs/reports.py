@@ -1,0 +1,205 @@
+"""Reports: made, listed, shown, downloaded."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from io import BytesIO
+from typing import Any
+
+from django import forms
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as lazy
+
+from messagestore.inspect import reports as direct
+from metadata.db import access
+from metadata.jobs import pipeline, report_files, reports
+from metadata.listing import operations as listing
+from metadata.listing.operations import ReportItem
+from metadata.topics import topics
+from portal.actions.action import Action, Preview
+from portal.auth.access import actor
+from portal.kit import bars, pages
+from portal.kit.pages import Fact, Link, to
+from portal.kit.tables import Cell, Column, Empty, Text, code, listed, number, plain, text, wanted, when
+
+MOST_ROWS = 500  # on a page; the download has all
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets would run
+MEANING: dict[str, Text] = {
+    "volume": lazy("Messages by topic, day and queue"),
+    "size_and_expiry": lazy("What each queue holds, and when it expires"),
+    "topics": lazy("Topics that nobody uses, or with too many or too few queues"),
+    "capacity": lazy("How full the nodes are, and when they will be full"),
+    "latency": lazy("How long messages wait until groups read them"),
+}
+
+
+def reports_list(request: HttpRequest) -> HttpResponse:
+    """The reports that were kept."""
+    access.require(actor(request), "admin", "*", what="report")
+    found = listing.reports(wanted=wanted(request), actor=actor(request))
+    columns = [
+        Column(_("Made (UTC)"), "at"), Column(_("Report"), "name"), Column(_("Made by")),
+        Column(_("Asked for")), Column(_("Download")),
+    ]  # fmt: skip
+    if report_files.can_parquet():
+        columns.append(Column(_("Download")))
+    hint = Empty(
+        _("No report was made yet, or none fits the search."), "python manage.py report volume",
+        to("report-make"), _("Make a report"),
+    )  # fmt: skip
+    table = listed(request, columns, found, row=_row, empty=hint)
+    actions = [Link(_("Make a report"), to("report-make"))]
+    return pages.list_page(request, _("Reports"), table, section="reports", actions=actions)
+
+
+def _row(one: ReportItem) -> Sequence[Cell]:
+    return (
+        when(one.made_at_ms),
+        code(one.name, to("report", one.id)),
+        text(one.engine),
+        text(_asked(one.settings)),
+        text("CSV", to("report-csv", one.id)),
+        *([text("Parquet", to("report-parquet", one.id))] if report_files.can_parquet() else []),
+    )
+
+
+def _asked(settings: Any) -> str | None:
+    return ", ".join(f"{name}: {value}" for name, value in settings.items() if value is not None) or None
+
+
+def report(request: HttpRequest, number_: int) -> HttpResponse:
+    """One report, with its first rows."""
+    found = reports.shown(id=number_, actor=actor(request))
+    columns = [Column(name, right=_is_number(found.rows, name)) for name in found.columns]
+    rows = [[_cell(row.get(name)) for name in found.columns] for row in found.rows[:MOST_ROWS]]
+    facts = [
+        Fact(_("Made (UTC)"), found.made_at_ms, kind="when"),
+        Fact(_("Made by"), found.engine),
+        Fact(_("Asked for"), _asked(found.settings)),
+        Fact(_("Rows"), len(found.rows), kind="number"),
+    ]
+    return pages.show(
+        request,
+        "report",
+        found.name,
+        section="reports",
+        intro=MEANING.get(found.name, ""),
+        actions=_downloads(number_),
+        facts=facts,
+        drawn=bars.drawn(found.name, found.rows),
+        table=plain(columns, rows, Empty(_("It found nothing."))),
+        cut=len(found.rows) > MOST_ROWS,
+    )
+
+
+def _downloads(number_: int) -> list[Link]:
+    """What this server can make files of."""
+    found = [Link(_("Download as CSV"), to("report-csv", number_))]
+    if report_files.can_parquet():
+        found.append(Link(_("Download as Parquet"), to("report-parquet", number_)))
+    return found
+
+
+def _is_number(rows: Sequence[Any], name: str) -> bool:
+    first = next((row[name] for row in rows if row.get(name) is not None), None)
+    return isinstance(first, int | float) and not isinstance(first, bool)
+
+
+def _cell(value: Any) -> Cell:
+    return number(value) if isinstance(value, int) and not isinstance(value, bool) else text(value)
+
+
+def report_csv(request: HttpRequest, number_: int) -> HttpResponse:
+    """A report as a file."""
+    found = reports.shown(id=number_, actor=actor(request))
+    response = _file(found, "csv", "text/csv; charset=utf-8")
+    written = csv.writer(response)
+    written.writerow(found.columns)
+    written.writerows([_plain(row.get(name)) for name in found.columns] for row in found.rows)
+    return response
+
+
+def report_parquet(request: HttpRequest, number_: int) -> HttpResponse:
+    """A report as a Parquet file, with its types."""
+    found = reports.shown(id=number_, actor=actor(request))
+    response = _file(found, "parquet", "application/vnd.apache.parquet")
+    written = BytesIO()
+    report_files.parquet(found.rows, to=written)
+    response.write(written.getvalue())
+    return response
+
+
+def _file(found: reports.ReportView, ending: str, content_type: str) -> HttpResponse:
+    response = HttpResponse(content_type=content_type)
+    response["Content-Disposition"] = f'attachment; filename="{found.name}-{found.id}.{ending}"'
+    return response
+
+
+def _plain(value: Any) -> Any:
+    """A value that no spreadsheet takes for a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULAS) else value
+
+
+ENGINES: dict[str, Text] = {
+    "direct": lazy("Heads and partitions: done in moments"),
+    "spark": lazy("A scan of all messages by Spark: also exact bytes, keys, skew, waits"),
+}
+
+
+class Making(forms.Form):
+    """Which report, and how it is made."""
+
+    name = forms.ChoiceField(label=lazy("Report"), choices=tuple(MEANING.items()))
+    engine = forms.ChoiceField(label=lazy("Made from"), choices=tuple(ENGINES.items()))
+    topic = forms.CharField(
+        label=lazy("Topic"), required=False, max_length=210, help_text=lazy("Empty: all topics.")
+    )
+    days = forms.IntegerField(label=lazy("Days back"), min_value=1, max_value=400, initial=7)
+
+
+class MakeReport(Action):
+    """Makes a light report here and now, or has Spark make one."""
+
+    form_class = Making
+    right = "admin"
+    what = "report"
+    section = "reports"
+    button = lazy("Make it")
+    seen_at = ""
+
+    def target(self) -> str:
+        """Reports tell of every topic."""
+        return "*"
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Make a report")
+
+    def back(self) -> str:
+        """The report or the run that makes it; before, the list."""
+        return self.seen_at or to("reports")
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What it tells."""
+        if fields["engine"] == "direct":
+            what = _("It is read from the heads and partitions of each queue, and kept: %s")
+            return Preview(effects=[what % MEANING[fields["name"]]])
+        if fields["topic"]:
+            topics.named(name=fields["topic"], actor=self.actor)
+        what = _("A Spark job reads the messages, and the report is kept: %s")
+        hindrance = pipeline.place(actor=self.actor).hindrance
+        return Preview(effects=[what % MEANING[fields["name"]], *([hindrance] if hindrance else [])])
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Makes it, or asks for it."""
+        asked = {"topic": fields["topic"] or None, "days": fields["days"]}
+        if fields["engine"] == "spark":
+            number_ = pipeline.ask(name=pipeline.REPORT + fields["name"], settings=asked, actor=self.actor)
+            self.seen_at = to("run", number_)
+            return _("Run %d was asked for; it begins as soon as a worker is free.") % number_
+        rows = direct.make(name=fields["name"], actor=self.actor, **asked)
+        made = reports.keep(name=fields["name"], engine="direct", settings=asked, rows=rows, actor=self.actor)
+        self.seen_at = to("report", made)
+        return _("Report %(name)s is made; rows: %(rows)d.") % {"name": fields["name"], "rows": len(rows)}

@@ -1,0 +1,258 @@
+"""Messages: found by what they carry, shown as they are, downloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from urllib.parse import urlencode
+
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as lazy
+
+from messagestore.engine.messages import StoredMessage, Wanted
+from messagestore.inspect import browse, delivery_status, search
+from messagestore.inspect.browse import Browsed
+from messagestore.inspect.delivery_status import Trace
+from messagestore.inspect.search import Found, Times
+from messagestore.topology import topics
+from messagestore.topology.topics import TopicState
+from metadata.actors import Actor
+from metadata.errors import CatmqError, Forbidden, Invalid, MetadataUnavailable
+from metadata.listing import topics as listing
+from portal.auth.access import actor, may
+from portal.kit import bodies, outages, pages, rows
+from portal.kit.pages import Fact, Link, to
+from portal.kit.tables import Cell, Column, Empty, Table, Text, badge, code, long, number, plain, text, when
+from portal.templatetags.shapes import size
+
+SHOWN = 50  # messages on a page
+WORDS = ("topic", "queue", "offset", "key", "tag", "trace_id", "contains", "minutes", "message_id")
+CARRIED = ("key", "tag", "trace_id", "contains", "minutes")
+MOST_TOPICS = 500  # offered while typing
+MOST_NUMBER = 1 << 62
+TRACES: dict[str, tuple[Text, str]] = {
+    "unread": (lazy("not read yet"), "warn"),
+    "read": (lazy("read"), "ok"),
+    "waiting": (lazy("waits for a retry"), "warn"),
+    "dead": (lazy("dead"), "bad"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What was found: a table, how much was looked at, and where to go on; `away`: nodes without answer."""
+
+    table: Table
+    scanned: int
+    total: int
+    following: str
+    masked: bool
+    away: str = ""
+
+
+def messages(request: HttpRequest) -> HttpResponse:
+    """The search page, with what it found."""
+    asked = {name: request.GET.get(name, "").replace("\0", "").strip() for name in WORDS}
+    result, problem, status = None, "", 200
+    if asked["topic"]:
+        try:
+            result = _found(request, asked)
+        except (Forbidden, MetadataUnavailable):
+            raise
+        except CatmqError as error:
+            problem, status = error.detail, 400 if isinstance(error, Invalid) else 503
+    offered = listing.topic_names(most=MOST_TOPICS, actor=actor(request))
+    return pages.show(
+        request,
+        "messages",
+        _("Messages"),
+        status=status,
+        section="messages",
+        asked=asked,
+        offered=offered,
+        result=result,
+        problem=problem,
+        can_read=bool(asked["topic"]) and may(request, "browse", asked["topic"]),
+    )
+
+
+def _found(request: HttpRequest, asked: dict[str, str]) -> Result:
+    who, topic = actor(request), asked["topic"]
+    if asked["message_id"]:
+        found = browse.by_id(topic=topic, message_id=asked["message_id"], actor=who)
+        return Result(_table(topic, found.messages), 1, 1, "", found.masked)
+    state = topics.describe(name=topic, actor=who)
+    total = sum((one.head or 0) - (one.low or 0) for one in state.queues)
+    if any(asked[name] for name in CARRIED):
+        return _searched(request, asked, total)
+    if asked["queue"]:
+        return _browsed(asked, who)
+    return _latest(state, total, who)
+
+
+def _number(asked: dict[str, str], name: str) -> int | None:
+    word = asked[name]
+    if not word:
+        return None
+    if not (word.isascii() and word.isdigit()) or int(word[:20]) > MOST_NUMBER:
+        raise Invalid.field(name, _("must be a whole number"))
+    return int(word)
+
+
+def _searched(request: HttpRequest, asked: dict[str, str], total: int) -> Result:
+    minutes = _number(asked, "minutes")
+    part = asked["contains"].encode() if asked["contains"] else None
+    after, seen = request.GET.get("after") or None, request.GET.get("seen", "0")
+    found: Found = search.search(
+        topic=asked["topic"],
+        wanted=Wanted(asked["key"] or None, asked["tag"] or None, asked["trace_id"] or None, part),
+        times=Times(from_ms=_ago(minutes)),
+        queue=_number(asked, "queue"),
+        limit=SHOWN,
+        after=after,
+        actor=actor(request),
+    )
+    before = int(seen) if after and seen.isascii() and seen.isdigit() and len(seen) < 19 else 0
+    scanned = before + found.scanned
+    following = _link(asked, after=found.next, seen=scanned) if found.next else ""
+    return Result(
+        _table(asked["topic"], found.messages), scanned, max(total, scanned), following, found.masked
+    )
+
+
+def _ago(minutes: int | None) -> int | None:
+    """Ms since 1970, by the clock of the database."""
+    from metadata.db.clock import database_now, ms
+
+    return None if minutes is None else max(0, ms(database_now()) - minutes * 60_000)
+
+
+def _browsed(asked: dict[str, str], who: Actor) -> Result:
+    queue, offset = _number(asked, "queue") or 0, _number(asked, "offset") or 0
+    found = browse.by_offset(topic=asked["topic"], queue=queue, offset=offset, limit=SHOWN, actor=who)
+    following = _link(asked, offset=found.next) if found.next is not None else ""
+    count = len(found.messages)
+    return Result(_table(asked["topic"], found.messages), count, count, following, found.masked)
+
+
+def _latest(state: TopicState, total: int, who: Actor) -> Result:
+    """The latest messages of every queue, the youngest first."""
+    name, queues = state.topic.name, [one for one in state.queues if one.head]
+    each = max(1, SHOWN // max(1, len(queues)))
+    found: list[Browsed] = [
+        browse.by_offset(
+            topic=name,
+            queue=one.queue.queue,
+            offset=max(one.low or 0, (one.head or 0) - each),
+            limit=each,
+            actor=who,
+        )
+        for one in queues[:SHOWN]
+    ]
+    rows = sorted((row for part in found for row in part.messages), key=lambda row: -row.stored_at_ms)
+    masked = any(part.masked for part in found)
+    return Result(_table(name, rows), len(rows), total, "", masked, outages.of_topic(state.queues))
+
+
+def _link(asked: dict[str, str], **more: object) -> str:
+    words = {**asked, **{name: str(value) for name, value in more.items()}}
+    return "?" + urlencode({name: value for name, value in words.items() if value})
+
+
+def _table(topic: str, found: Sequence[StoredMessage]) -> Table:
+    columns = (
+        Column(_("Message")),
+        Column(_("Stored (UTC)")),
+        Column(_("Key")),
+        Column(_("Tag")),
+        Column(_("Size"), right=True),
+        Column(_("Body")),
+    )
+    hint = Empty(_("No message fits, as far as was looked. Send one:"), f"catmq send {topic} 'hello'")
+    return plain(columns, [_row(topic, one) for one in found], hint)
+
+
+def _row(topic: str, one: StoredMessage) -> Sequence[Cell]:
+    return (
+        code(one.message_id, to("message", topic, one.message_id)),
+        when(one.stored_at_ms),
+        long(one.key),
+        text(one.tag),
+        Cell(len(one.body) or None, "size"),
+        long(bodies.preview(one.body) or None),
+    )
+
+
+def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
+    """One message."""
+    found = browse.by_id(topic=topic, message_id=message_id, actor=actor(request))
+    (one,) = found.messages
+    actions = [
+        Link(
+            _("Around it"),
+            f"{to('messages')}?topic={topic}&queue={one.queue}&offset={max(0, one.offset - 10)}",
+        )
+    ]
+    if not found.masked:
+        actions.append(Link(_("Download"), to("message-body", topic, message_id)))
+    if may(request, "produce", topic) and not found.masked:
+        actions.append(Link(_("Resend or edit"), to("message-resend", topic, message_id)))
+    body = bodies.shown(one.body)
+    return pages.show(
+        request,
+        "message",
+        message_id,
+        section="messages",
+        topic=topic,
+        facts=_facts(one, topic, body, masked=found.masked),
+        headers=sorted((one.headers or {}).items()),
+        body=body,
+        masked=found.masked,
+        traces=_traces(topic, one, actor(request)),
+        actions=actions,
+    )
+
+
+def _traces(topic: str, one: StoredMessage, who: Actor) -> Table:
+    found = delivery_status.of_message(topic=topic, queue=one.queue, offset=one.offset, actor=who)
+    columns = (
+        Column(_("Group")), Column(_("State")), Column(_("Failures"), right=True),
+        Column(_("Due or died (UTC)")), Column(_("Error")),
+    )  # fmt: skip
+    hint = Empty(_("No group shares the queues of this topic."), f"catmq subscribe GROUP {topic}")
+    return plain(columns, [_trace(each) for each in found], hint)
+
+
+def _trace(one: Trace) -> Sequence[Cell]:
+    label, tone = TRACES[one.state]
+    if one.partly and one.state == "read":
+        label = _("read; perhaps it waits for a retry")
+    error = long(one.error or None)
+    if one.dead_id:
+        error = replace(error, href=to("dead", one.group, one.dead_id))
+    return (rows.group(one.group), badge(label, tone), number(one.attempt), when(one.at_ms), error)
+
+
+def _facts(one: StoredMessage, topic: str, body: bodies.Body, *, masked: bool) -> list[Fact]:
+    return [
+        Fact(_("Topic"), topic, to("topic", topic), kind="code"),
+        Fact(_("Queue"), one.queue),
+        Fact(_("Offset"), one.offset),
+        Fact(_("Stored (UTC)"), one.stored_at_ms, kind="when"),
+        Fact(_("Key"), one.key, kind="code"),
+        Fact(_("Tag"), one.tag),
+        Fact(_("Trace id"), one.trace_id, kind="code"),
+        Fact(_("Attempt"), one.attempt),
+        Fact(_("Size"), None if masked else size(body.size)),
+    ]
+
+
+def message_body(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
+    """The bytes of a body, as a file and never as a page."""
+    found = browse.by_id(topic=topic, message_id=message_id, actor=actor(request))
+    if found.masked:
+        raise Forbidden(_("You may not read the messages of %s.") % topic)
+    response = HttpResponse(found.messages[0].body, content_type="application/octet-stream")
+    response["Content-Disposition"] = f'attachment; filename="{topic}-{found.messages[0].message_id}.bin"'
+    return response

@@ -1,0 +1,164 @@
+"""Sending a message by hand: a new one, or one that was sent before, as it was or edited."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django import forms
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as lazy
+
+from messagestore.engine import batch_ids
+from messagestore.engine.messages import NewMessage, StoredMessage
+from messagestore.inspect import browse
+from messagestore.produce import operator_sends
+from metadata.errors import Forbidden, Invalid
+from portal.actions.action import Action, Preview
+from portal.kit import bodies
+from portal.kit.pages import to
+from portal.kit.tables import Text
+
+
+class Sending(forms.Form):
+    """A message to be sent; `batch` makes it stored once, however often the form is sent."""
+
+    key = forms.CharField(
+        label=lazy("Key"), required=False, help_text=lazy("Messages of one key keep their order.")
+    )
+    tag = forms.CharField(label=lazy("Tag"), required=False)
+    headers = forms.CharField(
+        label=lazy("Headers"),
+        required=False,
+        help_text=lazy("One a line, name: value"),
+        widget=forms.Textarea(attrs={"rows": 3}),
+    )
+    body = forms.CharField(
+        label=lazy("Body"),
+        required=False,
+        strip=False,
+        widget=forms.Textarea(attrs={"rows": 14, "spellcheck": "false"}),
+    )
+    batch = forms.UUIDField(widget=forms.HiddenInput)
+
+    def clean_body(self) -> str:
+        """The text with the line ends that were typed: browsers send others."""
+        return str(self.cleaned_data["body"]).replace("\r\n", "\n")
+
+    def clean_headers(self) -> dict[str, str] | None:
+        """Headers by name. Raises ValidationError."""
+        headers = {}
+        for line in filter(None, map(str.strip, self.cleaned_data["headers"].splitlines())):
+            name, colon, value = line.partition(":")
+            if not name.strip() or not colon:
+                raise forms.ValidationError(_("Write each header as name: value."))
+            headers[name.strip()] = value[1:] if value[:1].isspace() else value
+        return headers or None
+
+
+class Send(Action):
+    """Sends a new message."""
+
+    form_class = Sending
+    right = "produce"
+    section = "messages"
+    button = lazy("Send")
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self.word("topic")
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Send to %s") % self.topic
+
+    def back(self) -> str:
+        """The topic's page."""
+        return to("topic", self.topic)
+
+    def initial(self) -> dict[str, Any]:
+        """A fresh batch."""
+        return {**super().initial(), "batch": batch_ids.new()}
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What would be stored."""
+        message = self._message(fields)
+        what = _(
+            "A message of %(bytes)d bytes is stored in %(topic)s and delivered to every group that reads it."
+        )
+        shown = bodies.shown(message.body)
+        return Preview(
+            effects=[what % {"bytes": len(message.body), "topic": self.topic}],
+            diff=[(" ", line) for line in shown.shown.splitlines()],
+        )
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Stores it."""
+        receipt = operator_sends.send(
+            topic=self.topic, message=self._message(fields), batch_id=self._batch(fields), actor=self.actor,
+            again=str(self.kwargs.get("message_id", "")),
+        )  # fmt: skip
+        return _("Stored as message %s.") % receipt.message_id
+
+    def _batch(self, fields: dict[str, Any]) -> UUID:
+        return batch_ids.check(fields["batch"])
+
+    def _message(self, fields: dict[str, Any]) -> NewMessage:
+        return NewMessage(
+            body=fields["body"].encode(),
+            key=fields["key"] or None,
+            tag=fields["tag"] or None,
+            headers=fields["headers"],
+        )
+
+
+class Resend(Send):
+    """Sends a stored message again."""
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Send %s again") % self.word("message_id")
+
+    def back(self) -> str:
+        """The message's page."""
+        return to("message", self.topic, self.word("message_id"))
+
+    def _stored(self) -> StoredMessage:
+        found = browse.by_id(topic=self.topic, message_id=self.word("message_id"), actor=self.actor)
+        if found.masked:
+            raise Forbidden(_("You may not read the messages of %s.") % self.topic)
+        return found.messages[0]
+
+    def initial(self) -> dict[str, Any]:
+        """The message as it is stored. Raises Invalid if its body is no text."""
+        stored = self._stored()
+        headers = "\n".join(f"{name}: {value}" for name, value in (stored.headers or {}).items())
+        return {
+            "key": stored.key or "",
+            "tag": stored.tag or "",
+            "headers": headers,
+            "body": _text(stored.body),
+            "batch": batch_ids.new(),
+        }
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What differs from the stored one."""
+        before, after = self._described(self.initial()), self._described(fields)
+        diff = bodies.differences(before, after)
+        effects = [_("A new message is stored in %s; the old one stays as it is.") % self.topic]
+        effects.append(_("It differs like this:") if diff else _("It is the same in every part."))
+        return Preview(effects=effects, diff=diff)
+
+    def _described(self, fields: dict[str, Any]) -> str:
+        headers = fields["headers"]
+        if isinstance(headers, dict):
+            headers = "\n".join(f"{name}: {value}" for name, value in headers.items())
+        return f"key: {fields['key']}\ntag: {fields['tag']}\n{headers or ''}\n\n{fields['body']}"
+
+
+def _text(body: bytes) -> str:
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        raise Invalid(_("Its body is no text, so it cannot be edited here: download it.")) from None

@@ -1,0 +1,228 @@
+"""What can be done to nodes: register, change, test, remove."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as lazy
+
+from messagestore.nodes import preflight, registry
+from metadata.nodes import nodes as node_rows
+from portal.actions.action import Action, NoFields, Preview
+from portal.actions.edit import Edit, EditFields
+from portal.kit import findings
+from portal.kit.pages import to
+from portal.kit.tables import Text
+from portal.views.topics.topic_actions import Confirm
+
+SETTINGS = ("state", "special", "capacity_gb", "replica_host", "replica_port")
+MOST_NAMED = 20  # topics in a sentence
+NEW_PASSWORD = {"autocomplete": "new-password"}
+
+
+class NewNode(forms.Form):
+    """A database to be registered."""
+
+    name = forms.CharField(label=lazy("Name"), max_length=100)
+    engine = forms.ChoiceField(
+        label=lazy("Engine"), choices=(("mysql", "MySQL / MariaDB"), ("sqlite", lazy("SQLite (embedded)")))
+    )
+    kind = forms.ChoiceField(
+        label=lazy("Kind"),
+        choices=(("normal", lazy("normal")), ("failure", lazy("failure: only failed messages"))),
+    )
+    host = forms.CharField(label=lazy("Host"), required=False, max_length=255)
+    port = forms.IntegerField(
+        label=lazy("Port"), required=False, min_value=1, max_value=65_535, help_text=lazy("Empty: 3306.")
+    )
+    database = forms.CharField(
+        label=lazy("Database"),
+        max_length=1000,
+        help_text=lazy("The schema, or the file of an embedded node."),
+    )
+    username = forms.CharField(label=lazy("Account"), required=False, max_length=200)
+    password = forms.CharField(
+        label=lazy("Password"),
+        required=False,
+        strip=False,
+        widget=forms.PasswordInput(attrs=NEW_PASSWORD),
+    )
+    capacity_gb = forms.IntegerField(
+        label=lazy("Capacity, GB"), required=False, min_value=1, max_value=10_000_000,
+        help_text=lazy("Without one nobody can say when it runs full."),
+    )  # fmt: skip
+    special = forms.BooleanField(label=lazy("Never chosen by itself for new queues"), required=False)
+    unsafe = forms.BooleanField(label=lazy("Accept a server that loses messages in a crash"), required=False)
+
+
+class RegisterNode(Action):
+    """Registers a node: the database is examined, the findings are shown, then it is confirmed."""
+
+    form_class = NewNode
+    right = "admin"
+    what = "node"
+    section = "nodes"
+    says = lazy("What was found there; nothing was changed")
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Register a node")
+
+    def target(self) -> str:
+        """New nodes are for whoever may do everything."""
+        return "*"
+
+    def back(self) -> str:
+        """The list."""
+        return to("nodes")
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What speaks for and against it."""
+        found = preflight.examine(actor=self.actor, **fields)
+        if found.passed:
+            said = _("It can be registered. Its tables are made when you confirm.")
+        else:
+            said = _("It cannot be registered so. Mend it, type the password again, and test again.")
+        return Preview(effects=[said], table=findings.table(found), blocked=not found.passed)
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Registers it; what was found is asked again."""
+        registry.register(**fields, actor=self.actor)
+        return _("Node %s was tried and registered.") % str(fields["name"])
+
+
+class NodeAction(Action):
+    """Something done to one node."""
+
+    right = "admin"
+    what = "node"
+    section = "nodes"
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return self.word("name")
+
+    def back(self) -> str:
+        """The node's page."""
+        return to("node", self.name)
+
+
+class NodeSettings(EditFields):
+    """Settings of a node."""
+
+    state = forms.ChoiceField(
+        label=lazy("State"),
+        choices=(
+            ("read_write", lazy("open")),
+            ("read_only", lazy("read-only: sends go to other nodes")),
+            ("offline", lazy("offline: nothing goes there")),
+        ),
+    )
+    special = forms.BooleanField(label=lazy("Never chosen by itself for new queues"), required=False)
+    capacity_gb = forms.IntegerField(
+        label=lazy("Capacity, GB"), required=False, min_value=1, max_value=10_000_000
+    )
+    replica_host = forms.CharField(
+        label=lazy("Host of its replica"),
+        required=False,
+        max_length=255,
+        help_text=lazy("Pulls go on from it while the node is away; the same database and account."),
+    )
+    replica_port = forms.IntegerField(
+        label=lazy("Port of its replica"), required=False, min_value=1, max_value=65_535
+    )
+
+
+class ChangeNode(Edit, NodeAction):
+    """Changes settings."""
+
+    form_class = NodeSettings
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Settings of %s") % self.name
+
+    def now(self) -> dict[str, Any]:
+        """As they are."""
+        view = node_rows.named(name=self.name, actor=self.actor)
+        return {name: getattr(view, name) for name in SETTINGS}
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What changes, and what a node that is closed keeps from being sent."""
+        changed = self._merge(fields).changed
+        node_rows.check_update(name=self.name, settings=changed, actor=self.actor)
+        found = super().preview(fields)
+        return Preview(effects=[*found.effects, *self._closing(changed)], table=found.table)
+
+    def _closing(self, changed: dict[str, Any]) -> list[Text]:
+        state = changed.get("state")
+        if state not in ("read_only", "offline"):
+            return []
+        said = [_("Its queues are closed: what is sent goes to other nodes.")]
+        if state == "offline":
+            said.append(_("Nothing is read from it, and what consumers hold of it waits."))
+        alone = node_rows.topics_only_there(name=self.name, actor=self.actor)
+        if alone:
+            what = _("%(count)d topics have open queues nowhere else, and cannot be sent to then: %(names)s")
+            said.append(what % {"count": len(alone), "names": ", ".join(alone[:MOST_NAMED])})
+        return list(said)
+
+    def save(self, changed: dict[str, Any]) -> Text:
+        """Changes them."""
+        registry.update(name=self.name, settings=changed, actor=self.actor)
+        return _("The settings of %s were changed.") % self.name
+
+
+class TryNode(NodeAction):
+    """Asks a node what a new one is asked."""
+
+    form_class = NoFields
+    button = lazy("Test again, with the rights of its account")
+    says = lazy("What was found there; nothing was changed")
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Test of %s") % self.name
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What it answered; rights are tried on a table that is made for it, so not by a mere link."""
+        tried = self.request.method == "POST"
+        found = preflight.reexamine(name=self.name, actor=self.actor, rights=tried)
+        return Preview(table=findings.table(found))
+
+    def post(self, request: HttpRequest, **words: Any) -> HttpResponse:
+        """The same once more."""
+        return self._ask(NoFields({}))
+
+
+class DeleteNode(NodeAction):
+    """Takes a node out of the registry."""
+
+    form_class = Confirm
+    danger = True
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Remove node %s") % self.name
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What is forgotten."""
+        return Preview(effects=[_("The node is forgotten; its database stays as it is.")])
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Forgets it."""
+        node_rows.delete(name=self.name, confirm=fields["confirm"], actor=self.actor)
+        return _("Node %s was removed.") % self.name
+
+    def done(self, said: Text) -> Any:
+        """Its page is gone: to the list."""
+        self.kwargs = {}
+        return super().done(said)
+
+    def back(self) -> str:
+        """The node, or once it is gone the list."""
+        return to("node", self.name) if self.kwargs else to("nodes")

@@ -1,0 +1,219 @@
+"""Where a node is and who gets in: its accounts, and what follows when its database is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as lazy
+
+from messagestore.nodes import promotion, promotion_plans, registry
+from messagestore.nodes.promotion import Outcome
+from messagestore.nodes.promotion_plans import Plan
+from metadata.nodes import nodes as node_rows
+from portal.actions.action import NoFields, Preview
+from portal.kit.tables import Column, Empty, Table, Text, code, number, plain, when
+from portal.views.nodes.node_actions import NEW_PASSWORD, NodeAction
+
+PATIENCE_S = 15.0  # a browser waits meanwhile
+
+
+class AccountFields(forms.Form):
+    """An account of a node's database."""
+
+    username = forms.CharField(label=lazy("Account"), max_length=200)
+    password = forms.CharField(
+        label=lazy("Password"), strip=False, widget=forms.PasswordInput(attrs=NEW_PASSWORD)
+    )
+
+
+class SetAccount(NodeAction):
+    """Changes the account with which brokers reach a node."""
+
+    form_class = AccountFields
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Account of %s") % self.name
+
+    def initial(self) -> dict[str, Any]:
+        """The account as it is, without its password."""
+        return {"username": node_rows.named(name=self.name, actor=self.actor).username, **super().initial()}
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """It is tried."""
+        registry.set_account(name=self.name, **fields, actor=self.actor, dry_run=True)
+        before = node_rows.named(name=self.name, actor=self.actor).username
+        words = {"before": before, "after": fields["username"]}
+        tried = _("It was tried: it reaches the node and may do all that is needed.")
+        said = _("Brokers use %(after)s from the next second on, and no longer %(before)s.")
+        return Preview(effects=[tried, said % words])
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Changes it."""
+        registry.set_account(name=self.name, **fields, actor=self.actor)
+        return _("Node %(node)s is reached by %(account)s.") % {
+            "node": self.name,
+            "account": fields["username"],
+        }
+
+
+class ReaderFields(forms.Form):
+    """An account that can only read; empty: there is none."""
+
+    username = forms.CharField(
+        label=lazy("Account"),
+        required=False,
+        max_length=200,
+        help_text=lazy("It needs SELECT on the node's database; jobs read with it. Empty: there is none."),
+    )
+    password = forms.CharField(
+        label=lazy("Password"), required=False, strip=False, widget=forms.PasswordInput(attrs=NEW_PASSWORD)
+    )
+
+
+class SetReader(NodeAction):
+    """Changes the account with which jobs read a node."""
+
+    form_class = ReaderFields
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Reader account of %s") % self.name
+
+    def initial(self) -> dict[str, Any]:
+        """The account as it is, without its password."""
+        view = node_rows.named(name=self.name, actor=self.actor)
+        return {"username": view.reader_username, **super().initial()}
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """It is tried."""
+        registry.set_reader(name=self.name, **fields, actor=self.actor, dry_run=True)
+        if not fields["username"]:
+            return Preview(effects=[_("Jobs cannot read this node any more, unless they bring an account.")])
+        return Preview(effects=[_("It was tried: jobs can read the node with %s.") % fields["username"]])
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Changes it."""
+        registry.set_reader(name=self.name, **fields, actor=self.actor)
+        return _("The reader account of %s was changed.") % self.name
+
+
+class PromoteFields(forms.Form):
+    """Where a node moves to."""
+
+    host = forms.CharField(label=lazy("Host"), required=False, max_length=255)
+    port = forms.IntegerField(label=lazy("Port"), required=False, min_value=1, max_value=65_535)
+    known_dead = forms.BooleanField(
+        label=lazy("The old primary is off for good: do not wait for brokers to let go of it"),
+        required=False,
+    )
+
+
+class PromoteNode(NodeAction):
+    """Moves a node to its replica."""
+
+    form_class = PromoteFields
+    danger = True
+    button = lazy("Promote it now")
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Promote a replica of %s") % self.name
+
+    def initial(self) -> dict[str, Any]:
+        """The replica that is known."""
+        view = node_rows.named(name=self.name, actor=self.actor)
+        return {"host": view.replica_host, "port": view.replica_port, **super().initial()}
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """Where it would be, and what would be lost."""
+        place = {"host": fields["host"], "port": fields["port"]}
+        plan = promotion_plans.promote(name=self.name, actor=self.actor, **place)
+        waits = _(
+            "This page answers when it is done: that may take a minute. If it stops half way the node stays "
+            "offline, and you do it again."
+        )
+        return Preview(effects=[*_foretold(plan), *_fence(plan, fields), waits], table=_lost(plan))
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Moves it."""
+        return _told(promotion.promote(name=self.name, **fields, patience_s=PATIENCE_S, actor=self.actor))
+
+
+class AdoptNode(NodeAction):
+    """Goes on with what is at a node's address now."""
+
+    form_class = NoFields
+    danger = True
+    button = lazy("Go on with it")
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Adopt what was restored at %s") % self.name
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What would be lost."""
+        plan = promotion_plans.adopt(name=self.name, actor=self.actor)
+        why = _("For a restored backup, a replica that took over the address, or an empty database.")
+        return Preview(effects=[why, *_foretold(plan)], table=_lost(plan))
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Adopts it."""
+        return _told(promotion.adopt(name=self.name, actor=self.actor))
+
+
+def _foretold(plan: Plan) -> list[Text]:
+    """What would become of the messages."""
+    said: list[Text] = [_("The node would be at %s, under a new epoch.") % plan.target]
+    if plan.copies is None:
+        said.append(_("Whether the new one still copies is not known: its account lacks the right PROCESS."))
+    if not plan.gaps:
+        return [*said, _("As it is now, nothing would be lost.")]
+    words = {"gaps": plan.gaps, "queues": plan.queues, "messages": plan.messages}
+    lost = _(
+        "As it is now, %(gaps)d of %(queues)d queues would get a gap, and at least %(messages)d messages are "
+        "not there. Consumers are told when they come to a gap; none is skipped silently."
+    )
+    return [*said, lost % words]
+
+
+def _fence(plan: Plan, fields: dict[str, Any]) -> list[Text]:
+    """What becomes of the old primary."""
+    if plan.primary_answers:
+        return [_("The old primary answers: it is closed first, and its last messages are waited for.")]
+    if fields["known_dead"]:
+        return [_("The old primary does not answer, and nobody is asked whether it is still written to.")]
+    asked = _("The old primary does not answer: %d broker processes have to let go of it first.")
+    return [asked % plan.brokers]
+
+
+def _lost(of: Plan) -> Table | None:
+    """What groups did not read of what is missing."""
+    if not of.lost:
+        return None
+    columns = (
+        Column(_("Group")),
+        Column(_("Topic")),
+        Column(_("Queue"), right=True),
+        Column(_("Messages"), right=True),
+        Column(_("As of")),
+    )
+    cells = [
+        (code(one.group), code(one.topic), number(one.queue), number(one.messages), when(one.as_of_ms))
+        for one in of.lost
+    ]
+    return plain(columns, cells, Empty(_("Nothing.")))
+
+
+def _told(done: Outcome) -> Text:
+    """What became of a node."""
+    words = {"node": done.node, "epoch": done.epoch, "gaps": done.gaps, "messages": done.messages}
+    if not done.gaps:
+        return _("Node %(node)s goes on under epoch %(epoch)d. Nothing was lost.") % words
+    said = _(
+        "Node %(node)s goes on under epoch %(epoch)d. %(gaps)d queues have a gap, and at least %(messages)d "
+        "messages are lost."
+    )
+    return said % words

@@ -1,0 +1,173 @@
+"""Nodes: the databases that hold messages. For administrators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+
+from messagestore.nodes import disks, registry
+from messagestore.pool import node_pools
+from metadata.cache import snapshot
+from metadata.db import access
+from metadata.db.paging import Window
+from metadata.errors import NodeUnavailable
+from metadata.listing.pages import Listed
+from metadata.nodes import nodes as node_rows
+from metadata.nodes import sizes
+from metadata.nodes.nodes import NodeView
+from metadata.nodes.sizes import Growth
+from metadata.rules.growth import days_left
+from portal.auth.access import actor
+from portal.kit import charts, outages, pages, rows
+from portal.kit.pages import Fact, Link, to
+from portal.kit.tables import Cell, Column, Empty, code, lasting, listed, number, text, wanted
+from portal.templatetags.shapes import DASH, DAY, lasts, size
+
+MOST = 1000
+FAR_DAYS = 3650  # a node that lasts longer is not said to become full
+
+
+def nodes_list(request: HttpRequest) -> HttpResponse:
+    """All nodes."""
+    access.require(actor(request), "admin", "*", what="node")
+    window = Window(search=wanted(request).search, limit=MOST)
+    found = node_rows.page(window=window, actor=actor(request)).items
+    latencies, away, growing = registry.latencies(), set(outages.silent()), sizes.growth()
+    columns = (
+        Column(_("Node")),
+        Column(_("State")),
+        Column(_("Kind")),
+        Column(_("Engine")),
+        Column(_("Where")),
+        Column(_("Answers in"), right=True),
+        Column(_("Queues"), right=True),
+        Column(_("Size"), right=True),
+        Column(_("A day")),
+        Column(_("Room")),
+    )
+    hint = Empty(_("No node is here, or none fits the search."), "python manage.py register_node --help")
+    rows_of = Listed(found, len(found), 1, 1)
+    table = listed(
+        request,
+        columns,
+        rows_of,
+        row=lambda one: _row(one, latencies.get(one.name), away, growing.get(one.id)),
+        empty=hint,
+    )
+    actions = [Link(_("Register a node"), to("node-register"))]
+    return pages.list_page(request, _("Nodes"), table, section="nodes", actions=actions)
+
+
+def _row(one: NodeView, latency_s: float | None, away: set[str], growth: Growth | None) -> Sequence[Cell]:
+    return (
+        code(one.name, to("node", one.name)),
+        rows.state("away" if one.name in away else one.state),
+        rows.state(one.kind),
+        code(one.engine),
+        code(_where(one)),
+        lasting(None if latency_s is None else round(latency_s * 1000)),
+        number(one.queues),
+        Cell(growth and growth.bytes, "size"),
+        text(grown(growth)),
+        rows.state(one.disk),
+    )
+
+
+def grown(growth: Growth | None) -> str | None:
+    """What a node grows by in a day, with its sign; None if that is not known yet."""
+    if growth is None or growth.per_day is None:
+        return None
+    return f"{'-' if growth.per_day < 0 else '+'}{size(abs(round(growth.per_day)))}"
+
+
+def _where(one: NodeView) -> str:
+    return one.database if one.engine == "sqlite" else f"{one.host}:{one.port or 3306}/{one.database}"
+
+
+def node(request: HttpRequest, name: str) -> HttpResponse:
+    """One node."""
+    view = node_rows.named(name=name, actor=actor(request))
+    latency, room, why = _measured(view)
+    growth = sizes.growth().get(view.id)
+    return pages.show(
+        request,
+        "node",
+        name,
+        section="nodes",
+        live=True,
+        actions=_actions(view),
+        why=why,
+        barred=view.barred,
+        tiles=_tiles(view, latency, room, growth),
+        facts=_facts(view, growth),
+        sizes=charts.sizes(sizes.history(node=name, actor=actor(request))),
+    )
+
+
+def _measured(view: NodeView) -> tuple[float | None, disks.Space | None, str]:
+    """(ms of a smallest question, its room, why it does not answer)."""
+    if view.state == "offline":
+        return None, None, ""
+    try:
+        latency = registry.ping(view.id) * 1000
+        with node_pools.node(view.id).reading() as session:
+            return latency, disks.measure(session, snapshot.node_by_id(view.id)), ""
+    except NodeUnavailable as error:
+        return None, None, error.detail
+
+
+def _actions(view: NodeView) -> list[Link]:
+    name = view.name
+    of_server = [
+        Link(_("Account"), to("node-account", name)),
+        Link(_("Reader account"), to("node-reader", name)),
+        Link(_("Promote the replica"), to("node-promote", name), "danger"),
+    ]
+    return [
+        Link(_("Test the connection"), to("node-test", name)),
+        Link(_("Settings"), to("node-settings", name)),
+        *(of_server if view.engine == "mysql" else ()),
+        Link(_("Adopt what was restored"), to("node-adopt", name), "danger"),
+        Link(_("Remove"), to("node-delete", name), "danger"),
+    ]
+
+
+def _tiles(
+    view: NodeView, latency: float | None, room: disks.Space | None, growth: Growth | None
+) -> list[Fact]:
+    state = rows.state(view.state if latency is not None or view.state == "offline" else "away")
+    return [
+        Fact(_("State"), state.value, tone=state.tone),
+        Fact(_("Answers in"), latency, kind="lasts"),
+        Fact(_("Queues"), view.queues, f"{to('topics')}", kind="number"),
+        Fact(_("Size"), growth and growth.bytes, kind="size"),
+        Fact(_("A day"), grown(growth) or DASH),
+        Fact(_("Room free"), size(room.free) if room else _("not known")),
+        Fact(_("Free"), f"{room.free_percent:.0f} %" if room else DASH, tone=rows.state(view.disk).tone),
+        Fact(_("Full in"), _full_in(room, growth)),
+    ]
+
+
+def _full_in(room: disks.Space | None, growth: Growth | None) -> str:
+    left = days_left(room.usable, growth.per_day) if room and growth else None
+    return DASH if left is None or left > FAR_DAYS else lasts(left * DAY)
+
+
+def _facts(view: NodeView, growth: Growth | None) -> list[Fact]:
+    replica = f"{view.replica_host}:{view.replica_port or 3306}" if view.replica_host else None
+    return [
+        Fact(_("Kind"), rows.state(view.kind).value),
+        Fact(_("Engine"), view.engine),
+        Fact(_("Where"), _where(view), kind="code"),
+        Fact(_("Account"), view.username or None),
+        Fact(_("Reader account"), view.reader_username or None),
+        Fact(_("Tables of queues"), growth and growth.tables),
+        Fact(_("Epoch"), view.epoch),
+        Fact(_("Chosen for new queues"), _("no") if view.special else _("yes")),
+        Fact(_("Capacity, GB"), view.capacity_gb),
+        Fact(_("Replica"), replica, kind="code"),
+        Fact(_("Registered"), view.created_at_ms, kind="when"),
+        Fact(_("Changes"), _("audit log"), f"{to('audit')}?name={view.name}"),
+    ]

@@ -1,0 +1,1 @@
+"""Pages of the installation: overview, alarms, brokers, consistency, settings."""

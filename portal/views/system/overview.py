@@ -1,0 +1,123 @@
+"""The first page: is anything wrong, and where."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from metadata.actors import Actor
+from metadata.brokers import brokers
+from metadata.cache import snapshot
+from metadata.listing import overview as listing
+from metadata.listing.overview import Overview
+from metadata.monitoring import metrics_history
+from metadata.monitoring.metrics_history import Pace
+from portal.auth.access import actor, may
+from portal.kit import charts, outages, pages, rows
+from portal.kit.pages import Fact, to
+from portal.kit.problems import troubles
+from portal.kit.tables import Column, Empty, Table, badge, code, plain, text, when
+from portal.templatetags.shapes import count
+
+
+def overview(request: HttpRequest) -> HttpResponse:
+    """The page `/`."""
+    known = listing.overview(actor=actor(request))
+    points = metrics_history.points(for_s=charts.span(request).for_s)
+    found = troubles(known, actor(request))
+    return pages.show(
+        request,
+        "overview",
+        _("Overview"),
+        section="overview",
+        live=True,
+        problems=found,
+        verdict=min((one.tone for one in found), default="ok"),
+        quiet=_quiet(known),
+        tiles=_tiles(known, metrics_history.pace(), actor(request), may(request, "admin")),
+        rates=charts.rates(points),
+        lags=charts.lags(points),
+        spans=charts.spans(request),
+        behind=_behind(known),
+        dead=_dead(request, known),
+        alarms=_alarms(known, may(request, "admin")),
+        empty=not known.topics,
+    )
+
+
+def _quiet(known: Overview) -> str:
+    """What is known and looked after, in words; '' if nothing is."""
+    said = []
+    if known.acknowledged_count:
+        words = ngettext("%s alarm is looked after.", "%s alarms are looked after.", known.acknowledged_count)
+        said.append(words % count(known.acknowledged_count))
+    seen = known.dead.groups - len(known.dead.unseen)
+    if seen > 0:
+        words = ngettext("The dead of %s group were seen.", "The dead of %s groups were seen.", seen)
+        said.append(words % count(seen))
+    return " ".join(said)
+
+
+def _tiles(known: Overview, now: Pace, who: Actor, admin: bool) -> list[Fact]:
+    all_nodes = snapshot.current().nodes
+    away = len(outages.silent()) + len(outages.offline())
+    alive = [one for one in brokers.listed(actor=who) if one.alive]
+    answering = f"{len(all_nodes) - away} / {len(all_nodes)}"
+    oldest = max((one.lag_ms or 0 for one in known.behind), default=0) or None
+    return [
+        Fact(_("Sent per second"), now.sent, to("topics"), kind="rate"),
+        Fact(_("Handled per second"), now.handled, to("groups"), kind="rate"),
+        Fact(_("Unread messages"), known.lag, to("groups") + "?sort=-lag", kind="number"),
+        Fact(_("Oldest unread"), oldest, to("groups") + "?sort=-age", kind="lasts",
+             tone="warn" if (oldest or 0) > rows.LATE_MS else ""),
+        Fact(_("Dead messages"), known.dead.messages, "#dead", kind="number",
+             tone="warn" if known.dead.unseen else ""),
+        Fact(_("Alarms"), known.alarm_count + known.acknowledged_count, to("alarms"), kind="number",
+             tone="bad" if known.alarm_count else "ok"),
+        Fact(_("Nodes"), answering, to("nodes") if admin else "", "bad" if away else "ok"),
+        Fact(_("Brokers alive"), len(alive), to("brokers"), kind="number", tone="" if alive else "bad"),
+        Fact(_("Topics"), known.topics, to("topics"), kind="number"),
+        Fact(_("Consumer groups"), known.groups, to("groups"), kind="number"),
+        Fact(_("Consumers"), known.members, to("consumers"), kind="number"),
+    ]  # fmt: skip
+
+
+def _behind(known: Overview) -> Table:
+    columns = (
+        Column(_("Group")),
+        Column(_("Trend")),
+        Column(_("Unread"), right=True),
+        Column(_("Oldest unread"), right=True),
+        Column(_("Handled/s"), right=True),
+        Column(_("Members"), right=True),
+        Column(_("Handled, last 30 min")),
+    )
+    return plain(
+        columns, [rows.behind(one) for one in known.behind], Empty(_("Every group has read everything."))
+    )
+
+
+def _dead(request: HttpRequest, known: Overview) -> Table:
+    columns = (
+        Column(_("Group")), Column(_("Dead"), right=True), Column(_("Last hour"), right=True),
+        Column(_("Newest (UTC)")), Column(_("State")),
+    )  # fmt: skip
+    listed = [
+        rows.dead(one, manages=may(request, "manage", one.group, what="group")) for one in known.dead.rows
+    ]
+    return plain(columns, listed, Empty(_("No message is dead.")))
+
+
+def _alarms(known: Overview, admin: bool) -> Table:
+    columns = (Column(_("What")), Column(_("Where")), Column(_("Since (UTC)")), Column(_("Detail")))
+    listed = [
+        (
+            badge(rows.alarm_kind(one.kind), "bad"),
+            code(one.name or None, rows.alarm_href(one.kind, one.name, administrator=admin)),
+            when(one.since_ms),
+            text(one.detail),
+        )
+        for one in known.alarms
+    ]
+    return plain(columns, listed, Empty(_("No alarm lasts that nobody looks after.")))

@@ -1,0 +1,101 @@
+"""Delayed messages of a topic: what waits for its time, and taking one back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as lazy
+
+from messagestore.produce import delayed_admin, operator_sends
+from messagestore.produce.delayed_admin import Waiting, WaitingMessage
+from metadata.actors import Actor
+from metadata.errors import NodeUnavailable
+from portal.actions.action import Preview
+from portal.auth.access import actor, may
+from portal.kit import bodies, outages, pages
+from portal.kit.pages import Fact, to
+from portal.kit.tables import Cell, Column, Empty, Table, Text, code, long, plain, text, when
+from portal.views.topics.topic_actions import TopicAction
+
+SHOWN = 50
+
+
+def delayed(request: HttpRequest, name: str) -> HttpResponse:
+    """What of a topic waits for its time, and which nodes do not tell."""
+    found, missing = _asked(name, request.GET.get("after") or None, actor(request))
+    return pages.show(
+        request,
+        "delayed",
+        _("Delayed messages of %s") % name,
+        status=200 if found else 503,
+        section="topics",
+        name=name,
+        live=True,
+        missing=missing,
+        tiles=[Fact(_("Waiting"), found.count if found else None, kind="number")],
+        table=_table(name, found, known=not missing, recalls=may(request, "produce", name)),
+        following=f"?after={found.next}" if found and found.next else "",
+    )
+
+
+def _asked(name: str, after: str | None, who: Actor) -> tuple[Waiting | None, list[str]]:
+    try:
+        found = delayed_admin.of_topic(topic=name, after=after, limit=SHOWN, actor=who)
+    except NodeUnavailable as error:
+        return None, [error.detail]
+    gone = outages.offline(topic=name)
+    return found, [_("Node %s is offline: what waits there is missing.") % node for node in gone]
+
+
+def _table(name: str, found: Waiting | None, *, known: bool, recalls: bool) -> Table:
+    columns = [
+        Column(_("Message")), Column(_("Due (UTC)")), Column(_("Key")), Column(_("Tag")),
+        Column(_("Size"), right=True), Column(_("Body")),
+    ]  # fmt: skip
+    if recalls:
+        columns.append(Column(_("Do")))
+    hint = Empty(_("Nothing waits for its time. Send something for later:"), f"catmq send {name} --delay 60s")
+    messages = found.messages if found else ()
+    rows = [_row(name, one, recalls=recalls) for one in messages]
+    return plain(columns, rows, hint if known else Empty(_("What waits is not known.")))
+
+
+def _row(name: str, one: WaitingMessage, *, recalls: bool) -> Sequence[Cell]:
+    row = one.row
+    cells = [
+        code(one.message_id),
+        when(row.due_at_ms),
+        code(row.key),
+        text(row.tag),
+        Cell(len(row.body), "size"),
+        long(bodies.preview(row.body) or None),
+    ]
+    return [*cells, text(_("recall"), to("recall", name, one.message_id))] if recalls else cells
+
+
+class Recall(TopicAction):
+    """Takes a delayed message back."""
+
+    right = "produce"
+    danger = True
+    button = lazy("Take it back")
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Take %s back") % self.word("message_id")
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What it means."""
+        return Preview(effects=[_("It is deleted before it comes into its queue: no group reads it.")])
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Takes it back."""
+        operator_sends.recall(topic=self.name, message_id=self.word("message_id"), actor=self.actor)
+        return _("Message %s was taken back.") % self.word("message_id")
+
+    def back(self) -> str:
+        """The topic's delayed messages."""
+        return to("delayed", self.name)

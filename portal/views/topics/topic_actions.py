@@ -1,0 +1,340 @@
+"""What can be done to topics and their queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from django import forms
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as lazy
+
+from messagestore import retention
+from messagestore.topology import queues, topics
+from messagestore.topology.queues import Change
+from metadata.db import access
+from metadata.rules.settings import RATES
+from metadata.topics import topics as topic_rows
+from portal.actions.action import Action, Preview
+from portal.actions.edit import Edit, EditFields
+from portal.actions.fields import PeopleFields, RateFields, given
+from portal.actions.toggle import Toggle
+from portal.kit.pages import to
+from portal.kit.tables import Column, Empty, Table, Text, number, plain, text
+
+SETTINGS = ("retention_days", "keep_unread_days", "retention_bytes", "keyed", "on_unknown", *RATES)
+
+
+class TopicSettings(RateFields, PeopleFields):
+    """Settings of a topic."""
+
+    field_order: Iterable[str] | None = SETTINGS
+
+    retention_days = forms.IntegerField(
+        label=lazy("Kept, days"), min_value=1, max_value=3650, initial=7, help_text=lazy("Read or not.")
+    )
+    keep_unread_days = forms.IntegerField(
+        label=lazy("Unread kept, days"),
+        min_value=0,
+        max_value=3650,
+        initial=30,
+        help_text=lazy("Longer for messages that an active group has not read; 0 gives them no longer life."),
+    )
+    retention_bytes = forms.IntegerField(
+        label=lazy("Kept at most, bytes"),
+        required=False,
+        min_value=1 << 20,
+        help_text=lazy(
+            "Empty: no limit. On MySQL and MariaDB whole partitions are dropped, and never the one that is "
+            "written to: a queue keeps at least one, which holds 100,000 messages at first."
+        ),
+    )
+    keyed = forms.ChoiceField(
+        label=lazy("Keys when their queue is closed"),
+        choices=(("strict", lazy("wait for it")), ("available", lazy("go to another queue"))),
+    )
+    on_unknown = forms.ChoiceField(
+        label=lazy("Sends of unknown fate"),
+        choices=(("fail", lazy("the client raises")), ("resend", lazy("the client sends again elsewhere"))),
+    )
+
+
+class NewTopic(TopicSettings):
+    """A topic to be made."""
+
+    name = forms.CharField(label=lazy("Name"), max_length=100, help_text=lazy("Letters, digits, . _ -"))
+    queues = forms.IntegerField(
+        label=lazy("Queues"), min_value=1, initial=4, help_text=lazy("As many consumers can share the work.")
+    )
+    node = forms.CharField(
+        label=lazy("Node"), required=False, help_text=lazy("Empty: spread over the emptiest nodes.")
+    )
+    field_order: Iterable[str] | None = ("name", "queues", "node", *SETTINGS)
+
+
+class EditTopic(EditFields, TopicSettings):
+    """Settings of a topic that exists."""
+
+
+class Expand(forms.Form):
+    """More queues."""
+
+    queues = forms.IntegerField(label=lazy("Queues to add"), min_value=1, initial=1)
+    node = forms.CharField(
+        label=lazy("Node"), required=False, help_text=lazy("Empty: spread over the emptiest nodes.")
+    )
+
+
+class Shrink(forms.Form):
+    """Fewer queues."""
+
+    count = forms.IntegerField(label=lazy("Queues to take away"), min_value=1, initial=1)
+
+
+class Confirm(forms.Form):
+    """The name once more."""
+
+    confirm = forms.CharField(label=lazy("Type the name to confirm"), max_length=210)
+
+
+class TopicAction(Action):
+    """Something done to one topic."""
+
+    @property
+    def name(self) -> str:
+        """The topic's name."""
+        return self.word("name")
+
+    def back(self) -> str:
+        """The topic's page."""
+        return to("topic", self.name)
+
+
+class CreateTopic(Action):
+    """Makes a topic."""
+
+    form_class = NewTopic
+
+    def target(self) -> str:
+        """The name that was typed; without one, whoever may manage anything may open the form."""
+        return self.request.POST.get("name", "").strip() or next(iter(self._patterns()), "*")
+
+    def _patterns(self) -> tuple[str, ...]:
+        return (*self.actor.rights.get("manage", ()), *self.actor.rights.get("admin", ()))
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Create a topic")
+
+    def back(self) -> str:
+        """The list."""
+        return to("topics")
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What would be made."""
+        if fields["owners"]:
+            access.require_ownership(self.actor, fields["name"])
+        where = fields["node"] or _("the emptiest nodes")
+        what = _("Topic %(name)s gets %(queues)d queues, each a table, on %(node)s.")
+        return Preview(effects=[what % {"name": fields["name"], "queues": fields["queues"], "node": where}])
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Makes it."""
+        settings = given(fields, without=("name", "queues", "node"))
+        topics.create(
+            name=fields["name"],
+            queues=fields["queues"],
+            node=fields["node"] or None,
+            settings=settings,
+            actor=self.actor,
+        )
+        return _("Topic %s is ready.") % str(fields["name"])
+
+
+class ChangeTopic(Edit, TopicAction):
+    """Changes settings."""
+
+    form_class = EditTopic
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Settings of %s") % self.name
+
+    def now(self) -> dict[str, Any]:
+        """The settings as they are."""
+        view = topic_rows.named(name=self.name, actor=self.actor)
+        return {field: getattr(view, field) for field in TopicSettings.base_fields}
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What changes. Raises Forbidden for other owners, unless the actor may do all that they get."""
+        if "owners" in self._merge(fields).changed:
+            access.require_ownership(self.actor, self.name, what="topic")
+        return super().preview(fields)
+
+    def save(self, changed: dict[str, Any]) -> Text:
+        """Changes them."""
+        topic_rows.update(name=self.name, settings=changed, actor=self.actor)
+        return _("The settings of %s were changed.") % self.name
+
+
+class ExpandTopic(TopicAction):
+    """Adds queues."""
+
+    form_class = Expand
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Expand %s") % self.name
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """Which queues come where, and which keys move."""
+        return _preview(self._do(fields, dry_run=True), _("New queues"))
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Adds them."""
+        done = self._do(fields, dry_run=False)
+        return _("%(count)d queues were added to %(name)s.") % {"count": len(done.queues), "name": self.name}
+
+    def _do(self, fields: dict[str, Any], *, dry_run: bool) -> Change:
+        return queues.expand(
+            topic=self.name,
+            queues=fields["queues"],
+            node=fields["node"] or None,
+            actor=self.actor,
+            dry_run=dry_run,
+        )
+
+
+class ShrinkTopic(TopicAction):
+    """Takes queues away."""
+
+    form_class = Shrink
+    danger = True
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Shrink %s") % self.name
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """Which queues drain, and which keys move."""
+        done = queues.shrink(topic=self.name, count=fields["count"], actor=self.actor, dry_run=True)
+        return _preview(done, _("Queues that close and are retired once every group has read them"))
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Closes them."""
+        done = queues.shrink(topic=self.name, count=fields["count"], actor=self.actor)
+        return _("%(count)d queues of %(name)s drain.") % {"count": len(done.queues), "name": self.name}
+
+
+def _preview(change: Change, caption: str) -> Preview:
+    effects = [_("%(share).1f %% of all keys move to another queue.") % {"share": 100 * change.moved_share}]
+    effects += [
+        _("Group %(group)s has %(messages)s messages unread there: keys that move may come out of order.")
+        % {"group": one.group, "messages": "?" if one.messages is None else one.messages}
+        for one in change.unread
+        if one.messages != 0
+    ]
+    return Preview(effects=effects, table=_queue_table(change, caption))
+
+
+def _queue_table(change: Change, caption: str) -> Table:
+    columns = (Column(_("Number"), right=True), Column(_("Node")))
+    listed = [(number(one.number), text(one.node)) for one in change.queues]
+    return plain(columns, listed, Empty(_("None.")), caption)
+
+
+class CleanTopic(TopicAction):
+    """Removes what is older, or more, than the topic keeps."""
+
+    danger = True
+    button = lazy("Clean now")
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Clean %s") % self.name
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What would go, queue by queue."""
+        found = retention.clean(topic=self.name, actor=self.actor, dry_run=True)
+        columns = (
+            Column(_("Queue")), Column(_("First kept"), right=True), Column(_("First kept then"), right=True),
+            Column(_("Messages that go"), right=True), Column(_("Why not more")),
+        )  # fmt: skip
+        listed = [
+            (text(one.plan.queue), number(one.plan.low), number(one.plan.keep_from),
+             number(max(0, one.plan.keep_from - one.plan.low)), text(one.problem or one.plan.hindrance))
+            for one in found
+        ]  # fmt: skip
+        table = plain(columns, listed, Empty(_("Nothing is older or more than it keeps.")))
+        return Preview(effects=[_("What is removed cannot be brought back.")], table=table)
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Removes it."""
+        found = retention.clean(topic=self.name, actor=self.actor, pass_s=retention.PASS_S)
+        touched = sum(bool(one.raised or one.dropped or one.deleted) for one in found)
+        return _("%(count)d queues of %(name)s gave something up.") % {"count": touched, "name": self.name}
+
+
+class DeleteTopic(TopicAction):
+    """Deletes a topic."""
+
+    form_class = Confirm
+    danger = True
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Delete %s") % self.name
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What would go."""
+        state = topics.describe(name=self.name, actor=self.actor)
+        kept = sum((one.head or 0) - (one.low or 0) for one in state.queues)
+        what = _(
+            "Topic %(name)s with %(queues)d queues and %(kept)d messages: nobody can send to it any more."
+        )
+        words = {"name": self.name, "queues": len(state.queues), "kept": kept}
+        return Preview(effects=[what % words, _("Its tables are dropped after three days.")])
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Deletes it."""
+        topics.delete(name=self.name, confirm=fields["confirm"], actor=self.actor)
+        return _("Topic %s was deleted; its tables are dropped after three days.") % self.name
+
+    def done(self, said: Text) -> Any:
+        """Its page is gone: to the list."""
+        self.kwargs = {}
+        return super().done(said)
+
+    def back(self) -> str:
+        """The topic, or once it is gone the list."""
+        return to("topic", self.name) if self.kwargs else to("topics")
+
+
+class SetQueueState(Toggle, TopicAction):
+    """Closes or opens one queue."""
+
+    button: ClassVar[Text] = lazy("Do it")
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Queue %(queue)d of %(name)s") % {"queue": self.kwargs["queue"], "name": self.name}
+
+    def other(self) -> str:
+        """Closed if it is open."""
+        view = topic_rows.named(name=self.name, actor=self.actor)
+        states = {one.queue: one.state for one in view.queues}
+        return "read_only" if states.get(self.kwargs["queue"]) == "read_write" else "read_write"
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What closing or opening means."""
+        if fields["state"] == "read_only":
+            return Preview(effects=[_("The queue is closed for sends; what is in it can still be read.")])
+        return Preview(effects=[_("The queue is opened: sends go to it again.")])
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Does it."""
+        done = queues.set_state(
+            topic=self.name, queue=self.kwargs["queue"], state=fields["state"], actor=self.actor
+        )
+        closed = done.queue.state == "read_only"
+        return _("The queue is closed for sends.") if closed else _("The queue is open.")

@@ -1,0 +1,229 @@
+"""Topics: the list, and one topic with its queues, groups and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+
+from messagestore.topology import drains
+from messagestore.topology.drains import QueueDrain
+from metadata.listing import topics as listing
+from metadata.listing.pages import Wanted
+from metadata.listing.topics import SubscriptionRow, TopicRow
+from metadata.monitoring import metrics_history
+from metadata.topics import topics
+from metadata.topics.topics import TopicView
+from portal.auth.access import actor, may
+from portal.kit import charts, outages, pages, rows
+from portal.kit.pages import Fact, Link, to
+from portal.kit.tables import (
+    Cell,
+    Column,
+    Empty,
+    Table,
+    badge,
+    code,
+    listed,
+    number,
+    plain,
+    share,
+    spark,
+    text,
+    wanted,
+    when,
+)
+from portal.templatetags.shapes import size
+
+MOST_GROUPS = 200
+
+
+def topics_list(request: HttpRequest) -> HttpResponse:
+    """All topics."""
+    kind = "failure" if request.GET.get("kind") == "failure" else "normal"
+    found = listing.topics(wanted=wanted(request), kind=kind, actor=actor(request))
+    columns = (
+        Column(_("Topic"), "name"),
+        Column(_("State")),
+        Column(_("Queues"), right=True),
+        Column(_("Groups"), right=True),
+        Column(_("Most unread"), "lag", right=True),
+        Column(_("Oldest unread"), "age", right=True),
+        Column(_("Kept, days"), "days", right=True),
+        Column(_("Sent, last 30 min")),
+        Column(_("Owners")),
+    )
+    hint = Empty(
+        _("No topic is here, or none fits the search. Create one:"),
+        "catmq topic create orders --queues 4",
+        to("topic-create"),
+        _("Create a topic"),
+    )
+    actions = [Link(_("Create a topic"), to("topic-create"))]
+    table = listed(request, columns, found, row=_row, empty=hint)
+    filters = [
+        Link(_("Topics"), to("topics"), "on" if kind == "normal" else ""),
+        Link(_("Failure topics"), to("topics") + "?kind=failure", "on" if kind == "failure" else ""),
+    ]
+    return pages.list_page(request, _("Topics"), table, section="topics", actions=actions, filters=filters)
+
+
+def _row(row: TopicRow) -> Sequence[Cell]:
+    return (
+        rows.topic(row.name),
+        rows.state(row.state),
+        number(row.queues),
+        number(row.groups),
+        rows.lag(row.lag),
+        rows.age(row.lag_ms),
+        number(row.retention_days),
+        spark(row.minutes),
+        text(row.owners or None),
+    )
+
+
+def topic(request: HttpRequest, name: str) -> HttpResponse:
+    """One topic."""
+    view = topics.named(name=name, actor=actor(request))
+    queues = drains.describe(topic=name, actor=actor(request))
+    every = Wanted(rows=MOST_GROUPS)
+    groups = listing.subscriptions(wanted=every, actor=actor(request), topic=name).items
+    points = metrics_history.points(for_s=charts.span(request).for_s, topic_id=view.id)
+    manages = may(request, "manage", name)
+    return pages.show(
+        request,
+        "topic",
+        name,
+        section="topics",
+        live=True,
+        actions=_actions(name) if manages else [Link(_("Messages"), _messages(name))],
+        tiles=_tiles(view, queues, metrics_history.pace(topic_id=view.id).sent),
+        rates=charts.rates(points),
+        lags=charts.lags(points),
+        spans=charts.spans(request),
+        queues=_queues(name, queues, manages),
+        groups=_groups(groups, name),
+        facts=_facts(view),
+        away=outages.of_topic(queues),
+    )
+
+
+def _messages(name: str) -> str:
+    return f"{to('messages')}?topic={name}"
+
+
+def _actions(name: str) -> list[Link]:
+    return [
+        Link(_("Messages"), _messages(name)),
+        Link(_("Send"), to("send", name)),
+        Link(_("Delayed"), to("delayed", name)),
+        Link(_("Settings"), to("topic-settings", name)),
+        Link(_("Expand"), to("topic-expand", name)),
+        Link(_("Shrink"), to("topic-shrink", name)),
+        Link(_("Clean now"), to("topic-clean", name)),
+        Link(_("Delete"), to("topic-delete", name), "danger"),
+    ]
+
+
+def _tiles(view: TopicView, queues: Sequence[QueueDrain], sent: float) -> list[Fact]:
+    known = [one for one in queues if one.head is not None]
+    return [
+        Fact(_("Sent per second"), sent, kind="rate"),
+        Fact(_("Sent in all"), sum(one.head or 0 for one in known), kind="number"),
+        Fact(
+            _("Kept"),
+            sum((one.head or 0) - (one.low or 0) for one in known),
+            _messages(view.name),
+            kind="number",
+        ),
+        Fact(_("Queues"), sum(one.queue.state != "retired" for one in queues), kind="number"),
+        Fact(_("Kept, days"), view.retention_days, kind="number"),
+    ]
+
+
+def _queues(name: str, queues: Sequence[QueueDrain], manages: bool) -> Table:
+    columns = [
+        Column(_("Queue")),
+        Column(_("Number"), right=True),
+        Column(_("Node")),
+        Column(_("State")),
+        Column(_("Share of keys"), right=True),
+        Column(_("First kept"), right=True),
+        Column(_("Head"), right=True),
+        Column(_("Unread by")),
+    ]
+    if manages:
+        columns.append(Column(_("Change")))
+    return plain(columns, [_queue(name, one, manages) for one in queues], Empty(_("No queues yet.")))
+
+
+def _queue(name: str, one: QueueDrain, manages: bool) -> list[Cell]:
+    unread = [f"{group.group}: {group.messages}" for group in one.unread if group.messages]
+    cells = [
+        code(one.queue.queue, f"{to('messages')}?topic={name}&queue={one.queue.queue}"),
+        number(one.queue.number),
+        text(one.queue.node),
+        rows.state("draining" if one.draining else one.queue.state)
+        if one.head is not None
+        else rows.state("away"),
+        share(one.slots / 1024),
+        number(one.low),
+        number(one.head),
+        text(", ".join(unread) or _("nobody")),
+    ]
+    return [*cells, _change(name, one)] if manages else cells
+
+
+def _change(name: str, one: QueueDrain) -> Cell:
+    where = to("queue-state", name, one.queue.queue)
+    if one.queue.state == "read_write":
+        return text(_("close"), where)
+    if one.queue.state == "read_only" and not one.draining:
+        return text(_("open"), where)
+    return text(None)
+
+
+def _groups(found: Sequence[SubscriptionRow], name: str) -> Table:
+    columns = (
+        Column(_("Group")),
+        Column(_("State")),
+        Column(_("Unread"), right=True),
+        Column(_("Oldest unread"), right=True),
+        Column(_("Since")),
+    )
+    hint = Empty(_("No group reads this topic. Let one read it:"), f"catmq subscribe GROUP {name}")
+    return plain(columns, [_group(one) for one in found], hint)
+
+
+def _group(one: SubscriptionRow) -> Sequence[Cell]:
+    state = "stopped" if one.stopped else one.state
+    return (
+        rows.group(one.group),
+        rows.state(state),
+        rows.lag(one.lag),
+        rows.age(one.lag_ms),
+        when(one.created_at_ms),
+    )
+
+
+def _facts(view: TopicView) -> list[Any]:
+    bytes_kept = size(view.retention_bytes) if view.retention_bytes else _("no limit")
+    return [
+        Fact(_("State"), rows.state(view.state).value, kind="badge", tone=rows.state(view.state).tone),
+        Fact(_("Kind"), badge(view.kind).value),
+        Fact(_("Kept at most"), bytes_kept),
+        Fact(_("Unread kept, days"), view.keep_unread_days),
+        Fact(_("Keys when their queue is closed"), view.keyed),
+        Fact(_("Sends of unknown fate"), view.on_unknown),
+        Fact(_("At most, messages a second"), view.max_messages_per_s or _("no limit")),
+        Fact(_("At most, bytes a second"), view.max_bytes_per_s or _("no limit")),
+        Fact(_("Layout version"), view.layout_version),
+        Fact(_("Owners"), view.owners or None),
+        Fact(_("Department"), view.department or None),
+        Fact(_("Alarm e-mails"), view.alarm_emails or None),
+        Fact(_("Created"), view.created_at_ms, kind="when"),
+        Fact(_("Changes"), _("audit log"), f"{to('audit')}?name={view.name}"),
+        Fact(_("Remark"), view.remark or None),
+    ]

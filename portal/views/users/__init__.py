@@ -1,0 +1,1 @@
+"""Pages of users, passwords and API keys."""

@@ -1,0 +1,202 @@
+"""API keys: who may call the API. The secret is shown once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django import forms
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as lazy
+
+from metadata.db import access
+from metadata.db.paging import Window
+from metadata.listing.pages import cut
+from metadata.users import api_keys
+from metadata.users.api_keys import KeyView
+from portal.actions.action import Action, Preview
+from portal.actions.edit import Edit, EditFields
+from portal.actions.fields import RateFields
+from portal.auth.access import actor
+from portal.kit import pages
+from portal.kit.pages import Link, to
+from portal.kit.tables import Cell, Column, Empty, Text, code, listed, text, wanted, when
+from portal.views.topics.topic_actions import Confirm
+
+MOST = 1000
+MEANING: dict[str, Text] = {
+    "produce": lazy("Send to topics"),
+    "consume": lazy("Read with groups, from topics"),
+    "browse": lazy("Read messages without a group"),
+    "manage": lazy("Create, change and delete topics and groups"),
+    "admin": lazy("Everything, nodes and keys too"),
+}
+
+
+def keys_list(request: HttpRequest) -> HttpResponse:
+    """All keys."""
+    access.require(actor(request), "admin", "*", what="key")
+    window = Window(search=wanted(request).search, limit=MOST)
+    found = api_keys.page(window=window, actor=actor(request)).items
+    columns = (
+        Column(_("Key")),
+        Column(_("Rights")),
+        Column(_("Limits")),
+        Column(_("Created (UTC)")),
+        Column(_("Change")),
+        Column(_("Revoke")),
+    )
+    hint = Empty(_("No key is here, or none fits the search."), "python manage.py create_api_key --help")
+    table = listed(request, columns, cut(found, wanted=wanted(request)), row=_row, empty=hint)
+    actions = [Link(_("Create a key"), to("key-create"))]
+    return pages.list_page(request, _("API keys"), table, section="keys", actions=actions)
+
+
+def _row(one: KeyView) -> Sequence[Cell]:
+    return (
+        code(one.name),
+        text(in_words(one.rights)),
+        text(_limits(one)),
+        when(one.created_at_ms),
+        text(_("limits"), to("key-limits", one.name)),
+        text(_("revoke"), to("key-delete", one.name)),
+    )
+
+
+def _limits(one: KeyView) -> str | None:
+    found = []
+    if one.max_messages_per_s is not None:
+        found.append(_("%d messages a second") % one.max_messages_per_s)
+    if one.max_bytes_per_s is not None:
+        found.append(_("%d bytes a second") % one.max_bytes_per_s)
+    return ", ".join(found) or None
+
+
+def in_words(rights: Mapping[str, Sequence[str]]) -> str:
+    """Rights as one line."""
+    return "; ".join(f"{right} {', '.join(patterns)}" for right, patterns in rights.items())
+
+
+class RightsFields(forms.Form):
+    """One line of patterns for each right."""
+
+    produce = forms.CharField(
+        label=lazy("Send to"), required=False, help_text=lazy("Patterns such as orders*, logs")
+    )
+    consume = forms.CharField(label=lazy("Read with groups"), required=False)
+    browse = forms.CharField(label=lazy("Read messages without a group"), required=False)
+    manage = forms.CharField(label=lazy("Manage"), required=False)
+    admin = forms.CharField(
+        label=lazy("Everything"), required=False, help_text=lazy("Nodes, brokers and keys too: * for all.")
+    )
+
+
+def rights_of(fields: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The rights that a form gives."""
+    found = {right: str(fields.get(right) or "").replace(",", " ").split() for right in access.RIGHTS}
+    return {right: patterns for right, patterns in found.items() if patterns}
+
+
+class NewKey(RateFields, RightsFields):
+    """A key to be made."""
+
+    name = forms.CharField(label=lazy("Name"), max_length=100)
+    field_order = ("name",)
+
+
+class KeyAction(Action):
+    """Something done to keys."""
+
+    right = "admin"
+    what = "key"
+    section = "keys"
+
+    def target(self) -> str:
+        """Keys are for whoever may do everything."""
+        return "*"
+
+    def back(self) -> str:
+        """The list."""
+        return to("keys")
+
+
+class CreateKey(KeyAction):
+    """Makes a key, and shows it this once."""
+
+    form_class = NewKey
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Create a key")
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """What it may do."""
+        view, _secret = self._create(fields, dry_run=True)
+        effects = [f"{MEANING[right]}: {', '.join(patterns)}" for right, patterns in view.rights.items()]
+        return Preview(effects=[*effects, _("The key is shown once, on the next page.")])
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Makes it."""
+        view, self.secret = self._create(fields)
+        return _("Key %s was made.") % view.name
+
+    def _create(self, fields: dict[str, Any], *, dry_run: bool = False) -> tuple[KeyView, str]:
+        limits = {name: fields[name] for name in RateFields.base_fields}
+        rights = rights_of(fields)
+        return api_keys.create(
+            name=fields["name"], rights=rights, settings=limits, actor=self.actor, dry_run=dry_run
+        )
+
+    def done(self, said: Text) -> HttpResponse:
+        """The one page that shows the secret: it is in no cookie and no session."""
+        return pages.show(
+            self.request, "new_key", str(said), section="keys", secret=self.secret, back=self.back()
+        )
+
+
+class KeyLimits(EditFields, RateFields):
+    """How much a key that exists may send."""
+
+
+class LimitKey(Edit, KeyAction):
+    """Changes how much a key may send."""
+
+    form_class = KeyLimits
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Limits of key %s") % self.word("name")
+
+    def now(self) -> dict[str, Any]:
+        """The limits as they are."""
+        view = api_keys.named(name=self.word("name"), actor=self.actor)
+        return {name: getattr(view, name) for name in RateFields.base_fields}
+
+    def save(self, changed: dict[str, Any]) -> Text:
+        """Changes them."""
+        api_keys.update(name=self.word("name"), settings=changed, actor=self.actor)
+        return _("The limits of key %s were changed.") % self.word("name")
+
+
+class DeleteKey(KeyAction):
+    """Revokes a key."""
+
+    form_class = Confirm
+    danger = True
+    button = lazy("Revoke")
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Revoke key %s") % self.word("name")
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """Who is refused."""
+        view = api_keys.named(name=self.word("name"), actor=self.actor)
+        what = _("Whoever uses it is refused within a second. It may: %s")
+        return Preview(effects=[what % in_words(view.rights)])
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Revokes it."""
+        api_keys.delete(name=self.word("name"), confirm=fields["confirm"], actor=self.actor)
+        return _("Key %s was revoked.") % self.word("name")

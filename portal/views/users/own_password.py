@@ -1,0 +1,85 @@
+"""The password of whoever is logged in: changed by oneself, who knows the old one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib.auth import authenticate, get_user_model, update_session_auth_hash
+from django.http import HttpResponse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as lazy
+
+from metadata.db.access import LOOK
+from metadata.errors import Invalid
+from metadata.users import accounts
+from portal.actions.action import Action, Preview
+from portal.kit.pages import to
+from portal.kit.tables import Text
+
+
+def _password(label: Any, *, autocomplete: str) -> forms.CharField:
+    widget = forms.PasswordInput(attrs={"autocomplete": autocomplete})
+    return forms.CharField(label=label, strip=False, max_length=500, widget=widget)
+
+
+class Passwords(forms.Form):
+    """The old password, and the new one twice."""
+
+    old = _password(lazy("Your password now"), autocomplete="current-password")
+    password = _password(lazy("New password"), autocomplete="new-password")
+    again = _password(lazy("New password, once more"), autocomplete="new-password")
+
+    def clean(self) -> dict[str, Any]:
+        """The fields. Raises ValidationError if the new ones differ."""
+        found = super().clean() or {}
+        if "again" in found and found.get("password") != found["again"]:
+            self.add_error("again", _("It differs from the one above."))
+        return found
+
+
+class ChangePassword(Action):
+    """Changes it. Wrong old passwords count as wrong logins do: after some, none is tried for a while."""
+
+    form_class = Passwords
+    right = LOOK
+    what = "account"
+    section = "password"
+
+    def target(self) -> str:
+        """Everybody has one."""
+        return "*"
+
+    def heading(self) -> Text:
+        """The page's title."""
+        return _("Your password")
+
+    def back(self) -> str:
+        """The first page."""
+        return to("overview")
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """Return what that means."""
+        self._prove(fields)
+        accounts.change_own_password(password=fields["password"], actor=self.actor, dry_run=True)
+        return Preview(
+            effects=[_("You stay logged in here; all your other sessions end, and the old password is void.")]
+        )
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        """Changes it."""
+        self._prove(fields)
+        accounts.change_own_password(password=fields["password"], actor=self.actor)
+        return _("Your password was changed.")
+
+    def _prove(self, fields: dict[str, Any]) -> None:
+        """Raises Invalid unless the old password is right."""
+        if authenticate(self.request, username=self.actor.name, password=fields["old"]) is None:
+            raise Invalid.field("old", _("This is not your password."))
+
+    def _act(self, form: forms.Form) -> HttpResponse:
+        """As of any action; the session, which the old password opened, then goes on under the new one."""
+        answer = super()._act(form)
+        if answer.status_code == 302:
+            update_session_auth_hash(self.request, get_user_model().objects.get(username=self.actor.name))
+        return answer

@@ -1,0 +1,1 @@
+"""Nodes as Spark reads them: connections, packets, columns, read plans."""

@@ -1,0 +1,1 @@
+"""The data source `catmq`: reads, streams, writes."""

@@ -1,0 +1,125 @@
+"""Topics as streams: progress is {queue: the next offset}.
+
+Ends of micro-batches are durable heads, and Spark writes them into its checkpoint before it reads. So a
+restart reads exactly the same offsets again, and a sink that knows its batches holds each once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from spark_tasks.nodes import plans
+from spark_tasks.nodes.columns import Column
+from spark_tasks.nodes.plans import Plan, Span
+from spark_tasks.reading.options import Options
+from spark_tasks.reading.ranges import chosen_queues, gone, offset_in
+from spark_tasks.reading.slices import Slice, SliceReader, slices
+
+Offsets = dict[str, int]  # queue → the next offset; JSON has no whole numbers as names
+
+
+class CatmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what queues get. The driver holds one, executors copies that hold no account."""
+
+    def __init__(self, options: Options, columns: Sequence[Column]) -> None:
+        self._options = options
+        self._columns = columns
+        self._target: Offsets | None = None
+        self._plan: Plan | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without the plan, which holds passwords."""
+        return {**self.__dict__, "_plan": None}
+
+    def initialOffset(self) -> Offsets:
+        """Where a new stream starts. Raises JobError."""
+        queues = chosen_queues(self._planned(), self._options)
+        starts = {}
+        for queue in queues:
+            first = offset_in(queue, self._options.start)
+            if first < queue.low:
+                raise gone(queue, Span(first, queue.low), self._options)
+            starts[str(queue.queue)] = first
+        return starts
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fixes the end of a run that stops by itself."""
+        self._target = self._heads({})
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What maxOffsetsPerTrigger says."""
+        most = self._options.max_offsets_per_trigger
+        return ReadMaxRows(most) if most else ReadAllAvailable()
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        """Where the next micro-batch ends; `start` if there is nothing new. Raises JobError."""
+        target = self._heads(start) if self._target is None else {**start, **self._target}
+        begin = {queue: start.get(queue, self._low(queue)) for queue in target}
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return shared(begin, target, most)
+
+    def reportLatestOffset(self) -> Offsets:
+        """The heads, for Spark's own reports."""
+        return self._heads({})
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        """The slices of a micro-batch. Raises JobError."""
+        plan = self._planned()
+        found: list[InputPartition] = []
+        for name, last in end.items():
+            queue = plan.queue(int(name))
+            first = start.get(name, queue.low)
+            if first < last and first < queue.low:
+                raise gone(queue, Span(first, min(last, queue.low)), self._options)
+            found += slices(queue, Span(first, max(first, last)), rows=self._options.rows_per_partition)
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a slice."""
+        if not isinstance(partition, Slice):
+            return iter(())
+        most, chunk = self._options.max_rows_per_second, self._options.chunk_rows
+        return SliceReader(partition, self._columns, chunk_rows=chunk, rows_per_second=most).batches()
+
+    def _planned(self) -> Plan:
+        self._plan = plans.fetch(self._options.topic, url=self._options.url)
+        return self._plan
+
+    def _heads(self, start: Offsets) -> Offsets:
+        """The heads; a queue that has gone stays where it is."""
+        queues = chosen_queues(self._planned(), self._options)
+        return {**start, **{str(queue.queue): queue.head for queue in queues}}
+
+    def _low(self, queue: str) -> int:
+        """Where a queue that is new to the stream begins."""
+        return (self._plan or self._planned()).queue(int(queue)).low
+
+
+def shared(start: Mapping[str, int], target: Mapping[str, int], most: int | None) -> Offsets:
+    """Ends of a micro-batch of at most so many offsets: each queue's part is as its share of what waits.
+
+    >>> shared({"1": 0, "2": 5}, {"1": 30, "2": 15}, 8)
+    {'1': 6, '2': 7}
+    >>> shared({"1": 0}, {"1": 30}, None), shared({"1": 3}, {"1": 3}, 1)
+    ({'1': 30}, {'1': 3})
+    """
+    waiting = {queue: max(0, end - start[queue]) for queue, end in target.items()}
+    total = sum(waiting.values())
+    if most is None or total <= most:
+        return {queue: start[queue] + waiting[queue] for queue in target}
+    ends = {queue: start[queue] + count * most // total for queue, count in waiting.items()}
+    left = most - sum(ends[queue] - start[queue] for queue in ends)
+    for queue in sorted(ends, key=lambda one: -waiting[one]):
+        room = min(left, start[queue] + waiting[queue] - ends[queue])
+        ends[queue] += min(room, 1)
+        left -= min(room, 1)
+    return ends
