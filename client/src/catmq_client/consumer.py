@@ -279,7 +279,7 @@ class Consumer:
             self._state.away_since = time.monotonic()
 
     def _wait_for_messages(self, limit: int, timeout_s: float | None) -> list[tuple[OwnedQueue, Message]]:
-        """What may be given out; [] after `timeout_s`, at stop(), or when all queues stand still."""
+        """Wait for messages to give out; [] after `timeout_s`, at stop(), or when all queues stand still."""
         state = self._state
         give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
         while True:

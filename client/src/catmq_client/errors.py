@@ -137,7 +137,7 @@ class NotFound(Refused):
 
 
 class Conflict(Refused):
-    """What is asked contradicts what is; `code` says how."""
+    """Contradiction between what is asked and what is; `code` says how."""
 
     code = "conflict"
 

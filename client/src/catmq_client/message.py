@@ -31,7 +31,7 @@ def row_of(view: Mapping[str, Any]) -> Row:
 
 
 class Source(NamedTuple):
-    """Where messages come from: a queue, the topic they were sent to, and the epoch they are read in."""
+    """Source of messages: a queue, the topic they were sent to, and the epoch they are read in."""
 
     topic: str
     queue: int
@@ -39,7 +39,7 @@ class Source(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where a message that comes again after it failed was first: its topic, queue and offset there.
+    """Origin of a message that comes again after it failed: its first topic, queue and offset there.
 
     `error` is the text of its last failure.
     """
@@ -123,12 +123,12 @@ class Message:
 
     @property
     def attempt(self) -> int:
-        """How often it failed before: handed over for a retry or, in order, retried in place."""
+        """Number of times it failed before: handed over for a retry or, in order, retried in place."""
         return int(self._row[ATTEMPT]) + self.tries
 
     @property
     def origin(self) -> Origin | None:
-        """Where it was before it failed; None for a message that comes for the first time."""
+        """Origin of the message before it failed; None for a message that comes for the first time."""
         told = self._origin
         if told is None:
             return None
@@ -142,7 +142,7 @@ class Message:
 
     @property
     def stored_at_ms(self) -> int:
-        """When it was stored, by its database's clock: ms since 1970 UTC."""
+        """Time the message was stored, by its database's clock: ms since 1970 UTC."""
         return int(self._row[STORED_AT_MS])
 
     @property
@@ -156,7 +156,7 @@ class Message:
 
     @property
     def stored_at(self) -> datetime:
-        """When the message was stored, by its database's clock, in UTC."""
+        """Time the message was stored, by its database's clock, in UTC."""
         return datetime.fromtimestamp(self.stored_at_ms / 1000, UTC)
 
     def __repr__(self) -> str:

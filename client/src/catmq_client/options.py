@@ -42,7 +42,7 @@ _KAFKA_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
-    """How a Producer batches, waits and retries."""
+    """Options of a Producer: batching, timeouts and retries."""
 
     # How long send_async waits for more messages for the same queue, ms; 0 = not at all.
     linger_ms: int = 5
@@ -71,7 +71,7 @@ class ProducerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions:
-    """How a Consumer fetches, commits and shares a group."""
+    """Options of a Consumer: fetching, committing and sharing a group."""
 
     # Static identity: close() does not leave the group, and a process that comes back with the same one
     # within the session timeout gets its queues back; nothing moves meanwhile. None = the name, but

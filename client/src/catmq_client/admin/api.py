@@ -43,7 +43,7 @@ class TopicRow(TypedDict):
 
 
 class Layout(TypedDict):
-    """Which queue each of the 1,024 key slots goes to."""
+    """Queue of each of the 1,024 key slots."""
 
     version: int
     slots: list[int]
@@ -108,7 +108,7 @@ class Node(TypedDict):
 
 
 class FoundMessages(TypedDict):
-    """What one look found, each with `body_bytes`; `scanned` messages were looked at for it."""
+    """Messages found by one search, each with `body_bytes`; `scanned` messages were looked at for it."""
 
     messages: list[dict[str, Any]]
     scanned: int
@@ -201,7 +201,7 @@ class Admin:
         self._call("DELETE", api_path("messages", message_id))
 
     def tag_matches(self, topic: str, tags: str) -> TagMatches:
-        """How many of a topic's last 1,000 messages the filter `tags`, like "new || paid", would take."""
+        """Count how many of a topic's last 1,000 messages the filter `tags`, as "new || paid", would take."""
         path = path_of("topics", topic=topic) + "/tag-matches"
         return cast(TagMatches, self._call("GET", path, params={"tags": tags}))
 
@@ -260,7 +260,7 @@ class Admin:
         self._call("DELETE", path_of("groups", group=group, subscriptions=topic))
 
     def lag(self, group: str) -> GroupLag:
-        """How far a group is in each of its queues."""
+        """Return the lag of a group in each of its queues."""
         return cast(GroupLag, self._call("GET", path_of("groups", group=group) + "/offsets"))
 
     def reset_offsets(

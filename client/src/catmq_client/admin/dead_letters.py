@@ -1,4 +1,4 @@
-"""What became of failed messages, as typed calls: `Admin(transport).dead`.
+"""Failed messages, as typed calls: `Admin(transport).dead`.
 
 Messages that wait for a retry, the dead, and redrives that bring dead ones back. All of it needs the right
 `manage` on the group.
@@ -36,7 +36,7 @@ class DeadMessage(TypedDict):
 
 
 class DeadCount(TypedDict):
-    """How many messages of a topic died of a kind of error."""
+    """Number of messages of a topic that died of a kind of error."""
 
     topic: str
     error_class: str
@@ -88,7 +88,7 @@ class FailedMessage(TypedDict):
 
 
 class FailedCount(TypedDict):
-    """How many messages of a topic wait for their time, and how many have come and are unread."""
+    """Number of messages of a topic that wait for their retry time, and of those that are due and unread."""
 
     topic: str
     failure_topic: str
@@ -97,7 +97,7 @@ class FailedCount(TypedDict):
 
 
 class Failed(TypedDict):
-    """What waits for a retry; the messages that are due first."""
+    """Messages that wait for a retry; those that are due first."""
 
     topics: list[FailedCount]
     messages: list[FailedMessage]
@@ -111,7 +111,7 @@ class DeadLetters:
         self._transport = transport
 
     def failed(self, group: str, *, topic: str | None = None, limit: int = 100) -> Failed:
-        """What waits for a retry."""
+        """Return the messages that wait for a retry."""
         params = _given({"topic": topic, "limit": limit})
         return cast(Failed, self._call("GET", _path(group, "failed"), params=params))
 
@@ -128,7 +128,7 @@ class DeadLetters:
             params["after"] = answer["next"]
 
     def summary(self, group: str, *, topic: str | None = None) -> Summary:
-        """How many there are of each kind."""
+        """Count the dead messages of each kind."""
         params = _given({"topic": topic})
         return cast(Summary, self._call("GET", _path(group, "dead", "summary"), params=params))
 
@@ -160,7 +160,7 @@ class DeadLetters:
         return cast(list[Redrive], answer["redrives"])
 
     def redrive_state(self, group: str, redrive: int) -> Redrive:
-        """How far a redrive is."""
+        """Return the progress of a redrive."""
         return cast(Redrive, self._call("GET", _path(group, "redrives", str(redrive))))
 
     def stop_redrive(self, group: str, redrive: int) -> None:

@@ -1,4 +1,4 @@
-"""What the management API says of consumer groups: members, positions, rebalances; admin.py has the calls."""
+"""Shapes of consumer groups in the management API: members, positions, rebalances; admin.py has the calls."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Group(TypedDict):
 
 
 class QueueLag(TypedDict):
-    """How far a group is in a queue. `lag_ms`: age of the first unread message; None: node down.
+    """Lag of a group in a queue. `lag_ms`: age of the first unread message; None: node down.
 
     `instance`: whose position it is in a broadcasting group, else None.
     """
@@ -112,7 +112,7 @@ Move = TypedDict(
 
 
 class Moves(TypedDict):
-    """What a reset of positions moved, or with `dry_run` would move; `reset` is what it is undone by."""
+    """Offsets that a reset moved, or with `dry_run` would move; `reset` is what it is undone by."""
 
     dry_run: bool
     reset: str | None
@@ -128,7 +128,7 @@ PastMove = TypedDict(
 
 
 class Plan(TypedDict):
-    """What a rebalance moved, or with `dry_run` would move, from member to member (None: nobody)."""
+    """Queues that a rebalance moved, or with `dry_run` would move, from member to member (None: nobody)."""
 
     dry_run: bool
     generation: int

@@ -6,7 +6,7 @@ from typing import TypedDict
 
 
 class PlannedQueue(TypedDict):
-    """Where a queue lies: offsets low … head - 1 of its table, without the gaps (from, to exclusive)."""
+    """Location of a queue: offsets low … head - 1 of its table, without the gaps (from, to exclusive)."""
 
     queue: int
     number: int
@@ -31,7 +31,7 @@ class PlannedNode(TypedDict):
 
 
 class ReadPlan(TypedDict):
-    """Where a topic's messages lie. It holds passwords: keep it out of logs."""
+    """Location of a topic's messages. It holds passwords: keep it out of logs."""
 
     topic: str
     queues: list[PlannedQueue]

@@ -1,4 +1,4 @@
-"""What the management API says of the queues of a topic; admin.py has the calls."""
+"""Shapes of the queues of a topic in the management API; admin.py has the calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class QueueRow(TypedDict):
 
 
 class Unread(TypedDict):
-    """How many messages a group has not read, its slowest instance if it broadcasts; None: node down."""
+    """Number of messages a group has not read, its slowest instance if it broadcasts; None: node down."""
 
     group: str
     messages: int | None
@@ -33,7 +33,7 @@ class ChangedQueue(TypedDict):
 
 
 class LayoutChange(TypedDict):
-    """What an expansion or a shrinking did, or with `dry_run` would do.
+    """Changes that an expansion or a shrinking made, or with `dry_run` would make.
 
     `moved_share` of all keys (0 to 1) go to another queue; `unread` counts the queues that they leave.
     """

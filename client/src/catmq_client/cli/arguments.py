@@ -127,7 +127,7 @@ def span_ms(text: str) -> int:
 
 @dataclass(frozen=True)
 class Target:
-    """Where a group's position is to go; `to` says which of the others is given."""
+    """Target of a reset of a group's position; `to` says which of the other fields is given."""
 
     to: Literal["earliest", "latest", "offset", "time"]
     offset: int | None = None

@@ -1,4 +1,4 @@
-"""What a command talks to: brokers and key, from its arguments or the environment."""
+"""Connection of a command: brokers and key, from its arguments or the environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands write: tables for people, one JSON object a line for programs, notes on standard error."""
+"""Output of commands: tables for people, one JSON object a line for programs, notes on standard error."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def message_row(topic: str, message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def line_of(row: Mapping[str, Any], body: bytes, form: str) -> bytes:
-    """What `--output json` or `--output body` prints for a message."""
+    """Return the line that `--output json` or `--output body` prints for a message."""
     return json_line(row) if form == "json" else body + b"\n"
 
 

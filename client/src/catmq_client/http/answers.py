@@ -79,7 +79,7 @@ def read(sock: socket, *, method: str, timeout_s: float | None = None, takes_gzi
 
 
 class _Source:
-    """What comes from a socket."""
+    """Bytes that arrive on a socket."""
 
     def __init__(self, sock: socket, timeout_s: float | None) -> None:
         self._sock = sock
@@ -88,11 +88,11 @@ class _Source:
         self._ends_at = None if timeout_s is None else time.monotonic() + timeout_s
 
     def has_more(self) -> bool:
-        """Whether more has been received; what TLS holds ready, the pool of connections would not see."""
+        """Return True if more has been received; the pool of connections would not see what TLS holds."""
         return bool(self.held) or getattr(self._sock, "pending", int)() > 0
 
     def until(self, end: bytes, *, most: int) -> bytes:
-        """What comes before `end`, which is taken, too."""
+        """Read up to `end`, which is taken but not returned."""
         at = self.held.find(end)
         while at < 0:
             if len(self.held) > most:

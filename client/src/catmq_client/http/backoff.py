@@ -1,4 +1,4 @@
-"""How long to wait before trying again."""
+"""Delays before another try."""
 
 from __future__ import annotations
 

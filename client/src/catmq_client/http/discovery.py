@@ -1,4 +1,4 @@
-"""Which brokers there are, and to which of them a request goes.
+"""Discovery of brokers, and the choice of one for each request.
 
 `Brokers` holds the URLs that the application gave (seeds, which always stay) and behind them those that
 `GET /api/v1/brokers` named. A request starts at `current` and stays there while it answers. When it must go
@@ -141,7 +141,7 @@ class Brokers:
         self._rests[url] = _Rest(now + backoff.next_s(), backoff)
 
     def _may_be_followed(self, url: str) -> bool:
-        """Whether requests, and the API key in them, may go to a URL that a broker named.
+        """Return True if requests, and the API key in them, may go to a URL that a broker named.
 
         Never from https to http. A loopback address is the machine of whoever named it, not ours, unless
         the application itself named one.
@@ -201,7 +201,7 @@ class Discovery:
             self._asking.pop(pid, None)
 
     def _plan(self, *, failed: bool) -> None:
-        """When to ask next. In this order, so that a broker that fails at this moment is not overlooked."""
+        """Set the time to ask next. In this order, so that a broker that fails just now is not overlooked."""
         now = time.monotonic()
         self._not_before = now + (self._backoff.next_s() if failed else GAP_S)
         self._due_at = self._not_before if failed else now + REFRESH_S * random.uniform(0.8, 1.0)
@@ -239,7 +239,7 @@ def _listed(rows: Sequence[Any]) -> Iterator[tuple[str, bool]]:
 
 
 def _is_broker_url(url: str) -> bool:
-    """Whether it is `http[s]://host[:port][/path]`, without name and password, query or fragment."""
+    """Return True for `http[s]://host[:port][/path]` without name and password, query or fragment."""
     if not re.fullmatch(r"https?://[!-~]+", url) or set(url) & set("@?#\\"):
         return False
     try:
@@ -257,7 +257,7 @@ def _identity(url: str) -> str:
 
 
 def _is_here(host: str | None) -> bool:
-    """Whether a host is this machine for whoever asks: a loopback or unspecified address, or localhost."""
+    """Return True if a host is the asking machine itself: a loopback or unspecified address, or localhost."""
     name = (host or "").rstrip(".")
     if name == "localhost" or name.endswith(".localhost") or name.startswith(("localhost.", "ip6-localhost")):
         return True

@@ -1,4 +1,4 @@
-"""What failed on the way to a broker, told apart by whether the request may have been carried out."""
+"""Network errors on the way to a broker, told apart by whether the request may have been carried out."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _HANDSHAKE = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNSUPPORTED_PROTOCOL", "N
 
 
 def _is_of_handshake(error: BaseException) -> bool:
-    """Whether TLS was refused before a request could go: wrong certificate, wrong port, no common version.
+    """Return True if TLS was refused before a request could go: wrong certificate or port, no common version.
 
     Damage found later, in an answer, says nothing about whether the request was carried out.
     """

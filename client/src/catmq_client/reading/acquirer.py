@@ -76,12 +76,12 @@ class Acquirer:
             self._listen(consumer_id, generation)
 
     def _waiting(self) -> list[OwnedQueue]:
-        """What is to be acquired, except for what is being tried again."""
+        """Return the queues to acquire, except for those that are being tried again."""
         queues = (o for o in self._state.queues.values() if not o.acquired and o.revoked_until is None)
         return [owned for owned in queues if not (self._retrying and owned.failures)]
 
     def _due(self) -> list[OwnedQueue]:
-        """What to acquire now: what is new, or else what failed before."""
+        """Return the queues to acquire now: the new ones, or else those that failed before."""
         now = time.monotonic()
         due = [owned for owned in self._waiting() if owned.not_before <= now]
         new = [owned for owned in due if not owned.failures]

@@ -22,7 +22,7 @@ class Breaker:
         self._probing = False
 
     def bars(self, now: float) -> bool:
-        """Whether no handler may begin now."""
+        """Return True if no handler may begin now."""
         return self.open_until is not None and (self._probing or now < self.open_until)
 
     def begin(self) -> bool:

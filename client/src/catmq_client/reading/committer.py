@@ -31,7 +31,7 @@ Commit = tuple[OwnedQueue, int]
 
 
 class Fates(NamedTuple):
-    """What became of commits that were not stored."""
+    """Commits that were not stored, by cause."""
 
     gone: list[OwnedQueue]  # the queue had gone to another member
     unavailable: list[Commit]  # its node cannot store it now
@@ -114,7 +114,7 @@ class Committer:
                 self._state.release(owned)
 
     def due(self) -> list[Commit]:
-        """What is done and not yet committed, of all queues."""
+        """Return the commits due: offsets done and not yet committed, of all queues."""
         with self._state.changed:
             pairs = [(o, o.committable()) for o in self._state.queues.values() if o.acquired]
         return [(owned, offset) for owned, offset in pairs if offset > owned.committed]

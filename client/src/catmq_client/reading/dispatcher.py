@@ -51,7 +51,7 @@ class Lane:
 
 
 class Job:
-    """What one call of the handler gets: first messages of lanes of one subscription."""
+    """Messages for one call of the handler: the first ones of lanes of one subscription."""
 
     __slots__ = ("began", "deadline", "is_over", "is_probe", "parts", "tasks", "thread")
 
@@ -162,7 +162,7 @@ class Lanes:
             job.deadline = None
 
     def close(self, job: Job) -> bool:
-        """Whether this is the first word on what became of a job."""
+        """Close a job; return True if this is the first word on what became of it."""
         if job.deadline is None:
             # Only its worker speaks of it.
             return True
@@ -258,13 +258,13 @@ class Lanes:
             return [job for job in self._limited if job.deadline is not None and job.deadline <= now]
 
     def is_void(self, task: Task) -> bool:
-        """Whether nothing is to be done about a message any more."""
+        """Return True if nothing is to be done about a message any more."""
         owned = task.owned
         gone = owned.lost or owned.halted or owned.revoked_until is not None or owned.version != task.version
         return gone or self.ending
 
     def is_barred(self, task: Task) -> bool:
-        """Whether no handler may begin on a message."""
+        """Return True if no handler may begin on a message."""
         return task.owned.stopped or self.is_void(task)
 
     def _lane_of(self, task: Task) -> Any:

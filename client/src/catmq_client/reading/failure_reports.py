@@ -169,7 +169,7 @@ class Reporter:
             self._take_over(answer, batch)
 
     def _is_void(self, report: Report) -> bool:
-        """Whether the queue went to another member: the message is repeated there."""
+        """Return True if the queue went to another member: the message is repeated there."""
         if report.owned.lost:
             report.owned.reporting.discard(report.offset)
         return report.owned.lost
@@ -196,8 +196,8 @@ class Reporter:
                 state.halt(report.owned, failure)
 
     def _go_back(self, batch: list[Report]) -> list[Report]:
-        """Where nothing can be stored for a retry, queues go back to their failed messages: from then on
-        run() tries those in place, and whoever polls gets them once more. The reports that this does not
+        """Move queues back to failed messages where nothing can be stored for a retry: from then on run()
+        tries those in place, and whoever polls gets them once more. Return the reports that this does not
         settle."""
         in_place = self._state.in_place
         going = [one for one in batch if self._state.in_run or one.owned.subscription not in in_place]

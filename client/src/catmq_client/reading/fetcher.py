@@ -73,7 +73,7 @@ class Plan:
 
 
 def _pause_s(plan: Plan, answer: dict[str, Any]) -> float:
-    """How long to leave the broker alone after a pull that brought nothing, 0 if it waited there."""
+    """Return the seconds to pause after a pull that brought nothing, 0 if it waited at the broker."""
     # A broker where as many wait as may says when to ask again.
     turned_away_s: float = min(MOST_PAUSE_S, answer.get("retry_after_ms", 0) / 1000)
     return max(turned_away_s, BEHIND_S if plan.some_are_full else 0.0)
@@ -190,7 +190,7 @@ class Fetcher:
             state.full_since = None
 
     def _plan(self) -> Plan | None:
-        """What to ask for now; None when there is nothing to do or no room."""
+        """Return the plan of the next pull; None when there is nothing to do or no room."""
         state = self._state
         consumer_id = state.consumer_id
         if consumer_id is None:

@@ -188,7 +188,7 @@ class Membership:
             self.part()
 
     def _group_settings(self) -> dict[str, Any]:
-        """What the application said of the group; it counts when this member makes the group."""
+        """Return the group settings the application gave; they count when this member makes the group."""
         options = self._state.options
         given = {"mode": options.mode, "session_timeout_ms": options.session_timeout_ms}
         return {name: value for name, value in given.items() if value is not None}
@@ -372,7 +372,7 @@ class Membership:
             self._state.heartbeat_wanted = True
 
     def _after_failure(self, error: CatmqError) -> float:
-        """What follows from a failed registration or heartbeat; the seconds until the next try."""
+        """Handle a failed registration or heartbeat; return the seconds until the next try."""
         state = self._state
         consumer_id = state.consumer_id
         registered = consumer_id is not None

@@ -91,7 +91,7 @@ class OwnedQueue:
 
     @property
     def unfinished(self) -> int:
-        """How many messages are handed out and, in order, not yet done."""
+        """Number of messages that are handed out and, in order, not yet done."""
         return len(self._handed)
 
     @property
@@ -116,11 +116,11 @@ class OwnedQueue:
         self.position = self.committed = offset
 
     def gives(self) -> bool:
-        """Whether a message may be handed out."""
+        """Return True if a message may be handed out."""
         return bool(self.buffer) and not self.is_shut() and self.revoked_until is None
 
     def is_shut(self) -> bool:
-        """Whether it gives nothing although it is ours."""
+        """Return True if the queue gives nothing although it is ours."""
         return self.paused or self.halted or self.stopped
 
     def rest(self, *, least_s: float = 0.0, most_s: float) -> None:

@@ -1,4 +1,4 @@
-"""What the threads of a consumer share, under one lock.
+"""State that the threads of a consumer share, under one lock.
 
 The application's thread takes messages, the fetcher brings them, the membership keeps the lease and
 changes what is owned, the acquirer takes hold of it, the committer stores progress and releases revoked
@@ -29,7 +29,7 @@ def lease_clock() -> float:
 
 
 class Changed(threading.Condition):
-    """What the threads of a consumer wait on.
+    """Condition that the threads of a consumer wait on.
 
     With every batch messages come and room for more does, which concerns one thread each: it waits at a side
     door of its own, so that the others are not woken hundreds of times a second. `notify_all` opens them all.
@@ -125,11 +125,11 @@ class GroupState:
                 self.changed.notify_all()
 
     def is_heartbeat_due(self) -> bool:
-        """Whether one must go out now; news calls for one only, whatever becomes of it."""
+        """Return True if a heartbeat must go out now; news calls for one only, whatever becomes of it."""
         return self.heartbeat_wanted or self.heard > max(self.generation, self.asked_about)
 
     def is_unsettled(self, within_s: float) -> bool:
-        """Whether, since a moment ago, queues may come that the next pull would not know of."""
+        """Return True if, since a moment ago, queues may come that the next pull would not know of."""
         if time.monotonic() - self.changed_at > within_s:
             return False
         coming = (o for o in self.queues.values() if not o.acquired and o.revoked_until is None)
@@ -148,7 +148,7 @@ class GroupState:
             return not self.closed
 
     def has_lease(self) -> bool:
-        """Whether a handler may start now."""
+        """Return True if the lease lasts, so that a handler may start now."""
         return lease_clock() < self.lease_until
 
     def add(self, owned: OwnedQueue) -> None:
@@ -218,7 +218,7 @@ class GroupState:
         self.changed.notify_all()
 
     def is_idle(self, owned: OwnedQueue) -> bool:
-        """Whether nothing of a revoked queue is at work any more."""
+        """Return True if nothing of a revoked queue is at work any more."""
         at_work = owned.running if self.in_run else owned.unfinished
         return not at_work and not owned.reporting and not owned.tell_revoked
 
@@ -305,7 +305,7 @@ class GroupState:
             self.changed.messages.notify_all()
 
     def share(self) -> int:
-        """How much of one queue is held, or at work, while others have a claim too."""
+        """Return how many messages of one queue may be held, or at work, while others have a claim too."""
         return max(16, self.limits.max_poll_records // max(1, len(self._rotation)))
 
     def is_stuck(self, owned: OwnedQueue) -> bool:

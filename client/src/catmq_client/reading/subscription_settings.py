@@ -1,4 +1,4 @@
-"""How messages come: the settings of a group's subscriptions, as the broker tells them while we run.
+"""Delivery settings of a group's subscriptions, as the broker tells them while we run.
 
 They are the operators' and win over the options of this consumer; what they leave open, the options decide.
 """
@@ -38,7 +38,7 @@ class Settings:
 
     @classmethod
     def told(cls, given: Mapping[str, Any]) -> Settings:
-        """What a heartbeat's answer says; what it leaves out is the default."""
+        """Read the settings from a heartbeat's answer; what it leaves out is the default."""
         known: dict[str, Any] = {name: given[name] for name in _NAMES if given.get(name) is not None}
         for name in ("retry_delays_s", "tags"):
             if name in known:
@@ -60,7 +60,7 @@ DEFAULTS = Settings()
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What holds for the whole consumer. `threads` and `handler_batch` None: as run() was told."""
+    """Limits of the whole consumer. `threads` and `handler_batch` None: as run() was told."""
 
     threads: int | None
     handler_batch: int | None

@@ -229,7 +229,7 @@ class SendBuffer:
         return [future for batch in self._batches() for future in batch.futures]
 
     def needs_sender(self) -> bool:
-        """Whether a batch is waiting or lingering and no sender is idle."""
+        """Return True if a batch is waiting or lingering and no sender is idle."""
         with self.lock:
             return self.idle == 0 and self._first_ready(self._lanes.values())[0] is not None
 
@@ -307,7 +307,7 @@ class SendBuffer:
         return self._new_batch(lane)
 
     def _holds(self, batch: Batch, count: int, size: int) -> bool:
-        """Whether so many more messages fit into a batch, which is sent as it is once it was tried."""
+        """Return True if `count` more messages of `size` bytes fit; once tried, a batch is sent as it is."""
         options = self._options
         fits = (
             len(batch.messages) + count <= options.batch_messages
@@ -387,5 +387,5 @@ class SendBuffer:
 
 
 def _may_be_stored(lane: Lane) -> bool:
-    """Whether a batch waits here whose last try ended without our knowing."""
+    """Return True if a batch waits here whose last try ended without our knowing."""
     return any(batch.unknown for batch in lane.batches)

@@ -46,7 +46,7 @@ _INDEX = re.compile(r"messages\[(\d+)\]")
 
 
 class Next(Enum):
-    """What to do with a batch after a failed try."""
+    """Next step for a batch after a failed try."""
 
     REPEAT = "repeat"
     MOVE = "move"
@@ -55,7 +55,7 @@ class Next(Enum):
 
 
 def after_failure(batch: Batch, error: CatmqError, *, kind: Kind, resend_unknown: bool) -> Next:
-    """What follows from `error`; `batch.unknown` already counts this try. Pure."""
+    """Choose the next step after `error`; `batch.unknown` already counts this try. Pure."""
     stored_for_sure_not = not batch.unknown
     if isinstance(error, InvalidRequest | OptionError) and len(batch.messages) > 1 and stored_for_sure_not:
         return Next.SPLIT
@@ -255,7 +255,7 @@ class Delivery:
 
 
 def _is_homeless(batch: Batch, routes: Routes) -> bool:
-    """Whether the layout no longer keeps all keys of the batch in its queue."""
+    """Return True if the layout no longer keeps all keys of the batch in its queue."""
     slots = routes.layout.slots
     return bool(slots) and any(slots[slot_of(message["key"])] != batch.queue for message in batch.messages)
 

@@ -1,4 +1,4 @@
-"""What a send gives back: receipts, futures, and the batch they travel in."""
+"""Results of a send: receipts, futures, and the batch they travel in."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def size_of(message: dict[str, Any]) -> int:
 
 
 class Receipt(NamedTuple):
-    """Where a message is stored. `message_id` finds it again, or recalls it; it is opaque.
+    """Location of a stored message. `message_id` finds it again, or recalls it; it is opaque.
 
     A message that waits for its time has no queue and offset yet; `due_at_ms` says when it comes, ms since
     1970 UTC.
@@ -150,7 +150,7 @@ class Batch:
         self.done.set()
 
     def has_callbacks(self) -> bool:
-        """Whether somebody wants to be called."""
+        """Return True if a future has callbacks."""
         return any(future.callbacks for future in self.futures)
 
     def run_callbacks(self) -> None:
@@ -173,7 +173,7 @@ class SendFuture:
         self.callbacks: list[Callable[[SendFuture], object]] | None = None
 
     def done(self) -> bool:
-        """Whether result() would return or raise at once."""
+        """Return True if result() would return or raise at once."""
         return self.outcome is not None
 
     def result(self, timeout_s: float | None = None) -> Receipt:
@@ -188,12 +188,12 @@ class SendFuture:
         return self.result(timeout)
 
     def exception(self, timeout_s: float | None = None) -> CatmqError | None:
-        """What the send ended with, None after a success; TimeoutError after `timeout_s` seconds."""
+        """Wait for the end; return its error, None after success; TimeoutError after `timeout_s` seconds."""
         outcome = self._awaited(timeout_s)
         return outcome if isinstance(outcome, CatmqError) else None
 
     def receipt_or_error(self) -> Outcome:
-        """What the send ended with; waits for it."""
+        """Wait for the end of the send; return its receipt or error."""
         return self.outcome or self._awaited(None)
 
     def _awaited(self, timeout_s: float | None) -> Outcome:

@@ -1,4 +1,4 @@
-"""Which queue a message goes to: chosen once, from the topic's layout, before the first try.
+"""Choice of a message's queue: made once, from the topic's layout, before the first try.
 
 A topic has 1,024 slots. Slot = crc32(UTF-8 key) mod 1,024; the layout names each slot's queue, so a
 key stays in its queue while queues come and go. Read-only or unreachable queues never change the
@@ -29,7 +29,7 @@ REFRESH_EVERY_S = 0.5
 
 
 class Kind(IntEnum):
-    """How firmly a message belongs to its queue."""
+    """Strength of a message's tie to its queue."""
 
     FREE = 0  # may go to another queue after a definite refusal
     KEYED = 1  # belongs to the queue of its key's slot: waits for it
@@ -100,7 +100,7 @@ class Routes:
         return Route(home if self.usable(home) else self._other(slot, {home}), Kind.FREE)
 
     def usable(self, queue: int | None) -> bool:
-        """Whether the queue is writable and has not just refused."""
+        """Return True if the queue is writable and has not just refused."""
         if queue is None:
             return True
         return queue in self.layout.writable and self._avoided.get(queue, 0.0) <= time.monotonic()

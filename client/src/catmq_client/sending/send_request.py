@@ -13,7 +13,7 @@ from catmq_client.sending.receipts import Outcome, Receipt
 def send(
     transport: Transport, *, topic: str, messages: Sequence[dict[str, Any]], batch_id: str, timeout_s: float
 ) -> list[Outcome]:
-    """What became of each message, in order.
+    """Send messages; return the outcome of each, in order.
 
     Raises what Transport.request raises; AnswerLost for an answer that does not speak of all of them.
     """

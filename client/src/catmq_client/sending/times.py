@@ -1,4 +1,4 @@
-"""When a delayed message is to come, as it goes on the wire."""
+"""Due time of a delayed message, as it goes on the wire."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ class FakeBroker:
             return [seen for seen in self.requests if pattern.search(f"{seen.method} {seen.path}")]
 
     def wait_until(self, true: Callable[[], bool], *, timeout_s: float = 10.0) -> bool:
-        """Whether `true()` became true in time; looked at whenever a request comes or ends."""
+        """Return True if `true()` became true in time; looked at whenever a request comes or ends."""
         with self._changed:
             return self._changed.wait_for(true, timeout_s)
 

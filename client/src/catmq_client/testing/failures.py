@@ -44,7 +44,7 @@ class FakeFailures:
         self._answers: dict[tuple[str, int, int, int], tuple[str, dict[str, int]]] = {}
 
     def report(self, group: FakeGroup, consumer_id: str, messages: list[dict[str, Any]]) -> dict[str, Any]:
-        """What became of each message: it will come again, is dead, or nothing was stored."""
+        """Take failed messages; return for each: it will come again, is dead, or nothing was stored."""
         if group.mode == "broadcasting":
             what = f"group {group.name} broadcasts: what fails there has no retry topic"
             raise Conflict(what, code="no_failure_topic", status=409)

@@ -24,7 +24,7 @@ _ids = itertools.count(1)
 
 @dataclass(slots=True)
 class Position:
-    """Who reads a queue for a group, and how far."""
+    """Owner and progress of a group in a queue."""
 
     queue: FakeQueue
     owner: str | None = None
@@ -148,7 +148,7 @@ class FakeGroup:
         self.generation += 1
 
     def settings(self, topic: str) -> Settings:
-        """How the messages of a topic come."""
+        """Return the delivery settings of a topic."""
         return Settings.told(self.delivery.get(topic, {}))
 
     def configure(self, topic: str, settings: Mapping[str, Any]) -> None:
@@ -168,7 +168,7 @@ class FakeGroup:
         self.generation += 1
 
     def heartbeat(self, consumer_id: str, generation: int, owned: list[dict[str, int]]) -> dict[str, Any]:
-        """What to own and what to give up; releases what `owned` no longer lists."""
+        """Return the queues to own and to give up; release what `owned` no longer lists."""
         self._member(consumer_id).heartbeats += 1
         holds = {item["queue"] for item in owned}
         for position in self._owned_by(consumer_id):
@@ -258,7 +258,7 @@ class FakeGroup:
         return Position(queue, committed=at)
 
     def position_of(self, consumer_id: str, queue: int) -> Position | None:
-        """Where a consumer is in a queue."""
+        """Return a consumer's position in a queue."""
         return self._positions(consumer_id).get(queue)
 
     def _positions(self, consumer_id: str) -> dict[int, Position]:

@@ -166,7 +166,7 @@ def show_dead(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def _chosen(args: argparse.Namespace) -> dict[str, Any]:
-    """Which messages are meant. Raises OptionError unless that is clear."""
+    """Return the choice of messages that the arguments make. Raises OptionError unless that is clear."""
     if args.id and (args.topic or args.error or args.all):
         raise OptionError("give ids, or --topic and --error, or --all: not both")
     if not (args.id or args.topic or args.error or args.all):

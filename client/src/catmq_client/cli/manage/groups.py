@@ -198,7 +198,7 @@ def show_group(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def subscriptions_of(group: Group) -> str:
-    """What a group reads, as a table."""
+    """Return a group's subscriptions as a table."""
     rows = [
         (s["topic"], s["state"], s["start"], s["stopped"], listed(s.get("stopped_queues", ())))
         for s in group["subscriptions"]
@@ -207,7 +207,7 @@ def subscriptions_of(group: Group) -> str:
 
 
 def limit_of(group: Group) -> str:
-    """How many members may own queues."""
+    """Return how many members may own queues, as text."""
     most = group.get("max_active_members")
     return "all" if most is None else f"at most {most}"
 
@@ -218,7 +218,7 @@ def listed(queues: Iterable[int]) -> str:
 
 
 def members_of(group: Group) -> str:
-    """Who is in a group, as a table."""
+    """Return the members of a group as a table."""
     rows = [
         (
             member["name"],

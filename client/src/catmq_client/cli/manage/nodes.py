@@ -37,5 +37,5 @@ def list_nodes(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def where(node: Node) -> str:
-    """Where a node's database is: host:port/schema, or its file."""
+    """Return the address of a node's database: host:port/schema, or its file."""
     return f"{node['host']}:{node['port']}/{node['database']}" if node["host"] else node["database"]

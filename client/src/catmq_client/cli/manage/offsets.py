@@ -125,7 +125,7 @@ def lag_table(lag: GroupLag) -> str:
 
 
 def oldest(lag: GroupLag) -> str:
-    """How old the oldest unread message is, if there is one."""
+    """Return the age of the oldest unread message as text, '' if there is none."""
     return f", the oldest {duration(lag['lag_ms'])} old" if lag["lag"] and lag["lag_ms"] is not None else ""
 
 

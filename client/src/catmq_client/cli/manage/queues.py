@@ -114,5 +114,5 @@ def row(one: QueueState) -> tuple[object, ...]:
 
 
 def backlog(one: Unread) -> str:
-    """What a group has not read."""
+    """Return a group's name with its number of unread messages."""
     return f"{one['group']}: {MISSING if one['messages'] is None else one['messages']}"

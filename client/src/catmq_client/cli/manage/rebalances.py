@@ -69,5 +69,5 @@ def list_rebalances(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def longest(row: Rebalance) -> int | None:
-    """How long the queue stood still that did so longest; None: none did, or all still do."""
+    """Return the longest pause of a queue in ms; None: none paused, or all still do."""
     return max((move["pause_ms"] for move in row["moves"] if move["pause_ms"] is not None), default=None)

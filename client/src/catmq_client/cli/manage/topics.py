@@ -135,7 +135,7 @@ def list_topics(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def made(row: Any) -> str | None:
-    """When something was created, for a table."""
+    """Return the time something was created, for a table."""
     return moment(row.get("created_at_ms"))
 
 
@@ -168,7 +168,7 @@ def show_topic(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def stored(low: int | None, head: int | None) -> int | None:
-    """How many messages a queue holds; None: its node does not answer."""
+    """Return the number of messages a queue holds; None: its node does not answer."""
     return None if low is None or head is None else head - low
 
 

@@ -112,7 +112,7 @@ def leave_alone(consumer: Consumer, args: argparse.Namespace, queues: list[Assig
 
 
 def wait_ms(idle_timeout_s: float | None) -> int:
-    """How long a pull waits: with a time-out, each must be answered well within it."""
+    """Return the wait of a pull in ms: with a timeout, each must be answered well within it."""
     return MAX_WAIT_MS if idle_timeout_s is None else min(MAX_WAIT_MS, max(50, int(idle_timeout_s * 500)))
 
 

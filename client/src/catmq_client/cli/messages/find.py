@@ -72,7 +72,7 @@ def find(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def carried(args: argparse.Namespace) -> dict[str, object]:
-    """What the messages must carry, as the API names it."""
+    """Return the conditions that messages must meet, as the API names them."""
     named = {"key": args.key, "tag": args.tag, "trace_id": args.trace_id, "contains": args.contains}
     wanted: dict[str, object] = {name: value for name, value in named.items() if value is not None}
     if args.header is not None:
@@ -91,7 +91,7 @@ def at_ms(bound: Target) -> int:
 
 
 def stored(admin: Admin, args: argparse.Namespace) -> int:
-    """How many messages there are to look at, at most: a time leaves some out unseen."""
+    """Return the maximum number of messages to look at: a time leaves some out unseen."""
     queues = admin.topic(args.topic)["queues"]
     return sum(
         (queue["head"] or 0) - (queue["low"] or 0)
@@ -101,5 +101,5 @@ def stored(admin: Admin, args: argparse.Namespace) -> int:
 
 
 def left(after: str | None) -> str:
-    """How to go on."""
+    """Return a hint on how to go on, '' at the end."""
     return "" if after is None else f"; there is more: go on with --after {after}, or with --follow-up"

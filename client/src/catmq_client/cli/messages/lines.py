@@ -1,4 +1,4 @@
-"""What `catmq send` reads: one message a line, from a file or standard input, in bounded memory."""
+"""Input of `catmq send`: one message a line, from a file or standard input, in bounded memory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def opened(name: str) -> AbstractContextManager[Source]:
 
 
 def is_json(name: str, key_field: str | None) -> bool:
-    """Whether every line must be JSON: the file's name or the key says so. Otherwise it may be any bytes."""
+    """Return True if every line must be JSON: the file's name or the key says so. Else any bytes may do."""
     return key_field is not None or name.removesuffix(".gz").endswith(".jsonl")
 
 

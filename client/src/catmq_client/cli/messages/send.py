@@ -84,7 +84,7 @@ def send_one(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def extras(args: argparse.Namespace) -> dict[str, Any]:
-    """What every message of the call carries beside its body."""
+    """Return what every message of the call carries beside its body: key, tag, headers and delay."""
     return {"key": args.key, "tag": args.tag, "headers": dict(args.header), "delay_ms": args.delay}
 
 
@@ -154,7 +154,7 @@ class Sending:
         return None
 
     def _remedy(self, number: int) -> str:
-        """How to go on after the line is mended, for a file that tail can read."""
+        """Return a hint on how to go on after the line is mended, for a file that tail can read."""
         name = self._args.file or "-"
         if name == "-":
             return f"  Nothing from line {number} on was sent."
@@ -193,7 +193,7 @@ class Receipts:
 
     @property
     def over(self) -> bool:
-        """Whether to send no more."""
+        """Return True if no more is to be sent."""
         return self.failed > 0 or self.unread or self.unwritable is not None
 
     def expect(self, line: int, future: SendFuture) -> None:
@@ -207,7 +207,7 @@ class Receipts:
         self._thread.join()
 
     def rate(self) -> str:
-        """How long it took, and messages a second."""
+        """Return the time it took, and messages a second."""
         took_s = max(time.monotonic() - self._began, 0.001)
         return f"in {took_s:.1f} s ({self.sent / took_s:.0f}/s)"
 

@@ -42,7 +42,7 @@ class Waiting(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a batch goes; queue None: the broker chooses, by key or batch id."""
+    """Destination of a batch; queue None: the broker chooses, by key or batch id."""
 
     topic: str
     queue: int | None
@@ -59,7 +59,7 @@ class Claimed:
 
 
 class Counts(NamedTuple):
-    """How many rows are in each state."""
+    """Number of rows in each state."""
 
     waiting: int
     claimed: int
@@ -79,7 +79,7 @@ class Failed(NamedTuple):
 
 
 class Claims:
-    """What one relay, `holder`, may do with the rows of a database.
+    """Operations of one relay, `holder`, on the outbox rows of a database.
 
     A relay that is not heard for `lease_s` seconds is taken for dead, and the next one works.
     """
@@ -103,7 +103,7 @@ class Claims:
         return str(relays.values_list("holder", flat=True).get(pk=1)) or self.acquire()
 
     def idle(self) -> bool:
-        """Whether nothing is to be sent."""
+        """Return True if nothing is to be sent."""
         return not self._rows.filter(state__in=(WAITING, CLAIMED)).exists()
 
     def release(self) -> None:
@@ -202,7 +202,7 @@ def _on_the_wire(row: OutboxMessage) -> dict[str, Any]:
 
 
 def counts(*, using: str | None = None) -> Counts:
-    """How many rows are in each state."""
+    """Count the rows in each state."""
     rows = OutboxMessage.objects.using(using or router.db_for_write(OutboxMessage))
     return Counts(*(rows.filter(state=state).count() for state in (WAITING, CLAIMED, FAILED, HELD)))
 

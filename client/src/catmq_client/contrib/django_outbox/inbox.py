@@ -30,7 +30,7 @@ TRIM_ROWS = 5_000  # at once: more than come in between, so the table cannot out
 
 
 def identity(message: Message) -> str:
-    """What the message is known by: the outbox's own id if it came from one, else its message id.
+    """Return the id the message is known by: the outbox's own id if it came from one, else its message id.
 
     A message that an outbox stored twice, or that was copied to a retry topic, keeps the former.
     """

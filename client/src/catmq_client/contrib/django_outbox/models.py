@@ -23,7 +23,7 @@ class OutboxMessage(models.Model):
     """
 
     class State(models.IntegerChoices):
-        """What the relay is to do with it."""
+        """State of a row: what the relay is to do with it."""
 
         WAITING = 0
         CLAIMED = 1  # belongs to a batch that may have been sent: it goes again under the same id, or never

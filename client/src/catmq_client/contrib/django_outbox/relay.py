@@ -56,7 +56,7 @@ class NotTried(CatmqError):
 
 @dataclass(slots=True)
 class Pass:
-    """What one pass did: messages `sent` and `failed`, batches to go again as they are (`left`) or otherwise
+    """Result of one pass: messages `sent` and `failed`, batches to go again as they are (`left`) or otherwise
     (`undone`)."""
 
     sent: int = 0
@@ -67,7 +67,7 @@ class Pass:
 
     @property
     def advanced(self) -> bool:
-        """Whether another pass may find something to do at once."""
+        """Return True if another pass may find something to do at once."""
         return bool(self.sent or self.failed or self.undone)
 
 
@@ -194,7 +194,7 @@ class Relay:
         return batches
 
     def _place(self, row: Waiting, full: set[Place], done: Pass) -> Place | None:
-        """Where a row goes, None while nobody can say. That a topic is unknown is for its send to tell."""
+        """Return a row's destination, None while nobody knows. An unknown topic is for its send to tell."""
         if row.topic in self._shut():
             return None
         routes = self._routes(row.topic)
@@ -279,7 +279,7 @@ class Relay:
             self._refused(tried, error, target, done)
 
     def _may_move(self, claimed: Claimed, error: CatmqError) -> bool:
-        """Whether it is certain that no try stored the batch; a closed queue was asked for it, a node not."""
+        """Return True if certainly no try stored the batch; a closed queue was asked for it, a node not."""
         return claimed.batch_id in self._unstored or error.code in ("queue_not_writable", "queue_not_found")
 
     def _go_elsewhere(self, claimed: Claimed, error: CatmqError, target: _Target) -> None:
