@@ -41,7 +41,7 @@ class NoFields(forms.Form):
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What an action would do: sentences, and perhaps a table or a text with its differences.
+    """Effects an action would have: sentences, and perhaps a table or a text with its differences.
 
     `warnings`: sentences that must not be overlooked, though it may be confirmed. `blocked`: it would be
     refused, as the table says; the form is shown again instead of a confirmation.
@@ -73,7 +73,7 @@ class Action(View):
         raise NotImplementedError
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What `run` would do with these fields. Raises CatmqError when it would be refused."""
+        """Describe what `run` would do with these fields. Raises CatmqError when it would be refused."""
         raise NotImplementedError
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -93,13 +93,13 @@ class Action(View):
         return str(self.kwargs[name])
 
     def initial(self) -> dict[str, Any]:
-        """What the form starts with."""
+        """Return the form's initial values."""
         return {
             name: self.request.GET[name] for name in self.form_class.base_fields if name in self.request.GET
         }
 
     def words(self) -> dict[str, Any]:
-        """What else the template knows."""
+        """Return additional words for the template."""
         return {}
 
     def dispatch(self, request: HttpRequest, *args: Any, **words: Any) -> HttpResponseBase:
@@ -119,7 +119,7 @@ class Action(View):
         return self._show(self.form_class(initial=self.initial()))
 
     def post(self, request: HttpRequest, **words: Any) -> HttpResponse:
-        """What would happen, or with `confirmed` the deed."""
+        """Show what would happen, or with `confirmed` do it."""
         form = self.bound()
         if not form.is_valid():
             return self._show(form, status=400)
@@ -175,7 +175,7 @@ class Action(View):
         return self._ask_about(form, shown=form)
 
     def _ask_about(self, form: forms.Form, *, shown: forms.Form, status: int = 200) -> HttpResponse:
-        """What a form would do; `shown` is the one to be confirmed."""
+        """Show what a form would do; `shown` is the one to be confirmed."""
         try:
             self._check_typed(form.cleaned_data)
             preview = self.preview(form.cleaned_data)

@@ -34,7 +34,7 @@ class Merge:
 
     @property
     def changed(self) -> dict[str, Any]:
-        """What the sender changed and is not so already.
+        """Settings that the sender changed and that are not so already.
 
         >>> Merge({"a": 1, "b": 1}, {"a": 2, "b": 1}, {"a": 1, "b": 5}).changed
         {'a': 2}
@@ -47,7 +47,7 @@ class Merge:
 
     @property
     def theirs(self) -> dict[str, Any]:
-        """What somebody else changed meanwhile, and to what.
+        """Settings that somebody else changed meanwhile, with their new values.
 
         >>> Merge({"a": 1, "b": 1}, {"a": 2, "b": 1}, {"a": 1, "b": 5}).theirs
         {'b': 5}
@@ -56,7 +56,7 @@ class Merge:
 
     @property
     def contested(self) -> bool:
-        """Whether both changed one setting, to different values."""
+        """Return True if both changed one setting, to different values."""
         return any(name in self.theirs for name in self.changed)
 
 
@@ -107,7 +107,7 @@ class Edit(Action):
         return super().post(request, **words)
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What changes, from what to what; and what somebody else changed since the form was opened."""
+        """Describe what changes, from what to what; and what others changed since the form was opened."""
         merge = self._merge(fields)
         if not merge.theirs:
             return changes(self.form_class, merge.now, merge.changed)

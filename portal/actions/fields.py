@@ -1,4 +1,4 @@
-"""What forms share: the people behind a topic or group, and how a change of settings is shown."""
+"""Parts that forms share: the people behind a topic or group, and how a change of settings is shown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from portal.templatetags.shapes import DASH
 
 
 class PeopleFields(forms.Form):
-    """Who answers for a topic or group."""
+    """Owners of a topic or group, who answer for it."""
 
     owners = forms.CharField(
         label=lazy("Owners"),
@@ -36,7 +36,7 @@ class PeopleFields(forms.Form):
 
 
 class RateFields(forms.Form):
-    """How much may be sent."""
+    """Limits of the rate of sends."""
 
     max_messages_per_s = forms.IntegerField(
         label=lazy("At most, messages a second"),
@@ -60,7 +60,7 @@ def given(fields: Mapping[str, Any], *, without: Collection[str] = ()) -> dict[s
 
 
 def changes(form: type[forms.Form], before: Mapping[str, Any], after: Mapping[str, Any]) -> Preview:
-    """Which settings change, from what to what."""
+    """List the settings that change, from what to what."""
     columns = (Column(_("Setting")), Column(_("Now")), Column(_("Then")))
     labels = form.base_fields
     rows = [

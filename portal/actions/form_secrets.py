@@ -20,7 +20,7 @@ _WHAT = "sealed"
 
 
 def is_secret(field: forms.Field) -> bool:
-    """Whether a field's value must not be sent back to the browser."""
+    """Return True if a field's value must not be sent back to the browser."""
     return isinstance(field.widget, forms.PasswordInput)
 
 
@@ -41,7 +41,7 @@ def keep(request: HttpRequest, form: forms.Form, *, number: str) -> None:
 
 
 def opened(request: HttpRequest, form: type[forms.Form]) -> QueryDict | None:
-    """What a form was sent with, and the secrets that were kept for it; None if they are gone."""
+    """Return a form's fields as sent, with the secrets that were kept for it; None if they are gone."""
     data = request.POST.copy()
     found = (
         SessionStore(idempotency.key_of(request, request.POST[idempotency.FIELD], _WHAT)).load().get(_WHAT)

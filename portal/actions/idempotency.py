@@ -21,7 +21,7 @@ MOST = 100  # characters of a number
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What an earlier sending of the same form did, and where that is seen; '' while it is not known yet."""
+    """Result of an earlier sending of the same form, and where that is seen; '' while it is not known yet."""
 
     said: str
     url: str
@@ -33,12 +33,12 @@ def number() -> str:
 
 
 def is_numbered(request: HttpRequest) -> bool:
-    """Whether a form came with a number."""
+    """Return True if a form came with a number."""
     return 0 < len(request.POST.get(FIELD, "")) <= MOST
 
 
 def claim(request: HttpRequest) -> bool:
-    """Whether this sending of a numbered form is the first."""
+    """Claim the number of a form; return True if this sending is the first."""
     try:
         SessionStore(_key(request)).save(must_create=True)
     except CreateError:
@@ -47,7 +47,7 @@ def claim(request: HttpRequest) -> bool:
 
 
 def earlier(request: HttpRequest) -> Earlier | None:
-    """What an earlier sending of this numbered form did; None if this is the first."""
+    """Return the result of an earlier sending of this numbered form; None if this is the first."""
     row = SessionStore(_key(request))
     found = row.load()
     return None if row.session_key is None else Earlier(found.get("said", ""), found.get("url", ""))

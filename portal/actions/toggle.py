@@ -26,5 +26,5 @@ class Toggle(Action):
         raise NotImplementedError
 
     def get(self, request: HttpRequest, **words: Any) -> HttpResponse:
-        """What the other state would mean."""
+        """Show what the other state would mean."""
         return self._ask(StateFields({"state": self.other()}))

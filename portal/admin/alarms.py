@@ -19,7 +19,7 @@ class AlarmAdmin(ReadOnlyAdmin):
 
 @admin.register(ClockMark)
 class ClockMarkAdmin(ReadOnlyAdmin):
-    """What clocks showed when something was last cleaned."""
+    """Clock readings from when something was last cleaned."""
 
     list_display = ("host", "at", "elapsed_s", "boot")
     search_fields = ("host",)
@@ -27,7 +27,7 @@ class ClockMarkAdmin(ReadOnlyAdmin):
 
 @admin.register(AlarmMail)
 class AlarmMailAdmin(ReadOnlyAdmin):
-    """What waits has no time of sending."""
+    """Alarm mails; one that waits has no time of sending."""
 
     list_display = ("made_at", "what", "alarm", "address", "sent_at", "tries", "error")
     list_filter = ("what", ("sent_at", admin.EmptyFieldListFilter))

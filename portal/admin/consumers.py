@@ -37,7 +37,7 @@ class BroadcastInstanceAdmin(ReadOnlyAdmin):
 
 @admin.register(Heartbeat)
 class HeartbeatAdmin(ReadOnlyAdmin):
-    """When each member was last heard, by the clock of the database."""
+    """Time each member was last heard, by the clock of the database."""
 
     list_display = ("membership", "last_seen")
     list_select_related = ("membership",)

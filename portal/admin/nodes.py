@@ -10,7 +10,7 @@ from portal.admin.readonly import ReadOnlyAdmin
 
 @admin.register(DbNode)
 class DbNodeAdmin(ReadOnlyAdmin):
-    """Where each node is and what may be done with it."""
+    """Address of each node, and what may be done with it."""
 
     list_display = (
         "name",

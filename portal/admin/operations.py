@@ -1,4 +1,4 @@
-"""What the system writes about itself: audit, job runs, leases, changes."""
+"""Records that the system writes about itself: audit, job runs, leases, changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from portal.admin.readonly import ReadOnlyAdmin
 
 @admin.register(AuditLog)
 class AuditLogAdmin(ReadOnlyAdmin):
-    """Who changed what, before and after."""
+    """Audit log: who changed what, before and after."""
 
     list_display = ("at", "actor_kind", "actor_name", "verb", "kind", "name")
     list_filter = ("kind", "verb", "actor_kind")
@@ -36,7 +36,7 @@ class OffsetMoveAdmin(ReadOnlyAdmin):
 
 @admin.register(Lease)
 class LeaseAdmin(ReadOnlyAdmin):
-    """Which process does a sweep at the moment."""
+    """Current holder of each sweep: the process that does it."""
 
     list_display = ("name", "holder", "term", "expires_at")
     search_fields = ("name", "holder")
@@ -52,7 +52,7 @@ class ChangeCounterAdmin(ReadOnlyAdmin):
 
 @admin.register(ChangeLog)
 class ChangeLogAdmin(ReadOnlyAdmin):
-    """What each change touched."""
+    """Rows that each change touched."""
 
     list_display = ("n", "kind", "row")
     list_filter = ("kind",)

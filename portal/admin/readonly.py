@@ -1,4 +1,4 @@
-"""What every page of the admin shares: it shows, and changes nothing."""
+"""Base of all pages of the admin: it shows, and changes nothing."""
 
 from __future__ import annotations
 

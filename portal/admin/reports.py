@@ -19,7 +19,7 @@ class ReportAdmin(ReadOnlyAdmin):
 
 @admin.register(ReportRow)
 class ReportRowAdmin(ReadOnlyAdmin):
-    """What reports found."""
+    """Rows that reports found."""
 
     list_display = ("report", "number", "values")
     search_fields = ("report__name",)

@@ -15,7 +15,7 @@ for model in (Failure, OrmQ, Schedule, Success):
 
 @admin.register(Schedule)
 class ScheduleAdmin(ReadOnlyAdmin):
-    """What runs when; catmq_site/jobs/schedules.py is where it is written."""
+    """Schedules of the jobs; catmq_site/jobs/schedules.py is where they are written."""
 
     list_display = ("name", "func", "schedule_type", "minutes", "next_run")
     search_fields = ("name", "func")

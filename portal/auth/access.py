@@ -1,4 +1,4 @@
-"""Who asks: the one place where a person who logged in becomes an Actor, whose rights the verbs check."""
+"""Authentication: the one place where a logged-in person becomes an Actor, whose rights the verbs check."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _back_to_form(request: HttpRequest, action: Any) -> HttpResponseBase:
 
 
 def _typed(request: HttpRequest, form: type[forms.Form]) -> dict[str, str]:
-    """What may stand in a URL of the fields that were sent: no passwords, no texts of messages."""
+    """Return the sent fields that may stand in a URL: no passwords, no texts of messages."""
     kept = {}
     for name, field in form.base_fields.items():
         widget = field.widget
@@ -85,7 +85,7 @@ def actor_of(request: HttpRequest) -> Actor:
 
 
 def address_of(request: HttpRequest) -> str:
-    """Where a request comes from."""
+    """Return the address a request comes from."""
     return str(request.META.get("REMOTE_ADDR", ""))
 
 
@@ -96,12 +96,12 @@ def actor(request: HttpRequest) -> Actor:
 
 
 def may(request: HttpRequest, right: str, name: str = "*", *, what: str = "topic") -> bool:
-    """Whether the person may do something; what may not be done is not offered."""
+    """Return True if the person may do something; what may not be done is not offered."""
     return access.may(actor(request), right, name, what=what)
 
 
 def known(request: HttpRequest) -> dict[str, Any]:
-    """What every template knows: the look that was chosen, and whether this is an administrator."""
+    """Return what every template knows: the look that was chosen, and whether this is an administrator."""
     theme = request.COOKIES.get(THEME_COOKIE, "")
     who = getattr(request, "actor", None)
     return {

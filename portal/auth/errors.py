@@ -75,7 +75,7 @@ def _title(status: int) -> str:
 
 
 def handler403(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """What Django forbids."""
+    """Answer 403 to what Django forbids."""
     return _page(request, 403, title=_title(403), detail=_("This page is for others."))
 
 

@@ -16,7 +16,7 @@ WIDTH = 100.0  # of the longest bar
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """How a report is drawn: rows of equal `by` are one bar, whose length `joined` makes of their values.
+    """Drawing of a report: rows of equal `by` are one bar, whose length `joined` makes of their values.
 
     The values are of the first column of `columns` that the report has. `in_order`: of the labels, else of
     the values, the largest first.
@@ -56,7 +56,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """What is drawn; `kind` says how values are shown."""
+    """Bars to draw; `kind` says how values are shown."""
 
     title: Text
     kind: str

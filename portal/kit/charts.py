@@ -30,7 +30,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """How far back charts go; `key` is what the URL says."""
+    """Time span of charts; `key` is what the URL says."""
 
     key: str
     label: Text
@@ -49,7 +49,7 @@ SPANS = (
 
 
 def span(request: HttpRequest) -> Span:
-    """What the URL asks for, or the shortest, whose lines move within seconds."""
+    """Return the span the URL asks for, or the shortest, whose lines move within seconds."""
     asked = request.GET.get("span", "")
     return next((one for one in SPANS if one.key == asked), SPANS[0])
 

@@ -1,4 +1,4 @@
-"""What was found out about a database, as a table that people read in their language."""
+"""Findings about a database, as a table that people read in their language."""
 
 from __future__ import annotations
 

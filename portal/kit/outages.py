@@ -1,4 +1,4 @@
-"""Which nodes tell nothing now, so that pages can say what is missing on them."""
+"""Nodes that tell nothing now, so that pages can say what is missing on them."""
 
 from __future__ import annotations
 

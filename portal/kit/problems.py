@@ -1,4 +1,4 @@
-"""What counts as wrong on the first page: each trouble is a line with its link, the worse ones first.
+"""Problems on the first page: each trouble is a line with its link, the worse ones first.
 
 Wrong are: alarms that nobody acknowledged; nodes that are silent, offline, barred or nearly full; groups with
 unread messages that nobody reads, were stopped, or are late; dead messages that nobody has said to have seen;

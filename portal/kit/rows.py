@@ -1,4 +1,4 @@
-"""How the rows of lists look: states as badges, names as links, lag with a tone."""
+"""Rendering of rows of lists: states as badges, names as links, lag with a tone."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def state(word: str) -> Cell:
 
 
 def alarm_kind(kind: str) -> Text:
-    """What an alarm is about."""
+    """Return the subject of an alarm."""
     return ALARMS.get(kind, kind)
 
 
@@ -82,7 +82,7 @@ def lag(value: int | None, href: str = "") -> Cell:
 
 
 def age(value_ms: int | None) -> Cell:
-    """How old the oldest unread message is; a dash where none is unread."""
+    """Return the age of the oldest unread message; a dash where none is unread."""
     return lasting(value_ms or None, "warn" if (value_ms or 0) > LATE_MS else "")
 
 
@@ -136,7 +136,7 @@ def dead(row: TallyRow, *, manages: bool) -> Sequence[Cell]:
 
 
 def of_audit(kind: str, name: str) -> Cell:
-    """What was changed, with a link to it if there is a page."""
+    """Return the name that was changed, with a link to it if there is a page."""
     first, _slash, second = name.partition("/")
     pages: dict[str, Any] = {"topic": "topic", "group": "group", "node": "node"}
     if kind in pages and "~" not in name:

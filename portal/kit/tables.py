@@ -47,7 +47,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Empty:
-    """What an empty list says: why, and what to do next, with a command to paste."""
+    """Text of an empty list: why it is empty, and what to do next, with a command to paste."""
 
     text: Text
     command: str = ""
@@ -122,7 +122,7 @@ def spark(values: Sequence[int]) -> Cell:
 
 
 def wanted(request: HttpRequest, *, sort: str = "") -> Wanted:
-    """What part of a list the URL asks for; what makes no sense there is ignored."""
+    """Return the part of a list that the URL asks for; what makes no sense there is ignored."""
     asked = request.GET
     page = asked.get("page", "1")
     return Wanted(

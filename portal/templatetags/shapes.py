@@ -1,4 +1,4 @@
-"""How values look: numbers, sizes, times, lengths of time, small lines."""
+"""Formats of values: numbers, sizes, times, lengths of time, small lines."""
 
 from __future__ import annotations
 

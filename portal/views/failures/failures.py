@@ -1,4 +1,4 @@
-"""What a group's handlers failed at: what waits for its next try, and what is dead."""
+"""Failures of a group's handlers: messages that wait for their next try, and the dead."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def _link(**words: str | None) -> str:
 
 
 def _count(summary: Summary, error: str | None) -> int:
-    """How many dead messages the page is about."""
+    """Count the dead messages the page is about."""
     return sum(one.count for one in summary.errors if error in (None, one.error_class))
 
 
 def _actions(name: str, topic: str | None, error: str | None, *, count: int) -> list[Link]:
-    """What can be done to all that the page is about; how many that are, stands on the buttons."""
+    """Return the actions on all that the page is about; how many that are, stands on the buttons."""
     if not count:
         return []
     which = _link(topic=topic, error=error, everything="" if topic or error else "on")

@@ -17,7 +17,7 @@ from portal.views.groups.group_actions import GroupAction
 
 
 class Choosing(forms.Form):
-    """Which dead messages: ids, or those of a topic and kind of error, or all."""
+    """Choice of dead messages: ids, or those of a topic and kind of error, or all."""
 
     ids = forms.CharField(
         label=lazy("Messages"),
@@ -30,7 +30,7 @@ class Choosing(forms.Form):
 
 
 class Redriving(Choosing):
-    """Where to bring them."""
+    """Target and rate of a redrive."""
 
     to = forms.ChoiceField(
         label=lazy("To"),
@@ -56,7 +56,7 @@ def chosen(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reach(choice: dict[str, Any]) -> str:
-    """Which they are, in words."""
+    """Describe the choice in words."""
     if choice["topic"] and choice["error"]:
         return str(_("Those of topic %(topic)s that died of %(error)s.") % choice)
     if choice["topic"]:
@@ -70,7 +70,7 @@ class OfTheDead(GroupAction):
     """Something done to dead messages of a group."""
 
     def initial(self) -> dict[str, Any]:
-        """What was ticked in the list."""
+        """Return the ids ticked in the list."""
         ids = self.request.GET.getlist("ids")
         return {**super().initial(), "ids": ", ".join(ids)}
 
@@ -79,7 +79,7 @@ class OfTheDead(GroupAction):
         return to("failures", self.name)
 
     def effects(self, fields: dict[str, Any], what: str) -> Preview:
-        """How many it reaches, by kind of error."""
+        """Count the messages it reaches, by kind of error."""
         choice = chosen(fields)
         dead_letters.check_choice(**choice)
         if choice["ids"]:
@@ -106,7 +106,7 @@ class Redrive(OfTheDead):
         return _("Redrive dead messages of %s") % self.name
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """How many."""
+        """Count the messages to try again."""
         return self.effects(fields, _("Dead messages of group %(group)s that are tried again: %(count)d."))
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -129,7 +129,7 @@ class DropDead(OfTheDead):
         return _("Drop dead messages of %s") % self.name
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """How many."""
+        """Count the messages to delete."""
         return self.effects(
             fields, _("Dead messages of group %(group)s that are deleted for good: %(count)d.")
         )
@@ -155,7 +155,7 @@ class SawDead(OfTheDead):
         return {}
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What that means."""
+        """Describe what marking them as seen means."""
         return Preview(
             effects=[_("They stay as they are. The first page says nothing of them until another one dies.")]
         )

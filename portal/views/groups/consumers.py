@@ -1,4 +1,4 @@
-"""Who reads: subscriptions, consumers and the history of rebalances, of all groups."""
+"""Consumers: subscriptions, members and the history of rebalances, of all groups."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from portal.kit.tables import (
 
 
 def subscriptions(request: HttpRequest) -> HttpResponse:
-    """Which group reads which topic."""
+    """Show which group reads which topic."""
     found = of_topics.subscriptions(wanted=wanted(request), actor=actor(request))
     columns = (
         Column(_("Group"), "group"),
@@ -60,7 +60,7 @@ def _subscription(row: SubscriptionRow) -> Sequence[Cell]:
 
 
 def _state(row: SubscriptionRow) -> Cell:
-    """Whether it is read, or which part of it is not."""
+    """Return the state of a subscription, or which part of it is not read."""
     if row.stopped and row.state == "ready":
         return rows.state("stopped")
     if row.stopped_queues:
@@ -100,7 +100,7 @@ def _consumer(row: ConsumerRow) -> Sequence[Cell]:
 
 
 def rebalances(request: HttpRequest) -> HttpResponse:
-    """What was shared anew, why, and how long queues stood still for it."""
+    """Show the rebalances, their causes, and how long queues stood still for them."""
     found = listing.rebalances(wanted=wanted(request), actor=actor(request))
     columns = (
         Column(_("When (UTC)"), "at"),

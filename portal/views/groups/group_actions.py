@@ -1,4 +1,4 @@
-"""What can be done to groups."""
+"""Actions on groups."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class CreateGroup(Action):
         return to("groups")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What would be made."""
+        """Describe the group that would be made."""
         if fields["owners"]:
             access.require_ownership(self.actor, fields["name"], what="group")
         return Preview(
@@ -148,7 +148,7 @@ class ChangeGroup(Edit, GroupAction):
         return {field: getattr(view, field) for field in GroupSettings.base_fields}
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What changes. Raises Forbidden for other owners, unless the actor may do all that they get."""
+        """Describe the changes. Raises Forbidden for other owners unless the actor may do all they get."""
         if "owners" in self._merge(fields).changed:
             access.require_ownership(self.actor, self.name, what="group")
         return super().preview(fields)
@@ -171,7 +171,7 @@ class StopGroup(GroupAction):
         return _("Stop %s") % self.name
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Whom it reaches."""
+        """Count the members and topics it stops."""
         view = groups.describe(name=self.name, actor=self.actor)
         what = _(
             "Nothing is pulled any more: members %(members)d, topics %(topics)d. Positions stay as they are."
@@ -196,7 +196,7 @@ class StartGroup(StopGroup):
         return _("Start %s") % self.name
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Whom it reaches."""
+        """Count the members that go on."""
         view = groups.describe(name=self.name, actor=self.actor)
         return Preview(effects=[_("%d members go on where they were.") % len(view.members)])
 
@@ -211,7 +211,7 @@ class RebalanceGroup(GroupAction):
         return _("Rebalance %s") % self.name
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Which queue would go from whom to whom."""
+        """List the queues that would move, from whom to whom."""
         plan = rebalance.ask(group=self.name, actor=self.actor, dry_run=True)
         columns = (
             Column(_("Topic")),
@@ -246,7 +246,7 @@ class DeleteGroup(GroupAction):
         return _("Delete %s") % self.name
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What would be forgotten."""
+        """Describe the group and positions that would be forgotten."""
         view = groups.describe(name=self.name, actor=self.actor)
         what = _("Group %(name)s and its positions in %(topics)d topics are forgotten.")
         return Preview(effects=[what % {"name": self.name, "topics": len(view.subscriptions)}])

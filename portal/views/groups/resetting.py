@@ -28,7 +28,7 @@ SHOWN_FIRST = 8  # on the page of the group
 
 
 class Resetting(forms.Form):
-    """Where to move a group's offsets."""
+    """Target of a reset of a group's offsets."""
 
     topic = forms.CharField(
         label=lazy("Topic"),
@@ -157,7 +157,7 @@ def _planned(found: Sequence[Move]) -> Table:
 
 
 def moves_of(request: HttpRequest, name: str) -> HttpResponse:
-    """Where a group's offsets were moved by hand, by whom, and the way back."""
+    """Show where a group's offsets were moved by hand, by whom, and the way back."""
     after = request.GET.get("after", "")
     before_id = int(after) if after.isascii() and after.isdigit() and len(after) < 19 else None
     page = offset_resets.page(group=name, limit=SHOWN, after=before_id, actor=actor(request))

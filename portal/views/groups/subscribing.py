@@ -36,7 +36,7 @@ class Subscribing(forms.Form):
 
 
 class SubscriptionSettings(EditFields):
-    """What of a topic a group reads, when and how often it gets a message, and how it handles them."""
+    """Settings of a subscription: what a group reads, when and how often, and how it handles messages."""
 
     stopped = forms.BooleanField(label=lazy("Stop reading this topic"), required=False)
     stopped_queues = forms.CharField(
@@ -136,7 +136,7 @@ class Subscribe(GroupAction):
         return _("Let %s read a topic") % self.name
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Where it begins."""
+        """Describe where reading begins."""
         late = fields["start"] == "latest"
         where = _("what comes from now on") if late else _("the earliest message that is kept")
         what = _("Group %(group)s reads %(topic)s, beginning with %(where)s.")
@@ -223,7 +223,7 @@ class Unsubscribe(GroupAction):
         return _("%(group)s reads %(topic)s no more") % {"group": self.name, "topic": self.word("topic")}
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What would be forgotten."""
+        """Describe the positions that would be forgotten."""
         return Preview(effects=[_("The positions of the group in this topic are forgotten for good.")])
 
     def run(self, fields: dict[str, Any]) -> Text:

@@ -1,4 +1,4 @@
-"""What the system says of itself: jobs, audit log."""
+"""Records of the system about itself: jobs, audit log."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _run(row: RunRow, *, cancels: bool) -> Sequence[Cell]:
 
 
 def _where(row: RunRow) -> str:
-    """How a run ended, or how far it is."""
+    """Return a run's result, or its progress while it runs."""
     if row.state != "running" or not row.stage:
         return row.detail
     if not row.total:
@@ -153,7 +153,7 @@ class RunJob(Action):
         return to("jobs")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What the job does."""
+        """Describe what the job does."""
         job = runs.known().get(self.word("name"))
         return Preview(effects=[_(job.text) if job else _("There is no such job.")])
 
@@ -185,7 +185,7 @@ class CancelRun(Action):
         return to("run", self.kwargs["run"])
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What that means."""
+        """Describe how the run would end."""
         return Preview(
             effects=[_("A long job looks for this now and then and ends; a short one ends by itself before.")]
         )
@@ -197,7 +197,7 @@ class CancelRun(Action):
 
 
 def audit(request: HttpRequest) -> HttpResponse:
-    """Who changed what."""
+    """Show who changed what."""
     name = request.GET.get("name", "").replace("\0", "")[:500]
     found = listing.audit(wanted=wanted(request), actor=actor(request), name=name)
     columns = (

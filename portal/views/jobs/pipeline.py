@@ -27,7 +27,7 @@ from portal.views.jobs.operations import run_cells, run_columns
 
 
 def overview(request: HttpRequest) -> HttpResponse:
-    """Where jobs work, what is archived, and the runs."""
+    """Show where jobs work, what is archived, and the runs."""
     place = pipeline.place(actor=actor(request))
     found = listing.runs(wanted=wanted(request), actor=actor(request), pipeline=True)
     hint = Empty(_("No job of the pipeline has run yet, or none fits the search."))
@@ -59,7 +59,7 @@ def overview(request: HttpRequest) -> HttpResponse:
 
 
 def _stock(archive: str) -> tuple[Table, str]:
-    """What the archive has, and what is wrong with it."""
+    """Return the archive's stock, and what is wrong with it."""
     columns = (
         Column(_("Topic")), Column(_("Days"), right=True), Column(_("First day")), Column(_("Last day")),
         Column(_("Messages"), right=True), Column(_("Size"), right=True),
@@ -119,7 +119,7 @@ def _facts(found: RunView) -> list[Fact]:
 
 
 def _note(found: RunView) -> Text:
-    """What people should know of how it stands."""
+    """Return what people should know of a run's state."""
     if found.waiting:
         return _("No worker has taken it up yet. Does a worker run: python manage.py qcluster?")
     if found.silent:
@@ -164,7 +164,7 @@ class Asking(Action):
         topics.named(name=name, actor=self.actor)
 
     def archived_topic(self, name: str) -> Stock:
-        """What the archive has of a topic. Raises Invalid, Conflict."""
+        """Return the archive's stock of a topic. Raises Invalid, Conflict."""
         archive = pipeline.place(actor=self.actor).archive
         found = [one for one in archives.stock(Path(archive)) if one.topic == name]
         if not found:
@@ -172,13 +172,13 @@ class Asking(Action):
         return found[0]
 
     def hindered(self) -> list[Text]:
-        """What Spark lacks on this machine, as a warning."""
+        """Return what Spark lacks on this machine, as a warning."""
         hindrance = pipeline.place(actor=self.actor).hindrance
         return [hindrance] if hindrance else []
 
 
 class ArchiveFields(forms.Form):
-    """Which topic, how far, how gently."""
+    """Fields of an archive job: which topic, how far, how gently."""
 
     topic = forms.CharField(label=lazy("Topic"), max_length=210)
     through = Day(
@@ -215,7 +215,7 @@ class StartArchive(Asking):
         return _("Archive a topic")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What is written where."""
+        """Describe what is written where."""
         self.known_topic(fields["topic"])
         where = pipeline.place(actor=self.actor).archive
         words = {"topic": fields["topic"], "archive": where}
@@ -227,7 +227,7 @@ class StartArchive(Asking):
 
 
 class PurgeFields(forms.Form):
-    """Which topic."""
+    """Topic to purge."""
 
     topic = forms.CharField(label=lazy("Topic"), max_length=210)
 
@@ -245,7 +245,7 @@ class StartPurge(Asking):
         return _("Purge a topic")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What goes."""
+        """Describe what is deleted."""
         self.known_topic(fields["topic"])
         found = self.archived_topic(fields["topic"])
         words = {"topic": found.topic, "first": found.first_day, "last": found.last_day, "rows": found.rows}
@@ -281,7 +281,7 @@ class StartReplay(Asking):
         return _("Replay an archive")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What is sent where."""
+        """Describe what is sent where."""
         found = self.archived_topic(fields["topic"])
         self.known_topic(fields["to"])
         words = {"topic": found.topic, "to": fields["to"], "rows": found.rows, "days": found.days}

@@ -95,7 +95,7 @@ def report(request: HttpRequest, number_: int) -> HttpResponse:
 
 
 def _downloads(number_: int) -> list[Link]:
-    """What this server can make files of."""
+    """Return links to the files this server can make."""
     found = [Link(_("Download as CSV"), to("report-csv", number_))]
     if report_files.can_parquet():
         found.append(Link(_("Download as Parquet"), to("report-parquet", number_)))
@@ -149,7 +149,7 @@ ENGINES: dict[str, Text] = {
 
 
 class Making(forms.Form):
-    """Which report, and how it is made."""
+    """Fields of a new report: which one, and how it is made."""
 
     name = forms.ChoiceField(label=lazy("Report"), choices=tuple(MEANING.items()))
     engine = forms.ChoiceField(label=lazy("Made from"), choices=tuple(ENGINES.items()))
@@ -182,7 +182,7 @@ class MakeReport(Action):
         return self.seen_at or to("reports")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What it tells."""
+        """Describe what the report tells."""
         if fields["engine"] == "direct":
             what = _("It is read from the heads and partitions of each queue, and kept: %s")
             return Preview(effects=[what % MEANING[fields["name"]]])

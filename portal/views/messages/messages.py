@@ -41,7 +41,7 @@ TRACES: dict[str, tuple[Text, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What was found: a table, how much was looked at, and where to go on; `away`: nodes without answer."""
+    """Search result: a table, how much was looked at, and where to go on; `away`: nodes without answer."""
 
     table: Table
     scanned: int

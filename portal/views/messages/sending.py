@@ -82,7 +82,7 @@ class Send(Action):
         return {**super().initial(), "batch": batch_ids.new()}
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What would be stored."""
+        """Describe the message that would be stored."""
         message = self._message(fields)
         what = _(
             "A message of %(bytes)d bytes is stored in %(topic)s and delivered to every group that reads it."
@@ -143,7 +143,7 @@ class Resend(Send):
         }
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What differs from the stored one."""
+        """Describe the differences from the stored message."""
         before, after = self._described(self.initial()), self._described(fields)
         diff = bodies.differences(before, after)
         effects = [_("A new message is stored in %s; the old one stays as it is.") % self.topic]

@@ -1,4 +1,4 @@
-"""What can be done to nodes: register, change, test, remove."""
+"""Actions on nodes: register, change, test, remove."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class RegisterNode(Action):
         return to("nodes")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What speaks for and against it."""
+        """Describe what speaks for and against the node."""
         found = preflight.examine(actor=self.actor, **fields)
         if found.passed:
             said = _("It can be registered. Its tables are made when you confirm.")
@@ -152,7 +152,7 @@ class ChangeNode(Edit, NodeAction):
         return {name: getattr(view, name) for name in SETTINGS}
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What changes, and what a node that is closed keeps from being sent."""
+        """Describe what changes, and what a node that is closed keeps from being sent."""
         changed = self._merge(fields).changed
         node_rows.check_update(name=self.name, settings=changed, actor=self.actor)
         found = super().preview(fields)
@@ -189,7 +189,7 @@ class TryNode(NodeAction):
         return _("Test of %s") % self.name
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What it answered; rights are tried on a table that is made for it, so not by a mere link."""
+        """Show the node's answers; rights are tried on a table made for it, so not by a mere link."""
         tried = self.request.method == "POST"
         found = preflight.reexamine(name=self.name, actor=self.actor, rights=tried)
         return Preview(table=findings.table(found))
@@ -210,7 +210,7 @@ class DeleteNode(NodeAction):
         return _("Remove node %s") % self.name
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What is forgotten."""
+        """Describe what is forgotten."""
         return Preview(effects=[_("The node is forgotten; its database stays as it is.")])
 
     def run(self, fields: dict[str, Any]) -> Text:

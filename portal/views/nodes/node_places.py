@@ -1,4 +1,4 @@
-"""Where a node is and who gets in: its accounts, and what follows when its database is lost."""
+"""Address and accounts of a node, and what follows when its database is lost."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class SetReader(NodeAction):
 
 
 class PromoteFields(forms.Form):
-    """Where a node moves to."""
+    """Address that a node moves to."""
 
     host = forms.CharField(label=lazy("Host"), required=False, max_length=255)
     port = forms.IntegerField(label=lazy("Port"), required=False, min_value=1, max_value=65_535)
@@ -128,7 +128,7 @@ class PromoteNode(NodeAction):
         return {"host": view.replica_host, "port": view.replica_port, **super().initial()}
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Where it would be, and what would be lost."""
+        """Describe where it would be, and what would be lost."""
         place = {"host": fields["host"], "port": fields["port"]}
         plan = promotion_plans.promote(name=self.name, actor=self.actor, **place)
         waits = _(
@@ -154,7 +154,7 @@ class AdoptNode(NodeAction):
         return _("Adopt what was restored at %s") % self.name
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What would be lost."""
+        """Describe what would be lost."""
         plan = promotion_plans.adopt(name=self.name, actor=self.actor)
         why = _("For a restored backup, a replica that took over the address, or an empty database.")
         return Preview(effects=[why, *_foretold(plan)], table=_lost(plan))
@@ -165,7 +165,7 @@ class AdoptNode(NodeAction):
 
 
 def _foretold(plan: Plan) -> list[Text]:
-    """What would become of the messages."""
+    """Describe what would become of the messages."""
     said: list[Text] = [_("The node would be at %s, under a new epoch.") % plan.target]
     if plan.copies is None:
         said.append(_("Whether the new one still copies is not known: its account lacks the right PROCESS."))
@@ -180,7 +180,7 @@ def _foretold(plan: Plan) -> list[Text]:
 
 
 def _fence(plan: Plan, fields: dict[str, Any]) -> list[Text]:
-    """What becomes of the old primary."""
+    """Describe what becomes of the old primary."""
     if plan.primary_answers:
         return [_("The old primary answers: it is closed first, and its last messages are waited for.")]
     if fields["known_dead"]:
@@ -190,7 +190,7 @@ def _fence(plan: Plan, fields: dict[str, Any]) -> list[Text]:
 
 
 def _lost(of: Plan) -> Table | None:
-    """What groups did not read of what is missing."""
+    """List the missing messages that groups did not read."""
     if not of.lost:
         return None
     columns = (
@@ -208,7 +208,7 @@ def _lost(of: Plan) -> Table | None:
 
 
 def _told(done: Outcome) -> Text:
-    """What became of a node."""
+    """Describe what became of a node."""
     words = {"node": done.node, "epoch": done.epoch, "gaps": done.gaps, "messages": done.messages}
     if not done.gaps:
         return _("Node %(node)s goes on under epoch %(epoch)d. Nothing was lost.") % words

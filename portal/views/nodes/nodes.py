@@ -76,7 +76,7 @@ def _row(one: NodeView, latency_s: float | None, away: set[str], growth: Growth 
 
 
 def grown(growth: Growth | None) -> str | None:
-    """What a node grows by in a day, with its sign; None if that is not known yet."""
+    """Return a node's growth in a day, with its sign; None if that is not known yet."""
     if growth is None or growth.per_day is None:
         return None
     return f"{'-' if growth.per_day < 0 else '+'}{size(abs(round(growth.per_day)))}"

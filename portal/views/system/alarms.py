@@ -28,7 +28,7 @@ SHOWN: dict[str, bool | None] = {"lasting": True, "over": False, "all": None}
 
 
 def alarms_list(request: HttpRequest) -> HttpResponse:
-    """What lasts; or what is over, or both."""
+    """Show the alarms that last, those that are over, or both."""
     shown = request.GET.get("show", "lasting")
     shown = shown if shown in SHOWN else "lasting"
     who = actor(request)
@@ -58,7 +58,7 @@ def _none(shown: str) -> Empty:
 
 
 def _mails() -> str:
-    """Whether people are told, for administrators."""
+    """Describe whether people are mailed, for administrators."""
     if not config.smtp_url:
         return _("Nobody is mailed: CATMQ_SMTP_URL is not set.")
     post = mails.post()
@@ -88,7 +88,7 @@ def _alarm(row: AlarmRow, who: Actor, admin: bool) -> Sequence[Cell]:
 
 
 def _care(row: AlarmRow, lasts: bool, who: Actor) -> Cell:
-    """Who looks after it, or the way to say so."""
+    """Return the person who looks after an alarm, or a link to acknowledge it."""
     if row.acknowledged_by or not lasts:
         return text(row.acknowledged_by or None)
     if not verbs.may_manage(who, subject(row.kind, row.name)):
@@ -118,7 +118,7 @@ class Acknowledge(Action):
         return to("alarms")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What that means. Raises Forbidden for who may not."""
+        """Describe what acknowledging means. Raises Forbidden for who may not."""
         verbs.require_manage(self.actor, subject(self.word("kind"), self.word("name")))
         if self.word("kind") in ONCE:
             return Preview(effects=[_("It tells of what happened, and is over with this.")])

@@ -97,7 +97,7 @@ class SetBrokerState(Toggle, BrokerAction):
         return "out" if brokers.named(name=self.name, actor=self.actor).state == "in" else "in"
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What clients notice."""
+        """Describe what clients notice."""
         if fields["state"] == "out":
             return Preview(
                 effects=[_("The broker takes no new work; clients go to the others within seconds.")]
@@ -123,7 +123,7 @@ class ForgetBroker(BrokerAction):
         return _("Forget broker %s") % self.name
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What is forgotten."""
+        """Describe what is forgotten."""
         return Preview(effects=[_("Its row goes; if it comes back, it registers anew.")])
 
     def run(self, fields: dict[str, Any]) -> Text:

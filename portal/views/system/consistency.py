@@ -21,7 +21,7 @@ from portal.kit.tables import Cell, Column, Empty, Text, badge, code, long, plai
 
 
 def findings(request: HttpRequest) -> HttpResponse:
-    """What disagrees now; every opening of the page checks anew."""
+    """Show what disagrees now; every opening of the page checks anew."""
     report = consistency.check(actor=actor(request))
     columns = (
         Column(_("What")), Column(_("Where")), Column(_("In figures")), Column(_("What it means")),
@@ -75,7 +75,7 @@ class Repair(Action):
         return to("consistency")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What it would do. Raises Conflict where that is not safe."""
+        """Describe what the repair would do. Raises Conflict where that is not safe."""
         found = find(key=self.word("key"), actor=self.actor)
         if not found.safe:
             raise Conflict(f"{found.where}: {found.advice}")

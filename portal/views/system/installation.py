@@ -56,7 +56,7 @@ def _word(value: Any) -> str:
 
 
 class Checking(forms.Form):
-    """What to check."""
+    """Scope of a check."""
 
     topic = forms.CharField(label=lazy("Topic"), required=False, help_text=lazy("Empty: all topics."))
     minutes = forms.IntegerField(
@@ -84,7 +84,7 @@ class Check(Action):
         return to("checks")
 
     def words(self) -> dict[str, Any]:
-        """Where there is more."""
+        """Return the links and the intro of the page."""
         return {
             "actions": [Link(_("Metadata and nodes"), to("consistency"))],
             "intro": _(

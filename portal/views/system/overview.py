@@ -47,7 +47,7 @@ def overview(request: HttpRequest) -> HttpResponse:
 
 
 def _quiet(known: Overview) -> str:
-    """What is known and looked after, in words; '' if nothing is."""
+    """Describe what is known and looked after; '' if nothing is."""
     said = []
     if known.acknowledged_count:
         words = ngettext("%s alarm is looked after.", "%s alarms are looked after.", known.acknowledged_count)

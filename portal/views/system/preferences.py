@@ -1,4 +1,4 @@
-"""How the portal looks: remembered in a cookie, so it holds before the login too."""
+"""Look of the portal: remembered in a cookie, so it holds before the login too."""
 
 from __future__ import annotations
 

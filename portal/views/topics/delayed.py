@@ -24,7 +24,7 @@ SHOWN = 50
 
 
 def delayed(request: HttpRequest, name: str) -> HttpResponse:
-    """What of a topic waits for its time, and which nodes do not tell."""
+    """Show the messages of a topic that wait for their time, and the nodes that do not tell."""
     found, missing = _asked(name, request.GET.get("after") or None, actor(request))
     return pages.show(
         request,
@@ -88,7 +88,7 @@ class Recall(TopicAction):
         return _("Take %s back") % self.word("message_id")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What it means."""
+        """Describe what recalling a message means."""
         return Preview(effects=[_("It is deleted before it comes into its queue: no group reads it.")])
 
     def run(self, fields: dict[str, Any]) -> Text:

@@ -1,4 +1,4 @@
-"""What can be done to topics and their queues."""
+"""Actions on topics and their queues."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class CreateTopic(Action):
         return to("topics")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What would be made."""
+        """Describe the topic that would be made."""
         if fields["owners"]:
             access.require_ownership(self.actor, fields["name"])
         where = fields["node"] or _("the emptiest nodes")
@@ -166,7 +166,7 @@ class ChangeTopic(Edit, TopicAction):
         return {field: getattr(view, field) for field in TopicSettings.base_fields}
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What changes. Raises Forbidden for other owners, unless the actor may do all that they get."""
+        """Describe the changes. Raises Forbidden for other owners unless the actor may do all they get."""
         if "owners" in self._merge(fields).changed:
             access.require_ownership(self.actor, self.name, what="topic")
         return super().preview(fields)
@@ -187,7 +187,7 @@ class ExpandTopic(TopicAction):
         return _("Expand %s") % self.name
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Which queues come where, and which keys move."""
+        """Describe which queues come where, and which keys move."""
         return _preview(self._do(fields, dry_run=True), _("New queues"))
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -216,7 +216,7 @@ class ShrinkTopic(TopicAction):
         return _("Shrink %s") % self.name
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Which queues drain, and which keys move."""
+        """Describe which queues drain, and which keys move."""
         done = queues.shrink(topic=self.name, count=fields["count"], actor=self.actor, dry_run=True)
         return _preview(done, _("Queues that close and are retired once every group has read them"))
 
@@ -254,7 +254,7 @@ class CleanTopic(TopicAction):
         return _("Clean %s") % self.name
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What would go, queue by queue."""
+        """List the messages that would go, queue by queue."""
         found = retention.clean(topic=self.name, actor=self.actor, dry_run=True)
         columns = (
             Column(_("Queue")), Column(_("First kept"), right=True), Column(_("First kept then"), right=True),
@@ -286,7 +286,7 @@ class DeleteTopic(TopicAction):
         return _("Delete %s") % self.name
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What would go."""
+        """Describe what would be deleted."""
         state = topics.describe(name=self.name, actor=self.actor)
         kept = sum((one.head or 0) - (one.low or 0) for one in state.queues)
         what = _(
@@ -326,7 +326,7 @@ class SetQueueState(Toggle, TopicAction):
         return "read_only" if states.get(self.kwargs["queue"]) == "read_write" else "read_write"
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What closing or opening means."""
+        """Describe what closing or opening means."""
         if fields["state"] == "read_only":
             return Preview(effects=[_("The queue is closed for sends; what is in it can still be read.")])
         return Preview(effects=[_("The queue is opened: sends go to it again.")])

@@ -131,7 +131,7 @@ class CreateKey(KeyAction):
         return _("Create a key")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What it may do."""
+        """Describe what the key may do."""
         view, _secret = self._create(fields, dry_run=True)
         effects = [f"{MEANING[right]}: {', '.join(patterns)}" for right, patterns in view.rights.items()]
         return Preview(effects=[*effects, _("The key is shown once, on the next page.")])
@@ -156,7 +156,7 @@ class CreateKey(KeyAction):
 
 
 class KeyLimits(EditFields, RateFields):
-    """How much a key that exists may send."""
+    """Send limits of a key that exists."""
 
 
 class LimitKey(Edit, KeyAction):
@@ -191,7 +191,7 @@ class DeleteKey(KeyAction):
         return _("Revoke key %s") % self.word("name")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Who is refused."""
+        """Describe who is refused."""
         view = api_keys.named(name=self.word("name"), actor=self.actor)
         what = _("Whoever uses it is refused within a second. It may: %s")
         return Preview(effects=[what % in_words(view.rights)])

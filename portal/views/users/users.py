@@ -114,7 +114,7 @@ class CreateUser(UserAction):
         return _("Create a user")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What the account may do."""
+        """Describe what the account may do."""
         return Preview(effects=_may(self._create(fields, dry_run=True)))
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -130,7 +130,7 @@ class CreateUser(UserAction):
 
 
 def _may(view: UserView) -> list[Text]:
-    """What an account may do, in sentences."""
+    """List what an account may do, in sentences."""
     if view.administrator:
         return [_("%s may do everything: make and remove users, keys and nodes, too.") % view.name]
     more = [f"{MEANING[right]}: {', '.join(patterns)}" for right, patterns in view.rights.items()]
@@ -153,7 +153,7 @@ class ChangeUser(Edit, UserAction):
         return {"administrator": view.administrator, "active": view.active, **rights}
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What changes."""
+        """Describe what changes."""
         self._update(fields, dry_run=True)
         found = super().preview(fields)
         if not fields["password"]:
@@ -185,7 +185,7 @@ class DeleteUser(UserAction):
         return _("Delete user %s") % self.word("name")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """What is forgotten, and what is not."""
+        """Describe what is forgotten, and what is not."""
         self._delete(fields, dry_run=True)
         effects = [_("The account with its rights is forgotten, and its sessions end.")]
         owns = accounts.owned(name=self.word("name"), actor=self.actor)
