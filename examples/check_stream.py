@@ -32,7 +32,7 @@ SHOWN = 10  # faults printed; the verdict has their number
 
 
 class Place(NamedTuple):
-    """Where a message is stored: the same place twice is the same message again."""
+    """Location of a stored message: the same place twice is the same message again."""
 
     topic: str
     queue: int
@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
 
 class Event(NamedTuple):
-    """What a message says about one file."""
+    """Change of one file, as a message tells it."""
 
     seq: int
     path: str

@@ -128,17 +128,17 @@ def consumers(server: dict[str, Any]) -> list[tuple[Consumer, Callable[[Message]
 
 
 def read(message: Message) -> None:
-    """What keeps up."""
+    """Read a message, and keep up."""
     message.json()
 
 
 def read_slowly(message: Message) -> None:
-    """What falls behind."""
+    """Read a message slowly, and fall behind."""
     time.sleep(SLOW_S)
 
 
 def fail_now_and_then(message: Message) -> None:
-    """What fails for one message in FAILS until it is retried, and for one in DIES for good."""
+    """Fail for one message in FAILS until it is retried, and for one in DIES for good."""
     number = message.json()["seq"]
     if number % DIES == 0:
         raise LookupError(f"nobody has the address of {message.key}")

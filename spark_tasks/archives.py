@@ -60,7 +60,7 @@ class ArchivedRange:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one run published of a day. `directory` is its name within the day."""
+    """Part of a day that one run published. `directory` is its name within the day."""
 
     directory: str
     ranges: tuple[ArchivedRange, ...]
@@ -68,7 +68,7 @@ class Part:
 
 
 def topic_directory(archive: str | Path, topic: str) -> Path:
-    """Where a topic's days are."""
+    """Return the directory of a topic's days."""
     return Path(archive, topic)
 
 
@@ -79,7 +79,7 @@ def days(archive: str | Path, topic: str) -> list[str]:
 
 
 def day_directory(archive: str | Path, topic: str, day: str) -> Path:
-    """Where a day is."""
+    """Return the directory of a day."""
     return topic_directory(archive, topic) / f"day={day}"
 
 
@@ -175,7 +175,7 @@ def check_files(archive: str | Path, topic: str, day: str) -> list[Path]:
 
 
 def coverage(archive: str | Path, topic: str, queue: int, span: Span) -> list[tuple[str, Span]]:
-    """Which of the offsets the archive holds: (day, offsets), rising."""
+    """List the offsets that the archive holds: (day, offsets), rising."""
     found = []
     for day in days(archive, topic):
         for one in (one for part in parts(archive, topic, day) for one in part.ranges):

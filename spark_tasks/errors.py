@@ -1,4 +1,4 @@
-"""What jobs and the data source raise when a person has to do something; the text says what."""
+"""Errors of jobs and the data source that a person must act on; the text says what to do."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def _defaults(memory: str) -> dict[str, str]:
 
 
 def _roots() -> list[str]:
-    """Where this code and the client lie."""
+    """Return the directories of this code and the client."""
     return [str(Path(package.__path__[0]).parent) for package in (spark_tasks, catmq_client)]
 
 

@@ -71,7 +71,7 @@ def outlive_nobody(parent: int) -> None:
 
 
 def reason(error: Exception) -> str:
-    """What went wrong, in one line; of what a task raised, the task's own words."""
+    """Return the error's cause in one line; of what a task raised, the task's own words."""
     text = str(error)
     found = _CAUSE.findall(text)
     return found[-1] if found else text.strip().splitlines()[0] if text.strip() else type(error).__name__

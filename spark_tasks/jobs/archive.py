@@ -66,7 +66,7 @@ def clear_drafts(archive: str, topic: str) -> None:
 
 
 def days_due(job: Job, plan: Plan, archive: str) -> tuple[Days, list[str]]:
-    """What is to be archived, and what can no longer be. Raises JobError."""
+    """Return the days to archive, and notes on what can no longer be archived. Raises JobError."""
     due: Days = {}
     notes = []
     for queue in plan.queues:
@@ -130,7 +130,7 @@ def last_day(job: Job, node: Node) -> date:
 
 
 def stored_at(node: Node, table: str, offset: int) -> int:
-    """When the first message at or above an offset was stored, µs since 1970."""
+    """Return the time the first message at or above an offset was stored, µs since 1970."""
     select = f"SELECT {node.stored_at} FROM {table} WHERE msg_offset >= {offset} ORDER BY msg_offset LIMIT 1"  # noqa: S608
     return int(node.one(select)[0] or 0)
 
@@ -182,7 +182,7 @@ def read(job: Job, *directories: Path) -> DataFrame:
 
 
 def sums(frame: DataFrame) -> Sums:
-    """What proves that two tables hold the same rows, per queue."""
+    """Return checksums that prove that two tables hold the same rows, per queue."""
     columns = [name for name in frame.columns if name != "queue"]
     made = F.xxhash64("queue", *columns)
     found = frame.groupBy("queue").agg(

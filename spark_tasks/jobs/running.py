@@ -1,4 +1,4 @@
-"""What every job has: a directory to work in, settings, progress that others follow, results with a manifest.
+"""Parts of every job: a directory to work in, settings, progress that others follow, results with a manifest.
 
 DIRECTORY/settings.json   what to do, written by whoever starts the job
 DIRECTORY/inputs.json     what the server knows and the job does not, if the job asks for it
@@ -72,7 +72,7 @@ class Job:
         return value
 
     def inputs(self) -> Any:
-        """What the server handed over."""
+        """Read the inputs that the server handed over."""
         return self._json("inputs.json")
 
     def tell(self, stage: str, done: int, total: int) -> None:

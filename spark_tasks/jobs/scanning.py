@@ -1,4 +1,4 @@
-"""What reports share: the rows that the server made from heads alone, and the messages behind them.
+"""Parts that reports share: the rows that the server made from heads alone, and the messages behind them.
 
 A node that was away when the report was asked for does not fail it: the setting `away` names its queues, they
 are left out, and the rows that lack them say so in `problem`. A node that goes while it is read fails the
@@ -59,7 +59,7 @@ def queues_of(job: Job, topic: str) -> list[int]:
 
 
 def missing(job: Job, topic: str) -> str:
-    """Why the figures of a topic are not of all its queues; '' if they are."""
+    """Return the reason why a topic's figures are not of all its queues; '' if they are."""
     gone = away(job)
     mine = [queue for queue in queues_of(job, topic) if queue in gone]
     if not mine:

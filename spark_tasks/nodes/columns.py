@@ -60,7 +60,7 @@ def chosen(names: Sequence[str]) -> list[Column]:
 
 
 def selected(columns: Sequence[Column]) -> list[str]:
-    """What to select for columns; at least something, so that there are rows."""
+    """Return the expressions to select for columns; at least one, so that there are rows."""
     return [one.stored for one in columns if one.stored] or ["msg_offset"]
 
 
@@ -91,7 +91,7 @@ def _parsed(column: Column, texts: pa.Array) -> pa.Array:
 
 
 def _plain(column: Column, values: Sequence[object]) -> pa.Array:
-    """What SQLite gives: times as whole ms since 1970."""
+    """Convert values that SQLite gives: times as whole ms since 1970."""
     if pa.types.is_timestamp(column.type):
         return pa.array(values, pa.timestamp("ms", "UTC")).cast(column.type)
     return pa.array(values, column.type)

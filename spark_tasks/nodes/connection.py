@@ -46,7 +46,7 @@ class Node(Protocol):
     def pieces(
         self, select: str, made: Made[T], *, columns: int, body: int | None, bounded: bool
     ) -> tuple[list[T], bool]:
-        """What is made of the rows of a SELECT of so many columns, piece by piece, and whether that is all.
+        """Read a SELECT of so many columns piece by piece; return the pieces, and True if that is all.
 
         After False, which `bounded` allows, only `close` may be called. `body`: which column holds bodies,
         if one does. Raises Lost, NodeError.
@@ -196,7 +196,7 @@ class SqliteNode:
 
 
 def _taken(fetch: Callable[[int], Rows], made: Callable[[Rows], T], body: int | None) -> tuple[list[T], bool]:
-    """What is made of a result, piece by piece, and whether that is all: with a body, it is weighed."""
+    """Convert a result piece by piece; return the pieces, and False if it stops at MOST_BYTES of bodies."""
     size = FETCHED_AT_ONCE if body is None else FETCHED_FIRST
     found: list[T] = []
     count = weight = 0

@@ -81,7 +81,7 @@ class Answer:
         return False
 
     def _packet(self) -> tuple[int, int]:
-        """Where the next packet starts, and its size, when all of it is there."""
+        """Return where the next packet starts, and its size, when all of it is there."""
         while not self._is_whole(self._taken):
             self._receive()
         size = self._size_at(self._taken)
@@ -199,7 +199,7 @@ def measured(data: npt.NDArray[np.uint8], place: Places) -> tuple[Places, Places
 
 
 def between(buffer: bytearray, begins: Places, ends: Places, null: Flags | None) -> pa.BinaryArray:
-    """What lies between these places, copied out of the buffer.
+    """Copy the values between these places out of the buffer.
 
     To Arrow the whole buffer is one column whose values are, in turn, what is wanted and what lies between.
     """

@@ -118,7 +118,7 @@ def fetch(
 
 
 def _address(node: Mapping[str, Any], environ: Mapping[str, str]) -> Address:
-    """Where a node is; one without a reader account must be named in the environment."""
+    """Return a node's address; one without a reader account must be named in the environment."""
     place = {name: node[name] for name in ("name", "engine", "host", "port", "database", "identity")}
     if node["username"] or node["engine"] == "sqlite":
         return Address(**place, username=node["username"], password=node["password"])

@@ -29,7 +29,7 @@ MOST_VALUES = 1_000  # in one IN
 
 @dataclass
 class Narrowed:
-    """What the filters leave: offsets first … end - 1, times since … before (µs), queues, keys and tags."""
+    """Rows that filters leave: offsets first … end - 1, times since … before (µs), queues, keys and tags."""
 
     first: int = 0
     end: int = _END
@@ -45,7 +45,7 @@ class Narrowed:
                 yield one
 
     def _took(self, one: Filter) -> bool:
-        """Whether Spark need not apply it any more."""
+        """Take a filter; return True if Spark need not apply it any more."""
         column = getattr(one, "attribute", ("",))
         if column == ("offset",):
             return self._offset(one)

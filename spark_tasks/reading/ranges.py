@@ -1,4 +1,4 @@
-"""Which offsets of each queue a read covers: what its options ask for, within what the plan says is there."""
+"""Offsets of each queue that a read covers: what its options ask for, within what the plan says is there."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def offset_in(queue: PlannedQueue, where: Where) -> int:
 
 
 def by_time(queue: PlannedQueue, span: Span, since_us: int | None, before_us: int | None) -> Span:
-    """What of a span was stored within times, µs since 1970. Raises NodeError."""
+    """Return the offsets of a span stored within times, µs since 1970. Raises NodeError."""
     if since_us is None and before_us is None:
         return span
     with connection(queue.node) as node:

@@ -1,4 +1,4 @@
-"""What one task reads: a range of offsets of one queue, in chunks, with the proof that nothing is skipped.
+"""Input of one task: a range of offsets of one queue, in chunks, with the proof that nothing is skipped.
 
 As a pull does, every chunk proves that its offsets are dense: each one that was asked for is there, or lies
 in a declared gap. Where rows are filtered by the node, the rows of the range are counted beside.
@@ -27,7 +27,7 @@ LEAST_CHUNK = 16  # rows, which are taken whatever they weigh
 
 @dataclass(frozen=True)
 class Match:
-    """What rows must have: a key, or tag, that is one of these."""
+    """Condition on rows: a key, or tag, that is one of these."""
 
     column: str
     values: tuple[str, ...]
@@ -62,7 +62,7 @@ def slices(queue: PlannedQueue, span: Span, *, rows: int) -> list[Slice]:
 
 
 def without(span: Span, gaps: Sequence[Span]) -> list[Span]:
-    """What of a span lies in no gap; gaps rise.
+    """Return the parts of a span that lie in no gap; gaps rise.
 
     >>> without(Span(0, 10), [Span(2, 4), Span(8, 20)])
     [Span(first=0, end=2), Span(first=4, end=8)]

@@ -49,7 +49,7 @@ class CatmqDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `.format()`."""
+        """Name for `.format()`."""
         return "catmq"
 
     def schema(self) -> str:

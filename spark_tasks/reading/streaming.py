@@ -41,7 +41,7 @@ class CatmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_plan": None}
 
     def initialOffset(self) -> Offsets:
-        """Where a new stream starts. Raises JobError."""
+        """Return the offsets where a new stream starts. Raises JobError."""
         queues = chosen_queues(self._planned(), self._options)
         starts = {}
         for queue in queues:
@@ -56,12 +56,12 @@ class CatmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._heads({})
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What maxOffsetsPerTrigger says."""
+        """Return the limit that maxOffsetsPerTrigger sets."""
         most = self._options.max_offsets_per_trigger
         return ReadMaxRows(most) if most else ReadAllAvailable()
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
-        """Where the next micro-batch ends; `start` if there is nothing new. Raises JobError."""
+        """Return the end of the next micro-batch; `start` if there is nothing new. Raises JobError."""
         target = self._heads(start) if self._target is None else {**start, **self._target}
         begin = {queue: start.get(queue, self._low(queue)) for queue in target}
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -100,7 +100,7 @@ class CatmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**start, **{str(queue.queue): queue.head for queue in queues}}
 
     def _low(self, queue: str) -> int:
-        """Where a queue that is new to the stream begins."""
+        """Return the offset where a queue that is new to the stream begins."""
         return (self._plan or self._planned()).queue(int(queue)).low
 
 

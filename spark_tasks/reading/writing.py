@@ -40,7 +40,7 @@ _TASK_KEYS = ("sql.streaming.queryId", "streaming.sql.batchId")
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """What a task sent."""
+    """Count of messages that a task sent."""
 
     messages: int
 
@@ -126,7 +126,7 @@ class _Sender:
 
 
 class _Writing:
-    """What the driver decides for all tasks: the layout, the run, and the columns that are sent."""
+    """Decisions of the driver for all tasks: the layout, the run, and the columns that are sent."""
 
     def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
