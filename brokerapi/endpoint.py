@@ -1,4 +1,4 @@
-"""What every endpoint has in common: who asks, which formats, what became of it.
+"""The base of all endpoints: the caller, the formats, the outcome.
 
 An `Endpoint` is a DRF APIView for its URL, its schema and its freedom from CSRF; the rest of DRF's
 way through a request (its Request, negotiation, throttles) costs more than a send and is left out.
@@ -129,7 +129,7 @@ class Endpoint(APIView):
         self.request, self.args, self.kwargs = request, args, kwargs
 
     def get_authenticators(self) -> list[BaseAuthentication]:
-        """What the schema says about authentication."""
+        """Return what the schema says about authentication."""
         return [] if self.public else super().get_authenticators()
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:

@@ -1,4 +1,4 @@
-"""Who asks: an API key becomes an Actor, a consumer id is checked and must belong to that key."""
+"""Authentication: an API key becomes an Actor, a consumer id is checked and must belong to that key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether this broker takes work: it serves, was pulled out by an operator, or stops.
+"""State of this broker: it serves, was pulled out by an operator, or stops.
 
 Out or stopping, it refuses what begins something (register, pull, publish) with `draining`, so clients go
 to another broker; waiting pulls are woken and answered, requests under way finish, and heartbeats,
@@ -28,12 +28,12 @@ def check() -> None:
 
 
 def because() -> str:
-    """Why nothing new may begin here, '' while the broker serves."""
+    """Return the reason why nothing new may begin here, '' while the broker serves."""
     return _because
 
 
 def hurries() -> bool:
-    """Whether no pull may wait."""
+    """Return True if no pull may wait."""
     return _leaving or bool(_because)
 
 
@@ -43,7 +43,7 @@ def drain() -> None:
 
 
 def draining() -> bool:
-    """Whether `drain` was called."""
+    """Return True if `drain` was called."""
     return _stopping
 
 

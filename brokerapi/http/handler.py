@@ -63,7 +63,7 @@ class ApiHandler:
 
 
 def _answer(request: HttpRequest) -> HttpResponseBase:
-    """What the view of the URL answers; connections to the metadata go back before it is written."""
+    """Return the answer of the URL's view; connections to the metadata go back before it is written."""
     try:
         match = request.resolver_match = _resolved(request.path_info)
         response: HttpResponseBase = match.func(request, **match.kwargs)

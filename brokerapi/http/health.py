@@ -1,4 +1,4 @@
-"""Whether this process can serve sends or pulls, and what is missing."""
+"""Readiness of this process for sends and pulls, and what is missing."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ _places = Places(most=config.max_waiters, most_of_one=PLACES_OF_ONE)
 
 
 class Asked(NamedTuple):
-    """What a pull asks for; `generation` is the one of the group that the member has applied."""
+    """Request of a pull; `generation` is the one of the group that the member has applied."""
 
     generation: int
     queues: Sequence[PullQueue]
@@ -57,7 +57,7 @@ class Asked(NamedTuple):
 
 
 class Pulled(NamedTuple):
-    """What it is answered; `generation` is the group's now. `retry_after_ms`: no place to wait was free."""
+    """Answer to a pull; `generation` is the group's now. `retry_after_ms`: no place to wait was free."""
 
     generation: int
     queues: list[PulledQueue]
@@ -100,7 +100,7 @@ def _waited(consumer: ConsumerId, asked: Asked, answer: Pulled, *, until: float)
 
 
 def _passed(asked: Asked, answer: Pulled) -> int:
-    """How many messages were left out."""
+    """Number of messages that were left out."""
     if any(queue.rows for queue in answer.queues):
         return 0
     pairs = zip(asked.queues, answer.queues, strict=True)
@@ -200,5 +200,5 @@ class _Wait:
 
 
 def _late(queue: PulledQueue) -> bool:
-    """Whether its node was not waited for."""
+    """Return True if the pull did not wait for the queue's node."""
     return queue.state == "ok" and queue.head is None

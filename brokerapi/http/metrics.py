@@ -1,4 +1,4 @@
-"""What `/metrics` shows, right across worker processes.
+"""Metrics that `/metrics` shows, right across worker processes.
 
 With PROMETHEUS_MULTIPROC_DIR set (gunicorn's configuration does) every process writes its values
 to files there and whichever answers adds them up; its `child_exit` drops the gauges of a dead one.

@@ -31,7 +31,7 @@ _MISSING = re.compile(r"^Object missing required field `(.*)`$")
 
 
 class Body(Generic[T]):
-    """What an endpoint reads: the struct of its JSON and, if it differs, of its MessagePack.
+    """Body that an endpoint reads: the struct of its JSON and, if it differs, of its MessagePack.
 
     `usual` is a struct for most of what comes in MessagePack: tried first, and whatever is not like it is
     read as `msgpack`, which alone says what is wrong.

@@ -25,7 +25,7 @@ def render(request: HttpRequest, value: Any, kind: Format, status: int = 200) ->
 
 
 def takes_gzip(request: HttpRequest) -> bool:
-    """Whether `Accept-Encoding` names gzip without a weight of 0."""
+    """Return True if `Accept-Encoding` names gzip without a weight of 0."""
     accepted = request.META.get("HTTP_ACCEPT_ENCODING", "")
     for entry in accepted.split(",") if "gzip" in accepted else ():
         name, _, weight = entry.partition(";")

@@ -95,12 +95,12 @@ def subscription(view: SubscriptionView) -> dict[str, Any]:
 
 
 def delivery(settings: Delivery) -> dict[str, Any]:
-    """How messages come; the tags as operators write them."""
+    """Return the delivery settings of a subscription; the tags as operators write them."""
     return {**asdict(settings), "tags": f" {SEPARATOR} ".join(settings.tags)}
 
 
 def offsets(group: str, lags: Sequence[QueueLag], found: GroupProgress | None) -> dict[str, Any]:
-    """How far a group is: the sum of the lags and the worst age, null while one of them is not known."""
+    """Return a group's offsets, sum of lags and worst age, null while one of them is not known."""
     names = ("topic", "queue", "number", "instance", "committed", "head", "low", "lag", "lag_ms")
     behind = [one.lag for one in lags if one.lag is not None]
     ages = [one.lag_ms for one in lags if one.lag_ms is not None]
@@ -142,7 +142,7 @@ def moves(planned: Iterable[Move]) -> list[dict[str, Any]]:
 
 
 def moved(made: Sequence[Move], *, dry_run: bool) -> dict[str, Any]:
-    """What a reset moved, or would move."""
+    """Return the offsets that a reset moved, or would move."""
     return {"dry_run": dry_run, "reset": made[0].reset or None if made else None, "moves": moves(made)}
 
 
@@ -153,7 +153,7 @@ def past_move(view: PastMove) -> dict[str, Any]:
 
 
 def rebalanced(done: Moves, *, dry_run: bool) -> dict[str, Any]:
-    """What a rebalance did, or would do."""
+    """Return the moves that a rebalance made, or would make."""
     planned = [{**_move(one, one.source, one.target), "at_once": one.at_once} for one in done.moves]
     return {"dry_run": dry_run, "generation": done.generation, "moves": planned}
 

@@ -1,4 +1,4 @@
-"""What all shapes share."""
+"""The base of all shapes."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Assigned(Answer, kw_only=True, omit_defaults=True):
 
 
 class HeartbeatAnswer(Answer, kw_only=True):
-    """What to own and what to give up, in `generation`; in a broadcasting group giving up needs no word.
+    """Queues to own and to give up, in `generation`; in a broadcasting group giving up needs no word.
 
     `subscriptions`: how the messages of each topic in it come; they may change with any answer.
     """

@@ -41,7 +41,7 @@ class FailedQuery(Query, kw_only=True):
 
 
 class DropQuery(Query, kw_only=True):
-    """Which dead messages to drop: ids separated by commas, or a topic and a kind of error, or all."""
+    """Dead messages to drop: ids separated by commas, or a topic and a kind of error, or all."""
 
     ids: str | None = None
     topic: str | None = None
@@ -54,7 +54,7 @@ class DropQuery(Query, kw_only=True):
 
 
 class RedriveCreate(Request):
-    """Which dead messages to bring back: some, those of a topic and a kind of error, or all; and where to."""
+    """Dead messages to redrive: some, those of a topic and a kind of error, or all; and the target."""
 
     ids = serializers.ListField(child=Text(), required=False, allow_empty=False)
     topic = Text(required=False)
@@ -107,7 +107,7 @@ class DeadPageAnswer(serializers.Serializer[Any]):
 
 
 class DeadCountAnswer(serializers.Serializer[Any]):
-    """How many dead messages of a topic died of a kind of error."""
+    """Number of a topic's dead messages that died of one kind of error."""
 
     topic = Text()
     error_class = Text()
@@ -125,7 +125,7 @@ class DeadSummaryAnswer(serializers.Serializer[Any]):
 
 
 class DroppedAnswer(serializers.Serializer[Any]):
-    """How many dead messages were dropped."""
+    """Number of dead messages that were dropped."""
 
     dropped = Number()
 
@@ -165,7 +165,7 @@ class FailedMessageAnswer(serializers.Serializer[Any]):
 
 
 class FailedCountAnswer(serializers.Serializer[Any]):
-    """How many messages of a topic wait for their time, and how many have come and are unread."""
+    """Number of a topic's messages that wait for their time, and of those that have come and are unread."""
 
     topic = Text()
     failure_topic = Text()
@@ -174,7 +174,7 @@ class FailedCountAnswer(serializers.Serializer[Any]):
 
 
 class FailedAnswer(serializers.Serializer[Any]):
-    """What waits for a retry."""
+    """Messages that wait for a retry."""
 
     topics = FailedCountAnswer(many=True)
     messages = FailedMessageAnswer(many=True)
@@ -211,7 +211,7 @@ def summary(found: Summary) -> dict[str, Any]:
 
 
 def failed(found: Failed) -> dict[str, Any]:
-    """What waits for a retry."""
+    """Return the messages that wait for a retry."""
     return {
         "topics": [asdict(one) for one in found.topics],
         "messages": [asdict(one) for one in found.messages],

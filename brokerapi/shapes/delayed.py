@@ -14,7 +14,7 @@ from metadata.config import config
 
 
 class DelayedQuery(Request, kw_only=True):
-    """Which page of them: `after` is the `next` of the one before."""
+    """Page of delayed messages: `after` is the `next` of the page before."""
 
     after: str | UnsetType = UNSET
     limit: Annotated[int, Meta(ge=1, le=config.max_pull_messages)] = 100

@@ -1,4 +1,4 @@
-"""How messages come to a group, as heartbeats tell its members: the settings of subscriptions."""
+"""Delivery of messages to a group, as heartbeats tell its members: the settings of subscriptions."""
 
 from __future__ import annotations
 

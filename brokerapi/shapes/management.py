@@ -16,7 +16,7 @@ from brokerapi.shapes.subscription_shapes import SubscriptionAnswer
 
 
 class _People(serializers.Serializer[Any]):
-    """Who is responsible."""
+    """People who are responsible."""
 
     owners = Text(required=False)
     department = Text(required=False)
@@ -25,7 +25,7 @@ class _People(serializers.Serializer[Any]):
 
 
 class _Rates(serializers.Serializer[Any]):
-    """What may be sent in a second, through all brokers; null: any number."""
+    """Limits on sends in a second, through all brokers; null: any number."""
 
     max_messages_per_s = Number(required=False, allow_null=True)
     max_bytes_per_s = Number(required=False, allow_null=True, help_text="of bodies")
@@ -54,7 +54,7 @@ class TopicCreate(Request, _TopicSettings):
 
 
 class TopicChange(Change, _TopicSettings):
-    """What to change of a topic."""
+    """Changes to a topic."""
 
 
 class _GroupSettings(_People):
@@ -82,7 +82,7 @@ class GroupCreate(Request, _GroupSettings):
 
 
 class GroupChange(Change, _GroupSettings):
-    """What to change of a group."""
+    """Changes to a group."""
 
     stopped = Flag(required=False)
 
@@ -104,7 +104,7 @@ class NodeCreate(Request):
 
 
 class NodeChange(Change):
-    """What to change of a node."""
+    """Changes to a node."""
 
     state = serializers.ChoiceField(choices=["read_write", "read_only", "offline"], required=False)
     special = Flag(required=False)
@@ -114,7 +114,7 @@ class NodeChange(Change):
 
 
 class BrokerChange(Request):
-    """What to change of a broker."""
+    """Changes to a broker."""
 
     state = serializers.ChoiceField(choices=["in", "out"])
 
@@ -127,7 +127,7 @@ class KeyCreate(Request, _Rates):
 
 
 class KeyChange(Change, _Rates):
-    """What to change of an API key."""
+    """Changes to an API key."""
 
 
 # Answers -----------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Message(Request, kw_only=True):
-    """What both formats of a message to send have in common. Only the queue may be left to the broker."""
+    """The base of both formats of a message to send. Only the queue may be left to the broker."""
 
     body: str | UnsetType = UNSET
     key: str | None = None
@@ -134,7 +134,7 @@ class UsualMessage(NewMessage, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class UsualSendRequest(Request, kw_only=True):
-    """What clients of ours send."""
+    """Send request as clients of ours write it."""
 
     messages: list[UsualMessage]
     batch_id: UUID | None = None
@@ -153,7 +153,7 @@ def new_messages(asked: AnySend) -> Sequence[NewMessage]:
 
 
 class SendError(Answer, kw_only=True):
-    """Why one message was not stored."""
+    """Reason why one message was not stored."""
 
     code: Code
     detail: str
@@ -161,7 +161,7 @@ class SendError(Answer, kw_only=True):
 
 
 class SendResult(Answer, kw_only=False, omit_defaults=True, gc=False):
-    """What became of one message: stored (queue, offset, message_id), kept until it is due (message_id,
+    """Outcome of one message: stored (queue, offset, message_id), kept until it is due (message_id,
     due_at_ms) or refused (error)."""
 
     queue: int | UnsetType = UNSET
@@ -212,7 +212,7 @@ def _send_result(fate: Fate) -> SendResult:
 
 
 class OriginAnswer(Answer, kw_only=True):
-    """Where a message to be retried came from; `error` is what its handler said the last time."""
+    """Origin of a message to be retried; `error` is what its handler said the last time."""
 
     topic: str
     queue: int
@@ -315,7 +315,7 @@ def browsed(found: Browsed | Found, kind: formats.Format) -> MessagesAnswer:
 
 
 class BrowseQuery(Request, kw_only=True):
-    """Which messages to look at: a queue from an offset on, one message by its id, or all that carry what is
+    """Messages to look at: a queue from an offset on, one message by its id, or all that carry what is
     given, in one queue or all of the topic, from the message id `after` on."""
 
     queue: Id | UnsetType = UNSET
@@ -332,7 +332,7 @@ class BrowseQuery(Request, kw_only=True):
     after: str | UnsetType = UNSET
 
     def wanted(self) -> Wanted:
-        """What a message must carry."""
+        """Return the key, tag, trace id, text and header that a message must carry."""
         part = _given(self.contains)
         return Wanted(
             _given(self.key),
@@ -352,11 +352,11 @@ class BrowseQuery(Request, kw_only=True):
         return name, value
 
     def times(self) -> Times:
-        """When it was stored."""
+        """Return the times between which it was stored."""
         return Times(_given(self.from_ms), _given(self.to_ms))
 
     def is_search(self) -> bool:
-        """Whether it asks for more than a place in a queue."""
+        """Return True if it asks for more than a place in a queue."""
         return self.wanted() != Wanted() or self.times() != Times()
 
 

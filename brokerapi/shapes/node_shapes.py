@@ -29,7 +29,7 @@ class NodeAccount(Request):
 
 
 class NodePromote(Request):
-    """Where a node is to move; without a host, to its replica."""
+    """Target of a node's move; without a host, its replica."""
 
     host = Text(required=False)
     port = Number(required=False, allow_null=True, max_value=65_535)
@@ -44,7 +44,7 @@ class NodeAdopt(Request):
 
 
 class FindingAnswer(serializers.Serializer[Any]):
-    """What was found about one thing."""
+    """Finding about one thing."""
 
     about = Text()
     verdict = Text(help_text="ok, warn or bad")
@@ -52,7 +52,7 @@ class FindingAnswer(serializers.Serializer[Any]):
 
 
 class ExaminationAnswer(serializers.Serializer[Any]):
-    """What speaks for and against a database as a node."""
+    """Findings for and against a database as a node."""
 
     passed = Flag(help_text="whether it could be registered")
     findings = FindingAnswer(many=True)
@@ -71,7 +71,7 @@ class LostAnswer(serializers.Serializer[Any]):
 
 
 class NodePlanAnswer(serializers.Serializer[Any]):
-    """What a move would do, by what is known now."""
+    """Plan of a move, by what is known now."""
 
     target = Text()
     primary_answers = Flag(allow_null=True)
@@ -80,7 +80,7 @@ class NodePlanAnswer(serializers.Serializer[Any]):
 
 
 class NodeMoveAnswer(serializers.Serializer[Any]):
-    """What a move did, or would do (`plan`)."""
+    """Result that a move had, or would have (`plan`)."""
 
     dry_run = Flag()
     node = Text()

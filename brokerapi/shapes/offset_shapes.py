@@ -14,7 +14,7 @@ Rate = partial(serializers.FloatField, allow_null=True)
 
 
 class OffsetsReset(Request):
-    """Where to move a group's positions; times are those of the node's clock."""
+    """Target of a reset of a group's positions; times are those of the node's clock."""
 
     topic = Text(required=False, help_text="else all topics that the group reads")
     instance = Text(required=False, help_text="whose, in a broadcasting group")
@@ -27,7 +27,7 @@ class OffsetsReset(Request):
 
 
 class OffsetsUndo(Request):
-    """Which reset to undo; without a name the last one that was not undone."""
+    """Reset to undo; without a name the last one that was not undone."""
 
     reset = Text(required=False)
     dry_run = Flag(default=False)
@@ -53,7 +53,7 @@ class MoveAnswer(_FromTo):
 
 
 class OffsetsMoved(serializers.Serializer[Any]):
-    """What a reset moved, or with `dry_run` would move."""
+    """Offsets that a reset moved, or with `dry_run` would move."""
 
     dry_run = Flag()
     reset = Text(allow_null=True, help_text="what it is undone by; null: nothing moved")

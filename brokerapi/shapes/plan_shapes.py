@@ -38,7 +38,7 @@ class PlannedNodeAnswer(serializers.Serializer[Any]):
 
 
 class ReadPlanAnswer(serializers.Serializer[Any]):
-    """Where a topic's messages lie."""
+    """Queues and nodes that hold a topic's messages."""
 
     topic = Text()
     queues = PlannedQueueAnswer(many=True)

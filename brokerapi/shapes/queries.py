@@ -36,7 +36,7 @@ class ConfirmQuery(Request, kw_only=True):
 
 
 class PlanQuery(Request, kw_only=True):
-    """Which queues of a topic, ids with commas; without it all. Nodes of others may be away."""
+    """Queues of a topic to plan for, ids with commas; without it all. Nodes of others may be away."""
 
     queues: Annotated[str, Meta(pattern=r"^([0-9]{1,18}(,[0-9]{1,18})*)?$", max_length=10_000)] = ""
 

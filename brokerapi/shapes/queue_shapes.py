@@ -32,13 +32,13 @@ class ShrinkRequest(Request):
 
 
 class QueueChange(Request):
-    """What to change of a queue."""
+    """Changes to a queue."""
 
     state = serializers.ChoiceField(choices=["read_only", "read_write"])
 
 
 class UnreadAnswer(serializers.Serializer[Any]):
-    """What a group has not read; null while a node does not answer."""
+    """Number of messages that a group has not read; null while a node does not answer."""
 
     group = Text()
     messages = Number(allow_null=True, help_text="of the slowest instance, if the group broadcasts")
@@ -54,7 +54,7 @@ class ChangedQueue(serializers.Serializer[Any]):
 
 
 class LayoutChangeAnswer(serializers.Serializer[Any]):
-    """What an expansion or a shrinking did, or with `dry_run` would do."""
+    """Changes that an expansion or a shrinking made, or with `dry_run` would make."""
 
     topic = Text()
     dry_run = Flag()
@@ -80,7 +80,7 @@ class QueueState(serializers.Serializer[Any]):
 
 
 def change(made: Change) -> dict[str, Any]:
-    """What an expansion or a shrinking did, or would do."""
+    """Return the changes that an expansion or a shrinking made, or would make."""
     return {
         "topic": made.topic,
         "dry_run": made.dry_run,

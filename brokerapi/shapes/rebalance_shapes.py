@@ -38,7 +38,7 @@ class PastMove(_QueueMove):
 
 
 class RebalanceMoves(serializers.Serializer[Any]):
-    """What a rebalance did, or with `dry_run` would do."""
+    """Moves that a rebalance made, or with `dry_run` would make."""
 
     dry_run = Flag()
     generation = Number()

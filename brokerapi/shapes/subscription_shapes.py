@@ -17,7 +17,7 @@ class SubscriptionCreate(Request):
 
 
 class SubscriptionChange(Change):
-    """What to change of a subscription."""
+    """Changes to a subscription."""
 
     stopped = Flag(required=False)
     stopped_queues = serializers.ListField(

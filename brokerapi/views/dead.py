@@ -50,7 +50,7 @@ class DeadSummary(Endpoint):
 
     @operation("countDead", tag="failures", query=shapes.SummaryQuery, answer=shapes.DeadSummaryAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
-        """How many dead messages there are, by topic and kind of error."""
+        """Count the dead messages by topic and kind of error."""
         asked = call.query(shapes.SummaryQuery)
         return call.answer(
             shapes.summary(dead_letters.summary(group=group, topic=asked.topic, actor=call.actor))

@@ -1,4 +1,4 @@
-"""How this process is: for load balancers and for monitoring. None of it needs an API key."""
+"""State of this process: for load balancers and for monitoring. None of it needs an API key."""
 
 from __future__ import annotations
 

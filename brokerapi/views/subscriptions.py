@@ -73,6 +73,6 @@ class TagMatches(Endpoint):
 
     @operation("countTagMatches", tag="topics", query=TagsQuery, answer=shapes.TagMatchesAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
-        """How many of a topic's last 1,000 messages a tag filter would take; try it before it is set."""
+        """Count the matches of a tag filter in a topic's last 1,000 messages; try it before it is set."""
         found = tag_matches(topic=topic, tags=call.query(TagsQuery).tags, actor=call.actor)
         return call.answer(asdict(found))
