@@ -1,4 +1,4 @@
-"""What can disagree between metadata and nodes, what it means, and what to do about it."""
+"""Kinds of disagreement between metadata and nodes, what each means, and what to do about it."""
 
 from __future__ import annotations
 
@@ -103,18 +103,18 @@ class Finding:
 
     @property
     def key(self) -> str:
-        """What tells it from others, also in a later check: its kind, and what it is about."""
+        """Key that tells it from others, also in a later check: its kind, and what it is about."""
         about = (self.node, self.group, self.topic, self.ids[0] if self.kind in ONE_QUEUE else 0)
         return "-".join([self.kind, *map(str, about)])
 
     @property
     def means(self) -> str:
-        """What follows from it."""
+        """Consequence of the finding."""
         return KINDS[self.kind].means
 
     @property
     def advice(self) -> str:
-        """What to do about it: the repair if it is safe."""
+        """Remedy for it: the repair if it is safe."""
         return KINDS[self.kind].repair if self.safe else KINDS[self.kind].advice
 
 

@@ -28,7 +28,7 @@ AGAIN_AFTER_S = 1.5  # what is under way is over by then; a worker follows metad
 
 @dataclass(slots=True)
 class NodeLook:
-    """What a node showed; `identity` as it stands in its database."""
+    """State that a node showed; `identity` as it stands in its database."""
 
     info: NodeInfo
     identity: str = ""
@@ -40,7 +40,7 @@ class NodeLook:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found, and which nodes could not be looked at: {name: why}."""
+    """Findings of a check, and nodes that could not be looked at: {name: why}."""
 
     findings: tuple[Finding, ...]
     unchecked: dict[str, str]
@@ -88,7 +88,7 @@ def _once() -> Report:
 
 
 def look(info: NodeInfo) -> NodeLook:
-    """What is on a node, without asking whether it may be served. Raises NodeUnavailable and its faults."""
+    """Read what is on a node, not asking whether it may be served. Raises NodeUnavailable and its faults."""
     session = node_pools.connect(info)
     try:
         return _look(session, info)
@@ -116,12 +116,12 @@ def _look(session: Session, info: NodeInfo) -> NodeLook:
 
 
 def is_empty(session: Session, queue: int) -> bool:
-    """Whether a table holds no message."""
+    """Return True if a table holds no message."""
     return tables.offset_ends(session, queue=queue, first=0) == (None, None)
 
 
 def of_node(seen: NodeLook, known: Ledger) -> Iterator[Finding]:
-    """What is wrong on a node."""
+    """Yield what is wrong on a node."""
     info = seen.info
     if info.identity and seen.identity != info.identity:
         found = f"it carries the identity {seen.identity or '(none)'}, not {info.identity}"
@@ -188,7 +188,7 @@ def _of_readers(seen: NodeLook, known: Ledger) -> Iterator[Finding]:
 
 
 def is_lone(row: ReaderRow, known: Ledger) -> bool:
-    """Whether nobody reads by a position: its subscription, or its instance, is gone."""
+    """Return True if nobody reads by a position: its subscription, or its instance, is gone."""
     if row.queue in known.making:
         return False
     queue = known.queues.get(row.queue)
@@ -198,7 +198,7 @@ def is_lone(row: ReaderRow, known: Ledger) -> bool:
 
 
 def of_metadata(known: Ledger) -> Iterator[Finding]:
-    """What is wrong in metadata alone."""
+    """Yield what is wrong in metadata alone."""
     looks = (
         ("position_unknown", ledger.positions_without_subscription(), True, "in queues"),
         ("position_missing", ledger.subscriptions_without_position(), True, "in queues"),

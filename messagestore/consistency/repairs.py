@@ -18,7 +18,7 @@ from metadata.groups import ledger
 
 
 def find(*, key: str, actor: Actor) -> Finding:
-    """What a check finds under a key now. Needs `admin` on everything. Raises NotFound."""
+    """Return the finding that a check makes under a key now. Needs `admin` on everything. Raises NotFound."""
     found = {one.key: one for one in check(actor=actor).findings}
     if key not in found:
         raise NotFound(f"{key} is found no more: it was mended, or was only under way.")

@@ -12,7 +12,7 @@ _row_bytes: dict[int, float] = {}  # of each queue, as the last rows were
 
 
 class Budget:
-    """What may still be put into the answer."""
+    """Messages and bytes that may still be put into the answer."""
 
     def __init__(self, messages: int, size: int) -> None:
         self.messages = messages
@@ -20,7 +20,7 @@ class Budget:
         self.empty = True
 
     def rows(self, queue: int, available: int) -> int:
-        """How many rows to read, at least one, from what rows of this queue weighed so far."""
+        """Return the number of rows to read, at least one, from what rows of this queue weighed so far."""
         guess = int(self.size / _row_bytes.get(queue, _UNKNOWN_ROW_BYTES))
         return min(available, self.messages, max(1, guess))
 

@@ -15,7 +15,7 @@ from metadata.cache import snapshot
 
 
 def ripe(session: Session, *, group_id: int, queue: int, rows: list[StoredRow]) -> tuple[int, int | None]:
-    """How many of a queue's next rows are old enough for a group, and in how many ms the one after is."""
+    """Number of a queue's next rows that are old enough for a group, and ms until the one after is."""
     delay_s = snapshot.current().delay_s(group_id, queue)
     if not delay_s or not rows:
         return len(rows), None

@@ -115,7 +115,7 @@ def record(*, pass_s: float = PASS_S) -> int:
 
 
 def _backlogs(offsets: Sequence[QueueLag], subscriptions: Sequence[Seen]) -> list[metrics_history.Backlog]:
-    """How far a group is behind in each of its topics, where all of its queues answered."""
+    """Return a group's lag in each of its topics, where all of its queues answered."""
     found = []
     known = by_topic(offsets)
     for one in subscriptions:
@@ -128,7 +128,7 @@ def _backlogs(offsets: Sequence[QueueLag], subscriptions: Sequence[Seen]) -> lis
 
 
 def _positions(offsets: Sequence[QueueLag], subscriptions: Sequence[Seen]) -> list[commits.Seen]:
-    """How far a group had committed in each of its topics, in the queues that answered."""
+    """Return the offsets that a group had committed in each of its topics, in the queues that answered."""
     found = []
     for one in subscriptions:
         looks: dict[int, Look] = {}
@@ -162,7 +162,7 @@ def _of_node(node_id: int, rows: Sequence[QueueOwner]) -> dict[QueueOwner, Queue
 
 
 class _Clock:
-    """How old messages of a node are; each is looked up once, as many instances wait at the same one."""
+    """Ages of a node's messages; each is looked up once, as many instances wait at the same one."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -189,7 +189,7 @@ class _Gaps:
         self._gaps = tables.read_all_gaps(session, queues=queues)
 
     def left(self, queue: int, first: int, end: int) -> int:
-        """How many offsets from `first` up to `end` are in no gap."""
+        """Number of offsets from `first` up to `end` that are in no gap."""
         return left(first, end, gaps=self._gaps.get(queue, ()))
 
 

@@ -33,7 +33,7 @@ MOST_NAMED = 50  # instances, in an error
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to: `earliest`, `latest`, `offset` with an offset, or `time` with ms since 1970 or ms ago."""
+    """Reset target: `earliest`, `latest`, `offset` with an offset, or `time` with ms since 1970 or ms ago."""
 
     to: str
     offset: int | None = None

@@ -137,7 +137,7 @@ class _Beside(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """What one statement reads: so many messages, until their bodies have reached `most_bytes`."""
+    """Messages that one statement reads: so many, until their bodies have reached `most_bytes`."""
 
     messages: int
     most_bytes: int
@@ -146,7 +146,7 @@ class _Wanted(NamedTuple):
 
 
 class _Reading(NamedTuple):
-    """How one node is asked."""
+    """Parameters of the read from one node."""
 
     node_id: int
     consumer: ConsumerId
@@ -309,7 +309,7 @@ def _select(
 def _rows(
     session: Session, ask: PullQueue, consumer: ConsumerId, budget: Budget, *, wanted: _Wanted
 ) -> PulledQueue:
-    """What is there of the wanted messages, without those that carry none of the tags."""
+    """Return the wanted messages that are there, without those that carry none of the tags."""
     durable = board.known(ask.queue)
     try:
         position, rows, origins = _select(session, ask, consumer, wanted)

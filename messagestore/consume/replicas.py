@@ -46,7 +46,7 @@ class Ask(Protocol):
 
 
 class Served(NamedTuple):
-    """What a replica has of a queue; the fields mean what they mean in a pull."""
+    """Answer of a replica for one queue; the fields mean what they mean in a pull."""
 
     state: str
     rows: list[StoredRow]
@@ -89,7 +89,7 @@ def _says_nothing_against(position: Position | None, ask: Ask, consumer: Consume
 def _read(
     session: Session, ask: Ask, position: Position, budget: Budget, *, tags: tuple[str, ...], group_id: int
 ) -> Served | None:
-    """What is there from the offset on; None if that contradicts itself."""
+    """Return what is there from the offset on; None if that contradicts itself."""
     head = max(position.head, ask.offset)
     if ask.offset < position.low:
         return Served("cleaned", [], ask.offset, head, position.low)

@@ -1,4 +1,4 @@
-"""What a node's error means for the statement that met it.
+"""Meaning of a node's error for the statement that met it.
 
     RolledBack     nothing was stored: may be repeated, or go to another queue
       Refused      the head row said no (missing, read-only, another node epoch)

@@ -55,7 +55,7 @@ def masked(message: StoredMessage) -> StoredMessage:
 
 
 class Wanted(NamedTuple):
-    """What a message that is looked for carries; None: anything. `body_part`: bytes in its body."""
+    """Values that a wanted message carries; None: anything. `body_part`: bytes in its body."""
 
     key: str | None = None
     tag: str | None = None
@@ -165,7 +165,7 @@ def _wrong(index: int, message: NewMessage) -> list[FieldError]:
 
 
 def _wrong_delay(index: int, message: NewMessage) -> list[FieldError]:
-    """What is wrong with a delay by itself; a time of delivery is compared with its node's clock later."""
+    """Return the errors of a delay by itself; a time of delivery is compared with its node's clock later."""
     if message.delay_ms is not None and message.deliver_at_ms is not None:
         return [FieldError(f"messages[{index}].deliver_at_ms", "give either delay_ms or deliver_at_ms")]
     if message.delay_ms is not None and not 0 < message.delay_ms <= MOST_DELAY_MS:

@@ -48,7 +48,7 @@ FETCHED_AT_ONCE = 16  # rows, of a result that may be too large
 
 
 class Result(NamedTuple):
-    """What one statement gave: its rows, or how many rows it matched; `number`: its LAST_INSERT_ID(…)."""
+    """Result of one statement: its rows, or how many rows it matched; `number`: its LAST_INSERT_ID(…)."""
 
     rows: Sequence[tuple[Any, ...]]
     matched: int
@@ -123,7 +123,7 @@ class Session(Protocol):
         """Ends the wait of another thread for an answer, as if the connection had broken."""
 
     def catch_up(self) -> bool:
-        """Whether an answer that was late has come, or will not come; `clean` again if it was read."""
+        """Return True if a late answer has come, or will not come; `clean` again if it was read."""
 
     def is_over(self) -> bool:
         """Return True if the node closed the idle connection: what is not sent yet is not stored."""
@@ -135,7 +135,7 @@ _complained: dict[tuple[str, str], float] = {}
 
 
 def unreachable(name: str, where: str, error: Exception) -> db_errors.Unreachable:
-    """What clients are told of a failed connect; where the node is and what it said is for the log."""
+    """Return the error for clients of a failed connect; where the node is and what it said is for the log."""
     said, now = f"{where}: {error.args[-1]}", time.monotonic()
     if now - _complained.get((name, said), -COMPLAIN_EVERY_S) >= COMPLAIN_EVERY_S:
         _complained[name, said] = now

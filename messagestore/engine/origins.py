@@ -1,4 +1,4 @@
-"""Where a copy of a failed message came from, as it is stored with the copy."""
+"""Origin of a copy of a failed message, as it is stored with the copy."""
 
 from __future__ import annotations
 

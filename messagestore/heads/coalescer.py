@@ -82,7 +82,7 @@ class Rounds(Generic[Item, Result]):
         return self._lead(seat)
 
     def waiting(self) -> int:
-        """How many callers wait for the next round."""
+        """Number of callers that wait for the next round."""
         return len(self._waiting)
 
     def _wait(self, seat: _Seat[Item, Result], event: threading.Event) -> None:

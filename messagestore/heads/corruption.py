@@ -18,7 +18,7 @@ _NEVER = float("-inf")
 
 @dataclass(slots=True)
 class Mark:
-    """What is wrong with a queue, and at which offset; None: wherever one looks. Times: time.monotonic."""
+    """Damage to a queue, and the offset where it is; None: wherever one looks. Times: time.monotonic."""
 
     offset: int | None
     why: str

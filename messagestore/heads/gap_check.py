@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Verdict(NamedTuple):
-    """What may be delivered: `state` (ok | cleaned | lost_tail | suspect), how many rows, where to go on."""
+    """Rows that may be delivered: `state` (ok | cleaned | lost_tail | suspect), how many, where to go on."""
 
     state: str
     deliver: int
@@ -21,7 +21,7 @@ class Verdict(NamedTuple):
 
 
 def dense(asked: int, offsets: Sequence[int]) -> int:
-    """How many of the rising offsets follow `asked` without a hole.
+    """Count the rising offsets that follow `asked` without a hole.
 
     >>> dense(5, [5, 6, 7]), dense(5, [5, 7]), dense(5, [6])
     (3, 1, 0)
@@ -34,7 +34,7 @@ def dense(asked: int, offsets: Sequence[int]) -> int:
 
 
 def explain(asked: int, *, low: int, gaps: Sequence[tuple[int, int]]) -> Verdict:
-    """Why the message at `asked` is missing although the head is above it.
+    """Explain why the message at `asked` is missing although the head is above it.
 
     `low` and `gaps` must have been read after the rows.
 
@@ -50,7 +50,7 @@ def explain(asked: int, *, low: int, gaps: Sequence[tuple[int, int]]) -> Verdict
 
 
 def left(first: int, end: int, *, gaps: Sequence[tuple[int, int]]) -> int:
-    """How many offsets from `first` up to `end` are in none of the gaps.
+    """Count the offsets from `first` up to `end` that are in none of the gaps.
 
     >>> left(5, 100, gaps=[(0, 3), (90, 200)]), left(5, 5, gaps=[]), left(0, 10, gaps=[(2, 4), (6, 7)])
     (85, 0, 7)

@@ -1,4 +1,4 @@
-"""Who waits for which queue, and the durable heads this process knows.
+"""Pulls that wait for queues, and the durable heads this process knows.
 
 A waiting pull registers the queues and offsets it waits behind. It is woken by a send of the same process,
 by the watchers (watcher.py), which hear of sends of other processes, or by a change of its group. A waiter
@@ -34,7 +34,7 @@ class Waiter:
         self._board.remove(self)
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether something happened within the time."""
+        """Wait, and return True if something happened within the time."""
         return self.event.wait(timeout_s)
 
 
@@ -63,7 +63,7 @@ class HeadBoard:
         return Waiter(self, group_id, offsets)
 
     def waiters(self) -> int:
-        """How many pulls wait."""
+        """Number of pulls that wait."""
         return len(self._waiters)
 
     def note(self, queue: int, head: int) -> None:
@@ -99,7 +99,7 @@ class HeadBoard:
             self._heads = {queue: head for queue, head in self._heads.items() if queue in queues}
 
     def somebody_within(self, seconds: float) -> bool:
-        """Whether somebody waits, or comes within a time."""
+        """Return True if somebody waits, or comes within a time."""
         if self._waiters:
             return True
         came = self._somebody.wait(seconds)

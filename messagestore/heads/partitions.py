@@ -158,7 +158,7 @@ def _rates(session: Session, queue: int, *, newest: int) -> tuple[float, float]:
 
 
 def _fitting(known: Sequence[Partition], head: int, most_bytes: int | None, queues: int) -> int | None:
-    """How many messages the queue's share of the topic's bytes allows; None without a limit."""
+    """Number of messages that the queue's share of the topic's bytes allows; None without a limit."""
     rows = sum(min(one.end, head) - one.first for one in known if one.first < head)
     size = sum(one.bytes for one in known if one.first < head)
     if most_bytes is None or not rows or not size:
@@ -199,7 +199,7 @@ class Ahead:
         return head >= self._due.get(queue, -1) and now >= self._not_before.get(queue, 0.0)
 
     def _extend(self, queue: int) -> bool:
-        """Whether the table was changed; the first look does not tell."""
+        """Return True if the table was changed; the first look does not tell."""
         before = self._due.get(queue)
         try:
             self._due[queue] = extend(queue, urgent=False)

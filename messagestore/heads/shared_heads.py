@@ -1,4 +1,4 @@
-"""What the workers of one broker tell each other about heads, in memory that they share.
+"""Heads that the workers of one broker tell each other, in memory that they share.
 
 The master makes the memory before it forks (catmq_site/server/master.py); a process without one has its own.
 It is a table of 64-bit cells: a bell, then who watches each node and since when, then for each queue its
@@ -58,7 +58,7 @@ class SharedHeads:
         return {queue for queue in queues if queue < QUEUES and cells[first + 2 * queue] > at_ms}
 
     def leads(self, node: int, at_ms: int) -> bool:
-        """Whether this process watches a node for all; it does from now on if nobody else does."""
+        """Return True if this process watches a node for all; it does from now on if nobody else does."""
         if node >= NODES:
             return True
         cell = 1 + 2 * node

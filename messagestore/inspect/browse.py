@@ -75,7 +75,7 @@ def by_id(*, topic: str, message_id: str, actor: Actor) -> Browsed:
 
 
 def _reads(topic: str, queue: int, actor: Actor) -> bool:
-    """Whether the actor may read bodies; raises unless it may look at a queue that the topic has."""
+    """Return True if the actor may read bodies; raises unless it may look at a queue that the topic has."""
     reads = access.require_look(actor, topic, snapshot.origin_of(topic))
     info = snapshot.find_topic(topic)
     if queue not in info.queues:

@@ -1,4 +1,4 @@
-"""What became of one message in each group that reads its topic: from positions, waiting copies and the dead.
+"""Outcome of one message in each group that reads its topic: from positions, waiting copies and the dead.
 
 Nothing is written per message and group, so this is put together: whether the group has committed beyond the
 message, and whether a copy of it is among the `LOOKED` that are due first, or among the `LOOKED` newest dead.

@@ -76,14 +76,14 @@ def volume(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
 
 
 def size_and_expiry(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
-    """What each queue holds, how old it is, and how much expires within so many days."""
+    """Yield the size and age of each queue, and how much of it expires within so many days."""
     for topic in chosen:
         for queue in topic.queues:
             yield from _of_queue(topic, queue, _size(topic, queue, days))
 
 
 def topics_(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
-    """Which topics nobody sends to or reads, and which have too many or too few queues."""
+    """Yield a verdict on each topic: nobody sends to it or reads it, or it has too many or too few queues."""
     for topic in chosen:
         rows = [one for queue in topic.queues for one in _of_queue(topic, queue, _recent(queue, days))]
         problems = [row["problem"] for row in rows if row["problem"]]
@@ -103,7 +103,7 @@ def topics_(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
 
 
 def capacity(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
-    """How full nodes are, what they get a day, and when they are full."""
+    """Yield how full each node is, what it gets a day, and when it is full."""
     growth: dict[int, list[Row]] = {}
     for topic in chosen:
         for queue in topic.queues:
@@ -113,7 +113,7 @@ def capacity(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
 
 
 def latency(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
-    """How long messages waited for each group: the age of its oldest unread one, minute by minute.
+    """Yield how long messages waited for each group: the age of its oldest unread one, minute by minute.
 
     Of more than six hours in steps of a quarter, of more than a week in days: as the series are kept.
     """
@@ -156,7 +156,7 @@ def _of_queue(topic: TopicView, queue: QueueView, look: Look) -> Iterator[Row]:
 
 
 def _by_day(queue: QueueView, days: int) -> Look:
-    """What a queue got on each of the last days."""
+    """Return a look that counts what a queue got on each of the last days."""
 
     def look(session: Session, head: Head) -> list[Row]:
         last = tables.now_ms(session) // DAY_MS
@@ -176,7 +176,7 @@ def _by_day(queue: QueueView, days: int) -> Look:
 
 
 def _recent(queue: QueueView, days: int) -> Look:
-    """What a queue got in the last days."""
+    """Return a look that counts what a queue got in the last days."""
 
     def look(session: Session, head: Head) -> list[Row]:
         since = tables.now_ms(session) - days * DAY_MS
@@ -199,7 +199,7 @@ def _row_bytes(session: Session, queue: QueueView, head: Head) -> float:
 
 
 def _size(topic: TopicView, queue: QueueView, days: int) -> Look:
-    """What a queue holds, and what of it expires."""
+    """Return a look that measures what a queue holds, and what of it expires."""
 
     def look(session: Session, head: Head) -> list[Row]:
         limit = tables.now_ms(session) - (topic.retention_days - days) * DAY_MS

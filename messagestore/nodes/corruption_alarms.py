@@ -54,7 +54,7 @@ def review(*, calm_s: float = CALM_S) -> int:
 
 
 def problem(*, queue: int, offset: int | None) -> str | None:
-    """What is wrong with a queue, at an offset or anywhere; None: nothing, or the queue is gone."""
+    """Return what is wrong with a queue, at an offset or anywhere; None: nothing, or the queue is gone."""
     try:
         node = node_pools.node_of(queue)
     except NotFound:
@@ -94,7 +94,7 @@ def _head_too_low(session: Session, queue: int) -> str | None:
 
 
 def _hole(session: Session, queue: int, offset: int | None) -> str | None:
-    """Whether the message at an offset is missing; reads all that a pull reads, whatever the offset."""
+    """Return the fault if no message is at an offset; reads all that a pull reads, whatever the offset."""
     position = tables.read_positions(session, group_id=0, queues=[queue]).get(queue)
     first = offset if offset is not None else 0
     rows = tables.select_rows(session, queue=queue, first=first, end=first + 1, most_bytes=1)

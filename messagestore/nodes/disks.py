@@ -1,4 +1,4 @@
-"""How full the nodes are, measured by one broker for all; they learn it with the snapshot.
+"""Disk usage of the nodes, measured by one broker for all; they learn it with the snapshot.
 
 Free is `capacity_gb` minus what the node's files take. An embedded node has its file system as well, and
 counts as free what deleted messages have left inside the file. A MySQL or MariaDB node without a capacity has

@@ -1,4 +1,4 @@
-"""What speaks for and against a database as a node, found out without leaving anything in it.
+"""Findings for and against a database as a node, made without leaving anything in it.
 
 Each finding is about one thing and says what was found and, where it is wrong, what to do. `nodes.register`
 refuses by the same findings, so what an examination passes can be registered.
@@ -82,7 +82,7 @@ class Finding:
 
     @property
     def detail(self) -> str:
-        """What was found, in English."""
+        """Text of the finding, in English."""
         return TEXTS[self.text] % self.words
 
 
@@ -94,14 +94,14 @@ class Examination:
 
     @property
     def passed(self) -> bool:
-        """Whether it could be registered so."""
+        """Return True if it could be registered so."""
         return all(one.verdict != "bad" for one in self.findings)
 
 
 def examine(
     *, name: str, actor: Actor, password: str = "", unsafe: bool = False, **given: Any
 ) -> Examination:
-    """What speaks for and against a database as a node, with the arguments of `nodes.register`.
+    """Return the findings for and against a database as a node, with the arguments of `nodes.register`.
 
     Needs `admin`. Nothing is changed or left behind. Raises Invalid and Conflict for the arguments.
     """
@@ -123,7 +123,7 @@ def examine(
 
 
 def reexamine(*, name: str, actor: Actor, rights: bool = True) -> Examination:
-    """How a node is that was registered long ago, offline or not: asked directly, not through the pool.
+    """Examine a node that was registered long ago, offline or not: asked directly, not through the pool.
 
     Needs `admin`. Nothing is changed; `rights` are tried on a table that is gone afterwards. Raises
     NotFound (node_not_found).
@@ -137,7 +137,7 @@ def reexamine(*, name: str, actor: Actor, rights: bool = True) -> Examination:
 
 
 def reason(error: CatmqError, info: NodeInfo) -> str:
-    """What went wrong, for who registers; a failed connect tells other people neither address nor reason."""
+    """Return what went wrong, for who registers; a failed connect tells others neither address nor reason."""
     cause = error.__cause__
     if not isinstance(error, NodeUnavailable) or cause is None:
         return error.detail.rstrip(".")
@@ -146,7 +146,7 @@ def reason(error: CatmqError, info: NodeInfo) -> str:
 
 
 def of_server(facts: ServerFacts, *, database: str, unsafe: bool) -> Iterator[Finding]:
-    """What speaks for and against a server by its settings; `unsafe`: it may lose messages."""
+    """Yield the findings for and against a server by its settings; `unsafe`: it may lose messages."""
     yield _either(
         engines.is_supported(facts.version), "version", "version", "old_version", version=facts.version
     )
@@ -166,7 +166,7 @@ def of_server(facts: ServerFacts, *, database: str, unsafe: bool) -> Iterator[Fi
 
 
 def of_data(session: Session, *, unsafe: bool) -> Finding:
-    """Whether a database is nobody's."""
+    """Check that a database is nobody's."""
     found = ""
     with suppress(db_errors.Final):  # no such table
         found = tables.read_identity(session)
@@ -180,7 +180,7 @@ def of_data(session: Session, *, unsafe: bool) -> Finding:
 
 
 def _of_own_data(session: Session, info: NodeInfo) -> Finding:
-    """Whether a registered node's database holds what it must."""
+    """Check that a registered node's database holds what it must."""
     try:
         found = tables.read_standing(session)
     except db_errors.Final:

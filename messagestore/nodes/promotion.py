@@ -47,7 +47,7 @@ _LOOK_EVERY_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a node. `gaps` counts queues with a new one; `messages` that were lost, at least."""
+    """Outcome for a node. `gaps` counts queues with a new one; `messages` that were lost, at least."""
 
     node: str
     state: str
@@ -76,7 +76,7 @@ class _Run:
         self.say(text)
 
     def await_(self, happened: Callable[[], bool]) -> bool:
-        """Whether that was so within the time."""
+        """Wait, and return True if it happened within the time."""
         end = time.monotonic() + self.patience_s
         while not happened():
             if time.monotonic() > end:
@@ -267,7 +267,7 @@ def _catch_up(run: _Run, session: Session, old_heads: Mapping[int, int] | None, 
 
 
 def _is_fenced(session: Session, queues: Sequence[int], epoch: int) -> bool:
-    """Whether the heads carry the epoch; they all got it in one transaction."""
+    """Return True if the heads carry the epoch; they all got it in one transaction."""
     head = tables.read_head(session, queue=queues[0]) if queues else None
     return not queues or (head is not None and head.node_epoch == epoch)
 

@@ -1,4 +1,4 @@
-"""What promoting or adopting a node would do, found out without changing anything (see promotion)."""
+"""Plans for promoting or adopting a node, made without changing anything (see promotion)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from metadata.nodes import failovers
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What would become of a node, if nothing more was sent and copied until then.
+    """Plan for a node, if nothing more was sent and copied until then.
 
     `target`: where it would be. `primary_answers`: whether the database that it is in now does; None if that
     is not asked. `copies`: whether the target still copies another server; None if the account may not know.
@@ -40,7 +40,7 @@ class Plan:
 
 
 def promote(*, name: str, actor: Actor, host: str = "", port: int | None = None) -> Plan:
-    """What `promotion.promote` would do. Needs `admin`.
+    """Plan what `promotion.promote` would do. Needs `admin`.
 
     Raises Invalid (node_refused), NotFound, NodeUnavailable when it would be refused.
     """
@@ -54,7 +54,7 @@ def promote(*, name: str, actor: Actor, host: str = "", port: int | None = None)
 
 
 def adopt(*, name: str, actor: Actor) -> Plan:
-    """What `promotion.adopt` would do. Needs `admin`. Raises as `promote` does."""
+    """Plan what `promotion.adopt` would do. Needs `admin`. Raises as `promote` does."""
     info = found(name, actor)
     with direct(info) as session:
         check(session, info=info, target=info)

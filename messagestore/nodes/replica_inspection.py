@@ -1,4 +1,4 @@
-"""What a database that is to stand for a node holds, and what it ought to hold."""
+"""Contents of a database that is to stand for a node, and what it ought to hold."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Lost:
 
 
 def holds(session: Session, old_heads: Mapping[int, int]) -> bool:
-    """Whether a database has every head of another one."""
+    """Return True if a database has every head of another one."""
     heads = tables.read_heads(session, queues=None)
     return all(heads.get(queue) == head for queue, head in old_heads.items())
 
 
 @dataclass(slots=True)
 class Survey:
-    """What the new database holds, and what it ought to hold."""
+    """Contents of the new database, and what it ought to hold."""
 
     queues: list[NodeQueue]
     readers: list[ReaderEpoch]
@@ -62,7 +62,7 @@ class Survey:
         return max(queue.highest, self.old_heads.get(queue.queue, 0), self.heads.get(queue.queue, 0))
 
     def tail(self, queue: NodeQueue) -> int:
-        """How many messages of a queue are known to have been stored and are not there."""
+        """Number of a queue's messages that are known to have been stored and are not there."""
         return 0 if self.complete else self.head(queue) - self.heads.get(queue.queue, 0)
 
     def raised(self) -> dict[int, int]:
@@ -71,7 +71,7 @@ class Survey:
         return {one.queue: max(self.head(one), self.committed.get(one.queue, 0)) + JUMP for one in open_ones}
 
     def lost(self) -> tuple[Lost, ...]:
-        """What each group had not read of what is missing."""
+        """Count, for each group, the missing messages that it had not read."""
         by_id = {one.queue: one for one in self.queues if self.tail(one)}
         found = []
         for reader in self.readers:

@@ -1,4 +1,4 @@
-"""How much the nodes hold: measured by a job every hour, so that it is seen how they grow."""
+"""Sizes of the nodes: measured by a job every hour, so that it is seen how they grow."""
 
 from __future__ import annotations
 

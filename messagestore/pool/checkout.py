@@ -1,4 +1,4 @@
-"""What a node's pool lends: a session for one string, and the time of its loan."""
+"""Loans of a node's pool: a session for one string, and the time of its loan."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Pooled:
         self.born = self.returned = time.monotonic()
 
     def usable(self, term: int) -> bool:
-        """Whether it may be lent again."""
+        """Return True if it may be lent again."""
         now = time.monotonic()
         fresh = now - self.born < MAX_AGE_S and now - self.returned < self.session.idle_limit_s
         return self.session.clean and self.term == term and fresh

@@ -36,7 +36,7 @@ class Passage:
         self.asked = False
 
     def lasts(self, seconds: float) -> bool:
-        """Whether it has been under way for so long."""
+        """Return True if it has been under way for so long."""
         return time.monotonic() - self.begun >= seconds
 
 
@@ -55,11 +55,11 @@ class Circuit:
 
     @property
     def is_open(self) -> bool:
-        """Whether calls are answered without asking the node."""
+        """Return True if calls are answered without asking the node."""
         return self._open
 
     def is_due(self) -> bool:
-        """Whether it is open and a probe may go."""
+        """Return True if it is open and a probe may go."""
         return self._open and not self._probing and time.monotonic() >= self._probe_at
 
     def check(self) -> None:

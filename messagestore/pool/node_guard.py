@@ -1,4 +1,4 @@
-"""Whether a server that answers at a node's address may be served from: asked at every new connection.
+"""Check that a server at a node's address may be served from: made at every new connection.
 
 It must hold this node's data, and no head may be lower than it was known to be (`floors`, and `head_seen` of
 metadata). A node whose heads went back is *barred*: this process serves nothing from it until
@@ -28,7 +28,7 @@ _UNSETTLED = ("creating", "retired")  # their head rows may come and go
 
 
 class Bar(NamedTuple):
-    """Why a node is not served; `epoch` is the one it was met with."""
+    """Reason why a node is not served; `epoch` is the one it was met with."""
 
     epoch: int
     why: str
@@ -81,7 +81,7 @@ def vet(info: NodeInfo, session: Session, *, lowest: Mapping[int, int]) -> None:
 
 
 def _standing(info: NodeInfo, session: Session) -> tables.Standing:
-    """What the server holds. Raises the fault of a table that is missing although the data is this node's."""
+    """Read the server's contents. Raises the fault of a missing table although the data is this node's."""
     try:
         return tables.read_standing(session)
     except db_errors.Final:

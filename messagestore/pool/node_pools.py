@@ -78,7 +78,7 @@ class Node:
 
     @property
     def busy(self) -> bool:
-        """Whether a session is lent out."""
+        """Return True if a session is lent out."""
         return bool(self._lent)
 
     def writing(self) -> AbstractContextManager[Session]:
@@ -136,7 +136,7 @@ class Node:
         return self.circuit.enter(may_probe=self.circuit.is_open and not self._is_watched())
 
     def _is_watched(self) -> bool:
-        """Whether this process has a loop that sends probes."""
+        """Return True if this process has a loop that sends probes."""
         return time.monotonic() - self._watched_at < WATCHED_S
 
     def _late(self) -> db_errors.Late:
@@ -361,8 +361,8 @@ def away() -> list[str]:
 
 
 def follows() -> bool:
-    """Whether nobody in this process uses a node as an older snapshot described it. Nodes that are gone are
-    forgotten on the way."""
+    """Return True if nobody in this process uses a node as an older snapshot described it. Nodes that are
+    gone are forgotten on the way."""
     known = snapshot.current().nodes
     for node_id in list(_nodes):
         if node_id in known:

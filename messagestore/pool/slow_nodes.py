@@ -42,7 +42,7 @@ class Lateness(Generic[L]):
         self._collecting = threading.Lock()
 
     def patience_s(self, asked_s: float) -> float:
-        """How long to wait for the node, where a node that is not slow would get so long."""
+        """Timeout in seconds for the node, where a node that is not slow would get `asked_s`."""
         return max(asked_s, LENIENCE * self._slow_s)
 
     def note_answer(self) -> None:
@@ -55,7 +55,7 @@ class Lateness(Generic[L]):
         self._latest = time.monotonic()
 
     def doubts(self, *, answered_at: float) -> bool:
-        """Whether an answer is missing, and none came since that was found out."""
+        """Return True if an answer is missing, and none came since that was found out."""
         return bool(self._late) and self._latest > answered_at
 
     def collect(self) -> None:

@@ -1,4 +1,4 @@
-"""What is remembered of sent batches, so that a repeat is stored once: kept for two days, then trimmed."""
+"""Records of sent batches, so that a repeat is stored once: kept for two days, then trimmed."""
 
 from __future__ import annotations
 

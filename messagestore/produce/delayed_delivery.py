@@ -116,7 +116,7 @@ class NodeMover:
         return moved + sum(self._hand_over(node, row, target) for row, target in away)
 
     def _due(self, node: Node) -> tuple[Targets, list[tuple[int, int]]]:
-        """What is due: rows for queues of this node, and (row, queue it waits for) of those for others."""
+        """Read due rows: those for queues of this node, and (row, queue it waits for) of those for others."""
         with node.reading() as session:
             begun = time.monotonic()
             waiting = tables.delayed_queues(session)
@@ -152,7 +152,7 @@ class NodeMover:
         return local, away
 
     def _target(self, known: Snapshot, queue: int, row: DueRow) -> QueueInfo | None:
-        """Where a row goes; one that names a queue of another node may have been handed over already."""
+        """Return a row's queue; one that names a queue of another node may have been handed over already."""
         info = known.queues.get(queue)
         if info is not None and info.node_id != self._node_id:
             return info

@@ -1,4 +1,4 @@
-"""What becomes of delayed messages whose queue goes: those of a retired queue get another one of their topic,
+"""Delayed messages whose queue goes: those of a retired queue get another one of their topic,
 those of a deleted topic go with its tables."""
 
 from __future__ import annotations

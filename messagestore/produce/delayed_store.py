@@ -36,7 +36,7 @@ _prepared: set[tuple[int, int]] = set()  # (node, epoch) whose table this proces
 
 
 class DelayedReceipt(NamedTuple):
-    """Where a delayed message waits, and until when (ms since 1970 UTC by its node's clock)."""
+    """Place of a delayed message, and when it is due (ms since 1970 UTC by its node's clock)."""
 
     node_id: int
     row: int
@@ -158,7 +158,7 @@ def _digest(messages: Sequence[NewDelayed]) -> bytes:
 def wrong_times(
     *, messages: Mapping[int, NewMessage], queues: Sequence[int], batch_id: bytes | None
 ) -> list[FieldError]:
-    """What is wrong with the times of delivery of some messages, {index: message}, by the clock of the node
+    """Return the errors in the times of delivery of some messages, {index: message}, by the clock of the node
     that is to keep them. A time that passed less than TOLERANCE_MS ago is now, and so is any of a batch that
     is stored already. Raises NodeUnavailable when none of the queues' nodes answers.
     """

@@ -94,7 +94,7 @@ def _reachable(part: _Part) -> None:
 
 
 def _fitting(parts: Sequence[_Part]) -> int:
-    """How many parts, from the first on, make one transaction."""
+    """Number of parts, from the first on, that make one transaction."""
     messages = size = 0
     for count, part in enumerate(parts):
         messages += len(part.batch.messages)

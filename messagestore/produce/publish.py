@@ -46,7 +46,7 @@ from metadata.rules.topics import routing as rules
 
 
 class Receipt(NamedTuple):
-    """Where a message was stored."""
+    """Queue and offset of a stored message."""
 
     queue: int
     offset: int
@@ -249,7 +249,7 @@ class _Batch:
         return rules.queue_for_key(message.key, routing.layout), routing.keyed != "strict"
 
     def _is_new(self, queue: int) -> bool:
-        """Whether the topic got this queue a moment ago: clients may hear of it before this process."""
+        """Return True if the topic just got this queue: clients may hear of it before this process."""
         found, _ = snapshot.find_queues([queue])
         return queue in found and found[queue].topic_id == self.topic.id
 
@@ -301,7 +301,7 @@ class _Batch:
         return [Run(1, receipt) for receipt in receipts]
 
     def _goes_by_key(self, message: NewMessage) -> bool:
-        """Whether its key chose its queue, here or in the client, which names what it chose."""
+        """Return True if its key chose its queue, here or in the client, which names what it chose."""
         if message.key is None:
             return False
         return message.queue in (None, rules.queue_for_key(message.key, self.routing.layout))

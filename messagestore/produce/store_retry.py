@@ -41,10 +41,10 @@ class Write(ABC, Generic[Place]):
 
     @abstractmethod
     def known(self, node: Node) -> Place | None:
-        """Where they are durably stored already, if they are. Raises Conflict if their id is another's."""
+        """Return where they are durably stored, if they are. Raises Conflict if their id is another's."""
 
     def into(self, queue: int) -> Place:
-        """Where the messages are stored; elsewhere if an earlier request stored them there.
+        """Store the messages, return their place; elsewhere if an earlier request stored them there.
 
         Raises what stopped it, and OutcomeUnknown if a try ended unseen and no later one could clear it up.
         A queue whose table is missing or was altered is marked.

@@ -1,4 +1,4 @@
-"""What an archive proves that it holds; Spark jobs write archives, spark_tasks/archives.py says how.
+"""Proof of what an archive holds; Spark jobs write archives, spark_tasks/archives.py says how.
 
 ARCHIVE/<topic>/day=<day>/manifest.json names parts, their files with SHA-256, and the offsets of each queue.
 """
@@ -26,7 +26,7 @@ class Archived(NamedTuple):
 
 
 class Stock(NamedTuple):
-    """What an archive has of a topic; days are such as 2026-11-22."""
+    """Contents of an archive for one topic; days are such as 2026-11-22."""
 
     topic: str
     days: int
@@ -37,7 +37,7 @@ class Stock(NamedTuple):
 
 
 def stock(archive: Path) -> list[Stock]:
-    """What an archive has, by topic; its files are not looked at. Raises Conflict for a damaged manifest."""
+    """List an archive by topic; its files are not looked at. Raises Conflict for a damaged manifest."""
     topics: dict[str, list[Path]] = {}
     for manifest in sorted(archive.glob("*/day=*/manifest.json")):
         topics.setdefault(manifest.parent.parent.name, []).append(manifest)

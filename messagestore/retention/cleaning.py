@@ -32,7 +32,7 @@ Say = Callable[["Progress"], None]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run is."""
+    """Progress of a run."""
 
     what: str
     done: int
@@ -109,7 +109,7 @@ class Run:
             self.say(Progress(what, done, total))
 
     def raised(self) -> bool:
-        """Whether some pull may have begun with a lower `low`."""
+        """Return True if some pull may have begun with a lower `low`."""
         return any(one.raised for one in self.found)
 
     def raise_lows(self, topic: TopicView) -> None:
@@ -192,7 +192,7 @@ class Run:
         return done
 
     def _audit(self, topic: TopicView, found: Sequence[Cleaned]) -> None:
-        """What people did is written down; what the schedule does stands in the log and in the alarms."""
+        """Write down what people did; what the schedule does stands in the log and in the alarms."""
         moved = {str(one.plan.queue): one.plan for one in found if one.raised}
         if not moved or self.actor.kind == "job":
             return

@@ -1,4 +1,4 @@
-"""What is to be kept of each queue of a topic, and who has not read what goes."""
+"""Messages to keep of each queue of a topic, and groups that have not read what goes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KEPT = ("read_write", "read_only")
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """How many messages that go a group has not read, a broadcasting one's slowest instance."""
+    """Number of messages that go and a group has not read, a broadcasting one's slowest instance."""
 
     group: str
     messages: int
@@ -62,28 +62,28 @@ class QueuePlan:
 
     @property
     def messages(self) -> int:
-        """How many messages are served no more."""
+        """Number of messages that are served no more."""
         return self.keep_from - self.low
 
 
 @dataclass(frozen=True, slots=True)
 class _Readers:
-    """Who reads a topic, where they stand in each queue, and for whom unread messages are kept longer."""
+    """Readers of a topic, their positions in each queue, and for whom unread messages are kept longer."""
 
     groups: Mapping[int, Reading]
     rows: Mapping[int, Sequence[ReaderRow]]
     active: frozenset[int]
 
     def kept_for(self, queue: int) -> list[int]:
-        """Where the active groups stand."""
+        """Return the committed offsets of the active groups."""
         return [row.committed for row in self.rows.get(queue, ()) if row.group_id in self.active]
 
     def positions(self, queue: int) -> list[int]:
-        """Where all groups stand."""
+        """Return the committed offsets of all groups."""
         return [row.committed for row in self.rows.get(queue, ())]
 
     def losses(self, queue: int, low: int, keep_from: int) -> tuple[Loss, ...]:
-        """What goes unread, by group."""
+        """Count the messages that go unread, by group."""
         worst: dict[int, int] = {}
         for row in self.rows.get(queue, ()):
             lost = rules.lost(committed=row.committed, low=low, keep_from=keep_from)
@@ -156,7 +156,7 @@ def _readers(topic: TopicView, queues: Sequence[QueueView], record: bool) -> tup
 
 
 def _planner(session: Session, topic: TopicView, blank: QueuePlan, readers: _Readers) -> _Planner | QueuePlan:
-    """What plans a queue, or the plan of one that nothing can be planned for."""
+    """Return the planner of a queue, or the plan of one that nothing can be planned for."""
     head = tables.read_head(session, queue=blank.queue)
     if head is None:
         return replace(blank, problem=f"queue {blank.queue} has no head row on its node")
@@ -227,7 +227,7 @@ class _Planner:
         )
 
     def _spans(self) -> list[Span]:
-        """What is kept now, in rising pieces with their bytes; the last one is written to."""
+        """Return the spans that are kept now, rising, with their bytes; the last one is written to."""
         low, head = self._head.low, self._head.head
         if self._parts:
             cut = [Span(max(one.first, low), min(one.end, head), one.bytes) for one in self._parts]
@@ -288,5 +288,5 @@ class _Planner:
 
 
 def _share(span: Span, below: int) -> float:
-    """Which part of a span lies below an offset, 0 to 1."""
+    """Share of a span that lies below an offset, 0 to 1."""
     return max(0.0, min(1.0, (below - span.first) / (span.end - span.first)))

@@ -105,7 +105,7 @@ class DeadPage:
 
 @dataclass(frozen=True, slots=True)
 class DeadCount:
-    """How many dead messages of a topic died of a kind of error."""
+    """Number of a topic's dead messages that died of one kind of error."""
 
     topic: str
     error_class: str
@@ -201,7 +201,7 @@ def _before(place: Place, from_node: int, node_id: int) -> Place:
 
 
 def summary(*, group: str, actor: Actor, topic: str | None = None) -> Summary:
-    """How many of a group's dead died of what. Needs `manage` on the group. Raises as `page` does."""
+    """Count a group's dead by topic and error. Needs `manage` on the group. Raises as `page` does."""
     kept = which(group=group, topic=topic, error=None, actor=actor)
     counts: dict[tuple[int, str], DeadCount] = {}
     away = []
@@ -342,7 +342,7 @@ def _trim(node: Node, chunk: int) -> int:
 
 
 def which(*, group: str, topic: str | None, error: str | None, actor: Actor) -> Kept:
-    """Which dead messages are meant. Needs `manage` on the group; raises Forbidden, NotFound."""
+    """Return the selection of dead messages. Needs `manage` on the group; raises Forbidden, NotFound."""
     access.require(actor, "manage", group, what="group")
     group_id = snapshot.find_group(group).id
     topic_id = None if topic is None else snapshot.find_topic(topic).id

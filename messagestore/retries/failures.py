@@ -85,7 +85,7 @@ class Refused(NamedTuple):
 
 @dataclass(slots=True)
 class Report:
-    """What became of each message, in one of three lists."""
+    """Outcome of each message, in one of three lists."""
 
     retried: list[Retried] = field(default_factory=list)
     dead: list[Dead] = field(default_factory=list)
@@ -97,7 +97,7 @@ class Report:
 
 
 class _Pair(NamedTuple):
-    """What a message of a group belongs to: its (original) topic, the subscription, the failure topic."""
+    """Topic (the original one), subscription and failure topic of a group's message."""
 
     topic: TopicInfo
     subscription: SubscriptionInfo
@@ -121,7 +121,8 @@ class _Copy(NamedTuple):
 
 
 def report(*, consumer: ConsumerId, failures: Sequence[Failure]) -> Report:
-    """What became of each failed message. One node that is away refuses only the messages that need it.
+    """Store failed messages for a retry or as dead letters, and return the outcome of each. One node that is
+    away refuses only the messages that need it.
 
     Raises Conflict(no_failure_topic) where failed messages have no place: the group broadcasts, or there is
     no failure node.
@@ -140,7 +141,7 @@ def report(*, consumer: ConsumerId, failures: Sequence[Failure]) -> Report:
 
 
 def _pair(group_id: int, topic_id: int) -> _Pair | None:
-    """What the messages of a topic belong to; None where that cannot be told now."""
+    """Return what a topic's messages belong to; None where that cannot be told now."""
     if snapshot.current().subscription(group_id, topic_id) is None:
         snapshot.refresh()  # it may have been made a moment ago
     known = snapshot.current()
@@ -285,7 +286,7 @@ def _as_copy(fence: Fence, pair: _Pair, failure: Failure, row: FailingRow) -> _C
 
 
 def _stored(node_id: int, ids: Sequence[bytes]) -> Mapping[bytes, StoredCopy]:
-    """What is durably stored of some copies."""
+    """Read what is durably stored of some copies."""
     node = node_pools.node(node_id)
     delayed_store.prepare(node)
     with node.reading() as session:

@@ -1,4 +1,4 @@
-"""What waits for a retry: copies whose time has not come, and those that lie unread in a failure topic."""
+"""Messages that wait for a retry: copies whose time has not come, and those unread in a failure topic."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FailedMessage:
 
 @dataclass(frozen=True, slots=True)
 class FailedCount:
-    """How many messages of a topic wait for their time, and how many have come and are not read yet."""
+    """Number of a topic's messages that wait for their time, and of those that have come and are unread."""
 
     topic: str
     failure_topic: str
@@ -59,7 +59,7 @@ class Failed:
 
 
 def waiting(*, group: str, actor: Actor, topic: str | None = None, limit: int = 100) -> Failed:
-    """What of a group, or of one of its topics, waits for a retry. Needs `manage` on the group.
+    """List messages of a group, or of one of its topics, that wait for a retry. Needs `manage` on the group.
 
     Raises NotFound, Forbidden, Invalid; NodeUnavailable when no failure node answers.
     """

@@ -179,7 +179,7 @@ class _Step:
         self._detail = ""
 
     def run(self) -> int | None:
-        """How many messages it dealt with, 0 at the end of the node, None if something holds it up."""
+        """Run a step; return the messages dealt with, 0 at the node's end, None if something holds it up."""
         try:
             places = self._next()
             for place, row in places:

@@ -10,7 +10,7 @@ from messagestore.tables.shapes import BatchRow, ReaderRow, RowCount
 
 
 def count_rows(session: Session, *, queue: int, first: int, end: int) -> RowCount:
-    """What lies at offsets first … end-1; keep the range short."""
+    """Count what lies at offsets first … end-1; keep the range short."""
     rows = rows_of(session, "count_rows", table=message_table(queue), first_offset=first, end_offset=end)
     return RowCount(*rows[0])
 

@@ -54,7 +54,7 @@ class WholeDead(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Which dead messages of a group are meant; None: of all topics, of all errors."""
+    """Selection of a group's dead messages; None: of all topics, of all errors."""
 
     group_id: int
     topic_id: int | None = None
@@ -72,7 +72,7 @@ START = Place(0, 0)
 
 
 class ErrorCount(NamedTuple):
-    """How many dead messages of a topic died of a kind of error, and when the first and the last did."""
+    """Number of a topic's messages that died of a kind of error, and when the first and the last did."""
 
     topic_id: int
     error_class: str
@@ -100,7 +100,7 @@ def list_dead(session: Session, *, kept: Kept, before: Place, most: int) -> list
 
 
 def summarize_dead(session: Session, *, kept: Kept) -> list[ErrorCount]:
-    """How many of them died of what."""
+    """Count the dead messages by topic and kind of error."""
     return [ErrorCount(*row) for row in rows_of(session, "summarize_dead", **_which(session, kept))]
 
 
@@ -132,7 +132,7 @@ def newest_dead(session: Session) -> int:
 
 
 def count_dead(session: Session, *, kept: Kept, upto: int) -> int:
-    """How many of them there are with ids up to `upto`."""
+    """Count the dead messages with ids up to `upto`."""
     return int(rows_of(session, "count_dead", **_which(session, kept), upto=upto)[0][0])
 
 

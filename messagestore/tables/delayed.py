@@ -94,14 +94,14 @@ def _values(queue: int, batch: DelayedBatch, stored_at_ms: int) -> Iterator[tupl
 
 
 def due_at_ms(message: NewMessage, stored_at_ms: int) -> int:
-    """When a delayed message comes into its queue; ms since 1970 UTC by its node's clock."""
+    """Time at which a delayed message comes into its queue; ms since 1970 UTC by its node's clock."""
     if message.deliver_at_ms is not None:
         return message.deliver_at_ms
     return stored_at_ms + (message.delay_ms or 0)
 
 
 def find_delayed_batch(session: Session, *, batch_id: bytes) -> StoredDelays | None:
-    """Where a batch of delayed messages was put, whatever became of them since; None if it is not known."""
+    """Find where a batch of delayed messages was put, whatever became of them since; None if not known."""
     rows = rows_of(session, "select_delayed_batch", batch_id=batch_id)
     if not rows:
         return None
@@ -141,7 +141,7 @@ def list_delayed(
 
 
 def count_delayed(session: Session, *, queues: Sequence[int], most: int) -> int:
-    """How many rows of some queues wait; counts up to `most`."""
+    """Count the rows of some queues that wait; counts up to `most`."""
     return int(rows_of(session, "count_delayed", queues=ids(queues), most=most)[0][0]) if queues else 0
 
 

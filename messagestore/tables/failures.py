@@ -39,7 +39,7 @@ class FailingRow(NamedTuple):
 
 
 class StoredCopy(NamedTuple):
-    """What is remembered of a copy: whether the message was dead, and when that was stored."""
+    """Record of a copy: whether the message was dead, and when that was stored."""
 
     dead: bool
     stored_at_ms: int

@@ -13,7 +13,7 @@ _TOGETHER = 200  # queues or readers in one transaction
 
 
 class Standing(NamedTuple):
-    """Whose data a database holds ('' if nobody's), and {queue: head} of all its queues."""
+    """Identity of the node whose data a database holds ('' if nobody's), and {queue: head} of all queues."""
 
     identity: str
     heads: dict[int, int]
@@ -33,7 +33,7 @@ def write_identity(session: Session, *, identity: str) -> None:
 
 
 def read_identity(session: Session) -> str:
-    """Whose data this is, '' if nobody has written that. Raises `faults.Final` where it never stood."""
+    """Return the identity of the data, '' if nobody wrote one. Raises `faults.Final` where it never stood."""
     rows = rows_of(session, "select_identity")
     return str(rows[0][0]) if rows else ""
 
@@ -89,7 +89,7 @@ def raise_readers(session: Session, *, epochs: Sequence[tuple[ReaderKey, int]]) 
 
 
 def replication(session: Session) -> Replication:
-    """How a server copies another one; needs the right PROCESS to see it."""
+    """Return the replication state of a server; needs the right PROCESS to see it."""
     threads, waiting = rows_of(session, "select_replication")[0]
     return Replication(int(threads), int(waiting) > 0)
 

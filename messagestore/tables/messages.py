@@ -27,7 +27,7 @@ _AT_ONCE = 100  # queues that are asked in one round trip
 
 
 class _Send(TypedDict):
-    """What the statements of a send are filled with."""
+    """Parameters of the statements of a send."""
 
     queue: int
     node_epoch: int
@@ -137,7 +137,7 @@ def _values(batch: NewBatch, first: int, stored_at: int) -> Iterator[tuple[objec
 
 
 def find_batch(session: Session, *, batch_id: bytes) -> SentBatch | None:
-    """What is remembered of a batch id, or None."""
+    """Return the batch that was sent under a batch id, or None."""
     rows = rows_of(session, "select_sent_batch", batch_id=batch_id)
     return SentBatch(*rows[0]) if rows else None
 
@@ -279,6 +279,6 @@ def _until(most_bytes: int) -> Fits:
 
 
 def stored_at_ms(session: Session, *, queue: int, offset: int) -> int | None:
-    """When the first message at or above an offset was stored, or None above the last."""
+    """Return the time when the first message at or above an offset was stored, or None above the last."""
     rows = rows_of(session, "select_stored_at", table=message_table(queue), first_offset=offset)
     return int(rows[0][0]) if rows else None

@@ -21,7 +21,7 @@ Ready = Callable[[DelayedRow], NewBatch]  # a row as the batch of one message th
 
 
 class _Move(NamedTuple):
-    """What goes into one queue; `head` is where it begins."""
+    """Rows and batches that go into one queue; `head` is where it begins."""
 
     queue: int
     head: int
@@ -51,7 +51,7 @@ def move_delayed(
 def _moves(
     targets: Mapping[int, Sequence[int]], heads: Mapping[int, int], found: Sequence[DelayedRow], ready: Ready
 ) -> list[_Move]:
-    """What is to be done with the locked heads and rows, in rising order of queues."""
+    """Return the moves for the locked heads and rows, in rising order of queues."""
     rows = {row.id: row for row in found}
     moves = []
     for queue, head in sorted(heads.items()):

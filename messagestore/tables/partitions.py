@@ -50,7 +50,7 @@ def limit_lock_wait(session: Session) -> None:
 
 
 def take_table_lock(session: Session, *, queue: int, seconds: int) -> bool:
-    """Whether this session is the one that may change the queue's table, until it is closed."""
+    """Return True if this session is the one that may change the queue's table, until it is closed."""
     rows = rows_of(session, "take_table_lock", table_name=message_table(queue), seconds=seconds)
     return bool(rows[0][0] == 1)
 

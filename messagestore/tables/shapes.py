@@ -1,4 +1,4 @@
-"""What the verbs of this package answer."""
+"""Answers of the verbs of this package."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Head(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where a reader stands in a queue, and the queue's bounds read with it.
+    """Position of a reader in a queue, and the queue's bounds read with it.
 
     `epoch`, `owner` and `committed` are None where the group has no reader row.
     """
@@ -64,7 +64,7 @@ class DelayedBatch(NamedTuple):
 
 
 class StoredDelays(NamedTuple):
-    """Where a batch of delayed messages was put: its first row, the others follow; `digest` is None when
+    """Place of a batch of delayed messages: its first row, the others follow; `digest` is None when
     nothing but the rows themselves is left of it."""
 
     first_row: int
@@ -109,7 +109,7 @@ class Leaving(NamedTuple):
 
 
 class SentBatch(NamedTuple):
-    """What `sent_batch` remembers of a stored batch."""
+    """Stored batch, as `sent_batch` remembers it."""
 
     queue: int
     first_offset: int
@@ -133,7 +133,7 @@ class Rewound(NamedTuple):
 
 
 class RowCount(NamedTuple):
-    """What a range of offsets holds: rows, the span of their times (None without rows), and how often the
+    """Contents of a range of offsets: rows, the span of their times (None without rows), and how often the
     time of a row is before that of the row before it."""
 
     rows: int
@@ -182,7 +182,7 @@ class LongTransaction(NamedTuple):
 
 
 class ServerFacts(NamedTuple):
-    """What decides whether a MySQL / MariaDB server may be a node."""
+    """Facts that decide whether a MySQL / MariaDB server may be a node."""
 
     version: str
     character_set: str

@@ -38,7 +38,7 @@ Places = dict[tuple[str, int], list[Position]]  # (group, queue) → one, or one
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """How many messages a group has not read, a broadcasting one's slowest instance; None: not known."""
+    """Number of messages a group has not read, a broadcasting one's slowest instance; None: not known."""
 
     group: str
     messages: int | None
@@ -94,7 +94,7 @@ def _drain(topic: TopicView, queue: QueueView, groups: Sequence[str], places: Pl
 
 
 def unread(*, topic: TopicView, queues: Sequence[QueueView]) -> tuple[Unread, ...]:
-    """How many messages each group of the topic has not read in some queues together."""
+    """Count the messages that each group of the topic has not read in some queues together."""
     reading = subscribers.readings(topic.id)
     places = _places(reading, queues)
     found = []
@@ -106,7 +106,7 @@ def unread(*, topic: TopicView, queues: Sequence[QueueView]) -> tuple[Unread, ..
 
 
 def _places(reading: Sequence[Reading], queues: Sequence[QueueView]) -> Places:
-    """Where every reader stands, and nobody, for the bounds; nothing of a node that is away."""
+    """Read the position of every reader, and of nobody, for the bounds; nothing of a node that is away."""
     names = instances.readers_of([one.group_id for one in reading])
     readers = [(one.group, one.group_id, name) for one in reading for name in names[one.group_id]]
     by_node: dict[int, list[int]] = {}
@@ -137,7 +137,7 @@ def _without(place: Position, gaps: Mapping[int, Sequence[tuple[int, int]]]) -> 
 
 
 def _worst(places: Sequence[Position] | None) -> int | None:
-    """What the slowest reader has left; None if one of them is not known."""
+    """Number of messages that the slowest reader has left; None if one of them is not known."""
     if places is None:
         return None
     left = [_left(one) for one in places]

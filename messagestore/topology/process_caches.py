@@ -1,4 +1,4 @@
-"""What this process remembers of queues, and forgets when they are gone."""
+"""Caches of this process for queues, emptied when the queues are gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a queue takes messages, as its head row on the node says: made equal to metadata.
+"""State of a queue, which takes messages or not, in its head row on the node: made equal to metadata.
 
 A queue is closed on its node before metadata says so, because brokers may hold an older picture, and
 opened after. Whoever did either calls `settle`, and a sweep does for those who died in between; as everybody

@@ -32,7 +32,7 @@ TRIES = 10
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What an expansion or a shrinking did, or with `dry_run` would do.
+    """Changes that an expansion or a shrinking made, or with `dry_run` would make.
 
     `queues` are the new ones, or those that drain; the ids of new ones are void with `dry_run`. `moved_slots`
     of 1,024 go to another queue, and with them that share of all keys. `unread` counts, by group, what is

@@ -1,4 +1,4 @@
-"""What can be wrong with a queue, what it means, and what to do about it."""
+"""Kinds of faults of a queue, what each means, and what to do about it."""
 
 from __future__ import annotations
 
@@ -127,10 +127,10 @@ class Finding:
 
     @property
     def means(self) -> str:
-        """What follows from it."""
+        """Consequence of the finding."""
         return KINDS[self.kind].means
 
     @property
     def advice(self) -> str:
-        """What to do about it."""
+        """Remedy for it."""
         return KINDS[self.kind].advice

@@ -40,7 +40,7 @@ class Ranges:
 
 
 def without(ranges: Iterable[Range], taken: Iterable[Range]) -> list[Range]:
-    """What is left of rising, disjoint ranges when others are taken out.
+    """Return what is left of rising, disjoint ranges when others are taken out.
 
     >>> without([(0, 10), (20, 30)], [(4, 6), (9, 22)])
     [(0, 4), (6, 9), (22, 30)]
@@ -60,7 +60,7 @@ def without(ranges: Iterable[Range], taken: Iterable[Range]) -> list[Range]:
 
 
 def within(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
-    """What both have in common.
+    """Return the ranges that both have in common.
 
     >>> within([(0, 10), (20, 30)], [(4, 6), (9, 22)])
     [(4, 6), (9, 10), (20, 22)]
@@ -75,7 +75,7 @@ def within(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
 
 
 def holes(first: int, end: int, *, offsets: Sequence[int]) -> list[Range]:
-    """What is missing of first … end-1 in rising offsets.
+    """Return the ranges of first … end-1 that are missing in rising offsets.
 
     >>> holes(0, 8, offsets=[1, 2, 5])
     [(0, 1), (3, 5), (6, 8)]

@@ -1,4 +1,4 @@
-"""What a run found: a report per queue, filled while it goes on, so that one that is stopped has it, too."""
+"""Findings of a run: a report per queue, filled while it goes on, so that one that is stopped has it, too."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class QueueReport:
             self.findings.append(finding)
 
     def full(self, kind: str) -> bool:
-        """Whether no more findings of a kind are taken in; the notes say so then."""
+        """Return True if no more findings of a kind are taken in; the notes say so then."""
         is_full = sum(one.kind == kind for one in self.findings) >= MOST
         text = f"{MOST} findings of kind {kind}: further ones are not listed"
         if is_full and text not in self.notes:
@@ -91,7 +91,7 @@ class Report:
 
     @property
     def findings(self) -> int:
-        """How many there are."""
+        """Number of findings."""
         return sum(len(one.findings) for one in self.queues)
 
     @property

@@ -22,7 +22,7 @@ _FAR = 2**63 - 1
 
 
 def unexplained(session: Session, *, queue: int, runs: list[Range]) -> list[Range]:
-    """What is left of runs of missing offsets after a fresh look at low, gaps and head.
+    """Return what is left of runs of missing offsets after a fresh look at low, gaps and head.
 
     A head that fell explains what is above it: that is a finding of its own.
     """

@@ -57,7 +57,7 @@ def _one(session: Session, queue: int) -> Look:
 def judge(
     *, seen: Look, opening: Opening | None, before: ExpectedQueue, after: ExpectedQueue
 ) -> list[Finding | str]:
-    """What is wrong with a queue as it was seen between two pictures of metadata."""
+    """Return what is wrong with a queue as it was seen between two pictures of metadata."""
     judged = [*_of_readers(seen, before, after)]
     if seen.unreadable is not None:
         judged.append(Finding("unreadable", f"table message_{after.queue}", seen.unreadable))
@@ -141,13 +141,13 @@ def _named(group: str, instance: str) -> str:
 
 
 def both(first: Sequence[Finding | str], second: Sequence[Finding | str]) -> list[Finding | str]:
-    """What was judged twice, as it was the second time."""
+    """Return what was judged twice, as it was the second time."""
     known = {_subject(one) for one in first}
     return [one for one in second if _subject(one) in known]
 
 
 def _subject(judged: Finding | str) -> tuple[str, ...]:
-    """What a finding is about, without figures that move; of a note, the reader before its colon."""
+    """Return the subject of a finding, without figures that move; of a note, the reader before its colon."""
     if isinstance(judged, str):
         return ("note", judged.partition(":")[0])
     about_offsets = judged.kind in ("head_behind", "gap_above_head")

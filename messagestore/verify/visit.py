@@ -1,4 +1,4 @@
-"""How a run reaches the nodes: one short question at a time, at a limited rate, patient for a moment."""
+"""Visits of a run to the nodes: one short question at a time, at a limited rate, patient for a moment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ReadShort(NodeUnavailable):
 
 
 class Progress(NamedTuple):
-    """Where a run is: `done` of `total`, 0 where nobody knows the total."""
+    """Progress of a run: `done` of `total`, 0 where nobody knows the total."""
 
     what: str
     done: int
