@@ -1,1 +1,1 @@
-"""Where everything is put together: settings, routes, processes, loops, schedules, commands."""
+"""The composition root: settings, routes, processes, loops, schedules, commands."""

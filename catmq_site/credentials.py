@@ -39,7 +39,7 @@ def ensure(*, url: str, actor: Actor) -> bool:
 
 
 def known() -> dict[str, str]:
-    """What credentials.env holds, {} if there is none."""
+    """Return the contents of credentials.env, {} if there is none."""
     return _read()
 
 

@@ -1,4 +1,4 @@
-"""What Django refuses itself is told to programs as a problem and to people as a page."""
+"""Refusals of Django itself, told to programs as a problem and to people as a page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def handler400(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def handler403(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """What Django forbids."""
+    """Answer a request that Django forbids."""
     if _is_of_a_program(request):
         return of_programs.handler403(request, exception)
     return of_people.handler403(request, exception)

@@ -1,4 +1,4 @@
-"""Which database alias a model uses."""
+"""Choice of the database alias that a model uses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Router:
     db_for_write = db_for_read
 
     def allow_migrate(self, db: str, app_label: str, **hints: object) -> bool:
-        """Whether `app_label`'s tables are made through alias `db`."""
+        """Return True if `app_label`'s tables are made through alias `db`."""
         if db == "snapshot":
             return False
         apart = settings.DATABASES["jobs"]["ENGINE"] == "django.db.backends.sqlite3"

@@ -1,1 +1,1 @@
-"""What exists, who reads it and how far: the models, the snapshot and every verb that changes them."""
+"""Records of what exists, who reads it and how far: models, snapshot and every verb that changes them."""

@@ -1,4 +1,4 @@
-"""Who asks: every mutating verb takes an Actor, access checks its rights, audit writes its name."""
+"""The caller: every mutating verb takes an Actor, access checks its rights, audit writes its name."""
 
 from __future__ import annotations
 

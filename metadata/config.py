@@ -129,7 +129,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """Where a MySQL or MariaDB database is."""
+    """Address and account of a MySQL or MariaDB database."""
 
     host: str
     port: int
@@ -299,7 +299,7 @@ def _check_broker(config: Config) -> None:
 
 
 def _is_broker_url(url: str) -> bool:
-    """Whether clients follow it: host, perhaps port and path, nothing else."""
+    """Return True if clients follow it: host, perhaps port and path, nothing else."""
     if not re.fullmatch(r"https?://[!-~]{1,490}", url) or set(url) & set("@?#\\"):
         return False
     try:

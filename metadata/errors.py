@@ -145,7 +145,7 @@ class NotFound(Invalid):
 
 
 class Conflict(Invalid):
-    """What is asked contradicts what is; `code` says how."""
+    """Conflict of a request with the present state; `code` says how."""
 
     code = Code.IN_USE
 

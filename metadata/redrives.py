@@ -27,7 +27,7 @@ TARGETS = tuple(Redrive.To.values)
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Which dead messages: `rows` by node, or those of a topic and a kind of error where given."""
+    """Dead messages of a redrive: `rows` by node, or those of a topic and a kind of error where given."""
 
     rows: Mapping[int, Sequence[int]] | None
     topic_id: int | None
@@ -163,7 +163,7 @@ def running(limit: int = 100) -> list[RedriveView]:
 
 
 def is_running(redrive: int) -> bool:
-    """Whether it is to go on."""
+    """Return True if it is to go on."""
     with reachable():
         return Redrive.objects.filter(pk=redrive, state=Redrive.State.RUNNING).exists()
 

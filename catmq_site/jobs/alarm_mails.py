@@ -80,7 +80,7 @@ def _send(ends_at: float) -> int:
 
 
 def _parcels(told: Sequence[Told]) -> list[Sequence[Told]]:
-    """What goes in one mail."""
+    """Return the alarms of each mail."""
     return [[one] for one in told] if len(told) <= SINGLE else [told]
 
 

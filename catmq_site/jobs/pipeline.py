@@ -1,4 +1,4 @@
-"""What runs of the data pipeline do that people asked for in the portal; the same as the commands do.
+"""Runs of the data pipeline that people asked for in the portal; they do the same as the commands.
 
 A run is taken up by `manage.py run_asked RUN`, a process of its own that django-q starts.
 """
@@ -24,7 +24,7 @@ LOG_LINES = 300  # the last ones are kept
 
 
 def place() -> Place:
-    """Where jobs of this installation work."""
+    """Return the place where jobs of this installation work."""
     return Place(str(config.archive_home), config.spark_master, config.spark_memory, spark.hindrance())
 
 
@@ -61,7 +61,7 @@ def _replay(run: Run, settings: Settings) -> None:
 
 
 class _Told:
-    """What a run of this process says of itself: each step at once, its last lines every few seconds."""
+    """Reports of a run of this process: each step at once, its last lines every few seconds."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -107,7 +107,7 @@ def _report(run: Run, settings: Settings) -> None:
 
 
 def _at_home(settings: Settings) -> dict[str, Any]:
-    """What was asked for, with the archive of this installation."""
+    """Return the settings asked for, with the archive of this installation."""
     given = {name: value for name, value in settings.items() if value not in (None, "")}
     return {**given, "archive": str(Path(config.archive_home))}
 

@@ -76,7 +76,7 @@ def _recorded(name: str, directory: Path, record: Run | None) -> Iterator[Run]:
 
 
 def hindrance() -> str:
-    """What Spark lacks on this machine, with the remedy; '' if jobs can run."""
+    """Return what Spark lacks on this machine, with the remedy; '' if jobs can run."""
     if importlib.util.find_spec("pyspark") is None:
         return "Spark is not installed: run script/setup --with-spark."
     home = os.environ.get("JAVA_HOME")
@@ -144,7 +144,7 @@ class _Process:
         raise JobFailed(f"{words} (log: {self._directory / 'log'})")
 
     def _is_late(self) -> bool:
-        """Whether it was asked to stop, and did not."""
+        """Return True if it was asked to stop, and did not."""
         return self._asked_at is not None and time.monotonic() - self._asked_at > PATIENCE_S
 
     def _look(self) -> None:

@@ -1,4 +1,4 @@
-"""What django-q runs: background work that metadata asks for, and the entry point of every schedule.
+"""Tasks of django-q: background work that metadata asks for, and the entry point of every schedule.
 
 Tasks run at least once, so each is harmless when repeated.
 """

@@ -1,4 +1,4 @@
-"""What all commands of CatMQ share: one clear line per error, and exit codes.
+"""The base of all commands of CatMQ: one clear line per error, and exit codes.
 
 0  done        1  refused: mend the call or the state it meets
 2  wrong usage (argparse)        3  not possible now: repeat later

@@ -1,4 +1,4 @@
-"""What the commands say that change the queues of a topic."""
+"""Output of the commands that change the queues of a topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands about nodes print."""
+"""Output of the commands about nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def report(done: Outcome) -> list[str]:
 
 
 def foretell(plan: Plan) -> list[str]:
-    """What would become of a node, as lines."""
+    """Describe what would become of a node, as lines."""
     lines = [f"Node {plan.node} would be at {plan.target}."]
     if plan.primary_answers:
         lines.append("The old primary answers: it would be closed, and its last messages waited for.")

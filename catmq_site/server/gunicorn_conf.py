@@ -1,4 +1,4 @@
-"""How gunicorn runs the broker: `gunicorn --config catmq_site/server/gunicorn_conf.py catmq_site.wsgi`.
+"""Gunicorn settings of the broker: `gunicorn --config catmq_site/server/gunicorn_conf.py catmq_site.wsgi`.
 
 Threads are plenty because most of them wait: a long poll occupies one. Nothing is preloaded: connections,
 threads and locks are made after the fork.

@@ -1,4 +1,4 @@
-"""What the workers of one gunicorn master have in common.
+"""State that the workers of one gunicorn master share.
 
 Made in the master before its first fork; workers inherit it. gunicorn reads its configuration again when it
 reloads, but not this module. Without gunicorn the process is its own master.
@@ -25,7 +25,7 @@ def stop() -> None:
 
 
 def stopping() -> bool:
-    """Whether the broker as a whole stops."""
+    """Return True if the broker as a whole stops."""
     return _flags[STOPPING] == 1
 
 
@@ -35,5 +35,5 @@ def note_registered() -> None:
 
 
 def registered() -> bool:
-    """Whether the broker ever had its name."""
+    """Return True if the broker ever had its name."""
     return _flags[REGISTERED] == 1

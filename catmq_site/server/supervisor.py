@@ -41,7 +41,7 @@ STEADY_S = 30  # a child that ran so long starts again without delay
 
 
 class Refused(Exception):
-    """Why the server does not start, in one line for the user."""
+    """Reason why the server does not start, in one line for the user."""
 
 
 @dataclass
@@ -103,7 +103,7 @@ class Child:
 
 
 def die_with_parent(parent: int) -> Callable[[], None]:
-    """What a new child runs before its program: SIGTERM when the parent ends, in whatever way."""
+    """Return what a new child runs before its program: SIGTERM when the parent ends, in whatever way."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl
 
     def arrange() -> None:

@@ -70,13 +70,13 @@ class Standing:
 
     @property
     def registered(self) -> bool:
-        """Whether the name is this broker's."""
+        """Return True if the name is this broker's."""
         return not self.complaint
 
 
 @dataclass(slots=True)
 class _Memory:
-    """What this process read last.
+    """Rows that this process read last.
 
     After an outage of metadata all rows are old until their brokers' next heartbeats; so who was alive
     before stays so for ALIVE_S.
@@ -161,7 +161,7 @@ def stopped(*, life: Life) -> bool:
 
 
 def complaint() -> str:
-    """Why this process's broker is not registered, '' if it is."""
+    """Reason why this process's broker is not registered, '' if it is."""
     return _memory.standing.complaint
 
 

@@ -1,4 +1,4 @@
-"""Which worker of which broker has followed metadata how far.
+"""Acknowledgements: how far each worker of each broker has followed metadata.
 
 A worker acknowledges a change once it has loaded it and has let go of everything older, so that whoever moves
 a node knows when nobody can write to its old address any more. The rows are written by the loop that keeps
@@ -23,7 +23,7 @@ _FORGET_S = 3600.0
 
 @dataclass(slots=True)
 class Voice:
-    """What one worker has said last."""
+    """Last acknowledgement of one worker."""
 
     name: str
     said: int = -1
@@ -54,7 +54,7 @@ def _record(*, life: Life, name: str, change: int) -> bool:
 
 
 def serving() -> int:
-    """How many workers of live brokers that are in were heard lately. Raises MetadataUnavailable."""
+    """Number of recently heard workers of live brokers that are in. Raises MetadataUnavailable."""
     return len(demands())
 
 

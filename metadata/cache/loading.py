@@ -55,7 +55,7 @@ def version(alias: str) -> tuple[str, int]:
 
 
 def changes(alias: str, *, above: int, upto: int) -> Changes | None:
-    """What changed in numbers above+1 … upto; None when the log does not tell all of it, or too much."""
+    """Read what changed in numbers above+1 … upto; None when the log does not tell all of it, or too much."""
     rows = list(
         ChangeLog.objects.using(alias)
         .filter(n__gt=above, n__lte=upto)
@@ -90,7 +90,7 @@ def patched(alias: str, old: Snapshot, named: Changes) -> Content:
 
 
 def _content(alias: str, named: Changes | None) -> Content:
-    """What `named` names, everything if it is None; queues come with their topics."""
+    """Load what `named` names, everything if it is None; queues come with their topics."""
     topics = _rows(Topic.objects.using(alias).exclude(state="deleted"), named, "topic")
     queues = _queues(alias, None if named is None else [one.pk for one in topics])
     of_topic: dict[int, list[int]] = {}

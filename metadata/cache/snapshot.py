@@ -207,7 +207,7 @@ def _full(version: tuple[str, int], now: float) -> Snapshot:
 
 
 def _find(look: Callable[[Snapshot], T | None]) -> T | None:
-    """What `look` finds now or after one refresh."""
+    """Return what `look` finds now or after one refresh."""
     found = look(current())
     if found is None:
         _holder.renew_after_miss()

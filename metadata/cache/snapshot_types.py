@@ -1,4 +1,4 @@
-"""What a snapshot consists of: frozen copies of the rows that brokers need, and the maps over them."""
+"""Parts of a snapshot: frozen copies of the rows that brokers need, and the maps over them."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class Snapshot:
         return self.subscriptions_by_group.get(group_id, ())
 
     def delivery(self, group_id: int, topic_id: int) -> Delivery:
-        """How a group gets the messages of a topic; the defaults where it does not subscribe."""
+        """Return a group's delivery settings for a topic; the defaults where it does not subscribe."""
         mine = (one.delivery for one in self.subscriptions_of(group_id) if one.topic_id == topic_id)
         return next(mine, _DEFAULTS)
 
@@ -196,12 +196,12 @@ class Snapshot:
         return self.delivery(group_id, info.topic_id).tags if info is not None else ()
 
     def delay_s(self, group_id: int, queue: int) -> int:
-        """How long after it was stored a group gets a message of a queue."""
+        """Delay in seconds after a message of a queue was stored until a group gets it."""
         info = self.queues.get(queue)
         return self.delivery(group_id, info.topic_id).delay_s if info is not None else 0
 
     def stopped(self, group_id: int, queue: QueueInfo) -> bool:
-        """Whether an operator stopped the group, its subscription to the topic, or the queue in it.
+        """Return True if an operator stopped the group, its subscription to the topic, or the queue in it.
 
         Who reads nothing of a topic gets no retries of its messages either.
         """
@@ -219,7 +219,7 @@ class Snapshot:
         return topic_id if topic is None or topic.failure_of is None else topic.failure_of
 
     def holds_failures(self, queue: int) -> bool:
-        """Whether a queue belongs to a failure topic."""
+        """Return True if a queue belongs to a failure topic."""
         info = self.queues.get(queue)
         topic = None if info is None else self.topics.get(info.topic_id)
         return topic is not None and topic.failure_of is not None

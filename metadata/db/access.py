@@ -1,4 +1,4 @@
-"""Who may do what: rights are glob patterns over names."""
+"""Access checks: rights are glob patterns over names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOK = "look"  # of people in the portal: names, states, figures, and messages w
 
 
 def may(actor: Actor, right: str, name: str, *, what: str = "topic") -> bool:
-    """Whether the actor has `right` on what is called `name`; `admin` includes every other right.
+    """Return True if the actor has `right` on what is called `name`; `admin` includes every other right.
 
     Patterns speak of topics and groups alike; who owns the topic `orders` has no right on a group `orders`.
     """
@@ -113,7 +113,7 @@ def may_grant(actor: Actor, rights: Mapping[str, Sequence[str]]) -> bool:
 
 
 def sees(actor: Actor, name: str) -> bool:
-    """Whether lists show `name` to the actor: any right will do."""
+    """Return True if lists show `name` to the actor: any right will do."""
     return any(may(actor, right, name) for right in (*RIGHTS, LOOK))
 
 

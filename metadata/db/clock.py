@@ -28,7 +28,7 @@ class UtcNow(Func):
 
 
 class ServerName(Func):
-    """What tells one database server from another: host, port and server id."""
+    """Name that tells one database server from another: host, port and server id."""
 
     arity = 0
     output_field = CharField()
@@ -50,7 +50,7 @@ def database_now() -> datetime:
 
 
 def server_and_now() -> tuple[str, datetime]:
-    """Which server answers, and its time."""
+    """Return the name of the server that answers, and its time."""
     row = ChangeCounter.objects.annotate(server=ServerName(), now=UtcNow()).values_list("server", "now").get()
     return str(row[0]), row[1]
 

@@ -21,7 +21,7 @@ _SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # goes on w
 
 @transactional
 def look(*, confirm: bool) -> str | None:
-    """Why the clock is not to be trusted: it jumped ahead since the last look from this machine; else None.
+    """Return why the clock is not to be trusted: it jumped ahead since this machine's last look; else None.
 
     It stays so until it has jumped back, or somebody looks with `confirm`, because the clock is right.
     """

@@ -40,12 +40,12 @@ class ConsumerId:
 
     @property
     def instance(self) -> str:
-        """What the reader rows of this consumer name as their instance."""
+        """Name of this consumer's instance in its reader rows."""
         return reader_instance(self.instance_id)
 
 
 def reader_instance(instance_id: int) -> str:
-    """How reader rows name an instance: by its id, '' for none.
+    """Return the name of an instance in reader rows: its id, '' for none.
 
     >>> reader_instance(7), reader_instance(0)
     ('7', '')

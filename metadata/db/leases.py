@@ -26,7 +26,7 @@ class Term:
 
 
 def acquire(*, name: str, holder: str, ttl_s: float) -> bool:
-    """Whether `holder` has the lease for the next `ttl_s` / 2 seconds at least; takes or renews it."""
+    """Take or renew the lease; return True if `holder` has it for the next `ttl_s` / 2 seconds at least."""
     return term(name=name, holder=holder, ttl_s=ttl_s) is not None
 
 

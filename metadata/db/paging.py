@@ -27,7 +27,7 @@ class Page(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What part of a list is wanted: names that contain `search`, at most `limit`, behind `after`."""
+    """Part of a list that is wanted: names that contain `search`, at most `limit`, behind `after`."""
 
     search: str = ""
     limit: int = 100

@@ -21,7 +21,7 @@ def encrypt(text: str) -> str:
 
 
 def decrypt(text: str) -> str:
-    """What was sealed; raises Undecryptable."""
+    """Decrypt what was sealed; raises Undecryptable."""
     if not text:
         return ""
     try:

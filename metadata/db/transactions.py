@@ -65,13 +65,13 @@ def _repeat(work: Callable[[], T]) -> T:
 
 
 def was_rolled_back(error: OperationalError) -> bool:
-    """Whether the database undid the transaction and repeating it is safe."""
+    """Return True if the database undid the transaction and repeating it is safe."""
     code = error.args[0] if error.args else None
     return code in ROLLED_BACK
 
 
 def lacks_schema(error: Exception) -> bool:
-    """Whether a table or column is missing."""
+    """Return True if a table or column is missing."""
     code = error.args[0] if error.args else None
     return code in (1054, 1146) or "no such table" in str(error) or "no such column" in str(error)
 

@@ -1,4 +1,4 @@
-"""Which groups still read a topic: for them retention keeps longer what they have not read."""
+"""Groups that still read a topic: for them retention keeps longer what they have not read."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ KEPT_DAYS = 7
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Where a group stands in the queues of a topic. `at_rest`: nothing is left to read in any of them."""
+    """Offsets of a group in the queues of a topic. `at_rest`: nothing is left to read in any of them."""
 
     topic_id: int
     group_id: int

@@ -1,4 +1,4 @@
-"""What metadata says the nodes must hold: queues with their state, and who reads them.
+"""Queues that the nodes must hold by metadata, with their state, and who reads them.
 
 Read as one consistent picture and never from the snapshot of a process, so that whoever compares it with
 what a node holds knows which of the two was read first.

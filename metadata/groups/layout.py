@@ -39,7 +39,7 @@ STATES = ("read_only", "read_write")  # what set_state takes
 
 @dataclass(frozen=True, slots=True)
 class LayoutChange:
-    """What a change of queues does to its topic: `queues` are those that it is about."""
+    """Effect of a change of queues on its topic: `queues` are those that it is about."""
 
     topic: TopicView
     queues: tuple[QueueView, ...]

@@ -1,4 +1,4 @@
-"""What metadata says that nodes must hold, whole; what contradicts itself in metadata; and mends of its rows.
+"""Contents that nodes must have by metadata, whole; contradictions in metadata; and mends of its rows.
 
 For the check of metadata against nodes (`messagestore.consistency`).
 """

@@ -1,4 +1,4 @@
-"""Who owns which queue of a group: what a member may acquire, for lists, and for moving positions by hand.
+"""Owners of a group's queues: what a member may acquire, for lists, and for moving positions by hand.
 
 In a broadcasting group every instance owns every queue (instances.py), so there is a row for each of both.
 """
@@ -47,7 +47,7 @@ class QueueOwner:
 
     @property
     def reader(self) -> str:
-        """How the reader row names the instance."""
+        """Name of the instance in the reader row."""
         return reader_instance(self.instance_id)
 
 

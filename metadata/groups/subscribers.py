@@ -1,4 +1,4 @@
-"""Which groups read a topic, and which of its queues wait for something: lists, changing nothing."""
+"""Groups that read a topic, and its queues that wait for something: lists, changing nothing."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where jobs of this installation work; `hindrance` says what Spark lacks here, '' if nothing."""
+    """Place where jobs of this installation work; `hindrance` says what Spark lacks here, '' if nothing."""
 
     archive: str
     master: str
@@ -38,7 +38,7 @@ class Place:
 
 @dataclass(slots=True)
 class _Known:
-    """How runs are started, and where they work, as the composition root says."""
+    """Start function and place of runs, as the composition root says."""
 
     start: Callable[[int], None] | None = None
     place: Callable[[], Place] = field(default=lambda: Place("", "", ""))
@@ -82,7 +82,7 @@ def announce(start: Callable[[int], None], place: Callable[[], Place]) -> None:
 
 
 def place(*, actor: Actor) -> Place:
-    """Where jobs work. Needs `admin` on everything."""
+    """Return the place where jobs work. Needs `admin` on everything."""
     access.require(actor, "admin", "*", what="job")
     return _known.place()
 

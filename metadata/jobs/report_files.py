@@ -18,7 +18,7 @@ def columns_of(rows: Sequence[Row]) -> list[str]:
 
 
 def can_parquet() -> bool:
-    """Whether this process can write Parquet."""
+    """Return True if this process can write Parquet."""
     return importlib.util.find_spec("pyarrow") is not None
 
 

@@ -51,7 +51,7 @@ class Run:
             JobRun.objects.filter(pk=self.id).update(directory=directory)
 
     def cancel_asked(self) -> bool:
-        """Whether somebody wants the run to end."""
+        """Return True if somebody wants the run to end."""
         with reachable():
             return JobRun.objects.filter(pk=self.id, cancel_asked=True).exists()
 
@@ -139,18 +139,18 @@ def cancel(*, id: int, actor: Actor) -> None:
 
 
 def is_waiting(row: JobRun) -> bool:
-    """Whether a run was asked for, and no process has taken it up."""
+    """Return True if a run was asked for, and no process has taken it up."""
     return bool(row.state == JobRun.State.RUNNING and row.asked_by and row.seen_at is None)
 
 
 def is_silent(row: JobRun, now_ms: int) -> bool:
-    """Whether the process that did a run is taken for dead."""
+    """Return True if the process that did a run is taken for dead."""
     running = row.state == JobRun.State.RUNNING
     return running and row.seen_at is not None and now_ms - ms(row.seen_at) > SILENT_MS
 
 
 def _nobodys(row: JobRun) -> dict[str, Any]:
-    """How a run ends at once that nobody takes up, or whose process is dead; {} if somebody follows it."""
+    """Fields that end a run at once that nobody takes up, or whose process is dead; {} if it is followed."""
     now = database_now()
     if is_waiting(row):
         detail = "It was cancelled before it began."

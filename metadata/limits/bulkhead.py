@@ -177,7 +177,7 @@ class Gate:
 
 
 class Turns:
-    """When each of many refused calls shall come back, for a gate of so many places. Not safe for threads."""
+    """Times at which refused calls shall come back, for a gate of so many places. Not safe for threads."""
 
     def __init__(self, places: int) -> None:
         self._places = places

@@ -55,7 +55,7 @@ class Turnstile:
         return True
 
     def waiting(self) -> int:
-        """How many wait for their turn."""
+        """Number of those that wait for their turn."""
         return len(self._first) + len(self._later)
 
     def _enter(self, queue: deque[threading.Event]) -> None:

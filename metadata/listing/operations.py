@@ -1,4 +1,4 @@
-"""What the system writes about itself, as rows of lists: audit log, alarms, runs of jobs."""
+"""Records of the system about itself, as rows of lists: audit log, alarms, runs of jobs."""
 
 from __future__ import annotations
 

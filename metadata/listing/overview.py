@@ -1,4 +1,4 @@
-"""What the first page says: how much there is, who is behind, what failed; always as many queries."""
+"""Figures of the first page: how much there is, who is behind, what failed; always as many queries."""
 
 from __future__ import annotations
 

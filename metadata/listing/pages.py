@@ -1,4 +1,4 @@
-"""How a list for people is cut: by page number, as they want to sort by more than the name."""
+"""Pages of a list for people: cut by page number, as they want to sort by more than the name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_SEARCH = 200  # characters
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What part of a list is wanted; `sort` is a column's key, with `-` in front for the largest first."""
+    """Part of a list that is wanted; `sort` is a column's key, with `-` in front for the largest first."""
 
     search: str = ""
     sort: str = ""
@@ -42,7 +42,7 @@ class Listed(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How one list is searched and sorted: fields that are searched, column key → field, the default sort.
+    """Search and sort of one list: fields that are searched, column key → field, the default sort.
 
     `figures` are sums over other tables, by name: only one that is sorted by is made for all rows.
     """

@@ -1,4 +1,4 @@
-"""What each member owns, read for many members at once, and remembered while its group's generation stands.
+"""Queues of each member, read for many members at once, and remembered while its group's generation stands.
 
 Every change of who owns or may read a queue raises the generation of its group in the same transaction.
 So what was read at a generation or later holds at that generation, and a heartbeat in quiet times needs no
@@ -47,13 +47,13 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Stops:
-    """What operators stopped, as (group, topic) and (group, queue) pairs; a stopped group is told apart."""
+    """Stops by operators, as (group, topic) and (group, queue) pairs; a stopped group is told apart."""
 
     topics: set[tuple[int, int]]
     queues: set[tuple[int, int]]
 
     def cover(self, group_id: int, topic_id: int, queue: int) -> bool:
-        """Whether the group must not read the queue of the topic."""
+        """Return True if the group must not read the queue of the topic."""
         return (group_id, topic_id) in self.topics or (group_id, queue) in self.queues
 
 
@@ -75,7 +75,7 @@ class _Known:
 
 
 class Holdings:
-    """What members own; safe for threads, which at worst read the same twice."""
+    """Queues that members own; safe for threads, which at worst read the same twice."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
@@ -124,7 +124,7 @@ def read_owned(holders: Sequence[Holder]) -> dict[str, tuple[Held, ...]]:
 
 
 def read_stops(groups: Sequence[int]) -> Stops:
-    """What operators stopped for some groups."""
+    """Read what operators stopped for some groups."""
     stops = Stops(set(), set())
     rows = ConsumerGroupTopic.objects.filter(group_id__in=groups)
     for group_id, topic_id, stopped, some in rows.values_list(

@@ -71,7 +71,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class _Applicant:
-    """Who wants to be a member."""
+    """Client that wants to be a member."""
 
     name: str
     incarnation: str
@@ -272,7 +272,7 @@ def leave(*, consumer: ConsumerId, actor: Actor) -> None:
 
 @transactional
 def _left(*, consumer: ConsumerId, actor: Actor) -> bool:
-    """Whether the group is marked for a rebalance."""
+    """Remove a member that leaves; return True if the group is marked for a rebalance."""
     try:
         group = group_by_id(consumer.group_id)
     except NotFound:

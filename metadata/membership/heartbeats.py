@@ -75,7 +75,7 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True, slots=True)
 class _Beat:
-    """What one heartbeat says."""
+    """Contents of one heartbeat."""
 
     consumer: ConsumerId
     generation: int
@@ -83,7 +83,7 @@ class _Beat:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What was read for one recorded heartbeat; `gone` says why there is none.
+    """State that was read for one recorded heartbeat; `gone` says why there is none.
 
     `instance_epoch` is that of the instance which a member of a broadcasting group holds; one that
     `stands_by` may not own what is in `held`.
@@ -198,7 +198,7 @@ def _members(ids: list[int]) -> dict[int, ConsumerGroupConsumer]:
 
 
 def _read(beats: Sequence[_Beat], members: Mapping[int, ConsumerGroupConsumer], owned: _Owned) -> list[_Seen]:
-    """What each member must know; also notes which generation a member says it has applied."""
+    """Return what each member must know; also note which generation a member says it has applied."""
     holders = [
         Holder(row.pk, row.consumer_id, row.group_id, row.group.generation)
         for row in members.values()

@@ -96,7 +96,7 @@ def epochs(texts: Collection[str]) -> dict[str, int]:
 
 
 def reads(groups: Collection[int], queues: Collection[int] | None = None) -> list[Read]:
-    """What some broadcasting groups read, or which of `queues` they do, by queue: topic and subscription
+    """List what some broadcasting groups read, or which of `queues` they do, by queue: topic and subscription
     ready, queue not retired."""
     rows = QueueOffset.objects.filter(
         group__in=sorted(groups),
@@ -119,7 +119,7 @@ def names(group_id: int) -> dict[int, tuple[str, int]]:
 
 
 def readers(group_id: int) -> list[str]:
-    """How the reader rows of a group name their instances: '' alone unless the group broadcasts."""
+    """Names of a group's instances in reader rows: '' alone unless the group broadcasts."""
     return readers_of([group_id])[group_id]
 
 

@@ -71,7 +71,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """What one rebalance did, by queue."""
+    """Moves of one rebalance, by queue."""
 
     group_id: int
     generation: int
@@ -178,7 +178,7 @@ def ask(*, group: str, actor: Actor, dry_run: bool = False) -> Moves:
 
 
 def _rehearsed(group: str) -> Moves:
-    """What a rebalance would do, found out by doing it and rolling it back."""
+    """Return the moves that a rebalance would make, found out by doing it and rolling it back."""
     with reachable(), transaction.atomic():
         moves = _rebalanced(group_by_name(group))
         transaction.set_rollback(True)
@@ -325,7 +325,7 @@ def active_members(group: ConsumerGroup) -> frozenset[int]:
 
 
 def _steps(rows: Iterable[QueueOffset], targets: Mapping[int, int]) -> tuple[Grants, Retargets]:
-    """What to grant and what to announce, as (owner now, member) → queues; each becomes one UPDATE."""
+    """Return the queues to grant and to announce, by (owner now, member); each entry becomes one UPDATE."""
     grants: Grants = {}
     retargets: Retargets = {}
     for row in rows:

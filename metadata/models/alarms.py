@@ -27,7 +27,7 @@ class Alarm(models.Model):
     """
 
     class Kind(models.TextChoices):
-        """What `name` is depends on it (metadata.rules.alarms.subject): group/topic, a node, …"""
+        """Kind of an alarm; `name` depends on it (metadata.rules.alarms.subject): group/topic, a node, …"""
 
         UNREAD_DROPPED = "unread_dropped"
         NODE_LOW = "node_low"
@@ -107,7 +107,7 @@ class AlarmMail(models.Model):
 
 
 class DeadTally(models.Model):
-    """How many dead messages a group has, as a job counted them on the nodes that answered.
+    """Number of a group's dead messages, as a job counted them on the nodes that answered.
 
     Those that died up to `seen_at` somebody has looked at. Ids instead of foreign keys, as in Sample.
     """

@@ -52,7 +52,7 @@ class ConsumerGroupConsumer(models.Model):
 
 
 class Heartbeat(models.Model):
-    """When a member was last heard, by the database's clock; one narrow row, no further index."""
+    """Time when a member was last heard, by the database's clock; one narrow row, no further index."""
 
     membership = models.OneToOneField(
         ConsumerGroupConsumer, on_delete=models.PROTECT, primary_key=True, related_name="heartbeat"

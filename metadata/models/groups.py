@@ -89,7 +89,7 @@ class ConsumerGroupTopic(models.Model):
         DELETING = "deleting"
 
     class Start(models.TextChoices):
-        """Where reading begins."""
+        """Offset at which reading begins."""
 
         EARLIEST = "earliest"
         LATEST = "latest"

@@ -24,14 +24,14 @@ class DbNode(models.Model):
         SQLITE = "sqlite"
 
     class State(models.TextChoices):
-        """What brokers may do with it."""
+        """Access that brokers have to it."""
 
         READ_WRITE = "read_write"
         READ_ONLY = "read_only"
         OFFLINE = "offline"
 
     class Disk(models.TextChoices):
-        """How much room is left; a full node stores no messages."""
+        """Room that is left on the disk; a full node stores no messages."""
 
         OK = "ok"
         LOW = "low"

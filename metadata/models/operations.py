@@ -74,7 +74,7 @@ class JobRun(models.Model):
 
 
 class Lease(models.Model):
-    """Who does a sweep just now. `term` grows with every new holder."""
+    """Holder of a sweep just now. `term` grows with every new holder."""
 
     name = NameField(max_length=MAX_NAME, primary_key=True)
     holder = models.CharField(max_length=200)
@@ -103,7 +103,7 @@ class ChangeCounter(models.Model):
 
 
 class ChangeLog(models.Model):
-    """What change `n` touched: brokers load the rows named by `n` above their own."""
+    """Rows that change `n` touched: brokers load the rows named by `n` above their own."""
 
     n = models.BigIntegerField()
     kind = models.CharField(max_length=20)

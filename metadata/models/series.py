@@ -65,7 +65,7 @@ class Sample(models.Model):
 
 
 class CommitLook(models.Model):
-    """How far a group had committed in the queues of a topic: {queue: Look of rules.groups.commits}.
+    """Offsets that a group had committed in the queues of a topic: {queue: Look of rules.groups.commits}.
 
     Ids instead of foreign keys, as in Sample.
     """

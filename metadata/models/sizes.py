@@ -8,7 +8,7 @@ from metadata.models.nodes import DbNode
 
 
 class NodeSize(models.Model):
-    """What the files of a node took, in bytes, and how many tables of queues it had."""
+    """Size of a node's files, in bytes, and number of tables of queues it had."""
 
     node = models.ForeignKey(DbNode, on_delete=models.CASCADE, related_name="sizes")
     at = models.DateTimeField(db_index=True)

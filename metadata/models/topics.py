@@ -25,13 +25,13 @@ class Topic(models.Model):
         DELETED = "deleted"
 
     class Keyed(models.TextChoices):
-        """What becomes of a keyed send whose queue is closed: wait for it, or go elsewhere."""
+        """Rule for a keyed send whose queue is closed: wait for it, or go elsewhere."""
 
         STRICT = "strict"
         AVAILABLE = "available"
 
     class OnUnknown(models.TextChoices):
-        """What a client does about a send whose fate stays unknown."""
+        """Reaction of a client to a send whose fate stays unknown."""
 
         FAIL = "fail"
         RESEND = "resend"

@@ -1,4 +1,4 @@
-"""What this process counted since it was last written down, by the ten seconds in which it happened.
+"""Counts of this process since it last wrote them down, by the ten seconds in which it happened.
 
 Times are the database's: a process learns how far its own steady clock is from that one whenever it writes,
 and counts of before it knew belong to the time at which they are first written.
@@ -61,7 +61,7 @@ class Tally:
                 self.totals[group_id] = pulled + count.messages, handled + count.handled
 
     def take(self) -> dict[Key, Count]:
-        """What there is; it is forgotten here."""
+        """Return the counts; they are forgotten here."""
         with self._lock:
             taken, self._counts = self._counts, {}
         return taken

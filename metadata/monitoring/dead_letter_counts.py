@@ -1,4 +1,4 @@
-"""How many dead messages each group has, as a job counted them; and who has looked at them."""
+"""Number of dead messages in each group, as a job counted them; and who has looked at them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def record(counts: Mapping[int, Count]) -> int:
 
 
 def dead(*, most: int = MOST) -> Dead:
-    """What was counted last."""
+    """Return the dead messages as they were counted last."""
     unseen = Q(seen_at__isnull=True) | Q(seen_at__lt=F("newest_at"))
     with reachable():
         names = ConsumerGroup.objects.filter(deleted_at__isnull=True)
@@ -115,7 +115,7 @@ def saw(*, group: str, actor: Actor) -> None:
 
 
 def unseen(*, group: str) -> bool:
-    """Whether a message of the group died since its dead were last looked at."""
+    """Return True if a message of the group died since its dead were last looked at."""
     with reachable():
         rows = DeadTally.objects.filter(
             group_ref__in=ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True).values("pk")

@@ -1,4 +1,4 @@
-"""What metadata alone tells of trouble: groups that are behind, queues without a consumer, jobs that fail.
+"""Signs of trouble in metadata alone: groups that are behind, queues without a consumer, jobs that fail.
 
 Each look answers what it found, {name of the alarm: detail}, and the names of which nothing is clear.
 """
@@ -26,7 +26,7 @@ MOST_NAMED = 8  # queues in a text
 
 @dataclass(slots=True)
 class Found:
-    """What a look found: {name of the alarm: detail}, the worst first; and what it could not tell."""
+    """Findings of a look: {name of the alarm: detail}, the worst first; and what it could not tell."""
 
     found: dict[str, str] = field(default_factory=dict)
     unclear: set[str] = field(default_factory=set)

@@ -68,14 +68,14 @@ def _mail(row: Alarm, what: str, address: str, now: datetime) -> AlarmMail:
 
 
 def _knowing(row: Alarm) -> list[str]:
-    """Who was told that it began; to whom that still waits to be told need hear neither."""
+    """Addresses that were told that it began; those that still wait to be told need hear neither."""
     mails = AlarmMail.objects.filter(alarm=row, spell=row.times, what="began")
     mails.filter(sent_at__isnull=True).delete()
     return list(mails.filter(sent_at__isnull=False, error="").values_list("address", flat=True))
 
 
 class _Addresses:
-    """Who is told of which alarm: everybody in the settings, and who is named at its group and topic."""
+    """Recipients of each alarm: everybody in the settings, and who is named at its group and topic."""
 
     def __init__(self, subjects: Sequence[Subject]) -> None:
         groups = {one.group for one in subjects if one.group}
@@ -143,7 +143,7 @@ def failed(ids: Iterable[int], *, why: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """How the mails fare: how many wait, why the last one that was tried did not go, when one last went."""
+    """State of the mails: how many wait, why the last one that was tried did not go, when one last went."""
 
     waiting: int
     error: str

@@ -70,7 +70,7 @@ class Pace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """How far a subscription is behind: messages, and ms since the oldest unread one was stored."""
+    """Lag of a subscription: messages, and ms since the oldest unread one was stored."""
 
     subscription_id: int
     group_id: int
@@ -184,7 +184,7 @@ def _make_missing(keys: Iterable[tuple[int, int, int]]) -> None:
 
 
 def start_of(at: datetime, *, step_s: int) -> datetime:
-    """When the step that contains `at` began."""
+    """Return the start of the step that contains `at`."""
     seconds = int(at.timestamp())
     return datetime.fromtimestamp(seconds - seconds % step_s, tz=UTC)
 

@@ -1,4 +1,4 @@
-"""What metadata knows and decides when a node was lost: how far its heads were, who owned what, where it is.
+"""Facts and decisions of metadata about a lost node: how far its heads were, who owned what, where it is.
 
 `begin` takes the node out of use under a new epoch; `finish` puts it back, perhaps at another address. A
 crash in between leaves it offline, and the same command begins anew.

@@ -1,4 +1,4 @@
-"""When an alarm begins and ends, what its name says, and whom it concerns.
+"""Rules of alarms: when one begins and ends, what its name says, and whom it concerns.
 
 An alarm must not flicker: a limit is left only well below it, and what ends must have been well for a while.
 """
@@ -14,7 +14,7 @@ ONCE = ("unread_dropped",)  # tell of what happened, not of what is so: acknowle
 
 
 class Turn(Enum):
-    """What to do with an alarm after a look."""
+    """Action on an alarm after a look."""
 
     STAY = "stay"  # the look agrees with it
     WAIT = "wait"  # the look contradicts it, not yet for long enough
@@ -22,7 +22,7 @@ class Turn(Enum):
 
 
 def turn(*, lasts: bool, met: bool, turning_for_s: float | None, patience_s: float) -> Turn:
-    """What a look does to an alarm that lasts or not, and whose cause was met or not.
+    """Decide what a look does to an alarm that lasts or not, and whose cause was met or not.
 
     `turning_for_s`: for how long looks have contradicted it already, None if this is the first.
 
@@ -43,7 +43,7 @@ def turn(*, lasts: bool, met: bool, turning_for_s: float | None, patience_s: flo
 
 
 def passed(value: float, limit: float) -> bool | None:
-    """Whether a limit is passed: yes, no, or None in between, where it is what it was before.
+    """Return True if a limit is passed, False if not, or None in between, where it is what it was before.
 
     >>> passed(100, 100), passed(85, 100), passed(79, 100)
     (True, None, False)
@@ -54,7 +54,7 @@ def passed(value: float, limit: float) -> bool | None:
 
 
 def either(*answers: bool | None) -> bool | None:
-    """Whether one of several limits is passed.
+    """Return True if one of several limits is passed, None if none is but one is in between.
 
     >>> either(None, True), either(False, None), either(False, False)
     (True, None, False)
@@ -65,7 +65,7 @@ def either(*answers: bool | None) -> bool | None:
 
 
 class Subject(NamedTuple):
-    """What an alarm is about; '' where it is about nothing of that sort."""
+    """Subject of an alarm; '' where it is about nothing of that sort."""
 
     group: str = ""
     topic: str = ""
@@ -74,7 +74,7 @@ class Subject(NamedTuple):
 
 
 def subject(kind: str, name: str) -> Subject:
-    """What the name of an alarm of this kind says.
+    """Return the subject that the name of an alarm of this kind stands for.
 
     >>> subject("lag", "billing/orders")
     Subject(group='billing', topic='orders', node='', job='')

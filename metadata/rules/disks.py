@@ -1,4 +1,4 @@
-"""When a node counts as full, or nearly so."""
+"""Limits at which a node counts as full, or nearly so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which versions of MySQL and MariaDB can hold messages."""
+"""Versions of MySQL and MariaDB that can hold messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ OLDEST = {"MariaDB": (10, 6), "MySQL": (8, 0)}
 
 
 def server_of(version: str) -> tuple[str, tuple[int, int]]:
-    """What a server's VERSION() says: its kind, and the first two numbers; (0, 0) if it says none.
+    """Parse a server's VERSION(): its kind, and the first two numbers; (0, 0) if it says none.
 
     >>> server_of("10.11.6-MariaDB-0+deb12u1")
     ('MariaDB', (10, 11))
@@ -21,7 +21,7 @@ def server_of(version: str) -> tuple[str, tuple[int, int]]:
 
 
 def is_supported(version: str) -> bool:
-    """Whether a server of this version can be a node.
+    """Return True if a server of this version can be a node.
 
     >>> is_supported("5.7.44"), is_supported("10.5.23-MariaDB"), is_supported("11.4.2-MariaDB")
     (False, False, True)

@@ -1,4 +1,4 @@
-"""How fast something grows, from what was measured now and then."""
+"""Growth of something, from what was measured now and then."""
 
 from __future__ import annotations
 

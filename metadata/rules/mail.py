@@ -13,7 +13,7 @@ PORTS = {"smtp": 25, "smtp+starttls": 587, "smtps": 465}
 
 
 class MailServer(NamedTuple):
-    """Where mails are handed in; `security` is '' (plain), tls (from the first byte) or starttls."""
+    """Server that takes mails; `security` is '' (plain), tls (from the first byte) or starttls."""
 
     host: str
     port: int
@@ -64,7 +64,7 @@ def may_go_to(address: str, domains: Collection[str]) -> bool:
 
 
 def is_address(text: str) -> bool:
-    """Whether a text looks like an e-mail address: somebody, an at sign, a place, nothing odd.
+    """Return True if a text looks like an e-mail address: somebody, an at sign, a place, nothing odd.
 
     >>> [is_address(one) for one in ("ops@example.org", "ops@localhost", "ops", "a@b@c", "a b@c", "a@-")]
     [True, True, False, False, False, False]

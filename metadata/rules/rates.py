@@ -1,4 +1,4 @@
-"""How much may be sent just now: a token bucket that may go into debt.
+"""Rate limit of sends: a token bucket that may go into debt.
 
 A bucket holds up to a second's worth and fills evenly. What is let through when a request's worth (or, of a
 larger request, all a bucket can hold) is there, is taken whole; the rest is owed and has to flow in first.
@@ -14,14 +14,14 @@ BURST_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What may be sent in a second, by all brokers together; None: any number."""
+    """Limits on sends in a second, by all brokers together; None: any number."""
 
     messages: int | None = None
     bytes: int | None = None
 
     @property
     def unlimited(self) -> bool:
-        """Whether nothing is limited."""
+        """Return True if nothing is limited."""
         return self.messages is None and self.bytes is None
 
 
@@ -30,7 +30,7 @@ UNLIMITED = Rates()
 
 @dataclass(slots=True)
 class Bucket:
-    """How much is there, as of the time `at` in seconds; below zero it is owed."""
+    """Level of a bucket, as of the time `at` in seconds; below zero it is owed."""
 
     level: float
     at: float

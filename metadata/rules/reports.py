@@ -1,4 +1,4 @@
-"""What reports conclude; counts and times are given."""
+"""Conclusions of reports; counts and times are given."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CALM = 1_000_000  # messages of a topic a day: below it one queue does
 
 
 def verdict(*, sent: int, groups: int, queues: int, days: int) -> str:
-    """What is to be said of a topic, '' if nothing is.
+    """Return the verdict on a topic, '' if there is none.
 
     zombie: nobody sends, nobody reads; unsubscribed: sent to but not read; idle: read but not sent to.
 

@@ -1,4 +1,4 @@
-"""Which nodes get new queues, of those that take any."""
+"""Choice of the nodes that get new queues, of those that take any."""
 
 from __future__ import annotations
 

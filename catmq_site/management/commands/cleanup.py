@@ -98,7 +98,7 @@ def shown(found: Sequence[Cleaned], *, dry_run: bool) -> list[str]:
 
 
 def remarks(one: Cleaned) -> list[str]:
-    """What is to be said of a queue beside the table."""
+    """Return the remarks on a queue beside the table."""
     plan, problem = one.plan, problem_of(one)
     said = [f"group {loss.group} has not read {loss.messages:,} of what goes" for loss in plan.unread]
     if plan.messages and plan.keep_from == plan.head:
@@ -108,7 +108,7 @@ def remarks(one: Cleaned) -> list[str]:
 
 
 def problem_of(one: Cleaned) -> str | None:
-    """Why a queue was not cleaned, or not as its topic wants it."""
+    """Return why a queue was not cleaned, or not as its topic wants it."""
     return one.problem or one.plan.hindrance
 
 

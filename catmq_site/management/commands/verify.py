@@ -179,7 +179,7 @@ def row(queue: QueueReport, report: Report) -> tuple[str, ...]:
 
 
 def result(queue: QueueReport, report: Report) -> str:
-    """What the table says of a queue."""
+    """Return the table's text about a queue."""
     if queue.findings:
         return f"{len(queue.findings)} findings"
     if queue.unseen:

@@ -1,4 +1,4 @@
-"""When offsets were committed, as far as positions that were looked at now and then tell it."""
+"""Times of commits, as far as positions that were looked at now and then tell them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Step(NamedTuple):
 
 
 def steps(looks: Iterable[Look]) -> list[Step]:
-    """What looks, in their order, tell of a queue from offset 0 on; no step: nothing was committed.
+    """Return the steps that looks, in order, tell of a queue from offset 0 on; none: nothing was committed.
 
     A group that goes back commits nothing for the first time until it is where it was.
 

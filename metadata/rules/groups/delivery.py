@@ -1,4 +1,4 @@
-"""How a group gets the messages of a topic: settings of a subscription, and the pure rules about them."""
+"""Delivery of a topic's messages to a group: settings of a subscription, and the pure rules about them."""
 
 from __future__ import annotations
 

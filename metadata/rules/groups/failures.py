@@ -1,4 +1,4 @@
-"""What is decided about a message whose handler failed: once or dead, when again, under which id."""
+"""Rules for a message whose handler failed: once or dead, when again, under which id."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _as_uuid7(at_ms: int, rest: bytes) -> bytes:
 
 
 def copy_queue(copy: bytes, queues: tuple[int, ...]) -> int:
-    """Which of the queues of a failure topic a copy goes to: a pure function of its id."""
+    """Return the queue of a failure topic that a copy goes to: a pure function of its id."""
     return queues[int.from_bytes(copy[9:13], "big") % len(queues)]
 
 
@@ -61,7 +61,7 @@ def delay_ms(delivery: Delivery, attempt: int, copy: bytes) -> int:
 
 
 def is_dead(delivery: Delivery, attempt: int) -> bool:
-    """Whether a message that failed for the `attempt`-th time gets no further retry.
+    """Return True if a message that failed for the `attempt`-th time gets no further retry.
 
     Members of an ordered subscription have used the retries up in place before they report.
     """

@@ -1,4 +1,4 @@
-"""Which member shall read which queue: balanced first, sticky second.
+"""Assignment of queues to the members of a group: balanced first, sticky second.
 
 Balanced means two things at once: over all queues of the group the members' shares differ by at
 most one, and so do their shares of every single topic. Within that, as many queues as possible stay.

@@ -1,4 +1,4 @@
-"""When a broker counts as alive, and which process may go by a broker's name.
+"""Liveness and names of brokers: when one counts as alive, and which process may go by a broker's name.
 
 A name belongs to one life of a broker (its incarnation: one gunicorn master). Whoever wants a name that
 another life holds gets it
@@ -19,7 +19,7 @@ ALIVE_S = 10.0
 
 
 class Claim(StrEnum):
-    """What becomes of a claim to a name."""
+    """Outcome of a claim to a name."""
 
     TAKE = "take"
     REPLACED = "replaced"  # the claimant had the name until another life took it
@@ -27,7 +27,7 @@ class Claim(StrEnum):
 
 
 def alive(*, last_seen: datetime, stopped_at: datetime | None, now: datetime) -> bool:
-    """Whether a broker lives, all times by the database's clock; a clock set back makes nobody live long."""
+    """Return True if a broker lives, by the database's clock; a clock set back makes nobody live long."""
     return stopped_at is None and abs((now - last_seen).total_seconds()) < ALIVE_S
 
 

@@ -1,4 +1,4 @@
-"""Which members of a group may own queues: those at an allowed address, at most so many.
+"""Members of a group that may own queues: those at an allowed address, at most so many.
 
 The others stay registered and stand by. Who holds queues already goes first, then who joined first, so a
 member that comes back does not push out the one that took its place.

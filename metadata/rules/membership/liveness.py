@@ -1,4 +1,4 @@
-"""When a silent member is dead, and when nobody may be declared dead.
+"""Expiry of silent members: when one is dead, and when nobody may be declared dead.
 
 A member whose heartbeat was last recorded at L is expired once the database's clock shows
 L + session timeout + 1 s; it stopped by itself at the session timeout, so it is always first. But
@@ -34,7 +34,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What an observer knows: its last look, and since when (monotonic seconds) nothing went wrong."""
+    """State of an observer: its last look, and since when (monotonic seconds) nothing went wrong."""
 
     look: Look
     steady_since_s: float
@@ -59,12 +59,12 @@ def _was_away(last: Look, look: Look) -> bool:
 
 
 def may_expire(watch: Watch, *, session_timeout_ms: int) -> bool:
-    """Whether the database was there long enough for silence to prove something."""
+    """Return True if the database was there long enough for silence to prove something."""
     return watch.look.monotonic_s - watch.steady_since_s >= session_timeout_ms / 1000 + GRACE_S
 
 
 def overdue(*, last_seen: datetime, now: datetime, session_timeout_ms: int) -> bool:
-    """Whether a member last recorded at `last_seen` is expired at `now`, both by the database's clock."""
+    """Return True if a member last recorded at `last_seen` is expired at `now`, by the database's clock."""
     return (now - last_seen).total_seconds() > session_timeout_ms / 1000 + GRACE_S
 
 

@@ -1,4 +1,4 @@
-"""Which names users may give."""
+"""Names that users may give."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def is_name(text: str) -> bool:
-    """Whether `text` is spelled as a name.
+    """Return True if `text` is spelled as a name.
 
     >>> is_name("orders.v2"), is_name(".."), is_name("a b"), is_name("é")
     (True, False, False, False)

@@ -1,4 +1,4 @@
-"""How many offsets a new partition of a message table holds."""
+"""Number of offsets that a new partition of a message table holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes get a topic's new queues."""
+"""Choice of the nodes that get a topic's new queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What retention keeps of a queue; offsets and times are given, nothing is looked up here."""
+"""Rules of retention for a queue; offsets and times are given, nothing is looked up here."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def by_age(*, expired: int, long_expired: int, unread: Sequence[int]) -> int:
 
 
 def lost(*, committed: int, low: int, keep_from: int) -> int:
-    """How many messages a reader has not read that go when `low` is raised.
+    """Count the messages a reader has not read that go when `low` is raised.
 
     >>> lost(committed=5, low=2, keep_from=9), lost(committed=5, low=7, keep_from=9)
     (4, 2)
@@ -61,7 +61,7 @@ def lost(*, committed: int, low: int, keep_from: int) -> int:
 
 
 def clock_problem(*, now_ms: int, reference_ms: int, newest_ms: int | None) -> str | None:
-    """Why a node's time cannot be trusted, beside the metadata database's and its own newest message.
+    """Return why a node's time cannot be trusted, beside the metadata database's and its own newest message.
 
     >>> clock_problem(now_ms=10**9, reference_ms=0, newest_ms=None)
     "the node's clock is 11.6 days ahead of the metadata database's"
@@ -79,7 +79,7 @@ def clock_problem(*, now_ms: int, reference_ms: int, newest_ms: int | None) -> s
 
 
 def jump_problem(*, passed_s: float, elapsed_s: float) -> str | None:
-    """Why a clock by which `passed_s` went by cannot be trusted, when it really were `elapsed_s`.
+    """Return why a clock by which `passed_s` went by cannot be trusted, when it really were `elapsed_s`.
 
     >>> jump_problem(passed_s=90_000, elapsed_s=600)
     "the metadata database's clock has jumped 24.8 hours ahead; if it is right now, run manage.py cleanup"

@@ -1,4 +1,4 @@
-"""Which queue a message goes to; every answer is a pure function, so any broker repeats it."""
+"""Choice of the queue for a message; every answer is a pure function, so any broker repeats it."""
 
 from __future__ import annotations
 
