@@ -19,7 +19,17 @@ LEFT_OUT = re.compile(r"^(script/(test|bench|chaos|mariadb)|git clone|cd )\b")
 # What runs until it is stopped gets an end.
 ENDLESS = re.compile(r"^(catmq consume (?!.*(--max|--idle-timeout)).*?)(?= [|>]|$)", re.MULTILINE)
 WORKER = re.compile(r"^(?=python examples/worker\.py)", re.MULTILINE)
-NOT_COPIED = (".git", ".venv", "var", ".test", "*cache*", "__pycache__", "*.egg-info", "build", ".setup.lock")
+NOT_COPIED = (
+    ".git",
+    ".venv",
+    "var",
+    ".test",
+    ".*cache*",
+    "__pycache__",
+    "*.egg-info",
+    "build",
+    ".setup.lock",
+)
 LIMIT_S = 240
 
 

@@ -34,22 +34,33 @@ class Verbatim:
         self.port = self._listener.getsockname()[1]
         self.url = f"http{'s' if tls and not tunnels else ''}://127.0.0.1:{self.port}"
         self._open: list[socket.socket] = []
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._threads: list[threading.Thread] = []
+        self._start(self._listen)
+
+    def _start(self, act: Callable[..., None], *given: socket.socket) -> None:
+        thread = threading.Thread(target=act, args=given, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def close(self) -> None:
-        """Listens no more, and breaks its connections."""
+        """Listens no more, and breaks its connections.
+
+        Each thread closes its own: TLS goes on reading from the number of a file that another thread closed,
+        and takes away what belongs to the next connection with that number.
+        """
         for one in (self._listener, *self._open):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
-            one.close()
+        for thread in self._threads:
+            thread.join(LIMIT_S)
 
     def _listen(self) -> None:
-        with suppress(OSError):
+        with self._listener, suppress(OSError):
             while True:
                 connection, _ = self._listener.accept()
                 connection.settimeout(LIMIT_S)
                 self.connections += 1
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+                self._start(self._serve, connection)
 
     def _serve(self, connection: socket.socket) -> None:
         self._open.append(connection)

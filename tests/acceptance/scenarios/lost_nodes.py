@@ -10,9 +10,10 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 
+from catmq_client import HttpTransport
 from tests.acceptance.scenarios.crowd import Crowd, Member, Sender
 from tests.acceptance.scenarios.stage import Stage
 from tests.support import judge, mariadb, replication
@@ -23,6 +24,7 @@ from tests.support.pair import Pair
 from tests.support.slowsync import SlowSync, slow_disk
 from tests.support.waiting import until
 
+NAME = "moving"  # of nodes
 QUEUES = 4
 EVERY_MS = 20
 SESSION_MS = 15_000
@@ -46,12 +48,21 @@ def own_server(stage: Stage, disk: SlowSync | None = None) -> Iterator[MariaDB]:
     finally:
         if disk is not None:
             disk.forget()
+        retire_nodes(stage)
         server.stop()
+
+
+def retire_nodes(stage: Stage) -> None:
+    """Takes the nodes of own servers offline, or whoever asks all nodes later meets a dead one."""
+    with closing(HttpTransport(stage.urls, api_key=stage.server.api_key)) as transport:
+        for node in stage.terminal.admin.nodes():
+            if node["name"].startswith(NAME) and node["state"] != "offline":
+                transport.request("PATCH", f"/api/v1/nodes/{node['name']}", body={"state": "offline"})
 
 
 def node_on(stage: Stage, pair: Pair, server: MariaDB) -> str:
     """Registers a node on the server; its name."""
-    name = stage.fresh("moving")
+    name = stage.fresh(NAME)
     server.execute("CREATE DATABASE moving CHARACTER SET utf8mb4")
     pair.first.manage("register_node", name, server.url.rpartition("/")[0] + "/moving", "--special")
     return name
