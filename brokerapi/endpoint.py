@@ -20,7 +20,7 @@ from rest_framework.views import APIView
 
 from brokerapi.http import auth, errors, formats, metrics, renderers
 from brokerapi.http.parsers import ANY, Body, read_query
-from brokerapi.shapes.queries import ConfirmQuery, ListQuery
+from brokerapi.shapes.base import ConfirmQuery, ListQuery
 from metadata.actors import Actor
 from metadata.db import access
 from metadata.db.consumer_ids import ConsumerId

@@ -1,4 +1,4 @@
-"""Management answers: the layers' views as the objects that the API promises (see serializers)."""
+"""Management answers: the layers' views as the objects that the API promises (see management)."""
 
 from __future__ import annotations
 

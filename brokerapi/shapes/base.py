@@ -1,8 +1,8 @@
-"""The base of all shapes."""
+"""The base of all shapes, and query parameters that several endpoints share."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -17,3 +17,48 @@ class Request(Struct, forbid_unknown_fields=True, kw_only=True):
 
 class Answer(Struct, kw_only=True):
     """Base of all answers."""
+
+
+class SchemaQuery(Request, kw_only=True):
+    """The form of the schema; without it `Accept` decides."""
+
+    format: Literal["", "yaml", "json"] = ""
+
+
+class ListQuery(Request, kw_only=True):
+    """A page of a list by name: those after `after` whose name contains `search`."""
+
+    search: str = ""
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    after: str = ""
+
+
+class TopicsQuery(ListQuery, kw_only=True):
+    """The same of topics of a kind."""
+
+    kind: Literal["normal", "failure"] = "normal"
+
+
+class ConfirmQuery(Request, kw_only=True):
+    """Deleting wants the name once more."""
+
+    confirm: str = ""
+
+
+class PlanQuery(Request, kw_only=True):
+    """Queues of a topic to plan for, ids with commas; without it all. Nodes of others may be away."""
+
+    queues: Annotated[str, Meta(pattern=r"^([0-9]{1,18}(,[0-9]{1,18})*)?$", max_length=10_000)] = ""
+
+
+class TagsQuery(Request, kw_only=True):
+    """A tag filter, as a subscription has it."""
+
+    tags: Annotated[str, Meta(max_length=1_000)] = ""
+
+
+class NewestQuery(Request, kw_only=True):
+    """A page of a list by age: those older than `after`, the newest first."""
+
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 50
+    after: Annotated[int, Meta(ge=1)] | None = None

@@ -1,8 +1,9 @@
-"""Joining a group, staying in it, reading and committing."""
+"""Joining a group, staying in it, reading and committing; settings of subscriptions in heartbeats."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -12,15 +13,16 @@ from brokerapi.http import formats
 from brokerapi.http.longpoll import Asked, Pulled
 from brokerapi.http.parsers import Body
 from brokerapi.shapes.base import Answer, Id, Request, ShortText
-from brokerapi.shapes.delivery import DeliverySettings, delivery_settings
 from brokerapi.shapes.messages import OriginAnswer, StoredAnswer, origin_of, stored_rows, with_origins
 from messagestore.consume import positions
 from messagestore.consume.positions import Claim, CommitOffset
 from messagestore.consume.pull import PulledQueue, PullQueue
 from messagestore.engine.messages import StoredRow
+from metadata.cache import snapshot
 from metadata.config import config
 from metadata.errors import Invalid
 from metadata.membership import consumers
+from metadata.rules.groups.delivery import Delivery
 
 MAX_OWNED = 10_000  # queues one member may hold: a lone one holds all of its group's
 
@@ -285,3 +287,62 @@ def commit_answer(committed: Sequence[positions.Committed], generation: int) -> 
     """The answer to a commit."""
     results = [CommitResult(queue=one.queue, state=one.state) for one in committed]
     return CommitAnswer(results=results, generation=generation)
+
+
+class DeliverySettings(Answer, kw_only=True, omit_defaults=True):
+    """Settings of a subscription; what is left out, the member decides by its own options.
+
+    A filter by `tags` and the delay are at work at the broker.
+    """
+
+    ordered: bool
+    retries: int
+    retry_delays_s: list[int]
+    delay_s: int
+    tags: list[str]
+    breaker_pause_s: int
+    handler_timeout_ms: int | UnsetType = UNSET
+    breaker_failures: int | UnsetType = UNSET
+    threads: int | UnsetType = UNSET
+    handler_batch: int | UnsetType = UNSET
+    max_poll_records: int | UnsetType = UNSET
+    fetch_max_wait_ms: int | UnsetType = UNSET
+
+
+def delivery_settings(group_id: int, topics: Iterable[str]) -> dict[str, DeliverySettings]:
+    """The settings of a group's subscriptions to some topics, by topic, as the snapshot has them.
+
+    What failed of a topic comes by the settings of that topic, so those stand for its failure topic.
+    """
+    known = snapshot.current()
+    found: dict[str, DeliverySettings] = {}
+    for name in topics:
+        topic = known.topic(name)
+        if topic is not None and topic.failure_of is not None:
+            topic = known.topics.get(topic.failure_of)
+        if topic is not None and topic.name not in found:
+            found[topic.name] = _settings(known.delivery(group_id, topic.id))
+    return found
+
+
+@lru_cache(maxsize=1_000)
+def _settings(delivery: Delivery) -> DeliverySettings:
+    # Heartbeats come by the hundred a second, and most subscriptions are alike.
+    return DeliverySettings(
+        ordered=delivery.ordered,
+        retries=delivery.retries,
+        retry_delays_s=list(delivery.retry_delays_s),
+        delay_s=delivery.delay_s,
+        tags=list(delivery.tags),
+        breaker_pause_s=delivery.breaker_pause_s,
+        handler_timeout_ms=_given(delivery.handler_timeout_ms),
+        breaker_failures=_given(delivery.breaker_failures),
+        threads=_given(delivery.threads),
+        handler_batch=_given(delivery.handler_batch),
+        max_poll_records=_given(delivery.max_poll_records),
+        fetch_max_wait_ms=_given(delivery.fetch_max_wait_ms),
+    )
+
+
+def _given(value: int | None) -> int | UnsetType:
+    return UNSET if value is None else value

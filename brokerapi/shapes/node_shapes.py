@@ -1,4 +1,4 @@
-"""The shapes of what is asked and answered about nodes: examinations, accounts, moves (see serializers)."""
+"""The shapes of what is asked and answered about nodes: examinations, accounts, moves (see management)."""
 
 from __future__ import annotations
 

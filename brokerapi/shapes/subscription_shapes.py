@@ -1,4 +1,4 @@
-"""The shapes of requests and answers about subscriptions (see serializers)."""
+"""The shapes of requests and answers about subscriptions (see management)."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from brokerapi.http.errors import respond
 from brokerapi.http.parsers import read_query
 from brokerapi.http.renderers import takes_gzip
 from brokerapi.schema import operation
+from brokerapi.shapes.base import SchemaQuery
 from brokerapi.shapes.management import AboutAnswer
-from brokerapi.shapes.queries import SchemaQuery
 from metadata.config import Config, config
 
 VERSION = "0.1.0"

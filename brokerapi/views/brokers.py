@@ -7,7 +7,7 @@ from django.http import HttpResponse
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import list_of, operation
 from brokerapi.shapes import answers, management
-from brokerapi.shapes.queries import ConfirmQuery
+from brokerapi.shapes.base import ConfirmQuery
 from metadata.brokers import brokers
 
 

@@ -9,7 +9,7 @@ from brokerapi.http import draining, errors, longpoll, metrics
 from brokerapi.schema import operation
 from brokerapi.shapes import consumers as wire
 from brokerapi.shapes import failures as wire_failures
-from brokerapi.shapes.delivery import delivery_settings
+from brokerapi.shapes.consumers import delivery_settings
 from messagestore.consume import node_owners, positions
 from messagestore.retries import failures
 from messagestore.topology import membership

@@ -7,7 +7,7 @@ from django.http import HttpResponse
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
 from brokerapi.shapes import dead_shapes as shapes
-from brokerapi.shapes.queries import NewestQuery
+from brokerapi.shapes.base import NewestQuery
 from messagestore.retries import dead_letters, pending, redrives
 from metadata import redrives as redrive_rows
 

@@ -7,7 +7,7 @@ from django.http import HttpResponse
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
 from brokerapi.shapes import answers, management, offset_shapes
-from brokerapi.shapes.queries import ConfirmQuery, ListQuery, NewestQuery
+from brokerapi.shapes.base import ConfirmQuery, ListQuery, NewestQuery
 from messagestore.consume import lag, offset_reset
 from metadata.groups import groups, offset_resets
 

@@ -7,7 +7,7 @@ from django.http import HttpResponse
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
 from brokerapi.shapes import answers, management
-from brokerapi.shapes.queries import ConfirmQuery, ListQuery
+from brokerapi.shapes.base import ConfirmQuery, ListQuery
 from metadata.users import api_keys
 
 

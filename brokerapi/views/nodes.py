@@ -7,7 +7,7 @@ from django.http import HttpResponse
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
 from brokerapi.shapes import answers, management, node_shapes
-from brokerapi.shapes.queries import ConfirmQuery, ListQuery
+from brokerapi.shapes.base import ConfirmQuery, ListQuery
 from messagestore.nodes import preflight, promotion, promotion_plans, registry
 from metadata.nodes import nodes as node_rows
 

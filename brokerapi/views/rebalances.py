@@ -6,8 +6,8 @@ from django.http import HttpResponse
 
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
-from brokerapi.shapes import answers, rebalance_shapes
-from brokerapi.shapes.queries import NewestQuery
+from brokerapi.shapes import answers, offset_shapes
+from brokerapi.shapes.base import NewestQuery
 from metadata.membership import history, rebalance
 
 
@@ -18,7 +18,7 @@ class Rebalances(Endpoint):
         "listRebalances",
         tag="groups",
         query=NewestQuery,
-        answer=page_of("rebalances", rebalance_shapes.RebalanceAnswer),
+        answer=page_of("rebalances", offset_shapes.RebalanceAnswer),
     )
     def get(self, call: Call, group: str) -> HttpResponse:
         """The rebalances of a group, the newest first: why, who got which queue, how long it stood still."""
@@ -34,11 +34,11 @@ class Rebalance(Endpoint):
     @operation(
         "rebalance",
         tag="groups",
-        request=rebalance_shapes.RebalanceRequest,
-        answer=rebalance_shapes.RebalanceMoves,
+        request=offset_shapes.RebalanceRequest,
+        answer=offset_shapes.RebalanceMoves,
     )
     def post(self, call: Call, group: str) -> HttpResponse:
         """Shares a group's queues anew, now; `dry_run` only says what would move."""
-        dry_run = call.fields(rebalance_shapes.RebalanceRequest, manages=("group", group))["dry_run"]
+        dry_run = call.fields(offset_shapes.RebalanceRequest, manages=("group", group))["dry_run"]
         done = rebalance.ask(group=group, dry_run=dry_run, actor=call.actor)
         return call.answer(answers.rebalanced(done, dry_run=dry_run))

@@ -10,7 +10,7 @@ from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import list_of, operation
 from brokerapi.shapes import answers
 from brokerapi.shapes import subscription_shapes as shapes
-from brokerapi.shapes.queries import TagsQuery
+from brokerapi.shapes.base import TagsQuery
 from messagestore.inspect.tag_preview import tag_matches
 from messagestore.topology import subscriptions
 from metadata.groups import groups

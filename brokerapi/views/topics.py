@@ -7,8 +7,8 @@ from django.http import HttpResponse
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
 from brokerapi.shapes import answers, management
-from brokerapi.shapes.plan_shapes import ReadPlanAnswer
-from brokerapi.shapes.queries import ConfirmQuery, PlanQuery, TopicsQuery
+from brokerapi.shapes.base import ConfirmQuery, PlanQuery, TopicsQuery
+from brokerapi.shapes.queue_shapes import ReadPlanAnswer
 from messagestore.inspect import read_plans
 from messagestore.topology import topics
 from metadata.topics import topics as topic_rows

@@ -49,7 +49,7 @@ def run(
     """Runs a job to its end, recorded as a run of `spark_<name>`; (id of the run, the job's directory).
 
     With `record` it is part of that run, whose end whoever gives it writes. Raises Invalid if what Spark
-    needs is not installed, JobFailed, job_runs.Cancelled.
+    needs is not installed, JobFailed, runs.Cancelled.
     """
     environ = _environ()
     directory = config.data_dir / "jobs" / f"{name}-{uuid.uuid4().hex[:12]}"

@@ -3,7 +3,7 @@
 gunicorn starts the loops of a worker after the fork and stops them when the worker leaves. A loop is
 (name, every, run_once): one bounded pass, then a pause. A pass that fails is logged, and the pause doubles
 up to MAX_PAUSE_S, so a database that is down is not flooded with calls; nor is the log, see _Trouble. What
-runs every minute or more rarely is a schedule of django-q instead (jobs.py).
+runs every minute or more rarely is a schedule of django-q instead (schedules.py).
 """
 
 from __future__ import annotations

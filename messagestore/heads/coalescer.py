@@ -66,7 +66,8 @@ class Rounds(Generic[Item, Result]):
     def submit(self, item: Item) -> Result:
         """The result of `item`. Raises what its round raised.
 
-        Raises `faults.RolledBack` if its round did not begin in time, `faults.Ambiguous` if it did not end.
+        Raises `db_errors.RolledBack` if its round did not begin in time, `db_errors.Ambiguous` if it did not
+        end.
         """
         seat: _Seat[Item, Result] = _Seat(item)
         with self._guard:

@@ -1,7 +1,7 @@
 """Queues that contradict themselves, as this process has met them.
 
-A suspect queue delivers nothing past its hole and takes no batch over it; a person must look. It is
-reported in the log (at most once a minute), in `/readyz`, in the metrics and as an alarm (suspect_alarms.py).
+A suspect queue delivers nothing past its hole and takes no batch over it; a person must look. It is reported
+in the log (at most once a minute), in `/readyz`, in the metrics and as an alarm (corruption_alarms.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pulls that wait for queues, and the durable heads this process knows.
 
-A waiting pull registers the queues and offsets it waits behind. It is woken by a send of the same process,
-by the watchers (watcher.py), which hear of sends of other processes, or by a change of its group. A waiter
+A waiting pull registers the queues and offsets it waits behind. It is woken by a send of the same process, by
+the watchers (head_watcher.py), which hear of sends of other processes, or by a change of its group. A waiter
 holds no database connection. Only heads that are durable come here: durability.py says how one knows.
 """
 

@@ -79,7 +79,7 @@ def take_turn(session: Session, *, queue: int) -> None:
 def extend(queue: int, *, urgent: bool = True) -> int:
     """Makes partitions until three end above the head; the head from which on that must be done again.
 
-    Raises NodeUnavailable, and `faults.Altered` for a table that is missing or was altered.
+    Raises NodeUnavailable, and `db_errors.Altered` for a table that is missing or was altered.
     """
     node = node_pools.node_of(queue)
     with _turn:  # the first of many senders that met the end does it for all

@@ -1,9 +1,9 @@
 """Suspect queues as alarms: raised by the process that met one, ended when the cause is gone.
 
-Whoever meets a contradiction only marks it (suspects.py), because pulls and sends never wait for metadata. A
-loop of each process makes alarms of its marks, and takes back those whose cause is gone; a loop of one broker
-ends the alarms, also those of processes that are no more. Both look at the node, in the same way as a pull,
-and at what else a send needs.
+Whoever meets a contradiction only marks it (corruption.py), because pulls and sends never wait for metadata.
+A loop of each process makes alarms of its marks, and takes back those whose cause is gone; a loop of one
+broker ends the alarms, also those of processes that are no more. Both look at the node, in the same way as a
+pull, and at what else a send needs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Findings for and against a database as a node, made without leaving anything in it.
 
-Each finding is about one thing and says what was found and, where it is wrong, what to do. `nodes.register`
-refuses by the same findings, so what an examination passes can be registered.
+Each finding is about one thing and says what was found and, where it is wrong, what to do.
+`registry.register` refuses by the same findings, so what an examination passes can be registered.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Examination:
 def examine(
     *, name: str, actor: Actor, password: str = "", unsafe: bool = False, **given: Any
 ) -> Examination:
-    """Return the findings for and against a database as a node, with the arguments of `nodes.register`.
+    """Return the findings for and against a database as a node, with the arguments of `registry.register`.
 
     Needs `admin`. Nothing is changed or left behind. Raises Invalid and Conflict for the arguments.
     """

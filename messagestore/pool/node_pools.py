@@ -93,8 +93,8 @@ class Node:
         """The same for what may be repeated: a lost connection leaves nothing in doubt, so it is
         NodeUnavailable, and a node that is silent is not waited for.
 
-        Raises `faults.Late` if the answer does not begin `within_s`, and at once while the node is in doubt;
-        for requests that ask other nodes, too (lateness.py).
+        Raises `db_errors.Late` if the answer does not begin `within_s`, and at once while the node is in
+        doubt; for requests that ask other nodes, too (slow_nodes.py).
         """
         return Lending(self, reads=True, within_s=within_s)
 

@@ -32,7 +32,7 @@ def send(*, topic: str, message: NewMessage, batch_id: UUID, actor: Actor, again
 def recall(*, topic: str, message_id: str, actor: Actor) -> None:
     """Takes a delayed message of a topic back. Needs `produce`.
 
-    The audit row comes first, as of `send`. Raises what `waiting.recall` raises.
+    The audit row comes first, as of `send`. Raises what `delayed_admin.recall` raises.
     """
     access.require(actor, "produce", topic)
     _record("recall", topic, {"message": message_id}, actor)

@@ -1,6 +1,6 @@
 """Every verb that touches a table of a node; the only package that runs statements.
 
-A verb takes a `Session` (borrowed from `connections.Node`) and plain values, and answers plain
+A verb takes a `Session` (borrowed from `node_pools.Node`) and plain values, and answers plain
 values (`shapes`). Time is always the node's own clock. The rules behind each statement stand in
 docs/explanation/store.md.
 """
@@ -18,7 +18,6 @@ from messagestore.tables.auditing import (
     message_tables,
     offset_ends,
 )
-from messagestore.tables.cleaning import delete_below, raise_low, row_bytes, used_bytes
 from messagestore.tables.dead import (
     DeadRow,
     ErrorCount,
@@ -63,12 +62,6 @@ from messagestore.tables.failures import (
     read_fences,
     select_failing,
 )
-from messagestore.tables.figures import (
-    NodeFigures,
-    count_delayed_of_queues,
-    read_figures,
-    stored_at_of,
-)
 from messagestore.tables.losses import (
     Replication,
     Standing,
@@ -101,14 +94,28 @@ from messagestore.tables.messages import (
     stored_at_ms,
 )
 from messagestore.tables.moving import move_delayed
-from messagestore.tables.node import create_node_tables, now_ms, pulse, server_facts, try_rights
+from messagestore.tables.node import (
+    NodeFigures,
+    count_delayed_of_queues,
+    create_node_tables,
+    now_ms,
+    pulse,
+    read_figures,
+    server_facts,
+    stored_at_of,
+    try_rights,
+)
 from messagestore.tables.partitions import (
     add_partitions,
+    delete_below,
     drop_partition,
     limit_lock_wait,
     list_partitions,
     long_transactions,
+    raise_low,
+    row_bytes,
     take_table_lock,
+    used_bytes,
 )
 from messagestore.tables.queues import (
     close_queues,

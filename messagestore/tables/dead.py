@@ -84,7 +84,7 @@ class ErrorCount(NamedTuple):
 def insert_dead(session: Session, *, queue: int, node_epoch: int, dead: NewDead) -> bool:
     """Stores a dead message, once; False, and nothing stored, if the failure queue's head row refuses it.
 
-    Raises `faults.Duplicate` if the batch id is known.
+    Raises `db_errors.Duplicate` if the batch id is known.
     """
     results = session.transact(
         step(session, "insert_dead", queue=queue, node_epoch=node_epoch, **dead._asdict())

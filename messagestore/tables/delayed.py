@@ -19,8 +19,8 @@ from metadata.errors import TooLarge
 def insert_delayed(session: Session, *, queue: int, node_epoch: int, batch: DelayedBatch) -> StoredDelays:
     """Stores messages that wait for their time, all or nothing, if their queue is open.
 
-    Raises `faults.Refused` when it is not, `faults.Duplicate` when the batch id is known, TooLarge when they
-    do not fit one packet together, and the other faults as they are.
+    Raises `db_errors.Refused` when it is not, `db_errors.Duplicate` when the batch id is known, TooLarge when
+    they do not fit one packet together, and the other faults as they are.
     """
     if isinstance(session, MySqlSession):
         return _insert_mysql(session, queue, node_epoch, batch)

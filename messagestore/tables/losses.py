@@ -33,7 +33,7 @@ def write_identity(session: Session, *, identity: str) -> None:
 
 
 def read_identity(session: Session) -> str:
-    """Return the identity of the data, '' if nobody wrote one. Raises `faults.Final` where it never stood."""
+    """Return the identity of the data, "" if nobody wrote one. Raises `Final` where it never stood."""
     rows = rows_of(session, "select_identity")
     return str(rows[0][0]) if rows else ""
 

@@ -1,4 +1,4 @@
-"""Verbs on messages and on the batches they came in."""
+"""Verbs on messages and on the batches they came in, and the rows of an INSERT."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, TypedDict, cast
 from messagestore.engine import db_errors
 from messagestore.engine.messages import (
     ROW_BODY,
+    NewMessage,
     StoredMessage,
     StoredRow,
     Wanted,
     headers_text,
     stored_message,
 )
-from messagestore.engine.mysql_session import Fits, MySqlSession, Result, Rows, Session, Step
+from messagestore.engine.mysql_session import Fits, MySqlSession, Result, Rows, Session, Step, escaped, quoted
 from messagestore.engine.sqlite_session import SqliteSession
 from messagestore.engine.statements import load
-from messagestore.tables.literals import literal_rows
 from messagestore.tables.running import ids, key_of, message_table, rows_of, step, texts
 from messagestore.tables.shapes import NewBatch, Position, ReaderKey, SentBatch
 from metadata.errors import TooLarge
@@ -38,7 +38,7 @@ class _Send(TypedDict):
 def insert_messages(session: Session, *, queue: int, node_epoch: int, batches: Sequence[NewBatch]) -> int:
     """Stores batches one behind the other at the head of a queue, all or nothing; the first message's offset.
 
-    Raises `faults.Refused` when the head row does not allow it, `faults.Duplicate` when a batch id
+    Raises `db_errors.Refused` when the head row does not allow it, `db_errors.Duplicate` when a batch id
     is known (or the head too low), and the other faults as they are.
     """
     head: _Send = {
@@ -282,3 +282,28 @@ def stored_at_ms(session: Session, *, queue: int, offset: int) -> int | None:
     """Return the time when the first message at or above an offset was stored, or None above the last."""
     rows = rows_of(session, "select_stored_at", table=message_table(queue), first_offset=offset)
     return int(rows[0][0]) if rows else None
+
+
+def literal_rows(batches: Sequence[NewBatch]) -> list[bytes]:
+    """One row per message at offsets @b, @b+1, …, stored at @t."""
+    rows: list[bytes] = []
+    for batch in batches:
+        source = quoted(batch.producer.encode())
+        end = b"',NULL," + source + b",@t)"
+        for index, message in enumerate(batch.messages, len(rows)):
+            key = message.key
+            if key is None or message.tag is not None or message.trace_id is not None or message.headers:
+                rows.append(_row(index, message, source))
+            else:  # most of them
+                rows.append(
+                    b"(@b+%d,'%b',NULL,NULL,_binary'%b%b"
+                    % (index, escaped(key.encode()), escaped(message.body), end)
+                )
+    return rows
+
+
+def _row(index: int, message: NewMessage, source: bytes) -> bytes:
+    texts = (message.key, message.tag, headers_text(message.headers), message.trace_id)
+    key, tag, headers, trace = (b"NULL" if one is None else quoted(one.encode()) for one in texts)
+    body = quoted(message.body)
+    return b"(@b+%d,%b,%b,%b,_binary%b,%b,%b,@t)" % (index, key, tag, headers, body, trace, source)

@@ -1,11 +1,11 @@
-"""Verbs on the partitions of message tables; only MySQL and MariaDB have any."""
+"""Verbs of partitions, which only MySQL and MariaDB have, and of retention."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from messagestore.engine import db_errors
-from messagestore.engine.mysql_session import Session
+from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.tables.running import message_table, rows_of, step
 from messagestore.tables.shapes import LongTransaction, Partition
 
@@ -13,7 +13,7 @@ from messagestore.tables.shapes import LongTransaction, Partition
 def list_partitions(session: Session, *, queue: int) -> list[Partition]:
     """A queue's partitions in rising order; none where its table has none: SQLite, or an earlier version.
 
-    Raises `faults.Altered` for a table that is missing, or that somebody has partitioned in another way.
+    Raises `db_errors.Altered` for a table that is missing, or that somebody has partitioned in another way.
     """
     if session.engine == "sqlite":
         return []
@@ -65,3 +65,36 @@ def long_transactions(session: Session, *, seconds: int) -> list[LongTransaction
     except db_errors.Final:
         return []
     return [LongTransaction(*row) for row in rows]
+
+
+_TABLESPACES = {"mariadb": "INNODB_SYS_TABLESPACES", "mysql": "INNODB_TABLESPACES"}
+
+
+def raise_low(session: Session, *, queue: int, low: int) -> bool:
+    """Says that nothing below an offset is served any more; whether that was news, and not above the head."""
+    return session.transact(step(session, "raise_low", queue=queue, low=low))[0].matched == 1
+
+
+def delete_below(session: Session, *, queue: int, end: int) -> int:
+    """Deletes the messages below an offset and below the queue's `low`; how many."""
+    values = {"table": message_table(queue), "queue": queue, "end_offset": end}
+    return session.transact(step(session, "delete_below", **values))[0].matched
+
+
+def row_bytes(session: Session, *, queue: int, first: int, end: int) -> tuple[int, int]:
+    """(messages, bytes of what they hold) at offsets first … end-1; keep the range short."""
+    table = message_table(queue)
+    rows, size = rows_of(session, "select_row_bytes", table=table, first_offset=first, end_offset=end)[0]
+    return int(rows), int(size)
+
+
+def used_bytes(session: Session) -> tuple[int, int]:
+    """(bytes that the node's files take, bytes within them that new messages can have)."""
+    if not isinstance(session, MySqlSession):
+        size, free = rows_of(session, "select_file_size")[0]
+        return int(size), int(free)
+    try:
+        view = _TABLESPACES[session.flavour]
+        return int(rows_of(session, "select_tablespaces", view=view)[0][0]), 0
+    except db_errors.Final:  # the account lacks the right PROCESS
+        return int(rows_of(session, "select_table_sizes")[0][0]), 0

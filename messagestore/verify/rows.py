@@ -43,7 +43,7 @@ class RowScan:
         self._clock: int | None = None  # when the last row so far was stored, ms
 
     def run(self) -> None:
-        """Looks at all of them; the report has what was found. Raises NodeUnavailable, faults.Final."""
+        """Looks at all of them; the report has what was found. Raises NodeUnavailable, db_errors.Final."""
         start, _, head, gaps, _ = self._opening
         self._queue.reached = start
         for first, end in cut(without([(start, head)], gaps), CHUNK):

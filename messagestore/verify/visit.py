@@ -38,7 +38,7 @@ class Visit:
     def ask(self, node_id: int, question: Callable[[Session], T]) -> T:
         """The answer to a question that only reads, on a connection borrowed for it.
 
-        Raises NodeUnavailable when the node does not answer three times, and faults.Final.
+        Raises NodeUnavailable when the node does not answer three times, and db_errors.Final.
         """
         for attempt in range(1, TRIES):
             try:

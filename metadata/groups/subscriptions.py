@@ -78,7 +78,7 @@ def plan(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionVie
     row = ConsumerGroupTopic.objects.create(
         group=group_row, topic=topic_row, start=start, created_at=database_now()
     )
-    unread = (Queue.State.CREATING, Queue.State.RETIRED)  # queues.make_ready gives positions in the former
+    unread = (Queue.State.CREATING, Queue.State.RETIRED)  # layout.make_ready gives positions in the former
     queues = topic_row.queues.exclude(state__in=unread).order_by("pk").values_list("pk", flat=True)
     QueueOffset.objects.bulk_create(
         [QueueOffset(group=group_row, queue_id=queue, epoch=row.pk * EPOCHS_EACH) for queue in queues]

@@ -2,10 +2,10 @@
 
 One UPDATE records all heartbeats that wait in this process (combining.py), in a broker by a loop. The same
 thread reads for all of them: first the groups' generations, then the queues where a generation is new
-(holdings.py). In that order an answer may carry newer queues than its generation, which costs a member one
-more heartbeat, but never older ones, which could make a release count that was never ordered. Releases are
-guarded updates of their own, and so that no other kind of call can hold a hand-over up, neither they nor the
-recording take a place at the gate.
+(assignment_cache.py). In that order an answer may carry newer queues than its generation, which costs a
+member one more heartbeat, but never older ones, which could make a release count that was never ordered.
+Releases are guarded updates of their own, and so that no other kind of call can hold a hand-over up, neither
+they nor the recording take a place at the gate.
 
 One that cannot be recorded is refused within moments, with a promise that lets its member go on (contact.py).
 

@@ -7,21 +7,19 @@ from metadata.models.consumers import (
     Consumer,
     ConsumerGroupConsumer,
     Heartbeat,
+    OffsetMove,
     QueueOffset,
+    Rebalance,
+    RebalanceMove,
 )
 from metadata.models.failures import Redrive
 from metadata.models.groups import ConsumerGroup, ConsumerGroupTopic
-from metadata.models.keys import ApiKey, KeyFingerprint
-from metadata.models.moves import OffsetMove
-from metadata.models.nodes import DbNode
+from metadata.models.nodes import DbNode, NodeSize
 from metadata.models.operations import AuditLog, ChangeCounter, ChangeLog, JobRun, Lease
-from metadata.models.queues import Queue
-from metadata.models.rebalances import Rebalance, RebalanceMove
 from metadata.models.reports import Report, ReportRow
 from metadata.models.series import CommitLook, Sample
-from metadata.models.sizes import NodeSize
-from metadata.models.topics import Topic, TopicRouting
-from metadata.models.users import UserRights
+from metadata.models.topics import Queue, Topic, TopicRouting
+from metadata.models.users import ApiKey, KeyFingerprint, UserRights
 
 __all__ = [
     "Alarm",

@@ -1,4 +1,4 @@
-"""Consumer, ConsumerGroupConsumer, Heartbeat, QueueOffset, BroadcastInstance: who is there, who owns what."""
+"""Members of groups, what they own and how far they are; rebalances, and offsets moved by hand."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from django.db.models import Q
 
 from metadata.models.fields import MAX_NAME, NameField
 from metadata.models.groups import ConsumerGroup
-from metadata.models.keys import ApiKey
-from metadata.models.queues import Queue
+from metadata.models.topics import Queue
+from metadata.models.users import ApiKey
 
 
 class Consumer(models.Model):
@@ -118,3 +118,69 @@ class BroadcastInstance(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class OffsetMove(models.Model):
+    """One queue's move. Those that were asked for together have the same `reset`, a UUID.
+
+    The row is written before the position moves; `done` once it has. `undoes`: the reset that this one undid.
+    """
+
+    reset = models.CharField(max_length=36)
+    group = models.ForeignKey(ConsumerGroup, on_delete=models.CASCADE, related_name="moves")
+    queue = models.ForeignKey(Queue, on_delete=models.CASCADE, related_name="+")
+    instance = NameField(max_length=MAX_NAME, blank=True)  # '' unless the group broadcasts
+    from_offset = models.BigIntegerField()
+    to_offset = models.BigIntegerField()
+    done = models.BooleanField(default=False)
+    undoes = models.CharField(max_length=36, blank=True)
+    at = models.DateTimeField()
+    actor_kind = models.CharField(max_length=10)
+    actor_name = NameField(max_length=MAX_NAME)
+
+    class Meta:
+        ordering = ("-id",)
+        indexes = (
+            models.Index(fields=("group", "id"), name="offset_move_group"),
+            models.Index(fields=("reset",), name="offset_move_reset"),
+        )
+
+    def __str__(self) -> str:
+        return f"queue {self.queue_id}: {self.from_offset} to {self.to_offset}"
+
+
+class Rebalance(models.Model):
+    """One rebalance of a group. `assignment` maps each member to the ids of the queues meant for it."""
+
+    group = models.ForeignKey(ConsumerGroup, on_delete=models.CASCADE, related_name="rebalances")
+    generation = models.BigIntegerField()
+    cause = models.CharField(max_length=300)
+    at = models.DateTimeField(db_index=True)
+    assignment = models.JSONField(default=dict)
+
+    class Meta:
+        ordering = ("-id",)
+        indexes = (models.Index(fields=("group", "id"), name="rebalance_group"),)
+
+    def __str__(self) -> str:
+        return f"rebalance {self.pk}"
+
+
+class RebalanceMove(models.Model):
+    """One queue that got another target; '' stands for nobody.
+
+    `pause_ms` runs from when its last owner was told to give it up, left, or was last heard, until the new
+    owner acquired it. It stays null when a later rebalance overtook the move.
+    """
+
+    rebalance = models.ForeignKey(Rebalance, on_delete=models.CASCADE, related_name="moves")
+    queue = models.ForeignKey(Queue, on_delete=models.CASCADE, related_name="+")
+    from_member = NameField(max_length=MAX_NAME, blank=True)
+    to_member = NameField(max_length=MAX_NAME, blank=True)
+    pause_ms = models.BigIntegerField(null=True, blank=True)
+
+    class Meta:
+        ordering = ("id",)
+
+    def __str__(self) -> str:
+        return f"move {self.pk}"

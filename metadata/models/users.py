@@ -1,10 +1,10 @@
-"""UserRights: what a person may do in the portal beyond looking."""
+"""UserRights of people in the portal; ApiKey of programs; KeyFingerprint of the keys of brokers."""
 
 from __future__ import annotations
 
 from django.db import models
 
-from metadata.models.fields import NameField
+from metadata.models.fields import MAX_NAME, NameField
 
 
 class UserRights(models.Model):
@@ -22,3 +22,45 @@ class UserRights(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class ApiKey(models.Model):
+    """An API key; only its SHA-256 is kept. `rights`: {"produce": ["orders*"], …}.
+
+    `max_…_per_s`: what it may send, over all topics and brokers; null = any number.
+    """
+
+    name = NameField(max_length=MAX_NAME, unique=True)
+    digest = models.CharField(max_length=64, unique=True)
+    rights = models.JSONField(default=dict)
+    max_messages_per_s = models.PositiveIntegerField(null=True, blank=True)
+    max_bytes_per_s = models.PositiveBigIntegerField(null=True, blank=True)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class KeyFingerprint(models.Model):
+    """A mark that tells a key that signs or seals from another one; the key itself is in no database."""
+
+    class Purpose(models.TextChoices):
+        """The use of the key."""
+
+        SIGNING = "signing"
+        ENCRYPTION = "encryption"
+
+    purpose = models.CharField(max_length=10, choices=Purpose.choices)
+    fingerprint = models.CharField(max_length=32)
+    noted_at = models.DateTimeField()
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("purpose", "fingerprint"), name="key_fingerprint_once"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.purpose} {self.fingerprint}"

@@ -169,7 +169,7 @@ def lasting(*, kind: str, calm_s: float) -> list[tuple[str, int | None]]:
 def trim(*, days: int = KEPT_DAYS, limit: int = prune.MOST_TRIMMED) -> int:
     """Deletes up to `limit` alarms that nobody raised for so long, unless they last; how many.
 
-    Their mails go with them: `alarm_mails.trim` comes first, so that few are left.
+    Their mails go with them: `mails.trim` comes first, so that few are left.
     """
     with reachable():
         old = Alarm.objects.filter(last_at__lt=before(database_now(), seconds=days * 86_400))

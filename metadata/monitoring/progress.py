@@ -1,8 +1,8 @@
 """The progress of groups: what they are sent, pull and handle a second, and whether they catch up.
 
-Of many groups always as many queries. The lag of now is what a job saw (`series.record_lag`), or what a
-caller has just read from the nodes; that of before is in the series. A reset moves the lag without anything
-being handled, so nothing from before the last one counts.
+Of many groups always as many queries. The lag of now is what a job saw (`metrics_history.record_lag`), or
+what a caller has just read from the nodes; that of before is in the series. A reset moves the lag without
+anything being handled, so nothing from before the last one counts.
 """
 
 from __future__ import annotations

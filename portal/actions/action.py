@@ -2,7 +2,8 @@
 
 GET shows the form. A POST checks it and shows what would happen, changing nothing. Only a POST that confirms
 calls the verb, which checks rights again and writes the audit row. So nothing happens by a link, a reload or
-a form of another site, whatever is dangerous shows its effect first, and a double click acts once (once.py).
+a form of another site, whatever is dangerous shows its effect first, and a double click acts once
+(idempotency.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Passwords of a form wait here from its preview to its confirmation: no page ever sends one back.
 
 They lie encrypted among the web sessions, under a key that only this person's form with this number has
-(once.py), for ten minutes, and go when the form was carried out.
+(idempotency.py), for ten minutes, and go when the form was carried out.
 """
 
 from __future__ import annotations

@@ -1,10 +1,20 @@
-"""Records that the system writes about itself: audit, job runs, leases, changes."""
+"""Records that the system writes about itself: audit, job runs, leases, changes, figures."""
 
 from __future__ import annotations
 
 from django.contrib import admin
 
-from metadata.models import AuditLog, ChangeCounter, ChangeLog, JobRun, Lease, OffsetMove, Redrive
+from metadata.models import (
+    AuditLog,
+    ChangeCounter,
+    ChangeLog,
+    CommitLook,
+    JobRun,
+    Lease,
+    OffsetMove,
+    Redrive,
+    Sample,
+)
 from portal.admin.readonly import ReadOnlyAdmin
 
 
@@ -66,3 +76,22 @@ class RedriveAdmin(ReadOnlyAdmin):
     list_display = ("id", "group", "topic", "to", "state", "total", "redriven", "created_at")
     list_filter = ("state",)
     search_fields = ("topic", "asked_by")
+
+
+@admin.register(Sample)
+class SampleAdmin(ReadOnlyAdmin):
+    """The latest steps first."""
+
+    list_display = ("at", "step_s", "topic_ref", "group_ref", "messages", "bytes", "errors", "lag", "lag_ms")
+    list_filter = ("step_s",)
+    search_fields = ("=topic_ref", "=group_ref")
+    ordering = ("-at", "-id")
+
+
+@admin.register(CommitLook)
+class CommitLookAdmin(ReadOnlyAdmin):
+    """The latest looks first."""
+
+    list_display = ("at", "topic_ref", "group_ref")
+    search_fields = ("=topic_ref", "=group_ref")
+    ordering = ("-id",)

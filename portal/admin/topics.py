@@ -1,10 +1,10 @@
-"""Topics."""
+"""Topics and queues."""
 
 from __future__ import annotations
 
 from django.contrib import admin
 
-from metadata.models import Topic, TopicRouting
+from metadata.models import Queue, Topic, TopicRouting
 from portal.admin.readonly import ReadOnlyAdmin
 
 
@@ -24,3 +24,13 @@ class TopicRoutingAdmin(ReadOnlyAdmin):
     list_display = ("topic", "until_at", "keyed", "queues")
     search_fields = ("topic__name",)
     list_select_related = ("topic",)
+
+
+@admin.register(Queue)
+class QueueAdmin(ReadOnlyAdmin):
+    """A queue is the table message_<id> on its node."""
+
+    list_display = ("id", "topic", "number", "node", "state")
+    list_filter = ("state",)
+    list_select_related = ("topic", "node")
+    search_fields = ("=id", "topic__name", "node__name")

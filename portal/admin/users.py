@@ -6,7 +6,7 @@ from django.contrib import admin
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 
-from metadata.models import UserRights
+from metadata.models import ApiKey, KeyFingerprint, UserRights
 from portal.admin.readonly import ReadOnlyAdmin
 
 for model in (Group, get_user_model()):
@@ -27,3 +27,19 @@ class UserRightsAdmin(ReadOnlyAdmin):
 
     list_display = ("name", "rights")
     search_fields = ("name",)
+
+
+@admin.register(ApiKey)
+class ApiKeyAdmin(ReadOnlyAdmin):
+    """Names and rights."""
+
+    list_display = ("name", "rights", "created_at")
+    search_fields = ("name",)
+
+
+@admin.register(KeyFingerprint)
+class KeyFingerprintAdmin(ReadOnlyAdmin):
+    """The keys that brokers work with, by their fingerprints."""
+
+    list_display = ("purpose", "fingerprint", "noted_at")
+    search_fields = ("fingerprint",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import functools
 import importlib
 import inspect
@@ -17,6 +18,8 @@ from tests.support.environment import ROOT
 
 SERVER = ("catmq_site", "brokerapi", "portal", "metadata", "messagestore")
 MAX_LINES = 400
+MAX_FILES = 14  # a folder's, its __init__.py among them
+CLIENT = ROOT / "client/src/catmq_client"
 LIFE = ROOT / "docs/explanation/life-of-a-message.md"
 
 
@@ -57,6 +60,18 @@ def test_no_file_is_too_long() -> None:
     assert long == {}
 
 
+def test_no_folder_holds_too_many_files() -> None:
+    """Migrations and commands are where Django wants them."""
+    django = ("migrations", "commands")
+    folders = collections.Counter(
+        path.parent.relative_to(ROOT)
+        for package in (*SERVER, "spark_tasks", "client/src")
+        for path in (ROOT / package).rglob("*.py")
+        if path.parent.name not in django
+    )
+    assert {str(folder): files for folder, files in folders.items() if files > MAX_FILES} == {}
+
+
 def test_functions_are_short() -> None:
     lengths = sorted(
         (node.end_lineno or node.lineno) - node.lineno + 1
@@ -66,6 +81,19 @@ def test_functions_are_short() -> None:
     )
     assert lengths[len(lengths) // 2] <= 10
     assert lengths[len(lengths) * 95 // 100] <= 35
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
+    trees = [*sources(), *((str(path), ast.parse(path.read_text())) for path in CLIENT.rglob("*.py"))]
+    begins = [
+        f"{path}: {text.splitlines()[0]}"
+        for path, tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and (text := ast.get_docstring(node))
+        and re.match(r"(What|Whether|How|Who|Whom|Whose|Where|When|Which|Why)\b", text)
+    ]
+    assert begins == []
 
 
 def test_every_module_has_a_docstring() -> None:

@@ -1,4 +1,4 @@
-"""manage.py syncjobs: writes the schedules of jobs.py to django-q."""
+"""manage.py syncjobs: writes the schedules of schedules.py to django-q."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ class Command(CatmqCommand):
     help = "Makes django-q's schedules equal to catmq_site/jobs/schedules.py: adds new ones, removes others."
 
     def run(self, **options: Any) -> None:
-        """Calls jobs.sync."""
+        """Calls schedules.sync."""
         there, removed = schedules.sync()
         self.stdout.write(f"{there} schedules, {removed} others removed.")

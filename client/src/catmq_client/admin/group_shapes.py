@@ -1,4 +1,4 @@
-"""Shapes of consumer groups in the management API: members, positions, rebalances; admin.py has the calls."""
+"""Shapes of consumer groups in the management API: members, positions, rebalances; api.py has the calls."""
 
 from __future__ import annotations
 

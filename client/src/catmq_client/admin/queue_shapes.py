@@ -1,4 +1,4 @@
-"""Shapes of the queues of a topic in the management API; admin.py has the calls."""
+"""Shapes of the queues of a topic in the management API; api.py has the calls."""
 
 from __future__ import annotations
 
