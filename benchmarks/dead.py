@@ -111,7 +111,7 @@ def lists(rows: int) -> dict[str, list[float]]:
 def redriven(seconds: float, *, rate: int) -> dict[str, Any]:
     """A redrive of all, as a broker's loop makes it, with pages listed beside it, and its stop."""
     from messagestore.retries import redrives
-    from metadata import redrives as rows
+    from metadata import redrive_rows
     from metadata.actors import command
 
     me = command("bench")
@@ -136,11 +136,11 @@ def redriven(seconds: float, *, rate: int) -> dict[str, Any]:
         took.append(time.monotonic() - at)
     lasted = time.monotonic() - begun
     at = time.monotonic()
-    rows.stop(group="billing", redrive=made.id, actor=me)
+    redrive_rows.stop(group="billing", redrive=made.id, actor=me)
     ended.set()
     working.join()
     stopped_s = time.monotonic() - at
-    done = rows.named(group="billing", redrive=made.id, actor=me).redriven
+    done = redrive_rows.named(group="billing", redrive=made.id, actor=me).redriven
     return {
         "request s": asked_s,
         "messages a second": done / lasted,

@@ -66,9 +66,9 @@ def prepare(url: str, home: Path) -> None:
 def fill(url: str, rows: int) -> None:
     """So many topics, groups, subscriptions and members, their figures, and what was written about them."""
     from metadata.actors import command
-    from metadata.nodes import nodes
+    from metadata.nodes import node_rows
 
-    nodes.create(name="bench", engine="sqlite", database="nowhere/bench", actor=command("bench"))
+    node_rows.create(name="bench", engine="sqlite", database="nowhere/bench", actor=command("bench"))
     _topics(rows)
     _groups(rows)
     _members(rows)

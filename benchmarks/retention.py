@@ -181,9 +181,9 @@ def remove(topic: str, *, keep_days: int, least_s: float) -> tuple[Window, int, 
     """Cleans what is older; the window, at least so long, how many messages went, and how long it took."""
     from messagestore import retention
     from metadata.actors import command
-    from metadata.topics import topics
+    from metadata.topics import topic_rows
 
-    topics.update(name=topic, settings={"retention_days": keep_days}, actor=command("bench"))
+    topic_rows.update(name=topic, settings={"retention_days": keep_days}, actor=command("bench"))
     begun = time.monotonic()
     (done,) = retention.clean(topic=topic, rest_s=0.0, actor=command("bench"))
     took = time.monotonic() - begun

@@ -4,33 +4,33 @@ from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
 
-from brokerapi.http import errors as of_programs
+from brokerapi.http import errors
 from brokerapi.http.handler import PATHS
-from portal.auth import errors as of_people
+from portal.auth import error_pages
 
 
 def handler400(request: HttpRequest, exception: Exception) -> HttpResponse:
     """A request that Django refuses, such as one for a host that is not allowed."""
-    return of_programs.handler400(request, exception)
+    return errors.handler400(request, exception)
 
 
 def handler403(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Answer a request that Django forbids."""
     if _is_of_a_program(request):
-        return of_programs.handler403(request, exception)
-    return of_people.handler403(request, exception)
+        return errors.handler403(request, exception)
+    return error_pages.handler403(request, exception)
 
 
 def handler404(request: HttpRequest, exception: Exception) -> HttpResponse:
     """An unknown URL."""
     if _is_of_a_program(request):
-        return of_programs.handler404(request, exception)
-    return of_people.handler404(request, exception)
+        return errors.handler404(request, exception)
+    return error_pages.handler404(request, exception)
 
 
 def handler500(request: HttpRequest) -> HttpResponse:
     """An error that nobody expected; Django has logged it."""
-    return of_programs.handler500(request) if _is_of_a_program(request) else of_people.handler500(request)
+    return errors.handler500(request) if _is_of_a_program(request) else error_pages.handler500(request)
 
 
 def _is_of_a_program(request: HttpRequest) -> bool:

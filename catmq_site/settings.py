@@ -108,7 +108,7 @@ SESSION_COOKIE_AGE = config.session_idle_minutes * 60  # s; each page that someb
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = config.broker_url.startswith("https://")
 CSRF_COOKIE_HTTPONLY = True
-CSRF_FAILURE_VIEW = "portal.auth.errors.csrf_failure"
+CSRF_FAILURE_VIEW = "portal.auth.error_pages.csrf_failure"
 X_FRAME_OPTIONS = "DENY"
 
 REST_FRAMEWORK: dict[str, Any] = {

@@ -66,9 +66,9 @@ def metadata_db(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]
         from django.db import connections as of_django
 
         from messagestore.heads import corruption
-        from messagestore.pool import node_pools as of_the_store
+        from messagestore.pool import node_pools
 
-        of_the_store.forget_all()
+        node_pools.forget_all()
         corruption._reported.clear()
         of_django.close_all()
 

@@ -13,13 +13,13 @@ from metadata.brokers.brokers import BrokerView
 from metadata.db.paging import Page
 from metadata.groups.groups import GroupView, MemberView
 from metadata.groups.offset_resets import PastMove
-from metadata.groups.subscriptions import SubscriptionView
+from metadata.groups.subscription_rows import SubscriptionView
 from metadata.membership.history import RebalanceView
 from metadata.membership.rebalance import Moves
 from metadata.monitoring.progress import GroupProgress
-from metadata.nodes.nodes import NodeView
+from metadata.nodes.node_rows import NodeView
 from metadata.rules.groups.delivery import SEPARATOR, Delivery
-from metadata.topics.topics import TopicView
+from metadata.topics.topic_rows import TopicView
 from metadata.users.api_keys import KeyView
 
 V = TypeVar("V")

@@ -15,7 +15,7 @@ from brokerapi.shapes.base import Request as Query
 from brokerapi.shapes.fields import Flag, Number, Request, Text
 from messagestore.retries.dead_letters import DeadMessage, Summary, WholeMessage
 from messagestore.retries.pending import Failed
-from metadata.redrives import RedriveView
+from metadata.redrive_rows import RedriveView
 
 
 class DeadQuery(Query, kw_only=True):

@@ -10,7 +10,7 @@ from rest_framework import serializers
 from brokerapi.shapes.fields import Flag, Number, Request, Text
 from messagestore.topology.drains import QueueDrain, Unread
 from messagestore.topology.queues import Change
-from metadata.topics.topics import QueueView
+from metadata.topics.topic_rows import QueueView
 
 _QUEUE = ("queue", "number", "node", "state")
 

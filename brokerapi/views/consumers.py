@@ -7,9 +7,8 @@ from django.http import HttpResponse
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.http import draining, errors, longpoll, metrics
 from brokerapi.schema import operation
-from brokerapi.shapes import consumers as wire
-from brokerapi.shapes import failures as wire_failures
-from brokerapi.shapes.consumers import delivery_settings
+from brokerapi.shapes import consumer_shapes, failure_shapes
+from brokerapi.shapes.consumer_shapes import delivery_settings
 from messagestore.consume import node_owners, positions
 from messagestore.retries import failures
 from messagestore.topology import membership
@@ -24,13 +23,13 @@ class Consumers(Endpoint):
     @operation(
         "registerConsumer",
         tag="consumers",
-        request=wire.RegisterRequest,
-        answer=wire.RegisterAnswer,
+        request=consumer_shapes.RegisterRequest,
+        answer=consumer_shapes.RegisterAnswer,
         status=201,
     )
     def post(self, call: Call, group: str) -> HttpResponse:
         """Joins a group; the answer's consumer id stands in all further calls. Harmless when repeated."""
-        asked = call.read(wire.REGISTER)
+        asked = call.read(consumer_shapes.REGISTER)
         draining.check()
         joined = membership.join(
             group=group,
@@ -44,7 +43,7 @@ class Consumers(Endpoint):
             address=call.actor.address,
             actor=call.actor,
         )
-        answer = wire.RegisterAnswer(
+        answer = consumer_shapes.RegisterAnswer(
             consumer_id=joined.consumer_id,
             session_timeout_ms=joined.session_timeout_ms,
             heartbeat_interval_ms=joined.heartbeat_interval_ms,
@@ -66,58 +65,72 @@ class Consumer(Endpoint):
 class Heartbeat(Endpoint):
     """/consumers/{consumer}/heartbeat"""
 
-    @operation("heartbeat", tag="consumers", request=wire.HeartbeatRequest, answer=wire.HeartbeatAnswer)
+    @operation(
+        "heartbeat",
+        tag="consumers",
+        request=consumer_shapes.HeartbeatRequest,
+        answer=consumer_shapes.HeartbeatAnswer,
+    )
     def post(self, call: Call, consumer: str) -> HttpResponse:
         """Says what is held, learns what to own and what to give up; answered once it is recorded."""
-        member, asked = call.consumer(consumer), call.read(wire.HEARTBEAT)
+        member, asked = call.consumer(consumer), call.read(consumer_shapes.HEARTBEAT)
         owned = [(queue.queue, queue.epoch) for queue in asked.owned]
         try:
             told = consumers.heartbeat(consumer=member, generation=asked.generation, owned=owned)
         except Unrecorded as error:
             return _by_the_nodes(member, error)
-        return call.answer(wire.heartbeat_answer(told, member.group_id))
+        return call.answer(consumer_shapes.heartbeat_answer(told, member.group_id))
 
 
 def _by_the_nodes(member: ConsumerId, error: Unrecorded) -> HttpResponse:
     """The refusal of a heartbeat, with what the nodes say that its member owns."""
     owned = node_owners.owned(member)
     settings = delivery_settings(member.group_id, {one.topic for one in owned})
-    return errors.respond(error, assigned=wire.assigned(owned), subscriptions=settings)
+    return errors.respond(error, assigned=consumer_shapes.assigned(owned), subscriptions=settings)
 
 
 class Acquire(Endpoint):
     """/consumers/{consumer}/acquire"""
 
-    @operation("acquire", tag="consumers", request=wire.AcquireRequest, answer=wire.AcquireAnswer)
+    @operation(
+        "acquire",
+        tag="consumers",
+        request=consumer_shapes.AcquireRequest,
+        answer=consumer_shapes.AcquireAnswer,
+    )
     def post(self, call: Call, consumer: str) -> HttpResponse:
         """Takes hold of assigned queues on their nodes, and learns where to go on in each."""
-        member, asked = call.consumer(consumer), call.read(wire.ACQUIRE)
+        member, asked = call.consumer(consumer), call.read(consumer_shapes.ACQUIRE)
         acquired = positions.acquire(consumer=member, queues=asked.claims())
-        return call.answer(wire.acquire_answer(acquired, positions.generation(consumer=member)))
+        return call.answer(consumer_shapes.acquire_answer(acquired, positions.generation(consumer=member)))
 
 
 class Pull(Endpoint):
     """/consumers/{consumer}/pull"""
 
-    @operation("pull", tag="consumers", request=wire.PullRequest, answer=wire.PullAnswer)
+    @operation(
+        "pull", tag="consumers", request=consumer_shapes.PullRequest, answer=consumer_shapes.PullAnswer
+    )
     def post(self, call: Call, consumer: str) -> HttpResponse:
         """Reads messages from positions on, waiting up to `wait_ms` for the first."""
-        member, asked = call.consumer(consumer), call.read(wire.PULL)
+        member, asked = call.consumer(consumer), call.read(consumer_shapes.PULL)
         pulled = longpoll.pull_or_wait(consumer=member, asked=asked.asked())
         metrics.count_pulled(member.group_id, pulled.queues)
-        return call.answer(wire.pull_answer(pulled, call.kind))
+        return call.answer(consumer_shapes.pull_answer(pulled, call.kind))
 
 
 class Commit(Endpoint):
     """/consumers/{consumer}/commit"""
 
-    @operation("commit", tag="consumers", request=wire.CommitRequest, answer=wire.CommitAnswer)
+    @operation(
+        "commit", tag="consumers", request=consumer_shapes.CommitRequest, answer=consumer_shapes.CommitAnswer
+    )
     def post(self, call: Call, consumer: str) -> HttpResponse:
         """Records the next offset to read, per queue. Harmless when repeated; never goes backwards."""
-        member, asked = call.consumer(consumer), call.read(wire.COMMIT)
+        member, asked = call.consumer(consumer), call.read(consumer_shapes.COMMIT)
         committed = positions.commit(consumer=member, offsets=asked.positions())
         metrics.count_committed(member.group_id, committed)
-        return call.answer(wire.commit_answer(committed, positions.generation(consumer=member)))
+        return call.answer(consumer_shapes.commit_answer(committed, positions.generation(consumer=member)))
 
 
 class Failures(Endpoint):
@@ -126,13 +139,13 @@ class Failures(Endpoint):
     @operation(
         "reportFailures",
         tag="consumers",
-        request=wire_failures.FailuresRequest,
-        answer=wire_failures.FailuresAnswer,
+        request=failure_shapes.FailuresRequest,
+        answer=failure_shapes.FailuresAnswer,
     )
     def post(self, call: Call, consumer: str) -> HttpResponse:
         """Hands messages over for a later retry; answered once that is stored. Harmless when repeated."""
-        member, asked = call.consumer(consumer), call.read(wire_failures.FAILURES)
+        member, asked = call.consumer(consumer), call.read(failure_shapes.FAILURES)
         report = failures.report(consumer=member, failures=asked.failures())
         metrics.FAILURES.labels("retried").inc(len(report.retried))
         metrics.FAILURES.labels("dead").inc(len(report.dead))
-        return call.answer(wire_failures.failures_answer(report))
+        return call.answer(failure_shapes.failures_answer(report))

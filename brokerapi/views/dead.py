@@ -6,19 +6,19 @@ from django.http import HttpResponse
 
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
-from brokerapi.shapes import dead_shapes as shapes
+from brokerapi.shapes import dead_shapes
 from brokerapi.shapes.base import NewestQuery
 from messagestore.retries import dead_letters, pending, redrives
-from metadata import redrives as redrive_rows
+from metadata import redrive_rows
 
 
 class DeadMessages(Endpoint):
     """/groups/{group}/dead"""
 
-    @operation("listDead", tag="failures", query=shapes.DeadQuery, answer=shapes.DeadPageAnswer)
+    @operation("listDead", tag="failures", query=dead_shapes.DeadQuery, answer=dead_shapes.DeadPageAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
         """The messages of which no retry is left, the newest first."""
-        asked = call.query(shapes.DeadQuery)
+        asked = call.query(dead_shapes.DeadQuery)
         page = dead_letters.page(
             group=group,
             topic=asked.topic,
@@ -27,13 +27,13 @@ class DeadMessages(Endpoint):
             limit=asked.limit,
             actor=call.actor,
         )
-        found = shapes.dead_messages(page.messages)
+        found = dead_shapes.dead_messages(page.messages)
         return call.answer({"messages": found, "next": page.next, "away": list(page.away)})
 
-    @operation("dropDead", tag="failures", query=shapes.DropQuery, answer=shapes.DroppedAnswer)
+    @operation("dropDead", tag="failures", query=dead_shapes.DropQuery, answer=dead_shapes.DroppedAnswer)
     def delete(self, call: Call, group: str) -> HttpResponse:
         """Drops dead messages for good: some, or all that match."""
-        asked = call.query(shapes.DropQuery)
+        asked = call.query(dead_shapes.DropQuery)
         count = dead_letters.drop(
             group=group,
             ids=asked.list_of_ids(),
@@ -48,60 +48,71 @@ class DeadMessages(Endpoint):
 class DeadSummary(Endpoint):
     """/groups/{group}/dead/summary"""
 
-    @operation("countDead", tag="failures", query=shapes.SummaryQuery, answer=shapes.DeadSummaryAnswer)
+    @operation(
+        "countDead", tag="failures", query=dead_shapes.SummaryQuery, answer=dead_shapes.DeadSummaryAnswer
+    )
     def get(self, call: Call, group: str) -> HttpResponse:
         """Count the dead messages by topic and kind of error."""
-        asked = call.query(shapes.SummaryQuery)
+        asked = call.query(dead_shapes.SummaryQuery)
         return call.answer(
-            shapes.summary(dead_letters.summary(group=group, topic=asked.topic, actor=call.actor))
+            dead_shapes.summary(dead_letters.summary(group=group, topic=asked.topic, actor=call.actor))
         )
 
 
 class DeadMessage(Endpoint):
     """/groups/{group}/dead/{message}"""
 
-    @operation("showDead", tag="failures", answer=shapes.WholeDeadAnswer)
+    @operation("showDead", tag="failures", answer=dead_shapes.WholeDeadAnswer)
     def get(self, call: Call, group: str, message: str) -> HttpResponse:
         """A dead message with headers and body."""
         shown = dead_letters.show(group=group, message=message, actor=call.actor)
-        return call.answer(shapes.whole(shown, call.kind))
+        return call.answer(dead_shapes.whole(shown, call.kind))
 
 
 class RedriveDead(Endpoint):
     """/groups/{group}/dead/redrive"""
 
     @operation(
-        "redrive", tag="failures", request=shapes.RedriveCreate, answer=shapes.RedriveAnswer, status=201
+        "redrive",
+        tag="failures",
+        request=dead_shapes.RedriveCreate,
+        answer=dead_shapes.RedriveAnswer,
+        status=201,
     )
     def post(self, call: Call, group: str) -> HttpResponse:
         """Begins to bring dead messages back; it goes on in the background."""
-        asked = call.fields(shapes.RedriveCreate, manages=("group", group))
+        asked = call.fields(dead_shapes.RedriveCreate, manages=("group", group))
         everything = asked.pop("all", False)
         made = redrives.request(group=group, everything=everything, actor=call.actor, **asked)
-        return call.created(shapes.redrive(made), "groups", group, "redrives", str(made.id))
+        return call.created(dead_shapes.redrive(made), "groups", group, "redrives", str(made.id))
 
 
 class Redrives(Endpoint):
     """/groups/{group}/redrives"""
 
     @operation(
-        "listRedrives", tag="failures", query=NewestQuery, answer=page_of("redrives", shapes.RedriveAnswer)
+        "listRedrives",
+        tag="failures",
+        query=NewestQuery,
+        answer=page_of("redrives", dead_shapes.RedriveAnswer),
     )
     def get(self, call: Call, group: str) -> HttpResponse:
         """The redrives of a group, the newest first."""
         asked = call.query(NewestQuery)
         rows = redrive_rows.page(group=group, limit=asked.limit + 1, after=asked.after, actor=call.actor)
-        shown = [shapes.redrive(one) for one in rows[: asked.limit]]
+        shown = [dead_shapes.redrive(one) for one in rows[: asked.limit]]
         return call.answer({"redrives": shown, "next": shown[-1]["id"] if len(rows) > len(shown) else None})
 
 
 class Redrive(Endpoint):
     """/groups/{group}/redrives/{redrive}"""
 
-    @operation("showRedrive", tag="failures", answer=shapes.RedriveAnswer)
+    @operation("showRedrive", tag="failures", answer=dead_shapes.RedriveAnswer)
     def get(self, call: Call, group: str, redrive: int) -> HttpResponse:
         """A redrive and how far it is."""
-        return call.answer(shapes.redrive(redrive_rows.named(group=group, redrive=redrive, actor=call.actor)))
+        return call.answer(
+            dead_shapes.redrive(redrive_rows.named(group=group, redrive=redrive, actor=call.actor))
+        )
 
     @operation("stopRedrive", tag="failures", status=204)
     def delete(self, call: Call, group: str, redrive: int) -> HttpResponse:
@@ -113,9 +124,9 @@ class Redrive(Endpoint):
 class Failed(Endpoint):
     """/groups/{group}/failed"""
 
-    @operation("listFailed", tag="failures", query=shapes.FailedQuery, answer=shapes.FailedAnswer)
+    @operation("listFailed", tag="failures", query=dead_shapes.FailedQuery, answer=dead_shapes.FailedAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
         """The messages that wait for a retry, those that are due first."""
-        asked = call.query(shapes.FailedQuery)
+        asked = call.query(dead_shapes.FailedQuery)
         found = pending.waiting(group=group, topic=asked.topic, limit=asked.limit, actor=call.actor)
-        return call.answer(shapes.failed(found))
+        return call.answer(dead_shapes.failed(found))

@@ -7,8 +7,7 @@ from django.http import HttpResponse
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.http import draining, metrics
 from brokerapi.schema import operation
-from brokerapi.shapes import delayed as wire_delayed
-from brokerapi.shapes import messages as wire
+from brokerapi.shapes import delayed_shapes, message_shapes
 from messagestore.inspect import browse, search
 from messagestore.produce import delayed_admin, publish
 from metadata.errors import Invalid
@@ -17,24 +16,31 @@ from metadata.errors import Invalid
 class Messages(Endpoint):
     """/topics/{topic}/messages"""
 
-    @operation("sendMessages", tag="messages", request=wire.SendRequest, answer=wire.SendAnswer)
+    @operation(
+        "sendMessages", tag="messages", request=message_shapes.SendRequest, answer=message_shapes.SendAnswer
+    )
     def post(self, call: Call, topic: str) -> HttpResponse:
         """Stores messages, each exactly once per `batch_id`; answered when they are durable."""
-        asked = call.read(wire.SEND)
+        asked = call.read(message_shapes.SEND)
         draining.check()
-        messages = wire.new_messages(asked)
+        messages = message_shapes.new_messages(asked)
         runs = publish.send(topic=topic, messages=messages, batch_id=asked.batch_id, actor=call.actor)
         metrics.count_sent(topic, runs, bytes=sum([len(message.body) for message in messages]))
-        return call.answer(wire.send_answer(runs, asked.receipts))
+        return call.answer(message_shapes.send_answer(runs, asked.receipts))
 
-    @operation("browseMessages", tag="messages", query=wire.BrowseQuery, answer=wire.MessagesAnswer)
+    @operation(
+        "browseMessages",
+        tag="messages",
+        query=message_shapes.BrowseQuery,
+        answer=message_shapes.MessagesAnswer,
+    )
     def get(self, call: Call, topic: str) -> HttpResponse:
         """Shows stored messages without a group: from an offset of a queue on, one by its id, or those that
         carry a key, tag, trace id or text, or were stored within a time. One request of a search looks at a
         part of the topic: go on with `next` as `after`."""
-        asked = call.query(wire.BrowseQuery)
+        asked = call.query(message_shapes.BrowseQuery)
         if asked.is_search():
-            return call.answer(wire.browsed(_searched(call, topic, asked), call.kind))
+            return call.answer(message_shapes.browsed(_searched(call, topic, asked), call.kind))
         if isinstance(asked.message_id, str):
             found = browse.by_id(topic=topic, message_id=asked.message_id, actor=call.actor)
         elif isinstance(asked.queue, int):
@@ -45,7 +51,7 @@ class Messages(Endpoint):
             raise Invalid.field(
                 "queue", "is missing: give queue (and offset), message_id, or what the messages carry"
             )
-        return call.answer(wire.browsed(found, call.kind))
+        return call.answer(message_shapes.browsed(found, call.kind))
 
 
 class Message(Endpoint):
@@ -62,17 +68,17 @@ class Delayed(Endpoint):
     """/topics/{topic}/delayed"""
 
     @operation(
-        "listDelayed", tag="messages", query=wire_delayed.DelayedQuery, answer=wire_delayed.DelayedAnswer
+        "listDelayed", tag="messages", query=delayed_shapes.DelayedQuery, answer=delayed_shapes.DelayedAnswer
     )
     def get(self, call: Call, topic: str) -> HttpResponse:
         """Shows messages that wait for their time, in the order of their ids, and how many there are."""
-        asked = call.query(wire_delayed.DelayedQuery)
+        asked = call.query(delayed_shapes.DelayedQuery)
         after = asked.after if isinstance(asked.after, str) else None
         found = delayed_admin.of_topic(topic=topic, after=after, limit=asked.limit, actor=call.actor)
-        return call.answer(wire_delayed.delayed(found, call.kind))
+        return call.answer(delayed_shapes.delayed(found, call.kind))
 
 
-def _searched(call: Call, topic: str, asked: wire.BrowseQuery) -> search.Found:
+def _searched(call: Call, topic: str, asked: message_shapes.BrowseQuery) -> search.Found:
     if isinstance(asked.message_id, str):
         raise Invalid.field("message_id", "names one message: leave out what it should carry")
     return search.search(

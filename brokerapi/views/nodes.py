@@ -9,7 +9,7 @@ from brokerapi.schema import operation, page_of
 from brokerapi.shapes import answers, management, node_shapes
 from brokerapi.shapes.base import ConfirmQuery, ListQuery
 from messagestore.nodes import preflight, promotion, promotion_plans, registry
-from metadata.nodes import nodes as node_rows
+from metadata.nodes import node_rows
 
 
 class Nodes(Endpoint):

@@ -8,19 +8,21 @@ from django.http import HttpResponse
 
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import list_of, operation
-from brokerapi.shapes import answers
-from brokerapi.shapes import subscription_shapes as shapes
+from brokerapi.shapes import answers, subscription_shapes
 from brokerapi.shapes.base import TagsQuery
 from messagestore.inspect.tag_preview import tag_matches
 from messagestore.topology import subscriptions
-from metadata.groups import groups
-from metadata.groups import subscriptions as subscription_rows
+from metadata.groups import groups, subscription_rows
 
 
 class Subscriptions(Endpoint):
     """/groups/{group}/subscriptions"""
 
-    @operation("listSubscriptions", tag="groups", answer=list_of("subscriptions", shapes.SubscriptionAnswer))
+    @operation(
+        "listSubscriptions",
+        tag="groups",
+        answer=list_of("subscriptions", subscription_shapes.SubscriptionAnswer),
+    )
     def get(self, call: Call, group: str) -> HttpResponse:
         """The topics a group reads."""
         view = groups.describe(name=group, actor=call.actor)
@@ -29,13 +31,13 @@ class Subscriptions(Endpoint):
     @operation(
         "subscribe",
         tag="groups",
-        request=shapes.SubscriptionCreate,
-        answer=shapes.SubscriptionAnswer,
+        request=subscription_shapes.SubscriptionCreate,
+        answer=subscription_shapes.SubscriptionAnswer,
         status=201,
     )
     def post(self, call: Call, group: str) -> HttpResponse:
         """Lets a group read a topic, from its earliest or its latest message on."""
-        asked = call.fields(shapes.SubscriptionCreate, manages=("group", group))
+        asked = call.fields(subscription_shapes.SubscriptionCreate, manages=("group", group))
         made = subscriptions.create(group=group, topic=asked["topic"], start=asked["start"], actor=call.actor)
         return call.created(answers.subscription(made), "groups", group, "subscriptions", asked["topic"])
 
@@ -43,7 +45,7 @@ class Subscriptions(Endpoint):
 class Subscription(Endpoint):
     """/groups/{group}/subscriptions/{topic}"""
 
-    @operation("showSubscription", tag="groups", answer=shapes.SubscriptionAnswer)
+    @operation("showSubscription", tag="groups", answer=subscription_shapes.SubscriptionAnswer)
     def get(self, call: Call, group: str, topic: str) -> HttpResponse:
         """One subscription."""
         view = subscription_rows.named(group=group, topic=topic, actor=call.actor)
@@ -52,12 +54,12 @@ class Subscription(Endpoint):
     @operation(
         "changeSubscription",
         tag="groups",
-        request=shapes.SubscriptionChange,
-        answer=shapes.SubscriptionAnswer,
+        request=subscription_shapes.SubscriptionChange,
+        answer=subscription_shapes.SubscriptionAnswer,
     )
     def patch(self, call: Call, group: str, topic: str) -> HttpResponse:
         """Stops or starts reading of one topic."""
-        settings = call.fields(shapes.SubscriptionChange, manages=("group", group))
+        settings = call.fields(subscription_shapes.SubscriptionChange, manages=("group", group))
         changed = subscription_rows.update(group=group, topic=topic, settings=settings, actor=call.actor)
         return call.answer(answers.subscription(changed))
 
@@ -71,7 +73,7 @@ class Subscription(Endpoint):
 class TagMatches(Endpoint):
     """/topics/{topic}/tag-matches"""
 
-    @operation("countTagMatches", tag="topics", query=TagsQuery, answer=shapes.TagMatchesAnswer)
+    @operation("countTagMatches", tag="topics", query=TagsQuery, answer=subscription_shapes.TagMatchesAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
         """Count the matches of a tag filter in a topic's last 1,000 messages; try it before it is set."""
         found = tag_matches(topic=topic, tags=call.query(TagsQuery).tags, actor=call.actor)

@@ -11,7 +11,7 @@ from brokerapi.shapes.base import ConfirmQuery, PlanQuery, TopicsQuery
 from brokerapi.shapes.queue_shapes import ReadPlanAnswer
 from messagestore.inspect import read_plans
 from messagestore.topology import topics
-from metadata.topics import topics as topic_rows
+from metadata.topics import topic_rows
 
 
 class Topics(Endpoint):

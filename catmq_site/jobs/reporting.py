@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from catmq_site.jobs import spark
-from messagestore.inspect import reports as direct
+from messagestore.inspect import light_reports
 from metadata.actors import Actor
 from metadata.errors import Invalid
 from metadata.groups import commits
 from metadata.jobs import report_files, reports
 from metadata.jobs.runs import Run
-from metadata.topics import topics
+from metadata.topics import topic_rows
 
 ENGINES = ("direct", "spark")
 Row = Mapping[str, Any]
@@ -38,7 +38,7 @@ def make(
     if engine not in ENGINES:
         raise Invalid.field("engine", f"{engine} is none; there are {', '.join(ENGINES)}")
     asked = {"topic": topic, "days": days}
-    rows: Sequence[Row] = direct.make(name=name, topic=topic, days=days, actor=actor)
+    rows: Sequence[Row] = light_reports.make(name=name, topic=topic, days=days, actor=actor)
     run = None
     if engine == "spark":
         settings, inputs = for_spark(name, rows, topic=topic, days=days, actor=actor)
@@ -52,13 +52,13 @@ def for_spark(
     name: str, rows: Sequence[Row], *, topic: str | None, days: int, actor: Actor
 ) -> tuple[dict[str, Any], Sequence[Row]]:
     """(settings, inputs) of the job that completes the rows of a report."""
-    settings = {"days": days, "away": direct.away(topic=topic, actor=actor), **_places(topic, actor)}
+    settings = {"days": days, "away": light_reports.away(topic=topic, actor=actor), **_places(topic, actor)}
     return settings, [with_steps(row, days, actor) for row in rows] if name == "latency" else rows
 
 
 def _places(topic: str | None, actor: Actor) -> dict[str, Any]:
     """The topics that a job scans, their queues, and which node each queue is on."""
-    chosen = topics.ready() if topic is None else [topics.named(name=topic, actor=actor)]
+    chosen = topic_rows.ready() if topic is None else [topic_rows.named(name=topic, actor=actor)]
     nodes = {str(queue.queue): queue.node for one in chosen for queue in one.queues}
     queues = {one.name: [queue.queue for queue in one.queues] for one in chosen}
     return {"topics": [one.name for one in chosen], "nodes": nodes, "queues": queues}

@@ -16,12 +16,11 @@ from catmq_site.jobs import alarm_mails, daily
 from messagestore import consistency, retention
 from messagestore.consume import instances, lag
 from messagestore.inspect import alarm_job
-from messagestore.nodes import registry
-from messagestore.nodes import sizes as node_sizes
+from messagestore.nodes import node_sizes, registry
 from messagestore.produce import batches
 from messagestore.retries import dead_letters
 from messagestore.topology import drains, topics
-from metadata import actors, redrives
+from metadata import actors, redrive_rows
 from metadata.brokers import brokers
 from metadata.cache import snapshot
 from metadata.config import config
@@ -29,9 +28,8 @@ from metadata.db import audit
 from metadata.groups import commits, offset_resets
 from metadata.jobs import reports, runs
 from metadata.membership import history, rebalance
-from metadata.monitoring import alarms, metrics_history
-from metadata.monitoring import mails as alarm_mail_rows
-from metadata.nodes import sizes
+from metadata.monitoring import alarms, mails, metrics_history
+from metadata.nodes import size_rows
 from metadata.topics import routings
 
 
@@ -77,7 +75,7 @@ def clean_up() -> int:
 
 def trim_alarms() -> int:
     """Deletes the alarms that nobody has raised for long, and mails of them."""
-    return until_none(alarm_mail_rows.trim) + until_none(alarms.trim)
+    return until_none(mails.trim) + until_none(alarms.trim)
 
 
 def watch_everything() -> int:
@@ -94,7 +92,7 @@ def check_consistency() -> int:
 
 def trim_dead() -> int:
     """Forgets dead messages and redrives whose days are over."""
-    return dead_letters.trim() + until_none(redrives.trim)
+    return dead_letters.trim() + until_none(redrive_rows.trim)
 
 
 def trim_batches() -> int:
@@ -168,7 +166,7 @@ def roll_up() -> int:
 
 def trim_series() -> int:
     """Deletes the figures of charts, and looks at positions, that are older than they are kept."""
-    return until_none(metrics_history.trim) + until_none(commits.trim) + until_none(sizes.trim)
+    return until_none(metrics_history.trim) + until_none(commits.trim) + until_none(size_rows.trim)
 
 
 def record_sizes() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from messagestore.topology.drains import Unread
 from messagestore.topology.queues import Change
-from metadata.topics.topics import QueueView
+from metadata.topics.topic_rows import QueueView
 
 
 def report(change: Change, verb: str) -> list[str]:

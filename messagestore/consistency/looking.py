@@ -18,7 +18,7 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot import NodeInfo
 from metadata.db import access
 from metadata.errors import CatmqError, NodeUnavailable
-from metadata.groups import ledger, retry_topics
+from metadata.groups import ledger, retry_topic_rows
 from metadata.groups.ledger import Ledger, LedgerQueue
 from metadata.monitoring import alarms
 from metadata.monitoring.health_checks import numbers
@@ -214,7 +214,7 @@ def of_metadata(known: Ledger) -> Iterator[Finding]:
 
 def _of_failure_topics(known: Ledger) -> Iterator[Finding]:
     names = {queue.topic_id: queue.topic for queue in known.queues.values()}
-    for group, topic in retry_topics.missing():
+    for group, topic in retry_topic_rows.missing():
         where = f"group {known.groups.get(group, group)}, topic {names.get(topic, topic)}"
         yield Finding("failure_topic_missing", where, "there is none", safe=True, group=group, topic=topic)
     for topic, name in ledger.lone_failure_topics():

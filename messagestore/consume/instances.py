@@ -15,8 +15,8 @@ from messagestore.pool import node_pools
 from metadata.cache import snapshot
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import CatmqError, NodeUnavailable
-from metadata.groups import subscriptions
-from metadata.groups.subscriptions import EPOCHS_EACH, SubscriptionView
+from metadata.groups import subscription_rows
+from metadata.groups.subscription_rows import EPOCHS_EACH, SubscriptionView
 from metadata.membership import instances
 from metadata.membership.instances import Parted
 
@@ -37,7 +37,7 @@ def place(*, consumer: ConsumerId, queues: Collection[int] | None = None) -> Non
 
 
 def _ready(group_id: int) -> dict[int, SubscriptionView]:
-    views = subscriptions.views_of([group_id]).get(group_id, ())
+    views = subscription_rows.views_of([group_id]).get(group_id, ())
     return {view.id: view for view in views if view.state == "ready"}
 
 

@@ -28,7 +28,7 @@ from messagestore.pool.node_pools import Node
 from messagestore.tables import Partition
 from metadata.cache import snapshot
 from metadata.errors import CatmqError, NodeUnavailable
-from metadata.rules.topics import partitions as rules
+from metadata.rules.topics import partitions
 
 log = logging.getLogger(__name__)
 AHEAD = 3  # partitions that end above the head
@@ -121,7 +121,7 @@ def _wanted(session: Session, queue: int, head: int, known: Sequence[Partition])
     missing = AHEAD - sum(one.end > head for one in known)
     if missing <= 0 or not known:
         return []
-    if len(known) + missing > rules.MOST:
+    if len(known) + missing > partitions.MOST:
         log.warning("Queue %d has %d partitions: its retention is too long for them", queue, len(known))
     info = snapshot.find_queue(queue)
     topic = snapshot.current().topics[info.topic_id]
@@ -129,7 +129,7 @@ def _wanted(session: Session, queue: int, head: int, known: Sequence[Partition])
     per_s, now_per_s = _rates(session, queue, newest=last)
     ends: list[int] = []
     for number in range(missing):
-        size = rules.size(
+        size = partitions.size(
             per_s=per_s,
             retention_s=topic.retention_days * 86_400,
             last=last,  # of those that were there: a burst lets them grow once, not with each

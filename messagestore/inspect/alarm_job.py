@@ -19,8 +19,8 @@ from metadata.errors import CatmqError
 from metadata.monitoring import alarms, dead_letter_counts, health_checks
 from metadata.monitoring.dead_letter_counts import Count
 from metadata.monitoring.health_checks import Found
-from metadata.nodes import sizes
-from metadata.rules import alarms as rules
+from metadata.nodes import size_rows
+from metadata.rules import alarm_rules
 from metadata.rules.growth import days_left
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ def nodes_away() -> Found:
 def nodes_filling(away: Mapping[str, str]) -> Found:
     """Nodes that will store nothing more within the days that settings name, if they grow as they did."""
     seen = Found()
-    growing = sizes.growth()
+    growing = size_rows.growth()
     for node_id, info in snapshot.current().nodes.items():
         growth = growing.get(node_id)
         if info.name in away or info.state == "offline":
@@ -87,7 +87,7 @@ def _look_at_room(seen: Found, node_id: int, info: NodeInfo, per_day: float) -> 
         return
     days = days_left(space.usable, per_day) if space else None
     if days is not None:
-        near = rules.passed(config.alarm_full_days, max(days, 0.001))
+        near = alarm_rules.passed(config.alarm_full_days, max(days, 0.001))
         seen.add(info.name, f"as it grows, it will be full in {days:,.1f} days", is_so=near)
 
 
@@ -103,7 +103,7 @@ def dying() -> Found:
     for group, count in sorted(counts.items(), key=lambda one: -one[1].last_hour):
         if group in known:
             detail = f"{count.last_hour:,} messages died within an hour; {count.messages:,} are dead"
-            is_so = rules.passed(count.last_hour, config.alarm_dead_per_hour)
+            is_so = alarm_rules.passed(count.last_hour, config.alarm_dead_per_hour)
             seen.add(known[group].name, detail, is_so=is_so)
     return seen
 

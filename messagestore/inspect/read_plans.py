@@ -19,10 +19,10 @@ from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import access
 from metadata.errors import Invalid, NodeUnavailable, StoreCorrupt
-from metadata.nodes import nodes
-from metadata.nodes.nodes import ReaderAccount
-from metadata.topics import topics
-from metadata.topics.topics import QueueView, TopicView
+from metadata.nodes import node_rows
+from metadata.nodes.node_rows import ReaderAccount
+from metadata.topics import topic_rows
+from metadata.topics.topic_rows import QueueView, TopicView
 
 _NO_ACCOUNT = ReaderAccount("", "")
 _WITHOUT_TABLE = ("creating", "retired")  # their tables may not be there yet, or not any more
@@ -75,12 +75,12 @@ def read_plan(*, topic: str, actor: Actor, queues: Collection[int] | None = None
     """
     access.require(actor, "admin", topic)
     access.require_failed(actor, "admin", topic, snapshot.origin_of(topic))
-    found = topics.named(name=topic, actor=actor)
+    found = topic_rows.named(name=topic, actor=actor)
     by_node: dict[int, list[QueueView]] = {}
     for queue in _chosen(found, queues):
         by_node.setdefault(queue.node_id, []).append(queue)
     planned = [one for node_id, mine in by_node.items() for one in _queues(node_id, mine)]
-    accounts = nodes.reader_accounts(by_node) if access.may_everything(actor) else {}
+    accounts = node_rows.reader_accounts(by_node) if access.may_everything(actor) else {}
     places = [_place(node_id, accounts.get(node_id, _NO_ACCOUNT)) for node_id in by_node]
     return ReadPlan(
         topic=topic,

@@ -21,8 +21,8 @@ from metadata.cache.snapshot import NodeInfo
 from metadata.config import config
 from metadata.errors import CatmqError
 from metadata.monitoring import alarms
-from metadata.nodes import nodes
-from metadata.rules import disks as rules
+from metadata.nodes import node_rows
+from metadata.rules import disks
 
 log = logging.getLogger(__name__)
 GB = 1_000_000_000
@@ -88,7 +88,7 @@ def look(node_id: int, info: NodeInfo) -> bool:
     state = "ok" if space is None else _state(info, space)
     if state == info.disk:
         return False
-    nodes.note_disk(node_id=node_id, state=state)
+    node_rows.note_disk(node_id=node_id, state=state)
     what = "there is no limit any more"
     if space is not None:
         what = f"{space.free_percent:.1f} % of {space.total / GB:,.1f} GB are free"
@@ -98,7 +98,7 @@ def look(node_id: int, info: NodeInfo) -> bool:
 
 
 def _state(info: NodeInfo, space: Space) -> str:
-    return rules.state(
+    return disks.state(
         info.disk,
         free_percent=space.free_percent,
         full_below=config.min_free_percent,

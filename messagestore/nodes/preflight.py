@@ -26,7 +26,7 @@ from metadata.db.clock import database_now, ms
 from metadata.db.paging import MAX_LIMIT, Window
 from metadata.db.transactions import reachable
 from metadata.errors import CatmqError, NodeUnavailable
-from metadata.nodes import nodes
+from metadata.nodes import node_rows
 from metadata.rules import engines
 
 CLOCK_MS = 1000  # by so much two clocks may differ before anybody notices it
@@ -105,7 +105,7 @@ def examine(
 
     Needs `admin`. Nothing is changed or left behind. Raises Invalid and Conflict for the arguments.
     """
-    values = nodes.check_new(name=name, actor=actor, **given)
+    values = node_rows.check_new(name=name, actor=actor, **given)
     defaults = {
         "kind": "normal",
         "host": "",
@@ -128,7 +128,7 @@ def reexamine(*, name: str, actor: Actor, rights: bool = True) -> Examination:
     Needs `admin`. Nothing is changed; `rights` are tried on a table that is gone afterwards. Raises
     NotFound (node_not_found).
     """
-    found = nodes.named(name=name, actor=actor)
+    found = node_rows.named(name=name, actor=actor)
     info = snapshot.node_by_id(found.id)
     findings = list(_of_database(info, unsafe=False, rights=rights))
     if info.engine == "mysql":
@@ -170,7 +170,7 @@ def of_data(session: Session, *, unsafe: bool) -> Finding:
     found = ""
     with suppress(db_errors.Final):  # no such table
         found = tables.read_identity(session)
-    owner = nodes.with_identity(found) if found else None
+    owner = node_rows.with_identity(found) if found else None
     if owner is not None:
         return Finding("data", "bad", "taken", {"owner": owner})
     with suppress(db_errors.Final):
@@ -249,7 +249,7 @@ def _of_clock(session: Session) -> Finding:
 
 def _of_role(info: NodeInfo, actor: Actor) -> Iterator[Finding]:
     yield Finding("kind", "ok", info.kind)
-    others = nodes.page(actor=actor, window=Window(limit=MAX_LIMIT)).items
+    others = node_rows.page(actor=actor, window=Window(limit=MAX_LIMIT)).items
     if info.kind == "normal" and not any(one.kind == "failure" for one in others):
         yield Finding("kind", "warn", "first_failure")
     if info.engine == "mysql":

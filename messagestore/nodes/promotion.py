@@ -37,7 +37,7 @@ from metadata.db import access
 from metadata.errors import CatmqError, Code, Conflict, Invalid, NodeUnavailable, Unavailable
 from metadata.groups import subscribers
 from metadata.membership import instances
-from metadata.nodes import failovers, nodes
+from metadata.nodes import failovers, node_rows
 from metadata.nodes.failovers import Begun
 
 log = logging.getLogger(__name__)
@@ -289,7 +289,7 @@ def _settle(
     identity = run.info.identity or str(uuid.uuid4())
     tables.write_identity(session, identity=identity)
     if begun.state_before != "read_only":
-        tables.open_queues(session, queues=nodes.open_queues(begun.node_id))
+        tables.open_queues(session, queues=node_rows.open_queues(begun.node_id))
     report: dict[str, object] = {"gaps": len(raised), "messages_lost": missing}
     report |= {f"lost {one.group}/{one.topic}/{one.queue}": one.messages for one in lost}
     state = failovers.finish(

@@ -21,8 +21,8 @@ from metadata.actors import Actor, job
 from metadata.cache import snapshot
 from metadata.cache.snapshot import NodeInfo
 from metadata.errors import CatmqError, Code, Invalid, NodeUnavailable
-from metadata.nodes import failovers, nodes
-from metadata.nodes.nodes import NodeView
+from metadata.nodes import failovers, node_rows
+from metadata.nodes.node_rows import NodeView
 
 log = logging.getLogger(__name__)
 _PROBE_QUEUE = 0  # no queue has this id
@@ -55,9 +55,9 @@ def register(
         "name": name, "kind": kind, "engine": engine, "host": host, "port": port, "database": database,
         "username": username, "special": special, "capacity_gb": capacity_gb,
     }  # fmt: skip
-    nodes.check_new(actor=actor, **given)
+    node_rows.check_new(actor=actor, **given)
     identity = _prove(NodeInfo(id=0, password=password, state="read_write", epoch=1, **given), unsafe)
-    return nodes.create(actor=actor, password=password, identity=identity, **given)
+    return node_rows.create(actor=actor, password=password, identity=identity, **given)
 
 
 def _prove(info: NodeInfo, unsafe: bool) -> str:
@@ -116,13 +116,13 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
     picture. One that goes offline need not answer; one that opens must, or repeat this. Raises Invalid,
     NotFound(node_not_found), NodeUnavailable.
     """
-    node = nodes.check_update(name=name, settings=settings, actor=actor)
+    node = node_rows.check_update(name=name, settings=settings, actor=actor)
     state = settings.get("state")
     if state is None:
-        return nodes.update(name=name, settings=settings, actor=actor)
+        return node_rows.update(name=name, settings=settings, actor=actor)
     if state != "read_write":
         _apply(node.id, state)
-    view = nodes.update(name=name, settings=settings, actor=actor)
+    view = node_rows.update(name=name, settings=settings, actor=actor)
     _settle(view, actor)
     return view
 
@@ -133,13 +133,13 @@ def set_reader(*, name: str, username: str, password: str, actor: Actor, dry_run
     `dry_run` only tries it. Raises NotFound(node_not_found), Invalid(node_refused) when it cannot read or is
     a file.
     """
-    found = nodes.named(name=name, actor=actor)
+    found = node_rows.named(name=name, actor=actor)
     if username:
         if found.engine != "mysql":
             raise Invalid.field("username", f"node {name} is a file; who may read it, the system decides")
         _try_reader(replace(snapshot.node_by_id(found.id), username=username, password=password))
     if not dry_run:
-        nodes.set_reader(name=name, username=username, password=password, actor=actor)
+        node_rows.set_reader(name=name, username=username, password=password, actor=actor)
 
 
 def set_account(*, name: str, username: str, password: str, actor: Actor, dry_run: bool = False) -> None:
@@ -148,12 +148,12 @@ def set_account(*, name: str, username: str, password: str, actor: Actor, dry_ru
     Needs `admin`. Brokers take it up within a second; nothing stops. Raises NotFound(node_not_found),
     Invalid(node_refused) when the account does not reach this node's data, lacks a right, or it is a file.
     """
-    found = nodes.named(name=name, actor=actor)
+    found = node_rows.named(name=name, actor=actor)
     if found.engine != "mysql":
         raise Invalid.field("username", f"node {name} is a file, which has no accounts")
     _try_account(replace(snapshot.node_by_id(found.id), username=username, password=password))
     if not dry_run:
-        nodes.set_account(name=name, username=username, password=password, actor=actor)
+        node_rows.set_account(name=name, username=username, password=password, actor=actor)
 
 
 def _try_account(info: NodeInfo) -> None:
@@ -190,14 +190,14 @@ def _settle(view: NodeView, actor: Actor) -> None:
     while view.state != applied:
         applied = view.state
         _apply(view.id, applied)
-        view = nodes.named(name=view.name, actor=actor)
+        view = node_rows.named(name=view.name, actor=actor)
 
 
 def _apply(node_id: int, state: str) -> None:
     try:
         with _direct(node_id) as session:
             if state == "read_write":
-                tables.open_queues(session, queues=nodes.open_queues(node_id))
+                tables.open_queues(session, queues=node_rows.open_queues(node_id))
             else:
                 tables.close_queues(session)
     except (NodeUnavailable, db_errors.Ambiguous, db_errors.Final) as error:

@@ -17,7 +17,7 @@ from messagestore.engine import batch_ids
 from metadata.cache import snapshot
 from metadata.cache.snapshot import TopicInfo
 from metadata.cache.snapshot_types import Routing
-from metadata.rules.topics import routing as rules
+from metadata.rules.topics import routing_rules
 
 AHEAD_MS = 3_600_000  # so far may the clock of a client that names no queue be ahead
 _FOR_EVER = 1 << 62
@@ -57,4 +57,4 @@ def _earlier(topic: TopicInfo) -> list[Routing]:
 
 def anywhere(routing: Routing, batch_id: UUID) -> list[int]:
     """The queues for messages that may go to any, the best first."""
-    return rules.candidates(batch_id, routing.queues)
+    return routing_rules.candidates(batch_id, routing.queues)

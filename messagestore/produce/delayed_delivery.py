@@ -35,7 +35,7 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot import QueueInfo, Snapshot, TopicInfo
 from metadata.db import leases
 from metadata.errors import CatmqError, Code, Conflict, MetadataUnavailable
-from metadata.rules.topics import routing
+from metadata.rules.topics import routing_rules
 
 log = logging.getLogger(__name__)
 EVERY_S = 0.05
@@ -234,7 +234,7 @@ def _another(known: Snapshot, topic: TopicInfo, row: int, near: int) -> QueueInf
     close = [one for one in taking if one.node_id == near] or taking
     if not close:
         return None
-    order = routing.candidates(UUID(bytes=moved_id(near, row)), [one.id for one in close])
+    order = routing_rules.candidates(UUID(bytes=moved_id(near, row)), [one.id for one in close])
     return known.queues[order[0]]
 
 

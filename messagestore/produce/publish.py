@@ -42,7 +42,7 @@ from metadata.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from metadata.rules.topics import routing as rules
+from metadata.rules.topics import routing_rules
 
 
 class Receipt(NamedTuple):
@@ -202,8 +202,8 @@ class _Batch:
 
     def part_id(self, part: Part) -> bytes:
         """The batch id of a part."""
-        whole = self.id if part.of is None else rules.derived_batch_id(self.id, part.of)
-        return rules.derived_batch_id(whole, part.number).bytes
+        whole = self.id if part.of is None else routing_rules.derived_batch_id(self.id, part.of)
+        return routing_rules.derived_batch_id(whole, part.number).bytes
 
     def check_times(self, parts: Sequence[Part]) -> None:
         """Raises Invalid, naming every time of delivery that has long passed or is too far away."""
@@ -246,7 +246,7 @@ class _Batch:
             return message.queue, False
         if message.key is None:
             return batch_routing.anywhere(routing, self.id)[0], True
-        return rules.queue_for_key(message.key, routing.layout), routing.keyed != "strict"
+        return routing_rules.queue_for_key(message.key, routing.layout), routing.keyed != "strict"
 
     def _is_new(self, queue: int) -> bool:
         """Return True if the topic just got this queue: clients may hear of it before this process."""
@@ -304,7 +304,7 @@ class _Batch:
         """Return True if its key chose its queue, here or in the client, which names what it chose."""
         if message.key is None:
             return False
-        return message.queue in (None, rules.queue_for_key(message.key, self.routing.layout))
+        return message.queue in (None, routing_rules.queue_for_key(message.key, self.routing.layout))
 
     def _may_go_elsewhere(self, queue: int, part_id: bytes, refusal: CatmqError) -> bool:
         if isinstance(refusal, OutcomeUnknown):

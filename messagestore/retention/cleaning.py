@@ -18,8 +18,8 @@ from metadata.actors import Actor
 from metadata.db import access, audit, clock_marks
 from metadata.errors import CatmqError
 from metadata.monitoring import alarms
-from metadata.topics import topics
-from metadata.topics.topics import TopicView
+from metadata.topics import topic_rows
+from metadata.topics.topic_rows import TopicView
 
 log = logging.getLogger(__name__)
 CHUNK = 2_000  # rows in one transaction: on SQLite every writer waits for it
@@ -67,7 +67,7 @@ def clean(
     """
     ends = time.monotonic() + (pass_s or float("inf"))
     run = Run(actor=actor, dry_run=dry_run, ends=ends, say=progress)
-    chosen = topics.ready() if topic is None else [topics.named(name=topic, actor=actor)]
+    chosen = topic_rows.ready() if topic is None else [topic_rows.named(name=topic, actor=actor)]
     for one in chosen:
         access.require(actor, "manage", one.name)
     jumped = clock_marks.look(confirm=actor.kind != "job" and not dry_run)

@@ -15,9 +15,9 @@ from metadata.db.clock import database_now, ms
 from metadata.errors import CatmqError, NodeUnavailable
 from metadata.groups import activity, subscribers
 from metadata.groups.subscribers import Reading
-from metadata.rules.topics import retention as rules
+from metadata.rules.topics import retention
 from metadata.rules.topics.retention import Span
-from metadata.topics.topics import QueueView, TopicView
+from metadata.topics.topic_rows import QueueView, TopicView
 
 DAY_MS = 86_400_000
 SLICES = 20  # of a table without partitions, each weighed by a sample
@@ -86,7 +86,7 @@ class _Readers:
         """Count the messages that go unread, by group."""
         worst: dict[int, int] = {}
         for row in self.rows.get(queue, ()):
-            lost = rules.lost(committed=row.committed, low=low, keep_from=keep_from)
+            lost = retention.lost(committed=row.committed, low=low, keep_from=keep_from)
             worst[row.group_id] = max(lost, worst.get(row.group_id, 0))
         return tuple(
             Loss(self.groups[group].group, lost, group in self.active)
@@ -247,7 +247,7 @@ class _Planner:
         if self._head.low < self._head.head:
             newest = tables.stored_at_ms(self._session, queue=self._queue, offset=self._head.head - 1)
         now, reference = tables.now_ms(self._session), ms(database_now())
-        problem = self._blank.hindrance or rules.clock_problem(
+        problem = self._blank.hindrance or retention.clock_problem(
             now_ms=now, reference_ms=reference, newest_ms=newest
         )
         return None if problem is None else f"nothing is cleaned by age: {problem}"
@@ -267,7 +267,7 @@ class _Planner:
         unread = self._readers.kept_for(self._queue)
         if days <= self._topic.retention_days or min(unread, default=expired) >= expired:
             return expired  # 0 days: off
-        keep = rules.by_age(expired=expired, long_expired=self._older_than(days), unread=unread)
+        keep = retention.by_age(expired=expired, long_expired=self._older_than(days), unread=unread)
         if keep < expired:
             count = expired - max(keep, self._head.low)
             self._notes.append(f"{count:,} older messages stay up to {days} days: a group has not read them")
@@ -284,7 +284,7 @@ class _Planner:
         if least > share:
             what = "the part it is written to takes" if whole else "a message takes about"
             self._notes.append(f"retention_bytes leaves it {share:,} bytes, {what} {least:,}: that stays")
-        return rules.by_size(spans, most=share, whole=whole)
+        return retention.by_size(spans, most=share, whole=whole)
 
 
 def _share(span: Span, below: int) -> float:

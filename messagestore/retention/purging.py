@@ -17,8 +17,8 @@ from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import access
 from metadata.errors import Conflict
-from metadata.topics import topics
-from metadata.topics.topics import TopicView
+from metadata.topics import topic_rows
+from metadata.topics.topic_rows import TopicView
 
 
 def purge(
@@ -35,7 +35,7 @@ def purge(
     For each queue what was done, or with `dry_run` would be. Every file of the archive is checked before.
     Raises Conflict for an archive that is damaged or of other data, NotFound, NodeUnavailable.
     """
-    found = topics.named(name=topic, actor=actor)
+    found = topic_rows.named(name=topic, actor=actor)
     access.require(actor, "manage", topic)
 
     def checked(what: str, done: int, total: int) -> None:

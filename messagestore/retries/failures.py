@@ -37,7 +37,7 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot import SubscriptionInfo, TopicInfo
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import CatmqError, Code, Conflict, Unavailable
-from metadata.rules.groups import failures as rules
+from metadata.rules.groups import failure_rules
 
 log = logging.getLogger(__name__)
 CHUNK_BYTES = 16 << 20  # of bodies that are held in memory at once
@@ -117,7 +117,7 @@ class _Copy(NamedTuple):
 
     @property
     def delay_ms(self) -> int:
-        return rules.delay_ms(self.pair.subscription.delivery, self.attempt, self.id)
+        return failure_rules.delay_ms(self.pair.subscription.delivery, self.attempt, self.id)
 
 
 def report(*, consumer: ConsumerId, failures: Sequence[Failure]) -> Report:
@@ -267,7 +267,7 @@ class _Work:
 
 def _as_copy(fence: Fence, pair: _Pair, failure: Failure, row: FailingRow) -> _Copy:
     attempt = row.attempt + 1
-    copy_id = rules.copy_id(
+    copy_id = failure_rules.copy_id(
         stored_at_ms=row.stored_at_ms,
         subscription=pair.subscription.id,
         queue=failure.queue,
@@ -275,13 +275,13 @@ def _as_copy(fence: Fence, pair: _Pair, failure: Failure, row: FailingRow) -> _C
         attempt=attempt,
         rewinds=fence.rewinds,
     )
-    error = failure.error[: rules.MAX_ERROR_CHARS]
+    error = failure.error[: failure_rules.MAX_ERROR_CHARS]
     if row.origin is not None:
         origin = msgspec.structs.replace(msgspec.json.decode(row.origin, type=Origin), error=error)
     else:
         first = failure.first_failed_at_ms if failure.first_failed_at_ms is not None else fence.now_ms
         origin = Origin(pair.topic.name, failure.queue, failure.offset, first, error)
-    queue = rules.copy_queue(copy_id, pair.failures.queues)
+    queue = failure_rules.copy_queue(copy_id, pair.failures.queues)
     return _Copy(failure, pair, copy_id, queue, attempt, row, origin)
 
 
@@ -298,7 +298,7 @@ def _stored(node_id: int, ids: Sequence[bytes]) -> Mapping[bytes, StoredCopy]:
 
 def _stored_now(one: _Copy, end: float) -> StoredCopy:
     """Stores a copy that waits, or a dead message."""
-    if one.failure.last or rules.is_dead(one.pair.subscription.delivery, one.attempt):
+    if one.failure.last or failure_rules.is_dead(one.pair.subscription.delivery, one.attempt):
         return _bury(one, end)
     try:
         return _delay(one, end)
@@ -333,7 +333,7 @@ def _bury(one: _Copy, end: float) -> StoredCopy:
         group_id=one.pair.subscription.group_id,
         topic_id=one.pair.topic.id,
         attempts=one.attempt,
-        error_class=rules.error_class(error),
+        error_class=failure_rules.error_class(error),
         error=error,
         origin=msgspec.json.encode(one.origin).decode(),
         msg_key=row.key,

@@ -26,13 +26,13 @@ from messagestore.retries import dead_letters
 from messagestore.retries.dead_letters import failure_nodes, prepared
 from messagestore.tables import Kept, NewDelayed, Place, WholeDead
 from messagestore.topology import retry_topics
-from metadata import redrives
+from metadata import redrive_rows
 from metadata.actors import Actor, job
 from metadata.cache import snapshot
 from metadata.db import access
 from metadata.errors import CatmqError, Code, Conflict, NotFound, NoWritableQueue, Unavailable
-from metadata.redrives import Chosen, RedriveView
-from metadata.rules.groups import failures as rules
+from metadata.redrive_rows import Chosen, RedriveView
+from metadata.rules.groups import failure_rules
 
 log = logging.getLogger(__name__)
 EVERY_S = 1.0
@@ -60,13 +60,13 @@ def request(
     """
     kept = dead_letters.which(group=group, topic=topic, error=error, actor=actor)
     dead_letters.check_choice(ids=ids, topic=topic, error=error, everything=everything)
-    redrives.check(to=to, rate=rate)
+    redrive_rows.check(to=to, rate=rate)
     rows = None if ids is None else dead_letters.by_node(ids)
     bounds, total, topics = _measured(kept, rows)
     for topic_id in topics:
         _check_target(kept.group_id, topic_id, to, actor)
     chosen = Chosen(rows, kept.topic_id, topic or "", error)
-    return redrives.request(
+    return redrive_rows.request(
         group=group, chosen=chosen, to=to, rate=rate, bounds=bounds, total=total, actor=actor
     )
 
@@ -133,7 +133,7 @@ class Redriver:
     def run_once(self) -> int:
         """One bounded pass over all that run; how many messages were brought back."""
         now = self.clock()
-        rows = redrives.running()
+        rows = redrive_rows.running()
         before, self.passed = self.passed, {one.id: now for one in rows}
         end, count = now + PASS_S, 0
         for one in rows:
@@ -153,12 +153,12 @@ class Redriver:
                 if done == 0:
                     break
                 count += done
-                if self.clock() > end or not redrives.is_running(redrive.id):
+                if self.clock() > end or not redrive_rows.is_running(redrive.id):
                     return count
                 redrive = _fresh(redrive, node_id, step.place)
             else:
                 return count
-        redrives.finish(redrive.id, state="done")
+        redrive_rows.finish(redrive.id, state="done")
         return count
 
 
@@ -226,7 +226,7 @@ class _Step:
 
     def _bring_back(self, one: WholeDead) -> None:
         row, to = one.row, self._redrive.to
-        copy_id = rules.redrive_id(died_at_ms=row.died_at_ms, dead=one.batch_id, to=to)
+        copy_id = failure_rules.redrive_id(died_at_ms=row.died_at_ms, dead=one.batch_id, to=to)
         message = NewMessage(
             body=one.body, key=row.key, tag=row.tag, headers=headers_of(one.headers), trace_id=row.trace_id
         )
@@ -236,7 +236,7 @@ class _Step:
                 raise NotFound("Its topic was deleted.", code=Code.TOPIC_NOT_FOUND)
             publish(topic=topic.name, messages=[message], batch_id=UUID(bytes=copy_id), actor=job("redrive"))
             return
-        queue = rules.copy_queue(copy_id, _failure_queues(row.group_id, row.topic_id))
+        queue = failure_rules.copy_queue(copy_id, _failure_queues(row.group_id, row.topic_id))
         now = msgspec.structs.replace(message, delay_ms=0)
         waiting = NewDelayed(now, attempt=1, origin=row.origin)
         try:
@@ -249,7 +249,7 @@ class _Step:
     def _note(self) -> None:
         with node_pools.node(self._node_id).writing() as session:
             gone = tables.delete_dead(session, group_id=self._redrive.group_id, ids_wanted=self._stored)
-        redrives.advance(
+        redrive_rows.advance(
             self._redrive.id,
             node=self._node_id,
             place=(self.place.died_at_ms, self.place.id),

@@ -23,8 +23,8 @@ from metadata.errors import CatmqError, NodeUnavailable
 from metadata.groups import layout, subscribers
 from metadata.groups.subscribers import Reading, Waiting
 from metadata.membership import instances
-from metadata.topics import topics
-from metadata.topics.topics import DROP_AFTER_DAYS, QueueView, TopicView
+from metadata.topics import topic_rows
+from metadata.topics.topic_rows import DROP_AFTER_DAYS, QueueView, TopicView
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def describe(*, topic: str, actor: Actor, queue: int | None = None) -> list[Queu
     Who may not `manage` it is told only of groups on which it has a right. Raises NotFound(topic_not_found,
     queue_not_found).
     """
-    view = topics.named(name=topic, actor=actor)
+    view = topic_rows.named(name=topic, actor=actor)
     chosen = [one for one in view.queues if queue is None or one.queue == queue]
     if queue is not None and not chosen:
         raise layout.no_queue(topic, queue)

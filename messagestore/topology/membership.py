@@ -14,8 +14,7 @@ from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import access, consumer_ids
 from metadata.errors import Code, Conflict, Forbidden, NotFound, Unavailable
-from metadata.groups import groups
-from metadata.groups import subscriptions as subscription_rows
+from metadata.groups import groups, subscription_rows
 from metadata.membership import consumers
 from metadata.membership.casual import is_casual
 

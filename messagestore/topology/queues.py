@@ -18,12 +18,11 @@ from messagestore.topology import drains, queue_states
 from messagestore.topology.drains import QueueDrain, Unread
 from metadata.actors import Actor, job
 from metadata.errors import CatmqError, Unavailable
-from metadata.groups import layout as queue_rows
-from metadata.groups import subscribers
+from metadata.groups import layout, subscribers
 from metadata.groups.layout import LayoutChange
 from metadata.groups.subscribers import Reading, Waiting
 from metadata.membership import instances
-from metadata.topics.topics import QueueView
+from metadata.topics.topic_rows import QueueView
 
 log = logging.getLogger(__name__)
 UNFINISHED_AFTER_S = 60.0
@@ -60,7 +59,7 @@ def expand(
 
     Raises what `layout.plan_expand` of metadata raises, and NodeUnavailable after taking back what was made.
     """
-    planned = queue_rows.plan_expand(topic=topic, queues=queues, node=node, actor=actor, dry_run=dry_run)
+    planned = layout.plan_expand(topic=topic, queues=queues, node=node, actor=actor, dry_run=dry_run)
     change = _previewed(planned, dry_run=dry_run)
     if dry_run:
         return change
@@ -101,7 +100,7 @@ def _finish(topic_id: int, queues: Sequence[QueueView], actor: Actor) -> LayoutC
             if reading.id not in prepared:
                 _insert_readers(reading, ids)
                 prepared.add(reading.id)
-        done = queue_rows.make_ready(topic_id=topic_id, queues=ids, prepared=prepared, actor=actor)
+        done = layout.make_ready(topic_id=topic_id, queues=ids, prepared=prepared, actor=actor)
         if done is not None:
             for reading in subscribers.readings(topic_id):  # instances that joined since the list was made
                 _insert_readers(reading, ids)
@@ -128,7 +127,7 @@ def _insert_readers(reading: Reading, queues: Sequence[int]) -> None:
 def _take_back(topic_id: int, queues: Sequence[QueueView], actor: Actor) -> None:
     try:
         ids = [one.queue for one in queues]
-        queue_rows.give_up(topic_id=topic_id, queues=ids, actor=actor)
+        layout.give_up(topic_id=topic_id, queues=ids, actor=actor)
         queue_states.settle_later(ids)
     except CatmqError as error:
         log.warning("An expansion is finished or taken back later: %s", error.detail)
@@ -147,14 +146,14 @@ def shrink(
     They are read to their end and retired then. Raises what `metadata.groups.layout.shrink` raises, and
     NodeUnavailable, after which some may be closed for a moment; a repeat is safe.
     """
-    planned = queue_rows.shrink(topic=topic, queues=queues, count=count, actor=actor, dry_run=True)
+    planned = layout.shrink(topic=topic, queues=queues, count=count, actor=actor, dry_run=True)
     change = _previewed(planned, dry_run=dry_run)
     if dry_run:
         return change
     ids = [one.queue for one in planned.queues]
     try:
         queue_states.set_heads(ids, state="ro")
-        done = queue_rows.shrink(topic=topic, queues=ids, actor=actor)
+        done = layout.shrink(topic=topic, queues=ids, actor=actor)
     finally:
         queue_states.settle_later(ids)
     return _done(change, done)
@@ -165,11 +164,11 @@ def set_state(*, topic: str, queue: int, state: str, actor: Actor) -> QueueDrain
 
     Raises what `layout.set_state` of metadata raises, and NodeUnavailable; if it was to be opened, repeat it.
     """
-    queue_rows.set_state(topic=topic, queue=queue, state=state, actor=actor, dry_run=True)
+    layout.set_state(topic=topic, queue=queue, state=state, actor=actor, dry_run=True)
     try:
         if state == "read_only":
             queue_states.set_heads([queue], state="ro")
-        queue_rows.set_state(topic=topic, queue=queue, state=state, actor=actor)
+        layout.set_state(topic=topic, queue=queue, state=state, actor=actor)
     except CatmqError:
         queue_states.settle_later([queue])
         raise

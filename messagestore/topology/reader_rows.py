@@ -5,7 +5,7 @@ from __future__ import annotations
 from messagestore import tables
 from messagestore.pool import node_pools
 from metadata.groups import subscribers
-from metadata.groups.subscriptions import EPOCHS_EACH, SubscriptionView
+from metadata.groups.subscription_rows import EPOCHS_EACH, SubscriptionView
 from metadata.membership import instances
 
 CHUNK = 500  # rows in one transaction

@@ -15,9 +15,8 @@ from metadata.actors import job
 from metadata.cache import snapshot
 from metadata.cache.snapshot import GroupInfo, TopicInfo
 from metadata.errors import CatmqError, Code, Conflict
-from metadata.groups import retry_topics as rows
-from metadata.groups import subscriptions
-from metadata.groups.retry_topics import FailureTopic
+from metadata.groups import retry_topic_rows, subscription_rows
+from metadata.groups.retry_topic_rows import FailureTopic
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +26,7 @@ def make(*, group_id: int, topic_id: int) -> bool:
 
     Raises Conflict(already_exists) if its name is taken, and NodeUnavailable after taking back what was made.
     """
-    planned = rows.plan(group_id=group_id, topic_id=topic_id)
+    planned = retry_topic_rows.plan(group_id=group_id, topic_id=topic_id)
     if planned is None:
         return False
     try:
@@ -37,7 +36,7 @@ def make(*, group_id: int, topic_id: int) -> bool:
                 tables.create_node_tables(session)  # a node of an earlier version lacks some
         topics.make_tables(planned.topic)
         reader_rows.insert(planned.subscription)
-        rows.make_ready(planned)
+        retry_topic_rows.make_ready(planned)
     except CatmqError:
         _take_back(planned)
         raise
@@ -57,7 +56,7 @@ def try_to_make(*, group_id: int, topic_id: int) -> bool:
 def sweep() -> int:
     """Makes the failure topics that are missing; how many it made."""
     return sweeping.each(
-        rows.missing(),
+        retry_topic_rows.missing(),
         act=lambda pair: try_to_make(group_id=pair[0], topic_id=pair[1]),
         name=lambda pair: f"The failure topic of group {pair[0]} and topic {pair[1]}",
     )
@@ -65,9 +64,9 @@ def sweep() -> int:
 
 def _take_back(planned: FailureTopic) -> None:
     try:
-        if subscriptions.give_up(planned.subscription.id):
+        if subscription_rows.give_up(planned.subscription.id):
             reader_rows.delete(planned.subscription)
-            subscriptions.remove(planned.subscription.id, job("failures"))
+            subscription_rows.remove(planned.subscription.id, job("failures"))
     except CatmqError as error:
         log.warning("Failure topic %s is taken back later: %s", planned.topic.name, error.detail)
 

@@ -13,8 +13,8 @@ from messagestore import sweeping
 from messagestore.topology import reader_rows, retry_topics
 from metadata.actors import Actor, job
 from metadata.errors import CatmqError
-from metadata.groups import subscriptions
-from metadata.groups.subscriptions import SubscriptionView
+from metadata.groups import subscription_rows
+from metadata.groups.subscription_rows import SubscriptionView
 
 log = logging.getLogger(__name__)
 UNFINISHED_AFTER_S = 60.0
@@ -25,11 +25,11 @@ def create(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionV
 
     Raises what `plan` of metadata's raises, and NodeUnavailable after taking back what was made.
     """
-    planned = subscriptions.plan(group=group, topic=topic, start=start, actor=actor)
+    planned = subscription_rows.plan(group=group, topic=topic, start=start, actor=actor)
     try:
         reader_rows.insert(planned)
         retry_topics.try_to_make(group_id=planned.group_id, topic_id=planned.topic_id)
-        return subscriptions.make_ready(planned.id)
+        return subscription_rows.make_ready(planned.id)
     except CatmqError:
         _take_back(planned, actor)
         raise
@@ -41,13 +41,13 @@ def delete(*, group: str, topic: str, actor: Actor) -> None:
     A node that is away keeps its reader rows until the sweep reaches it; until then the same subscription
     cannot be made again.
     """
-    _take_back(subscriptions.mark_deleting(group=group, topic=topic, actor=actor), actor)
+    _take_back(subscription_rows.mark_deleting(group=group, topic=topic, actor=actor), actor)
 
 
 def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
     """Takes down subscriptions that are going, and those whose creation a crash left half done; how many."""
     return sweeping.each(
-        subscriptions.unfinished(older_than_s),
+        subscription_rows.unfinished(older_than_s),
         act=lambda left: _take_back(left, job("subscriptions")),
         name=lambda left: f"Subscription {left.group}/{left.topic}",
     )
@@ -56,15 +56,15 @@ def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
 def _take_back(subscription: SubscriptionView, actor: Actor) -> bool:
     """Removes what is not ready, its failure topic first."""
     try:
-        if not subscriptions.give_up(subscription.id):
+        if not subscription_rows.give_up(subscription.id):
             return False
-        to_failures = subscriptions.to_failures(subscription)
+        to_failures = subscription_rows.to_failures(subscription)
         if to_failures is not None:
             _take_back(to_failures, actor)
         if subscription.to_failures:
             reader_rows.close(subscription)
         reader_rows.delete(subscription)
-        subscriptions.remove(subscription.id, actor)
+        subscription_rows.remove(subscription.id, actor)
     except CatmqError as error:
         name = f"{subscription.group}/{subscription.topic}"
         log.warning("The reader rows of %s are removed later: %s", name, error.detail)

@@ -16,8 +16,8 @@ from messagestore.pool import node_pools
 from messagestore.produce import delayed_reassignment
 from metadata.actors import Actor, job
 from metadata.errors import CatmqError, NodeUnavailable
-from metadata.topics import topics
-from metadata.topics.topics import QueueView, TopicView
+from metadata.topics import topic_rows
+from metadata.topics.topic_rows import QueueView, TopicView
 
 log = logging.getLogger(__name__)
 UNFINISHED_AFTER_S = 60.0
@@ -50,12 +50,12 @@ def create(
 ) -> TopicState:
     """Makes a topic with its tables; ready when this returns. Needs `manage`.
 
-    Raises what `metadata.topics.topics.plan` raises, and NodeUnavailable after taking back what was made.
+    Raises what `metadata.topics.topic_rows.plan` raises, and NodeUnavailable after taking back what was made.
     """
-    planned = topics.plan(name=name, queues=queues, node=node, settings=settings, actor=actor)
+    planned = topic_rows.plan(name=name, queues=queues, node=node, settings=settings, actor=actor)
     try:
         make_tables(planned)
-        ready = topics.make_ready(planned.id)
+        ready = topic_rows.make_ready(planned.id)
     except CatmqError:
         _take_back(planned, actor)
         raise
@@ -79,7 +79,7 @@ def _drop_tables(topic: TopicView) -> None:
 
 def _take_back(topic: TopicView, actor: Actor) -> None:
     try:
-        if topics.give_up(topic.id, actor):
+        if topic_rows.give_up(topic.id, actor):
             _drop(topic, actor)
     except CatmqError as error:
         log.warning("Topic %s is taken back later: %s", topic.name, error.detail)
@@ -94,7 +94,7 @@ def _by_node(queues: Iterable[QueueView]) -> list[tuple[node_pools.Node, list[Qu
 
 def describe(*, name: str, actor: Actor) -> TopicState:
     """A topic and the bounds of its queues. Needs any right on it; raises NotFound (topic_not_found)."""
-    return _state(topics.named(name=name, actor=actor))
+    return _state(topic_rows.named(name=name, actor=actor))
 
 
 def _state(topic: TopicView) -> TopicState:
@@ -118,22 +118,22 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
     Raises what `mark_deleted` of metadata raises. Metadata goes first here: a topic that is gone from
     metadata cannot be sent to, and its rows in flight lie in tables that nobody reads any more.
     """
-    topics.mark_deleted(name=name, confirm=confirm, actor=actor)
+    topic_rows.mark_deleted(name=name, confirm=confirm, actor=actor)
 
 
 def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
     """Takes back the topics whose creation a crash left half done; how many it looked at."""
     return sweeping.each(
-        topics.unfinished(older_than_s),
+        topic_rows.unfinished(older_than_s),
         act=lambda topic: _take_back(topic, job("topics")),
         name=lambda topic: f"Topic {topic.name}",
     )
 
 
-def drop_deleted(after_days: float = topics.DROP_AFTER_DAYS) -> int:
+def drop_deleted(after_days: float = topic_rows.DROP_AFTER_DAYS) -> int:
     """Drops the tables and rows of topics deleted long enough ago; how many."""
     return sweeping.each(
-        topics.due_for_drop(after_days),
+        topic_rows.due_for_drop(after_days),
         act=lambda topic: _drop(topic, job("topics")),
         name=lambda topic: f"Topic {topic.name}, whose tables are to be dropped,",
     )
@@ -144,4 +144,4 @@ def _drop(topic: TopicView, actor: Actor) -> None:
     _drop_tables(topic)
     for queue in topic.queues:
         delayed_reassignment.drop(queue.queue)
-    topics.remove(topic.id, actor)
+    topic_rows.remove(topic.id, actor)

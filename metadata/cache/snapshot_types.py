@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from metadata.rules.groups.delivery import Delivery
 from metadata.rules.rates import UNLIMITED, Rates
-from metadata.rules.topics.routing import queue_for_key
+from metadata.rules.topics.routing_rules import queue_for_key
 
 V = TypeVar("V")
 _DEFAULTS = Delivery()

@@ -17,7 +17,7 @@ from metadata.db import access
 from metadata.db.consumer_ids import reader_instance
 from metadata.db.transactions import reachable
 from metadata.errors import Code, NotFound
-from metadata.groups.subscriptions import EPOCHS_EACH
+from metadata.groups.subscription_rows import EPOCHS_EACH
 from metadata.membership.instances import PARTED
 from metadata.membership.rebalance import LIVE_QUEUES
 from metadata.models import BroadcastInstance, ConsumerGroup, ConsumerGroupTopic, Queue, QueueOffset, Topic

@@ -16,7 +16,7 @@ from metadata.db.locks import group_by_name, no_group
 from metadata.db.paging import Page, Window
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid
-from metadata.groups.subscriptions import SubscriptionView, views_of
+from metadata.groups.subscription_rows import SubscriptionView, views_of
 from metadata.membership import instances, rebalance
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, ConsumerGroupTopic, QueueOffset
 from metadata.monitoring.mail_domains import check_domains

@@ -32,7 +32,7 @@ from metadata.models import ConsumerGroup, DbNode, Queue, QueueOffset, Topic
 from metadata.rules.topics.slots import Layout, moved, spread
 from metadata.topics import routings
 from metadata.topics.placement import nodes_for
-from metadata.topics.topics import QueueView, TopicView, view_of
+from metadata.topics.topic_rows import QueueView, TopicView, view_of
 
 STATES = ("read_only", "read_write")  # what set_state takes
 

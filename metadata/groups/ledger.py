@@ -15,7 +15,7 @@ from metadata.db.clock import before, database_now
 from metadata.db.consumer_ids import reader_instance
 from metadata.db.locks import group_by_id
 from metadata.db.transactions import reachable, transactional
-from metadata.groups.subscriptions import EPOCHS_EACH
+from metadata.groups.subscription_rows import EPOCHS_EACH
 from metadata.membership import rebalance
 from metadata.models import (
     BroadcastInstance,

@@ -18,7 +18,7 @@ from metadata.db.consumer_ids import ConsumerId, reader_instance
 from metadata.db.locks import group_by_id, no_group
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, NotFound
-from metadata.groups.subscriptions import EPOCHS_EACH
+from metadata.groups.subscription_rows import EPOCHS_EACH
 from metadata.limits.bulkhead import gated, gated_in
 from metadata.membership import instances, rebalance
 from metadata.membership.heartbeats import expired, replaced

@@ -9,9 +9,9 @@ from django.db.models import F
 
 from metadata.db.clock import before, database_now
 from metadata.db.transactions import in_pages, reachable
-from metadata.groups.subscriptions import EPOCHS_EACH
+from metadata.groups.subscription_rows import EPOCHS_EACH
 from metadata.models import ConsumerGroupTopic, DbNode, Queue, Topic
-from metadata.topics.topics import QueueView, TopicView, view_of
+from metadata.topics.topic_rows import QueueView, TopicView, view_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class Alarm(models.Model):
     """
 
     class Kind(models.TextChoices):
-        """Kind of an alarm; `name` depends on it (metadata.rules.alarms.subject): group/topic, a node, …"""
+        """Kind of an alarm; `name` depends on it (alarm_rules.subject): group/topic, a node, …"""
 
         UNREAD_DROPPED = "unread_dropped"
         NODE_LOW = "node_low"

@@ -17,8 +17,8 @@ from metadata.db.clock import before, database_now
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict, NotFound
 from metadata.models import Alarm
-from metadata.rules import alarms as rules
-from metadata.rules.alarms import ENDS_AFTER_S, ONCE, Subject, Turn
+from metadata.rules import alarm_rules
+from metadata.rules.alarm_rules import ENDS_AFTER_S, ONCE, Subject, Turn
 
 KEPT_DAYS = 90
 QUIET_S = 7 * 86_400.0  # after which what happened once is over, acknowledged or not
@@ -97,7 +97,7 @@ def _new(kind: str, name: str, detail: str, now: datetime) -> Alarm:
 def _turn(row: Alarm, met: bool, patience_s: float, now: datetime) -> bool:
     """Changes a row as a look demands; whether it began or ended."""
     since = row.turning_at
-    decided = rules.turn(
+    decided = alarm_rules.turn(
         lasts=row.ended_at is None,
         met=met,
         turning_for_s=(now - since).total_seconds() if since else None,
@@ -121,7 +121,7 @@ def acknowledge(*, kind: str, name: str, actor: Actor) -> None:
     Needs `admin` on everything, or `manage` on the group or topic that it is about. Raises Forbidden,
     NotFound, Conflict when it has ended, or somebody was faster.
     """
-    about = rules.subject(kind, name)
+    about = alarm_rules.subject(kind, name)
     require_manage(actor, about)
     rows = Alarm.objects.filter(kind=kind, name=name)
     if not rows.exists():

@@ -16,7 +16,7 @@ from metadata.config import config
 from metadata.db.clock import before, database_now
 from metadata.db.transactions import reachable
 from metadata.models import Alarm, ConsumerGroupConsumer, ConsumerGroupTopic, JobRun, Queue, QueueOffset
-from metadata.rules import alarms as rules
+from metadata.rules import alarm_rules
 
 STALE_S = 600.0  # a lag that was not recorded for longer tells nothing
 JOBS_BACK_S = 7 * 86_400.0  # a job that failed earlier, and ran no more, is forgotten
@@ -59,8 +59,9 @@ def behind() -> Found:
         fresh = before(database_now(), seconds=STALE_S)
         for group, topic, lag, lag_ms, lag_at, most, most_s in rows.values_list(*columns):
             age_s = (lag_ms or 0) / 1000
-            passed = rules.either(
-                rules.passed(lag, most or config.alarm_lag), rules.passed(age_s, most_s or config.alarm_lag_s)
+            passed = alarm_rules.either(
+                alarm_rules.passed(lag, most or config.alarm_lag),
+                alarm_rules.passed(age_s, most_s or config.alarm_lag_s),
             )
             detail = f"{lag:,} unread messages, the oldest for {age_s / 60:,.0f} min"
             seen.add(f"{group}/{topic}", detail, is_so=None if lag_at is None or lag_at < fresh else passed)

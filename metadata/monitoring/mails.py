@@ -19,7 +19,7 @@ from metadata.db import prune
 from metadata.db.clock import before, database_now, ms
 from metadata.db.transactions import reachable, transactional
 from metadata.models import Alarm, AlarmMail, ConsumerGroup, Topic
-from metadata.rules.alarms import Subject, subject
+from metadata.rules.alarm_rules import Subject, subject
 from metadata.rules.mail import addresses, is_address, may_go_to
 
 PACE_S = 300.0  # an address gets mails again no earlier

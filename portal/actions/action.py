@@ -27,7 +27,7 @@ from metadata.actors import Actor
 from metadata.db import access
 from metadata.errors import CatmqError, Conflict, Forbidden, Invalid, MetadataUnavailable, NotFound
 from portal.actions import form_secrets, idempotency
-from portal.auth import errors
+from portal.auth import error_pages
 from portal.auth.access import actor
 from portal.kit import pages
 from portal.kit.tables import Table, Text
@@ -202,7 +202,7 @@ class Action(View):
             form.add_error(one.field, one.message)
         if not named:
             form.add_error(None, error.detail)
-        return self._show(form, status=errors.status_of(error))
+        return self._show(form, status=error_pages.status_of(error))
 
     def _show(
         self, form: forms.Form, *, preview: Preview | None = None, number: str = "", status: int = 200

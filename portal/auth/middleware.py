@@ -13,7 +13,7 @@ from django.db import DatabaseError, InterfaceError, OperationalError, transacti
 from django.http import HttpRequest, HttpResponse
 
 from metadata.errors import CatmqError, MetadataUnavailable
-from portal.auth import errors, sessions
+from portal.auth import error_pages, sessions
 
 log = logging.getLogger(__name__)
 POLICY = (
@@ -45,7 +45,7 @@ class Sessions(SessionMiddleware):
         log.warning(
             "%s %s: 503, its login session could not be saved: %s", request.method, request.path, cause
         )
-        return errors.respond(request, MetadataUnavailable(MESSAGE))
+        return error_pages.respond(request, MetadataUnavailable(MESSAGE))
 
 
 class SafePages:
@@ -68,5 +68,5 @@ class SafePages:
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         """A page for an error of ours, or of a metadata database that is away; None leaves it to Django."""
         if isinstance(error, (OperationalError, InterfaceError, UpdateError, *_of_driver())):
-            return errors.respond(request, MetadataUnavailable(MESSAGE))
-        return errors.respond(request, error) if isinstance(error, CatmqError) else None
+            return error_pages.respond(request, MetadataUnavailable(MESSAGE))
+        return error_pages.respond(request, error) if isinstance(error, CatmqError) else None

@@ -17,8 +17,8 @@ from messagestore.nodes import registry
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db.access import may
-from metadata.listing.overview import Overview
-from metadata.rules.alarms import subject
+from metadata.listing.overview_lists import Overview
+from metadata.rules.alarm_rules import subject
 from portal.kit import outages, rows
 from portal.kit.pages import to
 from portal.kit.tables import Text

@@ -8,9 +8,9 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from metadata.listing.topics import GroupRow
+from metadata.listing.topic_lists import GroupRow
 from metadata.monitoring.dead_letter_counts import TallyRow
-from metadata.rules.alarms import subject
+from metadata.rules.alarm_rules import subject
 from portal.kit import progress
 from portal.kit.pages import to
 from portal.kit.tables import Cell, Text, badge, code, lasting, number, spark, text, when

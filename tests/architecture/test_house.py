@@ -72,6 +72,19 @@ def test_no_folder_holds_too_many_files() -> None:
     assert {str(folder): files for folder, files in folders.items() if files > MAX_FILES} == {}
 
 
+def test_no_module_is_imported_under_another_name() -> None:
+    """Two modules of one name are named apart where they stand, not where they are used."""
+    renamed = [
+        f"{path}: {node.module}.{one.name} as {one.asname}"
+        for path, tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in SERVER
+        for one in node.names
+        if one.asname and (ROOT / f"{node.module}.{one.name}".replace(".", "/")).with_suffix(".py").exists()
+    ]
+    assert renamed == []
+
+
 def test_functions_are_short() -> None:
     lengths = sorted(
         (node.end_lineno or node.lineno) - node.lineno + 1

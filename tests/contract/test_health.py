@@ -21,7 +21,7 @@ from messagestore.produce import publish
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.errors import Code, MetadataUnavailable, NodeUnavailable, OutcomeUnknown
-from metadata.nodes import nodes as node_rows
+from metadata.nodes import node_rows
 from tests.support import rows
 from tests.support.broker import Broker, problem
 from tests.support.environment import ROOT

@@ -83,7 +83,7 @@ def test_examining_tells_a_team_nothing_of_other_machines(team: Broker, mariadb:
 def test_a_file_outside_the_data_directory_or_of_the_server_is_no_node(
     bare_broker: Broker, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    monkeypatch.setattr("metadata.nodes.nodes.config", replace(config, sqlite_dirs=()))
+    monkeypatch.setattr("metadata.nodes.node_rows.config", replace(config, sqlite_dirs=()))
     given = {"engine": "sqlite", "database": place}
     for path, body in (("/nodes", {**given, "name": "n"}), ("/nodes/n/examine", given)):
         found = problem(bare_broker.call("POST", path, body), 400, "invalid")
@@ -98,9 +98,9 @@ def test_a_link_out_of_the_data_directory_is_followed_before_it_is_judged(
     inside.symlink_to(tmp_path)
     body = {"name": "n", "engine": "sqlite", "database": "inside/n.sqlite3"}
     try:
-        monkeypatch.setattr("metadata.nodes.nodes.config", replace(config, sqlite_dirs=()))
+        monkeypatch.setattr("metadata.nodes.node_rows.config", replace(config, sqlite_dirs=()))
         problem(bare_broker.call("POST", "/nodes", body), 400, "invalid")
-        monkeypatch.setattr("metadata.nodes.nodes.config", replace(config, sqlite_dirs=(str(tmp_path),)))
+        monkeypatch.setattr("metadata.nodes.node_rows.config", replace(config, sqlite_dirs=(str(tmp_path),)))
         bare_broker.ok("POST", "/nodes", body)
     finally:
         inside.unlink()

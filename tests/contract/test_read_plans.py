@@ -12,7 +12,7 @@ from catmq_client.admin.api import Admin
 from catmq_client.admin.plan_shapes import ReadPlan
 from messagestore import tables
 from messagestore.nodes import registry
-from messagestore.pool import node_pools as of_the_store
+from messagestore.pool import node_pools
 from metadata import actors
 from metadata.errors import Invalid
 from metadata.models import AuditLog, DbNode
@@ -44,7 +44,7 @@ def test_a_plan_names_tables_and_ranges_up_to_the_durable_head(broker: Broker, q
 
 def test_a_plan_tells_of_declared_gaps(broker: Broker, queue: int) -> None:
     broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "a"}]})
-    with of_the_store.node_of(queue).writing() as session:
+    with node_pools.node_of(queue).writing() as session:
         tables.raise_heads(session, heads=[(queue, 10)], cause="promotion")
     (planned,) = plan_of(broker, "single")["queues"]
     assert (planned["head"], planned["gaps"]) == (10, [[1, 10]])

@@ -14,8 +14,7 @@ from metadata.cache import snapshot
 from metadata.db.consumer_ids import check
 from metadata.errors import Code, Conflict, Gone, Invalid
 from metadata.groups import groups, ownership
-from metadata.membership import consumers, rebalance
-from metadata.membership import instances as metadata_instances
+from metadata.membership import consumers, instances, rebalance
 from metadata.models import BroadcastInstance, ConsumerGroup, QueueOffset, Rebalance
 from tests.support import rows
 from tests.support.instances import ME, Instance, bodies, committed, news, send
@@ -63,7 +62,7 @@ def test_of_two_live_holders_of_an_instance_the_second_fences_the_first(queues: 
     with pytest.raises(Gone) as caught:
         first.beat()
     assert caught.value.code == Code.REPLACED
-    assert metadata_instances.epochs([first.id.text]) == {}
+    assert instances.epochs([first.id.text]) == {}
     assert set(second.take().values()) == {("ok", 0)}
     assert first.pull(queues[0]).state == "fenced"
     assert first.commit(queues[0], 0) == "fenced"
@@ -180,13 +179,13 @@ def test_an_epoch_beyond_the_subscription_is_not_adopted(queues: list[int]) -> N
 
 
 def test_a_stopped_topic_or_queue_is_told_to_every_instance(queues: list[int]) -> None:
-    from metadata.groups import subscriptions as metadata_subscriptions
+    from metadata.groups import subscription_rows
 
     one, two = Instance("one").join(), Instance("two").join()
     one.take(), two.take()
 
     change = {"stopped_queues": [queues[1]]}
-    metadata_subscriptions.update(group="news", topic="orders", settings=change, actor=ME)
+    subscription_rows.update(group="news", topic="orders", settings=change, actor=ME)
     snapshot.refresh()
 
     for instance in (one, two):

@@ -19,7 +19,7 @@ from metadata.errors import Invalid
 from metadata.groups import groups
 from metadata.membership import instances as metadata_instances
 from metadata.models import AuditLog, BroadcastInstance
-from metadata.nodes import nodes
+from metadata.nodes import node_rows
 from tests.support import rows, tampering
 from tests.support.instances import ME, Instance, committed, news, send
 
@@ -70,7 +70,7 @@ def test_offsets_of_a_shared_group_name_no_instance(queues: list[int]) -> None:
 
 def test_offsets_on_a_node_that_is_away_are_unknown_for_every_instance(queues: list[int]) -> None:
     Instance("one").join()
-    nodes.update(name="main", settings={"state": "offline"}, actor=ME)
+    node_rows.update(name="main", settings={"state": "offline"}, actor=ME)
     snapshot.refresh()
 
     found = lag.group_offsets(group="news", actor=ME)
@@ -147,11 +147,11 @@ def test_a_node_that_is_away_keeps_an_instance_until_it_is_back(
     send(queues[0], 3)
     gone("old")
     make_node("other")
-    nodes.update(name="other", settings={"state": "offline"}, actor=ME)
+    node_rows.update(name="other", settings={"state": "offline"}, actor=ME)
 
     assert instances.forget() == 0
     assert BroadcastInstance.objects.count() == 1
-    nodes.update(name="other", settings={"state": "read_write"}, actor=ME)
+    node_rows.update(name="other", settings={"state": "read_write"}, actor=ME)
     assert instances.forget() == 1
 
     assert BroadcastInstance.objects.count() == 0

@@ -13,7 +13,7 @@ from messagestore.consume import positions
 from messagestore.pool import node_pools
 from messagestore.topology import reader_rows, subscriptions, topics
 from metadata.cache import snapshot
-from metadata.nodes import nodes
+from metadata.nodes import node_rows
 from tests.support import tampering
 from tests.support.instances import ME, Instance, bodies, committed, news, send
 
@@ -128,12 +128,12 @@ def test_an_instance_joins_while_a_node_is_away_and_gets_its_places_when_it_is_b
     state = topics.create(name="elsewhere", queues=1, node="other", actor=ME)
     subscriptions.create(group="news", topic="elsewhere", start="earliest", actor=ME)
     away = state.queues[0].queue.queue
-    nodes.update(name="other", settings={"state": "offline"}, actor=ME)
+    node_rows.update(name="other", settings={"state": "offline"}, actor=ME)
     snapshot.refresh()
 
     one = Instance("one").join()
     assert one.take() == {queues[0]: ("ok", 0), queues[1]: ("ok", 0), away: ("unavailable", None)}
-    nodes.update(name="other", settings={"state": "read_write"}, actor=ME)
+    node_rows.update(name="other", settings={"state": "read_write"}, actor=ME)
     snapshot.refresh()
 
     assert one.take()[away] == ("ok", 0)

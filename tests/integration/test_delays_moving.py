@@ -18,7 +18,7 @@ from messagestore.verify import verify
 from metadata.actors import Actor, command
 from metadata.cache import snapshot
 from metadata.errors import CatmqError, Conflict, Forbidden, Invalid, NotFound
-from metadata.nodes import nodes as metadata_nodes
+from metadata.nodes import node_rows
 from metadata.rules.topics.slots import slot_of
 from tests.support.moving import HOUR_MS, bodies, delay, make_due, mover, stored
 from tests.support.moving import waiting as rows
@@ -345,7 +345,7 @@ def test_a_lease_lets_one_process_move(node: str) -> None:
 def test_an_offline_node_is_left_out(node: str) -> None:
     (queue,) = make_topic()
     assert delayed_delivery.nodes() == [node_pools.node_of(queue).info.id]
-    metadata_nodes.update(name=node, settings={"state": "offline"}, actor=ACTOR)
+    node_rows.update(name=node, settings={"state": "offline"}, actor=ACTOR)
     snapshot.refresh()
     assert delayed_delivery.nodes() == []
 

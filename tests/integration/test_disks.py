@@ -22,7 +22,7 @@ from metadata.cache import snapshot
 from metadata.config import config
 from metadata.errors import CatmqError, NodeUnavailable, NoWritableQueue
 from metadata.models import Alarm, DbNode
-from metadata.nodes import nodes
+from metadata.nodes import node_rows
 from tests.support.environment import ENGINE
 from tests.support.tampering import plant
 
@@ -68,7 +68,7 @@ def heads() -> dict[int, int]:
 def fill(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Gives a node a capacity that its files exceed already."""
     monkeypatch.setattr(disks, "GB", 1000)
-    nodes.update(name=name, settings={"capacity_gb": 1}, actor=ACTOR)
+    node_rows.update(name=name, settings={"capacity_gb": 1}, actor=ACTOR)
     snapshot.refresh()
     measure()
     assert disk(name) == "full"
@@ -76,7 +76,7 @@ def fill(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 def test_a_node_with_room_is_ok_and_costs_no_write(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
     limits(monkeypatch, 1, 2)
-    nodes.update(name="main", settings={"capacity_gb": 1_000_000}, actor=ACTOR)
+    node_rows.update(name="main", settings={"capacity_gb": 1_000_000}, actor=ACTOR)
     snapshot.refresh()
     before = snapshot.current().version
     assert (measure(), disk(), Alarm.objects.count()) == (0, "ok", 0)
@@ -112,7 +112,7 @@ def test_without_a_capacity_a_server_has_no_guard_and_a_file_has_that_of_its_dis
 def test_low_is_an_alarm_and_full_is_another_until_there_is_room(
     node: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nodes.update(name="main", settings={"capacity_gb": 1_000_000}, actor=ACTOR)
+    node_rows.update(name="main", settings={"capacity_gb": 1_000_000}, actor=ACTOR)
     snapshot.refresh()
 
     def lasting() -> list[str]:
@@ -136,8 +136,8 @@ def test_a_full_node_stores_nothing_and_says_node_full(node: str, monkeypatch: p
                 send(batch_id=batch_id, **given)
             assert (caught.value.code, caught.value.retriable) == ("node_full", True)
     assert heads() == {queue: 0}
-    nodes.update(name="main", settings={"capacity_gb": None}, actor=ACTOR)
-    nodes.note_disk(node_id=snapshot.find_node("main").id, state="ok")
+    node_rows.update(name="main", settings={"capacity_gb": None}, actor=ACTOR)
+    node_rows.note_disk(node_id=snapshot.find_node("main").id, state="ok")
     snapshot.refresh()
     assert send().queue == queue
 

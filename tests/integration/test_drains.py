@@ -19,8 +19,7 @@ from messagestore.topology import drains, queue_states, queues, subscriptions, t
 from metadata.actors import Actor, command
 from metadata.cache import snapshot
 from metadata.errors import Code, Conflict, Invalid, NodeUnavailable, NotFound
-from metadata.groups import groups
-from metadata.groups import layout as queue_rows
+from metadata.groups import groups, layout
 from metadata.membership import rebalance
 from metadata.models import AuditLog, Queue, QueueOffset
 from tests.support import tampering
@@ -182,12 +181,12 @@ def test_who_still_wants_a_queue_while_it_is_being_retired_keeps_it(
             groups.create(name="late", actor=ME)
             subscriptions.create(group="late", topic="orders", start="earliest", actor=ME)
         elif crossing == "opens":
-            queue_rows.set_state(topic="orders", queue=first, state="read_write", actor=ME)
+            layout.set_state(topic="orders", queue=first, state="read_write", actor=ME)
         return retire(**given)
 
-    retire = queue_rows.retire
+    retire = layout.retire
     monkeypatch.setattr(queue_states, "set_heads", meanwhile)
-    monkeypatch.setattr(queue_rows, "retire", too_late)
+    monkeypatch.setattr(layout, "retire", too_late)
 
     assert drains.retire_drained(rest_s=NOW) == 0
 

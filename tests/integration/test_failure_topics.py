@@ -13,11 +13,10 @@ from messagestore.topology import queues, retry_topics, subscriptions, topics
 from metadata.cache import snapshot
 from metadata.db import paging
 from metadata.errors import CatmqError, Code, Conflict, Invalid, NodeUnavailable
-from metadata.groups import groups
-from metadata.groups import retry_topics as rows
+from metadata.groups import groups, retry_topic_rows
 from metadata.membership import consumers
 from metadata.models import ConsumerGroupTopic, QueueOffset, Topic
-from metadata.topics import topics as topic_rows
+from metadata.topics import topic_rows
 from tests.support import failing, tampering
 from tests.support.failing import ME, fail, failure_queues, waiting
 
@@ -105,7 +104,7 @@ def test_a_report_makes_a_missing_one(node: str, make_node: Callable[..., str]) 
         (tables, "create_node_tables"),
         (tables, "create_queue"),
         (tables, "insert_readers"),
-        (rows, "make_ready"),
+        (retry_topic_rows, "make_ready"),
     ],
 )
 def test_a_crash_while_it_is_made_is_mended_by_the_sweeps(

@@ -16,7 +16,7 @@ from metadata.cache import snapshot
 from metadata.errors import Code, Conflict, NodeUnavailable
 from metadata.groups import groups
 from metadata.membership import consumers
-from metadata.rules.groups import failures as rules
+from metadata.rules.groups import failure_rules
 from tests.support import failing
 from tests.support.failing import ME, fail, failure_queues, waiting
 
@@ -154,7 +154,7 @@ def test_an_error_is_cut_and_a_long_class_too(queue: int) -> None:
     failing.send(b"a")
     fail(failing.member(), queue, 0, error="E" * 5_000)
     ((_, error_class, error, _),) = dead_rows()
-    assert (len(error_class), len(error)) == (rules.MAX_CLASS_CHARS, rules.MAX_ERROR_CHARS)
+    assert (len(error_class), len(error)) == (failure_rules.MAX_CLASS_CHARS, failure_rules.MAX_ERROR_CHARS)
 
 
 def test_a_broadcasting_group_is_told_to_retry_in_place(queue: int) -> None:

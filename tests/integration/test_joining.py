@@ -10,8 +10,7 @@ import pytest
 from messagestore.topology import membership, subscriptions, topics
 from metadata import actors
 from metadata.errors import Code, Unavailable
-from metadata.groups import groups
-from metadata.groups import subscriptions as subscription_rows
+from metadata.groups import groups, subscription_rows
 
 ACTOR = actors.command("test")
 

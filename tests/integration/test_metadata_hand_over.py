@@ -151,7 +151,7 @@ def test_metadata_takes_a_higher_epoch_of_a_node_and_never_a_lower_one() -> None
 
 
 def test_a_stopped_group_is_told_at_the_next_heartbeat() -> None:
-    from metadata.groups import groups, subscriptions
+    from metadata.groups import groups, subscription_rows
 
     rows.world()
     member = Member("a").register()
@@ -161,9 +161,9 @@ def test_a_stopped_group_is_told_at_the_next_heartbeat() -> None:
     groups.update(name="billing", settings={"stopped": True}, actor=rows.ME)
     assert all(one.stopped for one in member.beat().assigned)
     groups.update(name="billing", settings={"stopped": False}, actor=rows.ME)
-    subscriptions.update(group="billing", topic="orders", settings={"stopped": True}, actor=rows.ME)
+    subscription_rows.update(group="billing", topic="orders", settings={"stopped": True}, actor=rows.ME)
     assert all(one.stopped for one in member.beat().assigned)
-    subscriptions.update(group="billing", topic="orders", settings={"stopped": False}, actor=rows.ME)
+    subscription_rows.update(group="billing", topic="orders", settings={"stopped": False}, actor=rows.ME)
     assert not any(one.stopped for one in member.beat().assigned)
     assert rows.generation() == before + 4
 

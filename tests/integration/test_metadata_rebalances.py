@@ -13,7 +13,7 @@ from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import clock
 from metadata.errors import Code, Conflict, Forbidden, Invalid, MetadataUnavailable, NotFound
-from metadata.groups import groups, subscriptions
+from metadata.groups import groups, subscription_rows
 from metadata.membership import consumers, history, rebalance
 from metadata.membership.rebalance import Moves
 from metadata.models import AuditLog, ConsumerGroup, QueueOffset, Rebalance, RebalanceMove
@@ -324,7 +324,9 @@ def test_a_stopped_queue_stays_with_its_owner_and_is_told_at_the_next_heartbeat(
     member = joined("a")
     before = member.generation
 
-    subscriptions.update(group="billing", topic="orders", settings={"stopped_queues": [queues[1]]}, actor=ME)
+    subscription_rows.update(
+        group="billing", topic="orders", settings={"stopped_queues": [queues[1]]}, actor=ME
+    )
 
     answer = member.beat()
     assert {one.queue: one.stopped for one in answer.assigned} == {
@@ -343,15 +345,19 @@ def test_a_queue_of_another_topic_cannot_be_stopped(wrong: Any) -> None:
     rows.world()
     rows.topic("other")
     with pytest.raises(Invalid) as caught:
-        subscriptions.update(group="billing", topic="orders", settings={"stopped_queues": wrong}, actor=ME)
+        subscription_rows.update(
+            group="billing", topic="orders", settings={"stopped_queues": wrong}, actor=ME
+        )
     assert caught.value.errors[0].field == "stopped_queues"
-    assert subscriptions.named(group="billing", topic="orders", actor=ME).stopped_queues == ()
+    assert subscription_rows.named(group="billing", topic="orders", actor=ME).stopped_queues == ()
 
 
 def test_stopping_a_queue_is_audited_with_before_and_after() -> None:
     queues = rows.world()
     for stopped in ([queues[0]], [queues[0]], []):
-        subscriptions.update(group="billing", topic="orders", settings={"stopped_queues": stopped}, actor=ME)
+        subscription_rows.update(
+            group="billing", topic="orders", settings={"stopped_queues": stopped}, actor=ME
+        )
     found = AuditLog.objects.filter(kind="subscription", verb="update").order_by("id")
     assert [(row.before, row.after) for row in found] == [
         ({"stopped_queues": []}, {"stopped_queues": [queues[0]]}),

@@ -16,8 +16,8 @@ from metadata.db.clock import database_now
 from metadata.errors import Code, MetadataUnavailable, NotFound
 from metadata.groups import groups
 from metadata.models import ChangeCounter, ChangeLog, ConsumerGroup, DbNode, Topic
-from metadata.nodes import nodes
-from metadata.topics import topics
+from metadata.nodes import node_rows
+from metadata.topics import topic_rows
 from metadata.users import api_keys
 from tests.support import rows
 
@@ -110,7 +110,7 @@ def test_what_was_deleted_leaves_the_snapshot(full_loads: list[str]) -> None:
     before = snapshot.current()
     assert before.key(api_keys.digest(key)) is not None
 
-    topics.mark_deleted(name="orders", confirm="orders", actor=rows.ME)
+    topic_rows.mark_deleted(name="orders", confirm="orders", actor=rows.ME)
     groups.delete(name="billing", confirm="billing", actor=rows.ME)
     api_keys.delete(name="app", confirm="app", actor=rows.ME)
     snapshot.refresh()
@@ -143,13 +143,13 @@ def test_a_topic_made_by_another_process_is_found_at_once() -> None:
 
 def test_only_ready_topics_are_found() -> None:
     rows.node()
-    planned = topics.plan(name="orders", queues=2, actor=rows.ME)
+    planned = topic_rows.plan(name="orders", queues=2, actor=rows.ME)
 
     with pytest.raises(NotFound, match="catmq topic create orders --queues 4") as caught:
         snapshot.find_topic("orders")
 
     assert caught.value.code == Code.TOPIC_NOT_FOUND
-    topics.make_ready(planned.id)
+    topic_rows.make_ready(planned.id)
     assert snapshot.find_topic("orders").queues
 
 
@@ -160,7 +160,7 @@ def test_other_spellings_are_other_names(spelling: str) -> None:
     with pytest.raises(NotFound):
         snapshot.find_topic(spelling)
     with pytest.raises(NotFound):
-        topics.named(name=spelling, actor=rows.ME)
+        topic_rows.named(name=spelling, actor=rows.ME)
 
 
 def test_another_incarnation_or_a_smaller_number_loads_everything(full_loads: list[str]) -> None:
@@ -330,7 +330,7 @@ def test_changes_become_visible_in_order(in_threads: Callable[..., list[Any]]) -
 
     def make(number: int) -> None:
         for turn in range(5):
-            nodes.create(
+            node_rows.create(
                 name=f"x{number}-{turn}", engine="sqlite", database=str(config.data_dir / "x"), actor=rows.ME
             )
             snapshot.refresh()

@@ -14,7 +14,7 @@ from metadata.db import audit, leases
 from metadata.db.clock import database_now
 from metadata.db.paging import Window
 from metadata.errors import Code, Conflict, Forbidden, Invalid, NotFound, NoWritableQueue, Unavailable
-from metadata.groups import groups, subscriptions
+from metadata.groups import groups, subscription_rows
 from metadata.jobs import runs
 from metadata.membership import rebalance
 from metadata.models import (
@@ -28,8 +28,8 @@ from metadata.models import (
     QueueOffset,
     Topic,
 )
-from metadata.nodes import nodes
-from metadata.topics import topics
+from metadata.nodes import node_rows
+from metadata.topics import topic_rows
 from metadata.users import api_keys
 from tests.support import rows
 from tests.support.rows import ME, Member
@@ -50,9 +50,9 @@ def test_a_new_topic_spreads_its_queues_over_normal_nodes_that_are_open() -> Non
     rows.node("bad", kind="failure")
     rows.node("apart", special=True)
     rows.node("shut")
-    nodes.update(name="shut", settings={"state": "read_only"}, actor=ME)
+    node_rows.update(name="shut", settings={"state": "read_only"}, actor=ME)
 
-    made = topics.plan(name="orders", queues=4, actor=ME)
+    made = topic_rows.plan(name="orders", queues=4, actor=ME)
 
     assert [one.node for one in made.queues] == ["n1", "n2", "n1", "n2"]
     assert (made.state, made.layout) == ("creating", ())
@@ -62,14 +62,16 @@ def test_a_topic_can_be_put_on_one_node_even_a_special_one() -> None:
     rows.node("n1")
     rows.node("apart", special=True)
 
-    made = topics.plan(name="orders", queues=2, node="apart", actor=ME)
+    made = topic_rows.plan(name="orders", queues=2, node="apart", actor=ME)
 
     assert [one.node for one in made.queues] == ["apart", "apart"]
-    raised(Code.NODE_NOT_FOUND, NotFound, lambda: topics.plan(name="t", queues=1, node="none", actor=ME))
+    raised(Code.NODE_NOT_FOUND, NotFound, lambda: topic_rows.plan(name="t", queues=1, node="none", actor=ME))
 
 
 def test_without_an_open_node_no_topic_can_be_made() -> None:
-    raised(Code.NO_WRITABLE_QUEUE, NoWritableQueue, lambda: topics.plan(name="orders", queues=1, actor=ME))
+    raised(
+        Code.NO_WRITABLE_QUEUE, NoWritableQueue, lambda: topic_rows.plan(name="orders", queues=1, actor=ME)
+    )
     assert not Topic.objects.exists()
 
 
@@ -77,7 +79,7 @@ def test_without_an_open_node_no_topic_can_be_made() -> None:
 def test_too_few_or_too_many_queues_are_refused(queues: int) -> None:
     rows.node()
 
-    raised(Code.INVALID, Invalid, lambda: topics.plan(name="orders", queues=queues, actor=ME))
+    raised(Code.INVALID, Invalid, lambda: topic_rows.plan(name="orders", queues=queues, actor=ME))
 
 
 def test_a_topic_name_can_be_taken_once_and_in_four_spellings(in_threads: Callable[..., list[Any]]) -> None:
@@ -85,7 +87,7 @@ def test_a_topic_name_can_be_taken_once_and_in_four_spellings(in_threads: Callab
 
     def make() -> str:
         try:
-            return topics.plan(name="orders", queues=1, actor=ME).name
+            return topic_rows.plan(name="orders", queues=1, actor=ME).name
         except Conflict as error:
             return error.code
 
@@ -93,61 +95,63 @@ def test_a_topic_name_can_be_taken_once_and_in_four_spellings(in_threads: Callab
 
     assert sorted(made) == ["already_exists"] * 3 + ["orders"]
     for spelling in ("Orders", "ORDERS", "orders."):
-        topics.plan(name=spelling, queues=1, actor=ME)
+        topic_rows.plan(name=spelling, queues=1, actor=ME)
 
 
 def test_a_deleted_topic_frees_its_name_and_keeps_its_queues_until_removed() -> None:
     rows.node()
     queues = rows.topic("orders", queues=2)
 
-    raised(Code.NOT_CONFIRMED, Invalid, lambda: topics.mark_deleted(name="orders", confirm=None, actor=ME))
-    gone = topics.mark_deleted(name="orders", confirm="orders", actor=ME)
+    raised(
+        Code.NOT_CONFIRMED, Invalid, lambda: topic_rows.mark_deleted(name="orders", confirm=None, actor=ME)
+    )
+    gone = topic_rows.mark_deleted(name="orders", confirm="orders", actor=ME)
     again = rows.topic("orders", queues=2)
 
     assert set(queues).isdisjoint(again)
     assert gone.name == f"orders~{gone.id}"
-    assert list(topics.due_for_drop()) == []
+    assert list(topic_rows.due_for_drop()) == []
     Topic.objects.filter(pk=gone.id).update(deleted_at=database_now() - timedelta(days=3, seconds=1))
-    assert [one.id for one in topics.due_for_drop()] == [gone.id]
-    topics.remove(gone.id)
-    topics.remove(gone.id)
+    assert [one.id for one in topic_rows.due_for_drop()] == [gone.id]
+    topic_rows.remove(gone.id)
+    topic_rows.remove(gone.id)
     assert set(Queue.objects.values_list("pk", flat=True)) == set(again)
 
 
 def test_a_topic_in_use_is_not_deleted() -> None:
     rows.world()
 
-    raised(Code.IN_USE, Conflict, lambda: topics.mark_deleted(name="orders", confirm="orders", actor=ME))
+    raised(Code.IN_USE, Conflict, lambda: topic_rows.mark_deleted(name="orders", confirm="orders", actor=ME))
 
 
 def test_what_a_crash_left_creating_is_listed_and_can_be_given_up() -> None:
     rows.node()
-    planned = topics.plan(name="orders", queues=2, actor=ME)
+    planned = topic_rows.plan(name="orders", queues=2, actor=ME)
     ready = rows.topic("ready")
 
-    assert list(topics.unfinished(60)) == []
-    assert [one.id for one in topics.unfinished(-1)] == [planned.id]
-    assert topics.give_up(planned.id)
-    topics.remove(planned.id)
+    assert list(topic_rows.unfinished(60)) == []
+    assert [one.id for one in topic_rows.unfinished(-1)] == [planned.id]
+    assert topic_rows.give_up(planned.id)
+    topic_rows.remove(planned.id)
 
     assert set(Queue.objects.values_list("pk", flat=True)) == set(ready)
-    assert not topics.give_up(topics.named(name="ready", actor=ME).id)
+    assert not topic_rows.give_up(topic_rows.named(name="ready", actor=ME).id)
     assert Topic.objects.filter(name="ready").exists()
 
 
 def test_making_a_topic_ready_twice_changes_nothing() -> None:
     rows.node()
     rows.topic("orders")
-    topic = topics.named(name="orders", actor=ME)
+    topic = topic_rows.named(name="orders", actor=ME)
 
-    assert topics.make_ready(topic.id) == topic
+    assert topic_rows.make_ready(topic.id) == topic
 
 
 def test_changing_a_topic_audits_only_what_changed() -> None:
     rows.node()
     rows.topic("orders")
 
-    topics.update(name="orders", settings={"retention_days": 3, "owners": ""}, actor=ME)
+    topic_rows.update(name="orders", settings={"retention_days": 3, "owners": ""}, actor=ME)
 
     row = AuditLog.objects.order_by("id").last()
     assert row is not None
@@ -163,20 +167,20 @@ def test_changing_a_topic_audits_only_what_changed() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: topics.plan(name="orders2", queues=1, actor=NOBODY),
-        lambda: topics.update(name="orders", settings={}, actor=NOBODY),
-        lambda: topics.mark_deleted(name="orders", confirm="orders", actor=NOBODY),
-        lambda: topics.named(name="orders", actor=NOBODY),
+        lambda: topic_rows.plan(name="orders2", queues=1, actor=NOBODY),
+        lambda: topic_rows.update(name="orders", settings={}, actor=NOBODY),
+        lambda: topic_rows.mark_deleted(name="orders", confirm="orders", actor=NOBODY),
+        lambda: topic_rows.named(name="orders", actor=NOBODY),
         lambda: groups.create(name="g", actor=NOBODY),
         lambda: groups.update(name="billing", settings={}, actor=NOBODY),
         lambda: groups.delete(name="billing", confirm="billing", actor=NOBODY),
         lambda: groups.describe(name="billing", actor=NOBODY),
-        lambda: subscriptions.plan(group="billing", topic="orders", start="latest", actor=NOBODY),
-        lambda: subscriptions.mark_deleting(group="billing", topic="orders", actor=NOBODY),
-        lambda: subscriptions.update(group="billing", topic="orders", settings={}, actor=NOBODY),
-        lambda: nodes.create(name="n2", engine="sqlite", database="x", actor=NOBODY),
-        lambda: nodes.update(name="n1", settings={}, actor=NOBODY),
-        lambda: nodes.delete(name="n1", confirm="n1", actor=NOBODY),
+        lambda: subscription_rows.plan(group="billing", topic="orders", start="latest", actor=NOBODY),
+        lambda: subscription_rows.mark_deleting(group="billing", topic="orders", actor=NOBODY),
+        lambda: subscription_rows.update(group="billing", topic="orders", settings={}, actor=NOBODY),
+        lambda: node_rows.create(name="n2", engine="sqlite", database="x", actor=NOBODY),
+        lambda: node_rows.update(name="n1", settings={}, actor=NOBODY),
+        lambda: node_rows.delete(name="n1", confirm="n1", actor=NOBODY),
         lambda: api_keys.create(name="k", rights={"produce": ["*"]}, actor=NOBODY),
         lambda: api_keys.delete(name="k", confirm="k", actor=NOBODY),
     ],
@@ -207,11 +211,11 @@ def test_a_node_with_queues_is_not_deleted_and_its_password_is_never_shown() -> 
     rows.topic()
     rows.node("n2")
 
-    raised(Code.IN_USE, Conflict, lambda: nodes.delete(name="n1", confirm="n1", actor=ME))
-    nodes.delete(name="n2", confirm="n2", actor=ME)
+    raised(Code.IN_USE, Conflict, lambda: node_rows.delete(name="n1", confirm="n1", actor=ME))
+    node_rows.delete(name="n2", confirm="n2", actor=ME)
 
-    assert "hunter2" not in str(nodes.named(name="n1", actor=ME)) + str(list(AuditLog.objects.values()))
-    raised(Code.NODE_NOT_FOUND, NotFound, lambda: nodes.named(name="n2", actor=ME))
+    assert "hunter2" not in str(node_rows.named(name="n1", actor=ME)) + str(list(AuditLog.objects.values()))
+    raised(Code.NODE_NOT_FOUND, NotFound, lambda: node_rows.named(name="n2", actor=ME))
 
 
 def test_lists_are_paged_by_name_and_show_only_what_the_actor_may_see() -> None:
@@ -221,14 +225,14 @@ def test_lists_are_paged_by_name_and_show_only_what_the_actor_may_see() -> None:
         rows.topic(f"b{number}", queues=1)
     actor = Actor(kind="key", name="k", rights={"produce": ("b*",)})
 
-    first = topics.page(actor=actor, window=Window(limit=2))
-    second = topics.page(actor=actor, window=Window(limit=2, after=first.next or ""))
-    last = topics.page(actor=actor, window=Window(limit=2, after=second.next or ""))
+    first = topic_rows.page(actor=actor, window=Window(limit=2))
+    second = topic_rows.page(actor=actor, window=Window(limit=2, after=first.next or ""))
+    last = topic_rows.page(actor=actor, window=Window(limit=2, after=second.next or ""))
 
     assert [one.name for one in (*first.items, *second.items, *last.items)] == ["b0", "b1", "b2", "b3", "b4"]
     assert last.next is None
-    assert [one.name for one in topics.page(actor=ME, window=Window(search="3")).items] == ["a3", "b3"]
-    raised(Code.INVALID, Invalid, lambda: topics.page(actor=ME, window=Window(limit=1001)))
+    assert [one.name for one in topic_rows.page(actor=ME, window=Window(search="3")).items] == ["a3", "b3"]
+    raised(Code.INVALID, Invalid, lambda: topic_rows.page(actor=ME, window=Window(limit=1001)))
 
 
 def test_an_unknown_mode_is_refused() -> None:
@@ -260,9 +264,9 @@ def test_a_group_with_members_is_not_deleted_and_a_deleted_one_frees_its_name() 
     groups.delete(name="billing", confirm="billing", actor=ME)
     groups.create(name="billing", actor=ME)
 
-    [left] = subscriptions.unfinished(60)
+    [left] = subscription_rows.unfinished(60)
     assert left.state == "deleting"
-    subscriptions.remove(left.id)
+    subscription_rows.remove(left.id)
     assert not QueueOffset.objects.exists()
 
 
@@ -270,29 +274,29 @@ def test_a_subscription_is_planned_made_ready_and_taken_down() -> None:
     rows.node()
     queues = rows.topic()
     rows.group(topics=())
-    planned = subscriptions.plan(group="billing", topic="orders", start="latest", actor=ME)
+    planned = subscription_rows.plan(group="billing", topic="orders", start="latest", actor=ME)
     assert (planned.state, planned.start, planned.queues) == ("creating", "latest", queues)
     base = planned.base_epoch
     assert set(QueueOffset.objects.values_list("queue_id", "epoch")) == {(queue, base) for queue in queues}
     raised(
         Code.BUSY,
         Unavailable,
-        lambda: subscriptions.plan(group="billing", topic="orders", start="latest", actor=ME),
+        lambda: subscription_rows.plan(group="billing", topic="orders", start="latest", actor=ME),
     )
     member = Member("a").register()
     assert member.beat().assigned == ()
 
-    subscriptions.make_ready(planned.id)
+    subscription_rows.make_ready(planned.id)
     assert rebalance.pending() == [planned.group_id]
     rebalance.rebalance(planned.group_id)
     assert len(member.beat().assigned) == 4
 
-    going = subscriptions.mark_deleting(group="billing", topic="orders", actor=ME)
+    going = subscription_rows.mark_deleting(group="billing", topic="orders", actor=ME)
     rebalance.rebalance(planned.group_id)
     assert set(member.beat().revoked) == set(queues)
     member.beat()
     assert set(QueueOffset.objects.values_list("owner", flat=True)) == {None}
-    subscriptions.remove(going.id)
+    subscription_rows.remove(going.id)
     assert not ConsumerGroupTopic.objects.exists()
     assert not QueueOffset.objects.exists()
 
@@ -301,7 +305,7 @@ def test_subscribing_to_what_is_not_there_is_refused() -> None:
     rows.world()
 
     def plan(group: str, topic: str, start: str = "earliest") -> Callable[[], object]:
-        return lambda: subscriptions.plan(group=group, topic=topic, start=start, actor=ME)
+        return lambda: subscription_rows.plan(group=group, topic=topic, start=start, actor=ME)
 
     raised(Code.GROUP_NOT_FOUND, NotFound, plan("none", "orders"))
     raised(Code.TOPIC_NOT_FOUND, NotFound, plan("billing", "none"))

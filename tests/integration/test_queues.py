@@ -22,8 +22,8 @@ from metadata.groups import groups
 from metadata.groups import layout as queue_rows
 from metadata.membership import rebalance
 from metadata.models import AuditLog, Queue, QueueOffset, Topic
-from metadata.topics import topics as topic_rows
-from metadata.topics.topics import TopicView
+from metadata.topics import topic_rows
+from metadata.topics.topic_rows import TopicView
 from tests.support import tampering
 from tests.support.instances import Instance
 

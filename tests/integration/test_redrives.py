@@ -15,7 +15,7 @@ from messagestore.produce import delayed_store
 from messagestore.retries import dead_letters, redrives
 from messagestore.retries.redrives import Redriver
 from messagestore.topology import subscriptions
-from metadata import redrives as rows
+from metadata import redrive_rows
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.errors import CatmqError, Code, Conflict, Forbidden, NotFound, NoWritableQueue, Unavailable
@@ -62,7 +62,7 @@ def drive(redriver: Redriver | None = None) -> None:
     mine = redriver or Redriver()
     for _ in range(100):
         mine.run_once()
-        if not rows.running():
+        if not redrive_rows.running():
             return
     raise AssertionError("it does not end")
 
@@ -84,7 +84,7 @@ def refused(code: Code, kind: type[CatmqError], **which: Any) -> None:
     with pytest.raises(kind) as caught:
         redrives.request(group="billing", actor=which.pop("actor", ME), **which)
     assert caught.value.code == code
-    assert rows.page(group="billing", actor=ME) == []
+    assert redrive_rows.page(group="billing", actor=ME) == []
 
 
 def test_pages_of_two_nodes_hold_each_message_once_the_newest_first(queue: int) -> None:
@@ -142,7 +142,7 @@ def test_one_some_or_all_come_back_to_the_group_with_fresh_retries(queue: int) -
     redrives.request(group="billing", to="group", everything=True, actor=ME)
     drive()
     assert (come_back(), listed()) == ([b"a", b"b", b"c", b"d"], [])
-    done = rows.page(group="billing", actor=ME)
+    done = redrive_rows.page(group="billing", actor=ME)
     assert [(run.state, run.redriven, run.skipped) for run in done] == [("done", 3, 0), ("done", 1, 0)]
 
 
@@ -163,8 +163,8 @@ def test_to_the_topic_they_are_sent_anew(queue: int) -> None:
         (delayed_store, "store"),
         (redrives, "publish"),
         (tables, "delete_dead"),
-        (rows, "advance"),
-        (rows, "finish"),
+        (redrive_rows, "advance"),
+        (redrive_rows, "finish"),
     ],
 )
 @pytest.mark.usefixtures("two_nodes")
@@ -193,7 +193,7 @@ def test_a_stopped_redrive_goes_no_further(queue: int) -> None:
     redriver = Redriver(clock=lambda: next(time) / 10)
     while redriver.run_once() == 0:
         pass
-    stopped = rows.stop(group="billing", redrive=made.id, actor=ME)
+    stopped = redrive_rows.stop(group="billing", redrive=made.id, actor=ME)
     assert (stopped.state, 0 < stopped.redriven < 6) == ("stopped", True)
     left = len(listed())
     assert (redriver.run_once(), len(listed())) == (0, left)
@@ -258,7 +258,7 @@ def test_a_topic_that_closes_meanwhile_holds_a_redrive_up_and_it_goes_on_later(q
     redrives.request(group="billing", to="topic", everything=True, actor=ME)
     close_nodes()
     Redriver().run_once()
-    (waits,) = rows.running()
+    (waits,) = redrive_rows.running()
     assert (waits.redriven, bool(waits.detail), len(listed())) == (0, True, 2)
     registry.update(name="main", settings={"state": "read_write"}, actor=ME)
     snapshot.refresh()

@@ -20,9 +20,8 @@ from metadata.actors import command
 from metadata.cache import snapshot
 from metadata.errors import OutcomeUnknown
 from metadata.models import TopicRouting
-from metadata.nodes import nodes
-from metadata.topics import routings
-from metadata.topics import topics as topic_rows
+from metadata.nodes import node_rows
+from metadata.topics import routings, topic_rows
 
 ACTOR = command("test")
 KEYED = [NewMessage(body=b"%d" % index, key=f"k{index}") for index in range(20)]
@@ -136,7 +135,7 @@ def test_while_nobody_can_say_whether_it_was_stored_a_repeat_is_not_stored_again
     send(UNKEYED, sent)
     queues.expand(topic="orders", queues=4, node="two", actor=ACTOR)
     snapshot.refresh()
-    nodes.update(name="one", settings={"state": "offline"}, actor=ACTOR)
+    node_rows.update(name="one", settings={"state": "offline"}, actor=ACTOR)
     snapshot.refresh()
     with pytest.raises(OutcomeUnknown, match="before the topic's queues changed"):
         send(UNKEYED, sent)

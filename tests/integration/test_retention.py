@@ -30,7 +30,7 @@ from metadata.groups import groups
 from metadata.membership import consumers
 from metadata.models import Alarm, AuditLog, ClockMark, ConsumerGroupTopic
 from metadata.monitoring import alarms
-from metadata.topics import topics as topic_rows
+from metadata.topics import topic_rows
 from tests.support.environment import ENGINE
 from tests.support.rows import long_ago
 from tests.support.tampering import age, plant

@@ -19,8 +19,8 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot import NodeInfo
 from metadata.errors import CatmqError, Forbidden, Invalid, NodeUnavailable, NoWritableQueue
 from metadata.models import Queue
-from metadata.nodes import nodes as node_rows
-from metadata.nodes.nodes import NodeView
+from metadata.nodes import node_rows
+from metadata.nodes.node_rows import NodeView
 
 ACTOR = command("test")
 NOBODY = Actor(kind="key", name="nobody")

@@ -20,8 +20,8 @@ from metadata.actors import Actor, command
 from metadata.cache import snapshot
 from metadata.errors import CatmqError, Conflict, Forbidden, Invalid, NotFound, NoWritableQueue, StoreCorrupt
 from metadata.models import ClockMark
-from metadata.nodes import nodes
-from metadata.rules.topics import routing
+from metadata.nodes import node_rows
+from metadata.rules.topics import routing_rules
 from metadata.rules.topics.slots import slot_of
 from tests.support.rows import long_ago
 
@@ -157,7 +157,7 @@ def test_a_batch_that_was_sent_before_stays_on_the_node_of_its_first_choice(
     make_node("b")
     queues = make_topic("orders", 2)
     batch_id = batch_ids.new()
-    home = routing.candidates(batch_id, queues)[0]
+    home = routing_rules.candidates(batch_id, queues)[0]
     close(home)
     with pytest.raises(CatmqError):
         send("orders", NewMessage(body=b"x"), batch_id=batch_id)
@@ -205,7 +205,7 @@ def test_a_head_below_a_stored_message_is_corrupt_and_stores_nothing(node: str) 
 
 def test_an_offline_node_takes_nothing(node: str) -> None:
     make_topic("orders", 1)
-    nodes.update(name=node, settings={"state": "offline"}, actor=ACTOR)
+    node_rows.update(name=node, settings={"state": "offline"}, actor=ACTOR)
     snapshot.refresh()
     with pytest.raises(CatmqError) as caught:
         send("orders", NewMessage(body=b""))

@@ -31,11 +31,10 @@ from metadata.errors import (
     NodeUnavailable,
     NotFound,
 )
-from metadata.groups import groups, offset_resets, ownership
-from metadata.groups import subscriptions as metadata_subscriptions
+from metadata.groups import groups, offset_resets, ownership, subscription_rows
 from metadata.membership import consumers, rebalance
-from metadata.nodes import nodes
-from metadata.topics import topics as metadata_topics
+from metadata.nodes import node_rows
+from metadata.topics import topic_rows
 from tests.support.tampering import declare_gap, raise_low, remove
 
 ACTOR = command("test")
@@ -272,7 +271,7 @@ def test_a_node_that_is_away_makes_only_its_queues_unavailable(
     subscriptions.create(group="billing", topic="elsewhere", start="earliest", actor=ACTOR)
     member = join()
     epochs = take_over(member)
-    nodes.update(name="other", settings={"state": "offline"}, actor=ACTOR)
+    node_rows.update(name="other", settings={"state": "offline"}, actor=ACTOR)
     snapshot.refresh()
     away = state.queues[0].queue.queue
     asked = [PullQueue(queue, epochs[queue], 0) for queue in (queues[0], away)]
@@ -331,10 +330,10 @@ def test_a_second_subscription_never_repeats_an_epoch_of_the_first(queues: list[
 def test_a_sweep_with_an_old_list_leaves_a_later_subscription_alone(
     queues: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = metadata_subscriptions.named(group="billing", topic="orders", actor=ACTOR)
+    old = subscription_rows.named(group="billing", topic="orders", actor=ACTOR)
     subscriptions.delete(group="billing", topic="orders", actor=ACTOR)
     subscriptions.create(group="billing", topic="orders", start="latest", actor=ACTOR)
-    monkeypatch.setattr(metadata_subscriptions, "unfinished", lambda older_than_s: [old])
+    monkeypatch.setattr(subscription_rows, "unfinished", lambda older_than_s: [old])
     subscriptions.sweep()
     assert [row.committed for row in lag.group_offsets(group="billing", actor=ACTOR)] == [0, 0]
 
@@ -343,7 +342,7 @@ def test_a_creation_whose_commit_was_not_seen_takes_nothing_back(
     queues: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer of the last step is lost: the topic and the subscription are ready, and stay so."""
-    for module in (metadata_topics, metadata_subscriptions):
+    for module in (topic_rows, subscription_rows):
         monkeypatch.setattr(module, "make_ready", _unseen(module.make_ready))
     with pytest.raises(MetadataUnavailable):
         topics.create(name="unseen", queues=1, actor=ACTOR)
@@ -365,17 +364,17 @@ def _unseen(verb: Callable[..., Any]) -> Callable[..., Any]:
 def test_a_sweep_drops_no_table_of_a_topic_that_became_ready_meanwhile(
     queues: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ready = metadata_topics.named(name="orders", actor=ACTOR)
-    monkeypatch.setattr(metadata_topics, "unfinished", lambda older_than_s: [ready])
+    ready = topic_rows.named(name="orders", actor=ACTOR)
+    monkeypatch.setattr(topic_rows, "unfinished", lambda older_than_s: [ready])
     topics.sweep()
     send(queues[0], 1)
 
 
 def test_a_sweep_takes_back_a_topic_that_a_crash_left_half_made(queues: list[int]) -> None:
-    left = metadata_topics.plan(name="half", queues=2, actor=ACTOR)
+    left = topic_rows.plan(name="half", queues=2, actor=ACTOR)
     assert topics.sweep(older_than_s=-1) == 1
     with pytest.raises(NotFound):
-        metadata_topics.make_ready(left.id)
+        topic_rows.make_ready(left.id)
     topics.create(name="half", queues=1, actor=ACTOR)
 
 

@@ -35,7 +35,7 @@ from metadata.errors import NodeUnavailable, NotFound
 from metadata.groups import groups, ownership
 from metadata.membership import consumers
 from metadata.models import BroadcastInstance, Queue, QueueOffset
-from metadata.nodes import nodes as metadata_nodes
+from metadata.nodes import node_rows
 from tests.support.environment import ENGINE
 from tests.support.instances import Instance
 from tests.support.tampering import age, declare_gap, plant, raise_low, readers, remove
@@ -566,7 +566,7 @@ def test_a_node_that_is_away_leaves_its_queues_unseen_and_the_others_looked_at(
 ) -> None:
     make_node("other")
     topics.create(name="elsewhere", queues=1, node="other", actor=ACTOR)
-    metadata_nodes.update(name="other", settings={"state": "offline"}, actor=ACTOR)
+    node_rows.update(name="other", settings={"state": "offline"}, actor=ACTOR)
     remove(queue, 3)
     report = look(topics=None)
     assert [one.expected.topic for one in report.unseen] == ["elsewhere"]

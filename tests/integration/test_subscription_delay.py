@@ -7,7 +7,7 @@ import pytest
 from metadata.actors import command
 from metadata.cache import snapshot
 from metadata.db.consumer_ids import ConsumerId
-from metadata.groups import subscriptions as metadata_subscriptions
+from metadata.groups import subscription_rows
 from tests.integration.test_tag_filter import member, pull_one, queue, read, send, take
 from tests.support.tampering import age
 
@@ -18,9 +18,7 @@ __all__ = ["member", "queue"]
 def delayed(queue: int) -> None:
     """The group takes all messages, a minute after they were stored."""
     take("*")
-    metadata_subscriptions.update(
-        group="billing", topic="orders", settings={"delay_s": 60}, actor=command("test")
-    )
+    subscription_rows.update(group="billing", topic="orders", settings={"delay_s": 60}, actor=command("test"))
     snapshot.refresh()
 
 

@@ -17,8 +17,7 @@ from metadata.cache import snapshot
 from metadata.config import Config
 from metadata.db import consumer_ids
 from metadata.db.consumer_ids import ConsumerId
-from metadata.groups import groups
-from metadata.groups import subscriptions as metadata_subscriptions
+from metadata.groups import groups, subscription_rows
 from metadata.membership import consumers
 
 ACTOR = command("test")
@@ -45,7 +44,7 @@ def member(queue: int) -> ConsumerId:
 
 
 def take(tags: str) -> None:
-    metadata_subscriptions.update(group="billing", topic="orders", settings={"tags": tags}, actor=ACTOR)
+    subscription_rows.update(group="billing", topic="orders", settings={"tags": tags}, actor=ACTOR)
     snapshot.refresh()
 
 

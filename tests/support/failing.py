@@ -17,8 +17,7 @@ from messagestore.retries.failures import Failure, Report
 from messagestore.topology import subscriptions, topics
 from metadata import actors
 from metadata.cache import snapshot
-from metadata.groups import groups
-from metadata.groups import subscriptions as subscription_rows
+from metadata.groups import groups, subscription_rows
 from metadata.models import Queue
 from tests.support import tampering
 from tests.support.instances import Instance

@@ -27,7 +27,7 @@ from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
 from messagestore.retries import dead_letters
 from messagestore.topology import membership, subscriptions, topics
-from metadata import actors, redrives
+from metadata import actors, redrive_rows
 from metadata.actors import Actor
 from metadata.brokers import brokers
 from metadata.brokers.brokers import Life
@@ -38,7 +38,7 @@ from metadata.groups import groups
 from metadata.jobs import reports
 from metadata.models import ApiKey, DbNode, JobRun, Queue
 from metadata.monitoring import alarms
-from metadata.redrives import Chosen
+from metadata.redrive_rows import Chosen
 from metadata.users import accounts, api_keys
 from tests.support import moving
 from tests.support.environment import ROOT
@@ -179,7 +179,7 @@ class World:
         (move,) = offset_reset.reset(group=group, topic=topic, target=offset_reset.Target("latest"), actor=ME)
         alarms.raise_alarm(kind="lag", name=f"{group}/{topic}", detail="far behind")
         queue = Queue.objects.get(topic__name=topic).pk
-        redrive = redrives.request(
+        redrive = redrive_rows.request(
             group=group,
             chosen=Chosen(None, None, "", None),
             to="group",

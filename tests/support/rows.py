@@ -10,25 +10,25 @@ from typing import Protocol
 from metadata import actors
 from metadata.db import consumer_ids
 from metadata.db.clock import before, database_now, server_and_now
-from metadata.groups import groups, subscriptions
+from metadata.groups import groups, subscription_rows
 from metadata.membership import consumers
 from metadata.membership.consumers import HeartbeatAnswer
 from metadata.models import ConsumerGroup, Heartbeat, QueueOffset
-from metadata.nodes import nodes
+from metadata.nodes import node_rows
 from metadata.rules.membership.liveness import Look, Watch
-from metadata.topics import topics
+from metadata.topics import topic_rows
 
 ME = actors.command("test")
 
 
 def node(name: str = "n1", **given: object) -> None:
     """A node without a database behind it."""
-    nodes.create(name=name, engine="sqlite", database=f"nowhere/{name}", actor=ME, **given)  # type: ignore[arg-type]
+    node_rows.create(name=name, engine="sqlite", database=f"nowhere/{name}", actor=ME, **given)  # type: ignore[arg-type]
 
 
 def topic(name: str = "orders", *, queues: int = 4) -> tuple[int, ...]:
     """A ready topic; its queue ids."""
-    made = topics.make_ready(topics.plan(name=name, queues=queues, actor=ME).id)
+    made = topic_rows.make_ready(topic_rows.plan(name=name, queues=queues, actor=ME).id)
     return tuple(one.queue for one in made.queues)
 
 
@@ -47,8 +47,8 @@ def group(
 
 def subscribe(group: str, topic: str) -> int:
     """A ready subscription; its id."""
-    made = subscriptions.plan(group=group, topic=topic, start="earliest", actor=ME)
-    return subscriptions.make_ready(made.id).id
+    made = subscription_rows.plan(group=group, topic=topic, start="earliest", actor=ME)
+    return subscription_rows.make_ready(made.id).id
 
 
 def world(*, queues: int = 4, mode: str = "clustering", **settings: object) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from metadata.errors import Code, Invalid
 from metadata.rules.settings import GROUP, TOPIC, checked
 from metadata.rules.topics.names import check_confirmed, check_name, check_spelling
 from metadata.rules.topics.placement import place
-from metadata.rules.topics.routing import candidates, derived_batch_id, queue_for_key
+from metadata.rules.topics.routing_rules import candidates, derived_batch_id, queue_for_key
 from metadata.rules.topics.slots import SLOTS, initial_layout, slot_of
 
 BATCHES = st.uuids()

@@ -10,7 +10,7 @@ from typing import Any
 
 from catmq_site.jobs import reporting
 from catmq_site.management.base import CatmqCommand
-from messagestore.inspect import reports as direct
+from messagestore.inspect import light_reports
 from metadata.jobs import report_files
 
 
@@ -25,7 +25,7 @@ class Command(CatmqCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """The command line."""
-        parser.add_argument("name", choices=sorted(direct.REPORTS))
+        parser.add_argument("name", choices=sorted(light_reports.REPORTS))
         parser.add_argument("--topic", help="only this topic (default: all)")
         parser.add_argument("--days", type=int, default=7, help="how far back (default %(default)s)")
         parser.add_argument("--engine", choices=reporting.ENGINES, default="direct")

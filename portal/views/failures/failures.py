@@ -11,9 +11,9 @@ from django.utils.translation import gettext as _
 from messagestore.retries import dead_letters, pending
 from messagestore.retries.dead_letters import DeadCount, DeadMessage, DeadPage, Summary
 from messagestore.retries.pending import Failed, FailedMessage
-from metadata import redrives
+from metadata import redrive_rows
 from metadata.monitoring import dead_letter_counts
-from metadata.redrives import RedriveView
+from metadata.redrive_rows import RedriveView
 from portal.auth.access import actor
 from portal.kit import bodies, pages, rows
 from portal.kit.pages import Fact, Link, to
@@ -62,7 +62,7 @@ def failures(request: HttpRequest, name: str) -> HttpResponse:
         dead=found.messages,
         table=_dead(name, found),
         following=_link(topic=topic, error=error, after=found.next) if found.next else "",
-        redrives=_redrives(redrives.page(group=name, limit=MOST_REDRIVES, actor=who)),
+        redrives=_redrives(redrive_rows.page(group=name, limit=MOST_REDRIVES, actor=who)),
     )
 
 

@@ -8,10 +8,9 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from metadata.listing import consumers as listing
-from metadata.listing import topics as of_topics
-from metadata.listing.consumers import ConsumerRow, RebalanceRow
-from metadata.listing.topics import SubscriptionRow
+from metadata.listing import consumer_lists, topic_lists
+from metadata.listing.consumer_lists import ConsumerRow, RebalanceRow
+from metadata.listing.topic_lists import SubscriptionRow
 from portal.auth.access import actor
 from portal.kit import pages, rows
 from portal.kit.tables import (
@@ -32,7 +31,7 @@ from portal.kit.tables import (
 
 def subscriptions(request: HttpRequest) -> HttpResponse:
     """Show which group reads which topic."""
-    found = of_topics.subscriptions(wanted=wanted(request), actor=actor(request))
+    found = topic_lists.subscriptions(wanted=wanted(request), actor=actor(request))
     columns = (
         Column(_("Group"), "group"),
         Column(_("Topic"), "topic"),
@@ -71,7 +70,7 @@ def _state(row: SubscriptionRow) -> Cell:
 
 def consumers(request: HttpRequest) -> HttpResponse:
     """All members of all groups."""
-    found = listing.consumers(wanted=wanted(request), actor=actor(request))
+    found = consumer_lists.consumers(wanted=wanted(request), actor=actor(request))
     columns = (
         Column(_("Consumer"), "name"),
         Column(_("Group"), "group"),
@@ -101,7 +100,7 @@ def _consumer(row: ConsumerRow) -> Sequence[Cell]:
 
 def rebalances(request: HttpRequest) -> HttpResponse:
     """Show the rebalances, their causes, and how long queues stood still for them."""
-    found = listing.rebalances(wanted=wanted(request), actor=actor(request))
+    found = consumer_lists.rebalances(wanted=wanted(request), actor=actor(request))
     columns = (
         Column(_("When (UTC)"), "at"),
         Column(_("Group"), "group"),

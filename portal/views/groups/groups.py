@@ -13,9 +13,9 @@ from messagestore.consume import lag
 from messagestore.consume.lag import QueueLag
 from metadata.groups import groups
 from metadata.groups.groups import GroupView, MemberView
-from metadata.groups.subscriptions import SubscriptionView
-from metadata.listing import topics as listing
-from metadata.listing.topics import GroupRow
+from metadata.groups.subscription_rows import SubscriptionView
+from metadata.listing import topic_lists
+from metadata.listing.topic_lists import GroupRow
 from metadata.monitoring import metrics_history
 from metadata.monitoring.metrics_history import Pace
 from metadata.monitoring.progress import GroupProgress
@@ -53,7 +53,7 @@ class Matrix(NamedTuple):
 
 def groups_list(request: HttpRequest) -> HttpResponse:
     """All groups."""
-    found = listing.groups(wanted=wanted(request), actor=actor(request))
+    found = topic_lists.groups(wanted=wanted(request), actor=actor(request))
     columns = (
         Column(_("Group"), "name"),
         Column(_("Trend")),

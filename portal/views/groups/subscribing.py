@@ -12,7 +12,7 @@ from django.utils.translation import ngettext
 
 from messagestore.inspect.tag_preview import TagMatches, tag_matches
 from messagestore.topology import subscriptions
-from metadata.groups import subscriptions as subscription_rows
+from metadata.groups import subscription_rows
 from metadata.rules.groups.delivery import SEPARATOR
 from portal.actions.action import NoFields, Preview
 from portal.actions.edit import Edit, EditFields

@@ -12,8 +12,8 @@ from django.utils.translation import gettext_lazy as lazy
 from django_q.models import Schedule
 
 from metadata.jobs import runs
-from metadata.listing import operations as listing
-from metadata.listing.operations import AuditRow, RunRow
+from metadata.listing import operation_lists
+from metadata.listing.operation_lists import AuditRow, RunRow
 from portal.actions.action import Action, Preview
 from portal.auth.access import actor, may
 from portal.kit import pages, rows
@@ -41,7 +41,7 @@ MOST_SHOWN = 300  # characters of one side of a change
 
 def jobs(request: HttpRequest) -> HttpResponse:
     """Schedules with their last runs, and all runs."""
-    found = listing.runs(wanted=wanted(request), actor=actor(request))
+    found = operation_lists.runs(wanted=wanted(request), actor=actor(request))
     columns, cancels = run_columns(), may(request, "admin")
     if cancels:
         columns.append(Column(_("Cancel")))
@@ -105,7 +105,7 @@ def _where(row: RunRow) -> str:
 
 def _schedules(request: HttpRequest) -> Table:
     """Every job, when it ran last and runs next."""
-    last = listing.last_runs(actor=actor(request))
+    last = operation_lists.last_runs(actor=actor(request))
     following = dict(Schedule.objects.values_list("name", "next_run"))
     columns = [
         Column(_("Job")),
@@ -199,7 +199,7 @@ class CancelRun(Action):
 def audit(request: HttpRequest) -> HttpResponse:
     """Show who changed what."""
     name = request.GET.get("name", "").replace("\0", "")[:500]
-    found = listing.audit(wanted=wanted(request), actor=actor(request), name=name)
+    found = operation_lists.audit(wanted=wanted(request), actor=actor(request), name=name)
     columns = (
         Column(_("When (UTC)"), "at"),
         Column(_("Who")),

@@ -16,8 +16,8 @@ from messagestore.retention.archives import Stock
 from metadata.errors import Conflict, Invalid
 from metadata.jobs import pipeline
 from metadata.jobs.pipeline import RunView
-from metadata.listing import operations as listing
-from metadata.topics import topics
+from metadata.listing import operation_lists
+from metadata.topics import topic_rows
 from portal.actions.action import Action, Preview
 from portal.auth.access import actor
 from portal.kit import pages, rows
@@ -29,7 +29,7 @@ from portal.views.jobs.operations import run_cells, run_columns
 def overview(request: HttpRequest) -> HttpResponse:
     """Show where jobs work, what is archived, and the runs."""
     place = pipeline.place(actor=actor(request))
-    found = listing.runs(wanted=wanted(request), actor=actor(request), pipeline=True)
+    found = operation_lists.runs(wanted=wanted(request), actor=actor(request), pipeline=True)
     hint = Empty(_("No job of the pipeline has run yet, or none fits the search."))
     actions = [
         Link(_("Archive a topic"), to("archive-start")),
@@ -161,7 +161,7 @@ class Asking(Action):
 
     def known_topic(self, name: str) -> None:
         """Raises NotFound."""
-        topics.named(name=name, actor=self.actor)
+        topic_rows.named(name=name, actor=self.actor)
 
     def archived_topic(self, name: str) -> Stock:
         """Return the archive's stock of a topic. Raises Invalid, Conflict."""

@@ -12,12 +12,12 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
-from messagestore.inspect import reports as direct
+from messagestore.inspect import light_reports
 from metadata.db import access
 from metadata.jobs import pipeline, report_files, reports
-from metadata.listing import operations as listing
-from metadata.listing.operations import ReportItem
-from metadata.topics import topics
+from metadata.listing import operation_lists
+from metadata.listing.operation_lists import ReportItem
+from metadata.topics import topic_rows
 from portal.actions.action import Action, Preview
 from portal.auth.access import actor
 from portal.kit import bars, pages
@@ -38,7 +38,7 @@ MEANING: dict[str, Text] = {
 def reports_list(request: HttpRequest) -> HttpResponse:
     """The reports that were kept."""
     access.require(actor(request), "admin", "*", what="report")
-    found = listing.reports(wanted=wanted(request), actor=actor(request))
+    found = operation_lists.reports(wanted=wanted(request), actor=actor(request))
     columns = [
         Column(_("Made (UTC)"), "at"), Column(_("Report"), "name"), Column(_("Made by")),
         Column(_("Asked for")), Column(_("Download")),
@@ -187,7 +187,7 @@ class MakeReport(Action):
             what = _("It is read from the heads and partitions of each queue, and kept: %s")
             return Preview(effects=[what % MEANING[fields["name"]]])
         if fields["topic"]:
-            topics.named(name=fields["topic"], actor=self.actor)
+            topic_rows.named(name=fields["topic"], actor=self.actor)
         what = _("A Spark job reads the messages, and the report is kept: %s")
         hindrance = pipeline.place(actor=self.actor).hindrance
         return Preview(effects=[what % MEANING[fields["name"]], *([hindrance] if hindrance else [])])
@@ -199,7 +199,7 @@ class MakeReport(Action):
             number_ = pipeline.ask(name=pipeline.REPORT + fields["name"], settings=asked, actor=self.actor)
             self.seen_at = to("run", number_)
             return _("Run %d was asked for; it begins as soon as a worker is free.") % number_
-        rows = direct.make(name=fields["name"], actor=self.actor, **asked)
+        rows = light_reports.make(name=fields["name"], actor=self.actor, **asked)
         made = reports.keep(name=fields["name"], engine="direct", settings=asked, rows=rows, actor=self.actor)
         self.seen_at = to("report", made)
         return _("Report %(name)s is made; rows: %(rows)d.") % {"name": fields["name"], "rows": len(rows)}

@@ -19,7 +19,7 @@ from messagestore.topology import topics
 from messagestore.topology.topics import TopicState
 from metadata.actors import Actor
 from metadata.errors import CatmqError, Forbidden, Invalid, MetadataUnavailable
-from metadata.listing import topics as listing
+from metadata.listing import topic_lists
 from portal.auth.access import actor, may
 from portal.kit import bodies, outages, pages, rows
 from portal.kit.pages import Fact, Link, to
@@ -62,7 +62,7 @@ def messages(request: HttpRequest) -> HttpResponse:
             raise
         except CatmqError as error:
             problem, status = error.detail, 400 if isinstance(error, Invalid) else 503
-    offered = listing.topic_names(most=MOST_TOPICS, actor=actor(request))
+    offered = topic_lists.topic_names(most=MOST_TOPICS, actor=actor(request))
     return pages.show(
         request,
         "messages",

@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
 from messagestore.nodes import preflight, registry
-from metadata.nodes import nodes as node_rows
+from metadata.nodes import node_rows
 from portal.actions.action import Action, NoFields, Preview
 from portal.actions.edit import Edit, EditFields
 from portal.kit import findings

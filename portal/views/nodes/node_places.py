@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as lazy
 from messagestore.nodes import promotion, promotion_plans, registry
 from messagestore.nodes.promotion import Outcome
 from messagestore.nodes.promotion_plans import Plan
-from metadata.nodes import nodes as node_rows
+from metadata.nodes import node_rows
 from portal.actions.action import NoFields, Preview
 from portal.kit.tables import Column, Empty, Table, Text, code, number, plain, when
 from portal.views.nodes.node_actions import NEW_PASSWORD, NodeAction

@@ -14,10 +14,9 @@ from metadata.db import access
 from metadata.db.paging import Window
 from metadata.errors import NodeUnavailable
 from metadata.listing.pages import Listed
-from metadata.nodes import nodes as node_rows
-from metadata.nodes import sizes
-from metadata.nodes.nodes import NodeView
-from metadata.nodes.sizes import Growth
+from metadata.nodes import node_rows, size_rows
+from metadata.nodes.node_rows import NodeView
+from metadata.nodes.size_rows import Growth
 from metadata.rules.growth import days_left
 from portal.auth.access import actor
 from portal.kit import charts, outages, pages, rows
@@ -34,7 +33,7 @@ def nodes_list(request: HttpRequest) -> HttpResponse:
     access.require(actor(request), "admin", "*", what="node")
     window = Window(search=wanted(request).search, limit=MOST)
     found = node_rows.page(window=window, actor=actor(request)).items
-    latencies, away, growing = registry.latencies(), set(outages.silent()), sizes.growth()
+    latencies, away, growing = registry.latencies(), set(outages.silent()), size_rows.growth()
     columns = (
         Column(_("Node")),
         Column(_("State")),
@@ -90,7 +89,7 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
     """One node."""
     view = node_rows.named(name=name, actor=actor(request))
     latency, room, why = _measured(view)
-    growth = sizes.growth().get(view.id)
+    growth = size_rows.growth().get(view.id)
     return pages.show(
         request,
         "node",
@@ -102,7 +101,7 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
         barred=view.barred,
         tiles=_tiles(view, latency, room, growth),
         facts=_facts(view, growth),
-        sizes=charts.sizes(sizes.history(node=name, actor=actor(request))),
+        sizes=charts.sizes(size_rows.history(node=name, actor=actor(request))),
     )
 
 

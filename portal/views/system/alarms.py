@@ -12,11 +12,10 @@ from django.utils.translation import gettext_lazy as lazy
 from metadata.actors import Actor
 from metadata.config import config
 from metadata.db.access import LOOK
-from metadata.listing import operations as listing
-from metadata.listing.operations import AlarmRow
-from metadata.monitoring import alarms as verbs
-from metadata.monitoring import mails
-from metadata.rules.alarms import ONCE, subject
+from metadata.listing import operation_lists
+from metadata.listing.operation_lists import AlarmRow
+from metadata.monitoring import alarms, mails
+from metadata.rules.alarm_rules import ONCE, subject
 from portal.actions.action import Action, Preview
 from portal.auth.access import actor, may
 from portal.kit import pages, rows
@@ -32,7 +31,7 @@ def alarms_list(request: HttpRequest) -> HttpResponse:
     shown = request.GET.get("show", "lasting")
     shown = shown if shown in SHOWN else "lasting"
     who = actor(request)
-    found = listing.alarms(wanted=wanted(request), actor=who, lasting=SHOWN[shown])
+    found = operation_lists.alarms(wanted=wanted(request), actor=who, lasting=SHOWN[shown])
     columns = (
         Column(_("State")),
         Column(_("What"), "kind"),
@@ -91,7 +90,7 @@ def _care(row: AlarmRow, lasts: bool, who: Actor) -> Cell:
     """Return the person who looks after an alarm, or a link to acknowledge it."""
     if row.acknowledged_by or not lasts:
         return text(row.acknowledged_by or None)
-    if not verbs.may_manage(who, subject(row.kind, row.name)):
+    if not alarms.may_manage(who, subject(row.kind, row.name)):
         return text(None)
     return text(_("acknowledge"), to("alarm-acknowledge", row.kind, row.name))
 
@@ -119,7 +118,7 @@ class Acknowledge(Action):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe what acknowledging means. Raises Forbidden for who may not."""
-        verbs.require_manage(self.actor, subject(self.word("kind"), self.word("name")))
+        alarms.require_manage(self.actor, subject(self.word("kind"), self.word("name")))
         if self.word("kind") in ONCE:
             return Preview(effects=[_("It tells of what happened, and is over with this.")])
         return Preview(
@@ -130,5 +129,5 @@ class Acknowledge(Action):
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Says so."""
-        verbs.acknowledge(kind=self.word("kind"), name=self.word("name"), actor=self.actor)
+        alarms.acknowledge(kind=self.word("kind"), name=self.word("name"), actor=self.actor)
         return _("The alarm is acknowledged.")

@@ -9,8 +9,8 @@ from django.utils.translation import ngettext
 from metadata.actors import Actor
 from metadata.brokers import brokers
 from metadata.cache import snapshot
-from metadata.listing import overview as listing
-from metadata.listing.overview import Overview
+from metadata.listing import overview_lists
+from metadata.listing.overview_lists import Overview
 from metadata.monitoring import metrics_history
 from metadata.monitoring.metrics_history import Pace
 from portal.auth.access import actor, may
@@ -23,7 +23,7 @@ from portal.templatetags.shapes import count
 
 def overview(request: HttpRequest) -> HttpResponse:
     """The page `/`."""
-    known = listing.overview(actor=actor(request))
+    known = overview_lists.overview(actor=actor(request))
     points = metrics_history.points(for_s=charts.span(request).for_s)
     found = troubles(known, actor(request))
     return pages.show(

@@ -14,7 +14,7 @@ from messagestore.topology import queues, topics
 from messagestore.topology.queues import Change
 from metadata.db import access
 from metadata.rules.settings import RATES
-from metadata.topics import topics as topic_rows
+from metadata.topics import topic_rows
 from portal.actions.action import Action, Preview
 from portal.actions.edit import Edit, EditFields
 from portal.actions.fields import PeopleFields, RateFields, given

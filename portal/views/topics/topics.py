@@ -10,12 +10,12 @@ from django.utils.translation import gettext as _
 
 from messagestore.topology import drains
 from messagestore.topology.drains import QueueDrain
-from metadata.listing import topics as listing
+from metadata.listing import topic_lists
 from metadata.listing.pages import Wanted
-from metadata.listing.topics import SubscriptionRow, TopicRow
+from metadata.listing.topic_lists import SubscriptionRow, TopicRow
 from metadata.monitoring import metrics_history
-from metadata.topics import topics
-from metadata.topics.topics import TopicView
+from metadata.topics import topic_rows
+from metadata.topics.topic_rows import TopicView
 from portal.auth.access import actor, may
 from portal.kit import charts, outages, pages, rows
 from portal.kit.pages import Fact, Link, to
@@ -43,7 +43,7 @@ MOST_GROUPS = 200
 def topics_list(request: HttpRequest) -> HttpResponse:
     """All topics."""
     kind = "failure" if request.GET.get("kind") == "failure" else "normal"
-    found = listing.topics(wanted=wanted(request), kind=kind, actor=actor(request))
+    found = topic_lists.topics(wanted=wanted(request), kind=kind, actor=actor(request))
     columns = (
         Column(_("Topic"), "name"),
         Column(_("State")),
@@ -86,10 +86,10 @@ def _row(row: TopicRow) -> Sequence[Cell]:
 
 def topic(request: HttpRequest, name: str) -> HttpResponse:
     """One topic."""
-    view = topics.named(name=name, actor=actor(request))
+    view = topic_rows.named(name=name, actor=actor(request))
     queues = drains.describe(topic=name, actor=actor(request))
     every = Wanted(rows=MOST_GROUPS)
-    groups = listing.subscriptions(wanted=every, actor=actor(request), topic=name).items
+    groups = topic_lists.subscriptions(wanted=every, actor=actor(request), topic=name).items
     points = metrics_history.points(for_s=charts.span(request).for_s, topic_id=view.id)
     manages = may(request, "manage", name)
     return pages.show(

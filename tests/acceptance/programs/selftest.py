@@ -39,7 +39,7 @@ def prepared() -> Iterator[list[dict[str, Any]]]:
 
 def prove(nodes: list[dict[str, Any]], directory: Path) -> int:
     """Plants everything; how many defects there were."""
-    from messagestore.nodes import registry as of_the_store
+    from messagestore.nodes import registry
     from metadata import actors
     from metadata.cache import snapshot
     from tests.support import selftest
@@ -48,7 +48,7 @@ def prove(nodes: list[dict[str, Any]], directory: Path) -> int:
     kinds = {"n1": "normal", "n2": "normal", "failure": "failure"}
     for (name, kind), where in zip(kinds.items(), nodes, strict=True):
         settings = {"kind": kind, "special": False, "capacity_gb": None, "unsafe": False}
-        of_the_store.register(name=name, actor=actors.command("selftest"), **settings, **where)
+        registry.register(name=name, actor=actors.command("selftest"), **settings, **where)
     snapshot.refresh()
     run = CleanRun(directory)
     run.play()

@@ -28,8 +28,7 @@ from messagestore.inspect.search import Times
 from messagestore.pool import node_pools
 from messagestore.produce import group_commit
 from messagestore.produce.publish import publish
-from messagestore.topology import membership, topics
-from messagestore.topology import subscriptions as subscribing
+from messagestore.topology import membership, subscriptions, topics
 from metadata.actors import command
 from metadata.cache import snapshot
 from metadata.db import consumer_ids
@@ -108,7 +107,7 @@ def queue(server: MariaDB, make_node: Callable[..., str]) -> Iterator[int]:
         make_node("slow", engine="mysql", database=schema, **account)
         queue = topics.create(name="orders", queues=1, actor=ACTOR).queues[0].queue.queue
         groups.create(name="billing", actor=ACTOR)
-        subscribing.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
+        subscriptions.create(group="billing", topic="orders", start="earliest", actor=ACTOR)
         snapshot.refresh()
         send(b"first")
         server.execute(f"CREATE TABLE {schema}.other (id INT PRIMARY KEY AUTO_INCREMENT)")

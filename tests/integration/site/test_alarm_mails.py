@@ -23,9 +23,8 @@ from metadata.config import config
 from metadata.db.clock import database_now
 from metadata.groups import groups
 from metadata.models import AlarmMail
-from metadata.monitoring import alarms
-from metadata.monitoring import mails as rows
-from metadata.topics import topics
+from metadata.monitoring import alarms, mails
+from metadata.topics import topic_rows
 from tests.support import failing
 from tests.support.environment import free_port
 from tests.support.failing import ME
@@ -77,7 +76,7 @@ def box(metadata_db: None, port: int, monkeypatch: pytest.MonkeyPatch) -> Iterat
     made = Box()
     server = Controller(made, hostname="127.0.0.1", port=port)
     told = replace(config, smtp_url=f"smtp://127.0.0.1:{port}", alarm_emails=("ops@x.org",))
-    for module in (alarm_mails, rows, send_test_mail):
+    for module in (alarm_mails, mails, send_test_mail):
         monkeypatch.setattr(module, "config", told)
     server.start()
     backend = "django.core.mail.backends.smtp.EmailBackend"
@@ -93,7 +92,7 @@ def groups_there(box: Box, make_node: Callable[..., str]) -> None:
     make_node("main")
     failing.billing()
     groups.update(name="billing", settings={"alarm_emails": "bill@x.org, ops@x.org"}, actor=ME)
-    topics.update(name="orders", settings={"alarm_emails": "sales@x.org"}, actor=ME)
+    topic_rows.update(name="orders", settings={"alarm_emails": "sales@x.org"}, actor=ME)
 
 
 def later(seconds: float = 301) -> None:
@@ -171,9 +170,9 @@ def test_a_mail_server_that_is_away_costs_the_job_nothing_and_gets_the_mail_late
         schedules.watch_everything()
     row = AlarmMail.objects.get()
     assert (row.tries, row.sent_at) == (2, None) and "refused" in row.error
-    assert "refused" in rows.post().error
+    assert "refused" in mails.post().error
     assert alarm_mails.tell() == 1 and len(box.mails) == 1
-    assert rows.post().waiting == 0
+    assert mails.post().waiting == 0
 
 
 def test_a_mail_that_could_not_be_sent_for_a_day_is_given_up(box: Box) -> None:
@@ -204,7 +203,7 @@ def test_a_mail_whose_sender_dies_before_it_notes_so_comes_again_with_the_same_i
 ) -> None:
     lag()
     with monkeypatch.context() as dying, pytest.raises(KeyboardInterrupt):
-        dying.setattr(rows, "sent", failing_with(KeyboardInterrupt()))
+        dying.setattr(mails, "sent", failing_with(KeyboardInterrupt()))
         alarm_mails.tell()
     assert alarm_mails.tell() == 1
     first, second = box.mails

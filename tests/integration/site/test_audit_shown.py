@@ -6,9 +6,9 @@ import pytest
 
 from metadata.actors import Actor, command
 from metadata.groups import groups
-from metadata.listing import operations
+from metadata.listing import operation_lists
 from metadata.listing.pages import Wanted
-from metadata.topics import topics
+from metadata.topics import topic_rows
 from metadata.users import accounts, api_keys
 from tests.support import rows
 from tests.support.forms import browser, text
@@ -26,18 +26,18 @@ def world(metadata_db: None) -> None:
         groups.create(name=name, actor=ME)
     rows.subscribe("billing", "other")
     rows.subscribe("shipping", "orders")
-    topics.update(name="other", settings={"alarm_emails": "boss@example.org"}, actor=ME)
+    topic_rows.update(name="other", settings={"alarm_emails": "boss@example.org"}, actor=ME)
     api_keys.create(name="till", rights={"produce": ["secretive-*"]}, actor=ME)
     accounts.create(name="olga", password="enough characters", actor=ME)
     accounts.create(name="mia", password="enough characters", rights={"manage": ["oth*"]}, actor=ME)
-    topics.update(name="orders", settings={"owners": "olga"}, actor=ME)
+    topic_rows.update(name="orders", settings={"owners": "olga"}, actor=ME)
     groups.update(name="billing", settings={"owners": "olga"}, actor=ME)
 
 
 def seen(name: str, *, administrator: bool = False, about: str = "") -> set[tuple[str, str]]:
     """(kind, name) of all that somebody sees."""
     actor = accounts.actor_of(name=name, administrator=administrator, address="")
-    found = operations.audit(wanted=Wanted(), actor=actor, name=about)
+    found = operation_lists.audit(wanted=Wanted(), actor=actor, name=about)
     return {(one.kind, one.name) for one in found.items}
 
 
@@ -59,4 +59,4 @@ def test_the_page_tells_strangers_no_rights_addresses_and_accounts(world: None) 
 
 def test_keys_look_at_no_audit_log(world: None) -> None:
     with pytest.raises(Exception, match="may not look"):
-        operations.audit(wanted=Wanted(), actor=Actor(kind="key", name="k"))
+        operation_lists.audit(wanted=Wanted(), actor=Actor(kind="key", name="k"))

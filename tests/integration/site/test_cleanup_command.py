@@ -17,7 +17,7 @@ from messagestore.topology import subscriptions, topics
 from metadata import actors
 from metadata.cache import snapshot
 from metadata.groups import groups
-from metadata.topics import topics as topic_rows
+from metadata.topics import topic_rows
 from tests.support.tampering import age, plant
 
 ME = actors.command("test")

@@ -14,7 +14,7 @@ from metadata.errors import Invalid
 from metadata.groups import groups
 from metadata.models import AlarmMail
 from metadata.monitoring import alarms, mails
-from metadata.topics import topics
+from metadata.topics import topic_rows
 from tests.support import rows
 
 ME = command("test")
@@ -25,7 +25,7 @@ NARROW = replace(config, mail_domains=("example.org",), smtp_url="smtp://127.0.0
 def narrow(metadata_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Topic `orders` and group `billing` tell strangers; then mails may go to one domain only."""
     rows.world()
-    for verb, name in ((topics.update, "orders"), (groups.update, "billing")):
+    for verb, name in ((topic_rows.update, "orders"), (groups.update, "billing")):
         verb(name=name, settings={"alarm_emails": "ops@example.org, spy@evil.example"}, actor=ME)
     monkeypatch.setattr("metadata.monitoring.mail_domains.config", NARROW)
     monkeypatch.setattr("metadata.monitoring.mails.config", NARROW)
@@ -37,15 +37,15 @@ def narrow(metadata_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_address_elsewhere_is_refused_where_it_is_typed(narrow: None, address: str) -> None:
     given = {"alarm_emails": f"OPS@Example.ORG, {address}"}
     calls = (
-        lambda: topics.update(name="orders", settings=given, actor=ME),
+        lambda: topic_rows.update(name="orders", settings=given, actor=ME),
         lambda: groups.update(name="billing", settings=given, actor=ME),
-        lambda: topics.plan(name="new", queues=1, settings=given, actor=ME),
+        lambda: topic_rows.plan(name="new", queues=1, settings=given, actor=ME),
         lambda: groups.create(name="new", settings=given, actor=ME),
     )
     for call in calls:
         with pytest.raises(Invalid, match=f"{address} is not in example.org"):
             call()
-    topics.update(name="orders", settings={"alarm_emails": "OPS@Example.ORG"}, actor=ME)
+    topic_rows.update(name="orders", settings={"alarm_emails": "OPS@Example.ORG"}, actor=ME)
 
 
 def test_what_was_typed_before_is_not_mailed_to(narrow: None, monkeypatch: pytest.MonkeyPatch) -> None:

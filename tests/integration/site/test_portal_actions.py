@@ -16,12 +16,12 @@ from messagestore.pool import node_pools
 from messagestore.produce import delayed_admin
 from messagestore.retries import dead_letters, redrives
 from messagestore.retries.redrives import Redriver
-from metadata import redrives as redrive_rows
+from metadata import redrive_rows
 from metadata.cache import snapshot
-from metadata.groups import groups, subscriptions
+from metadata.groups import groups, subscription_rows
 from metadata.jobs import reports, runs
 from metadata.models import AuditLog, OffsetMove, Redrive, Report
-from metadata.topics import topics
+from metadata.topics import topic_rows
 from metadata.users import api_keys
 from tests.support import failing, moving
 from tests.support.failing import ME
@@ -190,7 +190,7 @@ def test_how_messages_come_is_changed_with_a_look_before(queue: int, ada: Client
     seen = filled(ada, url, **typed)
     assert "5, 60" in text(seen) and "Retries" in text(seen) and "Delay, s" not in text(seen)
     assert "was changed" in text(confirm(ada, url, seen))
-    found = subscriptions.named(group="billing", topic="orders", actor=ME).delivery
+    found = subscription_rows.named(group="billing", topic="orders", actor=ME).delivery
     assert (found.retries, found.retry_delays_s, found.tags) == (3, (5, 60), ("new", "paid"))
     assert (found.threads, found.ordered, found.dead_days, found.handler_timeout_ms) == (8, True, 30, None)
     wrong = filled(ada, url, retry_delays_s="soon", tags="a||")
@@ -200,10 +200,10 @@ def test_how_messages_come_is_changed_with_a_look_before(queue: int, ada: Client
 
 def test_limits_of_sending_are_set_and_taken_away(queue: int, ada: Client) -> None:
     carry_out(ada, "/topics/orders/settings", max_messages_per_s="50", max_bytes_per_s="1000")
-    view = topics.named(name="orders", actor=ME)
+    view = topic_rows.named(name="orders", actor=ME)
     assert (view.max_messages_per_s, view.max_bytes_per_s) == (50, 1000)
     carry_out(ada, "/topics/orders/settings", max_bytes_per_s="")
-    assert topics.named(name="orders", actor=ME).max_bytes_per_s is None
+    assert topic_rows.named(name="orders", actor=ME).max_bytes_per_s is None
     carry_out(ada, "/create/key", name="till", produce="orders", max_messages_per_s="7")
     assert api_keys.named(name="till", actor=ME).max_messages_per_s == 7
     carry_out(ada, "/keys/till/limits", max_messages_per_s="", max_bytes_per_s="9")
@@ -237,18 +237,21 @@ def test_a_run_of_a_job_is_asked_to_end(queue: int, ada: Client) -> None:
 def test_two_people_who_change_different_settings_both_get_theirs(queue: int, ada: Client) -> None:
     url = "/topics/orders/settings"
     opened = fields(ada.get(url))
-    topics.update(name="orders", settings={"department": "sales"}, actor=ME)
+    topic_rows.update(name="orders", settings={"department": "sales"}, actor=ME)
     seen = ada.post(url, {**opened, "retention_days": "9"})
     assert seen.status_code == 409 and "Somebody else changed this" in text(seen) and "sales" in text(seen)
     confirm(ada, url, seen)
-    view = topics.named(name="orders", actor=ME)
+    view = topic_rows.named(name="orders", actor=ME)
     assert (view.retention_days, view.department) == (9, "sales")
 
 
 @pytest.mark.parametrize(
     ("url", "update"),
     [
-        ("/topics/orders/settings", lambda remark: topics.update(name="orders", settings=remark, actor=ME)),
+        (
+            "/topics/orders/settings",
+            lambda remark: topic_rows.update(name="orders", settings=remark, actor=ME),
+        ),
         ("/groups/billing/settings", lambda remark: groups.update(name="billing", settings=remark, actor=ME)),
     ],
 )
@@ -273,7 +276,7 @@ def test_a_form_that_is_sent_after_the_session_ended_comes_back_filled_in(queue:
     back = ada.post("/login", {"username": "ada", "password": "enough characters", "next": following})
     page = ada.get(back["Location"])
     assert fields(page)["retention_days"] == "11" and "You were logged out meanwhile" in text(page)
-    assert topics.named(name="orders", actor=ME).retention_days == 7
+    assert topic_rows.named(name="orders", actor=ME).retention_days == 7
 
 
 def test_passwords_never_come_back_in_an_address(queue: int) -> None:

@@ -10,14 +10,13 @@ import pytest
 from django.test import Client
 
 from messagestore import tables
-from messagestore.nodes import registry, sizes
+from messagestore.nodes import node_sizes, registry
 from messagestore.pool import node_pools
 from messagestore.topology import topics
 from metadata.actors import command
 from metadata.cache import snapshot
 from metadata.models import AuditLog, DbNode, NodeSize
-from metadata.nodes import nodes as node_rows
-from metadata.nodes import sizes as size_rows
+from metadata.nodes import node_rows, size_rows
 from tests.support import failing, restoring
 from tests.support.forms import browser, carry_out, confirm, fields, filled, text
 from tests.support.mariadb import MariaDB
@@ -162,7 +161,7 @@ def test_accounts_are_tried_before_they_are_kept(
 
 def test_the_page_of_a_node_shows_how_it_grows(ada: Client, node: str) -> None:
     assert "seen from tomorrow on" in text(ada.get("/nodes/main"))
-    assert sizes.record() == 1 and sizes.record() == 1
+    assert node_sizes.record() == 1 and node_sizes.record() == 1
     last = NodeSize.objects.get()
     day_before = last.at.fromtimestamp(last.at.timestamp() - 86_400, tz=last.at.tzinfo)
     NodeSize.objects.create(node=last.node, at=day_before, bytes=1, tables=1)

@@ -15,7 +15,7 @@ from messagestore.topology import topics
 from metadata.cache import snapshot
 from metadata.groups import groups
 from metadata.models import Redrive
-from metadata.topics import topics as topic_rows
+from metadata.topics import topic_rows
 from metadata.users import accounts
 from tests.support import failing
 from tests.support.failing import ME

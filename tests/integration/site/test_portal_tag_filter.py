@@ -7,7 +7,7 @@ from django.test import Client
 
 from messagestore.nodes import registry
 from metadata.cache import snapshot
-from metadata.groups import subscriptions
+from metadata.groups import subscription_rows
 from tests.support import failing
 from tests.support.failing import ME
 from tests.support.forms import browser, confirm, fields, filled, text
@@ -39,9 +39,9 @@ def test_tags_that_match_nothing_are_warned_of_and_may_be_set_all_the_same(ada: 
     failing.send(b"b")
     seen = filled(ada, URL, tags="nwe")
     assert "None of the last 2 messages would match." in text(seen) and 'class="note warn"' in text(seen)
-    assert subscriptions.named(group="billing", topic="orders", actor=ME).delivery.tags == ()
+    assert subscription_rows.named(group="billing", topic="orders", actor=ME).delivery.tags == ()
     assert "was changed" in text(confirm(ada, URL, seen))
-    assert subscriptions.named(group="billing", topic="orders", actor=ME).delivery.tags == ("nwe",)
+    assert subscription_rows.named(group="billing", topic="orders", actor=ME).delivery.tags == ("nwe",)
 
 
 def test_where_no_node_answers_it_is_not_known_and_says_whose_fault_that_is(ada: Client) -> None:

@@ -15,7 +15,7 @@ from messagestore.topology import queues
 from metadata.brokers import brokers
 from metadata.brokers.brokers import Life
 from metadata.models import AuditLog, JobRun, OffsetMove
-from metadata.topics import topics
+from metadata.topics import topic_rows
 from portal.actions.action import Action
 from portal.urls import urlpatterns
 from tests.integration.site.test_portal_roles import ADMIN, kept, url_of
@@ -183,5 +183,5 @@ def test_what_was_previewed_is_done_although_somebody_else_did_it_meanwhile(worl
     assert "closed for sends" in text(seen)
     queues.set_state(topic="orders", queue=queue, state="read_only", actor=ME)
     assert "closed for sends" in text(confirm(ada, url, seen))
-    states = {one.queue: one.state for one in topics.named(name="orders", actor=ME).queues}
+    states = {one.queue: one.state for one in topic_rows.named(name="orders", actor=ME).queues}
     assert states[queue] == "read_only"

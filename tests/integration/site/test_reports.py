@@ -12,7 +12,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from catmq_site.jobs import daily, reporting, spark
-from messagestore.inspect import reports as direct
+from messagestore.inspect import light_reports
 from messagestore.topology import topics
 from metadata import actors
 from metadata.cache import snapshot
@@ -78,7 +78,7 @@ def test_daily_reports_are_made_also_behind_one_that_fails(
 def test_a_scan_leaves_out_the_queues_of_a_node_that_cannot_be_read(topic: str) -> None:
     asked = {"topic": topic, "days": 1, "actor": ACTOR}
     settings, rows = reporting.for_spark(
-        "size_and_expiry", direct.make(name="size_and_expiry", **asked), **asked
+        "size_and_expiry", light_reports.make(name="size_and_expiry", **asked), **asked
     )
     assert (settings["away"], len(rows)) == ({}, 2)
     DbNode.objects.filter(name="main").update(barred="it was restored")

@@ -16,7 +16,7 @@ from messagestore.topology import topics
 from messagestore.verify import run, visit
 from metadata import actors
 from metadata.errors import Invalid
-from metadata.nodes import nodes
+from metadata.nodes import node_rows
 from tests.support.tampering import plant, remove
 
 ME = actors.command("test")
@@ -76,7 +76,7 @@ def test_findings_end_with_1_and_say_what_to_do(queue: int, tmp_path: Path) -> N
 
 
 def test_a_node_that_is_away_ends_with_3(queue: int) -> None:
-    nodes.update(name="main", settings={"state": "offline"}, actor=ME)
+    node_rows.update(name="main", settings={"state": "offline"}, actor=ME)
     code, out, err = verify("orders", "--json", "-")
     assert (code, err) == (3, "1 of 1 queues could not be looked at.")
     assert json.loads(out)["queues"][0]["unseen"] == "Node main is offline."

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 
 from catmq_client.cli.arguments import joined, url, with_value
 from catmq_client.cli.connection import Brokers, Command, chosen
-from catmq_client.cli.manage import brokers as broker_commands
-from catmq_client.cli.manage import dead, groups, limits, nodes, offsets, subscriptions, topics
+from catmq_client.cli.manage import brokers, dead, groups, limits, nodes, offsets, subscriptions, topics
 from catmq_client.cli.messages import consume, delayed, find, peek, send
 from catmq_client.cli.output import note
 from catmq_client.errors import CatmqError, OptionError
@@ -33,17 +32,17 @@ def parser() -> argparse.ArgumentParser:
     """All commands and their arguments."""
     # Before or after the command alike: SUPPRESS keeps a later default from hiding an earlier value.
     common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
-    brokers = {"type": url, "metavar": "URL", "help": "broker URLs, several with commas (default: CATMQ_URL)"}
+    urls = {"type": url, "metavar": "URL", "help": "broker URLs, several with commas (default: CATMQ_URL)"}
     key = {
         "metavar": "KEY",
         "help": "API key (default: CATMQ_API_KEY, which other users of the machine do not see)",
     }
-    common.add_argument("--url", **brokers)  # type: ignore[arg-type]
+    common.add_argument("--url", **urls)  # type: ignore[arg-type]
     common.add_argument("--api-key", **key)  # type: ignore[arg-type]
     whole = argparse.ArgumentParser(
         prog="catmq", description="Send, consume and manage CatMQ.", epilog=ENVIRONMENT
     )
-    whole.add_argument("--url", default=None, **brokers)  # type: ignore[arg-type]
+    whole.add_argument("--url", default=None, **urls)  # type: ignore[arg-type]
     whole.add_argument("--api-key", default=None, **key)  # type: ignore[arg-type]
     commands = whole.add_subparsers(metavar="COMMAND", required=True)
     nouns = (
@@ -59,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
         dead,
         limits,
         nodes,
-        broker_commands,
+        brokers,
     )
     for noun in nouns:
         noun.add(commands, common)

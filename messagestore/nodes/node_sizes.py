@@ -8,7 +8,7 @@ from messagestore import tables
 from messagestore.pool import node_pools
 from metadata.cache import snapshot
 from metadata.errors import CatmqError
-from metadata.nodes import sizes
+from metadata.nodes import size_rows
 
 log = logging.getLogger(__name__)
 
@@ -25,4 +25,4 @@ def record() -> int:
                 found[node_id] = (max(used - reusable, 0), len(tables.read_heads(session, queues=None)))
         except CatmqError as error:
             log.warning("How much node %s holds is not known: %s", info.name, error.detail)
-    return sizes.note(found)
+    return size_rows.note(found)

@@ -13,7 +13,7 @@ from brokerapi.http import formats
 from brokerapi.http.longpoll import Asked, Pulled
 from brokerapi.http.parsers import Body
 from brokerapi.shapes.base import Answer, Id, Request, ShortText
-from brokerapi.shapes.messages import OriginAnswer, StoredAnswer, origin_of, stored_rows, with_origins
+from brokerapi.shapes.message_shapes import OriginAnswer, StoredAnswer, origin_of, stored_rows, with_origins
 from messagestore.consume import positions
 from messagestore.consume.positions import Claim, CommitOffset
 from messagestore.consume.pull import PulledQueue, PullQueue

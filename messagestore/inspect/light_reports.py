@@ -20,9 +20,9 @@ from metadata.db import access
 from metadata.errors import CatmqError, Invalid
 from metadata.groups import subscribers
 from metadata.monitoring import metrics_history
-from metadata.rules import reports as rules
-from metadata.topics import topics
-from metadata.topics.topics import QueueView, TopicView
+from metadata.rules import reports
+from metadata.topics import topic_rows
+from metadata.topics.topic_rows import QueueView, TopicView
 
 DAY_MS = 86_400_000
 Row = dict[str, Any]
@@ -40,7 +40,7 @@ def make(*, name: str, topic: str | None, days: int, actor: Actor) -> list[Row]:
         raise Invalid.field("days", f"{days} is not within 1 and 400")
     if name == "capacity":  # it tells of whole nodes
         access.require_everything(actor, name, what="report")
-    chosen = topics.ready() if topic is None else [topics.named(name=topic, actor=actor)]
+    chosen = topic_rows.ready() if topic is None else [topic_rows.named(name=topic, actor=actor)]
     for one in chosen:
         access.require(actor, "admin", one.name)
     return list(REPORTS[name](chosen, days))
@@ -48,7 +48,7 @@ def make(*, name: str, topic: str | None, days: int, actor: Actor) -> list[Row]:
 
 def away(*, topic: str | None, actor: Actor) -> dict[int, str]:
     """{queue: why it cannot be read} where a node does not answer, or is barred. Needs `admin`."""
-    chosen = topics.ready() if topic is None else [topics.named(name=topic, actor=actor)]
+    chosen = topic_rows.ready() if topic is None else [topic_rows.named(name=topic, actor=actor)]
     for one in chosen:
         access.require(actor, "admin", one.name)
     node_of = {queue.queue: queue.node_id for one in chosen for queue in one.queues}
@@ -90,7 +90,7 @@ def topics_(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
         sent = sum(row.get("messages", 0) for row in rows)
         groups = len(subscribers.readings(topic.id))
         held = sum(row.get("held", 0) for row in rows)
-        verdict = rules.verdict(sent=sent, groups=groups, queues=len(topic.queues), days=days)
+        verdict = reports.verdict(sent=sent, groups=groups, queues=len(topic.queues), days=days)
         yield {
             "topic": topic.name,
             "queues": len(topic.queues),
@@ -125,8 +125,8 @@ def latency(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
                 "topic": topic.name,
                 "group": group.group,
                 "messages": sum(point.pulled for point in points),
-                "waited_p50_ms": rules.percentile(ages, 50),
-                "waited_p99_ms": rules.percentile(ages, 99),
+                "waited_p50_ms": reports.percentile(ages, 50),
+                "waited_p99_ms": reports.percentile(ages, 99),
                 "waited_most_ms": ages[-1] if ages else None,
                 "problem": "" if ages else "nothing was measured",
             }
@@ -167,7 +167,7 @@ def _by_day(queue: QueueView, days: int) -> Look:
         ]
         counts = [end - begin for begin, end in pairwise([*edges, head.head])]
         return [
-            {"day": rules.day_name(first + number), "messages": count}
+            {"day": reports.day_name(first + number), "messages": count}
             for number, count in enumerate(counts)
             if count
         ]
@@ -232,6 +232,6 @@ def _node(node_id: int, rows: Iterable[Row], days: int) -> Row:
         "bytes_a_day": daily,
         "total_bytes": space.total if space else None,
         "free_bytes": space.free if space else None,
-        "days_until_full": rules.days_until_full(space.free, daily) if space else None,
+        "days_until_full": reports.days_until_full(space.free, daily) if space else None,
         "problem": problems[0] if problems else "",
     }

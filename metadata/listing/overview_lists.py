@@ -11,9 +11,9 @@ from django.db.models import F, Q, Sum
 from metadata.actors import Actor
 from metadata.db.clock import before, database_now
 from metadata.db.transactions import reachable
-from metadata.listing.operations import AlarmRow, RunRow, alarms, runs
+from metadata.listing.operation_lists import AlarmRow, RunRow, alarms, runs
 from metadata.listing.pages import Wanted
-from metadata.listing.topics import GroupRow, check_look, groups
+from metadata.listing.topic_lists import GroupRow, check_look, groups
 from metadata.models import (
     Alarm,
     ConsumerGroup,

@@ -15,7 +15,7 @@ from metadata.db.transactions import reachable
 from metadata.jobs.pipeline import PURGE
 from metadata.jobs.runs import is_silent
 from metadata.listing.pages import Listed, Manner, Wanted, select
-from metadata.listing.topics import check_look
+from metadata.listing.topic_lists import check_look
 from metadata.models import Alarm, AuditLog, ConsumerGroup, JobRun, Report, Topic
 
 AUDIT = Manner(

@@ -11,7 +11,7 @@ from metadata.actors import Actor
 from metadata.db.clock import database_now, ms
 from metadata.db.transactions import reachable
 from metadata.listing.pages import Listed, Manner, Wanted, select
-from metadata.listing.topics import check_look
+from metadata.listing.topic_lists import check_look
 from metadata.models import ConsumerGroupConsumer, Rebalance
 
 CONSUMERS = Manner(

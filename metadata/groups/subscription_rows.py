@@ -27,7 +27,7 @@ from metadata.models import ConsumerGroup, ConsumerGroupTopic, Queue, QueueOffse
 from metadata.rules.groups.delivery import Delivery
 from metadata.rules.settings import SUBSCRIPTION, checked
 from metadata.rules.topics.names import failure_name
-from metadata.topics import topics
+from metadata.topics import topic_rows
 
 EPOCHS_EACH = 1_000_000_000  # of one subscription; in the seventh, the third owner has epoch 7000000003
 
@@ -241,7 +241,7 @@ def remove(subscription_id: int, actor: Actor | None = None) -> None:
     name, group_id = f"{row.group.name}/{row.topic.name}", row.group_id
     QueueOffset.objects.filter(group_id=group_id, queue__topic_id=row.topic_id).delete()
     row.delete()
-    topics.end_failure_topic(row.topic, actor or job("subscriptions"))
+    topic_rows.end_failure_topic(row.topic, actor or job("subscriptions"))
     rebalance.next_generation(group_id)
     audit.record(
         actor=actor or job("subscriptions"),

@@ -3,7 +3,7 @@
 plan (rows, creating) → tables and reader rows are made → make_ready. The group subscribes to it like to any
 topic, so rebalances, heartbeats, pulls and commits need to know nothing of it. What a crash leaves half made
 is taken back by the sweeps of topics and subscriptions; `missing` finds the pairs that still need one. It
-goes with its subscription (metadata.groups.subscriptions).
+goes with its subscription (metadata.groups.subscription_rows).
 
 Its queues lie on failure nodes. While none is registered there are no failure topics, and members try again
 in place; the sweep makes them soon after the first failure node is there.
@@ -22,13 +22,13 @@ from metadata.db.clock import database_now
 from metadata.db.locks import group_by_id
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import NotFound
-from metadata.groups import subscriptions
-from metadata.groups.subscriptions import EPOCHS_EACH, SubscriptionView, view_of
+from metadata.groups import subscription_rows
+from metadata.groups.subscription_rows import EPOCHS_EACH, SubscriptionView, view_of
 from metadata.models import ConsumerGroup, ConsumerGroupTopic, DbNode, Queue, QueueOffset, Topic
 from metadata.rules.topics.names import failure_name
-from metadata.topics import topics
+from metadata.topics import topic_rows
 from metadata.topics.placement import failure_nodes
-from metadata.topics.topics import TopicView
+from metadata.topics.topic_rows import TopicView
 
 QUEUES = 2  # retries are few; two let two members work at them
 
@@ -58,7 +58,7 @@ def plan(*, group_id: int, topic_id: int) -> FailureTopic | None:
     placed = failure_nodes(QUEUES)
     if not placed:
         return None
-    subscriptions.check_failure_name(group, topic)
+    subscription_rows.check_failure_name(group, topic)
     return _made(group, topic, placed)
 
 
@@ -89,15 +89,15 @@ def _made(group: ConsumerGroup, topic: Topic, placed: list[int]) -> FailureTopic
     audit.record(actor=job("failures"), verb="create", kind="topic", name=made.name, before=None, after=after)
     changed("topic", made.pk)
     changed("subscription", reading.pk)
-    return FailureTopic(topics.view_of(made), view_of(reading))
+    return FailureTopic(topic_rows.view_of(made), view_of(reading))
 
 
 @transactional
 def make_ready(made: FailureTopic) -> None:
     """Opens a failure topic whose tables and reader rows exist. Raises NotFound if it was taken back."""
     group_by_id(made.subscription.group_id)
-    topics.make_ready(made.topic.id)
-    subscriptions.make_ready(made.subscription.id)
+    topic_rows.make_ready(made.topic.id)
+    subscription_rows.make_ready(made.subscription.id)
 
 
 def missing() -> list[tuple[int, int]]:
