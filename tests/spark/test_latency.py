@@ -73,9 +73,9 @@ def looked(stage: Stage, topic: str, group: str, queue: int, looks: list[tuple[i
 def made(stage: Stage, spark: SparkSession, topic: str, where: Path) -> list[dict[str, Any]]:
     """The rows of the report, by the job in the session's Spark with the server's own inputs."""
     code = (
-        "import json; from catmq_site.jobs import reporting; from messagestore.inspect import reports; "
+        "import json; from catmq_site.jobs import reporting; from messagestore.inspect import light_reports; "
         "from metadata import actors; a = actors.command('test'); "
-        f"rows = reports.make(name='latency', topic='{topic}', days=7, actor=a); "
+        f"rows = light_reports.make(name='latency', topic='{topic}', days=7, actor=a); "
         "print(json.dumps([reporting.with_steps(row, 7, a) for row in rows]))"
     )
     (where / "inputs.json").write_text(stage.server.manage("shell", "-v", "0", "-c", code))

@@ -112,9 +112,9 @@ def whole(stage: Stage, topic: str) -> bool:
 def reported(stage: Stage, spark: SparkSession, topic: str, name: str, where: Path) -> list[dict[str, Any]]:
     """The rows of a report by the Spark job in the session's Spark, with the server's own inputs."""
     code = (
-        "import json; from catmq_site.jobs import reporting; from messagestore.inspect import reports; "
+        "import json; from catmq_site.jobs import reporting; from messagestore.inspect import light_reports; "
         "from metadata import actors; a = actors.command('test'); "
-        f"rows = reports.make(name='{name}', topic='{topic}', days=7, actor=a); "
+        f"rows = light_reports.make(name='{name}', topic='{topic}', days=7, actor=a); "
         f"print(json.dumps(reporting.for_spark('{name}', rows, topic='{topic}', days=7, actor=a)))"
     )
     settings, inputs = json.loads(stage.server.manage("shell", "-v", "0", "-c", code))
