@@ -37,7 +37,7 @@ from metadata.errors import CatmqError, NodeUnavailable
 from metadata.groups import groups
 from metadata.membership import consumers
 from tests.support.environment import free_port
-from tests.support.mariadb import SMALL, MariaDB, start
+from tests.support.mariadb import SMALL, MariaDB, is_alive, start
 from tests.support.slowsync import SlowSync, slow_disk
 from tests.support.waiting import until
 
@@ -158,9 +158,8 @@ def visible_only(
 
 
 def kill(server: MariaDB) -> None:
-    pid = server.pid
-    os.kill(pid, signal.SIGKILL)
-    until(lambda: not Path(f"/proc/{pid}").exists(), limit_s=10)
+    os.kill(server.pid, signal.SIGKILL)
+    until(lambda: not is_alive(server), limit_s=10)  # it stays as a zombie where process 1 waits for nobody
 
 
 def answers(queue: int) -> bool:
