@@ -100,7 +100,7 @@ def make_node(metadata_db: None, node_database: Callable[..., dict[str, Any]]) -
         from metadata import actors
         from metadata.cache import snapshot
 
-        given = {"special": False, "capacity_gb": None, "unsafe": False, **node_database(engine), **more}
+        given = {"dedicated": False, "capacity_gb": None, "unsafe": False, **node_database(engine), **more}
         registry.register(name=name, kind=kind, actor=actors.command("test"), **given)
         snapshot.refresh()  # as the loop of a worker would
         return name

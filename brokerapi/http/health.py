@@ -13,7 +13,7 @@ from metadata.brokers import brokers
 from metadata.cache import snapshot
 from metadata.errors import MetadataUnavailable
 
-MOST_SUSPECTS = 10  # named one by one; the metrics count all
+MOST_NAMED = 10  # named one by one; the metrics count all
 STALE_S = 5.0  # a snapshot is renewed every 0.2 s; older than this, metadata does not answer
 
 
@@ -40,10 +40,10 @@ def readiness() -> Health:
         return Health(status="unready", because=["all nodes are offline"])
     latencies = registry.latencies()
     silent = sorted(name for name, seconds in latencies.items() if seconds is None)
-    barred = registry.barred()
-    because = [f"node {name} does not answer" for name in silent if name not in barred]
-    because += [f"node {name} is not served: {why}" for name, why in sorted(barred.items())]
-    because += [f"queue {queue} is suspect" for queue in corruption.current()[:MOST_SUSPECTS]]
+    quarantined = registry.quarantined()
+    because = [f"node {name} does not answer" for name in silent if name not in quarantined]
+    because += [f"node {name} is not served: {why}" for name, why in sorted(quarantined.items())]
+    because += [f"queue {queue} is corrupt" for queue in corruption.current()[:MOST_NAMED]]
     if snapshot.age_s() > STALE_S:
         because.append(f"the metadata database has not answered for {snapshot.age_s():.0f} s")
     if brokers.complaint():

@@ -54,8 +54,8 @@ SNAPSHOT_AGE = Gauge(
     "Age of a worker's picture of metadata, the oldest.",
     multiprocess_mode="livemax",
 )
-SUSPECT_QUEUES = Gauge(
-    "catmq_suspect_queues",
+CORRUPT_QUEUES = Gauge(
+    "catmq_corrupt_queues",
     "Queues that contradict themselves, as one worker knows, the most; its log and /readyz name them.",
     multiprocess_mode="livemax",
 )
@@ -129,7 +129,7 @@ def count_committed(group_id: int, committed: Iterable[Committed]) -> None:
 def sample() -> None:
     """Takes the values that are states and not events; a loop of every worker, once a second or so."""
     WAITERS.set(board.waiters())
-    SUSPECT_QUEUES.set(len(corruption.current()))
+    CORRUPT_QUEUES.set(len(corruption.current()))
     SNAPSHOT_AGE.set(snapshot.age_s())
     group_metrics.sample()
     if math.isinf(snapshot.age_s()):

@@ -23,7 +23,7 @@ from metadata.topics.topic_rows import TopicView
 from metadata.users.api_keys import KeyView
 
 V = TypeVar("V")
-PEOPLE = ("owners", "department", "alarm_emails", "remark")
+PEOPLE = ("owners", "department", "alarm_emails", "description")
 GROUP_SETTINGS = (
     "session_timeout_ms",
     "allow_addresses",
@@ -170,9 +170,9 @@ def _move(one: object, source: str | None, target: str | None) -> dict[str, Any]
 
 def node(view: NodeView) -> dict[str, Any]:
     """A node, without passwords."""
-    names = ("name", "kind", "engine", "host", "port", "database", "username", "state", "special", "epoch")
+    names = ("name", "kind", "engine", "host", "port", "database", "username", "state", "dedicated", "epoch")
     places = ("replica_host", "replica_port", "reader_username")
-    more = ("capacity_gb", "disk", "barred", "queues", "created_at_ms")
+    more = ("capacity_gb", "disk", "quarantined", "queues", "created_at_ms")
     return _some(view, (*names, *places, *more))
 
 

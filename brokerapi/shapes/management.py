@@ -21,7 +21,7 @@ class _People(serializers.Serializer[Any]):
     owners = Text(required=False)
     department = Text(required=False)
     alarm_emails = Text(required=False)
-    remark = Text(required=False)
+    description = Text(required=False)
 
 
 class _Rates(serializers.Serializer[Any]):
@@ -98,7 +98,7 @@ class NodeCreate(Request):
     database = Text(allow_blank=False, help_text="the schema on mysql, the file's path on sqlite")
     username = Text(required=False)
     password = Text(required=False, write_only=True)
-    special = Flag(required=False, help_text="true: used only when named")
+    dedicated = Flag(required=False, help_text="true: used only when named")
     capacity_gb = Number(required=False, allow_null=True)
     unsafe = Flag(required=False, help_text="true: accept settings that lose messages in a crash")
 
@@ -107,7 +107,7 @@ class NodeChange(Change):
     """Changes to a node."""
 
     state = serializers.ChoiceField(choices=["read_write", "read_only", "offline"], required=False)
-    special = Flag(required=False)
+    dedicated = Flag(required=False)
     capacity_gb = Number(required=False, allow_null=True)
     replica_host = Text(required=False, allow_blank=True, help_text="serves pulls while the node is away")
     replica_port = Number(required=False, allow_null=True)
@@ -212,13 +212,13 @@ class NodeAnswer(serializers.Serializer[Any]):
     database = Text()
     username = Text()
     state = Text()
-    special = Flag()
+    dedicated = Flag()
     epoch = Number()
     capacity_gb = Number(allow_null=True)
     replica_host = Text()
     replica_port = Number(allow_null=True)
     reader_username = Text(help_text="with which jobs read it; empty if there is none")
-    barred = Text(help_text="why no broker serves it; empty if they do")
+    quarantined = Text(help_text="why no broker serves it; empty if they do")
     disk = Text(help_text="ok, low, or full: it stores nothing more")
     queues = Number()
     created_at_ms = Number()

@@ -39,7 +39,7 @@ WORDS = {
     "no_consumer": "queues without a consumer",
     "dead_growing": "messages die",
     "job_failed": "job failed",
-    "suspect": "queue contradicts itself",
+    "corrupt": "queue contradicts itself",
     "inconsistent": "metadata and nodes disagree",
 }
 

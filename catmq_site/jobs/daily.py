@@ -38,7 +38,7 @@ def _archive(topic: str) -> None:
     if config.archive_purges:
         actor = actors.job("archive_topics")
         found = retention.purge(topic=topic, archive=archive, dry_run=False, actor=actor)
-        problems = [one.problem or one.plan.hindrance for one in found]
+        problems = [one.problem or one.plan.blocked_by for one in found]
         if any(problems):
             raise spark.JobFailed("; ".join(filter(None, problems)))
 

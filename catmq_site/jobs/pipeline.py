@@ -25,7 +25,7 @@ LOG_LINES = 300  # the last ones are kept
 
 def place() -> Place:
     """Return the place where jobs of this installation work."""
-    return Place(str(config.archive_home), config.spark_master, config.spark_memory, spark.hindrance())
+    return Place(str(config.archive_home), config.spark_master, config.spark_memory, spark.blocked_by())
 
 
 def carry_out(id: int) -> bool:
@@ -92,7 +92,7 @@ def _purge(run: Run, settings: Settings) -> None:
     finally:
         told.live()
     run.count = sum(one.plan.messages for one in found if one.raised)
-    problems = [one.problem or one.plan.hindrance for one in found]
+    problems = [one.problem or one.plan.blocked_by for one in found]
     if any(problems):
         raise spark.JobFailed("; ".join(filter(None, problems)))
 

@@ -75,7 +75,7 @@ def _recorded(name: str, directory: Path, record: Run | None) -> Iterator[Run]:
         yield record
 
 
-def hindrance() -> str:
+def blocked_by() -> str:
     """Return what Spark lacks on this machine, with the remedy; '' if jobs can run."""
     if importlib.util.find_spec("pyspark") is None:
         return "Spark is not installed: run script/setup --with-spark."

@@ -107,7 +107,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
         leased("partitions", 5.0, Ahead().run_once),
         leased("redrives", redrives.EVERY_S, redrives.Redriver().run_once),
         leased("disks", 5.0, DiskWatch().run_once),
-        leased("suspects", 5.0, corruption_alarms.review, first=corruption_alarms.tell),
+        leased("corruption", 5.0, corruption_alarms.review, first=corruption_alarms.tell),
         Each("delays", delayed_delivery.nodes, delays_loop),
     ]
 

@@ -8,7 +8,7 @@ Every queue of the answer has a `state`:
     cleaned       the position is below `low`: retention took what was there
     out_of_range  the position is above the head
     lost_tail     the position is in a declared gap (`gap`); `next_offset` is behind it
-    suspect       a hole that nobody declared: nothing is delivered, a person must look
+    corrupt       a hole that nobody declared: nothing is delivered, a person must look
     unavailable   the queue's node does not answer now, nor a replica of it
 
 A node that is slow to answer while other nodes are asked, too, is not waited for: its queues are `ok`,
@@ -168,7 +168,7 @@ def _try_node(
     except db_errors.Late:
         state = "ok"
     except db_errors.Final as fault:  # a table of the node is missing or was altered; other nodes go on
-        state = "suspect"
+        state = "corrupt"
         for ask in asked:
             corruption.report(ask.queue, offset=ask.offset, why=fault.detail)
     except NodeUnavailable as error:
@@ -315,7 +315,7 @@ def _rows(
         position, rows, origins = _select(session, ask, consumer, wanted)
     except db_errors.Final as fault:  # this queue's table is missing or was altered; the others go on
         corruption.report(ask.queue, offset=ask.offset, why=fault.detail)
-        return PulledQueue(ask.queue, "suspect", [], ask.offset)
+        return PulledQueue(ask.queue, "corrupt", [], ask.offset)
     answer = _without_rows(ask, position, consumer)
     if answer is not None or position is None:
         return answer or PulledQueue(ask.queue, "fenced", [], ask.offset)
@@ -341,7 +341,7 @@ def _explained(session: Session, ask: PullQueue, head: int) -> PulledQueue:
     fresh = tables.read_head(session, queue=ask.queue)
     gaps = tables.read_gaps(session, queue=ask.queue, position=ask.offset)
     verdict = explain(ask.offset, low=fresh.low if fresh else 0, gaps=gaps)
-    if verdict.state == "suspect":
+    if verdict.state == "corrupt":
         why = f"no message although the head is {head}"
         corruption.report(ask.queue, offset=ask.offset, why=why)
     low = fresh.low if fresh else None

@@ -114,6 +114,6 @@ def _read(
         return Served("ok", taken, ask.offset + len(taken), head)
     gaps = tables.read_gaps(session, queue=ask.queue, position=ask.offset)
     verdict = explain(ask.offset, low=position.low, gaps=gaps)
-    if verdict.state == "suspect":
+    if verdict.state == "corrupt":
         return None
     return Served(verdict.state, [], verdict.next_offset, head, position.low, verdict.gap)

@@ -1,6 +1,6 @@
 """Queues that contradict themselves, as this process has met them.
 
-A suspect queue delivers nothing past its hole and takes no batch over it; a person must look. It is reported
+A corrupt queue delivers nothing past its hole and takes no batch over it; a person must look. It is reported
 in the log (at most once a minute), in `/readyz`, in the metrics and as an alarm (corruption_alarms.py).
 """
 
@@ -35,7 +35,7 @@ def report(queue: int, *, offset: int | None, why: str) -> None:
     mark = Mark(offset, why)
     if mark.met_at - _logged.get(queue, _NEVER) >= _REPEAT_S:
         where = "" if offset is None else f" at offset {offset}"
-        log.error("Queue %d is suspect%s: %s", queue, where, why)
+        log.error("Queue %d is corrupt%s: %s", queue, where, why)
         _logged[queue] = mark.met_at
     if (known := _reported.get(queue)) is not None:
         mark.told_at = known.told_at
@@ -69,5 +69,5 @@ def keep(queues: Collection[int]) -> None:
 
 
 def current() -> list[int]:
-    """The suspect queues, rising."""
+    """The corrupt queues, rising."""
     return sorted(_reported)

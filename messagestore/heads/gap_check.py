@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Verdict(NamedTuple):
-    """Rows that may be delivered: `state` (ok | cleaned | lost_tail | suspect), how many, where to go on."""
+    """Rows that may be delivered: `state` (ok | cleaned | lost_tail | corrupt), how many, where to go on."""
 
     state: str
     deliver: int
@@ -39,14 +39,14 @@ def explain(asked: int, *, low: int, gaps: Sequence[tuple[int, int]]) -> Verdict
     `low` and `gaps` must have been read after the rows.
 
     >>> explain(5, low=9, gaps=[]).state, explain(5, low=0, gaps=[(3, 8)]), explain(5, low=0, gaps=[]).state
-    ('cleaned', Verdict(state='lost_tail', deliver=0, next_offset=8, gap=(5, 8)), 'suspect')
+    ('cleaned', Verdict(state='lost_tail', deliver=0, next_offset=8, gap=(5, 8)), 'corrupt')
     """
     if asked < low:
         return Verdict("cleaned", 0, asked)
     for first, end in gaps:
         if first <= asked < end:
             return Verdict("lost_tail", 0, end, (asked, end))
-    return Verdict("suspect", 0, asked)
+    return Verdict("corrupt", 0, asked)
 
 
 def left(first: int, end: int, *, gaps: Sequence[tuple[int, int]]) -> int:

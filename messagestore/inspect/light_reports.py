@@ -47,19 +47,19 @@ def make(*, name: str, topic: str | None, days: int, actor: Actor) -> list[Row]:
 
 
 def away(*, topic: str | None, actor: Actor) -> dict[int, str]:
-    """{queue: why it cannot be read} where a node does not answer, or is barred. Needs `admin`."""
+    """{queue: why it cannot be read} where a node does not answer, or is quarantined. Needs `admin`."""
     chosen = topic_rows.ready() if topic is None else [topic_rows.named(name=topic, actor=actor)]
     for one in chosen:
         access.require(actor, "admin", one.name)
     node_of = {queue.queue: queue.node_id for one in chosen for queue in one.queues}
-    why = {node_id: _hindrance(node_id) for node_id in sorted(set(node_of.values()))}
+    why = {node_id: _blocked_by(node_id) for node_id in sorted(set(node_of.values()))}
     return {queue: why[node_id] for queue, node_id in node_of.items() if why[node_id]}
 
 
-def _hindrance(node_id: int) -> str:
+def _blocked_by(node_id: int) -> str:
     node = node_pools.node(node_id)
-    if node.info.barred:
-        return f"Node {node.info.name} is barred: {node.info.barred}"
+    if node.info.quarantined:
+        return f"Node {node.info.name} is quarantined: {node.info.quarantined}"
     try:
         with node.reading() as session:
             tables.now_ms(session)

@@ -106,8 +106,8 @@ def _queues(node_id: int, queues: list[QueueView]) -> list[PlannedQueue]:
     """The queues of one node, with heads that are on its disk."""
     ids = [one.queue for one in queues]
     node = node_pools.node(node_id)
-    if node.info.barred:
-        raise NodeUnavailable(f"Node {node.info.name} is barred: {node.info.barred}")
+    if node.info.quarantined:
+        raise NodeUnavailable(f"Node {node.info.name} is quarantined: {node.info.quarantined}")
     with node.reading() as session:
         heads = {queue: tables.read_head(session, queue=queue) for queue in ids}
         gaps = tables.read_all_gaps(session, queues=ids)

@@ -1,4 +1,4 @@
-"""Suspect queues as alarms: raised by the process that met one, ended when the cause is gone.
+"""Corrupt queues as alarms: raised by the process that met one, ended when the cause is gone.
 
 Whoever meets a contradiction only marks it (corruption.py), because pulls and sends never wait for metadata.
 A loop of each process makes alarms of its marks, and takes back those whose cause is gone; a loop of one
@@ -23,7 +23,7 @@ from metadata.errors import NodeUnavailable, NotFound
 from metadata.monitoring import alarms
 
 log = logging.getLogger(__name__)
-KIND = "suspect"
+KIND = "corrupt"
 AGAIN_S = 30.0  # a mark that is met again and again is told so often
 CALM_S = 60.0  # one that nobody met for so long is looked at; longer than until it would be told again
 

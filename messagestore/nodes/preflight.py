@@ -61,7 +61,7 @@ TEXTS = {  # what each finding says; the portal has them in other languages
     "strange": "It holds queues that are not known here; give an empty one.",
     "own": "It holds this node's data, of %(queues)d queues.",
     "foreign": "It holds another node's data, or none.",
-    "barred": "No broker serves it: %(why)s",
+    "quarantined": "No broker serves it: %(why)s",
     "normal": "It will hold the messages of topics.",
     "failure": "It will hold only messages whose handling failed, and those that are dead.",
     "first_failure": "There is no failure node yet: failed messages cannot wait anywhere. Register one, too.",
@@ -111,7 +111,7 @@ def examine(
         "host": "",
         "port": None,
         "username": "",
-        "special": False,
+        "dedicated": False,
         "capacity_gb": None,
     }
     info = NodeInfo(id=0, name=name, password=password, state="read_write", epoch=1, **{**defaults, **values})
@@ -187,8 +187,8 @@ def _of_own_data(session: Session, info: NodeInfo) -> Finding:
         return Finding("data", "bad", "foreign")
     if info.identity and found.identity != info.identity:
         return Finding("data", "bad", "foreign")
-    if info.barred:
-        return Finding("data", "bad", "barred", {"why": info.barred})
+    if info.quarantined:
+        return Finding("data", "bad", "quarantined", {"why": info.quarantined})
     return Finding("data", "ok", "own", {"queues": len(found.heads)})
 
 

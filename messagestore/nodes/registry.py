@@ -41,7 +41,7 @@ def register(
     port: int | None = None,
     username: str = "",
     password: str = "",
-    special: bool = False,
+    dedicated: bool = False,
     capacity_gb: int | None = None,
     unsafe: bool = False,
 ) -> NodeView:
@@ -53,7 +53,7 @@ def register(
     """
     given: dict[str, Any] = {
         "name": name, "kind": kind, "engine": engine, "host": host, "port": port, "database": database,
-        "username": username, "special": special, "capacity_gb": capacity_gb,
+        "username": username, "dedicated": dedicated, "capacity_gb": capacity_gb,
     }  # fmt: skip
     node_rows.check_new(actor=actor, **given)
     identity = _prove(NodeInfo(id=0, password=password, state="read_write", epoch=1, **given), unsafe)
@@ -110,7 +110,7 @@ def _try_rights(session: Session) -> None:
 
 
 def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
-    """The node with state, special or capacity_gb changed. Needs `admin`.
+    """The node with state, dedicated or capacity_gb changed. Needs `admin`.
 
     A node that closes is closed where its messages are before metadata says so: brokers may hold an older
     picture. One that goes offline need not answer; one that opens must, or repeat this. Raises Invalid,
@@ -243,14 +243,14 @@ def probe() -> None:
 def _tell_of_bars() -> None:
     """Has every broker stop serving the nodes that this process found to have gone back."""
     known = snapshot.current().nodes
-    for node_id, bar in node_guard.barred().items():
+    for node_id, bar in node_guard.quarantined().items():
         info = known.get(node_id)
-        if info is None or info.barred or info.epoch != bar.epoch:
+        if info is None or info.quarantined or info.epoch != bar.epoch:
             continue
         try:
             failovers.bar(node_id=node_id, epoch=bar.epoch, why=bar.why, actor=job("nodes"))
         except CatmqError as error:
-            log.warning("That node %s is barred is told later: %s", info.name, error.detail)
+            log.warning("That node %s is quarantined is told later: %s", info.name, error.detail)
 
 
 def tell_heads() -> None:
@@ -265,11 +265,12 @@ def tell_heads() -> None:
         _told[node_id] = info.epoch
 
 
-def barred() -> dict[str, str]:
+def quarantined() -> dict[str, str]:
     """{node name: why no broker may serve it}, as this process knows."""
-    found = node_guard.barred()
+    found = node_guard.quarantined()
     why = {
-        info.name: info.barred or (found[info.id].why if found.get(info.id, (0,))[0] == info.epoch else "")
+        info.name: info.quarantined
+        or (found[info.id].why if found.get(info.id, (0,))[0] == info.epoch else "")
         for info in snapshot.current().nodes.values()
     }
     return {name: text for name, text in why.items() if text}

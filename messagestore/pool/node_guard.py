@@ -1,7 +1,7 @@
 """Check that a server at a node's address may be served from: made at every new connection.
 
 It must hold this node's data, and no head may be lower than it was known to be (`floors`, and `head_seen` of
-metadata). A node whose heads went back is *barred*: this process serves nothing from it until `manage.py
+metadata). A node whose heads went back is *quarantined*: this process serves nothing from it until `manage.py
 promote_node` or `adopt_restored_node` gave it another epoch. `registry.probe` tells metadata, so that the
 other brokers stop, too.
 """
@@ -35,23 +35,23 @@ class Bar(NamedTuple):
 
 
 _guard = threading.Lock()
-_barred: dict[int, Bar] = {}
+_quarantined: dict[int, Bar] = {}
 _complained: dict[tuple[int, str], float] = {}
 
 
 def check(info: NodeInfo) -> None:
-    """Raises NodeUnavailable if the node is barred."""
-    why = info.barred
-    mine = _barred.get(info.id)
+    """Raises NodeUnavailable if the node is quarantined."""
+    why = info.quarantined
+    mine = _quarantined.get(info.id)
     if mine is not None and mine.epoch == info.epoch:
         why = why or mine.why
     if why:
         raise NodeUnavailable(f"Node {info.name} is not served: {why}", retry_after_ms=5000)
 
 
-def barred() -> dict[int, Bar]:
+def quarantined() -> dict[int, Bar]:
     """{node id: why} of what this process has met."""
-    return dict(_barred)
+    return dict(_quarantined)
 
 
 def lowest_heads(info: NodeInfo) -> dict[int, int]:
@@ -105,7 +105,7 @@ def _bar(info: NodeInfo, queue: int, head: int | None, lowest: int) -> None:
         f"elsewhere: manage.py promote_node {info.name}."
     )
     with _guard:
-        _barred[info.id] = Bar(info.epoch, why)
+        _quarantined[info.id] = Bar(info.epoch, why)
     log.error("Node %s has gone back and is not served: %s", info.name, why)
     check(info)
 

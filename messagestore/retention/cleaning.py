@@ -218,7 +218,7 @@ def _alarm(found: Sequence[Cleaned]) -> None:
     """A queue that cannot be cleaned, or not as its topic wants it, is an alarm until it can."""
     mended = []
     for one in found:
-        name, why = f"{one.plan.topic}/{one.plan.queue}", one.problem or one.plan.hindrance
+        name, why = f"{one.plan.topic}/{one.plan.queue}", one.problem or one.plan.blocked_by
         if why is None:
             mended.append(name)
             continue

@@ -40,7 +40,7 @@ class QueuePlan:
     """A queue and the offset to keep it from; `why` is age, size, archive, or empty if nothing goes.
 
     `bytes` is an estimate of what is below that offset, of whole `partitions` or, without any, of rows.
-    `notes` tell how the settings work out here, `hindrance` why one of them cannot be followed; with a
+    `notes` tell how the settings work out here, `blocked_by` why one of them cannot be followed; with a
     `problem` the queue is left alone.
     """
 
@@ -57,7 +57,7 @@ class QueuePlan:
     bytes: int = 0
     unread: tuple[Loss, ...] = ()
     notes: tuple[str, ...] = ()
-    hindrance: str | None = None
+    blocked_by: str | None = None
     problem: str | None = None
 
     @property
@@ -120,16 +120,16 @@ def _each(
     readers, away = _readers(topic, queues, record)
     plans = []
     for queue in queues:
-        blank = QueuePlan(topic.name, queue.queue, queue.number, queue.node, queue.node_id, hindrance=jumped)
+        blank = QueuePlan(topic.name, queue.queue, queue.number, queue.node, queue.node_id, blocked_by=jumped)
         if queue.node_id in away:
-            plans.append(replace(blank, hindrance=None, problem=away[queue.node_id]))
+            plans.append(replace(blank, blocked_by=None, problem=away[queue.node_id]))
             continue
         try:
             with node_pools.node(queue.node_id).reading() as session:
                 found = _planner(session, topic, blank, readers)
                 plans.append(wanted(found) if isinstance(found, _Planner) else found)
         except CatmqError as error:
-            plans.append(replace(blank, hindrance=None, problem=error.detail))
+            plans.append(replace(blank, blocked_by=None, problem=error.detail))
     return plans
 
 
@@ -197,7 +197,7 @@ class _Planner:
         by_size = self._by_size(spans)
         keep_from = min(max(low, by_age, by_size), head)
         why = "" if keep_from == low else "age" if by_age >= by_size else "size"
-        return self._made(keep_from, why, spans, hindrance=untrusted)
+        return self._made(keep_from, why, spans, blocked_by=untrusted)
 
     def plan_purge(self, upto: int) -> QueuePlan:
         """The plan to keep from an offset on, without what an active group has not read."""
@@ -207,9 +207,9 @@ class _Planner:
         if keep_from < min(upto, head):
             count = min(upto, head) - keep_from
             self._notes.append(f"{count:,} archived messages stay: an active group has not read them")
-        return self._made(keep_from, "archive" if keep_from > low else "", self._spans(), hindrance=None)
+        return self._made(keep_from, "archive" if keep_from > low else "", self._spans(), blocked_by=None)
 
-    def _made(self, keep_from: int, why: str, spans: Sequence[Span], *, hindrance: str | None) -> QueuePlan:
+    def _made(self, keep_from: int, why: str, spans: Sequence[Span], *, blocked_by: str | None) -> QueuePlan:
         low, head = self._head.low, self._head.head
         dropped = [one for one in self._parts[:-1] if one.end <= keep_from]
         of_rows = sum(int(one.bytes * _share(one, keep_from)) for one in spans)
@@ -223,7 +223,7 @@ class _Planner:
             bytes=sum(one.bytes for one in dropped) if self._parts else of_rows,
             unread=self._readers.losses(self._queue, low, keep_from),
             notes=tuple(self._notes),
-            hindrance=hindrance,
+            blocked_by=blocked_by,
         )
 
     def _spans(self) -> list[Span]:
@@ -247,7 +247,7 @@ class _Planner:
         if self._head.low < self._head.head:
             newest = tables.stored_at_ms(self._session, queue=self._queue, offset=self._head.head - 1)
         now, reference = tables.now_ms(self._session), ms(database_now())
-        problem = self._blank.hindrance or retention.clock_problem(
+        problem = self._blank.blocked_by or retention.clock_problem(
             now_ms=now, reference_ms=reference, newest_ms=newest
         )
         return None if problem is None else f"nothing is cleaned by age: {problem}"

@@ -18,7 +18,7 @@ _BY_HAND = "Find out who wrote to the node's tables: no broker does this."
 
 KINDS = {
     "missing": Kind(
-        "Stored messages are gone. Consumers stop in front of them (state `suspect`) and skip nothing.",
+        "Stored messages are gone. Consumers stop in front of them (state `corrupt`) and skip nothing.",
         "Restore the rows from a replica or a backup. If they are lost for good, declare it with a row in "
         "queue_gap (queue_id, from_offset, to_offset, cause; to_offset is the first that is there again): "
         "consumers are told, and go on behind it.",

@@ -156,13 +156,13 @@ def _node(row: DbNode) -> NodeInfo:
         username=row.username,
         password=password,
         state=row.state,
-        special=row.special,
+        dedicated=row.dedicated,
         epoch=row.epoch,
         capacity_gb=row.capacity_gb,
         replica_host=row.replica_host,
         replica_port=row.replica_port or 0,
         identity=row.identity,
-        barred=row.barred,
+        quarantined=row.quarantined,
         disk=row.disk,
     )
 

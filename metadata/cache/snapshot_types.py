@@ -29,13 +29,13 @@ class NodeInfo:
     username: str
     password: str = field(repr=False)
     state: str
-    special: bool
+    dedicated: bool
     epoch: int
     capacity_gb: int | None
     replica_host: str = ""
     replica_port: int = 0
     identity: str = ""
-    barred: str = ""
+    quarantined: str = ""
     disk: str = "ok"
 
 

@@ -64,7 +64,7 @@ class GroupView:
     owners: str
     department: str
     alarm_emails: str
-    remark: str
+    description: str
     created_at_ms: int
     subscriptions: tuple[SubscriptionView, ...]
     members: tuple[MemberView, ...]
@@ -239,7 +239,7 @@ def _as_view(
         owners=row.owners,
         department=row.department,
         alarm_emails=row.alarm_emails,
-        remark=row.remark,
+        description=row.description,
         created_at_ms=ms(row.created_at),
         subscriptions=tuple(subscriptions),
         members=tuple(members),

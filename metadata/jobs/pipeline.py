@@ -28,12 +28,12 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Place where jobs of this installation work; `hindrance` says what Spark lacks here, '' if nothing."""
+    """Place where jobs of this installation work; `blocked_by` says what Spark lacks here, '' if nothing."""
 
     archive: str
     master: str
     memory: str
-    hindrance: str = ""
+    blocked_by: str = ""
 
 
 @dataclass(slots=True)

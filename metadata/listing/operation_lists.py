@@ -49,7 +49,7 @@ class AuditRow:
 
 @dataclass(frozen=True, slots=True)
 class AlarmRow:
-    """An alarm; `since_ms` and `ended_at_ms` are of its last spell, the latter None while it lasts.
+    """An alarm; `since_ms` and `ended_at_ms` are of its last occurrence, the latter None while it lasts.
 
     `times` counts the spells; `acknowledged_by` is '' while nobody looks after the present one.
     """

@@ -20,7 +20,7 @@ from metadata.monitoring.progress import GroupProgress
 
 _READY = Q(subscriptions__state="ready")
 TOPICS = Manner(
-    search_in=("name", "owners", "department", "remark"),
+    search_in=("name", "owners", "department", "description"),
     sorts={
         "name": "name",
         "lag": "worst",
@@ -35,7 +35,7 @@ TOPICS = Manner(
     },
 )
 GROUPS = Manner(
-    search_in=("name", "owners", "department", "remark"),
+    search_in=("name", "owners", "department", "description"),
     sorts={"name": "name", "lag": "behind", "age": "oldest", "created": "created_at"},
     default="name",
     figures={
@@ -116,7 +116,7 @@ def check_look(actor: Actor) -> None:
 def topics(*, wanted: Wanted, actor: Actor, kind: str = "normal") -> Listed[TopicRow]:
     """Topics of a kind that are not deleted, in seven queries."""
     check_look(actor)
-    rows = Topic.objects.filter(kind=kind).exclude(state="deleted").defer("layout", "remark")
+    rows = Topic.objects.filter(kind=kind).exclude(state="deleted").defer("layout", "description")
     found, total, page, pages = select(rows, wanted=wanted, manner=TOPICS)
     ids = [row.pk for row in found]
     with reachable():
@@ -151,7 +151,7 @@ def _topic(row: Any, queues: dict[int, int], groups: dict[int, int], line: list[
 def groups(*, wanted: Wanted, actor: Actor) -> Listed[GroupRow]:
     """Groups that are not deleted, in fourteen queries."""
     check_look(actor)
-    rows = ConsumerGroup.objects.filter(deleted_at__isnull=True).defer("remark")
+    rows = ConsumerGroup.objects.filter(deleted_at__isnull=True).defer("description")
     found, total, page, pages = select(rows, wanted=wanted, manner=GROUPS)
     ids = [row.pk for row in found]
     with reachable():
@@ -189,7 +189,9 @@ def subscriptions(*, wanted: Wanted, actor: Actor, topic: str | None = None) -> 
     """Subscriptions of all groups, or those to one topic, in five queries."""
     check_look(actor)
     rows = ConsumerGroupTopic.objects.filter(group__deleted_at__isnull=True)
-    rows = rows.select_related("group", "topic").defer("topic__layout", "topic__remark", "group__remark")
+    rows = rows.select_related("group", "topic").defer(
+        "topic__layout", "topic__description", "group__description"
+    )
     if topic is not None:
         rows = rows.filter(topic__name=topic)
     found, total, page, pages = select(rows, wanted=wanted, manner=SUBSCRIPTIONS)

@@ -1,6 +1,6 @@
 """All models, one file per noun. Only metadata and the admin's read-only lists touch them."""
 
-from metadata.models.alarms import Alarm, AlarmMail, ClockMark, DeadTally
+from metadata.models.alarms import Alarm, AlarmMail, ClockMark, DeadLetterCount
 from metadata.models.brokers import Broker, BrokerProcess
 from metadata.models.consumers import (
     BroadcastInstance,
@@ -38,7 +38,7 @@ __all__ = [
     "ConsumerGroupConsumer",
     "ConsumerGroupTopic",
     "DbNode",
-    "DeadTally",
+    "DeadLetterCount",
     "Heartbeat",
     "JobRun",
     "KeyFingerprint",

@@ -1,6 +1,6 @@
 """Alarm, and the mails that tell of it: something that a person should know of, or do something about.
 
-DeadTally: what a job counted to tell. ClockMark: what clocks showed.
+DeadLetterCount: what a job counted to tell. ClockMark: what clocks showed.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from metadata.models.fields import MAX_NAME, NameField
 
 ALARM_KINDS = (
     "unread_dropped", "node_low", "node_full", "node_filling", "node_away", "not_cleaned", "lag",
-    "no_consumer", "dead_growing", "job_failed", "suspect", "inconsistent",
+    "no_consumer", "dead_growing", "job_failed", "corrupt", "inconsistent",
 )  # fmt: skip
 
 
 class Alarm(models.Model):
     """One cause at one thing, however often it came up; `ended_at` is null while it lasts.
 
-    A spell is one time that it lasted: `since_at` is the beginning of the present or last one, null before
-    the first, and `times` counts them. `turning_at`: since when what was seen contradicts the row, so that
-    it opens or ends soon. `acknowledged_*` are of the present spell. `told` and `told_end` are the last
-    spells whose beginning and end mails were written for. `count` adds up what was lost, where something
-    was: it never falls. `place` is the offset in the queue, where it is about one.
+    An occurrence is one time that it lasted: `since_at` is the beginning of the present or last one, null
+    before the first, and `times` counts them. `pending_since`: since when what was seen contradicts the row,
+    so that it opens or ends soon. `acknowledged_*` are of the present occurrence. `notified` and
+    `notified_end` are the last occurrences whose beginning and end mails were written for. `count` adds up
+    what was lost, where something was: it never falls. `place` is the offset in the queue, where it is about
+    one.
     """
 
     class Kind(models.TextChoices):
@@ -39,7 +40,7 @@ class Alarm(models.Model):
         NO_CONSUMER = "no_consumer"
         DEAD_GROWING = "dead_growing"
         JOB_FAILED = "job_failed"
-        SUSPECT = "suspect"
+        CORRUPT = "corrupt"
         INCONSISTENT = "inconsistent"
 
     kind = models.CharField(max_length=20, choices=Kind.choices)
@@ -51,12 +52,12 @@ class Alarm(models.Model):
     last_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True, blank=True)
     since_at = models.DateTimeField(null=True, blank=True)
-    turning_at = models.DateTimeField(null=True, blank=True)
+    pending_since = models.DateTimeField(null=True, blank=True)
     times = models.BigIntegerField(default=0)
     acknowledged_at = models.DateTimeField(null=True, blank=True)
     acknowledged_by = NameField(max_length=MAX_NAME, blank=True)
-    told = models.BigIntegerField(default=0)
-    told_end = models.BigIntegerField(default=0)
+    notified = models.BigIntegerField(default=0)
+    notified_end = models.BigIntegerField(default=0)
 
     class Meta:
         ordering = ("-last_at", "-id")
@@ -77,13 +78,13 @@ class AlarmMail(models.Model):
     """
 
     class What(models.TextChoices):
-        """Of a spell."""
+        """End of an occurrence that a mail tells of."""
 
         BEGAN = "began"
         ENDED = "ended"
 
     alarm = models.ForeignKey(Alarm, on_delete=models.CASCADE, related_name="mails")
-    spell = models.BigIntegerField()
+    occurrence = models.BigIntegerField()
     what = models.CharField(max_length=5, choices=What.choices)
     address = models.CharField(max_length=254)
     made_at = models.DateTimeField()
@@ -94,7 +95,9 @@ class AlarmMail(models.Model):
     class Meta:
         ordering = ("id",)
         constraints = (
-            models.UniqueConstraint(fields=("alarm", "spell", "what", "address"), name="alarm_mail_once"),
+            models.UniqueConstraint(
+                fields=("alarm", "occurrence", "what", "address"), name="alarm_mail_once"
+            ),
             models.CheckConstraint(condition=Q(what__in=("began", "ended")), name="alarm_mail_what"),
         )
         indexes = (
@@ -106,7 +109,7 @@ class AlarmMail(models.Model):
         return f"{self.what} {self.alarm_id} to {self.address}"
 
 
-class DeadTally(models.Model):
+class DeadLetterCount(models.Model):
     """Number of a group's dead messages, as a job counted them on the nodes that answered.
 
     Those that died up to `seen_at` somebody has looked at. Ids instead of foreign keys, as in Sample.
@@ -122,7 +125,7 @@ class DeadTally(models.Model):
 
     class Meta:
         ordering = ("-newest_at", "-id")
-        verbose_name_plural = "dead tallies"
+        verbose_name_plural = "dead letter counts"
 
     def __str__(self) -> str:
         return f"{self.messages} dead of group {self.group_ref}"

@@ -51,7 +51,7 @@ class ConsumerGroup(models.Model):
     owners = models.CharField(max_length=1000, blank=True)
     department = models.CharField(max_length=200, blank=True)
     alarm_emails = models.CharField(max_length=1000, blank=True)
-    remark = models.TextField(blank=True)
+    description = models.TextField(blank=True)
     created_at = models.DateTimeField()
     deleted_at = models.DateTimeField(null=True, blank=True)
 

@@ -46,14 +46,16 @@ class DbNode(models.Model):
     username = models.CharField(max_length=200, blank=True)
     password_encrypted = models.TextField(blank=True)
     state = models.CharField(max_length=10, choices=State.choices, default=State.READ_WRITE)
-    special = models.BooleanField(default=False)  # never chosen automatically
+    dedicated = models.BooleanField(default=False)  # never chosen automatically
     replica_host = models.CharField(max_length=255, blank=True)
     replica_port = models.PositiveIntegerField(null=True, blank=True)
     reader_username = models.CharField(max_length=200, blank=True)
     reader_password_encrypted = models.TextField(blank=True)
     epoch = models.BigIntegerField(default=1)  # counts promotions and restores
     identity = models.CharField(max_length=36, blank=True)  # written into the database too: this node's data
-    barred = models.CharField(max_length=500, blank=True)  # why no broker serves it until an operator decided
+    quarantined = models.CharField(
+        max_length=500, blank=True
+    )  # why no broker serves it until an operator decided
     capacity_gb = models.PositiveIntegerField(null=True, blank=True)
     disk = models.CharField(max_length=4, choices=Disk.choices, default=Disk.OK)
     created_at = models.DateTimeField()

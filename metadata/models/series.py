@@ -11,10 +11,10 @@ class Sample(models.Model):
 
     `group_ref` 0: what was sent to the topic. Otherwise what that group pulled of it, and the highest lag
     seen in the step. Topic 0 with group 0 is what was sent to all, and with group -1 what all groups pulled
-    and how far they are behind. `sixth_1` to `sixth_6`: the messages of each ten seconds of a minute.
-    `handled`, and likewise `handled_1` to `handled_6`: what a group's commits moved its positions past; null
-    where it was not counted. Ids instead of foreign keys: a sample outlives what it tells of, until it is
-    trimmed.
+    and how far they are behind. `bucket_10s_1` to `bucket_10s_6`: the messages of each ten seconds of a
+    minute. `handled`, and likewise `handled_1` to `handled_6`: what a group's commits moved its positions
+    past; null where it was not counted. Ids instead of foreign keys: a sample outlives what it tells of,
+    until it is trimmed.
     """
 
     class Step(models.IntegerChoices):
@@ -31,12 +31,12 @@ class Sample(models.Model):
     messages = models.BigIntegerField(default=0)
     bytes = models.BigIntegerField(default=0)
     errors = models.BigIntegerField(default=0)
-    sixth_1 = models.IntegerField(default=0, db_default=0)
-    sixth_2 = models.IntegerField(default=0, db_default=0)
-    sixth_3 = models.IntegerField(default=0, db_default=0)
-    sixth_4 = models.IntegerField(default=0, db_default=0)
-    sixth_5 = models.IntegerField(default=0, db_default=0)
-    sixth_6 = models.IntegerField(default=0, db_default=0)
+    bucket_10s_1 = models.IntegerField(default=0, db_default=0)
+    bucket_10s_2 = models.IntegerField(default=0, db_default=0)
+    bucket_10s_3 = models.IntegerField(default=0, db_default=0)
+    bucket_10s_4 = models.IntegerField(default=0, db_default=0)
+    bucket_10s_5 = models.IntegerField(default=0, db_default=0)
+    bucket_10s_6 = models.IntegerField(default=0, db_default=0)
     handled = models.BigIntegerField(null=True, blank=True)
     handled_1 = models.IntegerField(null=True, blank=True)
     handled_2 = models.IntegerField(null=True, blank=True)

@@ -28,7 +28,7 @@ FIELDS = (
     "last_at",
     "ended_at",
     "since_at",
-    "turning_at",
+    "pending_since",
     "times",
     "acknowledged_at",
     "acknowledged_by",
@@ -48,14 +48,14 @@ def raise_alarm(*, kind: str, name: str, detail: str, count: int = 0, place: int
     known.filter(ended_at__isnull=False).update(
         since_at=now, ended_at=None, times=F("times") + 1, acknowledged_at=None, acknowledged_by=""
     )
-    known.update(count=F("count") + count, turning_at=None, **given)
+    known.update(count=F("count") + count, pending_since=None, **given)
 
 
 @transactional
 def end(*, kind: str, names: Collection[str]) -> int:
     """Records that it is so no more, at once; how many alarms ended."""
     rows = Alarm.objects.filter(kind=kind, name__in=sorted(names), ended_at__isnull=True)
-    return rows.update(ended_at=database_now(), turning_at=None)
+    return rows.update(ended_at=database_now(), pending_since=None)
 
 
 @transactional
@@ -74,7 +74,7 @@ def keep(
     """
     now = database_now()
     some = dict(list(found.items())[:MOST])
-    concerned = Q(ended_at__isnull=True) | Q(turning_at__isnull=False) | Q(name__in=list(some))
+    concerned = Q(ended_at__isnull=True) | Q(pending_since__isnull=False) | Q(name__in=list(some))
     rows = {row.name: row for row in Alarm.objects.select_for_update().filter(concerned, kind=kind)}
     fresh = {name: _new(kind, name, some[name], now) for name in some if name not in rows}
     turned = 0
@@ -96,14 +96,14 @@ def _new(kind: str, name: str, detail: str, now: datetime) -> Alarm:
 
 def _turn(row: Alarm, met: bool, patience_s: float, now: datetime) -> bool:
     """Changes a row as a look demands; whether it began or ended."""
-    since = row.turning_at
+    since = row.pending_since
     decided = alarm_rules.turn(
         lasts=row.ended_at is None,
         met=met,
-        turning_for_s=(now - since).total_seconds() if since else None,
+        pending_for_s=(now - since).total_seconds() if since else None,
         patience_s=patience_s,
     )
-    row.turning_at = (since or now) if decided is Turn.WAIT else None
+    row.pending_since = (since or now) if decided is Turn.WAIT else None
     if decided is not Turn.TURN:
         return False
     if met:
@@ -173,5 +173,5 @@ def trim(*, days: int = KEPT_DAYS, limit: int = prune.MOST_TRIMMED) -> int:
     """
     with reachable():
         old = Alarm.objects.filter(last_at__lt=before(database_now(), seconds=days * 86_400))
-        over = old.exclude(ended_at__isnull=True, kind__in=("node_low", "node_full", "suspect"))
+        over = old.exclude(ended_at__isnull=True, kind__in=("node_low", "node_full", "corrupt"))
         return prune.delete(over.order_by("pk"), limit=limit)

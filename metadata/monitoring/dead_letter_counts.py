@@ -14,7 +14,7 @@ from metadata.db.clock import database_now, ms
 from metadata.db.locks import group_by_name
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict
-from metadata.models import ConsumerGroup, DeadTally
+from metadata.models import ConsumerGroup, DeadLetterCount
 
 MOST = 8  # groups that are named
 
@@ -59,10 +59,10 @@ class Dead:
 def record(counts: Mapping[int, Count]) -> int:
     """Records what was counted, by group id: the groups that are not named have none. How many have any."""
     now = database_now()
-    DeadTally.objects.exclude(group_ref__in=list(counts)).delete()
-    known = {row.group_ref: row for row in DeadTally.objects.select_for_update()}
+    DeadLetterCount.objects.exclude(group_ref__in=list(counts)).delete()
+    known = {row.group_ref: row for row in DeadLetterCount.objects.select_for_update()}
     for group_id, count in sorted(counts.items()):
-        row = known.get(group_id) or DeadTally(group_ref=group_id)
+        row = known.get(group_id) or DeadLetterCount(group_ref=group_id)
         row.messages, row.last_hour, row.counted_at = count.messages, count.last_hour, now
         row.newest_at = datetime.fromtimestamp(count.newest_ms / 1000, tz=UTC)
         row.save()
@@ -74,7 +74,7 @@ def dead(*, most: int = MOST) -> Dead:
     unseen = Q(seen_at__isnull=True) | Q(seen_at__lt=F("newest_at"))
     with reachable():
         names = ConsumerGroup.objects.filter(deleted_at__isnull=True)
-        rows = DeadTally.objects.filter(group_ref__in=names.values("pk")).order_by("-newest_at", "-pk")
+        rows = DeadLetterCount.objects.filter(group_ref__in=names.values("pk")).order_by("-newest_at", "-pk")
         total = rows.aggregate(all=Sum("messages"))["all"] or 0
         shown, fresh = list(rows[:most]), list(rows.filter(unseen)[:most])
         called = dict(
@@ -84,7 +84,7 @@ def dead(*, most: int = MOST) -> Dead:
     return Dead(total, count, _rows(shown, called), _rows(fresh, called))
 
 
-def _rows(rows: list[DeadTally], called: Mapping[int, str]) -> tuple[TallyRow, ...]:
+def _rows(rows: list[DeadLetterCount], called: Mapping[int, str]) -> tuple[TallyRow, ...]:
     return tuple(
         TallyRow(
             group=called[row.group_ref],
@@ -106,7 +106,7 @@ def saw(*, group: str, actor: Actor) -> None:
     Needs `manage` on the group. Raises Forbidden, NotFound, Conflict where there is nothing new to see.
     """
     access.require(actor, "manage", group, what="group")
-    rows = DeadTally.objects.filter(group_ref=group_by_name(group).pk)
+    rows = DeadLetterCount.objects.filter(group_ref=group_by_name(group).pk)
     fresh = rows.filter(Q(seen_at__isnull=True) | Q(seen_at__lt=F("newest_at")))
     if not fresh.update(seen_at=F("newest_at"), seen_by=actor.name):
         raise Conflict(f"No message of group {group} died since its dead were last looked at.")
@@ -117,7 +117,7 @@ def saw(*, group: str, actor: Actor) -> None:
 def unseen(*, group: str) -> bool:
     """Return True if a message of the group died since its dead were last looked at."""
     with reachable():
-        rows = DeadTally.objects.filter(
+        rows = DeadLetterCount.objects.filter(
             group_ref__in=ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True).values("pk")
         )
         return rows.filter(Q(seen_at__isnull=True) | Q(seen_at__lt=F("newest_at"))).exists()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from django.db.models import Count
 
 from metadata.db.transactions import reachable
-from metadata.models import ConsumerGroupConsumer, DeadTally
+from metadata.models import ConsumerGroupConsumer, DeadLetterCount
 
 
 class Standing(NamedTuple):
@@ -21,4 +21,4 @@ def standing() -> Standing:
     """Of all groups, in two queries. Raises MetadataUnavailable."""
     with reachable():
         members = ConsumerGroupConsumer.objects.order_by().values_list("group_id").annotate(n=Count("pk"))
-        return Standing(dict(members), dict(DeadTally.objects.values_list("group_ref", "messages")))
+        return Standing(dict(members), dict(DeadLetterCount.objects.values_list("group_ref", "messages")))

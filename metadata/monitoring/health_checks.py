@@ -139,4 +139,4 @@ def end_of_the_gone(*, nodes: Iterable[str], queues: Iterable[str]) -> int:
         known = set(queues)
         of_queues = lasting.filter(kind="not_cleaned").values_list("pk", "name")
         gone += [pk for pk, name in of_queues if name not in known]
-        return Alarm.objects.filter(pk__in=gone).update(ended_at=database_now(), turning_at=None)
+        return Alarm.objects.filter(pk__in=gone).update(ended_at=database_now(), pending_since=None)

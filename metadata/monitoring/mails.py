@@ -45,8 +45,8 @@ class Told:
 def write() -> int:
     """Writes the mails for all that began or ended since; how many rows were made."""
     now = database_now()
-    began = Q(ended_at__isnull=True, told__lt=F("times"))
-    ended = Q(ended_at__isnull=False, told_end__lt=F("times"))
+    began = Q(ended_at__isnull=True, notified__lt=F("times"))
+    ended = Q(ended_at__isnull=False, notified_end__lt=F("times"))
     turned = Alarm.objects.select_for_update().filter(began | ended, since_at__isnull=False)
     rows = list(turned.order_by("pk")[:MOST])
     called = _Addresses([subject(row.kind, row.name) for row in rows])
@@ -54,22 +54,22 @@ def write() -> int:
     for row in rows:
         if row.ended_at is None:
             mails += [_mail(row, "began", to, now) for to in called.of(row)]
-            row.told = row.times
+            row.notified = row.times
         else:
             mails += [_mail(row, "ended", to, now) for to in _knowing(row)]
-            row.told = row.told_end = row.times
+            row.notified = row.notified_end = row.times
     AlarmMail.objects.bulk_create(mails, batch_size=500, ignore_conflicts=True)
-    Alarm.objects.bulk_update(rows, ("told", "told_end"), batch_size=200)
+    Alarm.objects.bulk_update(rows, ("notified", "notified_end"), batch_size=200)
     return len(mails)
 
 
 def _mail(row: Alarm, what: str, address: str, now: datetime) -> AlarmMail:
-    return AlarmMail(alarm=row, spell=row.times, what=what, address=address, made_at=now)
+    return AlarmMail(alarm=row, occurrence=row.times, what=what, address=address, made_at=now)
 
 
 def _knowing(row: Alarm) -> list[str]:
     """Addresses that were told that it began; those that still wait to be told need hear neither."""
-    mails = AlarmMail.objects.filter(alarm=row, spell=row.times, what="began")
+    mails = AlarmMail.objects.filter(alarm=row, occurrence=row.times, what="began")
     mails.filter(sent_at__isnull=True).delete()
     return list(mails.filter(sent_at__isnull=False, error="").values_list("address", flat=True))
 

@@ -28,7 +28,9 @@ from metadata.monitoring.counters import SLOT_S, Count, Key, Tally
 
 ALL_TOPICS = 0  # in place of a topic: what was sent to all of them, and with ALL_GROUPS what was pulled
 ALL_GROUPS = -1
-SIXTHS = tuple(f"sixth_{number}" for number in range(1, 7))  # columns: messages of each SLOT_S of a minute
+BUCKETS = tuple(
+    f"bucket_10s_{number}" for number in range(1, 7)
+)  # columns: messages of each SLOT_S of a minute
 HANDLED = tuple(f"handled_{number}" for number in range(1, 7))  # likewise, of what a group handled
 WRITTEN_S = 5  # after so long every process has written down what it counted
 LIVE_S = 900  # a series that is no longer is told in steps of SLOT_S
@@ -137,7 +139,7 @@ def _write(counts: Mapping[Key, Count]) -> None:
             messages=F("messages") + sum(one.messages for one in slots.values()),
             bytes=F("bytes") + sum(one.bytes for one in slots.values()),
             errors=F("errors") + sum(one.errors for one in slots.values()),
-            **{SIXTHS[slot % 6]: F(SIXTHS[slot % 6]) + one.messages for slot, one in slots.items()},
+            **{BUCKETS[slot % 6]: F(BUCKETS[slot % 6]) + one.messages for slot, one in slots.items()},
             **_handled(slots),
         )
 
@@ -297,7 +299,7 @@ def _summed(rows: QuerySet[Sample]) -> dict[int, Point]:
 def _slots(rows: QuerySet[Sample]) -> dict[int, Point]:
     """The points of each ten seconds of some minutes; all of a minute have its lag."""
     found: dict[int, Point] = {}
-    sums: dict[str, Any] = {column: Sum(column) for column in SIXTHS}
+    sums: dict[str, Any] = {column: Sum(column) for column in BUCKETS}
     row: Any
     for row in rows.filter(group_ref=0).order_by("at").values("at").annotate(**sums):
         for at, column, _handled in _times(row["at"]):
@@ -315,7 +317,7 @@ def _slots(rows: QuerySet[Sample]) -> dict[int, Point]:
 
 def _times(minute: datetime) -> list[tuple[int, str, str]]:
     """Each ten seconds of a minute, with the columns of what was sent or pulled, and of what was handled."""
-    columns = enumerate(zip(SIXTHS, HANDLED, strict=True))
+    columns = enumerate(zip(BUCKETS, HANDLED, strict=True))
     return [(ms(minute) + number * SLOT_S * 1000, moved, done) for number, (moved, done) in columns]
 
 

@@ -105,7 +105,7 @@ def finish(
     access.require_everything(actor, row.name, what="node")
     closed = begun.state_before == DbNode.State.READ_ONLY
     before = {key: getattr(row, key) for key in address}
-    values = {**address, "identity": identity, "barred": ""}
+    values = {**address, "identity": identity, "quarantined": ""}
     values["state"] = DbNode.State.READ_ONLY if closed else DbNode.State.READ_WRITE
     for key, value in values.items():
         setattr(row, key, value)
@@ -159,13 +159,18 @@ def readers(node_id: int) -> list[ReaderEpoch]:
 @transactional
 def bar(*, node_id: int, epoch: int, why: str, actor: Actor) -> bool:
     """Keeps every broker from serving a node until it gets another epoch; whether that is news."""
-    row = DbNode.objects.select_for_update().filter(pk=node_id, epoch=epoch, barred="").first()
+    row = DbNode.objects.select_for_update().filter(pk=node_id, epoch=epoch, quarantined="").first()
     if row is None:
         return False
-    row.barred = why[:500]
-    row.save(update_fields=("barred",))
+    row.quarantined = why[:500]
+    row.save(update_fields=("quarantined",))
     audit.record(
-        actor=actor, verb="bar", kind="node", name=row.name, before=None, after={"barred": row.barred}
+        actor=actor,
+        verb="quarantine",
+        kind="node",
+        name=row.name,
+        before=None,
+        after={"quarantined": row.quarantined},
     )
     changed("node", row.pk)
     return True

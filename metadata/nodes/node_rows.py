@@ -35,7 +35,7 @@ CREATE = {
     "port": whole(0, 65_535, or_null=True),
     "database": text(1000),
     "username": text(200),
-    "special": NODE["special"],
+    "dedicated": NODE["dedicated"],
     "capacity_gb": NODE["capacity_gb"],
 }
 
@@ -44,7 +44,7 @@ CREATE = {
 class NodeView:
     """A node for people, without passwords; `queues` counts those of deleted topics too.
 
-    `replica_*`: where pulls go while it is away; `barred`: why no broker serves it, '' if they do.
+    `replica_*`: where pulls go while it is away; `quarantined`: why no broker serves it, '' if they do.
     """
 
     id: int
@@ -56,7 +56,7 @@ class NodeView:
     database: str
     username: str
     state: str
-    special: bool
+    dedicated: bool
     epoch: int
     capacity_gb: int | None
     disk: str
@@ -65,7 +65,7 @@ class NodeView:
     replica_host: str
     replica_port: int | None
     reader_username: str
-    barred: str
+    quarantined: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def create(
     port: int | None = None,
     username: str = "",
     password: str = "",
-    special: bool = False,
+    dedicated: bool = False,
     capacity_gb: int | None = None,
     identity: str = "",
 ) -> NodeView:
@@ -136,7 +136,7 @@ def create(
     """
     values = check_new(
         name=name, engine=engine, database=database, actor=actor, kind=kind, host=host, port=port,
-        username=username, special=special, capacity_gb=capacity_gb,
+        username=username, dedicated=dedicated, capacity_gb=capacity_gb,
     )  # fmt: skip
     sealed = _sealed(password)
     try:
@@ -183,7 +183,7 @@ def topics_only_there(*, name: str, actor: Actor) -> list[str]:
 
 @transactional
 def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
-    """The node with state, special or capacity_gb changed. Needs `admin`.
+    """The node with state, dedicated or capacity_gb changed. Needs `admin`.
 
     `messagestore.nodes.registry.update` has closed the node's queues if it is to be closed.
     """
@@ -320,7 +320,7 @@ def _as_view(row: DbNode, held: int) -> NodeView:
         database=row.database,
         username=row.username,
         state=row.state,
-        special=row.special,
+        dedicated=row.dedicated,
         epoch=row.epoch,
         capacity_gb=row.capacity_gb,
         disk=row.disk,
@@ -329,5 +329,5 @@ def _as_view(row: DbNode, held: int) -> NodeView:
         replica_host=row.replica_host,
         replica_port=row.replica_port,
         reader_username=row.reader_username,
-        barred=row.barred,
+        quarantined=row.quarantined,
     )

@@ -21,23 +21,23 @@ class Turn(Enum):
     TURN = "turn"  # it begins, or ends
 
 
-def turn(*, lasts: bool, met: bool, turning_for_s: float | None, patience_s: float) -> Turn:
+def turn(*, lasts: bool, met: bool, pending_for_s: float | None, patience_s: float) -> Turn:
     """Decide what a look does to an alarm that lasts or not, and whose cause was met or not.
 
-    `turning_for_s`: for how long looks have contradicted it already, None if this is the first.
+    `pending_for_s`: for how long looks have contradicted it already, None if this is the first.
 
-    >>> turn(lasts=False, met=True, turning_for_s=None, patience_s=0).name
+    >>> turn(lasts=False, met=True, pending_for_s=None, patience_s=0).name
     'TURN'
-    >>> turn(lasts=True, met=False, turning_for_s=None, patience_s=180).name
+    >>> turn(lasts=True, met=False, pending_for_s=None, patience_s=180).name
     'WAIT'
-    >>> turn(lasts=True, met=False, turning_for_s=200, patience_s=180).name
+    >>> turn(lasts=True, met=False, pending_for_s=200, patience_s=180).name
     'TURN'
-    >>> turn(lasts=True, met=True, turning_for_s=200, patience_s=180).name
+    >>> turn(lasts=True, met=True, pending_for_s=200, patience_s=180).name
     'STAY'
     """
     if lasts == met:
         return Turn.STAY
-    if patience_s <= 0 or (turning_for_s is not None and turning_for_s >= patience_s):
+    if patience_s <= 0 or (pending_for_s is not None and pending_for_s >= patience_s):
         return Turn.TURN
     return Turn.WAIT
 
@@ -78,13 +78,13 @@ def subject(kind: str, name: str) -> Subject:
 
     >>> subject("lag", "billing/orders")
     Subject(group='billing', topic='orders', node='', job='')
-    >>> subject("suspect", "orders/7").topic, subject("node_away", "main").node
+    >>> subject("corrupt", "orders/7").topic, subject("node_away", "main").node
     ('orders', 'main')
     """
     first, _slash, second = name.partition("/")
     if kind in ("lag", "no_consumer", "unread_dropped"):
         return Subject(group=first, topic=second)
-    if kind in ("not_cleaned", "suspect"):
+    if kind in ("not_cleaned", "corrupt"):
         return Subject(topic=first)
     if kind == "dead_growing":
         return Subject(group=name)

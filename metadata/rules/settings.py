@@ -101,7 +101,7 @@ PEOPLE: Fields = {
     "owners": text(1000),
     "department": text(200),
     "alarm_emails": emails(1000),
-    "remark": text(10_000),
+    "description": text(10_000),
 }
 RATES: Fields = {  # metadata.rules.rates.Rates
     "max_messages_per_s": whole(1, 1_000_000_000, or_null=True),
@@ -148,7 +148,7 @@ DELIVERY: Fields = {  # metadata.rules.groups.delivery.Delivery
 SUBSCRIPTION: Fields = {"stopped": truth, "stopped_queues": ids, **DELIVERY}
 NODE: Fields = {
     "state": one_of("read_write", "read_only", "offline"),
-    "special": truth,
+    "dedicated": truth,
     "capacity_gb": whole(1, 10_000_000, or_null=True),
     "replica_host": text(255),
     "replica_port": whole(0, 65_535, or_null=True),

@@ -18,7 +18,7 @@ def nodes_for(count: int, *, node: str | None, held: Mapping[int, int] | None = 
     """
     if node is not None:
         return [_named_node(node)] * count
-    rows = DbNode.objects.filter(kind="normal", special=False, state="read_write").exclude(disk="full")
+    rows = DbNode.objects.filter(kind="normal", dedicated=False, state="read_write").exclude(disk="full")
     load = dict(
         rows.annotate(held=Count("queues", filter=~Q(queues__state="retired"))).values_list("id", "held")
     )

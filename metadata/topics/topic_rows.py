@@ -65,7 +65,7 @@ class TopicView:
     owners: str
     department: str
     alarm_emails: str
-    remark: str
+    description: str
     created_at_ms: int
     deleted_at_ms: int | None
     queues: tuple[QueueView, ...]
@@ -82,7 +82,7 @@ def plan(
 ) -> TopicView:
     """The rows of a new topic and its queues, in state creating. Needs `manage`, with owners all rights.
 
-    Spreads the queues over the normal, non-special, read-write nodes, the emptier first, or puts all
+    Spreads the queues over the normal, non-dedicated, read-write nodes, the emptier first, or puts all
     on `node`. Raises Invalid, Conflict(already_exists), NotFound(node_not_found), NoWritableQueue.
     """
     check_name("topic", name)
@@ -308,7 +308,7 @@ def _as_view(row: Topic, queues: tuple[QueueView, ...]) -> TopicView:
         owners=row.owners,
         department=row.department,
         alarm_emails=row.alarm_emails,
-        remark=row.remark,
+        description=row.description,
         created_at_ms=ms(row.created_at),
         deleted_at_ms=ms(row.deleted_at) if row.deleted_at else None,
         queues=queues,

@@ -30,8 +30,8 @@ class PeopleFields(forms.Form):
         max_length=1000,
         help_text=lazy("Addresses that are told of its alarms, separated by commas."),
     )
-    remark = forms.CharField(
-        label=lazy("Remark"), required=False, max_length=10_000, widget=forms.Textarea(attrs={"rows": 3})
+    description = forms.CharField(
+        label=lazy("Description"), required=False, max_length=10_000, widget=forms.Textarea(attrs={"rows": 3})
     )
 
 

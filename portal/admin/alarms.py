@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from metadata.models import Alarm, AlarmMail, ClockMark, DeadTally
+from metadata.models import Alarm, AlarmMail, ClockMark, DeadLetterCount
 from portal.admin.readonly import ReadOnlyAdmin
 
 
@@ -34,8 +34,8 @@ class AlarmMailAdmin(ReadOnlyAdmin):
     search_fields = ("address", "alarm__name")
 
 
-@admin.register(DeadTally)
-class DeadTallyAdmin(ReadOnlyAdmin):
+@admin.register(DeadLetterCount)
+class DeadLetterCountAdmin(ReadOnlyAdmin):
     """Groups with dead messages, as a job counted them."""
 
     list_display = ("group_ref", "messages", "last_hour", "newest_at", "counted_at", "seen_at", "seen_by")

@@ -23,7 +23,7 @@ class ConsumerGroupAdmin(ReadOnlyAdmin):
         "created_at",
     )
     list_filter = ("mode", "stopped")
-    search_fields = ("name", "owners", "department", "remark")
+    search_fields = ("name", "owners", "department", "description")
 
 
 @admin.register(ConsumerGroupTopic)

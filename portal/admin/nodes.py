@@ -21,9 +21,9 @@ class DbNodeAdmin(ReadOnlyAdmin):
         "database",
         "state",
         "disk",
-        "special",
+        "dedicated",
         "epoch",
-        "barred",
+        "quarantined",
     )
     list_filter = ("kind", "engine", "state", "disk")
     search_fields = ("name", "host", "database")

@@ -14,7 +14,7 @@ class TopicAdmin(ReadOnlyAdmin):
 
     list_display = ("name", "kind", "state", "keyed", "retention_days", "owners", "department", "created_at")
     list_filter = ("kind", "state")
-    search_fields = ("name", "owners", "department", "remark")
+    search_fields = ("name", "owners", "department", "description")
 
 
 @admin.register(TopicRouting)

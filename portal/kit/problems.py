@@ -1,8 +1,8 @@
 """Problems on the first page: each trouble is a line with its link, the worse ones first.
 
-Wrong are: alarms that nobody acknowledged; nodes that are silent, offline, barred or nearly full; groups with
-unread messages that nobody reads, were stopped, or are late; dead messages that nobody has said to have seen;
-failed jobs of the last day. What an alarm says is not said twice.
+Wrong are: alarms that nobody acknowledged; nodes that are silent, offline, quarantined or nearly full; groups
+with unread messages that nobody reads, were stopped, or are late; dead messages that nobody has said to have
+seen; failed jobs of the last day. What an alarm says is not said twice.
 """
 
 from __future__ import annotations
@@ -72,9 +72,11 @@ def _nodes(href: str, said: set[str]) -> Iterator[Trouble]:
     for name in outages.offline():
         text = _("Node %s is offline: what is on it is neither read nor written.") % name
         yield Trouble("warn", text, href)
-    for name, why in registry.barred().items():
+    for name, why in registry.quarantined().items():
         if name not in said:
-            yield Trouble("bad", _("Node %(name)s is barred: %(why)s") % {"name": name, "why": why}, href)
+            yield Trouble(
+                "bad", _("Node %(name)s is quarantined: %(why)s") % {"name": name, "why": why}, href
+            )
     yield from _stores(href, said)
 
 

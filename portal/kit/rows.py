@@ -60,7 +60,7 @@ ALARMS: dict[str, Text] = {
     "dead_growing": gettext_lazy("messages die"),
     "job_failed": gettext_lazy("job failed"),
     "inconsistent": gettext_lazy("metadata and nodes disagree"),
-    "suspect": gettext_lazy("queue contradicts itself"),
+    "corrupt": gettext_lazy("queue contradicts itself"),
 }
 LATE_MS = 60_000
 

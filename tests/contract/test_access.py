@@ -58,7 +58,7 @@ def test_a_deleted_key_is_refused(broker: Broker) -> None:
         ("GET", "/topics/orders/messages?queue=1", None, "browse on topic orders"),
         ("GET", "/topics/orders/messages?key=a", None, "browse on topic orders"),
         ("POST", "/topics", {"name": "new", "queues": 1}, "manage on topic new"),
-        ("PATCH", "/topics/orders", {"remark": "x"}, "manage on topic orders"),
+        ("PATCH", "/topics/orders", {"description": "x"}, "manage on topic orders"),
         ("DELETE", "/topics/orders?confirm=orders", None, "manage on topic orders"),
         ("POST", "/groups", {"name": "new"}, "manage on group new"),
         (

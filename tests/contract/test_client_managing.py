@@ -72,10 +72,20 @@ def test_how_long_a_topic_keeps_messages_is_changed_and_taken_back(
     changed = admin.topic(topic)
     assert (changed["retention_days"], changed["keep_unread_days"]) == (2, 0)
     assert (changed["retention_bytes"], changed["keyed"]) == (3 << 29, "available")
-    run("topic", "set", topic, "--retention-bytes", "none", "--on-unknown", "resend", "--remark", "orders")
+    run(
+        "topic",
+        "set",
+        topic,
+        "--retention-bytes",
+        "none",
+        "--on-unknown",
+        "resend",
+        "--description",
+        "orders",
+    )
     changed = admin.topic(topic)
     assert (changed["retention_bytes"], changed["retention_days"]) == (None, 2)
-    assert (changed["on_unknown"], changed["remark"]) == ("resend", "orders")
+    assert (changed["on_unknown"], changed["description"]) == ("resend", "orders")
 
 
 def test_topics_and_queues_are_stopped_and_started(admin: Admin, topic: str, run: Run) -> None:

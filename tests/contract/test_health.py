@@ -72,8 +72,8 @@ def test_a_broker_that_met_a_suspect_queue_is_degraded_and_counts_it(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(corruption, "current", lambda: [7, 12])
-    assert ready(broker) == (200, "degraded", ["queue 7 is suspect", "queue 12 is suspect"])
-    assert metric(broker, "catmq_suspect_queues") == 2
+    assert ready(broker) == (200, "degraded", ["queue 7 is corrupt", "queue 12 is corrupt"])
+    assert metric(broker, "catmq_corrupt_queues") == 2
 
 
 def test_a_broker_with_an_old_snapshot_is_degraded_and_without_one_unready(

@@ -99,7 +99,7 @@ def test_a_long_name_of_an_unknown_field_is_told_in_part(broker: Broker) -> None
 
 
 def test_a_management_request_of_too_many_bytes_is_too_large(broker: Broker, topic: str) -> None:
-    body = {"name": "new", "remark": "x" * (256 << 10)}
+    body = {"name": "new", "description": "x" * (256 << 10)}
     for path, method in (("/topics", "POST"), (f"/topics/{topic}", "PATCH"), ("/keys", "POST")):
         assert "262144 bytes" in problem(broker.call(method, path, body), 413, "too_large")["detail"]
 

@@ -15,12 +15,12 @@ from tests.support.members import reader
 
 def test_a_topic_is_created_shown_changed_and_deleted(broker: Broker) -> None:
     made = broker.call(
-        "POST", "/topics", {"name": "orders", "queues": 3, "retention_days": 2, "remark": " x "}
+        "POST", "/topics", {"name": "orders", "queues": 3, "retention_days": 2, "description": " x "}
     )
     assert (made.status_code, made.headers["Location"]) == (201, "/api/v1/topics/orders")
     shown = broker.ok("GET", made.headers["Location"].removeprefix("/api/v1"))
     assert shown == made.json()
-    assert (shown["state"], shown["retention_days"], shown["remark"]) == ("ready", 2, " x ")
+    assert (shown["state"], shown["retention_days"], shown["description"]) == ("ready", 2, " x ")
     assert [(queue["number"], queue["low"], queue["head"], queue["node"]) for queue in shown["queues"]] == [
         (number, 0, 0, "main") for number in range(3)
     ]
@@ -52,7 +52,7 @@ def test_a_keyed_message_goes_where_the_layout_says(broker: Broker, topic: str) 
         ({"name": "t", "partitions": 4}, "partitions"),
         ({"name": "t", "keyed": "maybe"}, "keyed"),
         ({"name": "t", "retention_days": 0}, "retention_days"),
-        ({"name": "t", "remark": None}, "remark"),
+        ({"name": "t", "description": None}, "description"),
         ([], "(body)"),
         ("t", "(body)"),
     ],

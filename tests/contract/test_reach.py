@@ -114,15 +114,15 @@ def test_who_may_manage_does_not_make_itself_an_owner_and_so_read_and_send(
     manager, there = broker.as_key({"manage": ["*"]}), f"/{what}s/{topic}"
     new = {"name": "new", "owners": "mallory", **({"queues": 1} if what == "topic" else {})}
     for method, path, body in (
-        ("PATCH", there, {"owners": "mallory", "remark": "x"}),
+        ("PATCH", there, {"owners": "mallory", "description": "x"}),
         ("POST", f"/{what}s", new),
     ):
         found = problem(manager.call(method, path, body), 403, "forbidden")
         assert "which its owners get" in found["detail"]
     rows: Any = Topic.objects if what == "topic" else ConsumerGroup.objects
     (row,) = rows.all()
-    assert row.owners == row.remark == ""
-    manager.ok("PATCH", there, {"owners": "", "remark": "the owners stay as they are"})
+    assert row.owners == row.description == ""
+    manager.ok("PATCH", there, {"owners": "", "description": "the owners stay as they are"})
     every = {right: ["ord*"] for right in ("manage", "produce", "consume", "browse")}
     broker.as_key(every).ok("PATCH", there, {"owners": "ann"})
     broker.as_key({"admin": ["ord*"]}).ok("PATCH", there, {"owners": "bob"})

@@ -33,7 +33,7 @@ from metadata.models import (
     AuditLog,
     ConsumerGroup,
     ConsumerGroupTopic,
-    DeadTally,
+    DeadLetterCount,
     Heartbeat,
     JobRun,
     NodeSize,
@@ -59,8 +59,8 @@ def lasting(kind: str | None = None) -> list[str]:
 
 def turn_back(seconds: float) -> None:
     """Makes what looks saw last that much older."""
-    for row in Alarm.objects.filter(turning_at__isnull=False):
-        Alarm.objects.filter(pk=row.pk).update(turning_at=row.turning_at - timedelta(seconds=seconds))
+    for row in Alarm.objects.filter(pending_since__isnull=False):
+        Alarm.objects.filter(pk=row.pk).update(pending_since=row.pending_since - timedelta(seconds=seconds))
 
 
 def look() -> int:
@@ -192,7 +192,7 @@ def test_a_group_that_is_used_in_earnest_is_watched_whoever_made_it(queue: int, 
     if who == "service":
         members.append(joined("s", sdk="catmq-client/0.1.0 python/3.11"))
     else:
-        groups.update(name="look", settings={"remark": "of the shop"}, actor=ME)
+        groups.update(name="look", settings={"description": "of the shop"}, actor=ME)
     assert left(*members) == ["look/orders", "look/orders"]
 
 
@@ -261,7 +261,7 @@ def test_many_deaths_within_an_hour_are_an_alarm_and_all_dead_are_counted(queue:
     failing.send(*[b"x"] * 12)
     fail(failing.member(), queue, *range(9))
     look()
-    assert lasting() == [] and DeadTally.objects.get().messages == 9
+    assert lasting() == [] and DeadLetterCount.objects.get().messages == 9
     assert dead_letter_counts.dead().unseen[0].group == "billing"
     dead_letter_counts.saw(group="billing", actor=ME)
     assert dead_letter_counts.dead().unseen == () and dead_letter_counts.dead().messages == 9
@@ -356,15 +356,15 @@ def test_old_alarms_and_their_mails_go_in_small_steps_until_none_is_left(
     metadata_db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = database_now() - timedelta(days=91)
-    kept = [("node_low", None), ("suspect", None), ("lag", database_now())]
+    kept = [("node_low", None), ("corrupt", None), ("lag", database_now())]
     Alarm.objects.bulk_create(
         [Alarm(kind="lag", name=f"g{n}/t", first_at=old, last_at=old, ended_at=old) for n in range(11)]
         + [Alarm(kind=kind, name="k", first_at=old, last_at=at or old) for kind, at in kept]
     )
     AlarmMail.objects.bulk_create(
-        AlarmMail(alarm=alarm, spell=spell, what="began", address="a@x.org", made_at=old)
+        AlarmMail(alarm=alarm, occurrence=occurrence, what="began", address="a@x.org", made_at=old)
         for alarm in Alarm.objects.order_by("pk")
-        for spell in (1, 2)
+        for occurrence in (1, 2)
     )
     monkeypatch.setattr(prune, "AT_ONCE", 3)
     with CaptureQueriesContext(connection) as seen:
@@ -374,7 +374,7 @@ def test_old_alarms_and_their_mails_go_in_small_steps_until_none_is_left(
         assert schedules.trim_alarms() == 20 + 7  # three mails went with the four alarms
     deleted = [one["sql"].split("IN (")[-1].count(",") + 1 for one in seen if one["sql"].startswith("DELETE")]
     assert max(deleted) == 3, "rows that one statement names"
-    assert sorted(Alarm.objects.values_list("kind", flat=True)) == ["lag", "node_low", "suspect"]
+    assert sorted(Alarm.objects.values_list("kind", flat=True)) == ["corrupt", "lag", "node_low"]
 
 
 def test_an_alarm_that_is_raised_while_old_ones_go_stays(

@@ -171,5 +171,5 @@ def test_a_password_is_sealed_only_with_a_key_of_the_installation(
 
 
 def register(given: dict[str, Any]) -> None:
-    more = {"special": False, "capacity_gb": None, "unsafe": False, "kind": "normal"}
+    more = {"dedicated": False, "capacity_gb": None, "unsafe": False, "kind": "normal"}
     registry.register(name="n2", actor=actors.command("test"), **given, **more)

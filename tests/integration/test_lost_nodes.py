@@ -83,8 +83,8 @@ def test_a_node_whose_head_went_back_is_not_served_and_that_is_told_to_all(queue
     assert "adopt_restored_node main" in caught.value.detail
     registry.probe()
     snapshot.refresh()
-    assert "has head 6" in DbNode.objects.get().barred
-    assert AuditLog.objects.filter(verb="bar", name="main").count() == 1
+    assert "has head 6" in DbNode.objects.get().quarantined
+    assert AuditLog.objects.filter(verb="quarantine", name="main").count() == 1
     state = health.readiness()
     assert state.status == "unready"
     assert any("node main is not served" in one for one in state.because)
@@ -283,7 +283,7 @@ def test_a_node_without_its_table_of_heads_makes_its_queues_suspect_and_no_pull_
     member, epoch = reader(queue)
     plant(queue, "ALTER TABLE queue_head RENAME TO gone")
     answer = pulled(member, queue, epoch, 0)
-    assert (answer.state, answer.messages) == ("suspect", [])
+    assert (answer.state, answer.messages) == ("corrupt", [])
     with pytest.raises(StoreCorrupt):
         send()
     plant(queue, "ALTER TABLE gone RENAME TO queue_head")

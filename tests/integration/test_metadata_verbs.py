@@ -48,7 +48,7 @@ def test_a_new_topic_spreads_its_queues_over_normal_nodes_that_are_open() -> Non
     rows.node("n1")
     rows.node("n2")
     rows.node("bad", kind="failure")
-    rows.node("apart", special=True)
+    rows.node("apart", dedicated=True)
     rows.node("shut")
     node_rows.update(name="shut", settings={"state": "read_only"}, actor=ME)
 
@@ -60,7 +60,7 @@ def test_a_new_topic_spreads_its_queues_over_normal_nodes_that_are_open() -> Non
 
 def test_a_topic_can_be_put_on_one_node_even_a_special_one() -> None:
     rows.node("n1")
-    rows.node("apart", special=True)
+    rows.node("apart", dedicated=True)
 
     made = topic_rows.plan(name="orders", queues=2, node="apart", actor=ME)
 

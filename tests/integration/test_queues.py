@@ -133,7 +133,7 @@ def test_new_queues_go_where_the_topic_has_fewest_or_where_one_says(
     orders: list[int], make_node: Callable[..., str]
 ) -> None:
     make_node("second")
-    make_node("apart", special=True)
+    make_node("apart", dedicated=True)
 
     assert [one.node for one in queues.expand(topic="orders", queues=3, actor=ME).queues] == ["second"] * 3
     made = queues.expand(topic="orders", queues=1, node="apart", actor=ME)

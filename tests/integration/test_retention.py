@@ -414,7 +414,7 @@ def test_a_clock_that_jumped_stops_cleaning_by_age_until_it_is_right(queue: int)
     age(queue, 19, 20, seconds=-2 * DAY - 60)  # the newest message is from the future: the clock fell back
     done = clean()
     assert (done.plan.keep_from, low(queue)) == (0, 0)
-    assert "2.0 days after the node's present time" in str(done.plan.hindrance)
+    assert "2.0 days after the node's present time" in str(done.plan.blocked_by)
     assert Alarm.objects.get(ended_at=None).name == f"orders/{queue}"
     age(queue, 19, 20, seconds=2 * DAY + 60)
     assert clean().plan.keep_from == 10
@@ -428,17 +428,17 @@ def test_a_clock_that_jumped_ahead_everywhere_stops_the_schedule_until_a_person_
     for _ in range(2):
         done = clean(actor=job("clean_up"))
         assert (done.plan.keep_from, low(queue)) == (0, 0)
-        assert "jumped 8.0 days ahead; if it is right now, run manage.py cleanup" in str(done.plan.hindrance)
+        assert "jumped 8.0 days ahead; if it is right now, run manage.py cleanup" in str(done.plan.blocked_by)
     assert Alarm.objects.get(ended_at=None).kind == "not_cleaned"
-    assert "jumped" in str(clean(dry_run=True).plan.hindrance)
+    assert "jumped" in str(clean(dry_run=True).plan.blocked_by)
     assert clean().plan.keep_from == 10
-    assert clean(actor=job("clean_up")).plan.hindrance is None
+    assert clean(actor=job("clean_up")).plan.blocked_by is None
 
 
 def test_a_machine_that_was_started_anew_knows_nothing_of_before(queue: int) -> None:
     clean(dry_run=True)
     ClockMark.objects.update(at=long_ago(seconds=8 * DAY), boot="another")
-    assert clean(actor=job("clean_up")).plan.hindrance is None
+    assert clean(actor=job("clean_up")).plan.blocked_by is None
 
 
 def test_a_node_that_is_away_is_cleaned_later(queue: int) -> None:

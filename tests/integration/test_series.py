@@ -101,7 +101,7 @@ def test_ten_seconds_are_told_once_every_process_has_written_them(monkeypatch: p
 
 def test_what_an_earlier_version_counted_tells_nothing_of_what_was_handled() -> None:
     at = metrics_history.start_of(database_now(), step_s=60) - timedelta(minutes=2)
-    Sample.objects.create(at=at, topic_ref=1, group_ref=5, messages=60, sixth_1=60)
+    Sample.objects.create(at=at, topic_ref=1, group_ref=5, messages=60, bucket_10s_1=60)
     for step_s in (60, metrics_history.SLOT_S):
         told = metrics_history.points(for_s=600, group_id=5, step_s=step_s)
         first = next(one for one in told if one.pulled)

@@ -96,7 +96,7 @@ def test_a_send_marks_it_and_the_alarm_names_queue_and_table(queues: tuple[int, 
     assert corruption.current() == [ill], "which /readyz and the metrics show"
     assert corruption_alarms.tell() == 1
     alarm = Alarm.objects.get()
-    assert (alarm.kind, alarm.name, alarm.ended_at) == ("suspect", f"orders/{ill}", None)
+    assert (alarm.kind, alarm.name, alarm.ended_at) == ("corrupt", f"orders/{ill}", None)
     assert f"message_{ill}" in alarm.detail or "body" in alarm.detail, "the table, or its column"
     assert "The table is missing or was altered" in alarm.detail
 
@@ -116,7 +116,7 @@ def test_what_a_part_of_a_send_met_is_marked_though_the_rest_was_stored(queues: 
 def test_a_pull_delivers_nothing_of_it_and_marks_it(queues: tuple[int, int]) -> None:
     ill, well = queues
     answers = pulled(queues)
-    assert (answers[ill].state, answers[ill].messages) == ("suspect", [])
+    assert (answers[ill].state, answers[ill].messages) == ("corrupt", [])
     assert (answers[ill].next_offset, answers[well].state) == (0, "ok"), "the position stays where it was"
     assert [message.body for message in answers[well].messages] == [b"m"]
     assert corruption.current() == [ill], "which /readyz and the metrics show"
@@ -139,8 +139,8 @@ def test_looking_at_it_is_an_error_that_names_it(queues: tuple[int, int]) -> Non
 @pytest.mark.parametrize(
     ("table", "broken", "state"),
     [
-        ("reader", {"acquire", "commit", "lag"}, "suspect"),
-        ("queue_head", {"commit", "lag", "send"}, "suspect"),
+        ("reader", {"acquire", "commit", "lag"}, "corrupt"),
+        ("queue_head", {"commit", "lag", "send"}, "corrupt"),
         ("sent_batch", {"send"}, "ok"),
     ],
 )

@@ -151,14 +151,14 @@ def test_an_update_that_is_refused_leaves_the_node_alone(queues: list[int]) -> N
     with pytest.raises(Forbidden):
         registry.update(name="main", settings={"state": "read_only"}, actor=NOBODY)
     with pytest.raises(Invalid):
-        registry.update(name="main", settings={"state": "read_only", "special": 3}, actor=ACTOR)
+        registry.update(name="main", settings={"state": "read_only", "dedicated": 3}, actor=ACTOR)
 
     assert states(queues) == ["rw"] * 3
 
 
 def test_other_settings_of_a_node_need_no_node(queues: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_pools, "connect", away)
-    assert registry.update(name="main", settings={"special": True}, actor=ACTOR).special
+    assert registry.update(name="main", settings={"dedicated": True}, actor=ACTOR).dedicated
 
 
 @pytest.mark.parametrize("engine_of_node", ["mysql", "sqlite"])
@@ -169,7 +169,7 @@ def test_who_sends_is_not_told_where_a_node_is_and_who_registers_is_told_why(
     if engine_of_node == "mysql":
         given = {"engine": "mysql", "database": "catmq", "host": "127.0.0.1", "port": 1, "username": "u"}
     info = NodeInfo(
-        id=0, name="far", kind="normal", password="p", state="read_write", special=False, epoch=1,
+        id=0, name="far", kind="normal", password="p", state="read_write", dedicated=False, epoch=1,
         capacity_gb=None, **({"username": ""} | given),
     )  # fmt: skip
     connect: Callable[[NodeInfo], Session] = node_pools.connect

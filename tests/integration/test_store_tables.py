@@ -26,7 +26,7 @@ def connect(node_database: Callable[..., dict[str, Any]]) -> Iterator[Connect]:
     """A function that makes one more session on the test's node."""
     given = node_database()
     info = NodeInfo(
-        id=1, name="n", kind="normal", state="read_write", special=False, epoch=1, capacity_gb=None, **given
+        id=1, name="n", kind="normal", state="read_write", dedicated=False, epoch=1, capacity_gb=None, **given
     )
     made: list[Session] = []
 

@@ -218,7 +218,7 @@ def pull(*states: str) -> dict[str, Any]:
         (pull(), True),
         (pull("ok", "stopped"), True),
         (pull("ok", "unavailable"), False),
-        (pull("suspect"), False),
+        (pull("corrupt"), False),
     ],
 )
 def test_only_queues_that_have_nothing_to_deliver_are_quiet(answer: dict[str, Any], quiet: bool) -> None:

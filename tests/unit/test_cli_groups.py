@@ -28,7 +28,7 @@ GROUP: dict[str, Any] = {
     "deny_addresses": "10.9.0.0/16",
     "max_active_members": 1,
     "generation": 3,
-    "remark": "invoices",
+    "description": "invoices",
     "subscriptions": [SUBSCRIPTION],
     "members": [
         {
@@ -68,7 +68,7 @@ def test_show_tells_mode_limits_stopped_queues_and_who_stands_by(
         "allowed addresses 10.0.0.0/8, 192.168.0.1",
         "denied addresses 10.9.0.0/16",
         "active members at most 1",
-        "remark invoices",
+        "description invoices",
         "TOPIC STATE FROM STOPPED STOPPED QUEUES",
         "orders ready earliest no 8",
         "MEMBER ADDRESS SDK JOINED LAST HEARD ACTIVE QUEUES",
@@ -85,7 +85,7 @@ def test_show_of_a_group_without_limits_says_so(capsys: pytest.CaptureFixture[st
 
 
 def test_show_understands_a_broker_that_knows_no_limits(capsys: pytest.CaptureFixture[str]) -> None:
-    new = ("allow_addresses", "deny_addresses", "max_active_members", "remark")
+    new = ("allow_addresses", "deny_addresses", "max_active_members", "description")
     old = {name: value for name, value in GROUP.items() if name not in new}
     old["subscriptions"] = [{n: v for n, v in SUBSCRIPTION.items() if n != "stopped_queues"}]
     old["members"] = [{n: v for n, v in member.items() if n != "active"} for member in GROUP["members"]]
@@ -101,7 +101,10 @@ def test_show_understands_a_broker_that_knows_no_limits(capsys: pytest.CaptureFi
         (["--allow", "", "--deny", ""], {"allow_addresses": "", "deny_addresses": ""}),
         (["--max-active", "3"], {"max_active_members": 3}),
         (["--max-active", "none"], {"max_active_members": None}),
-        (["--session-timeout-ms", "5000", "--remark", ""], {"session_timeout_ms": 5000, "remark": ""}),
+        (
+            ["--session-timeout-ms", "5000", "--description", ""],
+            {"session_timeout_ms": 5000, "description": ""},
+        ),
     ],
 )
 def test_set_sends_what_was_given_and_nothing_else(argv: list[str], body: dict[str, Any]) -> None:

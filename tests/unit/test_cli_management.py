@@ -35,7 +35,7 @@ TOPIC: dict[str, Any] = {
     "owners": "",
     "department": "",
     "alarm_emails": "",
-    "remark": "",
+    "description": "",
     "created_at_ms": 1_772_366_400_000,
 }
 MEMBER = {
@@ -360,7 +360,7 @@ def test_nodes_show_where_each_database_is(capsys: pytest.CaptureFixture[str]) -
     node = {
         "kind": "normal",
         "state": "read_write",
-        "special": False,
+        "dedicated": False,
         "epoch": 1,
         "queues": 4,
         "database": "catmq",

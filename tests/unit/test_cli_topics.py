@@ -17,7 +17,7 @@ ROW: dict[str, Any] = {"name": "orders", "kind": "normal", "state": "ready", "qu
     ("argv", "body"),
     [
         (["--retention-days", "2"], {"retention_days": 2}),
-        (["--keep-unread-days", "0", "--remark", ""], {"keep_unread_days": 0, "remark": ""}),
+        (["--keep-unread-days", "0", "--description", ""], {"keep_unread_days": 0, "description": ""}),
         (["--retention-bytes", "20GB"], {"retention_bytes": 20 << 30}),
         (["--retention-bytes", "1048576"], {"retention_bytes": 1 << 20}),
         (["--retention-bytes", "none"], {"retention_bytes": None}),

@@ -98,7 +98,7 @@ def test_queues_are_spread_over_nodes_before_the_emptier_is_preferred() -> None:
 
 def test_settings_that_do_not_exist_are_refused_by_name() -> None:
     with pytest.raises(Invalid) as caught:
-        checked(TOPIC, {"retention_day": 7, "keyed": "sometimes", "remark": "fine"})
+        checked(TOPIC, {"retention_day": 7, "keyed": "sometimes", "description": "fine"})
 
     assert [one.field for one in caught.value.errors] == ["retention_day", "keyed"]
 

@@ -55,7 +55,7 @@ def test_a_position_below_low_is_cleaned_even_inside_a_gap() -> None:
 def test_a_gap_ends_where_it_says() -> None:
     verdict = gap_check.explain(5, low=0, gaps=[(5, 6)])
     assert (verdict.state, verdict.next_offset, verdict.gap) == ("lost_tail", 6, (5, 6))
-    assert gap_check.explain(6, low=0, gaps=[(5, 6)]).state == "suspect"
+    assert gap_check.explain(6, low=0, gaps=[(5, 6)]).state == "corrupt"
 
 
 def test_batch_ids_are_uuids_of_version_7_and_others_are_refused() -> None:

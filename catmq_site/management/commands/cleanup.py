@@ -93,12 +93,12 @@ def shown(found: Sequence[Cleaned], *, dry_run: bool) -> list[str]:
     ]
     for one in found:
         name = f"{one.plan.topic} queue {one.plan.queue} (node {one.plan.node})"
-        lines += [f"{name}: {text}" for text in remarks(one)]
+        lines += [f"{name}: {text}" for text in notes(one)]
     return [*lines, "", summary(found, dry_run=dry_run)]
 
 
-def remarks(one: Cleaned) -> list[str]:
-    """Return the remarks on a queue beside the table."""
+def notes(one: Cleaned) -> list[str]:
+    """Return the notes on a queue beside the table."""
     plan, problem = one.plan, problem_of(one)
     said = [f"group {loss.group} has not read {loss.messages:,} of what goes" for loss in plan.unread]
     if plan.messages and plan.keep_from == plan.head:
@@ -109,7 +109,7 @@ def remarks(one: Cleaned) -> list[str]:
 
 def problem_of(one: Cleaned) -> str | None:
     """Return why a queue was not cleaned, or not as its topic wants it."""
-    return one.problem or one.plan.hindrance
+    return one.problem or one.plan.blocked_by
 
 
 def row(plan: QueuePlan) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 from catmq_site.management.base import CatmqCommand
 from metadata.groups import groups
 
-SETTINGS = ("session_timeout_ms", "owners", "department", "remark")
+SETTINGS = ("session_timeout_ms", "owners", "department", "description")
 
 
 class Command(CatmqCommand):
@@ -27,7 +27,7 @@ class Command(CatmqCommand):
         )
         parser.add_argument("--owners", help="who answers for it")
         parser.add_argument("--department", help="whose it is")
-        parser.add_argument("--remark", help="what it is for")
+        parser.add_argument("--description", help="what it is for")
 
     def run(self, **options: Any) -> None:
         """Calls metadata.groups.groups.create."""

@@ -9,7 +9,7 @@ from catmq_site.management.base import CatmqCommand
 from messagestore.topology import topics
 
 RETENTION = ("retention_days", "keep_unread_days", "retention_bytes")
-SETTINGS = (*RETENTION, "keyed", "on_unknown", "owners", "department", "remark")
+SETTINGS = (*RETENTION, "keyed", "on_unknown", "owners", "department", "description")
 
 
 class Command(CatmqCommand):
@@ -41,7 +41,7 @@ class Command(CatmqCommand):
         )
         parser.add_argument("--owners", help="who answers for it")
         parser.add_argument("--department", help="whose it is")
-        parser.add_argument("--remark", help="what it is for")
+        parser.add_argument("--description", help="what it is for")
 
     def run(self, **options: Any) -> None:
         """Calls messagestore.topology.topics.create."""

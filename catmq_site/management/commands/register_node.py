@@ -37,7 +37,7 @@ class Command(CatmqCommand):
             default="normal",
             help="failure: for failed messages",
         )
-        parser.add_argument("--special", action="store_true", help="only for topics that name it")
+        parser.add_argument("--dedicated", action="store_true", help="only for topics that name it")
         parser.add_argument("--capacity-gb", type=int, help="size of its disk; guards its free space")
         parser.add_argument(
             "--unsafe",
@@ -52,7 +52,7 @@ class Command(CatmqCommand):
 
     def run(self, **options: Any) -> None:
         """Calls messagestore.nodes.registry.register, or .examination.examine."""
-        given = {name: options[name] for name in ("name", "kind", "special", "capacity_gb", "unsafe")}
+        given = {name: options[name] for name in ("name", "kind", "dedicated", "capacity_gb", "unsafe")}
         given |= where(options["name"], options["url"])
         if options["dry_run"]:
             self._examine(given)

@@ -250,5 +250,5 @@ def _facts(view: GroupView) -> list[Fact]:
         Fact(_("Created"), view.created_at_ms, kind="when"),
         Fact(_("Changes"), _("audit log"), f"{to('audit')}?name={view.name}"),
         Fact(_("Rebalances"), _("history"), f"{to('rebalances')}?q={view.name}"),
-        Fact(_("Remark"), view.remark or None),
+        Fact(_("Description"), view.description or None),
     ]

@@ -46,7 +46,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         live=True,
         intro=_("Days of topics become Parquet files, and messages again; reports scan them. Spark does it."),
         actions=actions,
-        hindrance=place.hindrance or problem,
+        blocked_by=place.blocked_by or problem,
         facts=[
             Fact(_("Archive"), place.archive, kind="code"),
             Fact(_("Spark's master"), place.master, kind="code"),
@@ -173,8 +173,8 @@ class Asking(Action):
 
     def hindered(self) -> list[Text]:
         """Return what Spark lacks on this machine, as a warning."""
-        hindrance = pipeline.place(actor=self.actor).hindrance
-        return [hindrance] if hindrance else []
+        blocked_by = pipeline.place(actor=self.actor).blocked_by
+        return [blocked_by] if blocked_by else []
 
 
 class ArchiveFields(forms.Form):

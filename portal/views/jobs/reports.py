@@ -189,8 +189,8 @@ class MakeReport(Action):
         if fields["topic"]:
             topic_rows.named(name=fields["topic"], actor=self.actor)
         what = _("A Spark job reads the messages, and the report is kept: %s")
-        hindrance = pipeline.place(actor=self.actor).hindrance
-        return Preview(effects=[what % MEANING[fields["name"]], *([hindrance] if hindrance else [])])
+        blocked_by = pipeline.place(actor=self.actor).blocked_by
+        return Preview(effects=[what % MEANING[fields["name"]], *([blocked_by] if blocked_by else [])])
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Makes it, or asks for it."""

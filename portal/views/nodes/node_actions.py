@@ -18,7 +18,7 @@ from portal.kit.pages import to
 from portal.kit.tables import Text
 from portal.views.topics.topic_actions import Confirm
 
-SETTINGS = ("state", "special", "capacity_gb", "replica_host", "replica_port")
+SETTINGS = ("state", "dedicated", "capacity_gb", "replica_host", "replica_port")
 MOST_NAMED = 20  # topics in a sentence
 NEW_PASSWORD = {"autocomplete": "new-password"}
 
@@ -54,7 +54,7 @@ class NewNode(forms.Form):
         label=lazy("Capacity, GB"), required=False, min_value=1, max_value=10_000_000,
         help_text=lazy("Without one nobody can say when it runs full."),
     )  # fmt: skip
-    special = forms.BooleanField(label=lazy("Never chosen by itself for new queues"), required=False)
+    dedicated = forms.BooleanField(label=lazy("Never chosen by itself for new queues"), required=False)
     unsafe = forms.BooleanField(label=lazy("Accept a server that loses messages in a crash"), required=False)
 
 
@@ -122,7 +122,7 @@ class NodeSettings(EditFields):
             ("offline", lazy("offline: nothing goes there")),
         ),
     )
-    special = forms.BooleanField(label=lazy("Never chosen by itself for new queues"), required=False)
+    dedicated = forms.BooleanField(label=lazy("Never chosen by itself for new queues"), required=False)
     capacity_gb = forms.IntegerField(
         label=lazy("Capacity, GB"), required=False, min_value=1, max_value=10_000_000
     )

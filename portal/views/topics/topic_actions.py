@@ -262,7 +262,7 @@ class CleanTopic(TopicAction):
         )  # fmt: skip
         listed = [
             (text(one.plan.queue), number(one.plan.low), number(one.plan.keep_from),
-             number(max(0, one.plan.keep_from - one.plan.low)), text(one.problem or one.plan.hindrance))
+             number(max(0, one.plan.keep_from - one.plan.low)), text(one.problem or one.plan.blocked_by))
             for one in found
         ]  # fmt: skip
         table = plain(columns, listed, Empty(_("Nothing is older or more than it keeps.")))

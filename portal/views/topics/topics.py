@@ -225,5 +225,5 @@ def _facts(view: TopicView) -> list[Any]:
         Fact(_("Alarm e-mails"), view.alarm_emails or None),
         Fact(_("Created"), view.created_at_ms, kind="when"),
         Fact(_("Changes"), _("audit log"), f"{to('audit')}?name={view.name}"),
-        Fact(_("Remark"), view.remark or None),
+        Fact(_("Description"), view.description or None),
     ]

@@ -47,7 +47,7 @@ def prove(nodes: list[dict[str, Any]], directory: Path) -> int:
 
     kinds = {"n1": "normal", "n2": "normal", "failure": "failure"}
     for (name, kind), where in zip(kinds.items(), nodes, strict=True):
-        settings = {"kind": kind, "special": False, "capacity_gb": None, "unsafe": False}
+        settings = {"kind": kind, "dedicated": False, "capacity_gb": None, "unsafe": False}
         registry.register(name=name, actor=actors.command("selftest"), **settings, **where)
     snapshot.refresh()
     run = CleanRun(directory)

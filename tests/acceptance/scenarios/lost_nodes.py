@@ -64,7 +64,7 @@ def node_on(stage: Stage, pair: Pair, server: MariaDB) -> str:
     """Registers a node on the server; its name."""
     name = stage.fresh(NAME)
     server.execute("CREATE DATABASE moving CHARACTER SET utf8mb4")
-    pair.first.manage("register_node", name, server.url.rpartition("/")[0] + "/moving", "--special")
+    pair.first.manage("register_node", name, server.url.rpartition("/")[0] + "/moving", "--dedicated")
     return name
 
 

@@ -226,6 +226,6 @@ def kept_schema(database: MariaDB) -> Iterator[str]:
 
 def register(pair: Pair, node: dict[str, Any]) -> None:
     """Registers a node for topics that name it."""
-    always = {"engine": "mysql", "host": "127.0.0.1", "username": "catmq", "special": True}
+    always = {"engine": "mysql", "host": "127.0.0.1", "username": "catmq", "dedicated": True}
     status, answer = pair.first.call("POST", "/api/v1/nodes", {**node, **always})
     assert status == 201, answer

@@ -84,7 +84,7 @@ def test_a_node_whose_clock_jumps_loses_nothing_and_stores_nothing_twice(
     assert send("ahead") == 1
     assert batches.trim() == 0, "what looks three days old may have been sent a moment ago"
     (done,) = retention.clean(topic="orders", actor=ACTOR, rest_s=0.0)
-    assert "3.0 days ahead of" in str(done.plan.hindrance)
+    assert "3.0 days ahead of" in str(done.plan.blocked_by)
     assert (done.plan.keep_from, done.raised) == (0, False), "nothing goes by the age of a wrong clock"
     clock.set(-HOUR)
     assert send("back") == 2
@@ -105,7 +105,7 @@ def test_a_node_whose_clock_jumps_loses_nothing_and_stores_nothing_twice(
     clock.set(0)
     assert send("right") == 3
     (done,) = retention.clean(topic="orders", actor=ACTOR, rest_s=0.0)
-    assert "3.0 days after the node's present time" in str(done.plan.hindrance)
+    assert "3.0 days after the node's present time" in str(done.plan.blocked_by)
     looked = browse.by_offset(topic="orders", queue=queue, offset=0, limit=10, actor=ACTOR)
     assert [message.offset for message in looked.messages] == [0, 1, 2, 3]
     report = verify.verify(topics=["orders"], rows_per_s=0, actor=ACTOR)

@@ -53,9 +53,9 @@ def test_a_nodes_password_may_come_from_the_environment(
     metadata_db: None, node_database: NewDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CATMQ_NODE_EU_WEST_URL", url(node_database()))
-    run("register_node", "eu-west", "--special", "--capacity-gb", "10")
+    run("register_node", "eu-west", "--dedicated", "--capacity-gb", "10")
     node = DbNode.objects.get()
-    assert (node.special, node.capacity_gb) == (True, 10)
+    assert (node.dedicated, node.capacity_gb) == (True, 10)
 
 
 def test_a_dry_run_examines_a_database_and_registers_nothing(

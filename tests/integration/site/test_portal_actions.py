@@ -250,25 +250,28 @@ def test_two_people_who_change_different_settings_both_get_theirs(queue: int, ad
     [
         (
             "/topics/orders/settings",
-            lambda remark: topic_rows.update(name="orders", settings=remark, actor=ME),
+            lambda given: topic_rows.update(name="orders", settings=given, actor=ME),
         ),
-        ("/groups/billing/settings", lambda remark: groups.update(name="billing", settings=remark, actor=ME)),
+        (
+            "/groups/billing/settings",
+            lambda given: groups.update(name="billing", settings=given, actor=ME),
+        ),
     ],
 )
 def test_a_setting_that_two_people_change_is_saved_after_both_values_were_seen(
     queue: int, ada: Client, url: str, update: Callable[[dict[str, str]], Any]
 ) -> None:
-    seen = filled(ada, url, remark="mine")
-    update({"remark": "theirs"})
+    seen = filled(ada, url, description="mine")
+    update({"description": "theirs"})
     both = confirm(ada, url, seen)
     assert both.status_code == 409 and "mine" in text(both) and "theirs" in text(both)
-    assert "yours would win" in text(both) and fields(ada.get(url))["remark"].strip() == "theirs"
+    assert "yours would win" in text(both) and fields(ada.get(url))["description"].strip() == "theirs"
     confirm(ada, url, both)
-    assert fields(ada.get(url))["remark"].strip() == "mine"
+    assert fields(ada.get(url))["description"].strip() == "mine"
 
 
 def test_a_form_that_is_sent_after_the_session_ended_comes_back_filled_in(queue: int, ada: Client) -> None:
-    typed = {**fields(ada.get("/topics/orders/settings")), "retention_days": "11", "remark": "a secret"}
+    typed = {**fields(ada.get("/topics/orders/settings")), "retention_days": "11", "description": "a secret"}
     ada.logout()
     answer = ada.post("/topics/orders/settings", typed)
     assert answer.status_code == 302 and "secret" not in answer["Location"]

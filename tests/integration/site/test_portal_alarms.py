@@ -97,7 +97,7 @@ def test_a_queue_whose_table_is_gone_is_said_once_somebody_sends_to_it(queue: in
     page = text(ada.get("/"))
     assert f'href="/topics/orders">Alarm: queue contradicts itself, orders/{queue}: ' in page
     assert f"message_{queue}" in page and "missing or was altered" in page
-    url = f"/alarms/suspect/orders/{queue}"
+    url = f"/alarms/corrupt/orders/{queue}"
     assert "The alarm is acknowledged." in text(confirm(ada, url, ada.get(url)))
     assert "Everything is in order" in text(ada.get("/")) and "missing or was altered" in text(
         ada.get("/alarms")
@@ -147,5 +147,5 @@ def test_alarm_addresses_must_be_addresses(queue: int, ada: Client, wrong: str) 
     answer = filled(ada, "/groups/billing/settings", alarm_emails=wrong)
     assert answer.status_code in (200, 400, 422)
     assert not Alarm.objects.exists()
-    good = {"alarm_emails": "a@x.org; b@x.org", "owners": "olga", "department": "sales", "remark": "r"}
+    good = {"alarm_emails": "a@x.org; b@x.org", "owners": "olga", "department": "sales", "description": "r"}
     assert groups.update(name="billing", settings=good, actor=ME).alarm_emails == good["alarm_emails"]

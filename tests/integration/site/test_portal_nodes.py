@@ -89,7 +89,7 @@ def test_what_keeps_a_server_from_being_a_node_is_said_one_by_one(ada: Client, m
 def test_a_node_is_closed_after_its_page_said_which_topics_that_stops(ada: Client, node: str) -> None:
     topics.create(name="orders", queues=1, actor=ME)
     snapshot.refresh()
-    seen = filled(ada, "/nodes/main/settings", state="read_only", special="on")
+    seen = filled(ada, "/nodes/main/settings", state="read_only", dedicated="on")
     assert "1 topics have open queues nowhere else" in text(seen) and "orders" in text(seen)
     assert node_rows.named(name="main", actor=ME).state == "read_write"
     registry.update(name="main", settings={"capacity_gb": 9}, actor=ME)  # somebody else
@@ -97,7 +97,7 @@ def test_a_node_is_closed_after_its_page_said_which_topics_that_stops(ada: Clien
     assert both.status_code == 409 and "Somebody else changed this" in text(both)
     confirm(ada, "/nodes/main/settings", both)
     view = node_rows.named(name="main", actor=ME)
-    assert (view.state, view.special, view.capacity_gb) == ("read_only", True, 9)
+    assert (view.state, view.dedicated, view.capacity_gb) == ("read_only", True, 9)
     assert audited("main") == ["create", "update", "update"]
 
 

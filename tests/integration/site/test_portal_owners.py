@@ -146,6 +146,6 @@ def test_who_may_only_manage_is_refused_other_owners_before_the_confirmation(olg
     accounts.update(name="olga", administrator=False, active=True, rights=rights, actor=ME)
     for url in ("/topics/orders/settings", "/groups/billing/settings"):
         assert filled(olga, url, owners="olga").status_code == 403
-        assert filled(olga, url, remark="fine").status_code == 200
+        assert filled(olga, url, description="fine").status_code == 200
     for url, more in (("/create/topic", {"queues": "1"}), ("/create/group", {})):
         assert filled(olga, url, name="new", owners="olga", **more).status_code == 403

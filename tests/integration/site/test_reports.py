@@ -81,9 +81,9 @@ def test_a_scan_leaves_out_the_queues_of_a_node_that_cannot_be_read(topic: str) 
         "size_and_expiry", light_reports.make(name="size_and_expiry", **asked), **asked
     )
     assert (settings["away"], len(rows)) == ({}, 2)
-    DbNode.objects.filter(name="main").update(barred="it was restored")
+    DbNode.objects.filter(name="main").update(quarantined="it was restored")
     snapshot.forget()
     snapshot.refresh()
     settings, _ = reporting.for_spark("size_and_expiry", rows, **asked)
     queues = settings["queues"][topic]
-    assert settings["away"] == dict.fromkeys(queues, "Node main is barred: it was restored")
+    assert settings["away"] == dict.fromkeys(queues, "Node main is quarantined: it was restored")

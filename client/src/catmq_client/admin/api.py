@@ -67,7 +67,7 @@ class Topic(TypedDict):
     owners: str
     department: str
     alarm_emails: str
-    remark: str
+    description: str
     created_at_ms: int
 
 
@@ -102,7 +102,7 @@ class Node(TypedDict):
     port: int | None
     database: str
     state: str
-    special: bool
+    dedicated: bool
     epoch: int
     queues: int
 

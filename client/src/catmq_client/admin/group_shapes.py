@@ -44,7 +44,7 @@ class Group(TypedDict):
     alarm_lag: int | None
     alarm_lag_s: int | None
     generation: int
-    remark: str
+    description: str
     subscriptions: list[Subscription]
     members: list[Member]
     created_at_ms: int

@@ -319,8 +319,8 @@ class Fetcher:
             owned.rest(most_s=PAUSE_S)
             self._state.set_stopped(owned, True)
             self._state.want_heartbeat()
-        elif state == "suspect":
-            log.error("%s: suspect", where)
+        elif state == "corrupt":
+            log.error("%s: corrupt", where)
             owned.rest(least_s=SUSPECT_PAUSE_S, most_s=SUSPECT_PAUSE_S)
         else:
             log.error("%s: %s", where, state)

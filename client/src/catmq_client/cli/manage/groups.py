@@ -16,7 +16,7 @@ from catmq_client.cli.output import add_output, duration, facts, json_line, mome
 from catmq_client.errors import NotFound, OptionError
 
 SESSION_MS = whole(2_000, 300_000)
-SETTINGS = ("allow_addresses", "deny_addresses", "max_active_members", "session_timeout_ms", "remark")
+SETTINGS = ("allow_addresses", "deny_addresses", "max_active_members", "session_timeout_ms", "description")
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -61,7 +61,7 @@ def add_create(verbs: Any, common: argparse.ArgumentParser) -> None:
         metavar="MS",
         help="a member silent for so long loses its queues (default 15000)",
     )
-    creator.add_argument("--remark", metavar="TEXT", help="what the group is for")
+    creator.add_argument("--description", metavar="TEXT", help="what the group is for")
     creator.set_defaults(command=create_group)
 
 
@@ -85,7 +85,7 @@ def add_set(verbs: Any, common: argparse.ArgumentParser) -> None:
             SESSION_MS,
             "a member silent for so long loses its queues",
         ),
-        ("--remark", SETTINGS[4], "TEXT", str, "what the group is for"),
+        ("--description", SETTINGS[4], "TEXT", str, "what the group is for"),
     ):
         setter.add_argument(
             option, dest=dest, metavar=metavar, type=kind, default=argparse.SUPPRESS, help=text
@@ -140,7 +140,7 @@ def add_subscriptions(commands: Any, common: argparse.ArgumentParser) -> None:
 def create_group(args: argparse.Namespace, brokers: Brokers) -> int:
     """Creates a group."""
     group = brokers.admin().create_group(
-        args.name, mode=args.mode, session_timeout_ms=args.session_timeout_ms, remark=args.remark
+        args.name, mode=args.mode, session_timeout_ms=args.session_timeout_ms, description=args.description
     )
     note(f"group {group['name']} created; let it read a topic: catmq subscribe {group['name']} TOPIC")
     return 0
@@ -187,7 +187,7 @@ def show_group(args: argparse.Namespace, brokers: Brokers) -> int:
                 ("allowed addresses", group.get("allow_addresses") or "all"),
                 ("denied addresses", group.get("deny_addresses")),
                 ("active members", limit_of(group)),
-                ("remark", group.get("remark")),
+                ("description", group.get("description")),
                 ("generation", group["generation"]),
                 ("created", moment(group.get("created_at_ms"))),
             ]
@@ -248,7 +248,7 @@ def set_group(args: argparse.Namespace, brokers: Brokers) -> int:
     given = {name: getattr(args, name) for name in SETTINGS if hasattr(args, name)}
     if not given:
         raise OptionError(
-            "nothing to set: give --allow, --deny, --max-active, --session-timeout-ms or --remark"
+            "nothing to set: give --allow, --deny, --max-active, --session-timeout-ms or --description"
         )
     brokers.admin().change_group(args.name, **given)
     told = ", ".join(f"{name}={'none' if value is None else repr(value)}" for name, value in given.items())

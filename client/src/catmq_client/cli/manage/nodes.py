@@ -26,9 +26,9 @@ def list_nodes(args: argparse.Namespace, brokers: Brokers) -> int:
         return 0
     show(
         table(
-            ["NAME", "KIND", "ENGINE", "STATE", "SPECIAL", "QUEUES", "WHERE"],
+            ["NAME", "KIND", "ENGINE", "STATE", "DEDICATED", "QUEUES", "WHERE"],
             [
-                (n["name"], n["kind"], n["engine"], n["state"], n["special"], n["queues"], where(n))
+                (n["name"], n["kind"], n["engine"], n["state"], n["dedicated"], n["queues"], where(n))
                 for n in rows
             ],
         )

@@ -45,7 +45,7 @@ SETTINGS: tuple[tuple[str, str, dict[str, Any], str], ...] = (
         {"choices": ("fail", "resend")},
         "a send whose end is not known is an error (fail) or sent again, perhaps stored twice (resend)",
     ),
-    ("remark", "--remark", {"metavar": "TEXT"}, "what the topic is for"),
+    ("description", "--description", {"metavar": "TEXT"}, "what the topic is for"),
 )
 
 
@@ -97,7 +97,7 @@ def add_create(verbs: Any, common: argparse.ArgumentParser) -> None:
         choices=("strict", "available"),
         help="a keyed send whose queue is down waits (strict, the default) or goes elsewhere (available)",
     )
-    creator.add_argument("--remark", metavar="TEXT", help="what the topic is for")
+    creator.add_argument("--description", metavar="TEXT", help="what the topic is for")
     creator.set_defaults(command=create_topic)
 
 
@@ -109,7 +109,7 @@ def create_topic(args: argparse.Namespace, brokers: Brokers) -> int:
         node=args.node,
         retention_days=args.retention_days,
         keyed=args.keyed,
-        remark=args.remark,
+        description=args.description,
     )
     note(f"topic {topic['name']} created: {len(topic['queues'])} queues")
     return 0
@@ -187,7 +187,7 @@ def topic_facts(topic: Topic) -> str:
             ("messages/s", topic.get("max_messages_per_s")),
             ("bytes/s", topic.get("max_bytes_per_s")),
             ("owners", topic["owners"]),
-            ("remark", topic["remark"]),
+            ("description", topic["description"]),
             ("created", made(topic)),
         ]
     )

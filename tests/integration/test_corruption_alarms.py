@@ -56,7 +56,7 @@ def test_a_hole_is_an_alarm_that_says_where(queue: int) -> None:
     remove(queue, 2)
     corruption.report(queue, offset=2, why="no message although the head is 5")
     assert corruption_alarms.tell() == 1
-    assert lasting() == [("suspect", f"orders/{queue}", 2)]
+    assert lasting() == [("corrupt", f"orders/{queue}", 2)]
     assert Alarm.objects.get().detail == "no message although the head is 5"
 
 
