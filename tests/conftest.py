@@ -17,6 +17,7 @@ from hypothesis import settings
 
 from tests.support import databases
 from tests.support import mariadb as servers
+from tests.support.spare_nodes import SpareNodes
 
 django.setup()
 settings.register_profile("catmq", deadline=None)  # the machine does other things, too
@@ -89,23 +90,49 @@ def node_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ca
         yield make
 
 
+@pytest.fixture(scope="session")
+def spare_nodes(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SpareNodes]:
+    """The session's node databases, used by one test after the other."""
+    if environment.ENGINE == "mysql":
+        request.getfixturevalue("mariadb")  # stops after they are dropped
+    spare = SpareNodes(tmp_path_factory.mktemp("nodes"))
+    yield spare
+    spare.close()
+
+
 @pytest.fixture
-def make_node(metadata_db: None, node_database: Callable[..., dict[str, Any]]) -> Callable[..., str]:
-    """A function that registers a node on an empty database, `make_node("n1", kind=…, engine=…)` → name."""
+def make_node(
+    request: pytest.FixtureRequest, metadata_db: None, spare_nodes: SpareNodes
+) -> Iterator[Callable[..., str]]:
+    """A function that makes a node on an empty database, `make_node("n1", kind=…, engine=…)` → name.
 
-    def make(
-        name: str = "main", *, kind: str = "normal", engine: str = environment.ENGINE, **more: Any
-    ) -> str:
-        from messagestore.nodes import registry
-        from metadata import actors
-        from metadata.cache import snapshot
+    The database is one that was registered before, or it is registered now.
+    """
+    with ExitStack() as stack:
 
-        given = {"dedicated": False, "capacity_gb": None, "unsafe": False, **node_database(engine), **more}
-        registry.register(name=name, kind=kind, actor=actors.command("test"), **given)
-        snapshot.refresh()  # as the loop of a worker would
-        return name
+        def make(
+            name: str = "main", *, kind: str = "normal", engine: str = environment.ENGINE, **more: Any
+        ) -> str:
+            from messagestore.nodes import registry
+            from metadata import actors
+            from metadata.cache import snapshot
+            from metadata.nodes import node_rows
 
-    return make
+            server = request.getfixturevalue("mariadb") if engine == "mysql" else None
+            database = spare_nodes.take(engine, server)
+            stack.callback(spare_nodes.give_back, database)
+            given = {"name": name, "kind": kind, "actor": actors.command("test"), **database.given, **more}
+            if database.shape and not more.keys() - {"dedicated", "capacity_gb"}:
+                node_rows.create(identity=database.renew(), **given)
+            else:
+                registry.register(**given)
+                database.registered()
+            snapshot.refresh()  # as the loop of a worker would
+            return name
+
+        yield make
 
 
 @pytest.fixture
