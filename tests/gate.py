@@ -2,17 +2,21 @@
 
     python -m tests.gate                 all steps
     python -m tests.gate NAME…           only these; `--list` names them
-    python -m tests.gate --lanes 1       one step after the other, not two at a time
+    python -m tests.gate --lanes 1       one step after the other, not three at a time
 
-Two steps run at a time where there are two processors. Acceptance tests take longest and judge how long
-things take, so they begin first, and the other steps run beside them at a lower priority. What a step prints
-is shown whole when it ends; until then it is in .test/NAME.log. Temporary files lie in memory where there is
-room for them: tests kill processes, never the machine, so what was written survives as on a disk, which is
-slower.
+Three steps run at a time where there are two processors, for acceptance tests mostly wait. They take longest
+and judge how long things take, so they begin first, in two steps, and the other steps run beside them at a
+lower priority. What a step prints is shown whole when it ends; until then it is in .test/NAME.log. Temporary
+files lie in memory where there is room for them: tests kill processes, never the machine, so what was written
+survives as on a disk, which is slower.
 
 Tests here start servers, stop and kill them, and wait for what others do; on a machine that does something
 else at the same time one may be late. So if a few tests of a step fail, these few run once more. One that
-passes then is *unsteady*: it does not fail the gate, and the summary names it, because somebody has to look.
+passes then is *unsteady*: the summary names it, tests/unsteady.txt counts it, and the third run in a row that
+finds it so fails.
+
+Steps that call the product in their own process measure which branches of it they take. The summary says how
+many, and fewer than tests/coverage.txt says fail the gate.
 
 The summary says on which Python, system and databases it ran. The last line is `N passed, N failed`: tests,
 and one for each check that is not a test.
@@ -39,17 +43,21 @@ from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 from xml.etree import ElementTree
 
+from tests import branches, unsteady
+
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / ".test"  # reports, output and the checks' own data directory
 BIN = Path(sys.executable).parent
 MEMORY = Path("/dev/shm")
 MEMORY_MB = 4096  # what has to be free there before temporary files are put into it
+UNSTEADY = ROOT / "tests" / "unsteady.txt"
 NOTHING_COLLECTED = 5
 MOST_UNSTEADY = 3  # more failures of one step are no accident
 HARD_LIMIT = 5  # times the budget; a step that takes longer hangs, and is killed
-LANES = min(2, os.cpu_count() or 1)
+LANES = 3 if (os.cpu_count() or 1) > 1 else 1
 BESIDE = ("nice", "-n", "5")  # what runs beside acceptance tests, which judge how long things take
 AGAIN = ("--last-failed", "--last-failed-no-failures=none")
+TIMED = ("acceptance", "outages")  # they judge how long things take
 _printing = threading.Lock()
 
 
@@ -61,6 +69,7 @@ class Step:
     command: tuple[str, ...]
     budget_s: int
     environ: Mapping[str, str] = field(default_factory=dict)
+    measured: bool = False
 
     @property
     def report(self) -> Path | None:
@@ -68,15 +77,26 @@ class Step:
         return WORK / f"{self.name}.xml" if "pytest" in self.command else None
 
     @property
+    def coverage(self) -> Path:
+        """Where the branches that it took are written."""
+        return WORK / f"{self.name}.branches.json"
+
+    @property
+    def measuring(self) -> tuple[str, ...]:
+        """Its command, which also measures branches if it is to."""
+        return branches.measuring(self.command, self.coverage) if self.measured else self.command
+
+    @property
     def output(self) -> Path:
         """Where everything it prints is kept."""
         return WORK / f"{self.name}.log"
 
 
-def tests(name: str, *paths: str, budget_s: int, **environ: str) -> Step:
+def tests(name: str, *paths: str, budget_s: int, measured: bool = False, **environ: str) -> Step:
     """A pytest run; what failed in it is remembered apart from other steps."""
     cache = f"cache_dir={WORK / name}.cache"
-    return Step(name, (str(BIN / "python"), "-m", "pytest", "-o", cache, *paths), budget_s, environ)
+    command = (str(BIN / "python"), "-m", "pytest", "-o", cache, *paths)
+    return Step(name, command, budget_s, environ, measured)
 
 
 def manage(name: str, *arguments: str, budget_s: int = 10) -> Step:
@@ -84,20 +104,31 @@ def manage(name: str, *arguments: str, budget_s: int = 10) -> Step:
     return Step(name, (str(BIN / "python"), "manage.py", *arguments), budget_s)
 
 
+OUTAGES = (
+    "test_outages", "test_portal_outages", "test_two_brokers", "test_trials", "test_many_groups",
+    "test_outbox",
+)  # fmt: skip
+_SCENARIOS = sorted(path.stem for path in (ROOT / "tests/acceptance").glob("test_*.py"))
+OF_OUTAGES, OF_ONE_SERVER = (
+    tuple(f"tests/acceptance/{name}.py" for name in _SCENARIOS if (name in OUTAGES) is which)
+    for which in (True, False)
+)
+
 # In the order in which they begin: the longest first, and short ones last, so that no lane is left alone.
 STEPS = (
-    tests("acceptance", "tests/acceptance", budget_s=600),
+    tests("acceptance", *OF_ONE_SERVER, budget_s=450),
+    tests("outages", *OF_OUTAGES, budget_s=400),
     Step("ruff", (str(BIN / "ruff"), "check"), 5),
     Step("format", (str(BIN / "ruff"), "format", "--check"), 5),
     Step("mypy", (str(BIN / "mypy"),), 120),
     Step("imports", (str(BIN / "lint-imports"),), 10),
     manage("migrations", "makemigrations", "--check", "--dry-run"),
     manage("schema", "spectacular", "--validate", "--fail-on-warn", "--file", "/dev/null"),
-    tests("unit", "tests/unit", "metadata/rules", budget_s=60),
-    tests("integration-mysql", "tests/integration", budget_s=240, CATMQ_TEST_ENGINE="mysql"),
+    tests("unit", "tests/unit", "metadata/rules", budget_s=60, measured=True),
+    tests("integration-mysql", "tests/integration", budget_s=240, measured=True, CATMQ_TEST_ENGINE="mysql"),
     tests("spark", "tests/spark", "spark_tasks", budget_s=240),
     tests("contract", "tests/contract", budget_s=120),
-    tests("integration-sqlite", "tests/integration", budget_s=120, CATMQ_TEST_ENGINE="sqlite"),
+    tests("integration-sqlite", "tests/integration", budget_s=120, measured=True, CATMQ_TEST_ENGINE="sqlite"),
     tests("browser", "tests/browser", budget_s=120),
     tests("architecture", "tests/architecture", budget_s=20),
 )
@@ -112,6 +143,7 @@ class Outcome:
     failed: int
     seconds: float
     unsteady: tuple[str, ...] = ()
+    steady: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         verdict = "failed" if self.failed else "ok"
@@ -126,18 +158,17 @@ def run(step: Step, *, before: Sequence[str] = ()) -> Outcome:
     """Runs one step, `before` its command, and shows what it printed; tests that fail run again if few."""
     say(f"── {step.name} begins")
     begun = time.monotonic()
-    passed, failed = attempt(step, (*before, *step.command))
+    passed, failed = attempt(step, (*before, *step.measuring))
     names = failures(step)
-    unsteady: tuple[str, ...] = ()
+    steady = frozenset(cases(step)) - set(names)
+    shaky: tuple[str, ...] = ()
     if 0 < failed == len(names) <= MOST_UNSTEADY:
         say(f"── {step.name}: once more {', '.join(names)}")
-        again, still = attempt(
-            step, (*before, *step.command, "--last-failed", "--last-failed-no-failures=none")
-        )
+        again, still = attempt(step, (*before, *step.command, *AGAIN))
         if again + still == len(names):
-            unsteady = tuple(name for name in names if name not in failures(step))
+            shaky = tuple(name for name in names if name not in failures(step))
             passed, failed = passed + again, still
-    outcome = Outcome(step, passed, failed, time.monotonic() - begun, unsteady)
+    outcome = Outcome(step, passed, failed, time.monotonic() - begun, shaky, steady)
     say(step.output.read_text(errors="replace") + f"── {outcome}")
     return outcome
 
@@ -181,13 +212,20 @@ def scratch() -> Iterator[Path]:
         yield Path(directory)
 
 
+def cases(step: Step) -> dict[str, bool]:
+    """The tests of the last run of a step, and True for those that failed."""
+    found: dict[str, bool] = {}
+    if step.report is not None and step.report.exists():
+        for case in ElementTree.parse(step.report).iter("testcase"):
+            name = f"{case.get('classname')}::{case.get('name')}"
+            bad = case.find("failure") is not None or case.find("error") is not None
+            found[name] = bad or found.get(name, False)
+    return found
+
+
 def failures(step: Step) -> list[str]:
     """The tests that failed in the last run of a step."""
-    if step.report is None or not step.report.exists():
-        return []
-    cases = ElementTree.parse(step.report).iter("testcase")
-    bad = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
-    return sorted({f"{case.get('classname')}::{case.get('name')}" for case in bad})
+    return sorted(name for name, bad in cases(step).items() if bad)
 
 
 def counts(step: Step, code: int) -> tuple[int, int]:
@@ -210,7 +248,7 @@ def run_all(steps: Sequence[Step], *, lanes: int) -> list[Outcome]:
     """The outcomes of the steps, so many of which run at a time."""
 
     def one(step: Step) -> Outcome:
-        return run(step, before=BESIDE if lanes > 1 and step.name != "acceptance" else ())
+        return run(step, before=BESIDE if lanes > 1 and step.name not in TIMED else ())
 
     with ThreadPoolExecutor(lanes) as pool:
         return list(pool.map(one, steps))
@@ -268,9 +306,24 @@ def gate(steps: Sequence[Step], *, lanes: int) -> int:
     print(f"on {surroundings()}")
     used = getrusage(RUSAGE_CHILDREN)
     print(f"{time.monotonic() - begun:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of processors")
-    failed = sum(outcome.failed for outcome in outcomes)
+    failed = sum(outcome.failed for outcome in outcomes) + conclusions(outcomes)
     print(f"{sum(outcome.passed for outcome in outcomes)} passed, {failed} failed", flush=True)
     return 1 if failed else 0
+
+
+def conclusions(outcomes: Sequence[Outcome]) -> int:
+    """Prints what only all steps together show; how many failures that is."""
+    shaky = [name for outcome in outcomes for name in outcome.unsteady]
+    steady = {name for outcome in outcomes for name in outcome.steady}
+    too_often = unsteady.count(shaky, steady, UNSTEADY)
+    for one in too_often:
+        print(f"unsteady in {one.runs} runs in a row: {one.test} ({one.cause})")
+    reports = [outcome.step.coverage for outcome in outcomes if outcome.step.measured]
+    if len(reports) < sum(step.measured for step in STEPS):
+        return len(too_often)
+    line, few = branches.judge(reports, WORK / "branches.json")
+    print(line)
+    return len(too_often) + few
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from django.apps import apps
 from django.contrib import admin
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import Client
 from django.urls import URLPattern, get_resolver
 
@@ -281,20 +281,22 @@ def _sent(row: Route, given: dict[str, Any]) -> dict[str, Any]:
     return {"path": given["path"], "data": body, "content_type": "application/x-www-form-urlencoded"}
 
 
-def _columns(model: Any) -> list[str]:
-    """Return what a table holds, but for when somebody was here last: who logs out has to come back."""
-    return [one.attname for one in model._meta.fields if one.name != "last_login"]
+def _rows(model: Any) -> list[str]:
+    """Return what a table holds, but for when somebody was here last: who logs out has to come back.
+
+    Read without models: this is asked before and after every request that is refused.
+    """
+    names = ", ".join(f'"{one.column}"' for one in model._meta.fields if one.name != "last_login")
+    with connection.cursor() as cursor:
+        cursor.execute(f'SELECT {names} FROM "{model._meta.db_table}"')
+        return sorted(map(str, cursor.fetchall()))
 
 
 def state() -> dict[str, Any]:
     """All that metadata and the queues hold, but for what changes by itself."""
     held = [*apps.get_app_config("metadata").get_models(), *apps.get_app_config("auth").get_models()]
     left_out = ("Lease", "ClockMark", "Permission", "Heartbeat")
-    found: dict[str, Any] = {
-        one.__name__: sorted(map(str, one._default_manager.values_list(*_columns(one))))
-        for one in held
-        if one.__name__ not in left_out
-    }
+    found: dict[str, Any] = {one.__name__: _rows(one) for one in held if one.__name__ not in left_out}
     for queue in Queue.objects.filter(topic__kind="normal", topic__state="ready").values_list(
         "pk", flat=True
     ):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import platform
 import sqlite3
+import subprocess
 import sys
 from itertools import groupby
 from pathlib import Path
 
 import pytest
 
-from tests import gate
+from tests import branches, gate, unsteady
 from tests.gate import Step
 
 ONCE = """
@@ -29,8 +30,10 @@ def test_passes():
 
 @pytest.fixture(autouse=True)
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the gate puts its reports."""
+    """Where the gate puts its reports, and counts unsteady tests."""
     monkeypatch.setattr(gate, "WORK", tmp_path / "work")
+    monkeypatch.setattr(gate, "UNSTEADY", tmp_path / "unsteady.txt")
+    gate.UNSTEADY.write_text("# counted here\n")
     return tmp_path / "work"
 
 
@@ -71,6 +74,59 @@ def test_a_test_that_passes_at_the_second_try_is_named_and_fails_nothing(
     told = capsys.readouterr().out
     assert "UNSTEADY, passed at the second try: test_once::test_passes_at_the_second_try" in told
     assert told.splitlines()[-1] == "2 passed, 0 failed"
+
+
+def test_the_third_run_in_a_row_with_an_unsteady_test_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "test_once::test_passes_at_the_second_try"
+    gate.UNSTEADY.write_text(f"# counted here\n2 | {name} | a file is late\n")
+    (tmp_path / "test_once.py").write_text(ONCE.format(file=str(tmp_path / "seen")))
+    bare = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    made = gate.tests("once", "-c", "/dev/null", str(tmp_path / "test_once.py"), budget_s=30, **bare)
+
+    assert gate.gate([made], lanes=1) == 1
+
+    told = capsys.readouterr().out
+    assert f"unsteady in 3 runs in a row: {name} (a file is late)" in told
+    assert told.splitlines()[-1] == "2 passed, 1 failed"
+    assert gate.UNSTEADY.read_text() == f"# counted here\n3 | {name} | a file is late\n"
+
+    assert gate.gate([made], lanes=1) == 0  # it passes at the first try now
+    assert gate.UNSTEADY.read_text() == "# counted here\n"
+
+
+def test_a_test_that_did_not_run_keeps_its_count(tmp_path: Path) -> None:
+    file = tmp_path / "counts.txt"
+    file.write_text("# known\n1 | a::one | a race\n2 | b::other | a slow disk\n")
+
+    assert unsteady.count(["a::one", "c::new"], ["d::good"], file) == []
+
+    assert file.read_text().splitlines()[1:] == [
+        "2 | a::one | a race", "2 | b::other | a slow disk", f"1 | c::new | {unsteady.UNKNOWN}",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("least", "few"), [("50.0", False), ("51.0", True)])
+def test_branches_of_all_runs_are_counted_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: str, few: bool
+) -> None:
+    (tmp_path / "which.py").write_text("import sys\nif sys.argv[1] == 'a':\n    x = 1\nelse:\n    x = 2\n")
+    (tmp_path / "other.py").write_text("import sys\nif len(sys.argv) > 9:\n    x = 1\nx = 2\n")
+    reports = []
+    for given in ("a", "b"):
+        report = tmp_path / f"{given}.json"
+        command = (sys.executable, "-m", "slipcover", "--branch", "--json", "--out", str(report))
+        subprocess.run([*command, "--source", str(tmp_path), "which.py", given], cwd=tmp_path, check=True)
+        reports.append(report)
+    fewest = tmp_path / "coverage.txt"
+    fewest.write_text(least)
+    monkeypatch.setattr(branches, "FEWEST", fewest)
+
+    line, verdict = branches.judge(reports, tmp_path / "merged.json")
+
+    assert line.startswith("branches: 50.00 % of 4 taken")
+    assert verdict is few
 
 
 def test_temporary_files_of_a_step_are_gone_when_it_has_ended(
