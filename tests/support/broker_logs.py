@@ -61,13 +61,22 @@ def examined(name: str, text: str, expected: Iterable[str] = AWAY) -> Iterator[F
         if any(sign in line for sign in WRONG):
             yield Found("log", place, line.strip())
         elif line.strip() == TRACEBACK:
-            end = _end(lines, index + 1)
+            end = _end(lines, index)
             if not explained.match(end):
                 yield Found("log", place, f"an unexpected traceback: {end}")
 
 
 def _end(lines: list[str], index: int) -> str:
-    """The line that names the exception of a traceback: the first one behind its frames."""
-    while index < len(lines) and (not lines[index].strip() or lines[index].startswith((" ", "\t"))):
-        index += 1
-    return lines[index] if index < len(lines) else "it has no end"
+    """Return the line that names a traceback's exception: the first as far to the left as line `index`.
+
+    Servers indent the whole of a traceback behind its entry (catmq_site.logs).
+    """
+    left = _indent(lines[index])
+    for line in lines[index + 1 :]:
+        if line.strip() and _indent(line) <= left:
+            return line.strip()
+    return "it has no end"
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())

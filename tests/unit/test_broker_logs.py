@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+
+import pytest
+
+from catmq_site.logs import FORMAT, OneLine
 from tests.support.broker_logs import examined
 
 FRAMES = """Loop x failed, time 1 in a row
@@ -40,3 +46,15 @@ def test_a_chain_of_tracebacks_is_one_finding_for_each_that_is_not_expected() ->
 def test_a_request_that_failed_with_a_500_is_named_whatever_it_was() -> None:
     text = "2026-01-01 request failed, id 7f\n" + FRAMES + "messagestore.engine.db_errors.Ambiguous: gone\n"
     assert sentences(text) == ["2026-01-01 request failed, id 7f"]
+
+
+@pytest.mark.parametrize(("error", "found"), [(ConnectionResetError("gone"), 0), (KeyError("seven"), 1)])
+def test_a_traceback_as_servers_write_it_is_judged_by_its_own_end(error: Exception, found: int) -> None:
+    try:
+        raise error
+    except (ConnectionResetError, KeyError):
+        entry = logging.LogRecord("a", logging.ERROR, "a.py", 1, "Loop x failed", (), sys.exc_info())
+    after = logging.LogRecord("a", logging.INFO, "a.py", 1, "Processed", (), None)
+    text = "\n".join(OneLine(FORMAT).format(one) for one in (entry, after, after))
+
+    assert sentences(text) == ["an unexpected traceback: KeyError: 'seven'"] * found
