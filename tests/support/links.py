@@ -247,6 +247,8 @@ class _Connection:
         except* _GONE:
             pass
         finally:
+            if self.fault is not None:  # the connection ended before the fault could strike: the next one may
+                self.fault.left += 1
             self.client.writer.close()
             self.server.writer.close()
 

@@ -203,3 +203,16 @@ def test_the_ends_of_results_are_found_however_the_bytes_are_cut(size: int) -> N
         begun += len(answer)
         wanted.append(End(begun, more))
     assert found == wanted
+
+
+def test_a_fault_whose_connection_ends_first_waits_for_the_next_one(link: Link) -> None:
+    fault = link.lose_answers(match=b"send")
+    with dial(link) as gone:
+        gone.sendall(b"send 1")  # no whole line yet: nothing answers
+        until(lambda: fault.left == 0, limit_s=10)
+        link.cut()
+        until(lambda: not link.connections, limit_s=10)
+        assert fault.hits == 0
+    with dial(link) as client:
+        client.sendall(b"send 2\n")
+        assert fault.hit.wait(10)
