@@ -71,5 +71,17 @@ def test_links_between_pages_lead_somewhere() -> None:
     assert broken == []
 
 
+def test_what_belongs_to_a_numbered_step_is_indented_by_four_spaces() -> None:
+    """The site takes fewer for the end of the list."""
+    short = [
+        f"{path.relative_to(ROOT)}: {line}"
+        for path in sorted(DOCS.rglob("*.md"))
+        for step in re.findall(r"^\d+\. .*\n(?:(?: .*)?\n)*", path.read_text(), re.MULTILINE)
+        for line in step.splitlines()
+        if re.match(r" {1,3}\S", line)
+    ]
+    assert short == []
+
+
 def test_every_error_code_is_explained() -> None:
     assert first_column(DOCS / "reference/errors.md") == [code.value for code in Code]
