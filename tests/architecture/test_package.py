@@ -18,6 +18,7 @@ from tests.support.environment import ROOT
 
 VERSION = catmq_client.__version__
 INFO = f"catmq_client-{VERSION}.dist-info"
+CHANGES = ROOT / "CHANGELOG.md"
 LEGAL = ("LICENSE", "NOTICE")
 PACKAGES = ("catmq_site", "brokerapi", "portal", "metadata", "messagestore", "spark_tasks", "client/src")
 
@@ -101,7 +102,7 @@ def test_the_server_says_the_version_of_the_package() -> None:
 
 def test_the_version_stands_in_one_place_and_has_its_changes() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?", VERSION)
-    assert f"\n## {VERSION}\n" in (ROOT / "CHANGELOG.md").read_text()
+    assert re.search(rf"^## \[{re.escape(VERSION)}\] - \d{{4}}-\d\d-\d\d$", CHANGES.read_text(), re.MULTILINE)
     places = [
         str(path.relative_to(ROOT))
         for folder in PACKAGES
