@@ -101,7 +101,7 @@ STEPS = (
     tests("contract", "tests/contract", budget_s=120),
     tests("integration-sqlite", "tests/integration", budget_s=120, CATMQ_TEST_ENGINE="sqlite"),
     tests("browser", "tests/browser", budget_s=120),
-    tests("architecture", "tests/architecture", budget_s=20),
+    tests("architecture", "tests/architecture", budget_s=40),
 )
 
 
