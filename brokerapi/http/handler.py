@@ -2,7 +2,7 @@
 
 Sessions, CSRF tokens, messages and frames are for people with browsers. A program has a key in a header, and
 what it does not need costs more than its authentication, its limits and its metrics together: see
-docs/decisions/short-way-of-requests.md.
+docs/decisions/0019-short-way-of-requests.md.
 """
 
 from __future__ import annotations

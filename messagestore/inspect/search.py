@@ -1,10 +1,10 @@
 """Looking for messages by what they carry: key, tag, trace id, a header, text of the body, time.
 
 There is no index but the primary key: one for each of them would be paid by every send (see
-docs/decisions/look-ups.md). Times bound the offsets by halving, because they never fall within a queue; what
-is left is read in chunks, each a statement of milliseconds that locks nothing: the heavier the messages, the
-fewer at once. A request reads so many offsets, or for so long, and says where to go on. As in
-pulls, only durable messages are found.
+docs/decisions/0012-look-ups.md). Times bound the offsets by halving, because they never fall within a queue;
+what is left is read in chunks, each a statement of milliseconds that locks nothing: the heavier the messages,
+the fewer at once. A request reads so many offsets, or for so long, and says where to go on. As in pulls, only
+durable messages are found.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from tests.support.environment import ROOT
 DOCS = ROOT / "docs"
 
 
-def first_column(page: Path) -> list[str]:
+def first_column(path: Path) -> list[str]:
     """The names in backquotes that open the rows of a page's tables and have something behind them."""
-    return re.findall(r"^\| `([\w.-]+)` \| \S", page.read_text(), re.MULTILINE)
+    return re.findall(r"^\| `([\w.-]+)` \| \S", path.read_text(), re.MULTILINE)
 
 
 ROOMS = ("tutorial", "how-to", "reference", "explanation", "decisions")
@@ -44,6 +44,23 @@ def test_every_page_is_in_the_index_of_its_room(room: str) -> None:
     assert {name for name in pages if f"]({name})" not in index} == set()
 
 
+def test_every_decision_has_a_number_a_date_and_a_status_and_the_index_says_the_same() -> None:
+    form = re.compile(
+        r"# (\d{4}) (.+)\n\n(\d{4}-\d\d-\d\d), (proposed|accepted|superseded by \[\d{4}\]\(.+\))\.\n"
+    )
+    rows, numbers = [], []
+    for path in sorted((DOCS / "decisions").glob("[!R]*.md")):
+        head = form.match(path.read_text())
+        assert head, f"{path.name} begins with '# NUMBER Title', then the date and the status"
+        number, title, date, status = head.groups()
+        assert path.name.startswith(f"{number}-"), path.name
+        numbers.append(int(number))
+        rows.append(f"| [{number}]({path.name}) | {title} | {date} | {status} |")
+    assert numbers == list(range(1, len(rows) + 1))
+    index = (DOCS / "decisions/README.md").read_text()
+    assert re.findall(r"^\| \[.*$", index, re.MULTILINE) == rows
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     broken = [
         f"{page.relative_to(ROOT)}: {target}"
@@ -52,6 +69,18 @@ def test_links_between_pages_lead_somewhere() -> None:
         if not (page.parent / target).exists()
     ]
     assert broken == []
+
+
+def test_what_belongs_to_a_numbered_step_is_indented_by_four_spaces() -> None:
+    """The site takes fewer for the end of the list."""
+    short = [
+        f"{path.relative_to(ROOT)}: {line}"
+        for path in sorted(DOCS.rglob("*.md"))
+        for step in re.findall(r"^\d+\. .*\n(?:(?: .*)?\n)*", path.read_text(), re.MULTILINE)
+        for line in step.splitlines()
+        if re.match(r" {1,3}\S", line)
+    ]
+    assert short == []
 
 
 def test_every_error_code_is_explained() -> None:

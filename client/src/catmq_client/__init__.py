@@ -20,8 +20,9 @@ from catmq_client.producer import Producer
 from catmq_client.reading.owned import AssignedQueue
 from catmq_client.sending.new_messages import NewMessage
 from catmq_client.sending.receipts import Receipt, SendFuture
+from catmq_client.version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "AssignedQueue",

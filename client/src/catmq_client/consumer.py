@@ -26,6 +26,7 @@ from catmq_client.reading.membership import Membership
 from catmq_client.reading.owned import AssignedQueue, OwnedQueue
 from catmq_client.reading.state import GroupState
 from catmq_client.reading.workers import Handler, Workers
+from catmq_client.version import VERSION
 
 log = logging.getLogger("catmq.consumer")
 
@@ -417,4 +418,4 @@ class Consumer:
 
 
 def _sdk() -> str:
-    return f"catmq-client/0.1.0 python/{platform.python_version()}"
+    return f"catmq-client/{VERSION} python/{platform.python_version()}"

@@ -19,6 +19,7 @@ from catmq_client.cli.messages import consume, delayed, find, peek, send
 from catmq_client.cli.output import note
 from catmq_client.errors import CatmqError, OptionError
 from catmq_client.http.transport import Transport
+from catmq_client.version import VERSION
 
 DONE, FAILED, WRONG = 0, 1, 2
 
@@ -41,6 +42,9 @@ def parser() -> argparse.ArgumentParser:
     common.add_argument("--api-key", **key)  # type: ignore[arg-type]
     whole = argparse.ArgumentParser(
         prog="catmq", description="Send, consume and manage CatMQ.", epilog=ENVIRONMENT
+    )
+    whole.add_argument(
+        "--version", action="version", version=f"catmq {VERSION}", help="print the version and exit"
     )
     whole.add_argument("--url", default=None, **urls)  # type: ignore[arg-type]
     whole.add_argument("--api-key", default=None, **key)  # type: ignore[arg-type]

@@ -1,0 +1,26 @@
+""".pre-commit-config.yaml: hooks before a commit run what the gate runs, in the same versions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from tests import gate
+from tests.support.environment import ROOT
+
+OF_HOOKS = ("--force-exclude", "--quiet")  # which are given files, and speak only of what is wrong
+LINTERS = ("ruff", "format", "mypy", "imports", "docs")
+
+
+def test_the_hooks_are_the_linters_of_the_gate() -> None:
+    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert repository["repo"] == "local", "another repository would bring versions of its own"
+    hooks = {hook["id"]: hook["entry"] for hook in repository["hooks"]}
+    assert {hook["language"] for hook in repository["hooks"]} == {"system"}
+    steps = {step.name: step.command for step in gate.STEPS}
+    assert tuple(hooks) == LINTERS
+    for name, entry in hooks.items():
+        program, *arguments = steps[name]
+        told = [word for word in entry.split() if word not in OF_HOOKS]
+        assert told == [f".venv/bin/{Path(program).name}", *arguments][: len(told)]
