@@ -243,9 +243,9 @@ def test_the_lanes_of_a_queue_that_is_started_go_on_at_once() -> None:
     view = {"offset": 0, "message_id": "1-0", "stored_at_ms": 0, "body": "x"}
     message = Message(Source("t", 1, 1), row_of(view))
     handled = threading.Event()
-    lanes, workers = working(state, lambda message: handled.set(), order="queue")
-    lanes.dispatch([(owned, message)])
-    until(lambda: lanes._resting)
+    dispatcher, workers = working(state, lambda message: handled.set(), order="queue")
+    dispatcher.dispatch([(owned, message)])
+    until(lambda: dispatcher._resting)
     with state.changed:
         state.set_stopped(owned, False)
     assert handled.wait(LIMIT_S)

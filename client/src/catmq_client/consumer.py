@@ -19,7 +19,7 @@ from catmq_client.message import Message
 from catmq_client.options import ConsumerOptions, checked
 from catmq_client.reading.acquirer import Acquirer
 from catmq_client.reading.committer import Committer
-from catmq_client.reading.dispatcher import Lanes
+from catmq_client.reading.dispatcher import Dispatcher
 from catmq_client.reading.failure_reports import Reporter
 from catmq_client.reading.fetcher import Fetcher
 from catmq_client.reading.membership import Membership
@@ -86,7 +86,7 @@ class Consumer:
         self._acquirer = Acquirer(transport=transport, state=state, settle=self._membership.settle)
         self._committer = Committer(transport=transport, state=state)
         self._reporter = Reporter(transport=transport, state=state, settle=self._membership.settle)
-        self._lanes: Lanes | None = None
+        self._dispatcher: Dispatcher | None = None
         # The queues of what the application has taken and not come back from.
         self._hand: list[OwnedQueue] = []
 
@@ -122,13 +122,18 @@ class Consumer:
         state = self._state
         self._enter()
         state.in_run = True
-        lanes = self._lanes = Lanes(state=state, order=order)
+        dispatcher = self._dispatcher = Dispatcher(state=state, order=order)
         workers = Workers(
-            state=state, lanes=lanes, reporter=self._reporter, handler=handler, threads=threads, batch=batch
+            state=state,
+            dispatcher=dispatcher,
+            reporter=self._reporter,
+            handler=handler,
+            threads=threads,
+            batch=batch,
         )
         try:
             while not state.stopping and not self._all_stand_still():
-                lanes.dispatch(self._wait_for_messages(state.share(), 1.0))
+                dispatcher.dispatch(self._wait_for_messages(state.share(), 1.0))
         finally:
             state.stopping = True
             workers.drain(self.options.rebalance_timeout_ms / 1000)
@@ -219,7 +224,7 @@ class Consumer:
 
     def paused_by_breaker(self) -> list[AssignedQueue]:
         """run(): the owned queues that rest because their handler failed too often in a row."""
-        topics = set() if self._lanes is None else self._lanes.paused_topics()
+        topics = set() if self._dispatcher is None else self._dispatcher.paused_topics()
         with self._state.changed:
             return [o.name for o in self._state.queues.values() if o.subscription in topics]
 

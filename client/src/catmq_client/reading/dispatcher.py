@@ -1,7 +1,7 @@
-"""The messages of run() in lanes: which may be handled now, and in which order.
+"""The messages of run() in slots: which may be handled now, and in which order.
 
-A lane is a key of a queue (order="key"), a queue (order="queue") or a single message (order="none", and
-messages without a key). One handler at a time is at work on a lane. Lanes of a queue that an operator
+A slot is a key of a queue (order="key"), a queue (order="queue") or a single message (order="none", and
+messages without a key). One handler at a time is at work on a slot. Slots of a queue that an operator
 stopped, or whose subscription's breaker is open, rest and hold no thread; one that retries in place waits for
 its time. Nothing here calls handlers: workers take a job, and say with `done` or `back` what became of it.
 """
@@ -36,7 +36,7 @@ class Task(NamedTuple):
     message: Message
 
 
-class Lane:
+class Slot:
     """Messages that are handled one after the other."""
 
     __slots__ = ("alone", "key", "tasks", "tries")
@@ -51,12 +51,12 @@ class Lane:
 
 
 class Job:
-    """Messages for one call of the handler: the first ones of lanes of one subscription."""
+    """Messages for one call of the handler: the first ones of slots of one subscription."""
 
     __slots__ = ("began", "deadline", "is_over", "is_probe", "parts", "tasks", "thread")
 
-    def __init__(self, lane: Lane, count: int, *, is_probe: bool) -> None:
-        self.parts: list[tuple[Lane, int]] = []
+    def __init__(self, slot: Slot, count: int, *, is_probe: bool) -> None:
+        self.parts: list[tuple[Slot, int]] = []
         self.tasks: list[Task] = []
         # Whether the breaker lets it through to see how things are.
         self.is_probe = is_probe
@@ -66,21 +66,21 @@ class Job:
         self.thread = 0
         # Whether it was said what became of it; a handler that returns after that is not listened to.
         self.is_over = False
-        self.join(lane, count)
+        self.join(slot, count)
 
-    def join(self, lane: Lane, count: int) -> None:
-        """Takes the first messages of one more lane, too."""
-        first = list(itertools.islice(lane.tasks, count))
-        self.parts.append((lane, len(first)))
+    def join(self, slot: Slot, count: int) -> None:
+        """Takes the first messages of one more slot, too."""
+        first = list(itertools.islice(slot.tasks, count))
+        self.parts.append((slot, len(first)))
         self.tasks += first
 
     @property
-    def lane(self) -> Lane:
-        """The lane of a job of one message."""
+    def slot(self) -> Slot:
+        """The slot of a job of one message."""
         return self.parts[0][0]
 
 
-class Lanes:
+class Dispatcher:
     """Safe to share between threads. Never asks for the state's lock while it holds its own."""
 
     def __init__(self, *, state: GroupState, order: str) -> None:
@@ -88,10 +88,10 @@ class Lanes:
             raise OptionError(f"order={order!r}: write one of {', '.join(ORDERS)}")
         self._state = state
         self._order = order
-        self._lanes: dict[Any, Lane] = {}
-        self._ready: deque[Lane] = deque()
-        self._resting: list[Lane] = []
-        self._later: list[tuple[float, int, Lane]] = []
+        self._slots: dict[Any, Slot] = {}
+        self._ready: deque[Slot] = deque()
+        self._resting: list[Slot] = []
+        self._later: list[tuple[float, int, Slot]] = []
         self._numbers = itertools.count()
         self._breakers: dict[str, Breaker] = {}
         self._limited: set[Job] = set()
@@ -104,29 +104,29 @@ class Lanes:
         state.on_start = self.rouse
 
     def dispatch(self, taken: list[tuple[OwnedQueue, Message]]) -> None:
-        """Puts messages on their lanes, in the order given."""
+        """Puts messages on their slots, in the order given."""
         with self._lock:
             for owned, message in taken:
                 task = Task(owned, owned.version, message)
-                key = self._lane_of(task)
-                lane = self._lanes.get(key)
-                if lane is not None:
-                    lane.tasks.append(task)
+                key = self._slot_key(task)
+                slot = self._slots.get(key)
+                if slot is not None:
+                    slot.tasks.append(task)
                     continue
-                lane = self._lanes[key] = Lane(key)
-                lane.tasks.append(task)
-                self._ready.append(lane)
+                slot = self._slots[key] = Slot(key)
+                slot.tasks.append(task)
+                self._ready.append(slot)
             self._work.notify(len(taken))
         self.rouse()
 
     def rouse(self) -> None:
-        """Goes on with the lanes that rest, or wait, for no reason any more."""
+        """Goes on with the slots that rest, or wait, for no reason any more."""
         with self._lock:
             if self._resting:
                 resting, self._resting = self._resting, []
                 self._go_on(resting)
-            if any(self.is_void(lane.tasks[0]) for _, _, lane in self._later):
-                void = [lane for _, _, lane in self._later if self.is_void(lane.tasks[0])]
+            if any(self.is_void(slot.tasks[0]) for _, _, slot in self._later):
+                void = [slot for _, _, slot in self._later if self.is_void(slot.tasks[0])]
                 self._later = [entry for entry in self._later if entry[2] not in void]
                 heapq.heapify(self._later)
                 self._go_on(void)
@@ -139,11 +139,11 @@ class Lanes:
                 if self.ending or self._surplus:
                     self._surplus -= not self.ending
                     return None
-                lane = self._ready.popleft()
-                if self._rests(lane):
-                    self._resting.append(lane)
+                slot = self._ready.popleft()
+                if self._rests(slot):
+                    self._resting.append(slot)
                 else:
-                    return self._job(lane, batch)
+                    return self._job(slot, batch)
 
     def begin(self, job: Job, limit_s: float | None) -> None:
         """The handler is called now, and has failed if it has not returned after so many seconds."""
@@ -174,11 +174,11 @@ class Lanes:
     def done(self, job: Job) -> None:
         """All messages of a job are over, however they ended."""
         with self._lock:
-            for lane, count in job.parts:
+            for slot, count in job.parts:
                 for _ in range(count):
-                    lane.tasks.popleft()
-                lane.tries, lane.alone = 0, max(0, lane.alone - count)
-            self._go_on(lane for lane, _ in job.parts)
+                    slot.tasks.popleft()
+                slot.tries, slot.alone = 0, max(0, slot.alone - count)
+            self._go_on(slot for slot, _ in job.parts)
 
     def back(self, job: Job, *, later_s: float = 0.0, alone: bool = False) -> None:
         """The messages of a job are to be handled again, after `later_s` seconds, or one by one."""
@@ -186,14 +186,14 @@ class Lanes:
             if job.is_probe:
                 self._breaker(job).let_go()
                 self.rouse()
-            for lane, count in job.parts:
-                lane.alone = count if alone else lane.alone
+            for slot, count in job.parts:
+                slot.alone = count if alone else slot.alone
             if later_s <= 0:
-                self._go_on(lane for lane, _ in job.parts)
+                self._go_on(slot for slot, _ in job.parts)
                 return
             at = time.monotonic() + later_s
-            for lane, _ in job.parts:
-                heapq.heappush(self._later, (at, next(self._numbers), lane))
+            for slot, _ in job.parts:
+                heapq.heappush(self._later, (at, next(self._numbers), slot))
             self._wake_clock(at)
 
     def succeeded(self, job: Job) -> bool:
@@ -267,7 +267,7 @@ class Lanes:
         """Return True if no handler may begin on a message."""
         return task.owned.stopped or self.is_void(task)
 
-    def _lane_of(self, task: Task) -> Any:
+    def _slot_key(self, task: Task) -> Any:
         message = task.message
         ordered = self._state.settings_of(task.owned).ordered
         if self._order == "queue" or (self._order == "none" and ordered):
@@ -276,38 +276,38 @@ class Lanes:
             return message.queue, message.key
         return message.queue, message.epoch, message.offset, None
 
-    def _job(self, lane: Lane, batch: int) -> Job:
-        """A job of this lane, filled up from other lanes of the same subscription."""
-        topic = lane.tasks[0].owned.subscription
+    def _job(self, slot: Slot, batch: int) -> Job:
+        """A job of this slot, filled up from other slots of the same subscription."""
+        topic = slot.tasks[0].owned.subscription
         breaker = self._breakers.get(topic)
         is_probe = breaker is not None and breaker.begin()
-        size = 1 if is_probe or lane.tries or lane.alone else batch
-        job = Job(lane, size, is_probe=is_probe)
+        size = 1 if is_probe or slot.tries or slot.alone else batch
+        job = Job(slot, size, is_probe=is_probe)
         while len(job.tasks) < size and self._ready and self._may_join(self._ready[0], topic):
             job.join(self._ready.popleft(), size - len(job.tasks))
         return job
 
-    def _may_join(self, lane: Lane, topic: str) -> bool:
-        same = lane.tasks[0].owned.subscription == topic
-        return same and not (lane.tries or lane.alone or self._rests(lane))
+    def _may_join(self, slot: Slot, topic: str) -> bool:
+        same = slot.tasks[0].owned.subscription == topic
+        return same and not (slot.tries or slot.alone or self._rests(slot))
 
-    def _go_on(self, lanes: Iterable[Lane]) -> None:
-        """Each lane's next message is ready, or rests; the lane ends if there is none."""
-        for lane in lanes:
-            while lane.tasks and self.is_void(lane.tasks[0]):
-                lane.tasks.popleft()
-                lane.tries, lane.alone = 0, max(0, lane.alone - 1)
-            if not lane.tasks:
-                del self._lanes[lane.key]
-            elif self._rests(lane):
-                self._resting.append(lane)
+    def _go_on(self, slots: Iterable[Slot]) -> None:
+        """Each slot's next message is ready, or rests; the slot ends if there is none."""
+        for slot in slots:
+            while slot.tasks and self.is_void(slot.tasks[0]):
+                slot.tasks.popleft()
+                slot.tries, slot.alone = 0, max(0, slot.alone - 1)
+            if not slot.tasks:
+                del self._slots[slot.key]
+            elif self._rests(slot):
+                self._resting.append(slot)
             else:
-                self._ready.append(lane)
+                self._ready.append(slot)
                 self._work.notify()
 
-    def _rests(self, lane: Lane) -> bool:
-        # Without the state's lock: whoever starts a queue says so first, and rouses its lanes then.
-        task = lane.tasks[0]
+    def _rests(self, slot: Slot) -> bool:
+        # Without the state's lock: whoever starts a queue says so first, and rouses its slots then.
+        task = slot.tasks[0]
         if self.is_void(task):
             return False
         breaker = self._breakers.get(task.owned.subscription)
