@@ -25,15 +25,18 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from catmq_client import HttpTransport
 from catmq_client.errors import CatmqError
-from catmq_client.http.transport import api_path, request_until
+from catmq_client.http.transport import api_path, repeated, request_until
 from catmq_client.sending.ids import uuid7
-from catmq_client.sending.routing import Layout, layout_from, slot_of
+from catmq_client.sending.receipts import Outcome
+from catmq_client.sending.routing import Kind, Layout, layout_from, slot_of
+from catmq_client.sending.send_request import Next, after_failure, send
 from spark_tasks.errors import JobError, OptionError
 from spark_tasks.nodes import plans
 from spark_tasks.reading.options import Options
 
 SENDABLE = ("key", "tag", "headers", "body", "trace_id", "queue")
 DELIVERY_S = 120.0  # a request is repeated for so long
+TIMEOUT_S = 10.0  # of one try
 MOST_BYTES = 1 << 20  # of bodies in one request
 _TASK_KEYS = ("sql.streaming.queryId", "streaming.sql.batchId")
 
@@ -107,15 +110,18 @@ class _Sender:
         number = self._requests.get(queue, 0)
         self._requests[queue] = number + 1
         made = batch_id(self._run, self._epoch, (self._task, queue, number))
-        path = api_path("topics", self._writer.options.topic, "messages")
-        body = {"messages": messages, "batch_id": made}
+        topic = self._writer.options.topic
+
+        def stored() -> list[Outcome]:
+            return send(self._way, topic=topic, messages=messages, batch_id=made, timeout_s=TIMEOUT_S)
+
         try:
-            answer = request_until(self._way, "POST", path, body=body, within_s=DELIVERY_S)
+            outcomes = repeated(stored, within_s=DELIVERY_S, again=_is_repeated)
         except CatmqError as error:
-            raise JobError(f"queue {queue} of topic {self._writer.options.topic}: {error}") from None
-        for result in answer["results"]:
-            if "error" in result:
-                raise JobError(f"queue {queue}: a message was refused: {result['error']['detail']}")
+            raise JobError(f"queue {queue} of topic {topic}: {error}") from None
+        for outcome in outcomes:
+            if isinstance(outcome, CatmqError):
+                raise JobError(f"queue {queue}: a message was refused: {outcome.detail}")
         self._sent += len(messages)
         self._pause()
 
@@ -123,6 +129,11 @@ class _Sender:
         rate = self._writer.options.messages_per_second
         if rate:
             time.sleep(max(0.0, self._begun + self._sent / rate - time.monotonic()))
+
+
+def _is_repeated(error: CatmqError, tries: int) -> bool:
+    """Return True for what passes; a request is never split or moved: its repeats must be the same."""
+    return after_failure(error, kind=Kind.NAMED, messages=1, tries=tries) is Next.REPEAT
 
 
 class _Writing:

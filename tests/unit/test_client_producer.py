@@ -29,9 +29,9 @@ from catmq_client.errors import (
     from_problem,
 )
 from catmq_client.http import wire
-from catmq_client.sending.delivery import Next, after_failure
 from catmq_client.sending.receipts import Batch
 from catmq_client.sending.routing import Kind, slot_of
+from catmq_client.sending.send_request import Next, after_failure
 from catmq_client.testing import FakeBroker
 
 PUBLISH = r"POST .*/messages"
@@ -428,7 +428,11 @@ READ_ONLY = Conflict("", code="queue_not_writable", status=409)
 def test_what_follows_from_a_failed_try(
     batch: Batch, error: CatmqError, kind: Kind, *, resend: bool, expected: Next
 ) -> None:
-    assert after_failure(batch, error, kind=kind, resend_unknown=resend) is expected
+    count, tries, unknown = len(batch.messages), batch.tries, batch.unknown
+    follows = after_failure(
+        error, kind=kind, messages=count, tries=tries, unknown=unknown, resend_unknown=resend
+    )
+    assert follows is expected
 
 
 class Interrupting:
@@ -661,8 +665,8 @@ def test_a_request_that_cannot_be_written_fails_definitely_and_only_for_its_mess
 ) -> None:
     producer = make(linger_ms=60_000)
     futures = [producer.send_async("t", b"%d" % n, queue=1) for n in range(4)]
-    (lane,) = producer._sending().buffer._lanes.values()
-    lane.batches[0].messages[2]["tag"] = object()
+    (buffer,) = producer._sending().accumulator._buffers.values()
+    buffer.batches[0].messages[2]["tag"] = object()
     producer.flush(LIMIT_S)
     errors = [future.exception(LIMIT_S) for future in futures]
     assert [type(error) for error in errors] == [type(None), type(None), OptionError, type(None)]

@@ -10,21 +10,19 @@ the caller's decision: `request_until` does it for calls that are harmless when 
 from __future__ import annotations
 
 import gzip
+import itertools
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
 from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Timeout
-from urllib3.exceptions import (
-    ClosedPoolError,
-    HTTPError,
-)
+from urllib3.exceptions import ClosedPoolError, HTTPError
 
 from catmq_client.errors import (
     AnswerLost,
@@ -40,6 +38,8 @@ from catmq_client.http.backoff import Backoff
 from catmq_client.http.connections import send_whole
 from catmq_client.http.discovery import MOST, Brokers, Discovery
 from catmq_client.http.network_errors import network_error
+
+T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 3.0
 LIST_TIMEOUT_S = 5.0
@@ -89,16 +89,32 @@ def request_until(
     Only for requests that are harmless when done twice. After `within_s` seconds the last error is
     raised. `wait` is called with the seconds to wait.
     """
+
+    def request() -> dict[str, Any]:
+        return transport.request(method, path, body=body, params=params, timeout_s=timeout_s)
+
+    return repeated(request, within_s=within_s, again=lambda error, _: error.retriable, wait=wait)
+
+
+def repeated(
+    call: Callable[[], T],
+    *,
+    within_s: float,
+    again: Callable[[CatmqError, int], bool],
+    wait: Callable[[float], object] = time.sleep,
+) -> T:
+    """The value of a call that is repeated while `again(error, tries)`, for `within_s` seconds at most."""
     give_up_at = time.monotonic() + within_s
     backoff = Backoff()
-    while True:
+    for tries in itertools.count(1):
         try:
-            return transport.request(method, path, body=body, params=params, timeout_s=timeout_s)
+            return call()
         except CatmqError as error:
             delay_s = backoff.next_s(error)
-            if not error.retriable or time.monotonic() + delay_s > give_up_at:
+            if not again(error, tries) or time.monotonic() + delay_s > give_up_at:
                 raise
             wait(delay_s)
+    raise AssertionError("the last try returns or raises")
 
 
 class _Call(NamedTuple):
