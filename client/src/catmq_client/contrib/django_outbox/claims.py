@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 from django.db import router, transaction
 from django.db.models import Q, QuerySet
 
-from catmq_client.contrib.django_outbox.clock import UtcNow
-from catmq_client.contrib.django_outbox.models import OutboxMessage, OutboxRelay
+from catmq_client.contrib.django_outbox.models import OutboxMessage, OutboxRelay, UtcNow
 from catmq_client.sending.ids import uuid7
 
 LOOK_AT = 2_000  # waiting rows in one claim
@@ -103,7 +102,6 @@ class Claims:
         return str(relays.values_list("holder", flat=True).get(pk=1)) or self.acquire()
 
     def idle(self) -> bool:
-        """Return True if nothing is to be sent."""
         return not self._rows.filter(state__in=(WAITING, CLAIMED)).exists()
 
     def release(self) -> None:
@@ -202,7 +200,6 @@ def _on_the_wire(row: OutboxMessage) -> dict[str, Any]:
 
 
 def counts(*, using: str | None = None) -> Counts:
-    """Count the rows in each state."""
     rows = OutboxMessage.objects.using(using or router.db_for_write(OutboxMessage))
     return Counts(*(rows.filter(state=state).count() for state in (WAITING, CLAIMED, FAILED, HELD)))
 

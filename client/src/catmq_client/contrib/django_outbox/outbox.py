@@ -9,8 +9,14 @@ from typing import Any
 from django.db import router, transaction
 
 from catmq_client.contrib.django_outbox import conf
-from catmq_client.contrib.django_outbox.clock import UtcNow
-from catmq_client.contrib.django_outbox.models import MAX_KEY, MAX_TAG, MAX_TRACE, OutboxLane, OutboxMessage
+from catmq_client.contrib.django_outbox.models import (
+    MAX_KEY,
+    MAX_TAG,
+    MAX_TRACE,
+    OutboxLane,
+    OutboxMessage,
+    UtcNow,
+)
 from catmq_client.errors import CatmqError
 from catmq_client.sending.ids import uuid7
 from catmq_client.sending.new_messages import as_headers, as_text, body_bytes
@@ -21,10 +27,8 @@ from catmq_client.sending.routing import slot_of
 ID_HEADER = "catmq-outbox-id"
 
 
-class OutsideTransaction(CatmqError):
+class OutsideTransaction(CatmqError, code="outside_transaction"):
     """outbox.send() was called where nothing would be rolled back."""
-
-    code = "outside_transaction"
 
 
 def send(

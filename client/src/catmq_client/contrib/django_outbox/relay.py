@@ -40,10 +40,8 @@ IN_FLIGHT = 8  # batches, each for another queue
 TRY_WITHIN, TIMEOUT = 0.3, 0.6
 
 
-class NotTried(CatmqError):
+class NotTried(CatmqError, retriable=True):
     """A batch was left for the next pass."""
-
-    retriable = True
 
 
 @dataclass(slots=True)
@@ -162,7 +160,6 @@ class Relay:
         return found if isinstance(found, Routes) else None
 
     def _slots(self, place: Place) -> set[int]:
-        """The slots whose keys go to this place."""
         routes = self._routes(place.topic)
         slots = () if routes is None else routes.layout.slots
         return {slot for slot, queue in enumerate(slots) if queue == place.queue}
@@ -237,7 +234,6 @@ class Relay:
         return _Try(claimed, ids, results)
 
     def _end(self, tried: _Try, done: Pass) -> None:
-        """Writes down what became of a batch."""
         claimed, target = tried.claimed, self._target(tried.claimed.place)
         told = zip(tried.ids, tried.results, strict=False)
         stored = [row for row, one in told if not isinstance(one, CatmqError)]
