@@ -521,7 +521,7 @@ def test_a_callback_may_flush_although_there_is_only_one_sender(broker: FakeBrok
     assert flushed.wait(LIMIT_S)
 
 
-def test_ctrl_c_while_the_layout_is_looked_up_leaves_the_lane_free(broker: FakeBroker) -> None:
+def test_ctrl_c_while_the_layout_is_looked_up_leaves_the_buffer_free(broker: FakeBroker) -> None:
     transport = Interrupting(broker)
     with Producer(transport=transport, retry_backoff_ms=1) as producer:
         producer.send("t", b"1", key="k")
@@ -536,7 +536,7 @@ def test_ctrl_c_while_the_layout_is_looked_up_leaves_the_lane_free(broker: FakeB
         assert producer.send_async("t", b"3", key="k").result(LIMIT_S).offset == 1
 
 
-def test_an_answer_with_too_few_results_is_an_unknown_outcome_and_frees_the_lane(
+def test_an_answer_with_too_few_results_is_an_unknown_outcome_and_frees_its_buffer(
     broker: FakeBroker, make: Make
 ) -> None:
     producer = make(delivery_timeout_ms=300)

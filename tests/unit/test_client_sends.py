@@ -163,7 +163,7 @@ TWO = [NewMessage(b"1", queue=1), NewMessage(b"2", queue=1)]
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_an_answer_that_does_not_tell_of_all_leaves_the_outcome_unknown_and_the_lane_free(
+def test_an_answer_that_does_not_tell_of_all_leaves_the_outcome_unknown_and_the_buffer_free(
     broker: FakeBroker, make: Make, name: str
 ) -> None:
     transport = Telling(broker)

@@ -9,9 +9,9 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from catmq_client.errors import BufferFull, CatmqError, Closed
 from catmq_client.http.transport import HttpTransport, Transport, api_path
@@ -103,7 +103,7 @@ class _Sending:
                 self._senders += 1
 
 
-class Producer:
+class Producer(AbstractContextManager["Producer"]):
     """Sends messages to topics. Safe to share between threads, and to use after a fork.
 
     Every send has a batch_id and a queue before its first try and keeps both in its retries, so it
@@ -276,12 +276,7 @@ class Producer:
         if self._own_transport is not None:
             self._own_transport.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _sending(self) -> _Sending:

@@ -59,7 +59,7 @@ class QueueBuffer:
         return batch
 
     def ready_at(self, *, hurry: bool) -> float:
-        """When the oldest batch may be sent, monotonic; the time it was made if that is now."""
+        """Monotonic time at which the oldest batch may be sent; that at which it was made if it is ready."""
         first, options = self.batches[0], self.options
         full = len(first.messages) >= options.batch_messages or first.size_bytes >= options.batch_bytes
         ready_now = full or first.urgent or first.tries or hurry or len(self.batches) > 1
@@ -81,8 +81,6 @@ class QueueBuffer:
 
 
 class Accumulator:
-    """The bounded buffer of a producer."""
-
     def __init__(self, options: ProducerOptions) -> None:
         self._options = options
         self._buffers: dict[tuple[str, int | None, Kind], QueueBuffer] = {}

@@ -26,8 +26,6 @@ COMPLAIN_EVERY_S = 30.0  # about the same closed queue
 
 
 class Delivery:
-    """Delivers the batches of one producer."""
-
     def __init__(
         self, *, transport: Transport, accumulator: Accumulator, layouts: Layouts, options: ProducerOptions
     ) -> None:

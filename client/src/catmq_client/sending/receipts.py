@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import InitVar, dataclass, field
 from typing import Any, NamedTuple
 
 from catmq_client.errors import CatmqError
@@ -41,53 +42,39 @@ class Receipt(NamedTuple):
 Outcome = Receipt | CatmqError
 
 
+@dataclass(eq=False, kw_only=True, slots=True)
 class Batch:
     """Messages of one topic for one queue, sent in one request; all futures share its event.
 
     One event for a batch, not one for each message, is what keeps send_async cheap.
     """
 
-    __slots__ = (
-        "batch_id",
-        "created_at",
-        "done",
-        "expires_at",
-        "futures",
-        "last_error",
-        "lingers_until",
-        "messages",
-        "moved_from",
-        "queue",
-        "size_bytes",
-        "topic",
-        "tries",
-        "unknown",
-        "urgent",
-    )  # fmt: skip
+    topic: str
+    queue: int | None
+    linger_s: InitVar[float]
+    timeout_s: InitVar[float]
+    # Made before the first try: every try repeats it, so a send is stored once.
+    batch_id: str = field(default_factory=uuid7)
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    futures: list[SendFuture] = field(default_factory=list)
+    size_bytes: int = 0
+    created_at: float = field(default_factory=time.monotonic)
+    lingers_until: float = field(init=False)
+    expires_at: float = field(init=False)
+    urgent: bool = False
+    tries: int = 0
+    # How the last try ended; no exception, which would hold all that was on its way.
+    last_error: str = ""
+    # A try ended without our knowing whether the batch is stored: its queue is now fixed.
+    unknown: bool = False
+    moved_from: set[int | None] = field(default_factory=set)
+    done: threading.Event = field(default_factory=threading.Event)
 
-    def __init__(self, *, topic: str, queue: int | None, linger_s: float, timeout_s: float) -> None:
-        now = time.monotonic()
-        self.topic = topic
-        self.queue = queue
-        # Made before the first try: every try repeats it, so a send is stored once.
-        self.batch_id = uuid7()
-        self.messages: list[dict[str, Any]] = []
-        self.futures: list[SendFuture] = []
-        self.size_bytes = 0
-        self.created_at = now
-        self.lingers_until = now + linger_s
-        self.expires_at = now + timeout_s
-        self.urgent = False
-        self.tries = 0
-        # What the last try ended with; no exception, which would hold all that was on its way.
-        self.last_error = ""
-        # A try ended without our knowing whether the batch is stored: its queue is now fixed.
-        self.unknown = False
-        self.moved_from: set[int | None] = set()
-        self.done = threading.Event()
+    def __post_init__(self, linger_s: float, timeout_s: float) -> None:
+        self.lingers_until = self.created_at + linger_s
+        self.expires_at = self.created_at + timeout_s
 
     def add(self, message: dict[str, Any], size_bytes: int) -> SendFuture:
-        """The future of one more message."""
         future = SendFuture(self.done)
         self.messages.append(message)
         self.futures.append(future)
@@ -95,7 +82,6 @@ class Batch:
         return future
 
     def add_all(self, messages: Sequence[dict[str, Any]], size_bytes: int) -> list[SendFuture]:
-        """The futures of more messages, of so many bytes together."""
         done = self.done
         futures = [SendFuture(done) for _ in messages]
         self.messages += messages
@@ -150,7 +136,6 @@ class Batch:
         self.done.set()
 
     def has_callbacks(self) -> bool:
-        """Return True if a future has callbacks."""
         return any(future.callbacks for future in self.futures)
 
     def run_callbacks(self) -> None:
@@ -243,7 +228,6 @@ class Callbacks:
         self._uncalled.update([future for future in batch.futures if future.callbacks])
 
     def are_due(self, batch: Batch) -> bool:
-        """Return True if there is somebody to call."""
         return batch.has_callbacks() or not self._uncalled.isdisjoint(batch.futures)
 
     def waiting(self) -> list[SendFuture]:
@@ -251,7 +235,6 @@ class Callbacks:
         return [*self._uncalled]
 
     def call(self, batch: Batch) -> None:
-        """Makes the calls of a batch that has ended."""
         outer, self._thread.calls = self._is_calling(), True
         try:
             batch.run_callbacks()

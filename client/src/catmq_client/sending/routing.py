@@ -78,7 +78,6 @@ class Routes:
         self.held: dict[int, int] = {}
 
     def replace(self, layout: Layout) -> None:
-        """Follows a newer layout."""
         self.layout = layout
         self.loaded_at = time.monotonic()
         if self._sticky not in layout.writable:
@@ -169,7 +168,6 @@ class Layouts:
             return self._routes.setdefault(topic, Routes(layout))
 
     def known(self, topic: str) -> Routes:
-        """The routes of a topic that was sent to."""
         return self._routes[topic]
 
     def freshen(self, topic: str, *, suspicious: bool) -> Layout | None:
