@@ -85,7 +85,7 @@ def test_a_dropped_buffer_is_fetched_again_from_the_first_message_not_handed_out
     queue.buffer.extend(message(n) for n in range(5))
     queue.position = 5
     queue.hand_out(1)
-    queue.drop()
+    queue.evict()
     assert queue.position == 1
     assert queue.committable() == 0
 

@@ -236,7 +236,7 @@ def test_a_stopped_queue_can_be_moved(broker: FakeBroker, make: Make) -> None:
     assert len({message.message_id for message in taken}) == 20
 
 
-def test_the_lanes_of_a_queue_that_is_started_go_on_at_once() -> None:
+def test_the_slots_of_a_queue_that_is_started_go_on_at_once() -> None:
     state = GroupState(ConsumerOptions())
     state.lease_until = lease_clock() + 60
     owned = OwnedQueue(topic="t", queue=1, epoch=1, stopped=True)

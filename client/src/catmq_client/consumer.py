@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
+from contextlib import AbstractContextManager
 from typing import Any, Self
 
 from catmq_client.errors import CatmqError, Closed, CommitFailed, OptionError
@@ -29,10 +29,11 @@ from catmq_client.reading.workers import Handler, Workers
 
 log = logging.getLogger("catmq.consumer")
 
+SDK = f"catmq-client/0.1.0 python/{platform.python_version()}"
 COMMIT_WITHIN_S = 30.0
 
 
-class Consumer:
+class Consumer(AbstractContextManager["Consumer"]):
     """Reads the queues that its group assigns to it: iterate, `poll`, or `run` a handler in threads.
 
     Done is what the application came back from: in iteration the message before the one yielded, in
@@ -78,7 +79,7 @@ class Consumer:
         self._started = False
         self._state = state = GroupState(self.options)
         self._membership = Membership(
-            transport=transport, state=state, group=group, topics=self.topics, name=self.name, sdk=_sdk()
+            transport=transport, state=state, group=group, topics=self.topics, name=self.name, sdk=SDK
         )
         self._fetcher = Fetcher(transport=transport, state=state, settle=self._membership.settle)
         state.on_gain = self._fetcher.nudge
@@ -96,12 +97,10 @@ class Consumer:
     def __next__(self) -> Message:
         """The next message; what was yielded before is done. Ends at stop(), or after consumer_timeout_ms."""
         limit_ms = self.options.consumer_timeout_ms
-        messages = (
-            self._take(1, None if limit_ms is None else limit_ms / 1000) if not self._state.closed else []
-        )
-        if not messages:
-            raise StopIteration
-        return messages[0]
+        if not self._state.closed:
+            for message in self._take(1, None if limit_ms is None else limit_ms / 1000):
+                return message
+        raise StopIteration
 
     def poll(self, max_messages: int | None = None, timeout_s: float = 1.0) -> list[Message]:
         """At most `max_messages` (default max_poll_records); [] after `timeout_s` seconds without one."""
@@ -132,7 +131,7 @@ class Consumer:
             batch=batch,
         )
         try:
-            while not state.stopping and not self._all_stand_still():
+            while not state.stopping and not state.all_halted():
                 dispatcher.dispatch(self._wait_for_messages(state.share(), 1.0))
         finally:
             state.stopping = True
@@ -144,11 +143,11 @@ class Consumer:
             raise state.failure
 
     def fail(self, message: Message, error: BaseException | str = "") -> None:
-        """The message failed: it comes again later, from the retry topic; after its last retry it is dead.
+        """The message failed: it comes again later, from the retry topic, until its retries are used up.
 
-        In an ordered subscription it is dead at once: going on behind it is what was asked for. It counts as
-        done when the broker has stored it; no commit passes it before. If its queue went to another member
-        the message is repeated there, and nothing is reported.
+        Then, and in an ordered subscription at once, it is a dead letter. It counts as done when the broker
+        has stored it; no commit passes it before. If its queue went to another member the message is
+        repeated there, and nothing is reported.
         """
         self._check_process()
         with self._state.changed:
@@ -172,9 +171,12 @@ class Consumer:
         self._reporter.settle_new(COMMIT_WITHIN_S)
         commits = self._committer.due() if offsets is None else self._committer.explicit(offsets)
         stopped_being_ours = self._committer.commit_until(commits, within_s=COMMIT_WITHIN_S)
-        gone = self._unreported(offsets) | {owned.queue: owned for owned in stopped_being_ours}
+        with self._state.changed:
+            unreported = self._state.unreported
+            gone = {q: unreported.pop(q) for q in [*unreported] if offsets is None or q in offsets}
+        gone |= {owned.queue: owned for owned in stopped_being_ours}
         if gone:
-            names = ", ".join(f"{owned.topic} queue {owned.queue}" for owned in gone.values())
+            names = ", ".join(map(str, gone.values()))
             raise CommitFailed(f"{names} had gone to another member; its messages will be repeated there")
 
     def assignment(self) -> list[AssignedQueue]:
@@ -256,19 +258,8 @@ class Consumer:
             if self._own_transport is not None:
                 self._own_transport.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _unreported(self, offsets: Mapping[int, int] | None) -> dict[int, OwnedQueue]:
-        """The queues that were lost with uncommitted progress, of those that are committed now; told once."""
-        with self._state.changed:
-            unreported = self._state.unreported
-            return {q: unreported.pop(q) for q in [*unreported] if offsets is None or q in offsets}
 
     def _take(self, limit: int, timeout_s: float | None) -> list[Message]:
         self._enter()
@@ -291,12 +282,12 @@ class Consumer:
             self._call_back()
             with state.changed:
                 self._raise_what_ended_us()
-                if self._next_event() is not None:
+                if state.next_event() is not None:
                     # A queue may have come in between: on_assigned is called before its first message.
                     continue
                 taken = [] if state.stopping else state.hand_out(limit)
                 left_s = 3600.0 if give_up_at is None else give_up_at - time.monotonic()
-                if taken or state.stopping or left_s <= 0 or self._all_stand_still():
+                if taken or state.stopping or left_s <= 0 or state.all_halted():
                     return taken
                 state.changed.messages.wait(left_s)
 
@@ -319,7 +310,7 @@ class Consumer:
         state = self._state
         if state.fatal is not None:
             raise state.fatal
-        if state.failure is not None and not state.in_run and self._all_stand_still():
+        if state.failure is not None and not state.in_run and state.all_halted():
             raise state.failure
         silence, state.silence = state.silence, None
         if silence is not None:
@@ -337,27 +328,12 @@ class Consumer:
                 self._state.changed.notify_all()
         self._hand = []
 
-    def _all_stand_still(self) -> bool:
-        with self._state.changed:
-            queues = self._state.queues.values()
-            return bool(queues) and all(owned.halted for owned in queues)
-
-    def _next_event(self) -> tuple[bool, OwnedQueue] | None:
-        """The next callback that is due; a revoke only when no handler of its queue is at work any more."""
-        held_up: set[int] = set()
-        for assigned, owned in self._state.events:
-            late = (owned.revoked_until or 0.0) < time.monotonic()
-            if owned.queue not in held_up and (assigned or not owned.running or late):
-                return assigned, owned
-            held_up.add(owned.queue)
-        return None
-
     def _call_back(self) -> None:
         """Tells the application which queues came and went, in its own thread."""
         state = self._state
         while True:
             with state.changed:
-                event = self._next_event()
+                event = state.next_event()
                 if event is None:
                     return
                 assigned, owned = event
@@ -385,7 +361,7 @@ class Consumer:
             return
         try:
             for owned in self._committer.commit_until(self._committer.due(), within_s=within_s):
-                log.warning("%s queue %d had gone: its messages will be repeated", owned.topic, owned.queue)
+                log.warning("%s had gone: its messages will be repeated", owned)
         except CatmqError as error:
             log.warning("group %s: the last commit failed, messages will be repeated: %s", self.group, error)
 
@@ -405,21 +381,16 @@ class Consumer:
                 owned.paused = paused
                 if paused:
                     # What is held of it must not take the room of others.
-                    self._state.drop(owned)
+                    self._state.evict(owned)
             self._state.changed.notify_all()
 
     def _seek_to(self, end: str, queues: tuple[int, ...]) -> None:
         with self._state.changed:
             chosen = self._choice(queues)
         for topic in sorted({owned.topic for owned in chosen}):
-            answer = request_until(
-                self._transport, "GET", api_path("topics", topic), within_s=COMMIT_WITHIN_S
-            )
+            path = api_path("topics", topic)
+            answer = request_until(self._transport, "GET", path, within_s=COMMIT_WITHIN_S)
             ends = {queue["queue"]: queue[end] for queue in answer["queues"]}
             for owned in chosen:
                 if owned.topic == topic and ends.get(owned.queue) is not None:
                     self.seek(owned.queue, ends[owned.queue])
-
-
-def _sdk() -> str:
-    return f"catmq-client/0.1.0 python/{platform.python_version()}"

@@ -79,8 +79,6 @@ def read(sock: socket, *, method: str, timeout_s: float | None = None, takes_gzi
 
 
 class _Source:
-    """Bytes that arrive on a socket."""
-
     def __init__(self, sock: socket, timeout_s: float | None) -> None:
         self._sock = sock
         self.held = b""  # received, and not taken
@@ -108,7 +106,6 @@ class _Source:
         return found
 
     def exactly(self, count: int) -> bytes | bytearray:
-        """So many bytes."""
         if len(self.held) >= count:
             found, self.held = self.held[:count], self.held[count:]
             return found
@@ -135,7 +132,6 @@ class _Source:
         return b"".join(pieces)
 
     def _fill(self, data: bytearray, had: int, count: int) -> None:
-        """Receives what is missing of `data`, of which so much is there."""
         with memoryview(data) as whole:
             while had < len(whole):
                 self._limit()

@@ -83,7 +83,6 @@ class Brokers:
             self.current = self.following([url]) or url
 
     def reached(self, url: str) -> None:
-        """Forgets that a broker could not be reached."""
         if self._rests:
             self._rests.pop(url, None)
 
@@ -250,7 +249,6 @@ def _is_broker_url(url: str) -> bool:
 
 
 def _identity(url: str) -> str:
-    """The same for two ways to write one URL."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     return f"{parts.scheme}://{parts.hostname}:{port}{parts.path.rstrip('/')}"

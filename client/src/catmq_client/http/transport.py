@@ -35,9 +35,8 @@ from catmq_client.errors import (
 )
 from catmq_client.http import wire
 from catmq_client.http.backoff import Backoff
-from catmq_client.http.connections import send_whole
+from catmq_client.http.connections import network_error, send_whole
 from catmq_client.http.discovery import MOST, Brokers, Discovery
-from catmq_client.http.network_errors import network_error
 
 T = TypeVar("T")
 
@@ -292,7 +291,6 @@ class HttpTransport:
                 mine[1].close()
 
     def _once(self, url: str, call: _Call) -> BaseHTTPResponse:
-        """One try at one broker."""
         lines = call.session.get_adapter(url)
         assert isinstance(lines, _Lines)  # noqa: S101 - _new_session mounts nothing else
         try:

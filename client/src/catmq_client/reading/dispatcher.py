@@ -14,11 +14,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from catmq_client.errors import OptionError
 from catmq_client.message import Message
-from catmq_client.reading.breaker import Breaker
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.state import GroupState
 from catmq_client.reading.subscription_settings import Settings
@@ -36,37 +36,32 @@ class Task(NamedTuple):
     message: Message
 
 
+@dataclass(eq=False, slots=True)
 class Slot:
     """Messages that are handled one after the other."""
 
-    __slots__ = ("alone", "key", "tasks", "tries")
-
-    def __init__(self, key: Any) -> None:
-        self.key = key
-        self.tasks: deque[Task] = deque()
-        # Failed tries of the first one, in place.
-        self.tries = 0
-        # How many of the first ones are handled alone: the batch they were in failed.
-        self.alone = 0
+    key: Any
+    tasks: deque[Task] = field(default_factory=deque)
+    # Failed tries of the first one, in place.
+    tries: int = 0
+    # How many of the first ones are handled alone: the batch they were in failed.
+    alone: int = 0
 
 
+@dataclass(eq=False, slots=True)
 class Job:
     """Messages for one call of the handler: the first ones of slots of one subscription."""
 
-    __slots__ = ("began", "deadline", "is_over", "is_probe", "parts", "tasks", "thread")
-
-    def __init__(self, slot: Slot, count: int, *, is_probe: bool) -> None:
-        self.parts: list[tuple[Slot, int]] = []
-        self.tasks: list[Task] = []
-        # Whether the breaker lets it through to see how things are.
-        self.is_probe = is_probe
-        # Monotonic: when the handler began, and when it has failed if it has not returned by then.
-        self.began = 0.0
-        self.deadline: float | None = None
-        self.thread = 0
-        # Whether it was said what became of it; a handler that returns after that is not listened to.
-        self.is_over = False
-        self.join(slot, count)
+    # Whether the breaker lets it through to see how things are.
+    is_probe: bool
+    parts: list[tuple[Slot, int]] = field(default_factory=list)
+    tasks: list[Task] = field(default_factory=list)
+    # Monotonic: when the handler began, and when it has failed if it has not returned by then.
+    began: float = 0.0
+    deadline: float | None = None
+    thread: int = 0
+    # Whether it was said what became of it; a handler that returns after that is not listened to.
+    is_over: bool = False
 
     def join(self, slot: Slot, count: int) -> None:
         """Takes the first messages of one more slot, too."""
@@ -78,6 +73,61 @@ class Job:
     def slot(self) -> Slot:
         """The slot of a job of one message."""
         return self.parts[0][0]
+
+
+class Breaker:
+    """The circuit breaker of a subscription: after failures in a row its handler rests, then gets a message.
+
+    Not locked; times are monotonic seconds.
+
+    >>> breaker = Breaker()
+    >>> breaker.failed(limit=2, pause_s=30, now=0), breaker.failed(limit=2, pause_s=30, now=1)
+    (False, True)
+    >>> breaker.bars(now=30), breaker.bars(now=31), breaker.begin(), breaker.bars(now=31)
+    (True, False, True, True)
+    >>> breaker.succeeded(), breaker.bars(now=31)
+    (True, False)
+    """
+
+    def __init__(self) -> None:
+        self.failures = 0
+        # Set while it is open: when one message may be tried.
+        self.open_until: float | None = None
+        self._probing = False
+
+    def bars(self, now: float) -> bool:
+        """Return True if no handler may begin now."""
+        return self.open_until is not None and (self._probing or now < self.open_until)
+
+    def begin(self) -> bool:
+        """A handler begins; whether its message is the one that is tried."""
+        self._probing = self.open_until is not None
+        return self._probing
+
+    def succeeded(self, *, probe: bool = True) -> bool:
+        """A handler returned; whether that closes it: while it is open only the tried message counts."""
+        if self.open_until is not None and not probe:
+            return False
+        closes = self.open_until is not None
+        self.reset()
+        return closes
+
+    def failed(self, *, limit: int | None, pause_s: float, now: float, probe: bool = False) -> bool:
+        """A handler failed; whether that opens it, or keeps it open for another pause."""
+        self.failures += 1
+        if limit is None or (self.open_until is not None and not probe):
+            return False
+        if not probe and self.failures < limit:
+            return False
+        self.open_until, self._probing = now + pause_s, False
+        return True
+
+    def let_go(self) -> None:
+        """The message that was to be tried was not: another one may be."""
+        self._probing = False
+
+    def reset(self) -> None:
+        self.failures, self.open_until, self._probing = 0, None, False
 
 
 class Dispatcher:
@@ -104,7 +154,6 @@ class Dispatcher:
         state.on_start = self.rouse
 
     def dispatch(self, taken: list[tuple[OwnedQueue, Message]]) -> None:
-        """Puts messages on their slots, in the order given."""
         with self._lock:
             for owned, message in taken:
                 task = Task(owned, owned.version, message)
@@ -220,11 +269,10 @@ class Dispatcher:
             return opened
 
     def paused_topics(self) -> set[str]:
-        """The topics whose breaker is open."""
         with self._lock:
             return {topic for topic, breaker in self._breakers.items() if breaker.open_until is not None}
 
-    def forget_breakers(self, topics: Iterable[str]) -> None:
+    def close_breakers(self, topics: Iterable[str]) -> None:
         """Closes the breakers of subscriptions that have none any more."""
         with self._lock:
             for topic in topics:
@@ -238,7 +286,6 @@ class Dispatcher:
             self._work.notify_all()
 
     def end(self) -> None:
-        """No more jobs."""
         with self._lock:
             self.ending = True
             self._work.notify_all()
@@ -282,7 +329,8 @@ class Dispatcher:
         breaker = self._breakers.get(topic)
         is_probe = breaker is not None and breaker.begin()
         size = 1 if is_probe or slot.tries or slot.alone else batch
-        job = Job(slot, size, is_probe=is_probe)
+        job = Job(is_probe)
+        job.join(slot, size)
         while len(job.tasks) < size and self._ready and self._may_join(self._ready[0], topic):
             job.join(self._ready.popleft(), size - len(job.tasks))
         return job

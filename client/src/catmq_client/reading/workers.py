@@ -3,8 +3,8 @@
 A handler has failed when it raises, or does not return within the subscription's handler_timeout_ms. Then
 
 - in an ordered subscription the message is retried in place, after the subscription's pauses (at most
-  ORDERED_PAUSE_S each), and its slot waits; when its retries are used up it is reported as dead;
-- in any other it is reported, and comes again later from the failure topic; before that it is tried
+  ORDERED_PAUSE_S each), and its slot waits; when its retries are used up it goes to the dead letters;
+- in any other it is reported, and comes again later from the retry topic; before that it is tried
   handler_attempts times in place, if the option says more than 1.
 
 A batch that fails is handled again message by message. The thread of a handler that takes too long is left
@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import itertools
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable
 
 from catmq_client.errors import HandlerFailed, HandlerTimeout, OptionError
+from catmq_client.http.backoff import delay_s
 from catmq_client.message import Message
 from catmq_client.reading.dispatcher import Dispatcher, Job, Task
 from catmq_client.reading.failure_reports import Reporter
@@ -32,7 +32,7 @@ log = logging.getLogger("catmq.consumer")
 Handler = Callable[[Message], object] | Callable[[list[Message]], object]
 # Longest pause before a retry in place: the queue, or key, stands still meanwhile.
 ORDERED_PAUSE_S = 30.0
-# Tries of a message at least that cannot be handed over: its group broadcasts, or there is no failure node.
+# Tries of a message at least that cannot be handed over: its group broadcasts, or there is no retry node.
 TRIES_IN_PLACE = 3
 
 
@@ -84,7 +84,7 @@ class Workers:
     def _follow_settings(self) -> None:
         """Called under the state's lock."""
         settings = self._state.settings
-        self._dispatcher.forget_breakers(t for t, one in settings.items() if one.breaker_failures is None)
+        self._dispatcher.close_breakers(t for t, one in settings.items() if one.breaker_failures is None)
         self._resize()
 
     def _resize(self) -> None:
@@ -164,7 +164,6 @@ class Workers:
             self._handler(messages[0])  # type: ignore[arg-type]  # a handler of messages
 
     def _ended(self, job: Job, error: BaseException | None) -> None:
-        """Draws the consequences of how a handler ended."""
         settings = self._state.settings_of(job.tasks[0].owned)
         if error is None:
             self._after_success(job, settings)
@@ -220,8 +219,8 @@ class Workers:
         in_place = task.owned.subscription in self._state.in_place
         if tries >= max(options.handler_attempts, TRIES_IN_PLACE if in_place else 1):
             return None
-        pause_ms = min(options.retry_backoff_max_ms, options.retry_backoff_ms << min(tries - 1, 20))
-        return pause_ms / 1000 * random.uniform(0.5, 1.0)
+        base_s, max_s = options.retry_backoff_ms / 1000, options.retry_backoff_max_ms / 1000
+        return delay_s(tries - 1, base_s=base_s, max_s=max_s)
 
     def _halt(self, task: Task, tries: int, error: BaseException) -> None:
         """There is nowhere to put the message: going on would lose it."""
@@ -238,7 +237,6 @@ class Workers:
             log.error(what, topic, pause_s)
 
     def _leave(self, job: Job) -> None:
-        """The handler's queues are at rest again."""
         state = self._state
         with state.changed:
             state.handlers_since.pop(job.thread, None)
@@ -248,7 +246,6 @@ class Workers:
                     state.changed.notify_all()
 
     def _watch(self) -> None:
-        """The clock's thread."""
         while not self._dispatcher.ending:
             try:
                 for job in self._dispatcher.tick():
