@@ -60,7 +60,7 @@ class Consumer(AbstractContextManager["Consumer"]):
         compression: str | None = None,
         **options: Any,
     ) -> None:
-        """Subscribes to `topics`, and makes the group, if the API key may; `name` tells members apart."""
+        """Subscribe to `topics`, and make the group, if the API key may; `name` tells members apart."""
         self.options = checked(ConsumerOptions, options)
         if group is None:
             raise OptionError("group is missing: name the consumer group")
@@ -111,7 +111,7 @@ class Consumer(AbstractContextManager["Consumer"]):
     def run(
         self, handler: Handler, *, threads: int = 8, order: str = "key", batch: int | None = None
     ) -> None:
-        """Calls `handler(message)` in threads until stop() or a signal ends it; then drains, commits, leaves.
+        """Call `handler(message)` in threads until stop() or a signal ends it; then drain, commit, leave.
 
         order: "key" (one at a time for each key, in order), "queue" or "none". batch: the handler gets a list
         of at most so many messages of one topic. A message whose handler raises is handed over, and comes
@@ -158,7 +158,7 @@ class Consumer(AbstractContextManager["Consumer"]):
             self._reporter.add(owned, message, error, last=self._state.settings_of(owned).ordered)
 
     def commit(self, offsets: Mapping[int, int] | None = None) -> None:
-        """Commits all yielded so far (in run(): all whose handlers returned), or `offsets` by queue.
+        """Commit all yielded so far (in run(): all whose handlers returned), or `offsets` by queue.
 
         Raises CommitFailed when a queue had gone to another member, also if that was noticed before;
         Unavailable when something could not be stored for COMMIT_WITHIN_S seconds; OptionError for
@@ -195,7 +195,7 @@ class Consumer(AbstractContextManager["Consumer"]):
             return self._owned(queue).committed
 
     def seek(self, queue: int, offset: int) -> None:
-        """Goes on at `offset`. Commits follow, but never fall: going back repeats without uncommitting."""
+        """Go on at `offset`. Commits follow, but never fall: going back repeats without uncommitting."""
         if offset < 0:
             raise OptionError(f"offset={offset}: offsets begin at 0")
         with self._state.changed:
@@ -203,19 +203,19 @@ class Consumer(AbstractContextManager["Consumer"]):
         self._fetcher.interrupt()
 
     def seek_to_beginning(self, *queues: int) -> None:
-        """Goes on at the first message of these (default: all owned) queues that still exists."""
+        """Go on at the first message of these (default: all owned) queues that still exists."""
         self._seek_to("low", queues)
 
     def seek_to_end(self, *queues: int) -> None:
-        """Goes on behind the last message of these (default: all owned) queues."""
+        """Go on behind the last message of these (default: all owned) queues."""
         self._seek_to("head", queues)
 
     def pause(self, *queues: int) -> None:
-        """Gives out nothing more of these queues (default: all owned) until resume(); they stay ours."""
+        """Give out nothing more of these queues (default: all owned) until resume(); they stay ours."""
         self._set_paused(queues, True)
 
     def resume(self, *queues: int) -> None:
-        """Ends pause()."""
+        """End pause()."""
         self._set_paused(queues, False)
         self._fetcher.interrupt()
 
@@ -231,13 +231,13 @@ class Consumer(AbstractContextManager["Consumer"]):
             return [o.name for o in self._state.queues.values() if o.subscription in topics]
 
     def stop(self) -> None:
-        """Ends iteration and run() soon; safe in signal handlers and from other threads."""
+        """End iteration and run() soon; safe in signal handlers and from other threads."""
         with self._state.changed:
             self._state.stopping = True
             self._state.changed.notify_all()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Commits what is done, for at most `timeout_s` (default rebalance_timeout_ms), and leaves the group.
+        """Commit what is done, for at most `timeout_s` (default rebalance_timeout_ms), and leave the group.
 
         With an `instance_id` it does not leave: its queues wait for a process that comes back under the
         same one, until the session timeout is over.
@@ -329,7 +329,7 @@ class Consumer(AbstractContextManager["Consumer"]):
         self._hand = []
 
     def _call_back(self) -> None:
-        """Tells the application which queues came and went, in its own thread."""
+        """Tell the application which queues came and went, in its own thread."""
         state = self._state
         while True:
             with state.changed:

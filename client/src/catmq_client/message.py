@@ -88,7 +88,7 @@ class Message:
 
     @property
     def message_id(self) -> str:
-        """Finds it again; opaque."""
+        """Opaque; finds it again."""
         return f"{self.queue}-{self.offset}"
 
     @property

@@ -56,7 +56,7 @@ class _Sending:
         return routes
 
     def start_sender_if_needed(self) -> None:
-        """Starts one more thread when a batch waits, no sender is idle and there may be more."""
+        """Start one more thread when a batch waits, no sender is idle and there may be more."""
         if self.accumulator.idle or self._senders >= self._most or not self.accumulator.needs_sender():
             return
         with self._lock:
@@ -66,7 +66,7 @@ class _Sending:
         threading.Thread(target=self._work, name="catmq-sender", daemon=True).start()
 
     def deliver_here(self, future: SendFuture, buffer: QueueBuffer) -> None:
-        """Sends in the caller's thread while its buffer is free: a send alone needs no other thread."""
+        """Send in the caller's thread while its buffer is free: a send alone needs no other thread."""
         while not future.done():
             taken = self.accumulator.take(only=buffer)
             if taken is None:
@@ -92,7 +92,7 @@ class _Sending:
             self.start_sender_if_needed()
 
     def _call_back(self, batch: Batch) -> None:
-        """Runs callbacks. They may wait for other sends, so this thread does not count as a sender now."""
+        """Run callbacks. They may wait for other sends, so this thread does not count as a sender now."""
         with self._lock:
             self._senders -= 1
         try:
@@ -121,7 +121,7 @@ class Producer(AbstractContextManager["Producer"]):
         compression: str | None = None,
         **options: Any,
     ) -> None:
-        """Opens nothing yet. `urls`: a broker's URL or several; see HttpTransport and ProducerOptions."""
+        """Open nothing yet. `urls`: a broker's URL or several; see HttpTransport and ProducerOptions."""
         self.options = checked(ProducerOptions, options)
         self._own_transport: HttpTransport | None = None
         if transport is None:
@@ -206,7 +206,7 @@ class Producer(AbstractContextManager["Producer"]):
         key: str | None = None,
         tag: str | None = None,
     ) -> None:
-        """Sends without waiting or telling: what cannot be stored is logged, and counted in `lost`."""
+        """Send without waiting or telling: what cannot be stored is logged, and counted in `lost`."""
         message = as_sent(body, json, key=key, tag=tag)
         sending = self._sending()
         try:
@@ -220,7 +220,7 @@ class Producer(AbstractContextManager["Producer"]):
     def send_batch(
         self, topic: str, messages: Iterable[NewMessage | bytes | str | Mapping[str, Any]]
     ) -> list[Receipt | CatmqError]:
-        """Sends all and waits: for each message, in order, its receipt or the error it ended with.
+        """Send all and wait: for each message, in order, its receipt or the error it ended with.
 
         A message that is not made right raises OptionError before any is sent.
         """
@@ -235,7 +235,7 @@ class Producer(AbstractContextManager["Producer"]):
         return [one.receipt_or_error() if isinstance(one, SendFuture) else one for one in sent]
 
     def recall(self, message_id: str) -> None:
-        """Takes back a message that was sent with a delay, by the `message_id` of its receipt.
+        """Take back a message that was sent with a delay, by the `message_id` of its receipt.
 
         Raises Conflict (code `already_delivered`) when it is in its queue, NotFound when there is none such.
         """
@@ -245,7 +245,7 @@ class Producer(AbstractContextManager["Producer"]):
         self._transport.request("DELETE", api_path("messages", message_id), timeout_s=timeout_s)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Returns when everything accepted so far has ended and its callbacks have returned.
+        """Return when everything accepted so far has ended and its callbacks have returned.
 
         In a callback it waits for no callbacks. TimeoutError after `timeout_s` seconds.
         """

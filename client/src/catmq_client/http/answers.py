@@ -148,7 +148,7 @@ class _Source:
         return piece
 
     def _limit(self) -> None:
-        """Lets the next piece take no longer than the whole answer may."""
+        """Let the next piece take no longer than the whole answer may."""
         if self._ends_at is not None:
             left_s = self._ends_at - time.monotonic()
             if left_s <= 0:

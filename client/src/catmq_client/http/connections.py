@@ -55,7 +55,7 @@ class _Whole(_Base):
         headers: Mapping[str, str] | None = None,
         **_: Any,
     ) -> None:
-        """Sends a request; its body is at hand, so it is no larger than memory.
+        """Send a request; its body is at hand, so it is no larger than memory.
 
         One that cannot be sent whole may have an answer all the same (too large): `getresponse` sees to it.
         Raises ValueError for a header that would be more than one.
@@ -122,7 +122,7 @@ class _Tls(_Whole, HTTPSConnection):
 
 
 def send_whole(pool: HTTPConnectionPool) -> None:
-    """Makes the connections that a pool will open send each request in one piece."""
+    """Make the connections that a pool will open send each request in one piece."""
     kind: Any = _Tls if isinstance(pool, HTTPSConnectionPool) else _Plain
     pool.ConnectionCls = kind
 

@@ -136,7 +136,7 @@ class _Lines(HTTPAdapter):
     """
 
     def __init__(self, *, brokers: int, connections: int) -> None:
-        """Keeps connections to so many brokers, and so many idle ones to each."""
+        """Keep connections to so many brokers, and so many idle ones to each."""
         super().__init__(pool_connections=brokers, pool_maxsize=connections)
         self._pools: dict[str, tuple[HTTPConnectionPool, str]] = {}
 
@@ -195,7 +195,7 @@ class HttpTransport:
         codec: wire.Codec | None = None,
         discover: bool = True,
     ) -> None:
-        """Takes `urls` (default: CATMQ_URL, separated by commas) and `api_key` (default: CATMQ_API_KEY).
+        """Take `urls` (default: CATMQ_URL, separated by commas) and `api_key` (default: CATMQ_API_KEY).
 
         verify: False or the path of a CA bundle, as in requests. proxies: {"https": url}; the
         environment's proxies are not looked at. compression: "gzip" or None, both ways. discover: also
@@ -265,7 +265,7 @@ class HttpTransport:
                 return answer
 
     def close(self) -> None:
-        """Closes the idle connections of this process; a later request opens new ones."""
+        """Close the idle connections of this process; a later request opens new ones."""
         pid = os.getpid()
         with self._lock_of(pid):
             mine, self._mine = self._mine, None

@@ -104,7 +104,7 @@ class Committer(Part):
             self._failed = (self._failed - batch) | {owned for owned in batch if not owned.lost}
 
     def _let_go(self, batch: Iterable[OwnedQueue], *, tried: bool) -> None:
-        """Releases those that have nothing left to commit or, after a last try, no time left."""
+        """Release those that have nothing left to commit or, after a last try, no time left."""
         for owned in batch:
             if self._may_go(owned) and (self._is_stored(owned) or (tried and _is_late(owned))):
                 self._state.release(owned)
@@ -128,7 +128,7 @@ class Committer(Part):
             return commits
 
     def commit(self, commits: list[Commit]) -> Fates:
-        """Stores the offsets; those that were not stored."""
+        """Store the offsets; return those that were not stored."""
         if not commits:
             return Fates([], [], [])
         with self._one_at_a_time:
@@ -157,7 +157,7 @@ class Committer(Part):
                 self._after_commit(owned, offset, states.get(owned.queue), fates)
 
     def commit_until(self, commits: list[Commit], *, within_s: float) -> list[OwnedQueue]:
-        """Stores the offsets, trying for `within_s` seconds; the queues that had gone to others.
+        """Store the offsets, trying for `within_s` seconds; return the queues that had gone to others.
 
         Raises Unavailable when some could not be stored in time, OptionError for an offset above the head.
         """
@@ -186,7 +186,7 @@ class Committer(Part):
             raise OptionError(f"not committed, above the last message: {_named(commits)}")
 
     def _after_commit(self, owned: OwnedQueue, offset: int, answered: str | None, fates: Fates) -> None:
-        """Remembers a stored offset, or what became of it."""
+        """Remember a stored offset, or what became of it."""
         if answered == "ok" or (owned.lost and offset <= owned.committed):
             owned.committed = max(owned.committed, offset)
         elif answered == "fenced":

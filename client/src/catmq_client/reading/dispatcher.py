@@ -64,7 +64,7 @@ class Job:
     is_over: bool = False
 
     def join(self, slot: Slot, count: int) -> None:
-        """Takes the first messages of one more slot, too."""
+        """Take the first messages of one more slot, too."""
         first = list(itertools.islice(slot.tasks, count))
         self.parts.append((slot, len(first)))
         self.tasks += first
@@ -100,12 +100,12 @@ class Breaker:
         return self.open_until is not None and (self._probing or now < self.open_until)
 
     def begin(self) -> bool:
-        """A handler begins; whether its message is the one that is tried."""
+        """A handler begins; return True if its message is the one that is tried."""
         self._probing = self.open_until is not None
         return self._probing
 
     def succeeded(self, *, probe: bool = True) -> bool:
-        """A handler returned; whether that closes it: while it is open only the tried message counts."""
+        """A handler returned; return True if that closes it: while open only the tried message counts."""
         if self.open_until is not None and not probe:
             return False
         closes = self.open_until is not None
@@ -113,7 +113,7 @@ class Breaker:
         return closes
 
     def failed(self, *, limit: int | None, pause_s: float, now: float, probe: bool = False) -> bool:
-        """A handler failed; whether that opens it, or keeps it open for another pause."""
+        """A handler failed; return True if that opens it, or keeps it open for another pause."""
         self.failures += 1
         if limit is None or (self.open_until is not None and not probe):
             return False
@@ -169,7 +169,7 @@ class Dispatcher:
         self.rouse()
 
     def rouse(self) -> None:
-        """Goes on with the slots that rest, or wait, for no reason any more."""
+        """Go on with the slots that rest, or wait, for no reason any more."""
         with self._lock:
             if self._resting:
                 resting, self._resting = self._resting, []
@@ -205,7 +205,7 @@ class Dispatcher:
                 self._wake_clock(job.deadline)
 
     def unlimit(self, job: Job) -> None:
-        """Lets a handler take its time after all."""
+        """Let a handler take its time after all."""
         with self._lock:
             self._limited.discard(job)
             job.deadline = None
@@ -246,7 +246,7 @@ class Dispatcher:
             self._wake_clock(at)
 
     def succeeded(self, job: Job) -> bool:
-        """Tells the breaker; whether that closed it."""
+        """Tell the breaker; return True if that closed it."""
         breaker = self._breakers.get(job.tasks[0].owned.subscription)
         if breaker is None or not breaker.failures:
             return False
@@ -257,7 +257,7 @@ class Dispatcher:
             return closed
 
     def failed(self, job: Job, settings: Settings) -> bool:
-        """Tells the breaker; whether that opened it."""
+        """Tell the breaker; return True if that opened it."""
         with self._lock:
             breaker = self._breaker(job)
             pause_s = float(settings.breaker_pause_s)
@@ -273,14 +273,14 @@ class Dispatcher:
             return {topic for topic, breaker in self._breakers.items() if breaker.open_until is not None}
 
     def close_breakers(self, topics: Iterable[str]) -> None:
-        """Closes the breakers of subscriptions that have none any more."""
+        """Close the breakers of subscriptions that have none any more."""
         with self._lock:
             for topic in topics:
                 self._breakers.pop(topic, None)
         self.rouse()
 
     def dismiss(self, count: int) -> None:
-        """Lets so many workers end when they come for their next job."""
+        """Let so many workers end when they come for their next job."""
         with self._lock:
             self._surplus += count
             self._work.notify_all()
@@ -292,7 +292,7 @@ class Dispatcher:
             self._clock.notify_all()
 
     def tick(self) -> list[Job]:
-        """Waits for the next time that something has, goes on with what waited for it, and gives the jobs
+        """Wait for the next time that something has, go on with what waited for it, and return the jobs
         whose handlers took too long."""
         with self._lock:
             self._clock_wakes_at = self._next_time()

@@ -70,7 +70,7 @@ class Reporter(Part):
         self._repeating = 0
 
     def add(self, owned: OwnedQueue, message: Message, error: object, *, last: bool) -> None:
-        """Queues a report; the message is done once it is answered."""
+        """Queue a report; the message is done once it is answered."""
         text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error or "")
         with self._state.changed:
             if message.failed:
@@ -83,12 +83,12 @@ class Reporter(Part):
             self._state.changed.notify_all()
 
     def settle_new(self, within_s: float) -> bool:
-        """Waits until every report was tried once; whether that came about in time."""
+        """Wait until every report was tried once; return True if that came about in time."""
         with self._state.changed:
             return self._state.changed.wait_for(lambda: not self._new and not self._sending, within_s)
 
     def flush(self, within_s: float) -> bool:
-        """Waits until no report is left; whether that came about in time."""
+        """Wait until no report is left; return True if that came about in time."""
         with self._state.changed:
             return self._state.changed.wait_for(lambda: not self._left(), within_s)
 
@@ -127,7 +127,7 @@ class Reporter(Part):
                 state.changed.notify_all()
 
     def _await_due(self) -> bool:
-        """Waits until a report is due, or one came that is due sooner; whether the consumer goes on."""
+        """Wait until a report is due, or one came that is due sooner; return True if the consumer goes on."""
         due_at = self._due_at()
         rest_s = min(IDLE_S, due_at - time.monotonic())
         return self._state.wait(rest_s, lambda: self._due_at() < due_at)
@@ -202,7 +202,7 @@ class Reporter(Part):
         return [report for report in batch if report.version == report.owned.version]
 
     def _repeat(self, batch: list[Report], *, least_s: float = 0.0) -> None:
-        """Puts reports off: longer with each try, and each for a while of its own."""
+        """Put reports off: longer with each try, and each for a while of its own."""
         options = self._options
         base_s, max_s = options.retry_backoff_ms / 1000, min(PAUSE_S, options.retry_backoff_max_ms / 1000)
         for report in batch:

@@ -131,7 +131,7 @@ class Fetcher(Part):
         threading.Thread(target=self._run, args=(ticket,), name="catmq-fetcher", daemon=True).start()
 
     def interrupt(self) -> None:
-        """Makes a waiting pull count for nothing, so that what just changed is fetched at once."""
+        """Make a waiting pull count for nothing, so that what just changed is fetched at once."""
         with self._state.changed:
             self._pokes += 1
             self._state.changed.notify_all()
@@ -191,7 +191,7 @@ class Fetcher(Part):
                 state.changed.wait(pause_s)
 
     def _wait_for_room(self) -> None:
-        """Waits until a pull may be possible; if that takes long, the acquirer listens meanwhile."""
+        """Wait until a pull may be possible; if that takes long, the acquirer listens meanwhile."""
         state = self._state
         if state.full_since is not None:
             state.changed.room.wait(PAUSE_S)
@@ -284,7 +284,7 @@ class Fetcher(Part):
         return self._post("consumers", plan.consumer_id, "pull", body=body, timeout_s=timeout_s)
 
     def _take_over(self, plan: Plan, answer: dict[str, Any]) -> bool:
-        """Adds the messages of an answer; whether there were any."""
+        """Add the messages of an answer; return True if there were any."""
         pulled = {item["queue"]: item for item in answer["queues"]}
         brought = False
         for owned, offset, version in plan.pull:

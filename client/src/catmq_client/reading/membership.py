@@ -104,7 +104,7 @@ class Membership(Part):
             log.info("group %s: revoked queues move when the session ends: %s", self._group, error)
 
     def leave(self) -> None:
-        """Tells the broker that this member is gone; its queues move at once."""
+        """Tell the broker that this member is gone; its queues move at once."""
         with self._state.changed:
             consumer_id, self._state.consumer_id = self._state.consumer_id, None
         if consumer_id is None:
@@ -117,7 +117,7 @@ class Membership(Part):
             log.info(what, self._group, error)
 
     def settle(self, error: CatmqError, consumer_id: str | None) -> bool:
-        """Draws the consequences of an error of any of the consumer's requests, made under `consumer_id`.
+        """Draw the consequences of an error of any of the consumer's requests, made under `consumer_id`.
 
         False when there are none: the request may be tried again.
         """
@@ -190,7 +190,7 @@ class Membership(Part):
         return {name: value for name, value in given.items() if value is not None}
 
     def _subscribe_at_the_end(self) -> None:
-        """Makes missing subscriptions begin at the end; registering alone begins at the earliest message."""
+        """Make missing subscriptions begin at the end; registering alone begins at the earliest message."""
         for topic in self._topics:
             try:
                 self._subscribe(topic)
@@ -207,7 +207,7 @@ class Membership(Part):
             log.debug("group %s: %s is subscribed by whoever may", self._group, topic)
 
     def _make(self, body: dict[str, Any], *parts: str) -> None:
-        """Makes something, unless it is there or another member is quicker."""
+        """Make something, unless it is there or another member is quicker."""
         try:
             self._post(*parts, body=body)
         except Conflict as error:
@@ -254,7 +254,7 @@ class Membership(Part):
                 self._state.unconfirmed.pop(place, None)
 
     def _promised(self, consumer_id: str, error: CatmqError, sent_at: float) -> float:
-        """Goes on without a recorded heartbeat, if every broker lets us; the seconds until the next.
+        """Go on without a recorded heartbeat, if every broker lets us; return the seconds until the next.
 
         The others are asked at once, so that all promises are of about the same time.
         """
@@ -284,7 +284,7 @@ class Membership(Part):
         return 0.0 if others else state.heartbeat_interval_s
 
     def _take_over(self, held: Mapping[str, Any]) -> None:
-        """Owns what the nodes say is ours: granted before metadata went away, and not heard of since."""
+        """Own what the nodes say is ours: granted before metadata went away, and not heard of since."""
         state = self._state
         new = [item for item in held.get("assigned", ()) if item["queue"] not in state.queues]
         if new:
@@ -306,7 +306,7 @@ class Membership(Part):
         return 0.0 if answer["generation"] > sent else min(SOON_S, state.heartbeat_interval_s)
 
     def _follow(self, answer: dict[str, Any]) -> bool:
-        """Takes over the assignment; False when the answer contradicts what we know."""
+        """Take over the assignment; False when the answer contradicts what we know."""
         state = self._state
         if answer["generation"] < state.generation:
             # A broker that has not heard the news yet; the heartbeat counts all the same.
@@ -324,7 +324,7 @@ class Membership(Part):
         return all(known)
 
     def _own(self, item: dict[str, Any]) -> bool:
-        """Owns one assigned queue, if that is news; False when it is one we gave up."""
+        """Own one assigned queue, if that is news; False when it is one we gave up."""
         state = self._state
         queue, epoch, stopped = item["queue"], item["epoch"], item.get("stopped", False)
         owned = state.queues.get(queue)

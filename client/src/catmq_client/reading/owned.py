@@ -113,7 +113,7 @@ class OwnedQueue:
         return self._handed[0] if self._handed else self.next_offset
 
     def start_at(self, offset: int) -> None:
-        """Begins at the position that the node answered to the acquire."""
+        """Begin at the position that the node answered to the acquire."""
         self.acquired = True
         self.failures = 0
         self.position = self.committed = offset
@@ -127,7 +127,7 @@ class OwnedQueue:
         return self.paused or self.halted or self.stopped
 
     def rest(self, *, least_s: float = 0.0, most_s: float) -> None:
-        """Leaves the queue alone for a while: longer with each failure in a row, up to `most_s`."""
+        """Leave the queue alone for a while: longer with each failure in a row, up to `most_s`."""
         seconds = delay_s(self.failures, base_s=self.REST_S, max_s=most_s)
         self.failures += 1
         self.not_before = time.monotonic() + max(least_s, seconds)
@@ -169,7 +169,7 @@ class OwnedQueue:
         self.finish(offset, version)
 
     def seek(self, offset: int) -> None:
-        """Goes on at `offset`, without what is fetched or handed out."""
+        """Go on at `offset`, without what is fetched or handed out."""
         self.evict()
         self.reporting.clear()
         self.finish_all()
@@ -177,6 +177,6 @@ class OwnedQueue:
         self.version += 1
 
     def evict(self) -> None:
-        """Evicts what is fetched and not handed out."""
+        """Evict what is fetched and not handed out."""
         self.position = self.next_offset
         self.buffer.clear()

@@ -112,7 +112,7 @@ class GroupState:
             self.changed.notify_all()
 
     def hear(self, generation: int) -> None:
-        """Notes the generation in an answer; a new one makes the membership send a heartbeat at once."""
+        """Note the generation in an answer; a new one makes the membership send a heartbeat at once."""
         with self.changed:
             if generation > self.heard:
                 self.heard = generation
@@ -136,7 +136,7 @@ class GroupState:
             self.changed.notify_all()
 
     def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
-        """Waits for `until()`, a stop or the time; whether the consumer goes on."""
+        """Wait for `until()`, a stop or the time; return True if the consumer goes on."""
         with self.changed:
             self.changed.wait_for(lambda: self.closed or (until is not None and until()), seconds)
             return not self.closed
@@ -151,7 +151,7 @@ class GroupState:
         self.changed_at = time.monotonic()
 
     def lose(self, owned: OwnedQueue, *, tell: bool = True) -> None:
-        """Owns a queue no longer; what is handed out of it may not be committed any more."""
+        """Own a queue no longer; what is handed out of it may not be committed any more."""
         if self.queues.get(owned.queue) is owned:
             del self.queues[owned.queue]
             self._rotation.remove(owned)
@@ -178,7 +178,7 @@ class GroupState:
         self.changed.notify_all()
 
     def revoke(self, owned: OwnedQueue) -> None:
-        """Begins to give a queue up: nothing more of it is handed out."""
+        """Begin to give a queue up: nothing more of it is handed out."""
         if owned.revoked_until is not None:
             return
         owned.revoked_until = time.monotonic() + self.options.rebalance_timeout_ms / 1000
@@ -231,14 +231,14 @@ class GroupState:
             return bool(self.queues) and all(owned.halted for owned in self.queues.values())
 
     def release(self, owned: OwnedQueue) -> None:
-        """Gives a queue up for good: the next heartbeat tells the broker."""
+        """Give a queue up for good: the next heartbeat tells the broker."""
         self.released.add((owned.queue, owned.epoch))
         self.unconfirmed[owned.queue, owned.epoch] = owned
         self.lose(owned, tell=False)
         self.heartbeat_wanted = True
 
     def take_back(self) -> None:
-        """Goes on with the queues that are on their way to others, while nobody can tell those of it."""
+        """Go on with the queues that are on their way to others, while nobody can tell those of it."""
         for owned in [*self.queues.values()]:
             if owned.revoked_until is not None:
                 self.keep(owned)
@@ -265,7 +265,7 @@ class GroupState:
         return self.settings.get(owned.subscription, DEFAULTS)
 
     def configure(self, given: dict[str, Settings]) -> None:
-        """Takes over the settings in an answer. What another tag filter brought is fetched anew."""
+        """Take over the settings in an answer. What another tag filter brought is fetched anew."""
         former = self.settings
         held = {owned.subscription for owned in self.queues.values()}
         given = {topic: former[topic] for topic in held if topic in former} | given
@@ -293,7 +293,7 @@ class GroupState:
         self.changed.notify_all()
 
     def evict(self, owned: OwnedQueue) -> None:
-        """Evicts what was fetched of a queue and not handed out."""
+        """Evict what was fetched of a queue and not handed out."""
         self.buffered -= len(owned.buffer)
         self.buffered_bytes -= sum(len(message.body) for message in owned.buffer)
         owned.evict()

@@ -72,7 +72,7 @@ class Workers:
         self._clock.start()
 
     def drain(self, timeout_s: float) -> None:
-        """Lets handlers at work finish, for at most `timeout_s`, and starts no more."""
+        """Let handlers at work finish, for at most `timeout_s`, and start no more."""
         self._dispatcher.end()
         with self._state.changed:
             self._state.changed.notify_all()
@@ -138,7 +138,7 @@ class Workers:
             self._ended(job, error)
 
     def _begin(self, job: Job) -> bool:
-        """Waits for the lease; False when a queue of the job is not ours to work on, or stopped."""
+        """Wait for the lease; False when a queue of the job is not ours to work on, or stopped."""
         state, dispatcher = self._state, self._dispatcher
         with state.changed:
             if not state.has_lease():

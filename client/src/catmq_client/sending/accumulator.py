@@ -107,7 +107,7 @@ class Accumulator:
         urgent: bool = False,
         block_s: float = 0.0,
     ) -> tuple[SendFuture, QueueBuffer]:
-        """Takes a message in, `queue` in it being the one its sender named.
+        """Take a message in, `queue` in it being the one its sender named.
 
         urgent: ready at once, and its sender will try to deliver it itself.
         Waits up to `block_s` for room; raises BufferFull, Closed, or OptionError for a foreign queue.
@@ -126,7 +126,7 @@ class Accumulator:
     def append_all(
         self, routes: Routes, messages: Sequence[dict[str, Any]], *, block_s: float
     ) -> tuple[Sequence[SendFuture | CatmqError], set[QueueBuffer], tuple[SendFuture, QueueBuffer] | None]:
-        """Takes in messages that go at once: the future of each or its refusal, all buffers, the last.
+        """Take in messages that go at once: the future of each or its refusal, all buffers, the last.
 
         What was taken in goes, so a message that is not is told at its place. Behind one that found no room
         none is taken in: it would overtake. Their sender will try to deliver the last buffer itself, so
@@ -159,7 +159,7 @@ class Accumulator:
     def _append_together(
         self, routes: Routes, messages: Sequence[dict[str, Any]]
     ) -> tuple[list[SendFuture], QueueBuffer] | None:
-        """Takes in messages that name the same queue and make one batch, for a third of the work; None: they
+        """Take in messages that name the same queue and make one batch, for a third of the work; None: they
         are not such."""
         options, size = self._options, sum(map(size_of, messages))
         queues = {message.get("queue") for message in messages}
@@ -183,7 +183,7 @@ class Accumulator:
         before: tuple[SendFuture, QueueBuffer] | None,
         block_s: float,
     ) -> tuple[SendFuture, QueueBuffer]:
-        """Takes in one of many; mostly it goes where the one before it went."""
+        """Take in one of many; mostly it goes where the one before it went."""
         size = size_of(message)
         self._make_room(size, block_s)
         buffer = before[1] if before is not None else None
@@ -269,13 +269,13 @@ class Accumulator:
             return self.idle == 0 and self._first_ready(self._buffers.values())[0] is not None
 
     def hand_over(self, buffer: QueueBuffer) -> None:
-        """Makes an idle sender look again if the buffer is free and not ready: it may sleep for longer."""
+        """Make an idle sender look again if the buffer is free and not ready: it may sleep for longer."""
         with self.lock:
             if buffer.current is None:
                 self._work.notify()
 
     def finished(self, buffer: QueueBuffer, batch: Batch) -> None:
-        """Ends a batch: its buffer is free for the next one."""
+        """End a batch: its buffer is free for the next one."""
         with self.lock:
             buffer.current = None
             buffer.backoff.reset()
@@ -288,7 +288,7 @@ class Accumulator:
     def put_back(
         self, buffer: QueueBuffer, batches: Sequence[Batch], *, delay_s: float, ended: Batch | None = None
     ) -> None:
-        """Puts batches in front again, to be tried in `delay_s`; those of `ended` are over."""
+        """Put batches in front again, to be tried in `delay_s`; those of `ended` are over."""
         with self.lock:
             buffer.batches.extendleft(reversed(batches))
             buffer.current = None
@@ -309,7 +309,7 @@ class Accumulator:
     def relayout(
         self, routes: Routes, layout: Layout, *, refused: tuple[QueueBuffer, Batch] | None = None
     ) -> None:
-        """Follows a newer layout: keyed messages go to their slot's new queue, in their order.
+        """Follow a newer layout: keyed messages go to their slot's new queue, in their order.
 
         `refused` is a batch under way whose queue refused it definitely; it goes first. Where a batch
         is under way, or may be stored, the buffer stays until that has ended, and later messages of its
@@ -331,7 +331,7 @@ class Accumulator:
             self._follow(buffer, staying=False)
 
     def _follow(self, buffer: QueueBuffer, *, staying: bool) -> None:
-        """Moves a buffer's messages to where the layout has their slots, or holds those slots here."""
+        """Move a buffer's messages to where the layout has their slots, or hold those slots here."""
         routes = buffer.routes
         for slot in buffer.held:
             routes.held.pop(slot, None)
@@ -358,7 +358,7 @@ class Accumulator:
     # The end.
 
     def hurry_all(self) -> list[SendFuture]:
-        """Makes everything ready at once; the futures of all that is waiting or under way."""
+        """Make everything ready at once; return the futures of all that is waiting or under way."""
         with self.lock:
             for batch in self._batches():
                 batch.urgent = True
@@ -366,11 +366,11 @@ class Accumulator:
             return self._under_way() + self.callbacks.waiting()
 
     def await_callbacks(self, futures: Collection[SendFuture], timeout_s: float | None) -> bool:
-        """Waits until the callbacks of sends that end have returned, too; whether they have."""
+        """Wait until the callbacks of sends that end have returned, too; return True if they have."""
         return self.callbacks.await_returned(futures, timeout_s, under_way=self._under_way)
 
     def close(self) -> None:
-        """Refuses further messages and lets senders go when nothing is left."""
+        """Refuse further messages and let senders go when nothing is left."""
         with self.lock:
             self._closed = True
             self._work.notify_all()

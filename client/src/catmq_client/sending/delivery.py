@@ -73,7 +73,7 @@ class Delivery:
         return self._after_answer(buffer, batch, outcomes)
 
     def _give_up(self, buffer: QueueBuffer, batch: Batch, error: BaseException) -> Batch | None:
-        """Ends a batch whose try broke off, if its buffer still holds it: nobody may wait for ever."""
+        """End a batch whose try broke off, if its buffer still holds it: nobody may wait for ever."""
         with self._accumulator.lock:
             if buffer.current is not batch:
                 return None
@@ -131,7 +131,7 @@ class Delivery:
         return None
 
     def _tell_closed(self, batch: Batch) -> None:
-        """Says at once, and now and then, why sends wait that nothing but an operator can help."""
+        """Say at once, and now and then, why sends wait that nothing but an operator can help."""
         now = time.monotonic()
         if now - self._complained.get(batch.queue, -COMPLAIN_EVERY_S) < COMPLAIN_EVERY_S:
             return

@@ -90,7 +90,7 @@ class Batch:
         return futures
 
     def adopt(self, message: dict[str, Any], future: SendFuture, expires_at: float) -> None:
-        """Takes over a message that was never tried, or definitely refused, in another batch."""
+        """Take over a message that was never tried, or definitely refused, in another batch."""
         future.ended = self.done
         self.messages.append(message)
         self.futures.append(future)
@@ -111,7 +111,7 @@ class Batch:
         return part
 
     def move(self, queue: int | None) -> None:
-        """Sends the batch to another queue, under a new id; only after a definite refusal."""
+        """Send the batch to another queue, under a new id; only after a definite refusal."""
         self.moved_from.add(self.queue)
         self.queue = queue
         self.batch_id = uuid7()
@@ -119,27 +119,27 @@ class Batch:
             message["queue"] = queue
 
     def finish(self, outcomes: Sequence[Outcome]) -> None:
-        """Hands each future what became of its message; calls nobody back."""
+        """Hand each future what became of its message; call nobody back."""
         for future, outcome in zip(self.futures, outcomes, strict=True):
             future.outcome = outcome
         self.done.set()
 
     def fail(self, error: CatmqError) -> None:
-        """Ends all futures that have no result yet with `error`; calls nobody back."""
+        """End all futures that have no result yet with `error`; call nobody back."""
         for future in self.futures:
             if future.outcome is None:
                 future.outcome = error
         self.done.set()
 
     def let_go(self) -> None:
-        """Wakes those who wait for this batch: their futures now belong to others."""
+        """Wake those who wait for this batch: their futures now belong to others."""
         self.done.set()
 
     def has_callbacks(self) -> bool:
         return any(future.callbacks for future in self.futures)
 
     def run_callbacks(self) -> None:
-        """Calls who wants to be called. Only when the buffer is free: a callback may send, or flush."""
+        """Call who wants to be called. Only when the buffer is free: a callback may send, or flush."""
         for future in self.futures:
             if future.callbacks is not None:
                 future.run_callbacks()
@@ -191,7 +191,7 @@ class SendFuture:
         return self.outcome
 
     def add_done_callback(self, callback: Callable[[SendFuture], object]) -> None:
-        """Calls `callback(future)` when the send has ended: at once if it has, else in a sender's thread."""
+        """Call `callback(future)` when the send has ended: at once if it has, else in a sender's thread."""
         if self.callbacks is None:
             self.callbacks = []
         self.callbacks.append(callback)
@@ -199,7 +199,7 @@ class SendFuture:
             self.run_callbacks()
 
     def run_callbacks(self) -> None:
-        """Calls each callback once; list.pop decides between two threads that both come here."""
+        """Call each callback once; list.pop decides between two threads that both come here."""
         while self.callbacks:
             try:
                 callback = self.callbacks.pop(0)
@@ -251,7 +251,7 @@ class Callbacks:
         *,
         under_way: Callable[[], Iterable[SendFuture]],
     ) -> bool:
-        """Waits until these sends have ended and their calls have returned; whether they have.
+        """Wait until these sends have ended and their calls have returned; return True if they have.
 
         Not in such a call: it would wait for itself, or for another one that waits for it.
         """

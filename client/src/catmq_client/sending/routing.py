@@ -105,7 +105,7 @@ class Routes:
         return queue in self.layout.writable and self._avoided.get(queue, 0.0) <= time.monotonic()
 
     def avoid(self, queue: int | None, *, whole_node: bool) -> None:
-        """Keeps free messages from this queue, or from all queues of its node, for a while."""
+        """Keep free messages from this queue, or from all queues of its node, for a while."""
         until = time.monotonic() + AVOID_S
         node = self.layout.nodes.get(queue or 0)
         if queue is not None:
@@ -122,7 +122,7 @@ class Routes:
         return usable[self._turn % len(usable)] if usable else None
 
     def next_queue(self, *, after: int | None) -> None:
-        """Sends unkeyed messages to another queue than `after`: its batch is full or on its way."""
+        """Send unkeyed messages to another queue than `after`: its batch is full or on its way."""
         if self._sticky == after:
             self._sticky = None
 

@@ -59,7 +59,7 @@ def once(message: Message, *, scope: str = "", using: str | None = None) -> Iter
 def handled_once(
     *, scope: str = "", using: str | None = None
 ) -> Callable[[Callable[[Message], R]], Callable[[Message], R | None]]:
-    """Makes a handler run once for each message, in a transaction; it is not called for one it had before.
+    """Make a handler run once for each message, in a transaction; it is not called for one it had before.
 
     @handled_once(scope="billing")
     def handle(message): ...
@@ -88,7 +88,7 @@ def _is_new(alias: str, scope: str, name: str) -> bool:
 
 
 def prune(*, using: str | None = None, rows: int = PRUNE_ROWS) -> int:
-    """Deletes up to so many messages that are older than INBOX_DAYS; how many."""
+    """Delete up to so many messages that are older than INBOX_DAYS; return their number."""
     alias = using or router.db_for_write(InboxMessage)
     kept = timedelta(days=conf.current().inbox_days)
     old = InboxMessage.objects.using(alias).filter(handled_at__lt=UtcNow() - kept).order_by("handled_at")

@@ -42,7 +42,7 @@ def send(
     trace_id: str | None = None,
     using: str | None = None,
 ) -> OutboxMessage:
-    """Puts a message into the outbox, as part of the transaction under way; the relay sends it afterwards.
+    """Put a message into the outbox, as part of the transaction under way; the relay sends it afterwards.
 
     `body` is bytes or text, or `json` any value. Messages with the same key are sent in the order in which
     their transactions commit. For that the key's lane is locked until the commit (on SQLite everything is):

@@ -209,7 +209,7 @@ class Relay:
         return None
 
     def _send(self, batches: Sequence[Claimed], done: Pass) -> None:
-        """Sends batches at the same time; reads and changes the database in this thread only."""
+        """Send batches at the same time; read and change the database in this thread only."""
         due = [one for one in batches if self._target(one.place).not_before <= self._clock()]
         done.left += len(batches) - len(due)
         with ThreadPoolExecutor(max_workers=IN_FLIGHT, thread_name_prefix="catmq-outbox") as pool:
