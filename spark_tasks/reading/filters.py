@@ -39,7 +39,7 @@ class Narrowed:
     matches: list[Match] = field(default_factory=list)
 
     def take(self, filters: Iterable[Filter]) -> Iterator[Filter]:
-        """Takes in what it can, and gives back what Spark has to apply all the same."""
+        """Take in what it can, and give back what Spark has to apply all the same."""
         for one in filters:
             if not self._took(one):
                 yield one
@@ -113,6 +113,5 @@ def _span(one: Filter) -> tuple[int, int] | None:
 
 
 def _microseconds(at: datetime) -> int:
-    """µs since 1970 UTC."""
     since = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
     return (since - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

@@ -31,7 +31,7 @@ from spark_tasks.nodes.plans import Span
 from spark_tasks.reading.filters import Narrowed
 from spark_tasks.reading.options import Options, parsed
 from spark_tasks.reading.ranges import by_time, ranges
-from spark_tasks.reading.slices import Match, Slice, SliceReader, slices
+from spark_tasks.reading.slices import read, slices
 from spark_tasks.reading.streaming import CatmqStreamReader
 from spark_tasks.reading.writing import CatmqStreamWriter, CatmqWriter
 
@@ -39,37 +39,29 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format `catmq` known to a session, and has Spark hand filters down to it."""
+    """Make the format `catmq` known to a session, and have Spark hand filters down to it."""
     spark.conf.set(PUSHDOWN, "true")
     spark.dataSource.register(CatmqDataSource)
 
 
 class CatmqDataSource(DataSource):
-    """The format `catmq`."""
-
     @classmethod
     def name(cls) -> str:
-        """Name for `.format()`."""
         return "catmq"
 
     def schema(self) -> str:
-        """All columns of a message."""
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch read."""
         return CatmqReader(parsed(self.options), chosen(schema.fieldNames()))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A stream."""
         return CatmqStreamReader(parsed(self.options), chosen(schema.fieldNames()))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """A batch of sends."""
         return CatmqWriter(parsed(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Sends of a stream."""
         return CatmqStreamWriter(parsed(self.options), schema, overwrite=overwrite)
 
 
@@ -82,7 +74,7 @@ class CatmqReader(DataSourceReader):
         self._narrowed = Narrowed()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Takes filters on offset and queue, and uses those on time, key and tag."""
+        """Take filters on offset and queue, and use those on time, key and tag."""
         return list(self._narrowed.take(filters))
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -100,21 +92,4 @@ class CatmqReader(DataSourceReader):
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a slice."""
         return read(partition, self._columns, self._options, self._narrowed.matches)
-
-
-def read(
-    partition: InputPartition, columns: Sequence[Column], options: Options, matches: Sequence[Match] = ()
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a slice; of the empty partition that Spark makes up for a read without any, none."""
-    if not isinstance(partition, Slice):
-        return iter(())
-    reader = SliceReader(
-        partition,
-        columns,
-        matches,
-        chunk_rows=options.chunk_rows,
-        rows_per_second=options.max_rows_per_second,
-    )
-    return reader.batches()

@@ -63,8 +63,6 @@ def batch_id(run: str, epoch: int, place: tuple[int, int, int]) -> str:
 
 
 class _Sender:
-    """The sends of one task."""
-
     def __init__(self, writer: _Writing, epoch: tuple[str, int], task: int) -> None:
         self._writer = writer
         self._run, self._epoch = epoch
@@ -77,7 +75,6 @@ class _Sender:
         self._begun = time.monotonic()
 
     def add(self, message: dict[str, Any]) -> None:
-        """Sends a message with others of its queue."""
         queue = self._queue_of(message)
         message["queue"] = queue
         waiting, size = self._waiting.setdefault(queue, []), len(message["body_bytes"])
@@ -89,7 +86,7 @@ class _Sender:
         self._bytes[queue] = self._bytes.get(queue, 0) + size
 
     def finish(self) -> int:
-        """Sends the rest; how many messages were sent in all."""
+        """Send the rest; return the number of messages sent in all."""
         for queue in sorted(self._waiting):
             self._send(queue)
         self._way.close()
@@ -147,14 +144,14 @@ class _Writing:
         self.run = options.run_id or uuid7()
         self.layout, self.urls, self.api_key = _route(options)
 
-    def send(self, batches: Iterator[pa.RecordBatch]) -> Sent:
-        """Sends the rows of a task. Raises JobError."""
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+        """Send the rows of a task, or of its part of a micro-batch. Raises JobError."""
         task = TaskContext.get()
         number = task.partitionId() if task is not None else 0
         query, epoch = (task.getLocalProperty(key) if task is not None else None for key in _TASK_KEYS)
         run = (query, int(epoch or 0)) if query else (self.run, 0)
         sender = _Sender(self, run, number)
-        for batch in batches:
+        for batch in iterator:
             for row in batch.to_pylist():
                 sender.add(_message(row))
         return Sent(sender.finish())
@@ -190,7 +187,6 @@ def _route(options: Options) -> tuple[Layout, tuple[str, ...], str]:
 
 
 def _message(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row as the API takes it."""
     body = row["body"]
     if body is None:
         raise JobError("a row has no body (null); give every message one, if an empty one")
@@ -204,23 +200,9 @@ def _message(row: Mapping[str, Any]) -> dict[str, Any]:
     return message
 
 
-class CatmqWriter(DataSourceArrowWriter):
+class CatmqWriter(_Writing, DataSourceArrowWriter):
     """Sends a table."""
 
-    def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
-        self._writing = _Writing(options, schema, overwrite=overwrite)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
-        """Sends the rows of a task."""
-        return self._writing.send(iterator)
-
-
-class CatmqStreamWriter(DataSourceStreamArrowWriter):
+class CatmqStreamWriter(_Writing, DataSourceStreamArrowWriter):
     """Sends a stream."""
-
-    def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
-        self._writing = _Writing(options, schema, overwrite=overwrite)
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
-        """Sends the rows of a task of a micro-batch."""
-        return self._writing.send(iterator)
