@@ -41,14 +41,12 @@ class QueueBuffer:
 
     def open_batch(self, size: int, *, count: int = 1) -> Batch:
         """The batch that takes `count` more messages of `size` bytes; once tried, one is sent as it is."""
-        options, last = self.options, self.batches[-1] if self.batches else None
-        if (
-            last is not None
-            and not last.tries
-            and len(last.messages) + count <= options.batch_messages
-            and last.size_bytes + size <= options.batch_bytes
-        ):
-            return last
+        options = self.options
+        if self.batches:
+            last = self.batches[-1]
+            fits = len(last.messages) + count <= options.batch_messages
+            if fits and last.size_bytes + size <= options.batch_bytes and not last.tries:
+                return last
         batch = Batch(
             topic=self.routes.layout.topic,
             queue=self.queue,
@@ -185,7 +183,8 @@ class Accumulator:
     ) -> tuple[SendFuture, QueueBuffer]:
         """Take in one of many; mostly it goes where the one before it went."""
         size = size_of(message)
-        self._make_room(size, block_s)
+        if self._closed or self._is_full(size):
+            self._make_room(size, block_s)
         buffer = before[1] if before is not None else None
         if buffer is None or buffer.kind is not Kind.NAMED or message.get("queue") != buffer.queue:
             buffer = self._route(routes, message, strict_queue=True)
