@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from catmq_client.http.wire import body_of
 
@@ -93,13 +93,11 @@ class Message:
 
     @property
     def key(self) -> str | None:
-        key: str | None = self._row[KEY]
-        return key
+        return cast("str | None", self._row[KEY])
 
     @property
     def tag(self) -> str | None:
-        tag: str | None = self._row[TAG]
-        return tag
+        return cast("str | None", self._row[TAG])
 
     @property
     def headers(self) -> dict[str, str]:
@@ -110,8 +108,7 @@ class Message:
 
     @property
     def trace_id(self) -> str | None:
-        trace_id: str | None = self._row[TRACE_ID]
-        return trace_id
+        return cast("str | None", self._row[TRACE_ID])
 
     @property
     def attempt(self) -> int:
