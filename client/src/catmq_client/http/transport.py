@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -78,21 +78,16 @@ def request_until(
     path: str,
     *,
     within_s: float,
-    body: Mapping[str, Any] | None = None,
-    params: Mapping[str, Any] | None = None,
-    timeout_s: float = 10.0,
     wait: Callable[[float], object] = time.sleep,
+    **more: Any,
 ) -> dict[str, Any]:
-    """The answer of a request that is repeated, with back-off, while its error is retriable.
+    """The answer of a request, with `more` of its arguments, that is repeated while its error is retriable.
 
     Only for requests that are harmless when done twice. After `within_s` seconds the last error is
     raised. `wait` is called with the seconds to wait.
     """
-
-    def request() -> dict[str, Any]:
-        return transport.request(method, path, body=body, params=params, timeout_s=timeout_s)
-
-    return repeated(request, within_s=within_s, again=lambda error, _: error.retriable, wait=wait)
+    call = partial(transport.request, method, path, **more)
+    return repeated(call, within_s=within_s, again=lambda error, _: error.retriable, wait=wait)
 
 
 def repeated(
