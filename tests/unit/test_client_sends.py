@@ -25,7 +25,7 @@ from catmq_client.options import ProducerOptions
 from catmq_client.sending.accumulator import Accumulator
 from catmq_client.sending.receipts import OVERHEAD_BYTES, Outcome, SendFuture
 from catmq_client.sending.routing import Layout, Routes
-from catmq_client.sending.send_request import send
+from catmq_client.sending.send_request import named, send
 from catmq_client.testing import FakeBroker
 from tests.support.canned import Canned
 
@@ -420,3 +420,12 @@ def test_a_broker_without_runs_is_asked_again_without_them() -> None:
     assert outcomes == [Receipt("t", 7, 4, "7-4")]
     assert [one.get("receipts") for one in asked] == ["runs", None]
     assert all(one["batch_id"] == "b" for one in asked)
+
+
+def test_an_error_names_messages_by_their_place() -> None:
+    errors = [
+        FieldError("messages[1].key", "too long"),
+        FieldError("messages[3]", "-"),
+        FieldError("topic", "-"),
+    ]
+    assert named(InvalidRequest("", errors=errors), 3) == {1: "too long"}
