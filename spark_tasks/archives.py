@@ -68,7 +68,6 @@ class Part:
 
 
 def topic_directory(archive: str | Path, topic: str) -> Path:
-    """Return the directory of a topic's days."""
     return Path(archive, topic)
 
 
@@ -79,7 +78,6 @@ def days(archive: str | Path, topic: str) -> list[str]:
 
 
 def day_directory(archive: str | Path, topic: str, day: str) -> Path:
-    """Return the directory of a day."""
     return topic_directory(archive, topic) / f"day={day}"
 
 
@@ -110,7 +108,7 @@ def _read(value: Any, topic: str, day: str) -> list[Part]:
 
 
 def publish(archive: str | Path, topic: str, day: str, part: Part, *, draft: Path) -> None:
-    """Makes the files in `draft` part of a day: from one rename to the next all of it, or nothing."""
+    """Make the files in `draft` part of a day: from one rename to the next all of it, or nothing."""
     directory = day_directory(archive, topic, day)
     directory.mkdir(parents=True, exist_ok=True)
     known = parts(archive, topic, day)
@@ -125,7 +123,7 @@ def publish(archive: str | Path, topic: str, day: str, part: Part, *, draft: Pat
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replaces a file by one with this text, on disk when this returns."""
+    """Replace a file by one with this text, on disk when this returns."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     with draft.open("w") as file:
         file.write(text)
@@ -152,7 +150,6 @@ def described(directory: Path) -> tuple[ArchivedFile, ...]:
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file."""
     sums = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(BLOCK):
@@ -187,7 +184,7 @@ def coverage(archive: str | Path, topic: str, queue: int, span: Span) -> list[tu
 
 @contextmanager
 def locked(archive: str | Path, topic: str) -> Iterator[None]:
-    """Keeps other jobs from writing to a topic's archive. Raises ArchiveError if one does.
+    """Keep other jobs from writing to a topic's archive. Raises ArchiveError if one does.
 
     The lock goes with the process, so a job that was killed leaves none. On NFS it needs version 4.
     """

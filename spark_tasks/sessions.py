@@ -43,7 +43,6 @@ def start(
 
 
 def check_java() -> None:
-    """Raises JobError if there is no Java."""
     home = os.environ.get("JAVA_HOME")
     if not (home and Path(home, "bin", "java").exists()) and shutil.which("java") is None:
         raise JobError(NO_JAVA)
@@ -64,7 +63,6 @@ def _defaults(memory: str) -> dict[str, str]:
 
 
 def _roots() -> list[str]:
-    """Return the directories of this code and the client."""
     return [str(Path(package.__path__[0]).parent) for package in (spark_tasks, catmq_client)]
 
 

@@ -11,26 +11,26 @@ KINDS = (
     "no_consumer", "dead_growing", "job_failed", "corrupt", "inconsistent",
 )  # fmt: skip
 RENAMED = (
-    ("topic", "description", "description"),
-    ("consumergroup", "description", "description"),
-    ("dbnode", "dedicated", "dedicated"),
-    ("dbnode", "quarantined", "quarantined"),
-    ("alarm", "pending_since", "pending_since"),
+    ("topic", "remark", "description"),
+    ("consumergroup", "remark", "description"),
+    ("dbnode", "special", "dedicated"),
+    ("dbnode", "barred", "quarantined"),
+    ("alarm", "turning_at", "pending_since"),
     ("alarm", "told", "notified"),
     ("alarm", "told_end", "notified_end"),
     ("alarmmail", "spell", "occurrence"),
-    *(("sample", f"bucket_10s_{number}", f"bucket_10s_{number}") for number in range(1, 7)),
+    *(("sample", f"sixth_{number}", f"bucket_10s_{number}") for number in range(1, 7)),
 )
 
 
 def corrupt(apps: Any, _schema: object) -> None:
     """Give the alarms of queues with an undeclared hole their new kind."""
-    apps.get_model("metadata", "Alarm").objects.filter(kind="corrupt").update(kind="corrupt")
+    apps.get_model("metadata", "Alarm").objects.filter(kind="suspect").update(kind="corrupt")
 
 
-def corrupt(apps: Any, _schema: object) -> None:
+def suspect(apps: Any, _schema: object) -> None:
     """Give them the old one back."""
-    apps.get_model("metadata", "Alarm").objects.filter(kind="corrupt").update(kind="corrupt")
+    apps.get_model("metadata", "Alarm").objects.filter(kind="corrupt").update(kind="suspect")
 
 
 class Migration(migrations.Migration):
@@ -54,13 +54,13 @@ class Migration(migrations.Migration):
                 ),
             )
         ),
-        migrations.RenameModel(old_name="DeadLetterCount", new_name="DeadLetterCount"),
+        migrations.RenameModel(old_name="DeadTally", new_name="DeadLetterCount"),
         migrations.AlterModelOptions(
             name="deadlettercount",
             options={"ordering": ("-newest_at", "-id"), "verbose_name_plural": "dead letter counts"},
         ),
         migrations.RemoveConstraint(model_name="alarm", name="alarm_kind"),
-        migrations.RunPython(corrupt, corrupt),
+        migrations.RunPython(corrupt, suspect),
         migrations.AlterField(
             model_name="alarm",
             name="kind",

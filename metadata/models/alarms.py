@@ -72,7 +72,7 @@ class Alarm(models.Model):
 
 
 class AlarmMail(models.Model):
-    """That an alarm began or ended, to be notified to one address; what waited for too long is not sent.
+    """That an alarm began or ended, to be told to one address; what waited for too long is not sent.
 
     Several may go in one mail. `sent_at` is null while it waits.
     """

@@ -12,31 +12,30 @@ import signal
 import sys
 import threading
 import time
-from importlib import import_module
 from pathlib import Path
 
 from pyspark.errors import PySparkException
 
 from spark_tasks.errors import JobError
+from spark_tasks.jobs import archive, replay, report_latency, reports
 from spark_tasks.jobs.running import LOOK_EVERY_S, Cancelled, Job
 
-NAMES = (
-    "archive",
-    "replay",
-    "report_capacity",
-    "report_latency",
-    "report_size_and_expiry",
-    "report_topics",
-    "report_volume",
-)
+RUNS = {
+    "archive": archive.run,
+    "replay": replay.run,
+    "report_capacity": reports.capacity,
+    "report_latency": report_latency.run,
+    "report_size_and_expiry": reports.size_and_expiry,
+    "report_topics": reports.topics,
+    "report_volume": reports.volume,
+}
 _CAUSE = re.compile(r"^spark_tasks\.\S*errors\.\w+: (.*)$", re.MULTILINE)
 DONE, FAILED, CANCELLED = 0, 1, 130
 
 
 def main(arguments: list[str]) -> int:
-    """The exit code of a job's process."""
-    if len(arguments) != 2 or arguments[0] not in NAMES:
-        sys.stderr.write(f"usage: python -m spark_tasks.jobs NAME DIRECTORY\nNAME: {', '.join(NAMES)}\n")
+    if len(arguments) != 2 or arguments[0] not in RUNS:
+        sys.stderr.write(f"usage: python -m spark_tasks.jobs NAME DIRECTORY\nNAME: {', '.join(RUNS)}\n")
         return FAILED
     name, directory = arguments[0], Path(arguments[1])
     try:
@@ -50,13 +49,13 @@ def main(arguments: list[str]) -> int:
 
 
 def run(name: str, directory: Path) -> int:
-    """Runs a job to its end. Raises JobError and what Spark raises."""
+    """Run a job to its end. Raises JobError and what Spark raises."""
     job = Job(name, directory)
     parent = job.number("parent", 0)
     if parent:
         threading.Thread(target=outlive_nobody, args=(parent,), daemon=True).start()
     try:
-        import_module(f"spark_tasks.jobs.{name}").run(job)
+        RUNS[name](job)
         job.finish()
     finally:
         job.stop()
@@ -64,7 +63,7 @@ def run(name: str, directory: Path) -> int:
 
 
 def outlive_nobody(parent: int) -> None:
-    """Ends this job, Java and all, when the process that follows it is gone."""
+    """End this job, Java and all, when the process that follows it is gone."""
     while os.getppid() == parent:
         time.sleep(LOOK_EVERY_S)
     os.killpg(os.getpgid(0), signal.SIGKILL)

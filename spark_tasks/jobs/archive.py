@@ -36,7 +36,7 @@ Sums = dict[int, tuple[int, int, int]]  # queue → rows, xor and sum of their h
 
 
 def run(job: Job) -> None:
-    """Archives what is due. Raises JobError."""
+    """Archive what is due. Raises JobError."""
     topic, archive = str(job.setting("topic")), str(job.setting("archive"))
     made = []
     with archives.locked(archive, topic):
@@ -54,7 +54,7 @@ def run(job: Job) -> None:
 
 
 def clear_drafts(archive: str, topic: str) -> None:
-    """Removes what runs left that died: drafts, and parts that no manifest names."""
+    """Remove what runs left that died: drafts, and parts that no manifest names."""
     directory = archives.topic_directory(archive, topic)
     for draft in directory.glob(".draft-*"):
         shutil.rmtree(draft)
@@ -164,7 +164,6 @@ def archived(job: Job, plan: Plan, day: str, spans: Mapping[int, Span]) -> Part:
 
 
 def source(job: Job, topic: str, spans: Mapping[int, Span]) -> DataFrame:
-    """The messages of some ranges, from their nodes."""
     starts = json.dumps({str(queue): span.first for queue, span in spans.items()})
     ends = json.dumps({str(queue): span.end for queue, span in spans.items()})
     reader = job.spark.read.format("catmq").option("topic", topic)

@@ -24,7 +24,7 @@ SENT = ("key", "tag", "headers", "body", "trace_id")
 
 
 def run(job: Job) -> None:
-    """Replays the days that are asked for. Raises JobError."""
+    """Replay the days that are asked for. Raises JobError."""
     archive, topic = str(job.setting("archive")), str(job.setting("topic"))
     since, through = str(job.setting("since", "0000")), str(job.setting("through", "9999"))
     days = [day for day in archives.days(archive, topic) if since <= day <= through]
@@ -58,7 +58,7 @@ def proven(job: Job, archive: str, topic: str, day: str) -> DataFrame:
 
 
 def send(job: Job, frame: DataFrame, day: str) -> None:
-    """Sends a day; each queue of the archive by one task, so that its order stays."""
+    """Send a day; each queue of the archive by one task, so that its order stays."""
     tasks = max(1, frame.select("queue").distinct().count())
     ordered = frame.repartition(tasks, "queue").sortWithinPartitions("queue", "offset")
     writer = ordered.select(*SENT).write.format("catmq").mode("append").option("topic", job.setting("to"))

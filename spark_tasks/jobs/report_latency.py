@@ -14,8 +14,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from spark_tasks.jobs.reports import known, missing, scanned
 from spark_tasks.jobs.running import Job
-from spark_tasks.jobs.scanning import known, missing, scanned
 
 STEP = "`group` string, queue bigint, last bigint, after_ms bigint, by_ms bigint"
 NOBODY_KNOWS = -1  # instead of `after_ms`, of what was committed before anybody looked
@@ -24,7 +24,7 @@ Steps = Mapping[str, Iterable[Iterable[int | None]]]  # queue → (first, end, a
 
 
 def run(job: Job) -> None:
-    """Adds to the server's rows, which hold the steps of each group, what a scan of the last days tells."""
+    """Add to the server's rows, which hold the steps of each group, what a scan of the last days tells."""
     rows = known(job)
     for topic in sorted({row["topic"] for row in rows}):
         mine = {row["group"]: row for row in rows if row["topic"] == topic}
@@ -75,7 +75,6 @@ def waits(messages: DataFrame, steps: DataFrame, *, groups: Iterable[str]) -> Da
 
 
 def summed(waited: DataFrame) -> DataFrame:
-    """The figures of each group."""
     known_at = F.col("after_ms") >= 0
     least = F.when(known_at, F.greatest(F.lit(0), F.col("after_ms") - F.col("stored_ms")))
     most = F.when(known_at, F.greatest(F.lit(0), F.col("by_ms") - F.col("stored_ms")))

@@ -32,8 +32,6 @@ class Cancelled(JobError):
 
 
 class Job:
-    """A run of a job."""
-
     def __init__(self, name: str, directory: Path) -> None:
         self.name = name
         self.directory = directory
@@ -72,11 +70,10 @@ class Job:
         return value
 
     def inputs(self) -> Any:
-        """Read the inputs that the server handed over."""
         return self._json("inputs.json")
 
     def tell(self, stage: str, done: int, total: int) -> None:
-        """Says where the job is. Raises Cancelled when it is to stop."""
+        """Say where the job is. Raises Cancelled when it is to stop."""
         value = {"stage": stage, "done": done, "total": total}
         write_atomically(self.directory / "progress.json", json.dumps(value))
         if (self.directory / "cancel").exists():
@@ -115,7 +112,7 @@ class Job:
                 context.cancelAllJobs()
 
     def result(self, name: str, rows: Iterable[Mapping[str, Any]]) -> int:
-        """Writes a result; how many rows."""
+        """Write a result; return its number of rows."""
         path = self.directory / f"{name}.jsonl"
         count = 0
         with path.open("w") as file:
@@ -126,12 +123,11 @@ class Job:
         return count
 
     def finish(self) -> None:
-        """Writes the manifest: from now on the results count."""
+        """Write the manifest: from now on the results count."""
         value = {"job": self.name, "results": self._results}
         write_atomically(self.directory / "manifest.json", json.dumps(value, indent=1) + "\n")
         self.tell("done", 1, 1)
 
     def stop(self) -> None:
-        """Ends Spark."""
         if self._spark is not None:
             self._spark.stop()

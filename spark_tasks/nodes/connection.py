@@ -10,9 +10,10 @@ have any size.
 from __future__ import annotations
 
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -37,12 +38,13 @@ class Lost(Exception):
     """The connection broke; what was asked for may be asked for again."""
 
 
-class Node(Protocol):
+class Node(ABC):
     """A connection to a node. In SQL, µs since 1970: `now` is its time, `stored_at` that of a message."""
 
     now: str
     stored_at: str
 
+    @abstractmethod
     def pieces(
         self, select: str, made: Made[T], *, columns: int, body: int | None, bounded: bool
     ) -> tuple[list[T], bool]:
@@ -54,19 +56,25 @@ class Node(Protocol):
 
     def rows(self, select: str) -> list[tuple[Any, ...]]:
         """The rows of a SELECT. Raises Lost, NodeError."""
+        return [row for piece in self._fetched(select, list, None)[0] for row in piece]
 
     def one(self, select: str) -> tuple[Any, ...]:
         """The only row of a SELECT. Raises Lost, NodeError."""
+        return next(iter(self.rows(select)), (None,))
 
+    @abstractmethod
     def literal(self, text: str) -> str:
         """A text as SQL."""
 
-    def close(self) -> None: ...
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection, also one that is broken."""
+
+    @abstractmethod
+    def _fetched(self, select: str, made: Callable[[Rows], T], body: int | None) -> tuple[list[T], bool]: ...
 
 
-class MySqlNode:
-    """A connection to MySQL or MariaDB."""
-
+class MySqlNode(Node):
     now = "CAST(UNIX_TIMESTAMP(UTC_TIMESTAMP(3)) * 1000000 AS SIGNED)"
     stored_at = "CAST(UNIX_TIMESTAMP(stored_at) * 1000000 AS SIGNED)"
 
@@ -92,18 +100,12 @@ class MySqlNode:
     def pieces(
         self, select: str, made: Made[T], *, columns: int, body: int | None, bounded: bool
     ) -> tuple[list[T], bool]:
-        """See Node."""
-
         def of_rows(rows: Rows) -> T:
             return made([pa.array(values, pa.binary()) for values in zip(*rows, strict=True)], len(rows))
 
         if bounded and not self._encrypted:
             return self._by_packets(select, made, columns)
         return self._fetched(select, of_rows, body if bounded else None)
-
-    def rows(self, select: str) -> list[tuple[Any, ...]]:
-        """See Node."""
-        return [row for piece in self._fetched(select, list, None)[0] for row in piece]
 
     def _fetched(self, select: str, made: Callable[[Rows], T], body: int | None) -> tuple[list[T], bool]:
         try:
@@ -129,16 +131,10 @@ class MySqlNode:
             raise self._fault(error) from None
         return found, True
 
-    def one(self, select: str) -> tuple[Any, ...]:
-        """See Node."""
-        return next(iter(self.rows(select)), (None,))
-
     def literal(self, text: str) -> str:
-        """See Node."""
         return str(self._db.string_literal(text.encode()).decode())
 
     def close(self) -> None:
-        """Closes the connection, also one that is broken."""
         with suppress(self._error):
             self._db.close()
 
@@ -148,7 +144,7 @@ class MySqlNode:
         return NodeError(f"node {self._name} cannot be read: {error.args[-1]}")
 
 
-class SqliteNode:
+class SqliteNode(Node):
     """A connection to the file of an embedded node, which this can never change."""
 
     now = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
@@ -164,16 +160,10 @@ class SqliteNode:
     def pieces(
         self, select: str, made: Made[T], *, columns: int, body: int | None, bounded: bool
     ) -> tuple[list[T], bool]:
-        """See Node."""
-
         def of_rows(rows: Rows) -> T:
             return made(list(zip(*rows, strict=True)), len(rows))
 
         return self._fetched(select, of_rows, body if bounded else None)
-
-    def rows(self, select: str) -> list[tuple[Any, ...]]:
-        """See Node."""
-        return [row for piece in self._fetched(select, list, None)[0] for row in piece]
 
     def _fetched(self, select: str, made: Callable[[Rows], T], body: int | None) -> tuple[list[T], bool]:
         try:
@@ -182,16 +172,10 @@ class SqliteNode:
         except sqlite3.Error as error:
             raise NodeError(f"node {self._name} cannot be read: {error}") from None
 
-    def one(self, select: str) -> tuple[Any, ...]:
-        """See Node."""
-        return next(iter(self.rows(select)), (None,))
-
     def literal(self, text: str) -> str:
-        """See Node."""
         return "'" + text.replace("'", "''") + "'"
 
     def close(self) -> None:
-        """Closes the file."""
         self._db.close()
 
 
@@ -239,7 +223,6 @@ def low_of(node: Node, queue: int) -> int:
 
 
 def gaps_of(node: Node, queue: int) -> list[Span]:
-    """The declared gaps of a queue."""
     rows = node.rows(
         f"SELECT from_offset, to_offset FROM queue_gap WHERE queue_id = {queue} ORDER BY from_offset"  # noqa: S608
     )

@@ -67,7 +67,7 @@ class Answer:
                 yield texts(self._buffer, places, columns=self._columns)
 
     def _pass_names(self) -> bool:
-        """Passes what stands before the rows; whether the answer ends there already."""
+        """Pass what stands before the rows; return True if the answer ends there already."""
         start, size = self._packet()
         if self._buffer[start] == _ERROR:
             raise self._refusal(start, size)
@@ -90,7 +90,7 @@ class Answer:
         return start, size
 
     def _rows(self) -> tuple[list[int], bool]:
-        """A buffer full of rows: where their packets start, and the last ends; whether the answer is over."""
+        """A buffer full of rows: where their packets start, and the last ends; True if the answer is over."""
         self._keep_rest()
         starts: list[int] = []
         while not (over := self._collect(starts)):
@@ -100,7 +100,7 @@ class Answer:
         return [*starts, self._taken], over
 
     def _collect(self, starts: list[int]) -> bool:
-        """Adds the packets that have come whole since; whether the answer ends behind them.
+        """Add the packets that have come whole since; return True if the answer ends behind them.
 
         Nothing follows the end, or an error: only the last packet can be either.
         """
@@ -123,7 +123,7 @@ class Answer:
         return False
 
     def _receive(self) -> None:
-        """Waits for more bytes and takes them into the buffer, which grows for what is longer than it."""
+        """Wait for more bytes and take them into the buffer, which grows for what is longer than it."""
         if self._filled == len(self._buffer):
             if self._filled - self._taken > LARGEST:
                 raise TooLarge
@@ -140,7 +140,7 @@ class Answer:
         self.received += count
 
     def _keep_rest(self) -> None:
-        """Makes room: moves what was not taken yet to the beginning of the buffer."""
+        """Make room: move what was not taken yet to the beginning of the buffer."""
         rest = self._buffer[self._taken : self._filled]
         self._buffer[: len(rest)] = rest
         self._taken, self._filled = 0, len(rest)

@@ -104,11 +104,7 @@ def fetch(
     nodes = {one["name"]: _address(one, environ) for one in answer["nodes"]}
     planned = [
         PlannedQueue(
-            queue=one["queue"],
-            number=one["number"],
-            table=one["table"],
-            low=one["low"],
-            head=one["head"],
+            **{name: one[name] for name in ("queue", "number", "table", "low", "head")},
             gaps=tuple(Span(*gap) for gap in one["gaps"]),
             node=nodes[one["node"]],
         )

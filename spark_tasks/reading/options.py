@@ -8,30 +8,13 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from spark_tasks.errors import OptionError
 
-# Written as Spark users write options; Spark itself does not tell upper from lower case.
-KNOWN = (
-    "topic",  # the topic; always needed
-    "url",  # broker URLs, separated by commas; default CATMQ_URL
-    "queues",  # ids, separated by commas; default all
-    "startingOffsets",  # earliest (default), latest, or {"queue": offset}
-    "endingOffsets",  # latest (default; the head when the read is planned), or {"queue": offset}
-    "startingTimestamp",  # ms since 1970 UTC: from the first message stored then or later
-    "endingTimestamp",  # ms since 1970 UTC: up to the last message stored before
-    "rowsPerPartition",  # rows one task reads, about; default 250,000
-    "chunkRows",  # rows one statement reads, at most; default 10,000
-    "maxRowsPerSecond",  # rows a task reads a second, at most; default no limit
-    "maxOffsetsPerTrigger",  # streams: offsets of a micro-batch, at most; default no limit
-    "archive",  # directory of the topic's archive: errors say which of what is gone it holds
-    "runId",  # writing: a name that a repeat of the same run gives again, so that nothing is stored twice
-    "chunkMessages",  # writing: messages in one request, at most; default 500
-    "messagesPerSecond",  # writing: messages a task sends a second, at most; default no limit
-)
-_LOWER = {name.lower(): name for name in KNOWN}
 IGNORED = ("path", "checkpointlocation")  # what Spark hands on of its own
 
 Where = str | dict[int, int]
@@ -69,23 +52,7 @@ def parsed(given: Mapping[str, str]) -> Options:
     values = {_known(name): text for name, text in given.items() if name.lower() not in IGNORED}
     if not values.get("topic"):
         raise OptionError('option topic is missing: .option("topic", "orders")')
-    return Options(
-        topic=values["topic"],
-        url=values.get("url"),
-        queues=_ids(values),
-        start=_where(values, "startingOffsets", words=("earliest", "latest"), default="earliest"),
-        end=_where(values, "endingOffsets", words=("latest",), default="latest"),
-        start_ms=_optional(values, "startingTimestamp"),
-        end_ms=_optional(values, "endingTimestamp"),
-        rows_per_partition=_number(values, "rowsPerPartition", Options.rows_per_partition),
-        chunk_rows=_number(values, "chunkRows", Options.chunk_rows),
-        max_rows_per_second=_number(values, "maxRowsPerSecond", 0),
-        max_offsets_per_trigger=_number(values, "maxOffsetsPerTrigger", 0),
-        archive=values.get("archive"),
-        run_id=values.get("runId"),
-        chunk_messages=_number(values, "chunkMessages", Options.chunk_messages, most=1000),
-        messages_per_second=_number(values, "messagesPerSecond", 0),
-    )
+    return Options(**{KNOWN[name][0]: KNOWN[name][1](name, text) for name, text in values.items()})
 
 
 def _known(name: str) -> str:
@@ -96,30 +63,26 @@ def _known(name: str) -> str:
     raise OptionError(f"{name} is not an option of catmq; {hint}")
 
 
-def _number(values: Mapping[str, str], name: str, default: int, *, most: int | None = None) -> int:
-    text = values.get(name)
-    if text is None:
-        return default
+def _text(name: str, text: str) -> str:
+    return text
+
+
+def _number(name: str, text: str, *, most: int | None = None) -> int:
     if not text.strip().isdecimal() or int(text) < 1 or (most is not None and int(text) > most):
         limit = f" and at most {most}" if most is not None else ""
         raise OptionError(f"option {name} must be a whole number of at least 1{limit}, not {text!r}")
     return int(text)
 
 
-def _optional(values: Mapping[str, str], name: str) -> int | None:
-    return _number(values, name, 0) if name in values else None
-
-
-def _ids(values: Mapping[str, str]) -> tuple[int, ...]:
-    text = values.get("queues", "")
+def _ids(name: str, text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isdecimal() for part in parts):
-        raise OptionError(f"option queues must be ids separated by commas, such as 1,2, not {text!r}")
+        raise OptionError(f"option {name} must be ids separated by commas, such as 1,2, not {text!r}")
     return tuple(map(int, parts))
 
 
-def _where(values: Mapping[str, str], name: str, *, words: tuple[str, ...], default: str) -> Where:
-    text = values.get(name, default).strip()
+def _where(name: str, text: str, *, words: tuple[str, ...]) -> Where:
+    text = text.strip()
     if text in words:
         return text
     expected = f'option {name} must be {" or ".join(words)} or such as {{"1": 500}}, not {text!r}'
@@ -136,3 +99,36 @@ def _where(values: Mapping[str, str], name: str, *, words: tuple[str, ...], defa
 
 def _is_offset(value: object) -> bool:
     return type(value) is int and value >= 0
+
+
+# Written as Spark users write options, with the field of each and what reads it; Spark itself does not tell
+# upper from lower case.
+KNOWN: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+    "topic": ("topic", _text),  # the topic; always needed
+    "url": ("url", _text),  # broker URLs, separated by commas; default CATMQ_URL
+    "queues": ("queues", _ids),  # ids, separated by commas; default all
+    # earliest (default), latest, or {"queue": offset}
+    "startingOffsets": ("start", partial(_where, words=("earliest", "latest"))),
+    # latest (default; the log end offset when the read is planned), or {"queue": offset}
+    "endingOffsets": ("end", partial(_where, words=("latest",))),
+    "startingTimestamp": (
+        "start_ms",
+        _number,
+    ),  # ms since 1970 UTC: from the first message stored then or later
+    "endingTimestamp": ("end_ms", _number),  # ms since 1970 UTC: up to the last message stored before
+    "rowsPerPartition": ("rows_per_partition", _number),  # rows one task reads, about
+    "chunkRows": ("chunk_rows", _number),  # rows one statement reads, at most
+    "maxRowsPerSecond": ("max_rows_per_second", _number),  # of a task, at most; default no limit
+    "maxOffsetsPerTrigger": (
+        "max_offsets_per_trigger",
+        _number,
+    ),  # of a micro-batch, at most; default no limit
+    "archive": (
+        "archive",
+        _text,
+    ),  # directory of the topic's archive: errors say which of what is gone it holds
+    "runId": ("run_id", _text),  # writing: a repeat of a run gives the same, so that nothing is stored twice
+    "chunkMessages": ("chunk_messages", partial(_number, most=1000)),  # writing: of one request, at most
+    "messagesPerSecond": ("messages_per_second", _number),  # writing: of a task, at most; default no limit
+}
+_LOWER = {name.lower(): name for name in KNOWN}

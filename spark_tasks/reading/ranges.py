@@ -30,7 +30,7 @@ def _range(queue: PlannedQueue, options: Options) -> Span:
     if max(first, end) > queue.head:
         raise RangeError(
             f"queue {queue.queue} of topic {options.topic}: offset {max(first, end):,} is not stored yet; "
-            f"its head is {queue.head:,}"
+            f"its log end offset is {queue.head:,}"
         )
     span = Span(first, max(first, end))
     return by_time(queue, span, _us(options.start_ms), _us(options.end_ms))

@@ -19,6 +19,7 @@ from spark_tasks.errors import HoleError, NodeError, RangeError
 from spark_tasks.nodes.columns import Column, Values, batch_of, selected
 from spark_tasks.nodes.connection import Lost, Node, connect, gaps_of, low_of
 from spark_tasks.nodes.plans import Address, PlannedQueue, Span
+from spark_tasks.reading.options import Options
 
 TRIES = 4
 PAUSE_S = 0.5  # before the second try, doubled for each further one
@@ -33,7 +34,6 @@ class Match:
     values: tuple[str, ...]
 
     def sql(self, node: Node) -> str:
-        """The condition."""
         column = {"key": "msg_key", "tag": "tag"}[self.column]
         return f"{column} IN ({', '.join(node.literal(value) for value in self.values)})"
 
@@ -90,8 +90,6 @@ def cut(span: Span, rows: int) -> list[Span]:
 
 
 class SliceReader:
-    """Reads one slice."""
-
     def __init__(
         self,
         part: Slice,
@@ -176,7 +174,7 @@ class SliceReader:
         return batches, True
 
     def _explain(self, node: Node, first: int, end: int) -> None:
-        """Raises unless every missing offset lies in a gap. `low` and gaps are read after the rows."""
+        """Raise unless every missing offset lies in a gap. `low` and gaps are read after the rows."""
         part = self._part
         select = f"SELECT msg_offset FROM {part.table} WHERE msg_offset >= {first} AND msg_offset < {end}"  # noqa: S608
         there = node.rows(select)
@@ -198,3 +196,13 @@ class SliceReader:
         if self._node is not None:
             self._node.close()
             self._node = None
+
+
+def read(
+    partition: InputPartition, columns: Sequence[Column], options: Options, matches: Sequence[Match] = ()
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a slice; of the empty partition that Spark makes up for a read without any, none."""
+    if not isinstance(partition, Slice):
+        return iter(())
+    chunk, rate = options.chunk_rows, options.max_rows_per_second
+    return SliceReader(partition, columns, matches, chunk_rows=chunk, rows_per_second=rate).batches()

@@ -11,6 +11,9 @@ heads when it was planned, so a retried task reads the same rows. Which columns 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -20,57 +23,151 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
+    EqualTo,
     Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
     InputPartition,
+    LessThan,
+    LessThanOrEqual,
 )
 from pyspark.sql.types import StructType
 
 from spark_tasks.nodes import plans
 from spark_tasks.nodes.columns import SCHEMA, Column, chosen
 from spark_tasks.nodes.plans import Span
-from spark_tasks.reading.filters import Narrowed
 from spark_tasks.reading.options import Options, parsed
 from spark_tasks.reading.ranges import by_time, ranges
-from spark_tasks.reading.slices import Match, Slice, SliceReader, slices
+from spark_tasks.reading.slices import Match, read, slices
 from spark_tasks.reading.streaming import CatmqStreamReader
 from spark_tasks.reading.writing import CatmqStreamWriter, CatmqWriter
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+_END = 2**63 - 1
+MOST_VALUES = 1_000  # in one IN
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format `catmq` known to a session, and has Spark hand filters down to it."""
+    """Make the format `catmq` known to a session, and have Spark hand filters down to it."""
     spark.conf.set(PUSHDOWN, "true")
     spark.dataSource.register(CatmqDataSource)
 
 
 class CatmqDataSource(DataSource):
-    """The format `catmq`."""
-
     @classmethod
     def name(cls) -> str:
-        """Name for `.format()`."""
         return "catmq"
 
     def schema(self) -> str:
-        """All columns of a message."""
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch read."""
         return CatmqReader(parsed(self.options), chosen(schema.fieldNames()))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A stream."""
         return CatmqStreamReader(parsed(self.options), chosen(schema.fieldNames()))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """A batch of sends."""
         return CatmqWriter(parsed(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Sends of a stream."""
         return CatmqStreamWriter(parsed(self.options), schema, overwrite=overwrite)
+
+
+@dataclass
+class Narrowed:
+    """Rows that filters leave: offsets first … end - 1, times since … before (µs), queues, keys and tags.
+
+    Filters on offset and queue narrow the ranges, and are done with. Those on time narrow them too, those on
+    key and tag go into the node's SQL; Spark applies both again, because a node compares texts a little
+    differently (it ignores blanks at their end) and keeps milliseconds.
+    """
+
+    first: int = 0
+    end: int = _END
+    since_us: int | None = None
+    before_us: int | None = None
+    queues: frozenset[int] | None = None
+    matches: list[Match] = field(default_factory=list)
+
+    def take(self, filters: Iterable[Filter]) -> Iterator[Filter]:
+        """Take in what it can, and give back what Spark has to apply all the same."""
+        for one in filters:
+            if not self._took(one):
+                yield one
+
+    def _took(self, one: Filter) -> bool:
+        """Take a filter; return True if Spark need not apply it any more."""
+        column = getattr(one, "attribute", ("",))
+        if column == ("offset",):
+            return self._offset(one)
+        if column == ("queue",):
+            return self._queue(one)
+        if column == ("stored_at",):
+            self._time(one)
+        if column in (("key",), ("tag",)):
+            self._match(column[0], one)
+        return False
+
+    def _offset(self, one: Filter) -> bool:
+        span = _span(one)
+        if span is None:
+            return False
+        self.first, self.end = max(self.first, span[0]), min(self.end, span[1])
+        return True
+
+    def _queue(self, one: Filter) -> bool:
+        if isinstance(one, EqualTo):
+            wanted = frozenset([one.value])
+        elif isinstance(one, In):
+            wanted = frozenset(one.value)
+        else:
+            return False
+        self.queues = wanted if self.queues is None else self.queues & wanted
+        return True
+
+    def _time(self, one: Filter) -> None:
+        if not isinstance(getattr(one, "value", None), datetime):
+            return
+        at_us = _microseconds(one.value)  # type: ignore[attr-defined]
+        if isinstance(one, (GreaterThan, GreaterThanOrEqual, EqualTo)):
+            self.since_us = at_us if self.since_us is None else max(self.since_us, at_us)
+        if isinstance(one, (LessThan, LessThanOrEqual, EqualTo)):
+            limit = at_us + 1
+            self.before_us = limit if self.before_us is None else min(self.before_us, limit)
+
+    def _match(self, column: str, one: Filter) -> None:
+        values: tuple[Any, ...] = ()
+        if isinstance(one, EqualTo):
+            values = (one.value,)
+        elif isinstance(one, In):
+            values = tuple(one.value)
+        if values and len(values) <= MOST_VALUES and all(isinstance(value, str) for value in values):
+            self.matches.append(Match(column, values))
+
+
+def _span(one: Filter) -> tuple[int, int] | None:
+    """The offsets first … end - 1 that a comparison leaves; None if it is none."""
+    value = getattr(one, "value", None)
+    if type(value) is not int:
+        return None
+    if isinstance(one, EqualTo):
+        return value, value + 1
+    if isinstance(one, GreaterThan):
+        return value + 1, _END
+    if isinstance(one, GreaterThanOrEqual):
+        return value, _END
+    if isinstance(one, LessThan):
+        return 0, value
+    if isinstance(one, LessThanOrEqual):
+        return 0, value + 1
+    return None
+
+
+def _microseconds(at: datetime) -> int:
+    since = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return (since - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 class CatmqReader(DataSourceReader):
@@ -82,7 +179,7 @@ class CatmqReader(DataSourceReader):
         self._narrowed = Narrowed()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Takes filters on offset and queue, and uses those on time, key and tag."""
+        """Take filters on offset and queue, and use those on time, key and tag."""
         return list(self._narrowed.take(filters))
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -100,21 +197,4 @@ class CatmqReader(DataSourceReader):
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a slice."""
         return read(partition, self._columns, self._options, self._narrowed.matches)
-
-
-def read(
-    partition: InputPartition, columns: Sequence[Column], options: Options, matches: Sequence[Match] = ()
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a slice; of the empty partition that Spark makes up for a read without any, none."""
-    if not isinstance(partition, Slice):
-        return iter(())
-    reader = SliceReader(
-        partition,
-        columns,
-        matches,
-        chunk_rows=options.chunk_rows,
-        rows_per_second=options.max_rows_per_second,
-    )
-    return reader.batches()

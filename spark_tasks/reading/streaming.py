@@ -22,7 +22,7 @@ from spark_tasks.nodes.columns import Column
 from spark_tasks.nodes.plans import Plan, Span
 from spark_tasks.reading.options import Options
 from spark_tasks.reading.ranges import chosen_queues, gone, offset_in
-from spark_tasks.reading.slices import Slice, SliceReader, slices
+from spark_tasks.reading.slices import read, slices
 
 Offsets = dict[str, int]  # queue → the next offset; JSON has no whole numbers as names
 
@@ -52,11 +52,10 @@ class CatmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return starts
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fixes the end of a run that stops by itself."""
+        """Fix the end of a run that stops by itself."""
         self._target = self._heads({})
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit that maxOffsetsPerTrigger sets."""
         most = self._options.max_offsets_per_trigger
         return ReadMaxRows(most) if most else ReadAllAvailable()
 
@@ -68,11 +67,9 @@ class CatmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return shared(begin, target, most)
 
     def reportLatestOffset(self) -> Offsets:
-        """The heads, for Spark's own reports."""
         return self._heads({})
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        """The slices of a micro-batch. Raises JobError."""
         plan = self._planned()
         found: list[InputPartition] = []
         for name, last in end.items():
@@ -84,11 +81,7 @@ class CatmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a slice."""
-        if not isinstance(partition, Slice):
-            return iter(())
-        most, chunk = self._options.max_rows_per_second, self._options.chunk_rows
-        return SliceReader(partition, self._columns, chunk_rows=chunk, rows_per_second=most).batches()
+        return read(partition, self._columns, self._options)
 
     def _planned(self) -> Plan:
         self._plan = plans.fetch(self._options.topic, url=self._options.url)

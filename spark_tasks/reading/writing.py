@@ -25,15 +25,18 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from catmq_client import HttpTransport
 from catmq_client.errors import CatmqError
-from catmq_client.http.transport import api_path, request_until
+from catmq_client.http.transport import api_path, repeated, request_until
 from catmq_client.sending.ids import uuid7
-from catmq_client.sending.routing import Layout, layout_from, slot_of
+from catmq_client.sending.receipts import Outcome
+from catmq_client.sending.routing import Kind, Layout, layout_from, slot_of
+from catmq_client.sending.send_request import Next, after_failure, send
 from spark_tasks.errors import JobError, OptionError
 from spark_tasks.nodes import plans
 from spark_tasks.reading.options import Options
 
 SENDABLE = ("key", "tag", "headers", "body", "trace_id", "queue")
 DELIVERY_S = 120.0  # a request is repeated for so long
+TIMEOUT_S = 10.0  # of one try
 MOST_BYTES = 1 << 20  # of bodies in one request
 _TASK_KEYS = ("sql.streaming.queryId", "streaming.sql.batchId")
 
@@ -60,8 +63,6 @@ def batch_id(run: str, epoch: int, place: tuple[int, int, int]) -> str:
 
 
 class _Sender:
-    """The sends of one task."""
-
     def __init__(self, writer: _Writing, epoch: tuple[str, int], task: int) -> None:
         self._writer = writer
         self._run, self._epoch = epoch
@@ -74,7 +75,6 @@ class _Sender:
         self._begun = time.monotonic()
 
     def add(self, message: dict[str, Any]) -> None:
-        """Sends a message with others of its queue."""
         queue = self._queue_of(message)
         message["queue"] = queue
         waiting, size = self._waiting.setdefault(queue, []), len(message["body_bytes"])
@@ -86,7 +86,7 @@ class _Sender:
         self._bytes[queue] = self._bytes.get(queue, 0) + size
 
     def finish(self) -> int:
-        """Sends the rest; how many messages were sent in all."""
+        """Send the rest; return the number of messages sent in all."""
         for queue in sorted(self._waiting):
             self._send(queue)
         self._way.close()
@@ -107,15 +107,18 @@ class _Sender:
         number = self._requests.get(queue, 0)
         self._requests[queue] = number + 1
         made = batch_id(self._run, self._epoch, (self._task, queue, number))
-        path = api_path("topics", self._writer.options.topic, "messages")
-        body = {"messages": messages, "batch_id": made}
+        topic = self._writer.options.topic
+
+        def stored() -> list[Outcome]:
+            return send(self._way, topic=topic, messages=messages, batch_id=made, timeout_s=TIMEOUT_S)
+
         try:
-            answer = request_until(self._way, "POST", path, body=body, within_s=DELIVERY_S)
+            outcomes = repeated(stored, within_s=DELIVERY_S, again=_is_repeated)
         except CatmqError as error:
-            raise JobError(f"queue {queue} of topic {self._writer.options.topic}: {error}") from None
-        for result in answer["results"]:
-            if "error" in result:
-                raise JobError(f"queue {queue}: a message was refused: {result['error']['detail']}")
+            raise JobError(f"queue {queue} of topic {topic}: {error}") from None
+        for outcome in outcomes:
+            if isinstance(outcome, CatmqError):
+                raise JobError(f"queue {queue}: a message was refused: {outcome.detail}")
         self._sent += len(messages)
         self._pause()
 
@@ -123,6 +126,11 @@ class _Sender:
         rate = self._writer.options.messages_per_second
         if rate:
             time.sleep(max(0.0, self._begun + self._sent / rate - time.monotonic()))
+
+
+def _is_repeated(error: CatmqError, tries: int) -> bool:
+    """Return True for what passes; a request is never split or moved: its repeats must be the same."""
+    return after_failure(error, kind=Kind.NAMED, messages=1, tries=tries) is Next.REPEAT
 
 
 class _Writing:
@@ -136,14 +144,14 @@ class _Writing:
         self.run = options.run_id or uuid7()
         self.layout, self.urls, self.api_key = _route(options)
 
-    def send(self, batches: Iterator[pa.RecordBatch]) -> Sent:
-        """Sends the rows of a task. Raises JobError."""
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+        """Send the rows of a task, or of its part of a micro-batch. Raises JobError."""
         task = TaskContext.get()
         number = task.partitionId() if task is not None else 0
         query, epoch = (task.getLocalProperty(key) if task is not None else None for key in _TASK_KEYS)
         run = (query, int(epoch or 0)) if query else (self.run, 0)
         sender = _Sender(self, run, number)
-        for batch in batches:
+        for batch in iterator:
             for row in batch.to_pylist():
                 sender.add(_message(row))
         return Sent(sender.finish())
@@ -179,7 +187,6 @@ def _route(options: Options) -> tuple[Layout, tuple[str, ...], str]:
 
 
 def _message(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row as the API takes it."""
     body = row["body"]
     if body is None:
         raise JobError("a row has no body (null); give every message one, if an empty one")
@@ -193,23 +200,9 @@ def _message(row: Mapping[str, Any]) -> dict[str, Any]:
     return message
 
 
-class CatmqWriter(DataSourceArrowWriter):
+class CatmqWriter(_Writing, DataSourceArrowWriter):
     """Sends a table."""
 
-    def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
-        self._writing = _Writing(options, schema, overwrite=overwrite)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
-        """Sends the rows of a task."""
-        return self._writing.send(iterator)
-
-
-class CatmqStreamWriter(DataSourceStreamArrowWriter):
+class CatmqStreamWriter(_Writing, DataSourceStreamArrowWriter):
     """Sends a stream."""
-
-    def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
-        self._writing = _Writing(options, schema, overwrite=overwrite)
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
-        """Sends the rows of a task of a micro-batch."""
-        return self._writing.send(iterator)

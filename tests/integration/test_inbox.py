@@ -99,6 +99,6 @@ def test_old_rows_are_forgotten_a_bounded_number_at_once() -> None:
     InboxMessage.objects.bulk_create(old)
     with once(message()):
         pass
-    inbox.trim(rows=3)
-    inbox.trim(rows=3)
+    inbox.prune(rows=3)
+    inbox.prune(rows=3)
     assert [row.identity for row in InboxMessage.objects.all()] == ["7-0"]

@@ -50,7 +50,7 @@ with Consumer(
     for _ in range(2):
         inbox.handled_once(scope="g")(handled.append)(message)
 assert handled == [message]
-assert inbox.trim() == 0
+assert inbox.prune() == 0
 print(alias, settings.DEBUG, any("catmq_outbox" in query["sql"] for query in connections[alias].queries))
 """
 

@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
-from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -20,7 +19,7 @@ from catmq_client.errors import CatmqError
 from spark_tasks import archives
 from spark_tasks.errors import JobError
 from spark_tasks.jobs import archive
-from spark_tasks.jobs.__main__ import reason
+from spark_tasks.jobs.__main__ import RUNS, reason
 from spark_tasks.jobs.running import Job
 from spark_tasks.nodes import plans
 from tests.spark.stage import Stage
@@ -123,7 +122,7 @@ def reported(stage: Stage, spark: SparkSession, topic: str, name: str, where: Pa
     (where / "inputs.json").write_text(json.dumps(inputs))
     made = Job(f"report_{name}", where)
     made._spark = spark
-    import_module(f"spark_tasks.jobs.report_{name}").run(made)
+    RUNS[made.name](made)
     return [json.loads(line) for line in (where / "report.jsonl").read_text().splitlines()]
 
 
@@ -163,7 +162,7 @@ def test_a_report_of_which_nothing_can_be_read_says_so(spark: SparkSession, tmp_
     (tmp_path / "inputs.json").write_text(json.dumps(rows))
     made = Job("report_volume", tmp_path)
     made._spark = spark
-    import_module("spark_tasks.jobs.report_volume").run(made)
+    RUNS[made.name](made)
     (row,) = (json.loads(line) for line in (tmp_path / "report.jsonl").read_text().splitlines())
     assert (row["queue"], row["problem"]) == (7, "Node frail is away")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from catmq_client.message import Message
-from catmq_client.reading.dispatcher import Lanes
+from catmq_client.reading.dispatcher import Dispatcher
 from catmq_client.reading.failure_reports import Reporter
 from catmq_client.reading.state import GroupState
 from catmq_client.reading.workers import Workers
@@ -14,11 +14,11 @@ from catmq_client.testing import FakeBroker
 
 def working(
     state: GroupState, handler: Callable[[Message], object], *, order: str, threads: int = 1
-) -> tuple[Lanes, Workers]:
-    """Lanes, and the threads that take from them."""
-    lanes = Lanes(state=state, order=order)
+) -> tuple[Dispatcher, Workers]:
+    """A dispatcher, and the threads that take from it."""
+    dispatcher = Dispatcher(state=state, order=order)
     reporter = Reporter(transport=FakeBroker(), state=state, settle=lambda error, consumer_id: False)
     workers = Workers(
-        state=state, lanes=lanes, reporter=reporter, handler=handler, threads=threads, batch=None
+        state=state, dispatcher=dispatcher, reporter=reporter, handler=handler, threads=threads, batch=None
     )
-    return lanes, workers
+    return dispatcher, workers

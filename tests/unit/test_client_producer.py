@@ -29,9 +29,9 @@ from catmq_client.errors import (
     from_problem,
 )
 from catmq_client.http import wire
-from catmq_client.sending.delivery import Next, after_failure
 from catmq_client.sending.receipts import Batch
 from catmq_client.sending.routing import Kind, slot_of
+from catmq_client.sending.send_request import Next, after_failure
 from catmq_client.testing import FakeBroker
 
 PUBLISH = r"POST .*/messages"
@@ -428,7 +428,11 @@ READ_ONLY = Conflict("", code="queue_not_writable", status=409)
 def test_what_follows_from_a_failed_try(
     batch: Batch, error: CatmqError, kind: Kind, *, resend: bool, expected: Next
 ) -> None:
-    assert after_failure(batch, error, kind=kind, resend_unknown=resend) is expected
+    count, tries, unknown = len(batch.messages), batch.tries, batch.unknown
+    follows = after_failure(
+        error, kind=kind, messages=count, tries=tries, unknown=unknown, resend_unknown=resend
+    )
+    assert follows is expected
 
 
 class Interrupting:
@@ -517,7 +521,7 @@ def test_a_callback_may_flush_although_there_is_only_one_sender(broker: FakeBrok
     assert flushed.wait(LIMIT_S)
 
 
-def test_ctrl_c_while_the_layout_is_looked_up_leaves_the_lane_free(broker: FakeBroker) -> None:
+def test_ctrl_c_while_the_layout_is_looked_up_leaves_the_buffer_free(broker: FakeBroker) -> None:
     transport = Interrupting(broker)
     with Producer(transport=transport, retry_backoff_ms=1) as producer:
         producer.send("t", b"1", key="k")
@@ -532,7 +536,7 @@ def test_ctrl_c_while_the_layout_is_looked_up_leaves_the_lane_free(broker: FakeB
         assert producer.send_async("t", b"3", key="k").result(LIMIT_S).offset == 1
 
 
-def test_an_answer_with_too_few_results_is_an_unknown_outcome_and_frees_the_lane(
+def test_an_answer_with_too_few_results_is_an_unknown_outcome_and_frees_its_buffer(
     broker: FakeBroker, make: Make
 ) -> None:
     producer = make(delivery_timeout_ms=300)
@@ -661,8 +665,8 @@ def test_a_request_that_cannot_be_written_fails_definitely_and_only_for_its_mess
 ) -> None:
     producer = make(linger_ms=60_000)
     futures = [producer.send_async("t", b"%d" % n, queue=1) for n in range(4)]
-    (lane,) = producer._sending().buffer._lanes.values()
-    lane.batches[0].messages[2]["tag"] = object()
+    (buffer,) = producer._sending().accumulator._buffers.values()
+    buffer.batches[0].messages[2]["tag"] = object()
     producer.flush(LIMIT_S)
     errors = [future.exception(LIMIT_S) for future in futures]
     assert [type(error) for error in errors] == [type(None), type(None), OptionError, type(None)]

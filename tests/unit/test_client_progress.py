@@ -85,7 +85,7 @@ def test_a_dropped_buffer_is_fetched_again_from_the_first_message_not_handed_out
     queue.buffer.extend(message(n) for n in range(5))
     queue.position = 5
     queue.hand_out(1)
-    queue.drop()
+    queue.evict()
     assert queue.position == 1
     assert queue.committable() == 0
 
@@ -243,8 +243,8 @@ def test_a_finished_message_is_known_by_the_time_its_queue_is_idle() -> None:
 
     queue.__class__ = Watched
     state.changed.release()
-    lanes, workers = working(state, lambda m: None, order="key")
-    lanes.dispatch([(queue, handed)])
+    dispatcher, workers = working(state, lambda m: None, order="key")
+    dispatcher.dispatch([(queue, handed)])
     until(lambda: seen)
     workers.drain(5.0)
     assert seen == [1]

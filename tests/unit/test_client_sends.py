@@ -22,10 +22,10 @@ from catmq_client.errors import (
     SendOutcomeUnknown,
 )
 from catmq_client.options import ProducerOptions
-from catmq_client.sending.accumulator import SendBuffer
+from catmq_client.sending.accumulator import Accumulator
 from catmq_client.sending.receipts import OVERHEAD_BYTES, Outcome, SendFuture
 from catmq_client.sending.routing import Layout, Routes
-from catmq_client.sending.send_request import send
+from catmq_client.sending.send_request import named, send
 from catmq_client.testing import FakeBroker
 from tests.support.canned import Canned
 
@@ -163,7 +163,7 @@ TWO = [NewMessage(b"1", queue=1), NewMessage(b"2", queue=1)]
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_an_answer_that_does_not_tell_of_all_leaves_the_outcome_unknown_and_the_lane_free(
+def test_an_answer_that_does_not_tell_of_all_leaves_the_outcome_unknown_and_the_buffer_free(
     broker: FakeBroker, make: Make, name: str
 ) -> None:
     transport = Telling(broker)
@@ -225,7 +225,7 @@ def test_a_batch_to_one_queue_wakes_nobody(broker: FakeBroker, make: Make) -> No
     producer = make(linger_ms=1)
     assert producer.send_async("t", b"x", queue=2).result(LIMIT_S).queue == 2  # leaves a sender that is idle
     assert producer._state is not None
-    buffer = producer._state.buffer
+    buffer = producer._state.accumulator
     assert broker.wait_until(lambda: buffer.idle == 1)
     woken: list[str] = []
     work = buffer._work
@@ -282,14 +282,18 @@ def test_threads_that_send_batches_to_one_queue_all_get_their_receipts(
     assert sorted(offsets) == [*range(400)]
 
 
-def test_a_lane_that_waits_is_not_forgotten_by_a_sender_that_is_idle(broker: FakeBroker, make: Make) -> None:
+def test_a_buffer_that_waits_is_not_forgotten_by_a_sender_that_is_idle(
+    broker: FakeBroker, make: Make
+) -> None:
     producer = make(linger_ms=1)
     producer.send_async("t", b"x", queue=1).result(LIMIT_S)
     assert producer._state is not None
-    buffer = producer._state.buffer
+    buffer = producer._state.accumulator
     assert broker.wait_until(lambda: buffer.idle == 1)
-    for lane in buffer._lanes.values():
-        lane.not_before = time.monotonic() + 0.2  # as one whose messages went elsewhere after a failed try
+    for queue_buffer in buffer._buffers.values():
+        queue_buffer.not_before = (
+            time.monotonic() + 0.2
+        )  # as one whose messages went elsewhere after a failed try
     with ThreadPoolExecutor(1) as pool:
         assert told_in_order(pool.submit(producer.send_batch, "t", batch(2)).result(LIMIT_S)) == [1, 2]
 
@@ -307,7 +311,7 @@ def test_a_batch_holds_the_limits_of_its_producer(
     broker: FakeBroker, make: Make, options: dict[str, int], expected: list[int] | None
 ) -> None:
     producer = make(**options, linger_ms=60_000, max_block_ms=5_000)
-    producer.send("t", b"x", queue=1)  # the lane is known
+    producer.send("t", b"x", queue=1)  # the buffer is known
     assert told_in_order(producer.send_batch("t", batch(10, size=100))) == [*range(1, 11)]
     sizes = [count for _, count in requests(broker)[1:]]
     assert sum(sizes) == 10
@@ -315,15 +319,15 @@ def test_a_batch_holds_the_limits_of_its_producer(
     assert sizes == (expected or sizes)
 
 
-def known_lane(**options: int) -> tuple[SendBuffer, Routes]:
-    """A buffer with a lane for queue 1, and the routes of its topic."""
+def known_buffer(**options: int) -> tuple[Accumulator, Routes]:
+    """An accumulator with a buffer for queue 1, and the routes of its topic."""
     layout = Layout("t", slots=(1,) * 1024, nodes={1: "a"}, writable=(1,))
-    buffer, routes = SendBuffer(ProducerOptions(**options)), Routes(layout)
-    _, lane = buffer.append(routes, {"body_bytes": b"", "queue": 1}, urgent=True)
-    taken = buffer.take(only=lane)
+    accumulator, routes = Accumulator(ProducerOptions(**options)), Routes(layout)
+    _, queue_buffer = accumulator.append(routes, {"body_bytes": b"", "queue": 1}, urgent=True)
+    taken = accumulator.take(only=queue_buffer)
     assert taken is not None
-    buffer.finished(*taken)
-    return buffer, routes
+    accumulator.finished(*taken)
+    return accumulator, routes
 
 
 def raw(count: int, size: int = 1, queue: int = 1) -> list[dict[str, Any]]:
@@ -337,35 +341,35 @@ def raw(count: int, size: int = 1, queue: int = 1) -> list[dict[str, Any]]:
 def test_a_batch_that_does_not_fit_the_buffer_is_taken_in_only_as_far_as_it_does(
     options: dict[str, int], fitting: int
 ) -> None:
-    buffer, routes = known_lane(**options)
-    taken, lanes, _ = buffer.append_all(routes, raw(fitting), block_s=0.0)
+    accumulator, routes = known_buffer(**options)
+    taken, buffers, _ = accumulator.append_all(routes, raw(fitting), block_s=0.0)
     assert [type(one) for one in taken] == [SendFuture] * fitting
-    assert len(lanes) == 1
-    more, _, last = buffer.append_all(routes, raw(2), block_s=0.0)
+    assert len(buffers) == 1
+    more, _, last = accumulator.append_all(routes, raw(2), block_s=0.0)
     assert [type(one) for one in more] == [BufferFull] * 2
     assert last is None
 
-    buffer, routes = known_lane(**options)
-    taken, _, _ = buffer.append_all(routes, raw(fitting + 2), block_s=0.0)
+    accumulator, routes = known_buffer(**options)
+    taken, _, _ = accumulator.append_all(routes, raw(fitting + 2), block_s=0.0)
     assert [type(one) for one in taken] == [SendFuture] * fitting + [BufferFull] * 2
-    assert buffer._messages == fitting
+    assert accumulator._messages == fitting
 
 
 def test_what_a_batch_took_of_the_buffer_is_given_back() -> None:
-    buffer, routes = known_lane()
-    _, _, last = buffer.append_all(routes, raw(5), block_s=0.0)
-    assert (buffer._messages, buffer._bytes) == (5, 5 * (OVERHEAD_BYTES + 1))
+    accumulator, routes = known_buffer()
+    _, _, last = accumulator.append_all(routes, raw(5), block_s=0.0)
+    assert (accumulator._messages, accumulator._bytes) == (5, 5 * (OVERHEAD_BYTES + 1))
     assert last is not None
-    taken = buffer.take(only=last[1])
+    taken = accumulator.take(only=last[1])
     assert taken is not None and len(taken[1].messages) == 5
-    buffer.finished(*taken)
-    assert (buffer._messages, buffer._bytes) == (0, 0)
+    accumulator.finished(*taken)
+    assert (accumulator._messages, accumulator._bytes) == (0, 0)
 
 
 def test_a_closed_buffer_takes_no_batch() -> None:
-    buffer, routes = known_lane()
-    buffer.close()
-    taken, _, last = buffer.append_all(routes, raw(2), block_s=0.0)
+    accumulator, routes = known_buffer()
+    accumulator.close()
+    taken, _, last = accumulator.append_all(routes, raw(2), block_s=0.0)
     assert [type(one) for one in taken] == [Closed] * 2
     assert last is None
 
@@ -376,9 +380,9 @@ def test_a_batch_for_a_queue_that_is_none_of_the_topic_is_refused(broker: FakeBr
     assert [type(one) for one in outcomes] == [OptionError] * 2
     assert "queue 99 is not one of t's queues" in str(outcomes[0])
 
-    buffer, routes = known_lane()
-    buffer.relayout(routes, Layout("t", slots=(2,) * 1024, nodes={2: "a"}, writable=(2,)))
-    taken, _, _ = buffer.append_all(routes, raw(2), block_s=0.0)  # its lane is still there
+    accumulator, routes = known_buffer()
+    accumulator.relayout(routes, Layout("t", slots=(2,) * 1024, nodes={2: "a"}, writable=(2,)))
+    taken, _, _ = accumulator.append_all(routes, raw(2), block_s=0.0)  # its buffer is still there
     assert [type(one) for one in taken] == [OptionError] * 2
     assert broker.seen(PUBLISH) == []
 
@@ -416,3 +420,12 @@ def test_a_broker_without_runs_is_asked_again_without_them() -> None:
     assert outcomes == [Receipt("t", 7, 4, "7-4")]
     assert [one.get("receipts") for one in asked] == ["runs", None]
     assert all(one["batch_id"] == "b" for one in asked)
+
+
+def test_an_error_names_messages_by_their_place() -> None:
+    errors = [
+        FieldError("messages[1].key", "too long"),
+        FieldError("messages[3]", "-"),
+        FieldError("topic", "-"),
+    ]
+    assert named(InvalidRequest("", errors=errors), 3) == {1: "too long"}

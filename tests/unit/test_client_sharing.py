@@ -1,4 +1,4 @@
-"""Consumers that share a group, and run() with its lanes."""
+"""Consumers that share a group, and run() with its dispatcher."""
 
 from __future__ import annotations
 

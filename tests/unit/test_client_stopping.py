@@ -236,16 +236,16 @@ def test_a_stopped_queue_can_be_moved(broker: FakeBroker, make: Make) -> None:
     assert len({message.message_id for message in taken}) == 20
 
 
-def test_the_lanes_of_a_queue_that_is_started_go_on_at_once() -> None:
+def test_the_slots_of_a_queue_that_is_started_go_on_at_once() -> None:
     state = GroupState(ConsumerOptions())
     state.lease_until = lease_clock() + 60
     owned = OwnedQueue(topic="t", queue=1, epoch=1, stopped=True)
     view = {"offset": 0, "message_id": "1-0", "stored_at_ms": 0, "body": "x"}
     message = Message(Source("t", 1, 1), row_of(view))
     handled = threading.Event()
-    lanes, workers = working(state, lambda message: handled.set(), order="queue")
-    lanes.dispatch([(owned, message)])
-    until(lambda: lanes._resting)
+    dispatcher, workers = working(state, lambda message: handled.set(), order="queue")
+    dispatcher.dispatch([(owned, message)])
+    until(lambda: dispatcher._resting)
     with state.changed:
         state.set_stopped(owned, False)
     assert handled.wait(LIMIT_S)

@@ -17,7 +17,7 @@ from urllib3.exceptions import SSLError
 
 from catmq_client.errors import AnswerLost, ConnectFailed, InvalidRequest, Unavailable
 from catmq_client.http import wire
-from catmq_client.http.network_errors import network_error
+from catmq_client.http.connections import network_error
 from catmq_client.http.transport import HttpTransport, api_path, request_until
 from tests.support.answering import Answer, Server, answering, problem, unused_url
 

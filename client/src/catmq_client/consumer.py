@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
+from contextlib import AbstractContextManager
 from typing import Any, Self
 
 from catmq_client.errors import CatmqError, Closed, CommitFailed, OptionError
@@ -19,7 +19,7 @@ from catmq_client.message import Message
 from catmq_client.options import ConsumerOptions, checked
 from catmq_client.reading.acquirer import Acquirer
 from catmq_client.reading.committer import Committer
-from catmq_client.reading.dispatcher import Lanes
+from catmq_client.reading.dispatcher import Dispatcher
 from catmq_client.reading.failure_reports import Reporter
 from catmq_client.reading.fetcher import Fetcher
 from catmq_client.reading.membership import Membership
@@ -30,10 +30,11 @@ from catmq_client.version import VERSION
 
 log = logging.getLogger("catmq.consumer")
 
+SDK = f"catmq-client/{VERSION} python/{platform.python_version()}"
 COMMIT_WITHIN_S = 30.0
 
 
-class Consumer:
+class Consumer(AbstractContextManager["Consumer"]):
     """Reads the queues that its group assigns to it: iterate, `poll`, or `run` a handler in threads.
 
     Done is what the application came back from: in iteration the message before the one yielded, in
@@ -60,7 +61,7 @@ class Consumer:
         compression: str | None = None,
         **options: Any,
     ) -> None:
-        """Subscribes to `topics`, and makes the group, if the API key may; `name` tells members apart."""
+        """Subscribe to `topics`, and make the group, if the API key may; `name` tells members apart."""
         self.options = checked(ConsumerOptions, options)
         if group is None:
             raise OptionError("group is missing: name the consumer group")
@@ -79,7 +80,7 @@ class Consumer:
         self._started = False
         self._state = state = GroupState(self.options)
         self._membership = Membership(
-            transport=transport, state=state, group=group, topics=self.topics, name=self.name, sdk=_sdk()
+            transport=transport, state=state, group=group, topics=self.topics, name=self.name, sdk=SDK
         )
         self._fetcher = Fetcher(transport=transport, state=state, settle=self._membership.settle)
         state.on_gain = self._fetcher.nudge
@@ -87,7 +88,7 @@ class Consumer:
         self._acquirer = Acquirer(transport=transport, state=state, settle=self._membership.settle)
         self._committer = Committer(transport=transport, state=state)
         self._reporter = Reporter(transport=transport, state=state, settle=self._membership.settle)
-        self._lanes: Lanes | None = None
+        self._dispatcher: Dispatcher | None = None
         # The queues of what the application has taken and not come back from.
         self._hand: list[OwnedQueue] = []
 
@@ -97,12 +98,10 @@ class Consumer:
     def __next__(self) -> Message:
         """The next message; what was yielded before is done. Ends at stop(), or after consumer_timeout_ms."""
         limit_ms = self.options.consumer_timeout_ms
-        messages = (
-            self._take(1, None if limit_ms is None else limit_ms / 1000) if not self._state.closed else []
-        )
-        if not messages:
-            raise StopIteration
-        return messages[0]
+        if not self._state.closed:
+            for message in self._take(1, None if limit_ms is None else limit_ms / 1000):
+                return message
+        raise StopIteration
 
     def poll(self, max_messages: int | None = None, timeout_s: float = 1.0) -> list[Message]:
         """At most `max_messages` (default max_poll_records); [] after `timeout_s` seconds without one."""
@@ -113,7 +112,7 @@ class Consumer:
     def run(
         self, handler: Handler, *, threads: int = 8, order: str = "key", batch: int | None = None
     ) -> None:
-        """Calls `handler(message)` in threads until stop() or a signal ends it; then drains, commits, leaves.
+        """Call `handler(message)` in threads until stop() or a signal ends it; then drain, commit, leave.
 
         order: "key" (one at a time for each key, in order), "queue" or "none". batch: the handler gets a list
         of at most so many messages of one topic. A message whose handler raises is handed over, and comes
@@ -123,13 +122,18 @@ class Consumer:
         state = self._state
         self._enter()
         state.in_run = True
-        lanes = self._lanes = Lanes(state=state, order=order)
+        dispatcher = self._dispatcher = Dispatcher(state=state, order=order)
         workers = Workers(
-            state=state, lanes=lanes, reporter=self._reporter, handler=handler, threads=threads, batch=batch
+            state=state,
+            dispatcher=dispatcher,
+            reporter=self._reporter,
+            handler=handler,
+            threads=threads,
+            batch=batch,
         )
         try:
-            while not state.stopping and not self._all_stand_still():
-                lanes.dispatch(self._wait_for_messages(state.share(), 1.0))
+            while not state.stopping and not state.all_halted():
+                dispatcher.dispatch(self._wait_for_messages(state.share(), 1.0))
         finally:
             state.stopping = True
             workers.drain(self.options.rebalance_timeout_ms / 1000)
@@ -140,11 +144,11 @@ class Consumer:
             raise state.failure
 
     def fail(self, message: Message, error: BaseException | str = "") -> None:
-        """The message failed: it comes again later, from the retry topic; after its last retry it is dead.
+        """The message failed: it comes again later, from the retry topic, until its retries are used up.
 
-        In an ordered subscription it is dead at once: going on behind it is what was asked for. It counts as
-        done when the broker has stored it; no commit passes it before. If its queue went to another member
-        the message is repeated there, and nothing is reported.
+        Then, and in an ordered subscription at once, it is a dead letter. It counts as done when the broker
+        has stored it; no commit passes it before. If its queue went to another member the message is
+        repeated there, and nothing is reported.
         """
         self._check_process()
         with self._state.changed:
@@ -155,7 +159,7 @@ class Consumer:
             self._reporter.add(owned, message, error, last=self._state.settings_of(owned).ordered)
 
     def commit(self, offsets: Mapping[int, int] | None = None) -> None:
-        """Commits all yielded so far (in run(): all whose handlers returned), or `offsets` by queue.
+        """Commit all yielded so far (in run(): all whose handlers returned), or `offsets` by queue.
 
         Raises CommitFailed when a queue had gone to another member, also if that was noticed before;
         Unavailable when something could not be stored for COMMIT_WITHIN_S seconds; OptionError for
@@ -168,9 +172,12 @@ class Consumer:
         self._reporter.settle_new(COMMIT_WITHIN_S)
         commits = self._committer.due() if offsets is None else self._committer.explicit(offsets)
         stopped_being_ours = self._committer.commit_until(commits, within_s=COMMIT_WITHIN_S)
-        gone = self._unreported(offsets) | {owned.queue: owned for owned in stopped_being_ours}
+        with self._state.changed:
+            unreported = self._state.unreported
+            gone = {q: unreported.pop(q) for q in [*unreported] if offsets is None or q in offsets}
+        gone |= {owned.queue: owned for owned in stopped_being_ours}
         if gone:
-            names = ", ".join(f"{owned.topic} queue {owned.queue}" for owned in gone.values())
+            names = ", ".join(map(str, gone.values()))
             raise CommitFailed(f"{names} had gone to another member; its messages will be repeated there")
 
     def assignment(self) -> list[AssignedQueue]:
@@ -189,7 +196,7 @@ class Consumer:
             return self._owned(queue).committed
 
     def seek(self, queue: int, offset: int) -> None:
-        """Goes on at `offset`. Commits follow, but never fall: going back repeats without uncommitting."""
+        """Go on at `offset`. Commits follow, but never fall: going back repeats without uncommitting."""
         if offset < 0:
             raise OptionError(f"offset={offset}: offsets begin at 0")
         with self._state.changed:
@@ -197,19 +204,19 @@ class Consumer:
         self._fetcher.interrupt()
 
     def seek_to_beginning(self, *queues: int) -> None:
-        """Goes on at the first message of these (default: all owned) queues that still exists."""
+        """Go on at the first message of these (default: all owned) queues that still exists."""
         self._seek_to("low", queues)
 
     def seek_to_end(self, *queues: int) -> None:
-        """Goes on behind the last message of these (default: all owned) queues."""
+        """Go on behind the last message of these (default: all owned) queues."""
         self._seek_to("head", queues)
 
     def pause(self, *queues: int) -> None:
-        """Gives out nothing more of these queues (default: all owned) until resume(); they stay ours."""
+        """Give out nothing more of these queues (default: all owned) until resume(); they stay ours."""
         self._set_paused(queues, True)
 
     def resume(self, *queues: int) -> None:
-        """Ends pause()."""
+        """End pause()."""
         self._set_paused(queues, False)
         self._fetcher.interrupt()
 
@@ -220,18 +227,18 @@ class Consumer:
 
     def paused_by_breaker(self) -> list[AssignedQueue]:
         """run(): the owned queues that rest because their handler failed too often in a row."""
-        topics = set() if self._lanes is None else self._lanes.paused_topics()
+        topics = set() if self._dispatcher is None else self._dispatcher.paused_topics()
         with self._state.changed:
             return [o.name for o in self._state.queues.values() if o.subscription in topics]
 
     def stop(self) -> None:
-        """Ends iteration and run() soon; safe in signal handlers and from other threads."""
+        """End iteration and run() soon; safe in signal handlers and from other threads."""
         with self._state.changed:
             self._state.stopping = True
             self._state.changed.notify_all()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Commits what is done, for at most `timeout_s` (default rebalance_timeout_ms), and leaves the group.
+        """Commit what is done, for at most `timeout_s` (default rebalance_timeout_ms), and leave the group.
 
         With an `instance_id` it does not leave: its queues wait for a process that comes back under the
         same one, until the session timeout is over.
@@ -252,19 +259,8 @@ class Consumer:
             if self._own_transport is not None:
                 self._own_transport.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _unreported(self, offsets: Mapping[int, int] | None) -> dict[int, OwnedQueue]:
-        """The queues that were lost with uncommitted progress, of those that are committed now; told once."""
-        with self._state.changed:
-            unreported = self._state.unreported
-            return {q: unreported.pop(q) for q in [*unreported] if offsets is None or q in offsets}
 
     def _take(self, limit: int, timeout_s: float | None) -> list[Message]:
         self._enter()
@@ -287,12 +283,12 @@ class Consumer:
             self._call_back()
             with state.changed:
                 self._raise_what_ended_us()
-                if self._next_event() is not None:
+                if state.next_event() is not None:
                     # A queue may have come in between: on_assigned is called before its first message.
                     continue
                 taken = [] if state.stopping else state.hand_out(limit)
                 left_s = 3600.0 if give_up_at is None else give_up_at - time.monotonic()
-                if taken or state.stopping or left_s <= 0 or self._all_stand_still():
+                if taken or state.stopping or left_s <= 0 or state.all_halted():
                     return taken
                 state.changed.messages.wait(left_s)
 
@@ -315,7 +311,7 @@ class Consumer:
         state = self._state
         if state.fatal is not None:
             raise state.fatal
-        if state.failure is not None and not state.in_run and self._all_stand_still():
+        if state.failure is not None and not state.in_run and state.all_halted():
             raise state.failure
         silence, state.silence = state.silence, None
         if silence is not None:
@@ -333,27 +329,12 @@ class Consumer:
                 self._state.changed.notify_all()
         self._hand = []
 
-    def _all_stand_still(self) -> bool:
-        with self._state.changed:
-            queues = self._state.queues.values()
-            return bool(queues) and all(owned.halted for owned in queues)
-
-    def _next_event(self) -> tuple[bool, OwnedQueue] | None:
-        """The next callback that is due; a revoke only when no handler of its queue is at work any more."""
-        held_up: set[int] = set()
-        for assigned, owned in self._state.events:
-            late = (owned.revoked_until or 0.0) < time.monotonic()
-            if owned.queue not in held_up and (assigned or not owned.running or late):
-                return assigned, owned
-            held_up.add(owned.queue)
-        return None
-
     def _call_back(self) -> None:
-        """Tells the application which queues came and went, in its own thread."""
+        """Tell the application which queues came and went, in its own thread."""
         state = self._state
         while True:
             with state.changed:
-                event = self._next_event()
+                event = state.next_event()
                 if event is None:
                     return
                 assigned, owned = event
@@ -381,7 +362,7 @@ class Consumer:
             return
         try:
             for owned in self._committer.commit_until(self._committer.due(), within_s=within_s):
-                log.warning("%s queue %d had gone: its messages will be repeated", owned.topic, owned.queue)
+                log.warning("%s had gone: its messages will be repeated", owned)
         except CatmqError as error:
             log.warning("group %s: the last commit failed, messages will be repeated: %s", self.group, error)
 
@@ -401,21 +382,16 @@ class Consumer:
                 owned.paused = paused
                 if paused:
                     # What is held of it must not take the room of others.
-                    self._state.drop(owned)
+                    self._state.evict(owned)
             self._state.changed.notify_all()
 
     def _seek_to(self, end: str, queues: tuple[int, ...]) -> None:
         with self._state.changed:
             chosen = self._choice(queues)
         for topic in sorted({owned.topic for owned in chosen}):
-            answer = request_until(
-                self._transport, "GET", api_path("topics", topic), within_s=COMMIT_WITHIN_S
-            )
+            path = api_path("topics", topic)
+            answer = request_until(self._transport, "GET", path, within_s=COMMIT_WITHIN_S)
             ends = {queue["queue"]: queue[end] for queue in answer["queues"]}
             for owned in chosen:
                 if owned.topic == topic and ends.get(owned.queue) is not None:
                     self.seek(owned.queue, ends[owned.queue])
-
-
-def _sdk() -> str:
-    return f"catmq-client/{VERSION} python/{platform.python_version()}"

@@ -56,6 +56,12 @@ class CatmqError(Exception):
     # With it: the queues that the nodes say are the member's, and settings of their topics.
     held: Mapping[str, Any] = MappingProxyType({})
 
+    def __init_subclass__(
+        cls, *, code: str | None = None, retriable: bool = False, outcome_unknown: bool = False
+    ) -> None:
+        cls.code, cls.retriable = code or cls.code, retriable or cls.retriable
+        cls.outcome_unknown = outcome_unknown or cls.outcome_unknown
+
     def __init__(
         self,
         detail: str,
@@ -79,166 +85,108 @@ class CatmqError(Exception):
         return "\n".join([self.detail, *(f"  {e.field}: {e.message}" for e in self.errors)])
 
 
-class OptionError(CatmqError, ValueError):
+class OptionError(CatmqError, ValueError, code="option"):
     """An option or argument is wrong; the detail says what to write instead."""
 
-    code = "option"
 
-
-class Closed(CatmqError):
+class Closed(CatmqError, code="closed"):
     """The object was closed, or belongs to the process that forked this one."""
 
-    code = "closed"
 
-
-class ConnectFailed(CatmqError):
+class ConnectFailed(CatmqError, code="connect_failed", retriable=True):
     """No broker could be reached: nothing was sent, so repeating is safe."""
 
-    code = "connect_failed"
-    retriable = True
 
-
-class AnswerLost(CatmqError):
+class AnswerLost(CatmqError, code="answer_lost", retriable=True, outcome_unknown=True):
     """The request was sent but its answer never came: only repeat what is harmless when done twice."""
 
-    code = "answer_lost"
-    retriable = True
-    outcome_unknown = True
 
-
-class Refused(CatmqError):
+class Refused(CatmqError, code="refused"):
     """A broker answered with a problem."""
 
-    code = "refused"
 
-
-class InvalidRequest(Refused):
+class InvalidRequest(Refused, code="invalid"):
     """A field is wrong; `errors` names it."""
 
-    code = "invalid"
 
-
-class Unauthenticated(Refused):
+class Unauthenticated(Refused, code="unauthenticated"):
     """No API key, or one that the brokers do not know."""
 
-    code = "unauthenticated"
 
-
-class Forbidden(Refused):
+class Forbidden(Refused, code="forbidden"):
     """The API key lacks the right; the detail names right and resource."""
 
-    code = "forbidden"
 
-
-class NotFound(Refused):
+class NotFound(Refused, code="url_not_found"):
     """Something named does not exist; `code` says what kind of thing."""
 
-    code = "url_not_found"
 
-
-class Conflict(Refused):
+class Conflict(Refused, code="conflict"):
     """Contradiction between what is asked and what is; `code` says how."""
 
-    code = "conflict"
 
-
-class Gone(Refused):
+class Gone(Refused, code="expired"):
     """The consumer id is no longer valid: `expired` (register anew) or `replaced` (stop)."""
 
-    code = "expired"
 
-
-class NotBuilt(Refused):
+class NotBuilt(Refused, code="not_implemented"):
     """Part of the published API, but not of the broker's version."""
 
-    code = "not_implemented"
 
-
-class ServerFailed(Refused):
+class ServerFailed(Refused, code="internal", outcome_unknown=True):
     """The broker met a bug half way: what was asked may or may not have been done."""
 
-    code = "internal"
-    outcome_unknown = True
 
-
-class Unavailable(Refused):
+class Unavailable(Refused, code="busy", retriable=True):
     """Right, but not now. `outcome_unknown` when the broker cannot say whether it was done."""
 
-    code = "busy"
-    retriable = True
 
-
-class SendError(CatmqError):
+class SendError(CatmqError, code="send_failed"):
     """A message could not be sent."""
 
-    code = "send_failed"
 
-
-class MessageRefused(SendError):
+class MessageRefused(SendError, code="message_refused"):
     """The broker refused this message of a batch; `code` says why."""
 
-    code = "message_refused"
 
-
-class BufferFull(SendError):
+class BufferFull(SendError, code="buffer_full"):
     """The producer's buffer had no room for max_block_ms; nothing was sent."""
 
-    code = "buffer_full"
 
-
-class DeliveryTimeout(SendError):
+class DeliveryTimeout(SendError, code="delivery_timeout"):
     """Not stored within delivery_timeout_ms; every try ended with a definite refusal."""
 
-    code = "delivery_timeout"
 
-
-class SendOutcomeUnknown(SendError):
+class SendOutcomeUnknown(SendError, code="outcome_unknown", outcome_unknown=True):
     """Not confirmed within delivery_timeout_ms: the message may or may not be stored."""
 
-    code = "outcome_unknown"
-    outcome_unknown = True
 
-
-class ConsumerError(CatmqError):
+class ConsumerError(CatmqError, code="consumer_failed"):
     """A consumer cannot go on as it is."""
 
-    code = "consumer_failed"
 
-
-class CommitFailed(ConsumerError):
+class CommitFailed(ConsumerError, code="fenced"):
     """A queue had gone to another member before the commit: its messages will be repeated there."""
 
-    code = "fenced"
 
-
-class ConsumerReplaced(ConsumerError):
+class ConsumerReplaced(ConsumerError, code="replaced"):
     """Another process registered under this consumer's name; this one must stop."""
 
-    code = "replaced"
 
-
-class MaxPollIntervalExceeded(ConsumerError):
+class MaxPollIntervalExceeded(ConsumerError, code="max_poll_interval"):
     """The application was silent for max_poll_interval_ms and lost its queues; poll again to rejoin."""
 
-    code = "max_poll_interval"
 
-
-class OffsetReset(ConsumerError):
+class OffsetReset(ConsumerError, code="offset_out_of_range"):
     """The position no longer exists and auto_offset_reset is "none"."""
 
-    code = "offset_out_of_range"
 
-
-class HandlerFailed(ConsumerError):
+class HandlerFailed(ConsumerError, code="handler_failed"):
     """A failed message could not be handed over for a retry; its queue stands still at that message."""
 
-    code = "handler_failed"
 
-
-class HandlerTimeout(ConsumerError):
+class HandlerTimeout(ConsumerError, code="handler_timeout"):
     """A handler did not return within its subscription's handler_timeout_ms: its message failed."""
-
-    code = "handler_timeout"
 
 
 _BY_STATUS: dict[int, type[Refused]] = {
@@ -278,11 +226,11 @@ def from_problem(status: int, problem: Mapping[str, Any]) -> CatmqError:
     return error
 
 
-def _pause_ms(told: object) -> int | None:
+def _pause_ms(asked: object) -> int | None:
     """Return what a broker asks to wait, if that is a number; no longer than anybody should."""
-    if isinstance(told, bool) or not isinstance(told, int) or told < 0:
+    if isinstance(asked, bool) or not isinstance(asked, int) or asked < 0:
         return None
-    return min(told, MOST_PAUSE_MS)
+    return min(asked, MOST_PAUSE_MS)
 
 
 def _fields(problem: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from catmq_client.http.wire import body_of
 
@@ -16,7 +16,6 @@ OFFSET, KEY, TAG, HEADERS, BODY, TRACE_ID, STORED_AT_MS, ATTEMPT = range(8)
 
 
 def row_of(view: Mapping[str, Any]) -> Row:
-    """The row of a message that was answered with names."""
     headers = view.get("headers")
     return (
         view["offset"],
@@ -55,7 +54,7 @@ class Message:
     """One message; `epoch` rises whenever its queue changes hands and serves as a fencing token.
 
     One that comes again after it failed has `origin`, and the `topic` it was sent to; `queue` and `offset`
-    are those of the failure topic, because they are what is committed.
+    are those of the retry topic, because they are what is committed.
 
     Most of its fields are read from its row only when they are asked for: most never are.
     """
@@ -77,39 +76,31 @@ class Message:
 
     @property
     def topic(self) -> str:
-        """The topic it was sent to."""
         return self._source.topic
 
     @property
     def queue(self) -> int:
-        """The queue it was read from."""
         return self._source.queue
 
     @property
     def epoch(self) -> int:
-        """The epoch of its queue when it was read."""
         return self._source.epoch
 
     @property
     def message_id(self) -> str:
-        """Finds it again; opaque."""
+        """Opaque; finds it again."""
         return f"{self.queue}-{self.offset}"
 
     @property
     def key(self) -> str | None:
-        """The key it was sent with."""
-        key: str | None = self._row[KEY]
-        return key
+        return cast("str | None", self._row[KEY])
 
     @property
     def tag(self) -> str | None:
-        """The tag it was sent with."""
-        tag: str | None = self._row[TAG]
-        return tag
+        return cast("str | None", self._row[TAG])
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers it was sent with."""
         if self._headers is None:
             text = self._row[HEADERS]
             self._headers = json.loads(text) if text else {}
@@ -117,9 +108,7 @@ class Message:
 
     @property
     def trace_id(self) -> str | None:
-        """The trace id it was sent with."""
-        trace_id: str | None = self._row[TRACE_ID]
-        return trace_id
+        return cast("str | None", self._row[TRACE_ID])
 
     @property
     def attempt(self) -> int:
@@ -129,15 +118,15 @@ class Message:
     @property
     def origin(self) -> Origin | None:
         """Origin of the message before it failed; None for a message that comes for the first time."""
-        told = self._origin
-        if told is None:
+        origin = self._origin
+        if origin is None:
             return None
         return Origin(
-            topic=told["topic"],
-            queue=told["queue"],
-            offset=told["offset"],
-            first_failed_at_ms=told.get("first_failed_at_ms"),
-            error=told.get("error"),
+            topic=origin["topic"],
+            queue=origin["queue"],
+            offset=origin["offset"],
+            first_failed_at_ms=origin.get("first_failed_at_ms"),
+            error=origin.get("error"),
         )
 
     @property

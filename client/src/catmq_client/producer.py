@@ -9,14 +9,14 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from catmq_client.errors import BufferFull, CatmqError, Closed
 from catmq_client.http.transport import HttpTransport, Transport, api_path
 from catmq_client.options import ProducerOptions, checked
-from catmq_client.sending.accumulator import Lane, SendBuffer
+from catmq_client.sending.accumulator import Accumulator, QueueBuffer
 from catmq_client.sending.delivery import Delivery
 from catmq_client.sending.new_messages import NewMessage, as_sent, from_item
 from catmq_client.sending.receipts import Batch, Receipt, SendFuture
@@ -33,16 +33,16 @@ class _Sending:
 
     def __init__(self, transport: Transport, options: ProducerOptions) -> None:
         self.pid = os.getpid()
-        self.buffer = SendBuffer(options)
+        self.accumulator = Accumulator(options)
         self.layouts = Layouts(
             transport,
             max_age_s=options.metadata_max_age_ms / 1000,
             timeout_s=options.request_timeout_ms / 1000,
         )
         self.delivery = Delivery(
-            transport=transport, buffer=self.buffer, layouts=self.layouts, options=options
+            transport=transport, accumulator=self.accumulator, layouts=self.layouts, options=options
         )
-        self.buffer.on_full = self.start_sender_if_needed
+        self.accumulator.on_full = self.start_sender_if_needed
         self._most = options.max_in_flight
         self._senders = 0
         self._lock = threading.Lock()
@@ -52,12 +52,12 @@ class _Sending:
         routes = self.layouts.routes(topic, within_s=within_s)
         layout = self.layouts.freshen(topic, suspicious=False)
         if layout is not None:
-            self.buffer.relayout(routes, layout)
+            self.accumulator.relayout(routes, layout)
         return routes
 
     def start_sender_if_needed(self) -> None:
-        """Starts one more thread when a batch waits, no sender is idle and there may be more."""
-        if self.buffer.idle or self._senders >= self._most or not self.buffer.needs_sender():
+        """Start one more thread when a batch waits, no sender is idle and there may be more."""
+        if self.accumulator.idle or self._senders >= self._most or not self.accumulator.needs_sender():
             return
         with self._lock:
             if self._senders >= self._most:
@@ -65,25 +65,25 @@ class _Sending:
             self._senders += 1
         threading.Thread(target=self._work, name="catmq-sender", daemon=True).start()
 
-    def deliver_here(self, future: SendFuture, lane: Lane) -> None:
-        """Sends in the caller's thread while its lane is free: a send alone needs no other thread."""
+    def deliver_here(self, future: SendFuture, buffer: QueueBuffer) -> None:
+        """Send in the caller's thread while its buffer is free: a send alone needs no other thread."""
         while not future.done():
-            taken = self.buffer.take(only=lane)
+            taken = self.accumulator.take(only=buffer)
             if taken is None:
-                self.buffer.hand_over(lane)
+                self.accumulator.hand_over(buffer)
                 break
             ended = self.delivery.step(*taken)
-            if ended is not None and self.buffer.callbacks.are_due(ended):
-                self.buffer.callbacks.call(ended)
-        # Others may have come while the lane was ours, or a try failed and waits for its time.
+            if ended is not None and self.accumulator.callbacks.are_due(ended):
+                self.accumulator.callbacks.call(ended)
+        # Others may have come while the buffer was ours, or a try failed and waits for its time.
         self.start_sender_if_needed()
 
     def _work(self) -> None:
         try:
-            while (taken := self.buffer.take(wait_s=SENDER_IDLE_S)) is not None:
+            while (taken := self.accumulator.take(wait_s=SENDER_IDLE_S)) is not None:
                 self.start_sender_if_needed()
                 ended = self.delivery.step(*taken)
-                if ended is not None and self.buffer.callbacks.are_due(ended):
+                if ended is not None and self.accumulator.callbacks.are_due(ended):
                     self._call_back(ended)
         finally:
             with self._lock:
@@ -92,18 +92,18 @@ class _Sending:
             self.start_sender_if_needed()
 
     def _call_back(self, batch: Batch) -> None:
-        """Runs callbacks. They may wait for other sends, so this thread does not count as a sender now."""
+        """Run callbacks. They may wait for other sends, so this thread does not count as a sender now."""
         with self._lock:
             self._senders -= 1
         try:
             self.start_sender_if_needed()
-            self.buffer.callbacks.call(batch)
+            self.accumulator.callbacks.call(batch)
         finally:
             with self._lock:
                 self._senders += 1
 
 
-class Producer:
+class Producer(AbstractContextManager["Producer"]):
     """Sends messages to topics. Safe to share between threads, and to use after a fork.
 
     Every send has a batch_id and a queue before its first try and keeps both in its retries, so it
@@ -121,7 +121,7 @@ class Producer:
         compression: str | None = None,
         **options: Any,
     ) -> None:
-        """Opens nothing yet. `urls`: a broker's URL or several; see HttpTransport and ProducerOptions."""
+        """Open nothing yet. `urls`: a broker's URL or several; see HttpTransport and ProducerOptions."""
         self.options = checked(ProducerOptions, options)
         self._own_transport: HttpTransport | None = None
         if transport is None:
@@ -165,8 +165,8 @@ class Producer:
             delay_ms=delay_ms, deliver_at=deliver_at,
         )  # fmt: skip
         sending = self._sending()
-        future, lane = self._append(sending, topic, message, strict_queue=queue_strict, urgent=True)
-        sending.deliver_here(future, lane)
+        future, buffer = self._append(sending, topic, message, strict_queue=queue_strict, urgent=True)
+        sending.deliver_here(future, buffer)
         return future.result()
 
     def send_async(
@@ -206,7 +206,7 @@ class Producer:
         key: str | None = None,
         tag: str | None = None,
     ) -> None:
-        """Sends without waiting or telling: what cannot be stored is logged, and counted in `lost`."""
+        """Send without waiting or telling: what cannot be stored is logged, and counted in `lost`."""
         message = as_sent(body, json, key=key, tag=tag)
         sending = self._sending()
         try:
@@ -220,22 +220,22 @@ class Producer:
     def send_batch(
         self, topic: str, messages: Iterable[NewMessage | bytes | str | Mapping[str, Any]]
     ) -> list[Receipt | CatmqError]:
-        """Sends all and waits: for each message, in order, its receipt or the error it ended with.
+        """Send all and wait: for each message, in order, its receipt or the error it ended with.
 
         A message that is not made right raises OptionError before any is sent.
         """
         made = [from_item(item) for item in messages]
         sending = self._sending()
         routes = sending.routes(topic, within_s=self._block_s)
-        sent, lanes, last = sending.buffer.append_all(routes, made, block_s=self._block_s)
+        sent, buffers, last = sending.accumulator.append_all(routes, made, block_s=self._block_s)
         if last is not None:
-            if len(lanes) > 1:
+            if len(buffers) > 1:
                 sending.start_sender_if_needed()
             sending.deliver_here(*last)
         return [one.receipt_or_error() if isinstance(one, SendFuture) else one for one in sent]
 
     def recall(self, message_id: str) -> None:
-        """Takes back a message that was sent with a delay, by the `message_id` of its receipt.
+        """Take back a message that was sent with a delay, by the `message_id` of its receipt.
 
         Raises Conflict (code `already_delivered`) when it is in its queue, NotFound when there is none such.
         """
@@ -245,7 +245,7 @@ class Producer:
         self._transport.request("DELETE", api_path("messages", message_id), timeout_s=timeout_s)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Returns when everything accepted so far has ended and its callbacks have returned.
+        """Return when everything accepted so far has ended and its callbacks have returned.
 
         In a callback it waits for no callbacks. TimeoutError after `timeout_s` seconds.
         """
@@ -253,12 +253,12 @@ class Producer:
         if state is None or state.pid != os.getpid():
             return
         give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
-        futures = state.buffer.hurry_all()
+        futures = state.accumulator.hurry_all()
         state.start_sender_if_needed()
         for future in futures:
             future.exception(None if give_up_at is None else max(0.0, give_up_at - time.monotonic()))
         left_s = None if give_up_at is None else max(0.0, give_up_at - time.monotonic())
-        if not state.buffer.await_callbacks(futures, left_s):
+        if not state.accumulator.await_callbacks(futures, left_s):
             raise TimeoutError(f"all was sent, but callbacks did not return within {timeout_s} s")
 
     def close(self, timeout_s: float | None = None) -> None:
@@ -272,16 +272,11 @@ class Producer:
             try:
                 self.flush(self.options.delivery_timeout_ms / 1000 if timeout_s is None else timeout_s)
             finally:
-                state.buffer.close()
+                state.accumulator.close()
         if self._own_transport is not None:
             self._own_transport.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _sending(self) -> _Sending:
@@ -305,10 +300,10 @@ class Producer:
         strict_queue: bool = True,
         urgent: bool = False,
         block_s: float | None = None,
-    ) -> tuple[SendFuture, Lane]:
+    ) -> tuple[SendFuture, QueueBuffer]:
         routes = sending.routes(topic, within_s=self._block_s)
         block_s = self._block_s if block_s is None else block_s
-        return sending.buffer.append(
+        return sending.accumulator.append(
             routes, message, strict_queue=strict_queue, urgent=urgent, block_s=block_s
         )
 

@@ -9,11 +9,17 @@ from catmq_client.errors import CatmqError
 RATE_LIMITED = "rate_limited"
 
 
-class Backoff:
-    """Delays in seconds that double from `base_ms` to `max_ms`, each shortened by up to half at random.
+def delay_s(failures: int, *, base_s: float, max_s: float) -> float:
+    """The delay after so many failures in a row before: doubles from `base_s` to `max_s`, less up to half.
 
     The jitter keeps many clients that lost the same broker from coming back at the same instant.
     """
+    # 2 ** 20 is past any maximum; without the cap a long outage would build huge integers.
+    return min(max_s, base_s * (1 << min(failures, 20))) * random.uniform(0.5, 1.0)
+
+
+class Backoff:
+    """Delays in seconds from `base_ms` to `max_ms`; see `delay_s`."""
 
     def __init__(self, *, base_ms: int = 100, max_ms: int = 10_000) -> None:
         self._base_s = base_ms / 1000
@@ -21,7 +27,6 @@ class Backoff:
         self._tries = 0
 
     def reset(self) -> None:
-        """Starts again at `base_ms`: something succeeded."""
         self._tries = 0
 
     def next_s(self, error: CatmqError | None = None) -> float:
@@ -31,8 +36,6 @@ class Backoff:
         """
         if error is not None and error.code == RATE_LIMITED and error.retry_after_ms is not None:
             return error.retry_after_ms / 1000 * random.uniform(1.0, 1.25)
-        # 2 ** 20 is past any max_ms; without the cap a long outage would build huge integers.
-        full: float = min(self._max_s, self._base_s * (1 << min(self._tries, 20)))
-        self._tries += 1
         asked_s = (error.retry_after_ms or 0) / 1000 if error is not None else 0.0
-        return max(asked_s, full * random.uniform(0.5, 1.0))
+        self._tries += 1
+        return max(asked_s, delay_s(self._tries - 1, base_s=self._base_s, max_s=self._max_s))

@@ -2,20 +2,31 @@
 
 http.client writes head and body one after the other: the broker wakes up for the head, reads it, and waits
 for the rest. That costs both sides more than what is in most requests. urllib3 makes and keeps the
-connections, with their certificates, proxies and time limits.
+connections, with their certificates, proxies and time limits. Errors on the way are told apart by whether the
+request may have been carried out.
 """
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import requests
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import NewConnectionError
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    LocationValueError,
+    NewConnectionError,
+    ProxyError,
+    SSLError,
+)
 
+from catmq_client.errors import AnswerLost, CatmqError, ConnectFailed, OptionError
 from catmq_client.http import answers
 
 if TYPE_CHECKING:
@@ -44,7 +55,7 @@ class _Whole(_Base):
         headers: Mapping[str, str] | None = None,
         **_: Any,
     ) -> None:
-        """Sends a request; its body is at hand, so it is no larger than memory.
+        """Send a request; its body is at hand, so it is no larger than memory.
 
         One that cannot be sent whole may have an answer all the same (too large): `getresponse` sees to it.
         Raises ValueError for a header that would be more than one.
@@ -111,6 +122,36 @@ class _Tls(_Whole, HTTPSConnection):
 
 
 def send_whole(pool: HTTPConnectionPool) -> None:
-    """Makes the connections that a pool will open send each request in one piece."""
+    """Make the connections that a pool will open send each request in one piece."""
     kind: Any = _Tls if isinstance(pool, HTTPSConnectionPool) else _Plain
     pool.ConnectionCls = kind
+
+
+def network_error(error: HTTPError | requests.exceptions.RequestException, url: str) -> CatmqError:
+    """ConnectFailed when nothing can have been sent, else AnswerLost."""
+    if isinstance(error, SSLError) and _is_of_handshake(error):
+        return ConnectFailed(f"TLS with {url} failed: {error}", retriable=False)
+    if isinstance(error, NewConnectionError | ConnectTimeoutError | ProxyError):
+        return ConnectFailed(f"{url} cannot be reached: {error}")
+    if isinstance(error, LocationValueError | requests.exceptions.RequestException):
+        return OptionError(str(error))
+    return AnswerLost(f"no answer from {url}: {error}")
+
+
+# How the reasons of OpenSSL begin that can only be met while a connection is made.
+_HANDSHAKE = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNSUPPORTED_PROTOCOL", "NO_", "SSLV3_ALERT_HANDSHAKE")
+
+
+def _is_of_handshake(error: BaseException) -> bool:
+    """Return True if TLS was refused before a request could go: wrong certificate or port, no common version.
+
+    Damage found later, in an answer, says nothing about whether the request was carried out.
+    """
+    seen: Any = error
+    while isinstance(seen, BaseException):
+        if isinstance(seen, ssl.SSLError):
+            of_certificate = isinstance(seen, ssl.SSLCertVerificationError)
+            return of_certificate or str(getattr(seen, "reason", None) or "").startswith(_HANDSHAKE)
+        # urllib3 wraps it: SSLError(ssl.SSLError).
+        seen = getattr(seen, "reason", None) or (seen.args[0] if seen.args else None)
+    return False

@@ -76,19 +76,18 @@ class Brokers:
         return min(left, key=ranks.__getitem__, default=None)
 
     def leave(self, url: str, *, unreachable: bool) -> None:
-        """Makes the next request start elsewhere, unless another thread already did that."""
+        """Make the next request start elsewhere, unless another thread already did that."""
         if unreachable:
             self._rest(url)
         if self.current == url:
             self.current = self.following([url]) or url
 
     def reached(self, url: str) -> None:
-        """Forgets that a broker could not be reached."""
         if self._rests:
             self._rests.pop(url, None)
 
     def learn(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Takes over the list that a broker answered."""
+        """Take over the list that a broker answered."""
         seeds = {_identity(url): url for url in self._seeds}
         known = {_identity(url): url for url in self._found}
         in_service: dict[str, bool] = {}
@@ -110,7 +109,7 @@ class Brokers:
         self._settle()
 
     def _settle(self) -> None:
-        """Moves `current` to a broker of the best kind, if it is not at one."""
+        """Move `current` to a broker of the best kind, if it is not at one."""
         best = self.urls
         if self.current not in best:
             self.current = random.choice(best)
@@ -168,12 +167,12 @@ class Discovery:
         self._asking: dict[int, object] = {}  # by process
 
     def look(self) -> None:
-        """Asks in the background if it is time; called after a request that succeeded."""
+        """Ask in the background if it is time; called after a request that succeeded."""
         if time.monotonic() >= self._due_at:
             self._start()
 
     def hurry(self) -> None:
-        """Asks as soon as may be; called when a broker was left."""
+        """Ask as soon as may be; called when a broker was left."""
         self._doubted = True
         self._due_at = min(self._due_at, self._not_before)
         self.look()
@@ -250,7 +249,6 @@ def _is_broker_url(url: str) -> bool:
 
 
 def _identity(url: str) -> str:
-    """The same for two ways to write one URL."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     return f"{parts.scheme}://{parts.hostname}:{port}{parts.path.rstrip('/')}"

@@ -8,7 +8,7 @@ import time
 AGAIN_S = 60.0  # between two lines about a failure that lasts
 
 
-class Trouble:
+class FailureLog:
     """One thing that is tried again and again. Two threads that use one may say a line twice."""
 
     def __init__(self, log: logging.Logger, what: str) -> None:
@@ -31,7 +31,6 @@ class Trouble:
             self._log.debug("%s failed: %s", self._what, error)
 
     def ended(self) -> None:
-        """It worked; said if it had failed."""
         if self._since is not None:
             self._log.info("%s works again after %.1f s", self._what, time.monotonic() - self._since)
             self._since = None

@@ -10,21 +10,19 @@ the caller's decision: `request_until` does it for calls that are harmless when 
 from __future__ import annotations
 
 import gzip
+import itertools
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
 from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Timeout
-from urllib3.exceptions import (
-    ClosedPoolError,
-    HTTPError,
-)
+from urllib3.exceptions import ClosedPoolError, HTTPError
 
 from catmq_client.errors import (
     AnswerLost,
@@ -37,9 +35,10 @@ from catmq_client.errors import (
 )
 from catmq_client.http import wire
 from catmq_client.http.backoff import Backoff
-from catmq_client.http.connections import send_whole
+from catmq_client.http.connections import network_error, send_whole
 from catmq_client.http.discovery import MOST, Brokers, Discovery
-from catmq_client.http.network_errors import network_error
+
+T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 3.0
 LIST_TIMEOUT_S = 5.0
@@ -79,26 +78,37 @@ def request_until(
     path: str,
     *,
     within_s: float,
-    body: Mapping[str, Any] | None = None,
-    params: Mapping[str, Any] | None = None,
-    timeout_s: float = 10.0,
     wait: Callable[[float], object] = time.sleep,
+    **more: Any,
 ) -> dict[str, Any]:
-    """The answer of a request that is repeated, with back-off, while its error is retriable.
+    """The answer of a request, with `more` of its arguments, that is repeated while its error is retriable.
 
     Only for requests that are harmless when done twice. After `within_s` seconds the last error is
     raised. `wait` is called with the seconds to wait.
     """
+    call = partial(transport.request, method, path, **more)
+    return repeated(call, within_s=within_s, again=lambda error, _: error.retriable, wait=wait)
+
+
+def repeated(
+    call: Callable[[], T],
+    *,
+    within_s: float,
+    again: Callable[[CatmqError, int], bool],
+    wait: Callable[[float], object] = time.sleep,
+) -> T:
+    """The value of a call that is repeated while `again(error, tries)`, for `within_s` seconds at most."""
     give_up_at = time.monotonic() + within_s
     backoff = Backoff()
-    while True:
+    for tries in itertools.count(1):
         try:
-            return transport.request(method, path, body=body, params=params, timeout_s=timeout_s)
+            return call()
         except CatmqError as error:
             delay_s = backoff.next_s(error)
-            if not error.retriable or time.monotonic() + delay_s > give_up_at:
+            if not again(error, tries) or time.monotonic() + delay_s > give_up_at:
                 raise
             wait(delay_s)
+    raise AssertionError("the last try returns or raises")
 
 
 class _Call(NamedTuple):
@@ -121,7 +131,7 @@ class _Lines(HTTPAdapter):
     """
 
     def __init__(self, *, brokers: int, connections: int) -> None:
-        """Keeps connections to so many brokers, and so many idle ones to each."""
+        """Keep connections to so many brokers, and so many idle ones to each."""
         super().__init__(pool_connections=brokers, pool_maxsize=connections)
         self._pools: dict[str, tuple[HTTPConnectionPool, str]] = {}
 
@@ -180,7 +190,7 @@ class HttpTransport:
         codec: wire.Codec | None = None,
         discover: bool = True,
     ) -> None:
-        """Takes `urls` (default: CATMQ_URL, separated by commas) and `api_key` (default: CATMQ_API_KEY).
+        """Take `urls` (default: CATMQ_URL, separated by commas) and `api_key` (default: CATMQ_API_KEY).
 
         verify: False or the path of a CA bundle, as in requests. proxies: {"https": url}; the
         environment's proxies are not looked at. compression: "gzip" or None, both ways. discover: also
@@ -250,7 +260,7 @@ class HttpTransport:
                 return answer
 
     def close(self) -> None:
-        """Closes the idle connections of this process; a later request opens new ones."""
+        """Close the idle connections of this process; a later request opens new ones."""
         pid = os.getpid()
         with self._lock_of(pid):
             mine, self._mine = self._mine, None
@@ -276,7 +286,6 @@ class HttpTransport:
                 mine[1].close()
 
     def _once(self, url: str, call: _Call) -> BaseHTTPResponse:
-        """One try at one broker."""
         lines = call.session.get_adapter(url)
         assert isinstance(lines, _Lines)  # noqa: S101 - _new_session mounts nothing else
         try:

@@ -47,14 +47,12 @@ class JsonCodec:
     accept = JSON
 
     def encode(self, value: Mapping[str, Any]) -> bytes:
-        """The bytes of a request, message bodies as text or base64."""
         messages = value.get("messages")
         if messages:
             value = {**value, "messages": [_without_bytes(m) for m in messages]}
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
     def decode(self, data: bytes) -> Any:
-        """The value; ValueError when it is not JSON."""
         return json.loads(data)
 
 

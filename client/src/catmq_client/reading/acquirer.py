@@ -11,13 +11,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 from catmq_client.errors import CatmqError
-from catmq_client.http.failure_log import Trouble
-from catmq_client.http.transport import Transport, api_path
+from catmq_client.http.failure_log import FailureLog
+from catmq_client.http.transport import Transport
 from catmq_client.reading.owned import OwnedQueue
+from catmq_client.reading.part import Part, Settle
 from catmq_client.reading.state import GroupState
 
 log = logging.getLogger("catmq.consumer")
@@ -31,23 +31,16 @@ LISTEN_S = 0.3
 IDLE_S = 60.0
 
 
-class Acquirer:
+class Acquirer(Part):
     """Acquires for one consumer; `run` is its thread."""
 
-    def __init__(
-        self, *, transport: Transport, state: GroupState, settle: Callable[[CatmqError, str | None], bool]
-    ) -> None:
-        """`settle(error, consumer_id)` draws the consequences of an error; False: trying again may help."""
-        self._transport = transport
-        self._state = state
-        self._settle = settle
-        self._options = state.options
+    def __init__(self, *, transport: Transport, state: GroupState, settle: Settle) -> None:
+        super().__init__(transport=transport, state=state, settle=settle)
         self._listen_at = 0.0
         self._retrying = False
-        self._trouble = Trouble(log, "acquiring queues")
+        self._failures = FailureLog(log, "acquiring queues")
 
     def run(self) -> None:
-        """Acquires what comes, until the consumer stops."""
         state = self._state
         while not (state.closed or state.stopping) and state.fatal is None:
             try:
@@ -88,7 +81,6 @@ class Acquirer:
         return (new or due)[:MOST_QUEUES]
 
     def _delay_s(self) -> float:
-        """The seconds until there is something to do."""
         state = self._state
         times = [owned.not_before for owned in self._waiting()]
         if state.full_since is not None:
@@ -108,11 +100,11 @@ class Acquirer:
     def _acquire(self, consumer_id: str, batch: list[OwnedQueue]) -> None:
         body = {"queues": [{"queue": o.queue, "epoch": o.epoch} for o in batch]}
         try:
-            answer = self._post(consumer_id, "acquire", body)
+            answer = self._post("consumers", consumer_id, "acquire", body=body)
         except CatmqError as error:
             self._failed(consumer_id, batch, error)
             return
-        self._trouble.ended()
+        self._failures.ended()
         states = {item["queue"]: item for item in answer["queues"]}
         with self._state.changed:
             self._state.hear(answer.get("generation", 0))
@@ -127,7 +119,7 @@ class Acquirer:
             for owned in batch:
                 owned.rest(least_s=(error.retry_after_ms or 0) / 1000, most_s=PAUSE_S)
         if not self._settle(error, consumer_id):
-            self._trouble.failed(error)
+            self._failures.failed(error)
 
     def _acquired(self, owned: OwnedQueue, item: dict[str, Any]) -> None:
         if owned.lost or owned.revoked_until is not None:
@@ -144,22 +136,16 @@ class Acquirer:
             self._state.heartbeat_wanted = True
         level = logging.INFO if item["state"] == "fenced" else logging.WARNING
         level = logging.DEBUG if again else level
-        log.log(level, "%s queue %d: acquire answered %s", owned.topic, owned.queue, item["state"])
+        log.log(level, "%s: acquire answered %s", owned, item["state"])
 
     def _listen(self, consumer_id: str, generation: int) -> None:
         """A pull of nothing, for the generation in its answer."""
         self._listen_at = time.monotonic() + LISTEN_S
         body = {"generation": generation, "queues": [], "max_messages": 1, "max_bytes": 1, "wait_ms": 0}
         try:
-            answer = self._post(consumer_id, "pull", body)
+            answer = self._post("consumers", consumer_id, "pull", body=body)
         except CatmqError as error:
             self._listen_at = time.monotonic() + PAUSE_S
             self._settle(error, consumer_id)
             return
         self._state.hear(answer["generation"])
-
-    def _post(self, consumer_id: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        timeout_s = self._options.request_timeout_ms / 1000
-        return self._transport.request(
-            "POST", api_path("consumers", consumer_id, verb), body=body, timeout_s=timeout_s
-        )

@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 from catmq_client.errors import CatmqError, CommitFailed, OptionError, Unavailable
 from catmq_client.http.backoff import Backoff
-from catmq_client.http.failure_log import Trouble
-from catmq_client.http.transport import Transport, api_path
+from catmq_client.http.failure_log import FailureLog
+from catmq_client.http.transport import Transport
 from catmq_client.reading.owned import OwnedQueue
+from catmq_client.reading.part import Part
 from catmq_client.reading.state import GroupState
 
 log = logging.getLogger("catmq.consumer")
@@ -38,22 +39,19 @@ class Fates(NamedTuple):
     above_head: list[Commit]  # there is no such offset
 
 
-class Committer:
+class Committer(Part):
     """Commits for one consumer; `run` and `run_releases` are its threads."""
 
     def __init__(self, *, transport: Transport, state: GroupState) -> None:
-        self._transport = transport
-        self._state = state
-        self._options = state.options
+        super().__init__(transport=transport, state=state)
         self._one_at_a_time = threading.Lock()
         # Revoked queues whose last commit failed, perhaps on a slow node: others do not wait for them.
         self._failed: set[OwnedQueue] = set()
 
     def run(self) -> None:
-        """Commits at intervals until the consumer closes."""
         state = self._state
         interval_s = self._options.auto_commit_interval_ms / 1000
-        trouble = Trouble(log, "committing, which is repeated,")
+        failures = FailureLog(log, "committing, which is repeated,")
         backoff = Backoff(base_ms=self._options.retry_backoff_ms, max_ms=2_000)
         while state.wait(interval_s):
             if not self._options.enable_auto_commit:
@@ -61,16 +59,15 @@ class Committer:
             try:
                 self.commit(self.due())
                 backoff.reset()
-                trouble.ended()
+                failures.ended()
             except CatmqError as error:
-                trouble.failed(error)
+                failures.failed(error)
                 state.wait(backoff.next_s(error))
             except Exception:
                 log.exception("committing met a bug; it goes on")
                 state.wait(backoff.next_s())
 
     def run_releases(self) -> None:
-        """Releases revoked queues until the consumer closes."""
         state = self._state
         backoff = Backoff(base_ms=self._options.retry_backoff_ms, max_ms=2_000)
         while state.wait(LATE_S, self._has_new_release):
@@ -84,7 +81,6 @@ class Committer:
             state.wait(backoff.next_s(), self._has_new_release)
 
     def release(self) -> None:
-        """Commits the queues that may go, and gives them up."""
         with self._state.changed:
             going = [owned for owned in self._state.queues.values() if self._may_go(owned)]
             self._let_go(going, tried=False)
@@ -108,7 +104,7 @@ class Committer:
             self._failed = (self._failed - batch) | {owned for owned in batch if not owned.lost}
 
     def _let_go(self, batch: Iterable[OwnedQueue], *, tried: bool) -> None:
-        """Releases those that have nothing left to commit or, after a last try, no time left."""
+        """Release those that have nothing left to commit or, after a last try, no time left."""
         for owned in batch:
             if self._may_go(owned) and (self._is_stored(owned) or (tried and _is_late(owned))):
                 self._state.release(owned)
@@ -132,7 +128,7 @@ class Committer:
             return commits
 
     def commit(self, commits: list[Commit]) -> Fates:
-        """Stores the offsets; those that were not stored."""
+        """Store the offsets; return those that were not stored."""
         if not commits:
             return Fates([], [], [])
         with self._one_at_a_time:
@@ -152,12 +148,8 @@ class Committer:
         commits = [(owned, offset) for owned, offset in commits if not owned.lost]
         if consumer_id is None or not commits:
             return
-        answer = self._transport.request(
-            "POST",
-            api_path("consumers", consumer_id, "commit"),
-            body={"offsets": [{"queue": o.queue, "epoch": o.epoch, "offset": n} for o, n in commits]},
-            timeout_s=self._options.request_timeout_ms / 1000,
-        )
+        body = {"offsets": [{"queue": o.queue, "epoch": o.epoch, "offset": n} for o, n in commits]}
+        answer = self._post("consumers", consumer_id, "commit", body=body)
         states = {item["queue"]: item["state"] for item in answer["results"]}
         with self._state.changed:
             self._state.hear(answer.get("generation", 0))
@@ -165,7 +157,7 @@ class Committer:
                 self._after_commit(owned, offset, states.get(owned.queue), fates)
 
     def commit_until(self, commits: list[Commit], *, within_s: float) -> list[OwnedQueue]:
-        """Stores the offsets, trying for `within_s` seconds; the queues that had gone to others.
+        """Store the offsets, trying for `within_s` seconds; return the queues that had gone to others.
 
         Raises Unavailable when some could not be stored in time, OptionError for an offset above the head.
         """
@@ -194,20 +186,19 @@ class Committer:
             raise OptionError(f"not committed, above the last message: {_named(commits)}")
 
     def _after_commit(self, owned: OwnedQueue, offset: int, answered: str | None, fates: Fates) -> None:
-        """Remembers a stored offset, or what became of it."""
-        where = f"{owned.topic} queue {owned.queue}"
+        """Remember a stored offset, or what became of it."""
         if answered == "ok" or (owned.lost and offset <= owned.committed):
             owned.committed = max(owned.committed, offset)
         elif answered == "fenced":
-            log.warning("%s: fenced in epoch %d at commit", where, owned.epoch)
+            log.warning("%s: fenced in epoch %d at commit", owned, owned.epoch)
             self._state.lose(owned)
             self._state.want_heartbeat()
             fates.gone.append(owned)
         elif answered == "out_of_range":
-            log.error("%s: commit of offset %d, above the last message", where, offset)
+            log.error("%s: commit of offset %d, above the last message", owned, offset)
             fates.above_head.append((owned, offset))
         else:
-            log.warning("%s: commit answered %s; it will be repeated", where, answered)
+            log.warning("%s: commit answered %s; it will be repeated", owned, answered)
             fates.unavailable.append((owned, offset))
 
     def _has_new_release(self) -> bool:
@@ -229,4 +220,4 @@ def _is_late(owned: OwnedQueue) -> bool:
 
 
 def _named(commits: list[Commit]) -> str:
-    return ", ".join(f"{owned.topic} queue {owned.queue} offset {offset}" for owned, offset in commits)
+    return ", ".join(f"{owned} offset {offset}" for owned, offset in commits)

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from catmq_client.errors import CatmqError, HandlerFailed
-from catmq_client.http.transport import Transport, api_path
+from catmq_client.http.backoff import delay_s
+from catmq_client.http.transport import Transport
 from catmq_client.message import Message
 from catmq_client.reading.owned import OwnedQueue
+from catmq_client.reading.part import Part, Settle
 from catmq_client.reading.state import GroupState
 
 log = logging.getLogger("catmq.consumer")
@@ -41,30 +41,27 @@ class Report:
     offset: int
     version: int
     error: str
-    # Its retries are used up in place: it is to be dead now.
+    # Its retries are used up in place: it is to be a dead letter now.
     last: bool
     first_failed_at_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     tries: int = 0
     not_before: float = 0.0
 
+    def __str__(self) -> str:
+        return f"{self.owned} offset {self.offset}"
+
     def view(self) -> dict[str, Any]:
-        """The report as the request says it."""
         owned = self.owned
         view: dict[str, Any] = {"queue": owned.queue, "epoch": owned.epoch, "offset": self.offset}
         view |= {"error": self.error, "first_failed_at_ms": self.first_failed_at_ms}
         return {**view, "last": True} if self.last else view
 
 
-class Reporter:
+class Reporter(Part):
     """Reports for one consumer; its two threads begin with the first failure."""
 
-    def __init__(
-        self, *, transport: Transport, state: GroupState, settle: Callable[[CatmqError, str | None], bool]
-    ) -> None:
-        """`settle(error, consumer_id)` draws the consequences of an error; False: trying again may help."""
-        self._transport = transport
-        self._state = state
-        self._settle = settle
+    def __init__(self, *, transport: Transport, state: GroupState, settle: Settle) -> None:
+        super().__init__(transport=transport, state=state, settle=settle)
         self._started = False
         self._new: deque[Report] = deque()
         self._again: list[Report] = []
@@ -73,7 +70,7 @@ class Reporter:
         self._repeating = 0
 
     def add(self, owned: OwnedQueue, message: Message, error: object, *, last: bool) -> None:
-        """Queues a report; the message is done once it is answered."""
+        """Queue a report; the message is done once it is answered."""
         text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error or "")
         with self._state.changed:
             if message.failed:
@@ -86,12 +83,12 @@ class Reporter:
             self._state.changed.notify_all()
 
     def settle_new(self, within_s: float) -> bool:
-        """Waits until every report was tried once; whether that came about in time."""
+        """Wait until every report was tried once; return True if that came about in time."""
         with self._state.changed:
             return self._state.changed.wait_for(lambda: not self._new and not self._sending, within_s)
 
     def flush(self, within_s: float) -> bool:
-        """Waits until no report is left; whether that came about in time."""
+        """Wait until no report is left; return True if that came about in time."""
         with self._state.changed:
             return self._state.changed.wait_for(lambda: not self._left(), within_s)
 
@@ -130,7 +127,7 @@ class Reporter:
                 state.changed.notify_all()
 
     def _await_due(self) -> bool:
-        """Waits until a report is due, or one came that is due sooner; whether the consumer goes on."""
+        """Wait until a report is due, or one came that is due sooner; return True if the consumer goes on."""
         due_at = self._due_at()
         rest_s = min(IDLE_S, due_at - time.monotonic())
         return self._state.wait(rest_s, lambda: self._due_at() < due_at)
@@ -155,12 +152,8 @@ class Reporter:
         if not batch or consumer_id is None:
             return
         try:
-            answer = self._transport.request(
-                "POST",
-                api_path("consumers", consumer_id, "failures"),
-                body={"messages": [report.view() for report in batch]},
-                timeout_s=state.options.request_timeout_ms / 1000,
-            )
+            body = {"messages": [report.view() for report in batch]}
+            answer = self._post("consumers", consumer_id, "failures", body=body)
         except CatmqError as error:
             self._after_error(error, consumer_id, batch)
             return
@@ -186,9 +179,8 @@ class Reporter:
                 self._repeat(batch, least_s=(error.retry_after_ms or 0) / 1000)
                 return
             for report in batch:
-                where = f"{report.owned.topic} queue {report.owned.queue} offset {report.offset}"
                 failure = HandlerFailed(
-                    f"{where}: the message failed ({report.error}) and cannot be stored for a retry,"
+                    f"{report}: the message failed ({report.error}) and cannot be stored for a retry,"
                     f" its queue stands still: {error}"
                 )
                 failure.__cause__ = error
@@ -210,13 +202,13 @@ class Reporter:
         return [report for report in batch if report.version == report.owned.version]
 
     def _repeat(self, batch: list[Report], *, least_s: float = 0.0) -> None:
-        """Puts reports off: longer with each try, and each for a while of its own."""
-        options = self._state.options
+        """Put reports off: longer with each try, and each for a while of its own."""
+        options = self._options
+        base_s, max_s = options.retry_backoff_ms / 1000, min(PAUSE_S, options.retry_backoff_max_ms / 1000)
         for report in batch:
-            most_s = min(PAUSE_S, options.retry_backoff_max_ms / 1000)
-            pause_s = min(most_s, options.retry_backoff_ms / 1000 * 2 ** min(report.tries, 20))
+            pause_s = delay_s(report.tries, base_s=base_s, max_s=max_s)
             report.tries += 1
-            report.not_before = time.monotonic() + max(least_s, pause_s * random.uniform(0.5, 1.0))
+            report.not_before = time.monotonic() + max(least_s, pause_s)
         self._again += batch
         self._state.changed.notify_all()
 
@@ -227,24 +219,22 @@ class Reporter:
         refused = {(one["queue"], one["offset"]): one["state"] for one in answer["refused"]}
         for report in batch:
             place = report.owned.queue, report.offset
-            where = f"{report.owned.topic} queue {place[0]} offset {place[1]}"
             if place in stored:
                 level = logging.ERROR if place in dead else logging.INFO
-                what = "is dead" if place in dead else "will come again"
-                log.log(
-                    level, "%s %s after failure %s: %s", where, what, stored[place]["attempt"], report.error
-                )
+                what = "is a dead letter" if place in dead else "will come again"
+                attempt = stored[place]["attempt"]
+                log.log(level, "%s %s after failure %s: %s", report, what, attempt, report.error)
                 self._done(report)
             elif refused.get(place) == "fenced":
-                log.warning("%s: fenced in epoch %d, it will be repeated there", where, report.owned.epoch)
+                log.warning("%s: fenced in epoch %d, it will be repeated there", report, report.owned.epoch)
                 self._state.lose(report.owned)
                 self._state.want_heartbeat()
                 report.owned.reporting.discard(report.offset)
             elif refused.get(place) == "missing":
-                log.error("%s failed and is not there any more: %s", where, report.error)
+                log.error("%s failed and is not there any more: %s", report, report.error)
                 self._done(report)
             else:
-                log.warning("%s: its failure cannot be stored now; it will be repeated", where)
+                log.warning("%s: its failure cannot be stored now; it will be repeated", report)
                 self._repeat([report])
 
     def _done(self, report: Report) -> None:

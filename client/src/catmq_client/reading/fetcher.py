@@ -15,16 +15,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from catmq_client.errors import CatmqError, OffsetReset
 from catmq_client.http.backoff import Backoff
-from catmq_client.http.transport import Transport, api_path
+from catmq_client.http.transport import Transport
 from catmq_client.message import Message, Source, row_of
 from catmq_client.reading.owned import OwnedQueue
-from catmq_client.reading.pace import Pace
+from catmq_client.reading.part import Part, Settle
 from catmq_client.reading.state import GroupState
 
 log = logging.getLogger("catmq.consumer")
@@ -40,7 +39,7 @@ MOST_PAUSE_S = 10.0
 # An application that takes messages all the time makes room within it, and nobody else need be told.
 MOMENT_S = 0.1
 # A hole that nobody declared waits for a person; asking every second would only fill logs.
-SUSPECT_PAUSE_S = 5.0
+CORRUPT_PAUSE_S = 5.0
 # While the application is behind on some queues, the others are asked at least this often.
 BEHIND_S = 0.1
 # run() holds more than its bound only if it is done with it within this time; else it asks for more when
@@ -57,12 +56,14 @@ SOON_S = 0.15
 # Pulls that were given up but still wait at the broker; while there are so many, none waits long.
 MAX_ABANDONED = 4
 ABANDONED_WAIT_MS = 500
+# Over how long the pace is measured, s.
+PACE_WINDOW_S = 1.0
+# The shortest time that says anything, s: two threads may end in the same millisecond.
+LEAST_PACE_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The next pull."""
-
     consumer_id: str
     generation: int
     pull: list[tuple[OwnedQueue, int, int]]  # with offset and version when asked
@@ -91,17 +92,29 @@ def _messages(owned: OwnedQueue, item: dict[str, Any]) -> list[Message]:
     return [Message(source, row, origin) for row, origin in pairs]
 
 
-class Fetcher:
-    """Fetches for one consumer."""
+class Pace:
+    """Messages a second that run() is done with, from a count that only rises."""
 
-    def __init__(
-        self, *, transport: Transport, state: GroupState, settle: Callable[[CatmqError, str | None], bool]
-    ) -> None:
-        """`settle(error, consumer_id)` draws the consequences of an error; False: trying again may help."""
-        self._transport = transport
-        self._state = state
-        self._settle = settle
-        self._options = state.options
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._count = 0
+        self._former = 0.0
+
+    def per_s(self, count: int) -> float:
+        """The pace, given the count now."""
+        now = time.monotonic()
+        passed_s = now - self._since
+        pace = (count - self._count) / max(passed_s, LEAST_PACE_S)
+        if passed_s > PACE_WINDOW_S:
+            self._since, self._count, self._former = now, count, pace
+        elif passed_s < PACE_WINDOW_S / 4:
+            pace = max(pace, self._former)  # too soon to say that it fell
+        return pace
+
+
+class Fetcher(Part):
+    def __init__(self, *, transport: Transport, state: GroupState, settle: Settle) -> None:
+        super().__init__(transport=transport, state=state, settle=settle)
         self._ticket = 0
         self._abandoned = 0
         self._in_pull = False
@@ -114,12 +127,11 @@ class Fetcher:
         self._pace = Pace()
 
     def start(self) -> None:
-        """Starts the fetching thread."""
         ticket = self._ticket
         threading.Thread(target=self._run, args=(ticket,), name="catmq-fetcher", daemon=True).start()
 
     def interrupt(self) -> None:
-        """Makes a waiting pull count for nothing, so that what just changed is fetched at once."""
+        """Make a waiting pull count for nothing, so that what just changed is fetched at once."""
         with self._state.changed:
             self._pokes += 1
             self._state.changed.notify_all()
@@ -179,7 +191,7 @@ class Fetcher:
                 state.changed.wait(pause_s)
 
     def _wait_for_room(self) -> None:
-        """Waits until a pull may be possible; if that takes long, the acquirer listens meanwhile."""
+        """Wait until a pull may be possible; if that takes long, the acquirer listens meanwhile."""
         state = self._state
         if state.full_since is not None:
             state.changed.room.wait(PAUSE_S)
@@ -266,21 +278,13 @@ class Fetcher:
 
     def _pull(self, plan: Plan) -> dict[str, Any]:
         queues = [{"queue": o.queue, "epoch": o.epoch, "offset": offset} for o, offset, _ in plan.pull]
-        return self._transport.request(
-            "POST",
-            api_path("consumers", plan.consumer_id, "pull"),
-            body={
-                "generation": plan.generation,
-                "queues": queues,
-                "max_messages": plan.limit,
-                "max_bytes": plan.most_bytes,
-                "wait_ms": plan.wait_ms,
-            },
-            timeout_s=(plan.wait_ms + self._options.request_timeout_ms) / 1000,
-        )
+        body = {"generation": plan.generation, "queues": queues, "wait_ms": plan.wait_ms}
+        body |= {"max_messages": plan.limit, "max_bytes": plan.most_bytes}
+        timeout_s = (plan.wait_ms + self._options.request_timeout_ms) / 1000
+        return self._post("consumers", plan.consumer_id, "pull", body=body, timeout_s=timeout_s)
 
     def _take_over(self, plan: Plan, answer: dict[str, Any]) -> bool:
-        """Adds the messages of an answer; whether there were any."""
+        """Add the messages of an answer; return True if there were any."""
         pulled = {item["queue"]: item for item in answer["queues"]}
         brought = False
         for owned, offset, version in plan.pull:
@@ -302,40 +306,36 @@ class Fetcher:
 
     def _handle_state(self, owned: OwnedQueue, item: dict[str, Any]) -> None:
         """A queue that could not be served; see `state` in the pull's answer."""
-        state, where = item["state"], f"{owned.topic} queue {owned.queue}"
+        state = item["state"]
         if state == "fenced":
-            log.warning("%s: fenced in epoch %d", where, owned.epoch)
-            self._fenced(owned)
+            # The queue was taken from us. If metadata still says it is ours, it is acquired anew.
+            log.warning("%s: fenced in epoch %d", owned, owned.epoch)
+            self._state.lose(owned)
+            self._state.want_heartbeat()
         elif state in ("cleaned", "out_of_range"):
-            self._reset(owned, item, where)
+            self._reset(owned, item)
         elif state == "lost_tail":
             target = int(item["next_offset"])
             what = "%s: its node was replaced; what was stored at offsets %d to %d is lost, going on at %d"
-            log.error(what, where, owned.position, target - 1, target)
+            log.error(what, owned, owned.position, target - 1, target)
             owned.position = target
         elif state == "stopped":
             # Told before the heartbeat tells it, or by a broker that does not know of a start yet.
-            log.info("%s: stopped", where)
+            log.info("%s: stopped", owned)
             owned.rest(most_s=PAUSE_S)
             self._state.set_stopped(owned, True)
             self._state.want_heartbeat()
         elif state == "corrupt":
-            log.error("%s: corrupt", where)
-            owned.rest(least_s=SUSPECT_PAUSE_S, most_s=SUSPECT_PAUSE_S)
+            log.error("%s: corrupt", owned)
+            owned.rest(least_s=CORRUPT_PAUSE_S, most_s=CORRUPT_PAUSE_S)
         else:
-            log.error("%s: %s", where, state)
+            log.error("%s: %s", owned, state)
             owned.rest(most_s=PAUSE_S)
 
-    def _fenced(self, owned: OwnedQueue) -> None:
-        """The queue was taken from us. If metadata still says it is ours, it is acquired anew."""
-        state = self._state
-        state.lose(owned)
-        state.want_heartbeat()
-
-    def _reset(self, owned: OwnedQueue, item: dict[str, Any], where: str) -> None:
+    def _reset(self, owned: OwnedQueue, item: dict[str, Any]) -> None:
         """The position is below what retention kept, or above the head."""
         choice = self._options.auto_offset_reset
-        what = f"{where}: offset {owned.position} is not among {item['low']} to {item['head']}"
+        what = f"{owned}: offset {owned.position} is not among {item['low']} to {item['head']}"
         if choice == "none":
             self._state.die(OffsetReset(what))
             return

@@ -30,9 +30,10 @@ from catmq_client.errors import (
     Unauthenticated,
 )
 from catmq_client.http.backoff import Backoff
-from catmq_client.http.failure_log import Trouble
+from catmq_client.http.failure_log import FailureLog
 from catmq_client.http.transport import Transport, api_path, request_until
 from catmq_client.reading.owned import OwnedQueue
+from catmq_client.reading.part import Part
 from catmq_client.reading.promises import Promises
 from catmq_client.reading.state import GroupState, lease_clock
 from catmq_client.reading.subscription_settings import Settings
@@ -52,14 +53,13 @@ RELEASE_S = 3.0
 NOTHING_DONE = ("busy", "draining")
 
 
-class Membership:
+class Membership(Part):
     """Keeps one consumer registered; `run` is its thread."""
 
     def __init__(
         self, *, transport: Transport, state: GroupState, group: str, topics: list[str], name: str, sdk: str
     ) -> None:
-        self._transport = transport
-        self._state = state
+        super().__init__(transport=transport, state=state)
         self._group = group
         self._topics = topics
         self._name = name
@@ -72,10 +72,9 @@ class Membership:
         # Since when answers contradict what we know, lease clock.
         self._doubt_since: float | None = None
         self._promises = Promises()
-        self._trouble = Trouble(log, f"group {group}: the heartbeat")
+        self._failures = FailureLog(log, f"group {group}: the heartbeat")
 
     def run(self) -> None:
-        """Registers and sends heartbeats until the consumer closes."""
         state = self._state
         delay_s = 0.0
         while state.wait(delay_s, state.is_heartbeat_due) and state.fatal is None:
@@ -105,7 +104,7 @@ class Membership:
             log.info("group %s: revoked queues move when the session ends: %s", self._group, error)
 
     def leave(self) -> None:
-        """Tells the broker that this member is gone; its queues move at once."""
+        """Tell the broker that this member is gone; its queues move at once."""
         with self._state.changed:
             consumer_id, self._state.consumer_id = self._state.consumer_id, None
         if consumer_id is None:
@@ -114,12 +113,11 @@ class Membership:
             path = api_path("consumers", consumer_id)
             request_until(self._transport, "DELETE", path, within_s=LEAVE_WITHIN_S, timeout_s=LEAVE_WITHIN_S)
         except CatmqError as error:
-            log.info(
-                "group %s: could not leave (%s); the queues move when the session ends", self._group, error
-            )
+            what = "group %s: could not leave (%s); the queues move when the session ends"
+            log.info(what, self._group, error)
 
     def settle(self, error: CatmqError, consumer_id: str | None) -> bool:
-        """Draws the consequences of an error of any of the consumer's requests, made under `consumer_id`.
+        """Draw the consequences of an error of any of the consumer's requests, made under `consumer_id`.
 
         False when there are none: the request may be tried again.
         """
@@ -142,9 +140,8 @@ class Membership:
                 detail = f"another process registered as {identity} in group {self._group}; this one stops"
                 state.fatal = ConsumerReplaced(detail, status=error.status)
             else:
-                log.warning(
-                    "group %s: the session of %s has ended; it registers again", self._group, self._name
-                )
+                what = "group %s: the session of %s has ended; it registers again"
+                log.warning(what, self._group, self._name)
             state.lose_all()
             state.heartbeat_wanted = True
 
@@ -173,16 +170,15 @@ class Membership:
         if state.options.instance_id:
             body["instance_id"] = state.options.instance_id
         body |= self._group_settings()
-        answer = self._post(
-            "groups", self._group, "consumers", body=body, timeout_s=self._request_timeout_s()
-        )
+        answer = self._post("groups", self._group, "consumers", body=body)
         with state.changed:
             state.session_timeout_s = answer["session_timeout_ms"] / 1000
             state.heartbeat_interval_s = answer["heartbeat_interval_ms"] / 1000
             state.consumer_id = answer["consumer_id"]
             self._promises.clear()
             state.changed.notify_all()
-        self._heard()
+        self._backoff.reset()
+        self._failures.ended()
         log.info("group %s: registered as %s", self._group, self._name)
         if state.closed:
             self.part()
@@ -194,7 +190,7 @@ class Membership:
         return {name: value for name, value in given.items() if value is not None}
 
     def _subscribe_at_the_end(self) -> None:
-        """Makes missing subscriptions begin at the end; registering alone begins at the earliest message."""
+        """Make missing subscriptions begin at the end; registering alone begins at the earliest message."""
         for topic in self._topics:
             try:
                 self._subscribe(topic)
@@ -211,7 +207,7 @@ class Membership:
             log.debug("group %s: %s is subscribed by whoever may", self._group, topic)
 
     def _make(self, body: dict[str, Any], *parts: str) -> None:
-        """Makes something, unless it is there or another member is quicker."""
+        """Make something, unless it is there or another member is quicker."""
         try:
             self._post(*parts, body=body)
         except Conflict as error:
@@ -229,7 +225,7 @@ class Membership:
             releases = {*state.unconfirmed}
         # Short enough to try another broker before the session ends.
         timeout_s = max(RELEASE_S if releases else 1.0, state.session_timeout_s / 3)
-        timeout_s = min(timeout_s, max(1.0, self._request_timeout_s()))
+        timeout_s = min(timeout_s, max(1.0, self._options.request_timeout_ms / 1000))
         sent_at = lease_clock()
         try:
             answer = self._post("consumers", consumer_id, "heartbeat", body=body, timeout_s=timeout_s)
@@ -239,7 +235,8 @@ class Membership:
             if not isinstance(error, ConnectFailed) and error.code not in NOTHING_DONE:
                 self._confirm(releases)  # it may be known: they are gone for good
             raise
-        self._heard()
+        self._backoff.reset()
+        self._failures.ended()
         with state.changed:
             if state.consumer_id != consumer_id:
                 return 0.0
@@ -248,12 +245,7 @@ class Membership:
             self._promises.clear()
             self._weigh(self._follow(answer))
             state.changed.notify_all()
-            return self._next_in_s(answer, told=body["generation"])
-
-    def _heard(self) -> None:
-        """A registration or heartbeat was recorded."""
-        self._backoff.reset()
-        self._trouble.ended()
+            return self._next_in_s(answer, sent=body["generation"])
 
     def _confirm(self, releases: Iterable[tuple[int, int]]) -> None:
         """The broker knows of these releases, or may."""
@@ -262,7 +254,7 @@ class Membership:
                 self._state.unconfirmed.pop(place, None)
 
     def _promised(self, consumer_id: str, error: CatmqError, sent_at: float) -> float:
-        """Goes on without a recorded heartbeat, if every broker lets us; the seconds until the next.
+        """Go on without a recorded heartbeat, if every broker lets us; return the seconds until the next.
 
         The others are asked at once, so that all promises are of about the same time.
         """
@@ -287,21 +279,23 @@ class Membership:
                 state.take_back()
                 self._take_over(error.held)
             state.changed.notify_all()
-        self._trouble.failed(error)
+        self._failures.failed(error)
         others = is_news and self._promises.are_old(brokers, recently)
         return 0.0 if others else state.heartbeat_interval_s
 
     def _take_over(self, held: Mapping[str, Any]) -> None:
-        """Owns what the nodes say is ours: granted before metadata went away, and not heard of since."""
+        """Own what the nodes say is ours: granted before metadata went away, and not heard of since."""
         state = self._state
         new = [item for item in held.get("assigned", ()) if item["queue"] not in state.queues]
         if new:
             told = held.get("subscriptions", {})
-            state.configure(state.settings | {topic: Settings.told(given) for topic, given in told.items()})
+            state.configure(
+                state.settings | {topic: Settings.from_answer(given) for topic, given in told.items()}
+            )
             for item in new:
                 self._own(item)
 
-    def _next_in_s(self, answer: dict[str, Any], *, told: int) -> float:
+    def _next_in_s(self, answer: dict[str, Any], *, sent: int) -> float:
         """At once, to give back queues that were revoked before we took them up: nobody else releases them.
 
         The next heartbeat counts as their release if it tells of the generation that revoked them.
@@ -309,10 +303,10 @@ class Membership:
         state = self._state
         if all(queue in state.queues for queue in answer["revoked"]):
             return state.heartbeat_interval_s
-        return 0.0 if answer["generation"] > told else min(SOON_S, state.heartbeat_interval_s)
+        return 0.0 if answer["generation"] > sent else min(SOON_S, state.heartbeat_interval_s)
 
     def _follow(self, answer: dict[str, Any]) -> bool:
-        """Takes over the assignment; False when the answer contradicts what we know."""
+        """Take over the assignment; False when the answer contradicts what we know."""
         state = self._state
         if answer["generation"] < state.generation:
             # A broker that has not heard the news yet; the heartbeat counts all the same.
@@ -320,7 +314,7 @@ class Membership:
         state.generation = answer["generation"]
         state.heard = max(state.heard, state.generation)
         told = answer.get("subscriptions", {})
-        state.configure({topic: Settings.told(given) for topic, given in told.items()})
+        state.configure({topic: Settings.from_answer(given) for topic, given in told.items()})
         assigned = {item["queue"]: item for item in answer["assigned"]}
         for owned in [*state.queues.values()]:
             if owned.queue not in assigned:
@@ -330,7 +324,7 @@ class Membership:
         return all(known)
 
     def _own(self, item: dict[str, Any]) -> bool:
-        """Owns one assigned queue, if that is news; False when it is one we gave up."""
+        """Own one assigned queue, if that is news; False when it is one we gave up."""
         state = self._state
         queue, epoch, stopped = item["queue"], item["epoch"], item.get("stopped", False)
         owned = state.queues.get(queue)
@@ -341,13 +335,8 @@ class Membership:
             return True
         if (queue, epoch) in state.released:
             return False
-        granted = OwnedQueue(
-            topic=item["topic"],
-            queue=queue,
-            epoch=epoch,
-            stopped=stopped,
-            origin_topic=item.get("origin_topic"),
-        )
+        topic, origin = item["topic"], item.get("origin_topic")
+        granted = OwnedQueue(topic=topic, queue=queue, epoch=epoch, stopped=stopped, origin_topic=origin)
         if owned is None:
             state.add(granted)
         else:
@@ -387,7 +376,7 @@ class Membership:
             state.changed.notify_all()
         if isinstance(error, ConnectFailed | AnswerLost):
             state.on_silent_broker()
-        self._trouble.failed(error, level=logging.INFO if error.code == "draining" else logging.WARNING)
+        self._failures.failed(error, level=logging.INFO if error.code == "draining" else logging.WARNING)
         # A broker that is busy with others may give a newcomer a later turn.
         asked_s = 0.0 if registered else (error.retry_after_ms or 0) / 1000
         return max(asked_s, min(self._backoff.next_s(error), state.heartbeat_interval_s))
@@ -406,10 +395,3 @@ class Membership:
         self.leave()
         with state.changed:
             state.lose_all()
-
-    def _post(self, *parts: str, body: dict[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
-        limit_s = self._request_timeout_s() if timeout_s is None else timeout_s
-        return self._transport.request("POST", api_path(*parts), body=body, timeout_s=limit_s)
-
-    def _request_timeout_s(self) -> float:
-        return self._state.options.request_timeout_ms / 1000

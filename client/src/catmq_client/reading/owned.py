@@ -6,6 +6,7 @@ import time
 from collections import deque
 from typing import NamedTuple
 
+from catmq_client.http.backoff import delay_s
 from catmq_client.message import Message
 
 
@@ -36,7 +37,7 @@ class OwnedQueue:
         self, *, topic: str, queue: int, epoch: int, stopped: bool, origin_topic: str | None = None
     ) -> None:
         self.topic = topic
-        # The topic whose messages these are, in the application's eyes: a failure topic holds another's.
+        # The topic whose messages these are, in the application's eyes: a retry topic holds another's.
         self.subscription = origin_topic or topic
         self.queue = queue
         self.epoch = epoch
@@ -72,13 +73,15 @@ class OwnedQueue:
         # Failures in a row.
         self.failures = 0
 
+    def __str__(self) -> str:
+        return f"{self.topic} queue {self.queue}"
+
     @property
     def name(self) -> AssignedQueue:
         """The queue as applications know it."""
         return AssignedQueue(self.topic, self.queue, self.epoch)
 
     def anew(self) -> OwnedQueue:
-        """The same queue in the same epoch, not acquired yet."""
         origin = self.subscription if self.subscription != self.topic else None
         return OwnedQueue(
             topic=self.topic, queue=self.queue, epoch=self.epoch, stopped=self.stopped, origin_topic=origin
@@ -110,7 +113,7 @@ class OwnedQueue:
         return self._handed[0] if self._handed else self.next_offset
 
     def start_at(self, offset: int) -> None:
-        """Begins at the position that the node answered to the acquire."""
+        """Begin at the position that the node answered to the acquire."""
         self.acquired = True
         self.failures = 0
         self.position = self.committed = offset
@@ -124,13 +127,12 @@ class OwnedQueue:
         return self.paused or self.halted or self.stopped
 
     def rest(self, *, least_s: float = 0.0, most_s: float) -> None:
-        """Leaves the queue alone for a while: longer with each failure in a row, up to `most_s`."""
-        seconds = min(most_s, self.REST_S * 2 ** min(self.failures, 10))
+        """Leave the queue alone for a while: longer with each failure in a row, up to `most_s`."""
+        seconds = delay_s(self.failures, base_s=self.REST_S, max_s=most_s)
         self.failures += 1
         self.not_before = time.monotonic() + max(least_s, seconds)
 
     def hand_out(self, count: int) -> list[Message]:
-        """The next `count` messages; there are as many."""
         if count == len(self.buffer):
             messages = list(self.buffer)
             self.buffer.clear()
@@ -162,19 +164,19 @@ class OwnedQueue:
             self.reporting.add(offset)
 
     def reported(self, offset: int, version: int) -> None:
-        """A failed message is stored for a retry, or dead: it is done here."""
+        """A failed message is stored for a retry, or a dead letter: it is done here."""
         self.reporting.discard(offset)
         self.finish(offset, version)
 
     def seek(self, offset: int) -> None:
-        """Goes on at `offset`; forgets what is fetched and handed out."""
-        self.drop()
+        """Go on at `offset`, without what is fetched or handed out."""
+        self.evict()
         self.reporting.clear()
         self.finish_all()
         self.position = offset
         self.version += 1
 
-    def drop(self) -> None:
-        """Forgets what is fetched and not handed out."""
+    def evict(self) -> None:
+        """Evict what is fetched and not handed out."""
         self.position = self.next_offset
         self.buffer.clear()

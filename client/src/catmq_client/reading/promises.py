@@ -43,7 +43,7 @@ class Promises:
         silent_s: float,
         lease_until: float,
     ) -> bool:
-        """Notes the answer to a heartbeat: a promise of the last of these brokers, and that the others could
+        """Note the answer to a heartbeat: a promise of the last of these brokers, and that the others could
         not be reached. False, and none counts any more, if our queues may have gone before it."""
         if heard_at - silent_s >= lease_until + GRACE_S:
             self.clear()

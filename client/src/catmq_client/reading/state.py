@@ -24,7 +24,6 @@ _LEASE_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def lease_clock() -> float:
-    """Seconds on the clock that leases are counted by."""
     return time.clock_gettime(_LEASE_CLOCK)
 
 
@@ -43,15 +42,12 @@ class Changed(threading.Condition):
         self.room = threading.Condition(lock)
 
     def notify_all(self) -> None:
-        """Wakes every thread that waits on this, or at a side door."""
         super().notify_all()
         self.messages.notify_all()
         self.room.notify_all()
 
 
 class GroupState:
-    """A consumer's part in its group."""
-
     # Called under the lock when a queue can be read that a waiting pull knows nothing of.
     on_gain: Callable[[], object] = staticmethod(lambda: None)
     # Called under the lock when a stopped queue was started.
@@ -111,13 +107,12 @@ class GroupState:
         self.heartbeat_wanted = False
 
     def want_heartbeat(self) -> None:
-        """Makes the membership send a heartbeat at once."""
         with self.changed:
             self.heartbeat_wanted = True
             self.changed.notify_all()
 
     def hear(self, generation: int) -> None:
-        """Notes the generation in an answer; a new one makes the membership send a heartbeat at once."""
+        """Note the generation in an answer; a new one makes the membership send a heartbeat at once."""
         with self.changed:
             if generation > self.heard:
                 self.heard = generation
@@ -136,13 +131,12 @@ class GroupState:
         return self.heard > self.generation or any(not owned.failures for owned in coming)
 
     def die(self, error: CatmqError) -> None:
-        """Ends the consumer with an error that its application will see."""
         with self.changed:
             self.fatal = self.fatal or error
             self.changed.notify_all()
 
     def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
-        """Waits for `until()`, a stop or the time; whether the consumer goes on."""
+        """Wait for `until()`, a stop or the time; return True if the consumer goes on."""
         with self.changed:
             self.changed.wait_for(lambda: self.closed or (until is not None and until()), seconds)
             return not self.closed
@@ -152,17 +146,16 @@ class GroupState:
         return lease_clock() < self.lease_until
 
     def add(self, owned: OwnedQueue) -> None:
-        """Owns one more queue."""
         self.queues[owned.queue] = owned
         self._rotation.append(owned)
         self.changed_at = time.monotonic()
 
     def lose(self, owned: OwnedQueue, *, tell: bool = True) -> None:
-        """Owns a queue no longer; what is handed out of it may not be committed any more."""
+        """Own a queue no longer; what is handed out of it may not be committed any more."""
         if self.queues.get(owned.queue) is owned:
             del self.queues[owned.queue]
             self._rotation.remove(owned)
-        self.drop(owned)
+        self.evict(owned)
         owned.lost = True
         if owned.acquired and owned.committable() > owned.committed:
             self.unreported[owned.queue] = owned
@@ -185,11 +178,11 @@ class GroupState:
         self.changed.notify_all()
 
     def revoke(self, owned: OwnedQueue) -> None:
-        """Begins to give a queue up: nothing more of it is handed out."""
+        """Begin to give a queue up: nothing more of it is handed out."""
         if owned.revoked_until is not None:
             return
         owned.revoked_until = time.monotonic() + self.options.rebalance_timeout_ms / 1000
-        self.drop(owned)
+        self.evict(owned)
         if owned.acquired and self.options.on_revoked:
             owned.tell_revoked = True
             self.events.append((False, owned))
@@ -208,12 +201,12 @@ class GroupState:
 
     def keep(self, owned: OwnedQueue) -> None:
         """A revoked queue not released yet is ours again: goes on at its lowest unfinished offset."""
-        told = owned.revoked_until is not None and self.options.on_revoked and not owned.tell_revoked
+        was_notified = owned.revoked_until is not None and self.options.on_revoked and not owned.tell_revoked
         owned.heir = None
         owned.revoked_until = None
         owned.tell_revoked = False
         self.seek(owned, owned.committable())
-        if told and self.options.on_assigned:
+        if was_notified and self.options.on_assigned:
             self.events.append((True, owned))
         self.changed.notify_all()
 
@@ -222,15 +215,30 @@ class GroupState:
         at_work = owned.running if self.in_run else owned.unfinished
         return not at_work and not owned.reporting and not owned.tell_revoked
 
+    def next_event(self) -> tuple[bool, OwnedQueue] | None:
+        """The next callback that is due; a revoke only when no handler of its queue is at work any more."""
+        held_up: set[int] = set()
+        for assigned, owned in self.events:
+            late = (owned.revoked_until or 0.0) < time.monotonic()
+            if owned.queue not in held_up and (assigned or not owned.running or late):
+                return assigned, owned
+            held_up.add(owned.queue)
+        return None
+
+    def all_halted(self) -> bool:
+        """Return True if there are queues, and each stands still."""
+        with self.changed:
+            return bool(self.queues) and all(owned.halted for owned in self.queues.values())
+
     def release(self, owned: OwnedQueue) -> None:
-        """Gives a queue up for good: the next heartbeat tells the broker."""
+        """Give a queue up for good: the next heartbeat tells the broker."""
         self.released.add((owned.queue, owned.epoch))
         self.unconfirmed[owned.queue, owned.epoch] = owned
         self.lose(owned, tell=False)
         self.heartbeat_wanted = True
 
     def take_back(self) -> None:
-        """Goes on with the queues that are on their way to others, while nobody can tell those of it."""
+        """Go on with the queues that are on their way to others, while nobody can tell those of it."""
         for owned in [*self.queues.values()]:
             if owned.revoked_until is not None:
                 self.keep(owned)
@@ -246,7 +254,7 @@ class GroupState:
             return
         owned.stopped = stopped
         if stopped:
-            self.drop(owned)
+            self.evict(owned)
         else:
             self.on_start()
             self.on_gain()
@@ -256,18 +264,18 @@ class GroupState:
         """Those of the subscription that a queue belongs to."""
         return self.settings.get(owned.subscription, DEFAULTS)
 
-    def configure(self, told: dict[str, Settings]) -> None:
-        """Takes over the settings in an answer. What another tag filter brought is fetched anew."""
+    def configure(self, given: dict[str, Settings]) -> None:
+        """Take over the settings in an answer. What another tag filter brought is fetched anew."""
         former = self.settings
         held = {owned.subscription for owned in self.queues.values()}
-        told = {topic: former[topic] for topic in held if topic in former} | told
-        if told == former:
+        given = {topic: former[topic] for topic in held if topic in former} | given
+        if given == former:
             return
-        self.settings = told
-        self.limits = limits(self.options, told.values())
+        self.settings = given
+        self.limits = limits(self.options, given.values())
         for owned in self.queues.values():
             if owned.topic in former and former[owned.topic].tags != self.settings_of(owned).tags:
-                self.drop(owned)
+                self.evict(owned)
         self.on_settings()
         self.on_gain()
         self.changed.notify_all()
@@ -275,28 +283,26 @@ class GroupState:
     def halt(self, owned: OwnedQueue, failure: HandlerFailed) -> None:
         """A queue stands still: going on would lose a message."""
         owned.halted = True
-        self.drop(owned)
+        self.evict(owned)
         self.failure = self.failure or failure
         self.changed.notify_all()
 
     def seek(self, owned: OwnedQueue, offset: int) -> None:
-        """Goes on at `offset`."""
-        self.drop(owned)
+        self.evict(owned)
         owned.seek(offset)
         self.changed.notify_all()
 
-    def drop(self, owned: OwnedQueue) -> None:
-        """Forgets what was fetched of a queue and not handed out."""
+    def evict(self, owned: OwnedQueue) -> None:
+        """Evict what was fetched of a queue and not handed out."""
         self.buffered -= len(owned.buffer)
         self.buffered_bytes -= sum(len(message.body) for message in owned.buffer)
-        owned.drop()
+        owned.evict()
 
     def held(self) -> int:
         """run(): how many messages are fetched and not done."""
         return self.buffered + sum(owned.in_hand for owned in self.queues.values())
 
     def fill(self, owned: OwnedQueue, messages: list[Message], next_offset: int) -> None:
-        """Adds what a pull brought."""
         owned.buffer.extend(messages)
         owned.position = next_offset
         self.buffered += len(messages)

@@ -18,7 +18,7 @@ class Settings:
 
     # A message that fails holds its queue (in run(order="key") its key) until its retries are used up.
     ordered: bool = False
-    # Retries after the first delivery; then the message is dead.
+    # Retries after the first delivery; then the message is a dead letter.
     retries: int = 16
     # Pauses before retry 1, 2, …; the last one repeats, s.
     retry_delays_s: tuple[int, ...] = (10, 30, 60, 300, 600, 1_800, 3_600)
@@ -37,7 +37,7 @@ class Settings:
     fetch_max_wait_ms: int | None = None
 
     @classmethod
-    def told(cls, given: Mapping[str, Any]) -> Settings:
+    def from_answer(cls, given: Mapping[str, Any]) -> Settings:
         """Read the settings from a heartbeat's answer; what it leaves out is the default."""
         known: dict[str, Any] = {name: given[name] for name in _NAMES if given.get(name) is not None}
         for name in ("retry_delays_s", "tags"):
@@ -74,12 +74,12 @@ def limits(options: ConsumerOptions, settings: Iterable[Settings]) -> Limits:
     >>> limits(ConsumerOptions(), [Settings(threads=2, max_poll_records=9), Settings(threads=4)])
     Limits(threads=4, handler_batch=None, max_poll_records=9, fetch_max_wait_ms=30000)
     """
-    told = list(settings)
-    batches = [one.handler_batch for one in told if one.handler_batch is not None]
-    records = [one.max_poll_records for one in told if one.max_poll_records is not None]
-    waits = [one.fetch_max_wait_ms for one in told if one.fetch_max_wait_ms is not None]
+    known = list(settings)
+    batches = [one.handler_batch for one in known if one.handler_batch is not None]
+    records = [one.max_poll_records for one in known if one.max_poll_records is not None]
+    waits = [one.fetch_max_wait_ms for one in known if one.fetch_max_wait_ms is not None]
     return Limits(
-        threads=max((one.threads for one in told if one.threads is not None), default=None),
+        threads=max((one.threads for one in known if one.threads is not None), default=None),
         handler_batch=min(batches, default=None),
         max_poll_records=min(records, default=options.max_poll_records),
         fetch_max_wait_ms=min(waits, default=options.fetch_max_wait_ms),

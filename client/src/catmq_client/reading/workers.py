@@ -3,8 +3,8 @@
 A handler has failed when it raises, or does not return within the subscription's handler_timeout_ms. Then
 
 - in an ordered subscription the message is retried in place, after the subscription's pauses (at most
-  ORDERED_PAUSE_S each), and its lane waits; when its retries are used up it is reported as dead;
-- in any other it is reported, and comes again later from the failure topic; before that it is tried
+  ORDERED_PAUSE_S each), and its slot waits; when its retries are used up it goes to the dead letters;
+- in any other it is reported, and comes again later from the retry topic; before that it is tried
   handler_attempts times in place, if the option says more than 1.
 
 A batch that fails is handled again message by message. The thread of a handler that takes too long is left
@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import itertools
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable
 
 from catmq_client.errors import HandlerFailed, HandlerTimeout, OptionError
+from catmq_client.http.backoff import delay_s
 from catmq_client.message import Message
-from catmq_client.reading.dispatcher import Job, Lanes, Task
+from catmq_client.reading.dispatcher import Dispatcher, Job, Task
 from catmq_client.reading.failure_reports import Reporter
 from catmq_client.reading.state import GroupState
 from catmq_client.reading.subscription_settings import Settings
@@ -32,18 +32,18 @@ log = logging.getLogger("catmq.consumer")
 Handler = Callable[[Message], object] | Callable[[list[Message]], object]
 # Longest pause before a retry in place: the queue, or key, stands still meanwhile.
 ORDERED_PAUSE_S = 30.0
-# Tries of a message at least that cannot be handed over: its group broadcasts, or there is no failure node.
+# Tries of a message at least that cannot be handed over: its group broadcasts, or there is no retry node.
 TRIES_IN_PLACE = 3
 
 
 class Workers:
-    """Threads that take jobs from lanes."""
+    """Threads that take jobs from the dispatcher."""
 
     def __init__(
         self,
         *,
         state: GroupState,
-        lanes: Lanes,
+        dispatcher: Dispatcher,
         reporter: Reporter,
         handler: Handler,
         threads: int,
@@ -55,7 +55,7 @@ class Workers:
         if batch is not None and batch < 1:
             raise OptionError(f"batch={batch}: write at least 1, or None for one message at a time")
         self._state = state
-        self._lanes = lanes
+        self._dispatcher = dispatcher
         self._reporter = reporter
         self._handler = handler
         self._told_threads, self._told_batch = threads, batch
@@ -72,8 +72,8 @@ class Workers:
         self._clock.start()
 
     def drain(self, timeout_s: float) -> None:
-        """Lets handlers at work finish, for at most `timeout_s`, and starts no more."""
-        self._lanes.end()
+        """Let handlers at work finish, for at most `timeout_s`, and start no more."""
+        self._dispatcher.end()
         with self._state.changed:
             self._state.changed.notify_all()
         give_up_at = time.monotonic() + timeout_s
@@ -84,7 +84,7 @@ class Workers:
     def _follow_settings(self) -> None:
         """Called under the state's lock."""
         settings = self._state.settings
-        self._lanes.forget_breakers(t for t, one in settings.items() if one.breaker_failures is None)
+        self._dispatcher.close_breakers(t for t, one in settings.items() if one.breaker_failures is None)
         self._resize()
 
     def _resize(self) -> None:
@@ -92,7 +92,7 @@ class Workers:
             wanted = self._state.limits.threads or self._told_threads
             change, self._wanted = wanted - self._wanted, wanted
         if change < 0:
-            self._lanes.dismiss(-change)
+            self._dispatcher.dismiss(-change)
         for _ in range(change):
             self._start_one()
 
@@ -105,7 +105,7 @@ class Workers:
         thread.start()
 
     def _run(self) -> None:
-        while (job := self._lanes.take(self._batch())) is not None:
+        while (job := self._dispatcher.take(self._batch())) is not None:
             try:
                 self._handle(job)
             except BaseException as error:  # noqa: BLE001 - SystemExit in a handler must end run(), not just a thread
@@ -123,7 +123,7 @@ class Workers:
 
     def _handle(self, job: Job) -> None:
         if not self._begin(job):
-            self._lanes.back(job)
+            self._dispatcher.back(job)
             return
         error: BaseException | None = None
         try:
@@ -131,25 +131,25 @@ class Workers:
         except Exception as raised:  # noqa: BLE001 - whatever a handler raises is its message's failure
             error = raised
         except BaseException:
-            if self._lanes.close(job):
+            if self._dispatcher.close(job):
                 self._leave(job)
             raise
-        if self._lanes.close(job):
+        if self._dispatcher.close(job):
             self._ended(job, error)
 
     def _begin(self, job: Job) -> bool:
-        """Waits for the lease; False when a queue of the job is not ours to work on, or stopped."""
-        state, lanes = self._state, self._lanes
+        """Wait for the lease; False when a queue of the job is not ours to work on, or stopped."""
+        state, dispatcher = self._state, self._dispatcher
         with state.changed:
             if not state.has_lease():
-                state.changed.wait_for(lambda: any(map(lanes.is_barred, job.tasks)) or state.has_lease())
-            if any(map(lanes.is_barred, job.tasks)):
+                state.changed.wait_for(lambda: any(map(dispatcher.is_barred, job.tasks)) or state.has_lease())
+            if any(map(dispatcher.is_barred, job.tasks)):
                 return False
             for task in job.tasks:
                 task.owned.running += 1
             settings = state.settings_of(job.tasks[0].owned)
             limit_ms = settings.handler_timeout_ms
-            lanes.begin(job, None if limit_ms is None else limit_ms / 1000)
+            dispatcher.begin(job, None if limit_ms is None else limit_ms / 1000)
             state.handlers_since[job.thread] = job.began
             return True
 
@@ -164,7 +164,6 @@ class Workers:
             self._handler(messages[0])  # type: ignore[arg-type]  # a handler of messages
 
     def _ended(self, job: Job, error: BaseException | None) -> None:
-        """Draws the consequences of how a handler ended."""
         settings = self._state.settings_of(job.tasks[0].owned)
         if error is None:
             self._after_success(job, settings)
@@ -173,7 +172,7 @@ class Workers:
                 "the handler failed with %d messages: they come alone", len(job.tasks), exc_info=error
             )
             self._leave(job)
-            self._lanes.back(job, alone=True)
+            self._dispatcher.back(job, alone=True)
         else:
             self._after_failure(job, settings, error)
 
@@ -187,30 +186,30 @@ class Workers:
             self._leave(job)
         if given_up:
             self._tell_breaker(job, settings)
-        elif self._lanes.succeeded(job):
+        elif self._dispatcher.succeeded(job):
             log.warning("%s: the handler works again", job.tasks[0].owned.subscription)
-        self._lanes.done(job)
+        self._dispatcher.done(job)
 
     def _after_failure(self, job: Job, settings: Settings, error: BaseException) -> None:
-        task, lane = job.tasks[0], job.lane
-        lane.tries += 1
-        log.warning("%r: the handler failed, try %d", task.message, lane.tries, exc_info=error)
+        task, slot = job.tasks[0], job.slot
+        slot.tries += 1
+        log.warning("%r: the handler failed, try %d", task.message, slot.tries, exc_info=error)
         state = self._state
         with state.changed:
-            later_s = self._retry_in_place_s(task, settings, lane.tries)
-            if self._lanes.is_void(task):
+            later_s = self._retry_in_place_s(task, settings, slot.tries)
+            if self._dispatcher.is_void(task):
                 later_s = 0.0
             elif later_s is None and task.owned.subscription in state.in_place:
-                self._halt(task, lane.tries, error)
+                self._halt(task, slot.tries, error)
             elif later_s is None:
                 self._reporter.add(task.owned, task.message, error, last=settings.ordered)
             self._leave(job)
         self._tell_breaker(job, settings)
         if later_s is None:
-            self._lanes.done(job)
+            self._dispatcher.done(job)
         else:
-            task.message.tries = lane.tries if settings.ordered else 0
-            self._lanes.back(job, later_s=later_s)
+            task.message.tries = slot.tries if settings.ordered else 0
+            self._dispatcher.back(job, later_s=later_s)
 
     def _retry_in_place_s(self, task: Task, settings: Settings, tries: int) -> float | None:
         """The pause before the next try in place after so many; None when there is none."""
@@ -220,8 +219,8 @@ class Workers:
         in_place = task.owned.subscription in self._state.in_place
         if tries >= max(options.handler_attempts, TRIES_IN_PLACE if in_place else 1):
             return None
-        pause_ms = min(options.retry_backoff_max_ms, options.retry_backoff_ms << min(tries - 1, 20))
-        return pause_ms / 1000 * random.uniform(0.5, 1.0)
+        base_s, max_s = options.retry_backoff_ms / 1000, options.retry_backoff_max_ms / 1000
+        return delay_s(tries - 1, base_s=base_s, max_s=max_s)
 
     def _halt(self, task: Task, tries: int, error: BaseException) -> None:
         """There is nowhere to put the message: going on would lose it."""
@@ -232,13 +231,12 @@ class Workers:
         self._state.halt(task.owned, failure)
 
     def _tell_breaker(self, job: Job, settings: Settings) -> None:
-        if self._lanes.failed(job, settings):
+        if self._dispatcher.failed(job, settings):
             topic, pause_s = job.tasks[0].owned.subscription, settings.breaker_pause_s
             what = "%s: the handler keeps failing: it rests for %d s, then one message is tried"
             log.error(what, topic, pause_s)
 
     def _leave(self, job: Job) -> None:
-        """The handler's queues are at rest again."""
         state = self._state
         with state.changed:
             state.handlers_since.pop(job.thread, None)
@@ -248,10 +246,9 @@ class Workers:
                     state.changed.notify_all()
 
     def _watch(self) -> None:
-        """The clock's thread."""
-        while not self._lanes.ending:
+        while not self._dispatcher.ending:
             try:
-                for job in self._lanes.tick():
+                for job in self._dispatcher.tick():
                     self._give_up(job)
             except Exception:
                 log.exception("the clock of run() met a bug; it goes on")
@@ -263,10 +260,10 @@ class Workers:
         with self._lock:
             may_leave = len(self._stuck) < self._wanted
         if not may_leave:
-            self._lanes.unlimit(job)
+            self._dispatcher.unlimit(job)
             log.error("%s is stuck, too, and there are as many such threads as may be", name)
             return
-        if not self._lanes.close(job):
+        if not self._dispatcher.close(job):
             return
         with self._lock:
             self._stuck[job.thread] = name

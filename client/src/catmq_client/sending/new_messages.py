@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from catmq_client.errors import OptionError
-from catmq_client.sending.times import waits
 
 
 class NewMessage(NamedTuple):
@@ -37,30 +36,30 @@ def as_sent(
     deliver_at: datetime | None = None,
 ) -> dict[str, Any]:
     """A message as it goes on the wire, without what is None. Raises OptionError."""
-    message: dict[str, Any] = {"body_bytes": body if type(body) is bytes else _body(body, json)}
+    message: dict[str, Any] = {"body_bytes": body if type(body) is bytes else body_bytes(body, json)}
     if key is not None:
-        message["key"] = _text("key", key)
+        message["key"] = as_text("key", key)
     if tag is not None:
-        message["tag"] = _text("tag", tag)
+        message["tag"] = as_text("tag", tag)
     if headers:
-        message["headers"] = {
-            _text("a header's name", name): _text(f"header {name}", value) for name, value in headers.items()
-        }
+        message["headers"] = as_headers(headers)
     if trace_id is not None:
-        message["trace_id"] = _text("trace_id", trace_id)
+        message["trace_id"] = as_text("trace_id", trace_id)
     if queue is not None:
         if isinstance(queue, bool) or not isinstance(queue, int):
             raise OptionError(f"queue={queue!r}: queues are whole numbers")
         message["queue"] = queue
     if delay_ms is not None or deliver_at is not None:
-        message.update(waits(delay_ms, deliver_at))
+        message.update(due(delay_ms, deliver_at))
     return message
 
 
-def _text(name: str, value: Any) -> str:
+def as_text(name: str, value: Any, most: int | None = None) -> str:
     """The value, if every codec can write it: one that cannot would fail the batch it travels in."""
     if not isinstance(value, str):
         raise OptionError(f"{name}={value!r}: give text, str(…)")
+    if most is not None and len(value) > most:
+        raise OptionError(f"{name} has {len(value)} characters: at most {most} are allowed")
     if value.isascii():
         return value
     try:
@@ -70,11 +69,19 @@ def _text(name: str, value: Any) -> str:
     return value
 
 
-def _body(body: Any, json: Any) -> bytes:
+def as_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers, if every codec can write them."""
+    return {
+        as_text("a header's name", name): as_text(f"header {name}", text) for name, text in headers.items()
+    }
+
+
+def body_bytes(body: Any, json: Any) -> bytes:
+    """The body as bytes, of text or of a value as JSON."""
     if body is None:
         body = json_text.dumps(json, separators=(",", ":"), ensure_ascii=False)
     if isinstance(body, str):
-        return _text("body", body).encode()
+        return as_text("body", body).encode()
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body)
     raise OptionError(f"body is a {type(body).__name__}: give bytes or text, or json=…")
@@ -97,3 +104,20 @@ def from_item(item: NewMessage | bytes | str | Mapping[str, Any]) -> dict[str, A
         )
     rest = {name: value for name, value in item.items() if name not in ("body", "json")}
     return as_sent(item.get("body"), item.get("json"), **rest)
+
+
+def due(delay_ms: int | None, deliver_at: datetime | None) -> dict[str, int]:
+    """The field of a message that says until when it waits. Raises OptionError.
+
+    >>> due(1500, None)
+    {'delay_ms': 1500}
+    """
+    if delay_ms is not None and deliver_at is not None:
+        raise OptionError("give either delay_ms or deliver_at, not both")
+    if delay_ms is not None:
+        if isinstance(delay_ms, bool) or not isinstance(delay_ms, int) or delay_ms < 0:
+            raise OptionError(f"delay_ms={delay_ms!r}: give whole milliseconds from 0")
+        return {"delay_ms": delay_ms}
+    if not isinstance(deliver_at, datetime) or deliver_at.tzinfo is None:
+        raise OptionError(f"deliver_at={deliver_at!r}: give a datetime with a time zone")
+    return {"deliver_at_ms": int(deliver_at.timestamp() * 1000)}

@@ -1,11 +1,12 @@
-"""Results of a send: receipts, futures, and the batch they travel in."""
+"""Results of a send: receipts, futures, the batch they travel in, and the callbacks when it has ended."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import InitVar, dataclass, field
 from typing import Any, NamedTuple
 
 from catmq_client.errors import CatmqError
@@ -41,53 +42,39 @@ class Receipt(NamedTuple):
 Outcome = Receipt | CatmqError
 
 
+@dataclass(eq=False, kw_only=True, slots=True)
 class Batch:
     """Messages of one topic for one queue, sent in one request; all futures share its event.
 
     One event for a batch, not one for each message, is what keeps send_async cheap.
     """
 
-    __slots__ = (
-        "batch_id",
-        "created_at",
-        "done",
-        "expires_at",
-        "futures",
-        "last_error",
-        "lingers_until",
-        "messages",
-        "moved_from",
-        "queue",
-        "size_bytes",
-        "topic",
-        "tries",
-        "unknown",
-        "urgent",
-    )  # fmt: skip
+    topic: str
+    queue: int | None
+    linger_s: InitVar[float]
+    timeout_s: InitVar[float]
+    # Made before the first try: every try repeats it, so a send is stored once.
+    batch_id: str = field(default_factory=uuid7)
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    futures: list[SendFuture] = field(default_factory=list)
+    size_bytes: int = 0
+    created_at: float = field(default_factory=time.monotonic)
+    lingers_until: float = field(init=False)
+    expires_at: float = field(init=False)
+    urgent: bool = False
+    tries: int = 0
+    # How the last try ended; no exception, which would hold all that was on its way.
+    last_error: str = ""
+    # A try ended without our knowing whether the batch is stored: its queue is now fixed.
+    unknown: bool = False
+    moved_from: set[int | None] = field(default_factory=set)
+    done: threading.Event = field(default_factory=threading.Event)
 
-    def __init__(self, *, topic: str, queue: int | None, linger_s: float, timeout_s: float) -> None:
-        now = time.monotonic()
-        self.topic = topic
-        self.queue = queue
-        # Made before the first try: every try repeats it, so a send is stored once.
-        self.batch_id = uuid7()
-        self.messages: list[dict[str, Any]] = []
-        self.futures: list[SendFuture] = []
-        self.size_bytes = 0
-        self.created_at = now
-        self.lingers_until = now + linger_s
-        self.expires_at = now + timeout_s
-        self.urgent = False
-        self.tries = 0
-        # What the last try ended with; no exception, which would hold all that was on its way.
-        self.last_error = ""
-        # A try ended without our knowing whether the batch is stored: its queue is now fixed.
-        self.unknown = False
-        self.moved_from: set[int | None] = set()
-        self.done = threading.Event()
+    def __post_init__(self, linger_s: float, timeout_s: float) -> None:
+        self.lingers_until = self.created_at + linger_s
+        self.expires_at = self.created_at + timeout_s
 
     def add(self, message: dict[str, Any], size_bytes: int) -> SendFuture:
-        """The future of one more message."""
         future = SendFuture(self.done)
         self.messages.append(message)
         self.futures.append(future)
@@ -95,7 +82,6 @@ class Batch:
         return future
 
     def add_all(self, messages: Sequence[dict[str, Any]], size_bytes: int) -> list[SendFuture]:
-        """The futures of more messages, of so many bytes together."""
         done = self.done
         futures = [SendFuture(done) for _ in messages]
         self.messages += messages
@@ -104,7 +90,7 @@ class Batch:
         return futures
 
     def adopt(self, message: dict[str, Any], future: SendFuture, expires_at: float) -> None:
-        """Takes over a message that was never tried, or definitely refused, in another batch."""
+        """Take over a message that was never tried, or definitely refused, in another batch."""
         future.ended = self.done
         self.messages.append(message)
         self.futures.append(future)
@@ -125,7 +111,7 @@ class Batch:
         return part
 
     def move(self, queue: int | None) -> None:
-        """Sends the batch to another queue, under a new id; only after a definite refusal."""
+        """Send the batch to another queue, under a new id; only after a definite refusal."""
         self.moved_from.add(self.queue)
         self.queue = queue
         self.batch_id = uuid7()
@@ -133,28 +119,27 @@ class Batch:
             message["queue"] = queue
 
     def finish(self, outcomes: Sequence[Outcome]) -> None:
-        """Hands each future what became of its message; calls nobody back."""
+        """Hand each future what became of its message; call nobody back."""
         for future, outcome in zip(self.futures, outcomes, strict=True):
             future.outcome = outcome
         self.done.set()
 
     def fail(self, error: CatmqError) -> None:
-        """Ends all futures that have no result yet with `error`; calls nobody back."""
+        """End all futures that have no result yet with `error`; call nobody back."""
         for future in self.futures:
             if future.outcome is None:
                 future.outcome = error
         self.done.set()
 
     def let_go(self) -> None:
-        """Wakes those who wait for this batch: their futures now belong to others."""
+        """Wake those who wait for this batch: their futures now belong to others."""
         self.done.set()
 
     def has_callbacks(self) -> bool:
-        """Return True if a future has callbacks."""
         return any(future.callbacks for future in self.futures)
 
     def run_callbacks(self) -> None:
-        """Calls who wants to be called. Only when the lane is free: a callback may send, or flush."""
+        """Call who wants to be called. Only when the buffer is free: a callback may send, or flush."""
         for future in self.futures:
             if future.callbacks is not None:
                 future.run_callbacks()
@@ -206,7 +191,7 @@ class SendFuture:
         return self.outcome
 
     def add_done_callback(self, callback: Callable[[SendFuture], object]) -> None:
-        """Calls `callback(future)` when the send has ended: at once if it has, else in a sender's thread."""
+        """Call `callback(future)` when the send has ended: at once if it has, else in a sender's thread."""
         if self.callbacks is None:
             self.callbacks = []
         self.callbacks.append(callback)
@@ -214,7 +199,7 @@ class SendFuture:
             self.run_callbacks()
 
     def run_callbacks(self) -> None:
-        """Calls each callback once; list.pop decides between two threads that both come here."""
+        """Call each callback once; list.pop decides between two threads that both come here."""
         while self.callbacks:
             try:
                 callback = self.callbacks.pop(0)
@@ -224,3 +209,58 @@ class SendFuture:
                 callback(self)
             except Exception:
                 log.exception("a callback of a send failed")
+
+
+class Callbacks:
+    """Calls of those who want to be told how a send ended; who flushes waits for them, too.
+
+    Those of one accumulator, under its lock; `changed` is a condition on it.
+    """
+
+    def __init__(self, changed: threading.Condition) -> None:
+        self._changed = changed
+        # Sends that have ended while a call was due; and whether this thread makes calls now.
+        self._uncalled: set[SendFuture] = set()
+        self._thread = threading.local()
+
+    def note(self, batch: Batch) -> None:
+        """A batch has ended: its calls are due. Called under the lock, in one step with its end."""
+        self._uncalled.update([future for future in batch.futures if future.callbacks])
+
+    def are_due(self, batch: Batch) -> bool:
+        return batch.has_callbacks() or not self._uncalled.isdisjoint(batch.futures)
+
+    def waiting(self) -> list[SendFuture]:
+        """The sends whose calls have not returned. Called under the lock."""
+        return [*self._uncalled]
+
+    def call(self, batch: Batch) -> None:
+        outer, self._thread.calls = self._is_calling(), True
+        try:
+            batch.run_callbacks()
+        finally:
+            self._thread.calls = outer
+            with self._changed:
+                self._uncalled.difference_update(batch.futures)
+                self._changed.notify_all()
+
+    def await_returned(
+        self,
+        futures: Collection[SendFuture],
+        timeout_s: float | None,
+        *,
+        under_way: Callable[[], Iterable[SendFuture]],
+    ) -> bool:
+        """Wait until these sends have ended and their calls have returned; return True if they have.
+
+        Not in such a call: it would wait for itself, or for another one that waits for it.
+        """
+
+        def are_over() -> bool:
+            return self._uncalled.union(under_way()).isdisjoint(futures)
+
+        with self._changed:
+            return self._is_calling() or self._changed.wait_for(are_over, timeout_s)
+
+    def _is_calling(self) -> bool:
+        return getattr(self._thread, "calls", False)

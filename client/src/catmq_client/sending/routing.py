@@ -78,7 +78,6 @@ class Routes:
         self.held: dict[int, int] = {}
 
     def replace(self, layout: Layout) -> None:
-        """Follows a newer layout."""
         self.layout = layout
         self.loaded_at = time.monotonic()
         if self._sticky not in layout.writable:
@@ -106,7 +105,7 @@ class Routes:
         return queue in self.layout.writable and self._avoided.get(queue, 0.0) <= time.monotonic()
 
     def avoid(self, queue: int | None, *, whole_node: bool) -> None:
-        """Keeps free messages from this queue, or from all queues of its node, for a while."""
+        """Keep free messages from this queue, or from all queues of its node, for a while."""
         until = time.monotonic() + AVOID_S
         node = self.layout.nodes.get(queue or 0)
         if queue is not None:
@@ -123,7 +122,7 @@ class Routes:
         return usable[self._turn % len(usable)] if usable else None
 
     def next_queue(self, *, after: int | None) -> None:
-        """Sends unkeyed messages to another queue than `after`: its batch is full or on its way."""
+        """Send unkeyed messages to another queue than `after`: its batch is full or on its way."""
         if self._sticky == after:
             self._sticky = None
 
@@ -169,7 +168,6 @@ class Layouts:
             return self._routes.setdefault(topic, Routes(layout))
 
     def known(self, topic: str) -> Routes:
-        """The routes of a topic that was sent to."""
         return self._routes[topic]
 
     def freshen(self, topic: str, *, suspicious: bool) -> Layout | None:

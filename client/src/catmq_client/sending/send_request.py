@@ -1,13 +1,76 @@
-"""One request that sends messages: what goes to a broker, and what it says of each of them."""
+"""One request that sends messages, what a broker says of each of them, and what follows a failed try.
+
+`after_failure` is the rule of all who send: the producer (delivery.py), the relay of the outbox, the writer
+of Spark. A request is repeated under the same batch_id to the same queue, so that it is stored once; only
+what is certainly not stored moves to another queue, or goes again in parts, under another id.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any
 
-from catmq_client.errors import AnswerLost, InvalidRequest, MessageRefused
+from catmq_client.errors import (
+    AnswerLost,
+    CatmqError,
+    InvalidRequest,
+    MessageRefused,
+    OptionError,
+    ServerFailed,
+)
 from catmq_client.http.transport import Transport, api_path
 from catmq_client.sending.receipts import Outcome, Receipt
+from catmq_client.sending.routing import Kind
+
+# Refusals of a queue, before anything was stored; the latter two are its whole node's.
+QUEUE_CLOSED = ("queue_not_writable", "queue_not_found")
+NODE_AWAY = ("node_unavailable", "node_full")
+# A bug at the broker may be met by every try: only so many.
+TRIES_OF_A_BUG = 3
+_INDEX = re.compile(r"messages\[(\d+)\]")
+
+
+class Next(Enum):
+    """Next step for a batch after a failed try."""
+
+    REPEAT = "repeat"  # the same batch again, after a delay
+    MOVE = "move"  # to another queue, under another id
+    SPLIT = "split"  # without the messages that the error names, or in halves
+    FAIL = "fail"
+
+
+def after_failure(
+    error: CatmqError,
+    *,
+    kind: Kind,
+    messages: int,
+    tries: int = 1,
+    unknown: bool = False,
+    resend_unknown: bool = False,
+) -> Next:
+    """Choose the next step for a batch of so many messages. Pure.
+
+    `tries`: those made, with the failed one. `unknown`: one of them may have stored the batch, which then
+    stays in its queue, unless the topic wants it twice rather than not at all (`resend_unknown`).
+    """
+    if isinstance(error, InvalidRequest | OptionError) and messages > 1 and not unknown:
+        return Next.SPLIT
+    if isinstance(error, ServerFailed):
+        return Next.REPEAT if tries < TRIES_OF_A_BUG else Next.FAIL
+    if error.code in QUEUE_CLOSED + NODE_AWAY:
+        if unknown and not resend_unknown:
+            return Next.REPEAT
+        if kind != Kind.NAMED:
+            return Next.MOVE
+    return Next.REPEAT if error.retriable or error.outcome_unknown else Next.FAIL
+
+
+def named(error: CatmqError, messages: int) -> dict[int, str]:
+    """The messages of a batch, by place, that an error names, and what is wrong with each."""
+    found = ((_INDEX.match(one.field), one.message) for one in error.errors)
+    return {int(place[1]): text for place, text in found if place and int(place[1]) < messages}
 
 
 def send(
@@ -26,17 +89,15 @@ def send(
         # A broker from before there were runs; it has stored nothing.
         answer = transport.request("POST", path, body=body, timeout_s=timeout_s)
     try:
-        outcomes = _outcomes(topic, answer)
+        runs = answer.get("runs")
+        outcomes = (
+            _of_runs(topic, runs) if runs is not None else [_outcome(topic, r) for r in answer["results"]]
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise AnswerLost(f"the answer to a send cannot be understood: {error!r}") from error
     if len(outcomes) != len(messages):
         raise AnswerLost(f"{len(outcomes)} results for {len(messages)} messages")
     return outcomes
-
-
-def _outcomes(topic: str, answer: dict[str, Any]) -> list[Outcome]:
-    runs = answer.get("runs")
-    return _of_runs(topic, runs) if runs is not None else [_outcome(topic, one) for one in answer["results"]]
 
 
 def _of_runs(topic: str, runs: Sequence[dict[str, Any]]) -> list[Outcome]:

@@ -149,7 +149,7 @@ class FakeGroup:
 
     def settings(self, topic: str) -> Settings:
         """Return the delivery settings of a topic."""
-        return Settings.told(self.delivery.get(topic, {}))
+        return Settings.from_answer(self.delivery.get(topic, {}))
 
     def configure(self, topic: str, settings: Mapping[str, Any]) -> None:
         """Changes settings of the subscription; None: the consumer decides, as without it."""

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 from django.db import router, transaction
 from django.db.models import Q, QuerySet
 
-from catmq_client.contrib.django_outbox.clock import UtcNow
-from catmq_client.contrib.django_outbox.models import OutboxMessage, OutboxRelay
+from catmq_client.contrib.django_outbox.models import OutboxMessage, OutboxRelay, UtcNow
 from catmq_client.sending.ids import uuid7
 
 LOOK_AT = 2_000  # waiting rows in one claim
@@ -94,7 +93,7 @@ class Claims:
         return OutboxMessage.objects.using(self.alias)
 
     def acquire(self) -> str:
-        """Takes the lease if it is free, over or ours already; '' then, else the name of its holder."""
+        """Take the lease if it is free, over or ours already; '' then, else the name of its holder."""
         relays = OutboxRelay.objects.using(self.alias)
         relays.get_or_create(pk=1)
         free = Q(holder__in=("", self.holder)) | Q(seen_at__lt=UtcNow() - timedelta(seconds=self.lease_s))
@@ -103,11 +102,10 @@ class Claims:
         return str(relays.values_list("holder", flat=True).get(pk=1)) or self.acquire()
 
     def idle(self) -> bool:
-        """Return True if nothing is to be sent."""
         return not self._rows.filter(state__in=(WAITING, CLAIMED)).exists()
 
     def release(self) -> None:
-        """Gives the lease back, so that another relay need not wait for its end."""
+        """Give the lease back, so that another relay need not wait for its end."""
         OutboxRelay.objects.using(self.alias).filter(holder=self.holder).update(holder="")
 
     def _renew(self) -> None:
@@ -152,7 +150,7 @@ class Claims:
         return set(failed.values_list("topic", "key"))
 
     def claim(self, batches: Mapping[Place, Sequence[int]]) -> set[uuid.UUID]:
-        """Writes down, before anything is sent, which rows go together, where, and under which id."""
+        """Write down, before anything is sent, which rows go together, where, and under which id."""
         made: set[uuid.UUID] = set()
         with transaction.atomic(using=self.alias):
             self._renew()
@@ -169,19 +167,19 @@ class Claims:
         return [row.pk for row in rows], [_on_the_wire(row) for row in rows]
 
     def sent(self, ids: Sequence[int], batch_id: uuid.UUID) -> int:
-        """Deletes what has a receipt; needs no lease, because it is stored whoever asks."""
+        """Delete what has a receipt; needs no lease, because it is stored whoever asks."""
         deleted, _ = self._rows.filter(pk__in=ids, batch_id=batch_id).delete()
         return deleted
 
     def let_go(self, claimed: Claimed) -> None:
-        """Makes rows waiting again that were refused for certain: they may go elsewhere, under another id."""
+        """Make rows waiting again that were refused for certain: they may go elsewhere, under another id."""
         with transaction.atomic(using=self.alias):
             self._renew()
             batch = self._rows.filter(batch_id=claimed.batch_id)
             batch.update(state=WAITING, batch_id=None, queue=None)
 
     def fail(self, claimed: Claimed, errors: Mapping[int, str]) -> None:
-        """Marks rows that were refused for good (id → why); the others of the batch wait again."""
+        """Mark rows that were refused for good (id → why); the others of the batch wait again."""
         with transaction.atomic(using=self.alias):
             self._renew()
             for row, error in errors.items():
@@ -202,7 +200,6 @@ def _on_the_wire(row: OutboxMessage) -> dict[str, Any]:
 
 
 def counts(*, using: str | None = None) -> Counts:
-    """Count the rows in each state."""
     rows = OutboxMessage.objects.using(using or router.db_for_write(OutboxMessage))
     return Counts(*(rows.filter(state=state).count() for state in (WAITING, CLAIMED, FAILED, HELD)))
 
@@ -225,12 +222,12 @@ def failed(*, using: str | None = None, most: int = 1_000) -> list[Failed]:
 
 
 def retry(ids: Iterable[int] | None, *, using: str | None = None) -> int:
-    """Lets failed messages (None: all) be sent again, and those behind them; how many had failed."""
+    """Let failed messages (None: all) go again, and those behind them; return the number that had failed."""
     return _end_failures(ids, using, discard=False)
 
 
 def discard(ids: Iterable[int], *, using: str | None = None) -> int:
-    """Deletes failed messages, which then never exist, and lets those behind them go; how many."""
+    """Delete failed messages, which then never exist, and let those behind them go; return their number."""
     return _end_failures(ids, using, discard=True)
 
 

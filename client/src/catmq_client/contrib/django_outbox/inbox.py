@@ -17,16 +17,15 @@ from typing import TypeVar
 from django.db import IntegrityError, router, transaction
 
 from catmq_client.contrib.django_outbox import conf
-from catmq_client.contrib.django_outbox.clock import UtcNow
-from catmq_client.contrib.django_outbox.models import MAX_SCOPE, InboxMessage
+from catmq_client.contrib.django_outbox.models import MAX_SCOPE, InboxMessage, UtcNow
 from catmq_client.contrib.django_outbox.outbox import ID_HEADER
 from catmq_client.errors import OptionError
 from catmq_client.message import Message
 
 R = TypeVar("R")
 
-TRIM_EVERY = 1_000  # messages of this process
-TRIM_ROWS = 5_000  # at once: more than come in between, so the table cannot outgrow its days
+PRUNE_EVERY = 1_000  # messages of this process
+PRUNE_ROWS = 5_000  # at once: more than come in between, so the table cannot outgrow its days
 
 
 def identity(message: Message) -> str:
@@ -54,13 +53,13 @@ def once(message: Message, *, scope: str = "", using: str | None = None) -> Iter
     alias = using or router.db_for_write(InboxMessage)
     with transaction.atomic(using=alias):
         yield _is_new(alias, scope, identity(message))
-        transaction.on_commit(lambda: _trim_sometimes(alias), using=alias, robust=True)
+        transaction.on_commit(lambda: _prune_sometimes(alias), using=alias, robust=True)
 
 
 def handled_once(
     *, scope: str = "", using: str | None = None
 ) -> Callable[[Callable[[Message], R]], Callable[[Message], R | None]]:
-    """Makes a handler run once for each message, in a transaction; it is not called for one it had before.
+    """Make a handler run once for each message, in a transaction; it is not called for one it had before.
 
     @handled_once(scope="billing")
     def handle(message): ...
@@ -88,8 +87,8 @@ def _is_new(alias: str, scope: str, name: str) -> bool:
     return True
 
 
-def trim(*, using: str | None = None, rows: int = TRIM_ROWS) -> int:
-    """Forgets up to so many messages that are older than INBOX_DAYS; how many."""
+def prune(*, using: str | None = None, rows: int = PRUNE_ROWS) -> int:
+    """Delete up to so many messages that are older than INBOX_DAYS; return their number."""
     alias = using or router.db_for_write(InboxMessage)
     kept = timedelta(days=conf.current().inbox_days)
     old = InboxMessage.objects.using(alias).filter(handled_at__lt=UtcNow() - kept).order_by("handled_at")
@@ -99,7 +98,7 @@ def trim(*, using: str | None = None, rows: int = TRIM_ROWS) -> int:
 
 
 class _Turns:
-    """Counts the messages of this process. The first one trims, so that short-lived processes do, too."""
+    """Counts the messages of this process. The first one prunes, so that short-lived processes do, too."""
 
     def __init__(self) -> None:
         self._lock, self._count = threading.Lock(), 0
@@ -107,12 +106,12 @@ class _Turns:
     def mine(self) -> bool:
         with self._lock:
             self._count += 1
-            return self._count % TRIM_EVERY == 1
+            return self._count % PRUNE_EVERY == 1
 
 
 _turns = _Turns()
 
 
-def _trim_sometimes(alias: str) -> None:
+def _prune_sometimes(alias: str) -> None:
     if _turns.mine():
-        trim(using=alias)
+        prune(using=alias)

@@ -1,18 +1,39 @@
 """The tables of the outbox and the inbox; they lie in the application's database, beside its own.
 
-All times are the database's clock's, in UTC (clock.py).
+All times are the database's clock's, in UTC.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import models
 
-MAX_TOPIC = 210  # failure topics have longer names than users may give
+MAX_TOPIC = 210  # retry topics have longer names than users may give
 MAX_KEY = 200
 MAX_TAG = 100
 MAX_TRACE = 100
 MAX_IDENTITY = 200
 MAX_SCOPE = 200
+
+
+class UtcNow(models.Func):
+    """The database's UTC time inside a statement. Django's Now() would be in the session's zone on MySQL."""
+
+    arity = 0
+    output_field = models.DateTimeField()
+
+    def as_mysql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **extra)
+
+    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return self.as_sql(
+            compiler, connection, template="STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f', 'NOW')", **extra
+        )
+
+    def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        """Of the statement, not of the transaction's begin; it carries its zone."""
+        return self.as_sql(compiler, connection, template="STATEMENT_TIMESTAMP()", **extra)
 
 
 class OutboxMessage(models.Model):
@@ -23,8 +44,6 @@ class OutboxMessage(models.Model):
     """
 
     class State(models.IntegerChoices):
-        """State of a row: what the relay is to do with it."""
-
         WAITING = 0
         CLAIMED = 1  # belongs to a batch that may have been sent: it goes again under the same id, or never
         FAILED = 2  # refused for good; `error` says why

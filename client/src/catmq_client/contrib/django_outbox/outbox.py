@@ -9,10 +9,17 @@ from typing import Any
 from django.db import router, transaction
 
 from catmq_client.contrib.django_outbox import conf
-from catmq_client.contrib.django_outbox.clock import UtcNow
-from catmq_client.contrib.django_outbox.models import MAX_KEY, MAX_TAG, MAX_TRACE, OutboxLane, OutboxMessage
-from catmq_client.errors import CatmqError, OptionError
+from catmq_client.contrib.django_outbox.models import (
+    MAX_KEY,
+    MAX_TAG,
+    MAX_TRACE,
+    OutboxLane,
+    OutboxMessage,
+    UtcNow,
+)
+from catmq_client.errors import CatmqError
 from catmq_client.sending.ids import uuid7
+from catmq_client.sending.new_messages import as_headers, as_text, body_bytes
 from catmq_client.sending.receipts import OVERHEAD_BYTES
 from catmq_client.sending.routing import slot_of
 
@@ -20,10 +27,8 @@ from catmq_client.sending.routing import slot_of
 ID_HEADER = "catmq-outbox-id"
 
 
-class OutsideTransaction(CatmqError):
+class OutsideTransaction(CatmqError, code="outside_transaction"):
     """outbox.send() was called where nothing would be rolled back."""
-
-    code = "outside_transaction"
 
 
 def send(
@@ -37,7 +42,7 @@ def send(
     trace_id: str | None = None,
     using: str | None = None,
 ) -> OutboxMessage:
-    """Puts a message into the outbox, as part of the transaction under way; the relay sends it afterwards.
+    """Put a message into the outbox, as part of the transaction under way; the relay sends it afterwards.
 
     `body` is bytes or text, or `json` any value. Messages with the same key are sent in the order in which
     their transactions commit. For that the key's lane is locked until the commit (on SQLite everything is):
@@ -51,42 +56,19 @@ def send(
             f"outbox.send({topic!r}) was called outside of a transaction on database {alias!r}: call it "
             f"within `with transaction.atomic(using={alias!r}):`, together with the rows it belongs to"
         )
-    data = _body(body, json)
-    given = {_text("a header's name", name): _text(name, value) for name, value in (headers or {}).items()}
-    slot = None if key is None else slot_of(_text("key", key, MAX_KEY))
+    data = body_bytes(body, json)
+    given = as_headers(headers or {})
+    slot = None if key is None else slot_of(as_text("key", key, MAX_KEY))
     if slot is not None and conf.current().order == "commit" and connection.features.has_select_for_update:
         OutboxLane.objects.using(alias).select_for_update().get_or_create(slot=slot)
     return OutboxMessage.objects.using(alias).create(
-        topic=_text("topic", topic),
+        topic=as_text("topic", topic),
         key=key,
         slot=slot,
-        tag=None if tag is None else _text("tag", tag, MAX_TAG),
+        tag=None if tag is None else as_text("tag", tag, MAX_TAG),
         headers=json_text.dumps({**given, ID_HEADER: uuid7()}, ensure_ascii=False),
-        trace_id=None if trace_id is None else _text("trace_id", trace_id, MAX_TRACE),
+        trace_id=None if trace_id is None else as_text("trace_id", trace_id, MAX_TRACE),
         body=data,
         size=OVERHEAD_BYTES + len(data) + sum(len(name) + len(text) for name, text in given.items()),
         created_at=UtcNow(),
     )
-
-
-def _body(body: bytes | str | None, json: Any) -> bytes:
-    if body is None:
-        body = json_text.dumps(json, separators=(",", ":"), ensure_ascii=False)
-    if isinstance(body, str):
-        return _text("body", body).encode()
-    if isinstance(body, bytes | bytearray | memoryview):
-        return bytes(body)
-    raise OptionError(f"body is a {type(body).__name__}: give bytes or text, or json=…")
-
-
-def _text(name: str, value: Any, most: int | None = None) -> str:
-    """The value, if a broker can take it: here its transaction fails, later nobody would be told."""
-    if not isinstance(value, str):
-        raise OptionError(f"{name}={value!r}: give text, str(…)")
-    if most is not None and len(value) > most:
-        raise OptionError(f"{name} has {len(value)} characters: at most {most} are allowed")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise OptionError(f"{name}={value!r}: no UTF-8 ({error.reason})") from error
-    return value

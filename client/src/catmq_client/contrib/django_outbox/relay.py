@@ -2,22 +2,16 @@
 
 One pass: batches whose end is unknown go again as they were; then rows that wait become batches, one for
 each queue, and go. A queue with an open batch gets no other before that one has ended, so nothing of a
-key overtakes. What follows from the end of a try:
-
-receipts                               the rows are deleted
-unknown, or not now                    the batch goes again: same id, same queue, same messages
-the queue refused, for certain         the rows wait again, and go where the layout says then
-messages refused                       they are failed, the others of the batch wait again
-the batch refused, no message named    it goes again in halves, down to the message that is refused
-the topic refused (unknown, …)         all its messages are failed
-the API key is not known               the relay ends: nothing of this is the messages' fault
+key overtakes. What follows a failed try says `after_failure`, with a limit in no time: a batch that may be
+stored goes again as it was, for ever. What a queue refused for certain waits again, and goes where the layout
+says then; of messages that were refused the others of their batch wait again. A key that the brokers do not
+know ends the relay: nothing of that is the messages' fault.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import re
 import secrets
 import socket
 import time
@@ -32,8 +26,8 @@ from catmq_client.errors import CatmqError, InvalidRequest, NotFound, OptionErro
 from catmq_client.http.backoff import Backoff
 from catmq_client.http.transport import Transport
 from catmq_client.sending.receipts import Outcome
-from catmq_client.sending.routing import Layouts, Routes
-from catmq_client.sending.send_request import send
+from catmq_client.sending.routing import Kind, Layouts, Routes
+from catmq_client.sending.send_request import NODE_AWAY, QUEUE_CLOSED, Next, after_failure, named, send
 
 log = logging.getLogger("catmq.outbox")
 
@@ -44,14 +38,10 @@ IN_FLIGHT = 8  # batches, each for another queue
 # Shares of the lease: no try begins later than the first after the lease was renewed, and none takes longer
 # than the second. So it has ended before another relay may take over.
 TRY_WITHIN, TIMEOUT = 0.3, 0.6
-QUEUE_REFUSED = ("queue_not_writable", "queue_not_found", "node_unavailable", "node_full")
-_INDEX = re.compile(r"messages\[(\d+)\]")
 
 
-class NotTried(CatmqError):
+class NotTried(CatmqError, retriable=True):
     """A batch was left for the next pass."""
-
-    retriable = True
 
 
 @dataclass(slots=True)
@@ -170,7 +160,6 @@ class Relay:
         return found if isinstance(found, Routes) else None
 
     def _slots(self, place: Place) -> set[int]:
-        """The slots whose keys go to this place."""
         routes = self._routes(place.topic)
         slots = () if routes is None else routes.layout.slots
         return {slot for slot, queue in enumerate(slots) if queue == place.queue}
@@ -220,7 +209,7 @@ class Relay:
         return None
 
     def _send(self, batches: Sequence[Claimed], done: Pass) -> None:
-        """Sends batches at the same time; reads and changes the database in this thread only."""
+        """Send batches at the same time; read and change the database in this thread only."""
         due = [one for one in batches if self._target(one.place).not_before <= self._clock()]
         done.left += len(batches) - len(due)
         with ThreadPoolExecutor(max_workers=IN_FLIGHT, thread_name_prefix="catmq-outbox") as pool:
@@ -245,7 +234,6 @@ class Relay:
         return _Try(claimed, ids, results)
 
     def _end(self, tried: _Try, done: Pass) -> None:
-        """Writes down what became of a batch."""
         claimed, target = tried.claimed, self._target(tried.claimed.place)
         told = zip(tried.ids, tried.results, strict=False)
         stored = [row for row, one in told if not isinstance(one, CatmqError)]
@@ -263,55 +251,57 @@ class Relay:
         self._after_failure(tried, error, target, done)
 
     def _after_failure(self, tried: _Try, error: CatmqError, target: _Target, done: Pass) -> None:
-        claimed = tried.claimed
+        claimed, count = tried.claimed, len(tried.ids)
         if isinstance(error, NotTried):
             done.undone += 1
             return
         if error.outcome_unknown or tried.results:
             self._unstored.discard(claimed.batch_id)
-        if error.code in QUEUE_REFUSED and self._may_move(claimed, error):
-            done.undone += 1
-            self._go_elsewhere(claimed, error, target)
-        elif error.retriable or error.outcome_unknown:
+        follows = after_failure(
+            error, kind=Kind.FREE, messages=count, tries=0, unknown=self._may_be_stored(claimed, error)
+        )
+        if follows is Next.REPEAT:
             target.not_before = self._clock() + target.backoff.next_s(error)
             done.left += 1
+        elif follows is Next.MOVE:
+            done.undone += 1
+            self._go_elsewhere(claimed, error, target)
+        elif follows is Next.SPLIT and not named(error, count):
+            target.most = max(1, count // 2)
+            done.undone += 1
+            self._let_go(claimed)
         else:
-            self._refused(tried, error, target, done)
+            self._refused(tried, error, done)
 
-    def _may_move(self, claimed: Claimed, error: CatmqError) -> bool:
-        """Return True if certainly no try stored the batch; a closed queue was asked for it, a node not."""
-        return claimed.batch_id in self._unstored or error.code in ("queue_not_writable", "queue_not_found")
+    def _may_be_stored(self, claimed: Claimed, error: CatmqError) -> bool:
+        """Return True if a try may have stored the batch.
 
-    def _go_elsewhere(self, claimed: Claimed, error: CatmqError, target: _Target) -> None:
+        A closed queue was asked for it, a node that is away was not; what is wrong now was wrong before.
+        """
+        never = error.code in QUEUE_CLOSED or isinstance(error, InvalidRequest | OptionError)
+        return not never and claimed.batch_id not in self._unstored
+
+    def _let_go(self, claimed: Claimed) -> None:
         self.claims.let_go(claimed)
         self._unstored.discard(claimed.batch_id)
+
+    def _go_elsewhere(self, claimed: Claimed, error: CatmqError, target: _Target) -> None:
+        self._let_go(claimed)
         target.not_before = self._clock() + target.backoff.next_s(error)
         routes = self._routes(claimed.place.topic)
         if routes is not None:
-            routes.avoid(claimed.place.queue, whole_node=error.code in ("node_unavailable", "node_full"))
+            routes.avoid(claimed.place.queue, whole_node=error.code in NODE_AWAY)
             layout = self._layouts.freshen(claimed.place.topic, suspicious=True)
             if layout is not None:
                 routes.replace(layout)
 
-    def _refused(self, tried: _Try, error: CatmqError, target: _Target, done: Pass) -> None:
-        ids = tried.ids
+    def _refused(self, tried: _Try, error: CatmqError, done: Pass) -> None:
         self._unstored.discard(tried.claimed.batch_id)
-        named = {ids[i]: one.message for one in error.errors if (i := _index(one.field)) in range(len(ids))}
-        if not named and isinstance(error, InvalidRequest | OptionError) and len(ids) > 1:
-            target.most = max(1, len(ids) // 2)
-            done.undone += 1
-            self.claims.let_go(tried.claimed)
-            return
-        failed = {row: f"{error.code}: {why}" for row, why in named.items()}
-        failed = failed or dict.fromkeys(ids, f"{error.code}: {error.detail}")
+        wrong = named(error, len(tried.ids)) or dict.fromkeys(range(len(tried.ids)), error.detail)
+        failed = {tried.ids[place]: f"{error.code}: {why}" for place, why in wrong.items()}
         self.claims.fail(tried.claimed, failed)
         done.failed += len(failed)
         log.error("%d messages for %s are refused: %s", len(failed), tried.claimed.place.topic, error)
-
-
-def _index(name: str) -> int:
-    found = _INDEX.match(name)
-    return int(found[1]) if found else -1
 
 
 def _refusal(results: Sequence[Outcome]) -> CatmqError:

@@ -49,7 +49,7 @@ class Running:
             self._say(f"stopped; sent {self._sent}, refused {self._failed}")
 
     def once(self) -> bool:
-        """Sends what is there now; whether all of it is sent. Raises LeaseLost if another relay works.
+        """Send what is there now; return True if all of it is sent. Raises LeaseLost if another relay works.
 
         Whether one works that has the lease is seen by waiting: a dead one does not renew it.
         """

@@ -10,14 +10,11 @@ from catmq_client.sending.routing import SLOTS
 
 
 def make_lanes(apps: Any, editor: Any) -> None:
-    """A row for each slot."""
     lanes = apps.get_model("catmq_outbox", "OutboxLane").objects.using(editor.connection.alias)
     lanes.bulk_create([lanes.model(slot=slot) for slot in range(SLOTS)])
 
 
 class Migration(migrations.Migration):
-    """The first."""
-
     initial = True
 
     dependencies: ClassVar[list[Any]] = []

@@ -20,8 +20,6 @@ MOST_LISTED = 1_000
 
 
 class Command(BaseCommand):
-    """Runs a relay, or looks after what was refused."""
-
     help = (
         "Sends the messages of the outbox until SIGTERM or Ctrl-C. Of several relays one works, the others "
         "stand by. Brokers and API key: CATMQ_OUTBOX in the settings, else CATMQ_URL and CATMQ_API_KEY. "
@@ -29,7 +27,6 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         what = parser.add_mutually_exclusive_group()
         what.add_argument("--once", action="store_true", help="send what is there, then end")
         what.add_argument("--status", action="store_true", help="only say how many messages wait")
@@ -55,7 +52,6 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Runs the command."""
         alias = options["database"]
         if options["status"]:
             self.stdout.write(_status(alias))

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from catmq_client.http import failure_log
-from catmq_client.http.failure_log import AGAIN_S, Trouble
+from catmq_client.http.failure_log import AGAIN_S, FailureLog
 
 
 def test_a_failure_that_lasts_is_told_at_its_begin_each_minute_and_at_its_end(
@@ -17,7 +17,7 @@ def test_a_failure_that_lasts_is_told_at_its_begin_each_minute_and_at_its_end(
     now = [100.0]
     monkeypatch.setattr(failure_log, "time", SimpleNamespace(monotonic=lambda: now[0]))
     caplog.set_level("INFO", logger="told")
-    commit = Trouble(logging.getLogger("told"), "committing")
+    commit = FailureLog(logging.getLogger("told"), "committing")
     commit.ended()
     for _ in range(120):
         commit.failed("no answer")
