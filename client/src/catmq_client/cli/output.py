@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import base64
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 MISSING = "-"  # how a table shows that there is no value
+
+# What a column shows of a row: a field, or what a function makes of the row. By heading.
+Column = str | Callable[[Any], object]
+Columns = Mapping[str, Column]
 
 
 def json_line(value: Mapping[str, Any]) -> bytes:
@@ -24,6 +27,12 @@ def text_or_base64(body: bytes) -> dict[str, str]:
         return {"body": body.decode()}
     except UnicodeDecodeError:
         return {"body_base64": base64.b64encode(body).decode("ascii")}
+
+
+def plain(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message with its body as text or base64, in place of `body_bytes`."""
+    rest = {name: value for name, value in message.items() if not name.startswith("body")}
+    return {**rest, **text_or_base64(message["body_bytes"])}
 
 
 def message_row(topic: str, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,15 +62,14 @@ def write(line: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
+def print_json(row: Mapping[str, Any]) -> None:
+    """Print an object as a line of JSON."""
+    write(json_line(row))
+
+
 def show(text: str) -> None:
     """Writes what a person reads."""
     write(text.encode())
-
-
-def add_output(command: argparse.ArgumentParser, *forms: str) -> None:
-    """`--output`, the first form being the default; json always is one."""
-    shapes = [*forms, *(["json"] if "json" not in forms else [])]
-    command.add_argument("--output", choices=shapes, default=shapes[0], help=f"form (default {shapes[0]})")
 
 
 def note(text: str) -> None:
@@ -98,6 +106,44 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "".join(aligned(line, widths, numeric) for line in lines)
 
 
+def rows_table(rows: Iterable[Mapping[str, Any]], columns: Columns) -> str:
+    """Rows of the API as a table."""
+    return table(list(columns), (values(row, columns) for row in rows))
+
+
+def print_rows(rows: Iterable[Mapping[str, Any]], columns: Columns, form: str) -> None:
+    """Print rows of the API as a table, or with form "json" as one object a line."""
+    if form != "json":
+        show(rows_table(rows, columns))
+        return
+    for row in rows:
+        print_json(row)
+
+
+def values(row: Mapping[str, Any], columns: Columns) -> list[object]:
+    """Return the cells of a row; an older broker leaves fields out."""
+    return [row.get(column) if isinstance(column, str) else column(row) for column in columns.values()]
+
+
+def fields(names: str) -> dict[str, Column]:
+    """Return columns of fields under their own names.
+
+    >>> fields("name created_at")
+    {'NAME': 'name', 'CREATED AT': 'created_at'}
+    """
+    return {name.replace("_", " ").upper(): name for name in names.split()}
+
+
+def at(field: str) -> Column:
+    """Return a column with the time in a field."""
+    return lambda row: moment(row.get(field))
+
+
+def span(field: str) -> Column:
+    """Return a column with the duration in a field."""
+    return lambda row: duration(row.get(field))
+
+
 def aligned(line: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
     """One line of a table, with its end."""
     cells = [
@@ -107,9 +153,9 @@ def aligned(line: Sequence[str], widths: Sequence[int], numeric: Sequence[bool])
     return "  ".join(cells).rstrip() + "\n"
 
 
-def facts(pairs: Iterable[tuple[str, object]]) -> str:
-    """Name and value a line, for one thing that is shown."""
-    kept = [(name, cell(value)) for name, value in pairs]
+def facts(row: Mapping[str, Any], columns: Columns) -> str:
+    """One thing, a name and a value a line."""
+    kept = [(name.lower(), cell(value)) for name, value in zip(columns, values(row, columns), strict=True)]
     width = max(len(name) for name, _ in kept)
     return "".join(f"{name.ljust(width)}  {value}\n" for name, value in kept)
 

@@ -14,8 +14,9 @@ from typing import Any
 from catmq_client import Consumer
 from catmq_client.cli.arguments import seconds, whole
 from catmq_client.cli.connection import Brokers
-from catmq_client.cli.output import add_output, line_of, message_row, note, write
+from catmq_client.cli.output import line_of, message_row, note, write
 from catmq_client.cli.stop import Stop, Stopped
+from catmq_client.cli.verbs import TOPIC, Argument, Verb, output
 from catmq_client.errors import CatmqError, CommitFailed, ConnectFailed, OptionError
 from catmq_client.http.transport import Transport
 from catmq_client.message import Message
@@ -29,47 +30,6 @@ MAX_WAIT_MS = 30_000  # longest wait of a pull at the broker
 TOOL = "catmq-cli/"  # a group that it makes raises no alarm once it has left
 FAILURES = "_fail"  # what the name of a failure topic, and of no other, ends with
 QUIET = ("ok", "stopped")  # states of a queue that has nothing to deliver; in others there may be something
-
-
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
-    """The arguments of `catmq consume`."""
-    made = commands.add_parser(
-        "consume", parents=[common], help="print a topic's messages for a group, and commit"
-    )
-    made.add_argument("topic", metavar="TOPIC")
-    made.add_argument(
-        "--group", required=True, metavar="GROUP", help="made, and subscribed, if it does not exist"
-    )
-    made.add_argument(
-        "--from",
-        dest="start",
-        choices=("earliest", "latest"),
-        default="earliest",
-        help="where a group without a position begins (default earliest)",
-    )
-    made.add_argument(
-        "--mode",
-        choices=("clustering", "broadcasting"),
-        help="of a group that is made: share the queues (default), or every message to each instance",
-    )
-    made.add_argument(
-        "--instance",
-        metavar="NAME",
-        help="which instance this is: in a broadcasting group it has positions of its own, else it gets the "
-        "same queues again when it comes back in time",
-    )
-    made.add_argument(
-        "--session-timeout-ms",
-        type=whole(2_000, 300_000),
-        metavar="MS",
-        help="of a group that is made: a member silent for so long loses its queues (default 15000)",
-    )
-    made.add_argument("--max", type=whole(1), metavar="N", help="end after N messages")
-    made.add_argument(
-        "--idle-timeout", type=seconds, metavar="SECONDS", help="end after so long without a message"
-    )
-    add_output(made, "json", "body")
-    made.set_defaults(command=consume)
 
 
 def consume(args: argparse.Namespace, brokers: Brokers) -> int:
@@ -218,3 +178,38 @@ class Printer:
 
 
 FIELDS = ("queue", "offset", "message_id", "key", "tag", "headers", "stored_at_ms", "attempt")
+
+CONSUME = Verb(
+    "consume",
+    "print a topic's messages for a group, and commit",
+    (
+        TOPIC,
+        Argument("--group GROUP", "consumer group; created and subscribed if new", required=True),
+        Argument(
+            "--from",
+            "initial position of a group without one (default earliest)",
+            dest="start",
+            choices=("earliest", "latest"),
+            default="earliest",
+        ),
+        Argument(
+            "--mode",
+            "of a new group: share the queues (default), or every message to each instance",
+            choices=("clustering", "broadcasting"),
+        ),
+        Argument(
+            "--instance NAME",
+            "instance id: in a broadcasting group it has positions of its own, else it gets the same "
+            "queues again when it comes back in time",
+        ),
+        Argument(
+            "--session-timeout-ms MS",
+            "of a new group: a member silent for so long loses its queues (default 15000)",
+            type=whole(2_000, 300_000),
+        ),
+        Argument("--max N", "end after N messages", type=whole(1)),
+        Argument("--idle-timeout SECONDS", "end after so long without a message", type=seconds),
+        output("json", "body"),
+    ),
+    consume,
+)

@@ -7,33 +7,14 @@ import heapq
 from typing import Any
 
 from catmq_client.admin.api import Admin
-from catmq_client.admin.queue_shapes import QueueRow
+from catmq_client.admin.shapes import QueueRow
 from catmq_client.cli.arguments import Target, target, whole, wrong
 from catmq_client.cli.connection import Brokers
-from catmq_client.cli.output import add_output, line_of, message_row, note, write
+from catmq_client.cli.output import line_of, message_row, note, write
+from catmq_client.cli.verbs import TOPIC, Argument, Verb, output
 from catmq_client.errors import NotFound
 
 MOST = 1000  # messages a request
-
-
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
-    """The arguments of `catmq peek`."""
-    made = commands.add_parser("peek", parents=[common], help="look at messages without a group")
-    made.add_argument("topic", metavar="TOPIC")
-    made.add_argument(
-        "--from",
-        dest="start",
-        type=start,
-        default=Target("earliest"),
-        metavar="POSITION",
-        help="earliest (default), latest (the newest messages), or an OFFSET in each queue",
-    )
-    made.add_argument("--queue", type=whole(1), metavar="QUEUE", help="only this queue")
-    made.add_argument(
-        "--max", type=whole(1, MOST), default=10, metavar="N", help="messages in all (default 10)"
-    )
-    add_output(made, "json", "body")
-    made.set_defaults(command=peek)
 
 
 def start(text: str) -> Target:
@@ -78,3 +59,23 @@ def read(args: argparse.Namespace, admin: Admin, queue: QueueRow) -> list[dict[s
         return []
     found = admin.messages(args.topic, queue=queue["queue"], offset=max(low, first), limit=args.max)
     return [{**message, "queue": queue["queue"]} for message in found]
+
+
+PEEK = Verb(
+    "peek",
+    "print messages of a topic without a group",
+    (
+        TOPIC,
+        Argument(
+            "--from POSITION",
+            "earliest (default), latest (the newest messages), or an OFFSET in each queue",
+            dest="start",
+            type=start,
+            default=Target("earliest"),
+        ),
+        Argument("--queue QUEUE", "only this queue", type=whole(1)),
+        Argument("--max N", "maximum messages (default 10)", type=whole(1, MOST), default=10),
+        output("json", "body"),
+    ),
+    peek,
+)

@@ -11,11 +11,12 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from catmq_client import Producer
-from catmq_client.cli.arguments import header, span_ms, whole
+from catmq_client.cli.arguments import header, span, whole
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.messages.lines import BadLine, Source, is_json, lines, opened
 from catmq_client.cli.output import json_line, moment, note, write
 from catmq_client.cli.stop import GRACE_S, Stop, Stopped
+from catmq_client.cli.verbs import TOPIC, Argument, Verb
 from catmq_client.errors import CatmqError
 from catmq_client.sending.receipts import Receipt, SendFuture
 
@@ -23,40 +24,6 @@ MAX_BATCH = 1000  # the API's limit of messages a request
 PENDING = 10_000  # messages sent and not yet confirmed
 BUFFER_BYTES = 32 * 1024 * 1024
 SHOWN = 10  # failed lines that are told one by one
-
-
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
-    """The arguments of `catmq send`."""
-    made = commands.add_parser(
-        "send", parents=[common], help="send one message, or one for each line of the input"
-    )
-    made.add_argument("topic", metavar="TOPIC")
-    made.add_argument(
-        "message", metavar="MESSAGE", nargs="?", help="one message's body; - reads standard input"
-    )
-    made.add_argument(
-        "--file",
-        metavar="FILE",
-        help="a message a line: X.jsonl[.gz] (lines must be JSON), any other file, - for standard input",
-    )
-    made.add_argument(
-        "--key-field", metavar="FIELD", help="the field of each line, a JSON object, that is its key"
-    )
-    made.add_argument(
-        "--batch", type=whole(1, MAX_BATCH), default=500, metavar="N", help="messages a request (default 500)"
-    )
-    made.add_argument("--key", help="key of the message, or of every line: equal keys stay in order")
-    made.add_argument("--tag", help="tag of the message, or of every line")
-    made.add_argument(
-        "--header", type=header, action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
-    )
-    made.add_argument(
-        "--delay", type=span_ms, metavar="SPAN", help="let it come so much later: 500ms, 30s, 15m, 2h, 7d"
-    )
-    made.add_argument(
-        "--output", choices=("none", "json"), default="none", help="json: print receipts (default none)"
-    )
-    made.set_defaults(command=send, usage=made.error)
 
 
 def send(args: argparse.Namespace, brokers: Brokers) -> int:
@@ -266,3 +233,36 @@ def conclusion(args: argparse.Namespace, receipts: Receipts, fault: str | None, 
         raise BrokenPipeError
     wrong = fault or receipts.failed or unknown or stop.asked or receipts.unwritable
     return 1 if wrong else 0
+
+
+SPAN = "a span above 0 like 500ms, 30s, 15m, 2h or 7d"
+SEND = Verb(
+    "send",
+    "send a message, or one for each line of the input",
+    (
+        TOPIC,
+        Argument("MESSAGE", "body of one message; -: standard input", nargs="?"),
+        Argument(
+            "--file FILE",
+            "one message per line: X.jsonl[.gz] (lines must be JSON), any other file, -: standard input",
+        ),
+        Argument("--key-field FIELD", "field of each line, a JSON object, that holds the key"),
+        Argument("--batch N", "messages per request (default 500)", type=whole(1, MAX_BATCH), default=500),
+        Argument("--key KEY", "key of the message, or of every line: equal keys stay in order"),
+        Argument("--tag TAG", "tag of the message, or of every line"),
+        Argument(
+            "--header NAME=VALUE",
+            "header of the message, or of every line (repeatable)",
+            type=header,
+            action="append",
+            default=[],
+        ),
+        Argument(
+            "--delay SPAN",
+            "delay of the delivery: 500ms, 30s, 15m, 2h, 7d",
+            type=span(1, 10**18, SPAN, units=("ms", "s", "m", "h", "d")),
+        ),
+        Argument("--output", "json: print receipts (default none)", choices=("none", "json"), default="none"),
+    ),
+    send,
+)
