@@ -9,13 +9,15 @@ epoch. In a broadcasting group every instance owns all queues, at positions of i
 from __future__ import annotations
 
 import itertools
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from catmq_client.errors import Conflict, FieldError, Gone, InvalidRequest, Unavailable
+from catmq_client.errors import CatmqError, Conflict, FieldError, Gone, InvalidRequest, Unavailable
 from catmq_client.testing import FakeBroker
+from catmq_client.testing.failures import FakeFailures
 from catmq_client.testing.groups import FakeGroup, Position, pulled
-from catmq_client.testing.topics import FakeQueue
+from catmq_client.testing.topics import FakeClock, FakeQueue, FakeTopic, FakeTopics
 
 MOST_QUEUES = 1_000  # in one request
 _ids = itertools.count(1)
@@ -253,10 +255,95 @@ class SimulatedGroup(FakeGroup):
             raise Gone(f"{consumer_id} is {why}", code=why, status=410)
 
 
+class SimulatedTopics(FakeTopics):
+    """Topics over several nodes: `down_nodes` refuse, so that a batch may be stored in part."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock)
+        self.down_nodes: set[str] = set()
+        # The parts of batches that are stored, by batch_id and the queue they preferred.
+        self._parts: dict[tuple[str, int], tuple[str, list[dict[str, Any]]]] = {}
+
+    def publish(self, name: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return a receipt for each message, or `{error}` where its queue refused; raise when all did.
+
+        A repeated batch_id gives the first receipts again, and stores what is still missing.
+        """
+        topic, messages = self.find(name), body["messages"]
+        batch_id = body.get("batch_id") or f"none-{time.monotonic_ns()}"
+        homes = [self.home(topic, batch_id, message, i) for i, message in enumerate(messages)]
+        results: list[dict[str, Any]] = [{}] * len(messages)
+        refusals: list[CatmqError] = []
+        for home in dict.fromkeys(homes):
+            indexes = [i for i, queue_id in enumerate(homes) if queue_id == home]
+            try:
+                stored = self._store_part(topic, batch_id, home, [messages[i] for i in indexes])
+            except CatmqError as error:
+                refusals.append(error)
+                refusal = {"code": error.code, "detail": error.detail, "retriable": error.retriable}
+                stored = [{"error": refusal}] * len(indexes)
+            for i, result in zip(indexes, stored, strict=True):
+                results[i] = result
+        if refusals and all("error" in result for result in results):
+            raise refusals[0]
+        return results
+
+    def _store_part(
+        self, topic: FakeTopic, batch_id: str, home: int, messages: list[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        content, queue = repr((topic.name, messages)), self.queues[home]
+        known = self._parts.get((batch_id, home))
+        if known is not None:
+            if known[0] != content:
+                raise Conflict("that batch_id held other messages", code="batch_conflict", status=409)
+            return known[1]
+        if queue.node in self.down_nodes:
+            raise Unavailable(f"node {queue.node} is down", code="node_unavailable", status=503)
+        if queue.state != "read_write":
+            raise Conflict(f"queue {home} is {queue.state}", code="queue_not_writable", status=409)
+        results = [self.take(topic, queue, message) for message in messages]
+        self._parts[batch_id, home] = (content, results)
+        return results
+
+
+class SimulatedFailures(FakeFailures):
+    """Failures of messages on nodes that may be down."""
+
+    _topics: SimulatedTopics
+
+    def take(
+        self, group: FakeGroup, position: Position | None, consumer_id: str, one: dict[str, Any]
+    ) -> tuple[str, dict[str, Any]]:
+        fenced = position is None or position.fence != (one["epoch"], consumer_id)
+        if position is not None and not fenced and position.queue.node in self._topics.down_nodes:
+            return "refused", {"state": "unavailable"}
+        return super().take(group, position, consumer_id, one)
+
+
 class SimulatedBroker(FakeBroker):
     """`stop`, `start`, `drain`, `reset`, `expire` and `clean` are what operators and time do."""
 
-    draining = False
+    topics: SimulatedTopics
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.topics = SimulatedTopics(self.clock)
+        self.failures = SimulatedFailures(self.topics)
+        self.draining = False
+
+    def create_topic(
+        self, name: str, *, queues: int = 4, nodes: list[str] | None = None, **settings: str
+    ) -> FakeTopic:
+        """Make a topic, its queues spread over `nodes`. Settings: keyed, on_unknown."""
+        with self._changed:
+            for old in self.topics.by_name[name].queues if name in self.topics.by_name else ():
+                old.state = "retired"
+            made = self.topics.create(name, queues=queues)
+            for queue in made.queues if nodes else ():
+                queue.node = nodes[queue.number % len(nodes)] if nodes else "main"
+            for setting, value in settings.items():
+                setattr(made, setting, value)
+            return made
 
     def subscribe(  # type: ignore[override]
         self, group: str, topic: str, *, start: str = "earliest", mode: str | None = None

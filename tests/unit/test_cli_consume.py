@@ -11,24 +11,24 @@ from catmq_client import HttpTransport, Producer
 from catmq_client.cli import main
 from catmq_client.cli.messages.consume import Watch
 from catmq_client.errors import ConnectFailed, Forbidden
+from catmq_client.testing import FakeBroker
 from tests.support.canned import Canned
-from tests.support.simulated import SimulatedBroker
 
 
 @pytest.fixture
-def broker() -> SimulatedBroker:
-    made = SimulatedBroker()
+def broker() -> FakeBroker:
+    made = FakeBroker()
     made.create_topic("orders", queues=2)
     return made
 
 
-def fill(broker: SimulatedBroker, count: int) -> None:
+def fill(broker: FakeBroker, count: int) -> None:
     with Producer(transport=broker) as producer:
         for number in range(count):
             producer.send_async("orders", f"m{number}", key=f"k{number % 5}")
 
 
-def done(broker: SimulatedBroker) -> int:
+def done(broker: FakeBroker) -> int:
     return sum(broker.committed("g").values())
 
 
@@ -40,7 +40,7 @@ CONSUME = ["consume", "orders", "--group", "g"]
 
 
 def test_each_message_is_an_object_of_the_published_shape(
-    broker: SimulatedBroker, capsys: pytest.CaptureFixture[str]
+    broker: FakeBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Producer(transport=broker) as producer:
         receipt = producer.send("orders", "hällo", key="k", tag="t", headers={"h": "v"})
@@ -62,7 +62,7 @@ def test_each_message_is_an_object_of_the_published_shape(
 
 
 def test_a_body_that_is_no_text_is_printed_as_base64(
-    broker: SimulatedBroker, capsys: pytest.CaptureFixture[str]
+    broker: FakeBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Producer(transport=broker) as producer:
         producer.send("orders", b"\xff\x00")
@@ -73,7 +73,7 @@ def test_a_body_that_is_no_text_is_printed_as_base64(
 
 
 def test_output_body_prints_the_bytes_themselves(
-    broker: SimulatedBroker, capsysbinary: pytest.CaptureFixture[bytes]
+    broker: FakeBroker, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     with Producer(transport=broker) as producer:
         producer.send("orders", b"\xff\x00")
@@ -82,7 +82,7 @@ def test_output_body_prints_the_bytes_themselves(
 
 
 def test_what_was_printed_is_committed_and_the_next_run_goes_on_there(
-    broker: SimulatedBroker, capsys: pytest.CaptureFixture[str]
+    broker: FakeBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill(broker, 50)
     assert main([*CONSUME, "--max", "20"], transport=broker) == 0
@@ -93,26 +93,26 @@ def test_what_was_printed_is_committed_and_the_next_run_goes_on_there(
 
 
 def test_idle_without_one_message_is_exit_code_3(
-    broker: SimulatedBroker, capsys: pytest.CaptureFixture[str]
+    broker: FakeBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*CONSUME, "--idle-timeout", "0.2"], transport=broker) == 3
     assert rows(capsys) == []
 
 
-def test_a_group_that_begins_at_latest_gets_nothing_old(broker: SimulatedBroker) -> None:
+def test_a_group_that_begins_at_latest_gets_nothing_old(broker: FakeBroker) -> None:
     fill(broker, 3)
     assert main([*CONSUME, "--from", "latest", "--idle-timeout", "0.2"], transport=broker) == 3
     assert main([*CONSUME, "--from", "earliest", "--idle-timeout", "0.2"], transport=broker) == 3
 
 
-def test_the_group_is_left_at_the_end(broker: SimulatedBroker) -> None:
+def test_the_group_is_left_at_the_end(broker: FakeBroker) -> None:
     fill(broker, 1)
     main([*CONSUME, "--max", "1"], transport=broker)
     assert broker.seen("DELETE .*/consumers/")
 
 
 def test_other_topics_of_the_group_are_left_alone(
-    broker: SimulatedBroker, capsys: pytest.CaptureFixture[str]
+    broker: FakeBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = broker.create_topic("other", queues=2)
     broker.subscribe("g", "other")
@@ -129,19 +129,19 @@ def test_other_topics_of_the_group_are_left_alone(
 
 
 def test_an_unknown_topic_is_a_failure_that_names_it(
-    broker: SimulatedBroker, capsys: pytest.CaptureFixture[str]
+    broker: FakeBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["consume", "nothing", "--group", "g"], transport=broker) == 1
     assert "nothing" in capsys.readouterr().err
 
 
-def test_a_missing_right_is_a_failure(broker: SimulatedBroker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_right_is_a_failure(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
     broker.fail("POST .*/consumers$", Forbidden("the key lacks the right consume on group g", status=403))
     assert main(CONSUME, transport=broker) == 1
     assert "right consume on group g" in capsys.readouterr().err
 
 
-def test_a_broker_that_is_away_is_not_idle(broker: SimulatedBroker) -> None:
+def test_a_broker_that_is_away_is_not_idle(broker: FakeBroker) -> None:
     fill(broker, 5)
     broker.fail("POST .*/consumers$", ConnectFailed("away"), times=2)
     broker.fail("POST .*/pull", ConnectFailed("away"), times=3)
@@ -149,7 +149,7 @@ def test_a_broker_that_is_away_is_not_idle(broker: SimulatedBroker) -> None:
     assert done(broker) == 5
 
 
-def test_mode_instance_and_session_timeout_go_with_the_registration(broker: SimulatedBroker) -> None:
+def test_mode_instance_and_session_timeout_go_with_the_registration(broker: FakeBroker) -> None:
     options = ["--mode", "broadcasting", "--instance", "east", "--session-timeout-ms", "5000"]
     seen: list[dict[str, Any]] = []
 
@@ -165,7 +165,7 @@ def test_mode_instance_and_session_timeout_go_with_the_registration(broker: Simu
     assert told == {"mode": "broadcasting", "instance_id": "east", "session_timeout_ms": 5000}
 
 
-def test_without_them_the_group_stays_as_it_is(broker: SimulatedBroker) -> None:
+def test_without_them_the_group_stays_as_it_is(broker: FakeBroker) -> None:
     fill(broker, 1)
     assert main([*CONSUME, "--max", "1"], transport=broker) == 0
     body = broker.seen("POST .*/consumers$")[0].body
@@ -173,7 +173,7 @@ def test_without_them_the_group_stays_as_it_is(broker: SimulatedBroker) -> None:
 
 
 def test_broadcasting_without_an_instance_says_what_to_give(
-    broker: SimulatedBroker, capsys: pytest.CaptureFixture[str]
+    broker: FakeBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*CONSUME, "--mode", "broadcasting"], transport=broker) == 2
     assert "--mode broadcasting needs --instance NAME" in capsys.readouterr().err
@@ -199,7 +199,7 @@ class Closing:
 
 
 def test_a_closed_pipe_commits_what_was_flushed_and_is_fine(
-    broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(broker, 50)
     monkeypatch.setattr("sys.stdout", Closing(7))

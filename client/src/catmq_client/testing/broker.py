@@ -61,9 +61,8 @@ class FakeBroker:
     """A Transport that answers from memory as a broker would, through real JSON or MessagePack.
 
     Topics are made with `create_topic`; groups when a consumer names topics, or with `subscribe`; a group has
-    one member at a time. `fail` plants errors, before or after the request was carried out;
-    `topics.down_nodes` names nodes that refuse, so that a batch over several nodes is stored in part. What
-    it does not do raises NotBuilt. Safe to share between threads; a pull waits.
+    one member at a time. `fail` plants errors, before or after the request was carried out. What it does not
+    do raises NotBuilt. Safe to share between threads; a pull waits.
     """
 
     def __init__(self, *, codec: wire.Codec | None = None, session_timeout_ms: int = 15_000) -> None:
@@ -79,12 +78,10 @@ class FakeBroker:
         # A pull waits on it; everything that changes what a pull would answer notifies.
         self._changed = threading.Condition()
 
-    def create_topic(
-        self, name: str, *, queues: int = 4, nodes: list[str] | None = None, **settings: str
-    ) -> FakeTopic:
-        """Make a topic, its queues spread over `nodes`. Settings: keyed, on_unknown."""
+    def create_topic(self, name: str, *, queues: int = 4) -> FakeTopic:
+        """Make a topic; it takes the place of one of the same name."""
         with self._changed:
-            return self.topics.create(name, queues=queues, nodes=nodes or ["main"], **settings)
+            return self.topics.create(name, queues=queues)
 
     def subscribe(self, group: str, topic: str, *, start: str = "earliest") -> FakeGroup:
         """Let a group, made if it is new, read a topic from its start ("earliest") or end ("latest")."""
@@ -285,8 +282,8 @@ class FakeBroker:
                 left -= len(queues[-1]["messages"])
             news = any(one["messages"] or one["state"] not in _WAITING for one in queues)
             changed = group.generation > body["generation"]
-            wait_s = give_up_at - time.monotonic()
-            if news or changed or wait_s <= 0 or self.interrupted():
+            wait_s = 0.0 if self.interrupted() else give_up_at - time.monotonic()
+            if news or changed or wait_s <= 0:
                 generation = max(group.generation, body["generation"])
                 return {"generation": generation, "queues": queues, "assignment_changed": changed}
             self._changed.wait(min(wait_s, max(0.001, self._next_due_s(group))))
@@ -298,4 +295,5 @@ class FakeBroker:
     def _next_due_s(self, group: FakeGroup) -> float:
         if any(settings.get("delay_s") for settings in group.delivery.values()):
             return DELAY_STEP_S  # nobody tells when a message gets old enough
-        return min(self.failures.next_due_s(), self.topics.next_due_s())
+        times = [one.due_at_ms for one in self.failures.waiting]
+        return self.clock.seconds_to([*times, *(one.due_at_ms for one in self.topics.delayed)])

@@ -10,18 +10,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from catmq_client.testing.groups import FakeGroup, Position
-from catmq_client.testing.topics import FakeTopics, StoredMessage, wait_s
+from catmq_client.testing.topics import FakeTopics, StoredMessage
 
 
 @dataclass(frozen=True, slots=True)
 class FailedMessage:
-    """A message that failed `attempt` times; what it was is in `message`, where in `origin`."""
+    """A message that failed `attempt` times; what it was is in `message`, where in its `origin`."""
 
     group: str
     message: StoredMessage
     attempt: int
     error: str
-    due_at_ms: int | None
+    due_at_ms: int  # 0: a dead letter
 
     @property
     def topic(self) -> str:
@@ -43,47 +43,36 @@ class FakeFailures:
         """Take failed messages; return for each: it will come again, is dead, or nothing was stored."""
         answer: dict[str, Any] = {"retried": [], "dead": [], "refused": []}
         for one in messages:
-            verdict, told = self._take(group, consumer_id, one)
+            verdict, told = self.take(group, group.position_of(consumer_id, one["queue"]), consumer_id, one)
             answer[verdict].append({"queue": one["queue"], "offset": one["offset"], **told})
         return answer
+
+    def take(
+        self, group: FakeGroup, position: Position | None, consumer_id: str, one: dict[str, Any]
+    ) -> tuple[str, dict[str, Any]]:
+        """Return in which list of the answer a message belongs, and what is told of it."""
+        if position is None or position.fence != (one["epoch"], consumer_id):
+            return "refused", {"state": "fenced"}
+        if not position.queue.low <= one["offset"] < position.queue.head:
+            return "refused", {"state": "missing"}
+        known = (group.name, position.queue.id, one["offset"])
+        if known not in self.answers:
+            self.answers[known] = self._store(group, position, one)
+        return self.answers[known]
 
     def move_due(self, group: FakeGroup) -> None:
         """Put the copies whose time has come into the group's failure topics."""
         now = self._topics.clock.now_ms()
-        due = [one for one in self.waiting if one.group == group.name and (one.due_at_ms or 0) <= now]
-        for one in sorted(due, key=lambda failed: failed.due_at_ms or 0):
+        due = [one for one in self.waiting if one.group == group.name and one.due_at_ms <= now]
+        for one in sorted(due, key=lambda failed: failed.due_at_ms):
             self.waiting.remove(one)
             name = f"{group.name}_{one.topic}_fail"
             if name not in self._topics.by_name:
-                self._topics.create(name, queues=1, nodes=["failure"], origin_topic=one.topic)
+                self._topics.create(name, queues=1, origin_topic=one.topic)
             (queue,) = self._topics.find(name).queues
             group.subscribe([queue], start="earliest")
-            place: dict[str, Any] = {
-                "topic": name,
-                "queue": queue.id,
-                "offset": queue.head,
-                "stored_at_ms": now,
-            }
-            queue.messages.append(replace(one.message, **place))
-
-    def next_due_s(self) -> float:
-        """Return the seconds until the next copy is due; a day without one."""
-        return wait_s([one.due_at_ms or 0 for one in self.waiting], self._topics.clock)
-
-    def _take(self, group: FakeGroup, consumer_id: str, one: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """Return in which list of the answer a message belongs, and what is told of it."""
-        position = group.position_of(consumer_id, one["queue"])
-        if position is None or position.fence != (one["epoch"], consumer_id):
-            return "refused", {"state": "fenced"}
-        queue, offset = position.queue, one["offset"]
-        if queue.node in self._topics.down_nodes:
-            return "refused", {"state": "unavailable"}
-        if not queue.low <= offset < queue.head:
-            return "refused", {"state": "missing"}
-        known = (group.name, queue.id, offset)
-        if known not in self.answers:
-            self.answers[known] = self._store(group, position, one)
-        return self.answers[known]
+            copy = replace(one.message, topic=name, queue=queue.id, offset=queue.head, stored_at_ms=now)
+            queue.messages.append(copy)
 
     def _store(self, group: FakeGroup, position: Position, one: dict[str, Any]) -> tuple[str, dict[str, int]]:
         (message,) = position.queue.between(one["offset"], 1)
@@ -91,13 +80,10 @@ class FakeFailures:
         first = {"topic": message.topic, "queue": message.queue, "offset": message.offset}
         origin = message.origin or {**first, "first_failed_at_ms": one.get("first_failed_at_ms") or 0}
         settings = group.settings(origin["topic"])
-        is_dead = one.get("last", False) or settings.ordered or attempt > settings.retries
-        due_at_ms = self._topics.clock.now_ms() + round(settings.pause_s(attempt) * 1000)
         copy = replace(message, attempt=attempt, origin={**origin, "error": error})
-        failed = FailedMessage(group.name, copy, attempt, error, None if is_dead else due_at_ms)
-        (self.dead if is_dead else self.waiting).append(failed)
-        return (
-            ("dead", {"attempt": attempt})
-            if is_dead
-            else ("retried", {"attempt": attempt, "due_at_ms": due_at_ms})
-        )
+        if one.get("last", False) or settings.ordered or attempt > settings.retries:
+            self.dead.append(FailedMessage(group.name, copy, attempt, error, 0))
+            return "dead", {"attempt": attempt}
+        due_at_ms = self._topics.clock.now_ms() + round(settings.pause_s(attempt) * 1000)
+        self.waiting.append(FailedMessage(group.name, copy, attempt, error, due_at_ms))
+        return "retried", {"attempt": attempt, "due_at_ms": due_at_ms}

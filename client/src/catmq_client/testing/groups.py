@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from catmq_client.errors import Conflict, Gone
+from catmq_client.errors import Gone
 from catmq_client.reading.subscription_settings import Settings
 from catmq_client.testing.topics import FakeClock, FakeQueue, StoredMessage, unsupported
 
@@ -52,20 +52,16 @@ class FakeGroup:
         return bool(new)
 
     def position_in(self, queue: FakeQueue) -> Position:
-        """Return a position where the subscription starts."""
         return Position(queue, queue.low if self._starts[queue.id] == "earliest" else queue.head, epoch=1)
 
     def join(self, name: str, incarnation: str, **asked: Any) -> str:
-        """Register a member; return its consumer id. Raises for another one, or for other settings."""
+        """Register a member, or its next incarnation; return its consumer id. Another member is refused."""
         if asked.get("mode") not in (None, self.mode):
             raise unsupported(f"groups with mode {asked['mode']}")
-        if asked.get("session_timeout_ms") not in (None, self.session_timeout_ms):
-            what = f"Group {self.name} has session_timeout_ms {self.session_timeout_ms}"
-            raise Conflict(what, code="group_settings_differ", status=409)
-        if self._member and (name, incarnation) == (self._name, self._incarnation):
-            return self._member
         if self._member and name != self._name:
             raise unsupported(f"a second member in group {self.name}, which {self._name} has not left")
+        if self._member and incarnation == self._incarnation:
+            return self._member
         self.leave(self._member, "replaced")
         self._member, self._name, self._incarnation = f"{name}.k.{next(_ids)}.x", name, incarnation
         self.generation += 1
@@ -74,16 +70,13 @@ class FakeGroup:
         return self._member
 
     def leave(self, consumer_id: str, why: str = "expired") -> None:
-        """End a membership."""
         if consumer_id and consumer_id == self._member:
             self._gone[consumer_id], self._member = why, ""
 
     def has_had(self, consumer_id: str) -> bool:
-        """Return True if the id was given out in this group."""
         return consumer_id == self._member or consumer_id in self._gone
 
     def settings(self, topic: str) -> Settings:
-        """Return the delivery settings of a topic."""
         return Settings.told(self.delivery.get(topic, {}))
 
     def configure(self, topic: str, settings: Mapping[str, Any]) -> None:
@@ -102,7 +95,6 @@ class FakeGroup:
         }
 
     def acquire(self, consumer_id: str, queue: int, epoch: int) -> dict[str, Any]:
-        """Fence former owners of a queue."""
         self._check(consumer_id)
         position = self.positions.get(queue)
         if position is None or position.epoch != epoch:
@@ -111,11 +103,9 @@ class FakeGroup:
         return {"queue": queue, "state": "ok", "offset": position.committed}
 
     def position_of(self, consumer_id: str, queue: int) -> Position | None:
-        """Return a consumer's position in a queue."""
         return self.positions.get(queue)
 
     def commit(self, consumer_id: str, queue: int, epoch: int, offset: int) -> dict[str, Any]:
-        """Raise the committed offset, for the owner only."""
         position = self.position_of(consumer_id, queue)
         if position is None or position.fence != (epoch, consumer_id):
             return {"queue": queue, "state": "fenced"}
@@ -138,22 +128,15 @@ class FakeGroup:
         return {**answer, "messages": [message.view() for message in found]}
 
     def assigned(self, position: Position) -> dict[str, Any]:
-        """Return a queue as a heartbeat assigns it."""
         queue = position.queue
         origin = {} if queue.origin_topic is None else {"origin_topic": queue.origin_topic}
         return {"topic": queue.topic, "queue": queue.id, "epoch": position.epoch, "stopped": False, **origin}
 
-    def subscriptions(self, positions: Any) -> dict[str, Any]:
-        """Return the settings by topic as a heartbeat tells them, without those that are left open."""
+    def subscriptions(self, positions: Iterable[Position]) -> dict[str, dict[str, Any]]:
+        """Return the settings by topic, as a heartbeat tells them."""
         topics = {position.queue.origin_topic or position.queue.topic for position in positions}
-        return {
-            topic: {
-                name: list(value) if isinstance(value, tuple) else value
-                for name, value in asdict(self.settings(topic)).items()
-                if value is not None
-            }
-            for topic in topics
-        }
+        told = {topic: asdict(self.settings(topic)).items() for topic in topics}
+        return {t: {name: told_as(one) for name, one in told[t] if one is not None} for t in topics}
 
     def _served(self, queue: FakeQueue, offset: int, limit: int) -> tuple[list[StoredMessage], int]:
         """Return the messages that the settings let through, and the next offset."""
@@ -173,6 +156,9 @@ class FakeGroup:
             raise Gone(f"{consumer_id} is {why}", code=why, status=410)
 
 
+def told_as(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
 def pulled(queue: int, state: str, next_offset: int, *, head: int) -> dict[str, Any]:
-    """Return a queue's part of a pull, without messages."""
     return {"queue": queue, "state": state, "messages": [], "next_offset": next_offset, "head": head}

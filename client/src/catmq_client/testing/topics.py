@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from catmq_client.errors import CatmqError, Conflict, InvalidRequest, NotBuilt, NotFound, Unavailable
+from catmq_client.errors import Conflict, InvalidRequest, NotBuilt, NotFound
 from catmq_client.http.wire import body_of
 from catmq_client.sending.routing import SLOTS, slot_of
 
@@ -29,18 +29,15 @@ class FakeClock:
         self._ahead_ms = 0
 
     def now_ms(self) -> int:
-        """Return the time in ms since 1970 UTC."""
         return time.time_ns() // 1_000_000 + self._ahead_ms
 
     def advance(self, seconds: float) -> None:
-        """Put the clock forward."""
         self._ahead_ms += round(seconds * 1000)
 
-
-def wait_s(due_at_ms: Iterable[int], clock: FakeClock) -> float:
-    """Return the seconds until the first of some times; a day without one."""
-    first = min(due_at_ms, default=None)
-    return 86_400.0 if first is None else max(0.0, (first - clock.now_ms()) / 1000)
+    def seconds_to(self, times_ms: Iterable[int]) -> float:
+        """Return the seconds until the first of some times; a day without one."""
+        first = min(times_ms, default=None)
+        return 86_400.0 if first is None else max(0.0, (first - self.now_ms()) / 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +58,6 @@ class StoredMessage:
 
     @property
     def message_id(self) -> str:
-        """The opaque id."""
         return f"{self.queue}-{self.offset}"
 
     def view(self) -> dict[str, Any]:
@@ -78,7 +74,7 @@ class FakeQueue:
     id: int
     number: int
     topic: str
-    node: str
+    node: str = "main"
     state: str = "read_write"
     low: int = 0
     origin_topic: str | None = None
@@ -86,7 +82,6 @@ class FakeQueue:
 
     @property
     def head(self) -> int:
-        """The offset of the next message."""
         return self.low + len(self.messages)
 
     def between(self, offset: int, limit: int) -> list[StoredMessage]:
@@ -131,101 +126,48 @@ class DelayedMessage:
 
 
 class FakeTopics:
-    """All topics; every call is made under the broker's lock. `down_nodes` refuse what is sent to them."""
+    """All topics; every call is made under the broker's lock."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
         self.by_name: dict[str, FakeTopic] = {}
         self.queues: dict[int, FakeQueue] = {}
-        self.down_nodes: set[str] = set()
         self.delayed: list[DelayedMessage] = []
-        # By id of a delayed message: True if it was recalled.
-        self._recalled: dict[str, bool] = {}
-        # The parts of batches that are stored, by batch_id and the queue they preferred.
-        self._parts: dict[tuple[str, int], tuple[str, list[dict[str, Any]]]] = {}
+        self._recalled: dict[str, bool] = {}  # by id of a delayed message
+        self._receipts: dict[str, list[dict[str, Any]]] = {}  # by batch_id
 
-    def create(self, name: str, *, queues: int, nodes: list[str], **settings: Any) -> FakeTopic:
-        """Make a topic, its queues spread over the nodes; it takes the place of one of the same name."""
-        for old in self.by_name[name].queues if name in self.by_name else ():
-            self.queues[old.id].state = "retired"
+    def create(self, name: str, *, queues: int, origin_topic: str | None = None) -> FakeTopic:
         first = len(self.queues) + 1
-        origin = settings.pop("origin_topic", None)
-        made = [
-            FakeQueue(first + n, n, name, nodes[n % len(nodes)], origin_topic=origin) for n in range(queues)
-        ]
-        slots = [made[slot % queues].id for slot in range(SLOTS)]
+        made = [FakeQueue(first + n, n, name, origin_topic=origin_topic) for n in range(queues)]
         self.queues.update({queue.id: queue for queue in made})
-        self.by_name[name] = FakeTopic(name, made, slots, **settings)
+        self.by_name[name] = FakeTopic(name, made, [made[slot % queues].id for slot in range(SLOTS)])
         return self.by_name[name]
 
     def find(self, name: str) -> FakeTopic:
-        """Return a topic, or raise NotFound naming the command that makes it."""
         if name not in self.by_name:
             detail = f"there is no topic {name}; make it with: catmq topic create {name} --queues 4"
             raise NotFound(detail, code="topic_not_found", status=404)
         return self.by_name[name]
 
     def publish(self, name: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return a receipt for each message, or `{error}` where its queue refused; raise when all did.
-
-        A repeated batch_id gives the first receipts again, and stores what is still missing.
-        """
+        """Return a receipt for each message; a repeated batch_id gives the first receipts again."""
         topic, messages = self.find(name), body["messages"]
-        for index, message in enumerate(messages):
-            _check(index, message)
         batch_id = body.get("batch_id") or f"none-{time.monotonic_ns()}"
-        homes = [self._home(topic, batch_id, message, i) for i, message in enumerate(messages)]
-        results: list[dict[str, Any]] = [{}] * len(messages)
-        refusals: list[CatmqError] = []
-        for home in dict.fromkeys(homes):
-            indexes = [i for i, queue_id in enumerate(homes) if queue_id == home]
-            try:
-                stored = self._store_part(topic, batch_id, home, [messages[i] for i in indexes])
-            except CatmqError as error:
-                refusals.append(error)
-                refusal = {"code": error.code, "detail": error.detail, "retriable": error.retriable}
-                stored = [{"error": refusal}] * len(indexes)
-            for i, result in zip(indexes, stored, strict=True):
-                results[i] = result
-        if refusals and all("error" in result for result in results):
-            raise refusals[0]
-        return results
+        if batch_id not in self._receipts:
+            homes = [self.home(topic, batch_id, message, index) for index, message in enumerate(messages)]
+            self._receipts[batch_id] = [
+                self.take(topic, self.queues[home], message)
+                for home, message in zip(homes, messages, strict=True)
+            ]
+        return self._receipts[batch_id]
 
-    def store(self, topic: FakeTopic, queue: FakeQueue, message: dict[str, Any]) -> dict[str, Any]:
-        """Put a message at the end of a queue; return its receipt."""
-        told: dict[str, Any] = {name: message.get(name) for name in ("key", "tag", "headers", "trace_id")}
-        stored = StoredMessage(
-            topic.name, queue.id, queue.head, body_of(message), stored_at_ms=self.clock.now_ms(), **told
-        )
-        queue.messages.append(stored)
-        return {"queue": queue.id, "offset": stored.offset, "message_id": stored.message_id}
-
-    def move_due(self) -> None:
-        """Put the delayed messages that are due into their queues, in the order of their times."""
-        now = self.clock.now_ms()
-        for one in sorted(self.delayed, key=lambda delayed: delayed.due_at_ms):
-            if one.due_at_ms <= now and one.queue.node not in self.down_nodes:
-                self.delayed.remove(one)
-                headers = {**(one.message.get("headers") or {}), ID_HEADER: one.message_id}
-                self.store(one.topic, one.queue, {**one.message, "headers": headers})
-
-    def next_due_s(self) -> float:
-        """Return the seconds until the next delayed message is due; a day without one."""
-        return wait_s([one.due_at_ms for one in self.delayed], self.clock)
-
-    def recall(self, message_id: str) -> None:
-        """Take a delayed message back; raise Conflict when it has come, NotFound when there never was one."""
-        self.move_due()
-        if message_id not in self._recalled:
-            raise NotFound(f"No message {message_id} waits.", code="message_not_found", status=404)
-        left = [one for one in self.delayed if one.message_id != message_id]
-        if len(left) == len(self.delayed) and not self._recalled[message_id]:
-            raise Conflict(f"Message {message_id} is in its queue.", code="already_delivered", status=409)
-        self.delayed, self._recalled[message_id] = left, True
-
-    def _home(self, topic: FakeTopic, batch_id: str, message: dict[str, Any], index: int) -> int:
+    def home(self, topic: FakeTopic, batch_id: str, message: dict[str, Any], index: int) -> int:
         """Return the preferred queue; without queue and key the same one for all of a batch."""
         queue_id, key = message.get("queue"), message.get("key")
+        if len(body_of(message)) > MAX_BYTES:
+            raise InvalidRequest(f"messages[{index}].body: over 1 MiB", code="too_large", status=413)
+        if (message.get("delay_ms") or 0) > YEAR_MS:
+            raise InvalidRequest(f"messages[{index}].delay_ms: more than a year", status=400)
         if queue_id is None and key is not None:
             return topic.slots[slot_of(key)]
         if queue_id is None:
@@ -236,24 +178,8 @@ class FakeTopics:
             raise NotFound(what, code="queue_not_found", status=404)
         return int(queue_id)
 
-    def _store_part(
-        self, topic: FakeTopic, batch_id: str, home: int, messages: list[dict[str, Any]]
-    ) -> list[dict[str, Any]]:
-        content, queue = repr((topic.name, messages)), self.queues[home]
-        known = self._parts.get((batch_id, home))
-        if known is not None:
-            if known[0] != content:
-                raise Conflict("that batch_id held other messages", code="batch_conflict", status=409)
-            return known[1]
-        if queue.node in self.down_nodes:
-            raise Unavailable(f"node {queue.node} is down", code="node_unavailable", status=503)
-        if queue.state != "read_write":
-            raise Conflict(f"queue {home} is {queue.state}", code="queue_not_writable", status=409)
-        results = [self._take(topic, queue, message) for message in messages]
-        self._parts[batch_id, home] = (content, results)
-        return results
-
-    def _take(self, topic: FakeTopic, queue: FakeQueue, message: dict[str, Any]) -> dict[str, Any]:
+    def take(self, topic: FakeTopic, queue: FakeQueue, message: dict[str, Any]) -> dict[str, Any]:
+        """Store a message, or keep it until it is due; return its receipt."""
         plain = {name: value for name, value in message.items() if name not in {"delay_ms", "deliver_at_ms"}}
         if plain == message or message.get("delay_ms") == 0:
             return self.store(topic, queue, plain)
@@ -263,9 +189,29 @@ class FakeTopics:
         self.delayed.append(DelayedMessage(message_id, due_at_ms, topic, queue, plain))
         return {"message_id": message_id, "due_at_ms": due_at_ms}
 
+    def store(self, topic: FakeTopic, queue: FakeQueue, message: dict[str, Any]) -> dict[str, Any]:
+        """Put a message at the end of a queue; return its receipt."""
+        told: dict[str, Any] = {name: message.get(name) for name in ("key", "tag", "headers", "trace_id")}
+        now, body = self.clock.now_ms(), body_of(message)
+        stored = StoredMessage(topic.name, queue.id, queue.head, body, stored_at_ms=now, **told)
+        queue.messages.append(stored)
+        return {"queue": queue.id, "offset": stored.offset, "message_id": stored.message_id}
 
-def _check(index: int, message: dict[str, Any]) -> None:
-    if len(body_of(message)) > MAX_BYTES:
-        raise InvalidRequest(f"messages[{index}].body: over 1 MiB", code="too_large", status=413)
-    if (message.get("delay_ms") or 0) > YEAR_MS:
-        raise InvalidRequest(f"messages[{index}].delay_ms: more than a year", status=400)
+    def move_due(self) -> None:
+        """Put the delayed messages that are due into their queues, in the order of their times."""
+        now = self.clock.now_ms()
+        for one in sorted(self.delayed, key=lambda delayed: delayed.due_at_ms):
+            if one.due_at_ms <= now:
+                self.delayed.remove(one)
+                headers = {**(one.message.get("headers") or {}), ID_HEADER: one.message_id}
+                self.store(one.topic, one.queue, {**one.message, "headers": headers})
+
+    def recall(self, message_id: str) -> None:
+        """Take a delayed message back; raise Conflict when it has come, NotFound when there never was one."""
+        self.move_due()
+        if message_id not in self._recalled:
+            raise NotFound(f"No message {message_id} waits.", code="message_not_found", status=404)
+        left = [one for one in self.delayed if one.message_id != message_id]
+        if len(left) == len(self.delayed) and not self._recalled[message_id]:
+            raise Conflict(f"Message {message_id} is in its queue.", code="already_delivered", status=409)
+        self.delayed, self._recalled[message_id] = left, True
