@@ -22,10 +22,10 @@ from catmq_client.contrib.django_outbox import claims, inbox, outbox
 from catmq_client.contrib.django_outbox.claims import Claims
 from catmq_client.contrib.django_outbox.models import OutboxMessage
 from catmq_client.contrib.django_outbox.relay import Relay
-from tests.support.simulated import SimulatedBroker
+from catmq_client.testing import FakeBroker
 
 alias = router.db_for_write(OutboxMessage)
-broker = SimulatedBroker()
+broker = FakeBroker()
 broker.create_topic("orders", queues=2)
 with transaction.atomic(using=alias):
     outbox.send("orders", json={"id": 1}, key="customer-7, 100 %s")
