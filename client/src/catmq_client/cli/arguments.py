@@ -22,7 +22,7 @@ POSITIONS = "earliest, latest, an OFFSET, a TIME like 2026-03-01T12:00, or how l
 
 
 def wrong(text: str) -> argparse.ArgumentTypeError:
-    """The error that argparse prints with the argument's name before it; exit code 2."""
+    """Return the error that argparse prints with the argument's name before it; exit code 2."""
     return argparse.ArgumentTypeError(text)
 
 
@@ -92,7 +92,6 @@ def seconds(text: str) -> float:
 
 
 def url(text: str) -> str:
-    """One or several broker URLs, with commas."""
     for part in urls(text):
         split = urlsplit(part)
         if split.scheme not in ("http", "https") or not split.hostname:
@@ -103,12 +102,10 @@ def url(text: str) -> str:
 
 
 def urls(text: str) -> list[str]:
-    """The broker URLs in a list with commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def header(text: str) -> tuple[str, str]:
-    """`name=value`."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise wrong(f"{text!r}: give NAME=VALUE")
@@ -166,7 +163,7 @@ def target(text: str) -> Target:
 
 
 def joined(argv: Sequence[str], options: Collection[str]) -> list[str]:
-    """The arguments with `--from -2h` as `--from=-2h`: argparse would take -2h for an option.
+    """Return the arguments with `--from -2h` as `--from=-2h`: argparse would take -2h for an option.
 
     `options` are those that take a value. What begins with two dashes stays: it is a misspelt option.
 
@@ -183,7 +180,7 @@ def joined(argv: Sequence[str], options: Collection[str]) -> list[str]:
 
 
 def with_value(parser: argparse.ArgumentParser) -> set[str]:
-    """The options that take a value, of a parser and the commands below it."""
+    """Return the options that take a value, of a parser and the commands below it."""
     found: set[str] = set()
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

@@ -76,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def parsed(argv: Sequence[str]) -> argparse.Namespace:
-    """The arguments; a wrong call ends the program with exit code 2."""
+    """Parse the arguments; a wrong call ends the program with exit code 2."""
     whole = parser()
     args, left = whole.parse_known_args(joined(argv, with_value(whole)))
     # argparse fills an optional positional only right behind the first: `send TOPIC --key K -` misses the -.
@@ -120,7 +120,7 @@ def ended(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def nobody_reads() -> None:
-    """Keeps Python from complaining at its exit that the last bytes could not be written."""
+    """Keep Python from complaining at exit that the last bytes could not be written."""
     try:
         descriptor = sys.stdout.fileno()
     except OSError:  # not a file, so nothing is written at exit

@@ -17,7 +17,6 @@ Columns = Mapping[str, Column]
 
 
 def json_line(value: Mapping[str, Any]) -> bytes:
-    """One object as a line of UTF-8 JSON."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
@@ -36,7 +35,7 @@ def plain(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def message_row(topic: str, message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message as every command prints it, from its fields and `body_bytes`."""
+    """Return a message as every command prints it, from its fields and `body_bytes`."""
     return {
         "topic": topic,
         "queue": message["queue"],
@@ -57,29 +56,26 @@ def line_of(row: Mapping[str, Any], body: bytes, form: str) -> bytes:
 
 
 def write(line: bytes) -> None:
-    """Writes a line and hands it to the reader at once. Raises BrokenPipeError when there is none."""
+    """Write a line and flush it. Raises BrokenPipeError when there is none."""
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
 
 
 def print_json(row: Mapping[str, Any]) -> None:
-    """Print an object as a line of JSON."""
     write(json_line(row))
 
 
 def show(text: str) -> None:
-    """Writes what a person reads."""
     write(text.encode())
 
 
 def note(text: str) -> None:
-    """Tells the person at the terminal something that is not the result."""
+    """Write something that is not the result to standard error."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
 def cell(value: object) -> str:
-    """A value as a table shows it."""
     if value is None or value == "":
         return MISSING
     if isinstance(value, bool):
@@ -88,7 +84,7 @@ def cell(value: object) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Rows in columns as wide as they need; numbers to the right.
+    """Return rows in columns as wide as they need; numbers to the right.
 
     >>> print(table(["NAME", "LAG"], [["orders", 7], ["refunds", None]]), end="")
     NAME     LAG
@@ -107,7 +103,6 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def rows_table(rows: Iterable[Mapping[str, Any]], columns: Columns) -> str:
-    """Rows of the API as a table."""
     return table(list(columns), (values(row, columns) for row in rows))
 
 
@@ -145,7 +140,6 @@ def span(field: str) -> Column:
 
 
 def aligned(line: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
-    """One line of a table, with its end."""
     cells = [
         text.rjust(width) if right else text.ljust(width)
         for text, width, right in zip(line, widths, numeric, strict=True)
@@ -154,21 +148,21 @@ def aligned(line: Sequence[str], widths: Sequence[int], numeric: Sequence[bool])
 
 
 def facts(row: Mapping[str, Any], columns: Columns) -> str:
-    """One thing, a name and a value a line."""
+    """Return one thing as text, a name and a value a line."""
     kept = [(name.lower(), cell(value)) for name, value in zip(columns, values(row, columns), strict=True)]
     width = max(len(name) for name, _ in kept)
     return "".join(f"{name.ljust(width)}  {value}\n" for name, value in kept)
 
 
 def moment(at_ms: int | None) -> str | None:
-    """A time as people read it: UTC, to the second."""
+    """Return a time as text: UTC, to the second."""
     if at_ms is None:
         return None
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def duration(span_ms: int | None) -> str | None:
-    """A span of time, short.
+    """Return a span of time as short text.
 
     >>> [duration(ms) for ms in (900, 61_000, 7_260_000, 200_000_000)]
     ['0.9s', '1m01s', '2h01m', '2d07h']

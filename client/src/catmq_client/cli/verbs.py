@@ -38,7 +38,6 @@ class Argument:
             self.form["metavar"] = metavar
 
     def add(self, parser: argparse._ActionsContainer) -> None:
-        """Add it to a parser."""
         if self.flag.startswith("-"):
             parser.add_argument(self.flag, **self.form)
         else:
@@ -59,7 +58,6 @@ class OneOf(Argument):
         self.choices = choices
 
     def add(self, parser: argparse._ActionsContainer) -> None:
-        """Add them to a parser."""
         group = parser.add_mutually_exclusive_group(required=True)
         for choice in self.choices:
             choice.add(group)
@@ -79,7 +77,6 @@ class Verb:
     old: str = ""
 
     def add(self, parsers: Any, common: argparse.ArgumentParser) -> None:
-        """Add the command to the parsers of a noun."""
         for name, listed in names(self.name, self.old, self.help):
             made = parsers.add_parser(name, parents=[common], **listed)
             for argument in self.arguments:
@@ -97,7 +94,6 @@ class Noun:
     old: str = ""
 
     def add(self, parsers: Any, common: argparse.ArgumentParser) -> None:
-        """Add the noun with its verbs to the parsers of all commands."""
         for name, listed in names(self.name, self.old, self.help):
             below = parsers.add_parser(name, **listed).add_subparsers(metavar="VERB", required=True)
             for verb in self.verbs:
@@ -116,13 +112,11 @@ QUEUES = Argument("--queue QUEUE", "only this queue (repeatable)", type=whole(1)
 
 
 def limit(default: int, most: int | None = None) -> Argument:
-    """Return `--limit`."""
     text = f"maximum rows (default {default})"
     return Argument("--limit N", text, type=whole(1, most), default=default)
 
 
 def search(plural: str) -> Argument:
-    """Return `--search`."""
     return Argument("--search TEXT", f"only {plural} whose name contains TEXT")
 
 

@@ -75,7 +75,6 @@ def first_line(error: str) -> str:
 
 
 def summarize(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Count dead letters by topic and kind of error."""
     found = brokers.admin().dead_letters.summary(args.group, topic=args.topic)
     print_rows(found["errors"], COUNTS, args.output)
     note_away(found["away"])
@@ -83,13 +82,11 @@ def summarize(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def note_away(nodes: list[str]) -> None:
-    """Name the nodes that did not answer."""
     if nodes:
         note(f"not known, because these nodes do not answer: {', '.join(nodes)}")
 
 
 def show_one(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Print one dead letter as a JSON object."""
     print_json(plain(brokers.admin().dead_letters.message(args.group, args.id)))
     return 0
 
@@ -104,7 +101,6 @@ def chosen(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def redrive(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Begin a redrive and show it."""
     made = brokers.admin().dead_letters.redrive(args.group, to=args.to, rate=args.rate, **chosen(args))
     print_rows([made], REDRIVES, args.output)
     note(f"how far it is: catmq dlq redrives {args.group}")
@@ -113,7 +109,6 @@ def redrive(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def drop(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Delete dead letters for good."""
     which = chosen(args)
     if not confirmed("the dead letters that are meant, of group", args.group, yes=args.yes):
         return 1

@@ -144,7 +144,6 @@ def page(group: Group) -> str:
 
 
 def create(admin: Admin, args: argparse.Namespace) -> Group:
-    """Create a group."""
     return admin.create_group(
         args.name, mode=args.mode, session_timeout_ms=args.session_timeout_ms, remark=args.remark
     )
@@ -204,7 +203,6 @@ def switch_queues(admin: Admin, group: str, topic: str, queues: set[int], *, sto
 
 
 def rebalance(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Rebalance a group and show each move."""
     plan: Any = brokers.admin().rebalance(args.name, dry_run=args.dry_run)
     about = {"group": args.name, "dry_run": plan["dry_run"], "generation": plan["generation"]}
     print_rows(({**about, **move} for move in plan["moves"]), PLANNED, args.output)

@@ -84,7 +84,6 @@ def oldest(lag: GroupLag) -> str:
 
 
 def reset(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Move positions and show each move."""
     to: Target = args.to
     if to.at_ms is not None:
         note(f"to {datetime.fromtimestamp(to.at_ms / 1000, UTC).isoformat()} (UTC)")
@@ -104,7 +103,6 @@ def reset(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def undo(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Move positions back and show each move."""
     return show_moves(args, brokers.admin().undo_offsets(args.group, args.reset, dry_run=args.dry_run))
 
 

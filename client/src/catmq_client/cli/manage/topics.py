@@ -109,14 +109,12 @@ def backlog(one: Unread) -> str:
 
 
 def expand(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Give a topic more queues."""
     change = brokers.admin().expand_topic(args.name, queues=args.queues, node=args.node, dry_run=args.dry_run)
     show_change(change, args.output, "would get" if change["dry_run"] else "has got")
     return 0
 
 
 def shrink(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Close queues of a topic for good."""
     change = brokers.admin().shrink_topic(
         args.name, queues=args.queue, count=args.count, dry_run=args.dry_run
     )

@@ -33,7 +33,7 @@ QUIET = ("ok", "stopped")  # states of a queue that has nothing to deliver; in o
 
 
 def consume(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Prints messages until told to stop; exit code 3 if there was none for all of --idle-timeout."""
+    """Print messages until told to stop; exit code 3 if there was none for all of --idle-timeout."""
     if args.mode == "broadcasting" and args.instance is None:
         raise OptionError("--mode broadcasting needs --instance NAME: positions are kept for each")
     watch = Watch(brokers.network())
@@ -60,7 +60,7 @@ def consume(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def leave_alone(consumer: Consumer, args: argparse.Namespace, queues: list[AssignedQueue]) -> None:
-    """Takes nothing from topics that the group reads beside this one: whoever wants those would miss it."""
+    """Take nothing from topics that the group reads beside this one: whoever wants those would miss it."""
     others = [one for one in queues if one.topic != args.topic]
     for other in others:
         consumer.pause(other.queue)
@@ -115,12 +115,12 @@ class Watch:
         return answer
 
     def quiet_s(self) -> float:
-        """For how long everything has answered."""
+        """Return the seconds for which everything has answered."""
         since = self._since
         return 0.0 if since is None else time.monotonic() - since
 
     def away_s(self) -> float:
-        """For how long something has not answered."""
+        """Return the seconds for which something has not answered."""
         return time.monotonic() - self._away_since if self._since is None else 0.0
 
     def _note(self, asked_at: float, *, quiet: bool) -> None:
@@ -131,7 +131,7 @@ class Watch:
 
 
 class Printer:
-    """Takes messages from a consumer and prints them."""
+    """Messages of a consumer, printed."""
 
     def __init__(self, args: argparse.Namespace, watch: Watch) -> None:
         self._args = args
@@ -141,7 +141,7 @@ class Printer:
         self.idle = False
 
     def run(self, consumer: Consumer, stop: Stop) -> None:
-        """Prints until --max, --idle-timeout or a signal, and commits; BrokenPipeError: nobody reads.
+        """Print until --max, --idle-timeout or a signal, and commits; BrokenPipeError: nobody reads.
 
         One message at a time: asking for the next tells the consumer that this one's line is flushed. So
         when a line does not go out, closing the consumer commits those before it.

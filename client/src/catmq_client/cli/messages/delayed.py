@@ -18,7 +18,6 @@ WAITING: Columns = {
 
 
 def delayed(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Show a page of them."""
     found = brokers.admin().delayed(args.topic, after=args.after, limit=args.limit)
     rows = found["messages"]
     if args.output == "json":

@@ -17,7 +17,6 @@ TELL_EVERY_S = 2.0
 
 
 def moment(text: str) -> Target:
-    """A time, or how long ago."""
     found = target(text)
     if found.to != "time":
         raise wrong(f"{text!r}: give a TIME like 2026-03-01T12:00, or how long ago: -15m (s, m, h, d)")
@@ -25,7 +24,7 @@ def moment(text: str) -> Target:
 
 
 def find(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Prints what is found, and tells how much was looked at."""
+    """Print what is found, and note how much was scanned."""
     admin, wanted = brokers.admin(), carried(args)
     if not wanted:
         raise OptionError(

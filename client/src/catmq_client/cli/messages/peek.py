@@ -18,14 +18,13 @@ MOST = 1000  # messages a request
 
 
 def start(text: str) -> Target:
-    """earliest, latest or an offset."""
     if text not in ("earliest", "latest") and not text.isdecimal():
         raise wrong(f"{text!r}: give earliest, latest or an OFFSET")
     return target(text)
 
 
 def peek(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Prints messages in the order in which they were stored."""
+    """Print messages in the order in which they were stored."""
     admin = brokers.admin()
     queues = wanted(args, admin)
     found = [read(args, admin, queue) for queue in queues]
@@ -38,7 +37,7 @@ def peek(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def wanted(args: argparse.Namespace, admin: Admin) -> list[QueueRow]:
-    """The queues to look at; one whose node is down is left out and told."""
+    """Return the queues to read; one whose node is down is left out and noted."""
     queues = admin.topic(args.topic)["queues"]
     if args.queue is not None:
         known = ", ".join(str(queue["queue"]) for queue in queues)
@@ -52,7 +51,7 @@ def wanted(args: argparse.Namespace, admin: Admin) -> list[QueueRow]:
 
 
 def read(args: argparse.Namespace, admin: Admin, queue: QueueRow) -> list[dict[str, Any]]:
-    """Up to `--max` messages of one queue, oldest first."""
+    """Return up to `--max` messages of one queue, oldest first."""
     low, head = queue["low"] or 0, queue["head"] or 0
     first = {"earliest": low, "latest": max(low, head - args.max)}.get(args.start.to, args.start.offset)
     if first is None or first >= head:

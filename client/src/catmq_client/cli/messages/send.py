@@ -27,7 +27,7 @@ SHOWN = 10  # failed lines that are told one by one
 
 
 def send(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Sends; exit code 0 when everything is stored."""
+    """Send; exit code 0 when everything is stored."""
     if args.message not in (None, "-") and args.file:
         args.usage("give a MESSAGE or --file, not both")
     if args.key_field and (args.key is not None or args.message not in (None, "-")):
@@ -38,7 +38,6 @@ def send(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def send_one(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Sends one message."""
     with brokers.producer() as producer:
         receipt = producer.send(args.topic, args.message, **extras(args))
     if args.output == "json":
@@ -56,14 +55,14 @@ def extras(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def receipt_row(line: int, receipt: Receipt) -> dict[str, Any]:
-    """A receipt as JSON: where the message of that input line is stored, or when it comes there."""
+    """Return a receipt as JSON: where the message of that input line is stored, or when it comes there."""
     told = receipt._asdict()
     left_out = ("due_at_ms",) if receipt.due_at_ms is None else ("queue", "offset")
     return {"line": line, **{name: value for name, value in told.items() if name not in left_out}}
 
 
 def send_lines(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Sends the lines of the input; what was read before a fault is sent and told."""
+    """Send the lines of the input; lines before a fault are sent and counted."""
     name = args.file or "-"
     if name == "-" and sys.stdin.isatty():
         note("One message a line; Ctrl-D ends.")
@@ -82,7 +81,7 @@ def send_lines(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def settle(producer: Producer, receipts: Receipts, stop: Stop) -> None:
-    """Waits for what is under way; after a signal only for the grace period."""
+    """Wait for what is under way; after a signal only for the grace period."""
     try:
         producer.flush(GRACE_S if stop.asked else None)
         receipts.finish()
@@ -92,7 +91,7 @@ def settle(producer: Producer, receipts: Receipts, stop: Stop) -> None:
 
 
 class Sending:
-    """Reads lines and hands them to the producer."""
+    """Lines on their way to the producer."""
 
     def __init__(self, args: argparse.Namespace, producer: Producer, receipts: Receipts, stop: Stop) -> None:
         self._args = args
@@ -102,7 +101,7 @@ class Sending:
         self._json = is_json(args.file or "-", args.key_field)
 
     def run(self, source: Source) -> str | None:
-        """Sends until the input ends, a send has failed, or a signal comes; what was wrong with the input."""
+        """Send until the input ends, a send fails or a signal comes; return the fault of the input."""
         last = 0
         try:
             for line in lines(source, stop=self._stop, key_field=self._args.key_field, json_lines=self._json):
@@ -139,7 +138,7 @@ class Expected(NamedTuple):
 
 
 class Receipts:
-    """Awaits receipts in the order of the input and prints them, in a thread of its own.
+    """Receipts, awaited and printed in the order of the input, in a thread of its own.
 
     So a program that writes lines into `catmq send TOPIC - --output json` sees each receipt as soon as there
     is one, without writing another line first. The queue's limit bounds what is under way.
@@ -164,12 +163,12 @@ class Receipts:
         return self.failed > 0 or self.unread or self.unwritable is not None
 
     def expect(self, line: int, future: SendFuture) -> None:
-        """Awaits one more; blocks while too many are under way."""
+        """Await one more; blocks while too many are under way."""
         self.read += 1
         self._put(Expected(line, future))
 
     def finish(self) -> None:
-        """Returns when every receipt has come, or failed to."""
+        """Return when every receipt has come, or failed to."""
         self._put(None)
         self._thread.join()
 
@@ -179,7 +178,7 @@ class Receipts:
         return f"in {took_s:.1f} s ({self.sent / took_s:.0f}/s)"
 
     def _put(self, expected: Expected | None) -> None:
-        """Hands it to the thread; a thread that has died takes nothing, so it is not waited for."""
+        """Hand it to the thread; a thread that has died takes nothing, so it is not waited for."""
         while self._thread.is_alive():
             with suppress(queue.Full):
                 self._queue.put(expected, timeout=1)
@@ -214,7 +213,7 @@ class Receipts:
 
 
 def conclusion(args: argparse.Namespace, receipts: Receipts, fault: str | None, stop: Stop) -> int:
-    """Tells how it went; the exit code."""
+    """Note the counts and faults; return the exit code."""
     if fault:
         note(f"catmq: {fault}")
     note(f"sent {receipts.sent} messages to {args.topic} {receipts.rate()}")
