@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from catmq_client import HttpTransport
-from catmq_client.admin.api import path_of
+from catmq_client.admin.calls import path_of
 from catmq_client.errors import CatmqError
 from catmq_client.http.transport import request_until
 from spark_tasks.errors import JobError, NodeError, OptionError

@@ -60,6 +60,7 @@ def joined(file: Path) -> str:
     "text",
     [
         "catmq topics list",
+        "catmq group stop billing",  # a former name
         "catmq find orders --form -2h",
         "catmq topic create orders --queues many",
         "manage.py register_node failures --engine mysql",

@@ -92,14 +92,14 @@ def test_topics_and_queues_are_stopped_and_started(admin: Admin, topic: str, run
     first, second = (row["queue"] for row in admin.topic(topic)["queues"])
     admin.create_group("g")
     admin.subscribe("g", topic)
-    run("group", "stop", "g", "--topic", topic, "--queue", str(first))
-    run("group", "stop", "g", "--queue", str(second))
+    run("group", "pause", "g", "--topic", topic, "--queue", str(first))
+    run("group", "pause", "g", "--queue", str(second))
     assert admin.subscription("g", topic)["stopped_queues"] == [first, second]
-    run("group", "start", "g", "--queue", str(first))
+    run("group", "resume", "g", "--queue", str(first))
     assert admin.subscription("g", topic)["stopped_queues"] == [second]
-    run("group", "stop", "g", "--topic", topic)
+    run("group", "pause", "g", "--topic", topic)
     assert admin.subscription("g", topic)["stopped"] is True
-    run("group", "start", "g", "--topic", topic)
+    run("group", "resume", "g", "--topic", topic)
     assert admin.subscription("g", topic)["stopped"] is False
 
 
@@ -148,9 +148,9 @@ def test_brokers_are_listed_pulled_and_forgotten(broker: Broker, admin: Admin, r
     rows = run("brokers", "--output", "json")
     assert {row["name"]: row["alive"] for row in rows} == {ME: True, "alive": True, "gone": False}
     run("brokers")  # as a table
-    run("broker", "out", "alive")
+    run("broker", "drain", "alive")
     until(lambda: {b["name"]: b["state"] for b in admin.brokers()}["alive"] == "out")
-    run("broker", "in", "alive")
+    run("broker", "enable", "alive")
     run("broker", "forget", "gone", "--yes")
     until(lambda: "gone" not in {b["name"] for b in admin.brokers()})
 

@@ -106,7 +106,7 @@ def test_the_fake_broker_delays_and_recalls_as_a_broker_does() -> None:
         producer.send("orders", b"now", key="k")
         producer.recall(recalled.message_id)
         producer.recall(recalled.message_id)
-        assert [one["message_id"] for one in Admin(fake).delayed("orders")["messages"]] == [kept.message_id]
+        assert [one.message_id for one in fake.topics.delayed] == [kept.message_id]
         assert [one.body for one in fake.messages("orders")] == [b"now"]
         fake.advance(3601)
         now, moved = fake.messages("orders")

@@ -155,7 +155,7 @@ def test_a_redrive_brings_them_back_and_is_listed(
     broker: Broker, queue: int, failing: Member, client: HttpTransport
 ) -> None:
     kill_all(broker, failing, queue)
-    dead = Admin(client).dead
+    dead = Admin(client).dead_letters
     made = dead.redrive("readers", topic="single", to="topic", rate=1_000)
     assert (made["state"], made["total"], made["to"]) == ("running", 3, "topic")
     until(lambda: dead.redrive_state("readers", made["id"])["state"] == "done")
@@ -191,12 +191,12 @@ def test_the_commands_show_redrive_and_drop(
     assert "readers_single_fail" in waiting and "ValueError: no" in waiting
     change(broker, retries=0)
     assert len(fail(failing, queue, 1, 2)["dead"]) == 2
-    rows = [json.loads(line) for line in run("dead", "list", "readers", "--output", "json").splitlines()]
+    rows = [json.loads(line) for line in run("dlq", "list", "readers", "--output", "json").splitlines()]
     assert {row["offset"] for row in rows} == {1, 2}
-    assert "ValueError" in run("dead", "summary", "readers")
-    assert json.loads(run("dead", "show", "readers", rows[0]["id"]))["body"] == f"m{rows[0]['offset']}"
-    run("dead", "redrive", "readers", code=2)
-    assert "running" in run("dead", "redrive", "readers", rows[0]["id"])
-    until(lambda: "done" in run("dead", "redrives", "readers"))
-    run("dead", "drop", "readers", "--all", "--yes")
-    assert run("dead", "list", "readers", "--output", "json") == ""
+    assert "ValueError" in run("dlq", "summary", "readers")
+    assert json.loads(run("dlq", "show", "readers", rows[0]["id"]))["body"] == f"m{rows[0]['offset']}"
+    run("dlq", "redrive", "readers", code=2)
+    assert "running" in run("dlq", "redrive", "readers", rows[0]["id"])
+    until(lambda: "done" in run("dlq", "redrives", "readers"))
+    run("dlq", "drop", "readers", "--all", "--yes")
+    assert run("dlq", "list", "readers", "--output", "json") == ""

@@ -1,4 +1,4 @@
-"""FakeBroker answers as a broker does: the same story told to both, and what each answers."""
+"""SimulatedBroker, and FakeBroker with one member, answer as a broker does: one story told to all."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from catmq_client import HttpTransport
-from catmq_client.errors import CatmqError
+from catmq_client.errors import CatmqError, NotBuilt
 from catmq_client.http.transport import Transport, api_path
 from catmq_client.http.wire import JsonCodec
 from catmq_client.testing import FakeBroker
 from metadata.cache import snapshot
 from tests.support.broker import Broker
+from tests.support.simulated import SimulatedBroker
 
 INCARNATION = "00000000-0000-7000-8000-00000000000"
 Stop = Callable[[bool, dict[str, Any]], object]
@@ -216,13 +217,18 @@ def real(broker: Broker, topic: str) -> Story:
     return story
 
 
-@pytest.fixture
-def fake() -> Story:
-    broker = FakeBroker()
+def filled(broker: FakeBroker) -> list[int]:
+    """The queues of a new topic, two messages in the first."""
     queues = [queue.id for queue in broker.create_topic("orders", queues=2).queues]
     path = "/api/v1/topics/orders/messages"
     broker.request("POST", path, body={"messages": [{"body": "x", "queue": queues[0]}] * 2})
-    story = Story(broker, queues)
+    return queues
+
+
+@pytest.fixture
+def simulated() -> Story:
+    broker = SimulatedBroker()
+    story = Story(broker, filled(broker))
 
     def stop(stopped: bool, where: dict[str, Any]) -> None:
         (broker.stop if stopped else broker.start)("g", **where)
@@ -230,7 +236,37 @@ def fake() -> Story:
     return tell(story, stop)
 
 
-def test_the_fake_broker_answers_as_a_broker_does(real: Story, fake: Story) -> None:
+@pytest.fixture
+def fake() -> Story:
+    broker = FakeBroker()
+    story = Story(broker, filled(broker))
+    tell_of_positions(story)
+    return story
+
+
+def test_the_simulated_broker_answers_as_a_broker_does(real: Story, simulated: Story) -> None:
     assert len(real.told) > 60
-    assert fake.told == real.told
-    assert len(fake.heard) == len(real.heard)
+    assert simulated.told == real.told
+    assert len(simulated.heard) == len(real.heard)
+
+
+def test_the_fake_broker_answers_a_lone_member_as_a_broker_does(simulated: Story, fake: Story) -> None:
+    assert len(fake.told) == 10
+    assert fake.told == simulated.told[:10]
+
+
+def test_what_the_fake_broker_does_not_do_is_refused_with_what_to_do_instead() -> None:
+    broker = FakeBroker()
+    queues = filled(broker)
+    body = {"name": "a", "incarnation": INCARNATION, "topics": ["orders"]}
+
+    def refused(*call: str, **more: Any) -> None:
+        with pytest.raises(NotBuilt, match="start a real one"):
+            broker.request(*call, body={**body, **more})
+
+    register = ("POST", "/api/v1/groups/g/consumers")
+    broker.request(*register, body=body)
+    refused(*register, name="b")
+    refused(*register, mode="broadcasting", instance_id="x")
+    refused("POST", "/api/v1/groups/g/dead/redrive")
+    refused("PATCH", f"/api/v1/topics/orders/queues/{queues[0]}")

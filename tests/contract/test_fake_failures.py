@@ -113,7 +113,12 @@ def fake() -> list[Any]:
     )
 
     def configure(settings: dict[str, Any]) -> None:
-        broker.request("PATCH", "/api/v1/groups/g/subscriptions/orders", body=settings)
+        tags = (
+            {"tags": tuple(settings["tags"].split(" || ")) if settings["tags"] else ()}
+            if "tags" in settings
+            else {}
+        )
+        broker.configure("g", "orders", **settings | tags)
 
     return Story(broker, queue.id, configure).tell()
 

@@ -78,16 +78,16 @@ def test_the_command_wants_to_know_what_to_look_for(
 def test_limits_are_set_and_shown_by_command(
     broker: Broker, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert catmq(broker, "limit", "topic", topic, "--messages", "20", "--output", "json") == 0
+    assert catmq(broker, "quota", "topic", topic, "--messages", "20", "--output", "json") == 0
     assert json.loads(capsys.readouterr().out) == {
         "name": topic,
         "max_messages_per_s": 20,
         "max_bytes_per_s": None,
     }
-    assert catmq(broker, "limit", "topic", topic) == 0
+    assert catmq(broker, "quota", "topic", topic) == 0
     assert capsys.readouterr().out == "topic       orders\nmessages/s  20\nbytes/s     no limit\n"
-    assert catmq(broker, "limit", "key", "test", "--bytes", "5000") == 0
-    assert catmq(broker, "limit", "key", "test", "--none") == 0
+    assert catmq(broker, "quota", "key", "test", "--bytes", "5000") == 0
+    assert catmq(broker, "quota", "key", "test", "--none") == 0
     assert capsys.readouterr().out.endswith("bytes/s     no limit\n")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from catmq_client import HttpTransport
 from catmq_client.admin.api import Admin
-from catmq_client.admin.plan_shapes import ReadPlan
+from catmq_client.admin.shapes import ReadPlan
 from messagestore import tables
 from messagestore.nodes import registry
 from messagestore.pool import node_pools

@@ -18,22 +18,22 @@ from catmq_client.contrib.django_outbox.models import OutboxLane, OutboxMessage,
 from catmq_client.contrib.django_outbox.relay import Relay
 from catmq_client.contrib.django_outbox.running import Running
 from catmq_client.errors import AnswerLost, ConnectFailed, InvalidRequest, OptionError, Unauthenticated
-from catmq_client.testing import FakeBroker
 from tests.support import outboxes
 from tests.support.outboxes import Relays, bodies, commit
+from tests.support.simulated import SimulatedBroker
 
 PUBLISH = "POST .*/messages"
 
 
 @pytest.fixture
-def broker() -> FakeBroker:
-    made = FakeBroker()
+def broker() -> SimulatedBroker:
+    made = SimulatedBroker()
     made.create_topic("t", queues=2, nodes=["a", "b"])
     return made
 
 
 @pytest.fixture
-def relays(broker: FakeBroker, django_db_setup: None, django_db_blocker: Any) -> Iterator[Relays]:
+def relays(broker: SimulatedBroker, django_db_setup: None, django_db_blocker: Any) -> Iterator[Relays]:
     with django_db_blocker.unblock():
         outboxes.forget_all()
         yield Relays(broker)
@@ -41,7 +41,7 @@ def relays(broker: FakeBroker, django_db_setup: None, django_db_blocker: Any) ->
         connections.close_all()
 
 
-def keys_of_both_queues(broker: FakeBroker) -> tuple[str, str]:
+def keys_of_both_queues(broker: SimulatedBroker) -> tuple[str, str]:
     """A key of the first queue, and one of the second."""
     from catmq_client.sending.routing import slot_of
 

@@ -131,7 +131,7 @@ def of_catmq(words: Sequence[str]) -> str:
         below = next((one for one in command._actions if isinstance(one, argparse._SubParsersAction)), None)
         if below is None:
             break
-        if word not in below.choices:
+        if word not in {choice.dest for choice in below._choices_actions}:  # a former name is not listed
             return f"there is no `catmq {' '.join(words[: at + 1])}`"
         command = below.choices[word]
     else:

@@ -1,4 +1,4 @@
-"""Consumers of a FakeBroker that give up their pauses and are closed at the end."""
+"""Consumers of a SimulatedBroker that give up their pauses and are closed at the end."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from catmq_client import Consumer
-from catmq_client.testing import FakeBroker
+from tests.support.simulated import SimulatedBroker
 
 Make = Callable[..., Consumer]
 QUICK = {"group": "g", "topics": ["t"], "retry_backoff_ms": 1, "retry_backoff_max_ms": 20}
 
 
 @contextmanager
-def making(broker: FakeBroker) -> Iterator[Make]:
+def making(broker: SimulatedBroker) -> Iterator[Make]:
     """Makes consumers of group `g` and topic `t`, if the options name no others."""
     made: list[Consumer] = []
 

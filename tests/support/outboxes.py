@@ -12,7 +12,7 @@ from catmq_client.contrib.django_outbox import outbox
 from catmq_client.contrib.django_outbox.claims import Claims
 from catmq_client.contrib.django_outbox.models import InboxMessage, OutboxMessage, OutboxRelay
 from catmq_client.contrib.django_outbox.relay import Pass, Relay
-from catmq_client.testing import FakeBroker
+from tests.support.simulated import SimulatedBroker
 
 
 def forget_all() -> None:
@@ -41,7 +41,7 @@ class Clock:
 class Relays:
     """Relays that work one after the other on one outbox."""
 
-    def __init__(self, broker: FakeBroker) -> None:
+    def __init__(self, broker: SimulatedBroker) -> None:
         self.broker = broker
         self.clock = Clock()
 
@@ -69,7 +69,7 @@ def lost_lease(relay: Relay) -> Iterator[Relay]:
     other.claims.release()
 
 
-def bodies(broker: FakeBroker, topic: str = "t", key: str | None = None) -> list[str]:
+def bodies(broker: SimulatedBroker, topic: str = "t", key: str | None = None) -> list[str]:
     """What the topic's queues hold, each queue in order; with a key, only its messages."""
     return [
         message.body.decode()

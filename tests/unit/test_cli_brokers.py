@@ -44,12 +44,14 @@ def test_brokers_as_json_are_one_object_a_line(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("name", ["b1", "box-1:8000", config.broker_name])
-@pytest.mark.parametrize("state", ["out", "in"])
-def test_a_broker_is_pulled_out_and_in_by_any_name_that_it_has_by_default(state: str, name: str) -> None:
+@pytest.mark.parametrize(("verb", "state"), [("drain", "out"), ("enable", "in")])
+def test_a_broker_is_drained_and_enabled_by_any_name_that_it_has_by_default(
+    verb: str, state: str, name: str
+) -> None:
     canned = Canned(
         {f"PATCH {api_path('brokers', name).removeprefix('/api/v1/')}": {**BROKER, "state": state}}
     )
-    assert main(["broker", state, name], transport=canned) == 0
+    assert main(["broker", verb, name], transport=canned) == 0
     assert canned.requests[0].body == {"state": state}
 
 
@@ -57,7 +59,7 @@ def test_the_last_broker_that_serves_is_kept_with_the_brokers_words(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     refusal = Conflict("b1 is the last broker in service", code="last_broker", status=409)
-    assert main(["broker", "out", "b1"], transport=Canned({"PATCH brokers/b1": refusal})) == 1
+    assert main(["broker", "drain", "b1"], transport=Canned({"PATCH brokers/b1": refusal})) == 1
     assert "b1 is the last broker in service" in capsys.readouterr().err
 
 
@@ -84,7 +86,7 @@ def test_at_a_terminal_a_name_that_differs_forgets_nothing(monkeypatch: pytest.M
 def test_a_broker_that_is_not_known_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     missing = NotFound("there is no broker b9", code="broker_not_found", status=404)
     canned = Canned({"DELETE brokers/b9": missing, "PATCH brokers/b9": missing})
-    for call in (["forget", "b9", "--yes"], ["in", "b9"]):
+    for call in (["forget", "b9", "--yes"], ["enable", "b9"]):
         assert main(["broker", *call], transport=canned) == 1
         assert "there is no broker b9" in capsys.readouterr().err
 

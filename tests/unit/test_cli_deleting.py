@@ -13,7 +13,7 @@ DELETIONS = {
     "topic delete orders": "DELETE topics/orders",
     "group delete billing": "DELETE groups/billing",
     "broker forget b1": "DELETE brokers/b1",
-    "dead drop billing --all": "DELETE groups/billing/dead",
+    "dlq drop billing --all": "DELETE groups/billing/dead",
     "unsubscribe billing orders": "DELETE groups/billing/subscriptions/orders",
 }
 

@@ -1,4 +1,4 @@
-"""catmq group set | stop | start | rebalance | rebalances, and what show says: asked, printed, ended with."""
+"""catmq group set, pause, resume, rebalance, rebalances, and what show says: asked, printed, ended with."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_set_shows_what_the_broker_finds_wrong(capsys: pytest.CaptureFixture[str
     assert "  allow_addresses: '10.0.0': write an address" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("verb", "stopped"), [("stop", True), ("start", False)])
+@pytest.mark.parametrize(("verb", "stopped"), [("pause", True), ("resume", False)])
 def test_a_topic_is_stopped_and_started_for_a_group(verb: str, stopped: bool) -> None:
     canned = Canned({"PATCH groups/billing/subscriptions/orders": SUBSCRIPTION})
     assert main(["group", verb, "billing", "--topic", "orders"], transport=canned) == 0
@@ -137,9 +137,9 @@ def test_a_topic_is_stopped_and_started_for_a_group(verb: str, stopped: bool) ->
 @pytest.mark.parametrize(
     ("argv", "body"),
     [
-        (["stop", "billing", "--queue", "7", "--queue", "9"], {"stopped_queues": [7, 8, 9]}),
-        (["start", "billing", "--queue", "8"], {"stopped_queues": []}),
-        (["start", "billing", "--queue", "8", "--queue", "7"], {"stopped_queues": []}),
+        (["pause", "billing", "--queue", "7", "--queue", "9"], {"stopped_queues": [7, 8, 9]}),
+        (["resume", "billing", "--queue", "8"], {"stopped_queues": []}),
+        (["resume", "billing", "--queue", "8", "--queue", "7"], {"stopped_queues": []}),
     ],
 )
 def test_queues_are_added_to_the_stopped_ones_or_taken_from_them(
@@ -154,8 +154,8 @@ def test_queues_are_added_to_the_stopped_ones_or_taken_from_them(
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (["stop", "billing", "--queue", "8"], "queue 8 of orders was stopped already"),
-        (["start", "billing", "--queue", "7"], "queue 7 of orders was not stopped"),
+        (["pause", "billing", "--queue", "8"], "queue 8 of orders was paused already"),
+        (["resume", "billing", "--queue", "7"], "queue 7 of orders was not paused"),
     ],
 )
 def test_a_queue_that_is_as_wanted_is_told_and_nothing_changed(
@@ -176,7 +176,7 @@ def test_queues_without_a_topic_are_found_among_those_that_the_group_reads() -> 
             "PATCH groups/billing/subscriptions/refunds": SUBSCRIPTION,
         }
     )
-    assert main(["group", "stop", "billing", "--queue", "9", "--queue", "7"], transport=canned) == 0
+    assert main(["group", "pause", "billing", "--queue", "9", "--queue", "7"], transport=canned) == 0
     changes = {r.line: r.body for r in canned.requests if r.line.startswith("PATCH")}
     assert changes == {
         "PATCH groups/billing/subscriptions/orders": {"stopped_queues": [7, 8]},
@@ -186,7 +186,7 @@ def test_queues_without_a_topic_are_found_among_those_that_the_group_reads() -> 
 
 def test_a_queue_that_the_group_does_not_read_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     canned = Canned({"GET groups/billing/offsets": OFFSETS})
-    assert main(["group", "stop", "billing", "--queue", "7", "--queue", "99"], transport=canned) == 1
+    assert main(["group", "pause", "billing", "--queue", "7", "--queue", "99"], transport=canned) == 1
     assert "queue 99 is not read by group billing; the queues that are: 7, 8, 9" in capsys.readouterr().err
     assert len(canned.requests) == 1
 
@@ -196,9 +196,9 @@ def test_starting_a_queue_of_a_stopped_topic_says_that_it_does_not_suffice(
 ) -> None:
     path = "groups/billing/subscriptions/orders"
     canned = Canned({f"GET {path}": {**SUBSCRIPTION, "stopped": True}, f"PATCH {path}": SUBSCRIPTION})
-    argv = ["group", "start", "billing", "--topic", "orders", "--queue", "8"]
+    argv = ["group", "resume", "billing", "--topic", "orders", "--queue", "8"]
     assert main(argv, transport=canned) == 0
-    assert "catmq group start billing --topic orders" in capsys.readouterr().err
+    assert "catmq group resume billing --topic orders" in capsys.readouterr().err
 
 
 PLAN: dict[str, Any] = {

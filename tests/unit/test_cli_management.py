@@ -180,7 +180,7 @@ def test_group_show_lists_subscriptions_and_members(capsys: pytest.CaptureFixtur
     assert out.endswith("7 8\n")
 
 
-def test_group_list_delete_stop_and_start() -> None:
+def test_group_list_delete_pause_and_resume() -> None:
     canned = Canned(
         {
             "GET groups": {"groups": [GROUP], "next": None},
@@ -188,7 +188,7 @@ def test_group_list_delete_stop_and_start() -> None:
             "PATCH groups/billing": GROUP,
         }
     )
-    for verb in (["list"], ["list", "--output", "json"], ["stop", "billing"], ["start", "billing"]):
+    for verb in (["list"], ["list", "--output", "json"], ["pause", "billing"], ["resume", "billing"]):
         assert main(["group", *verb], transport=canned) == 0
     assert main(["group", "delete", "billing", "--yes"], transport=canned) == 0
     assert [request.body for request in canned.requests[2:4]] == [{"stopped": True}, {"stopped": False}]

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from catmq_client import Producer
-from catmq_client.testing import FakeBroker
 from tests.support.served import served
+from tests.support.simulated import SimulatedBroker
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 60.0
@@ -24,14 +24,14 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
-def broker() -> FakeBroker:
-    made = FakeBroker()
+def broker() -> SimulatedBroker:
+    made = SimulatedBroker()
     made.create_topic("orders", queues=2)
     return made
 
 
 @pytest.fixture
-def start(broker: FakeBroker) -> Iterator[Start]:
+def start(broker: SimulatedBroker) -> Iterator[Start]:
     """Starts Python with arguments, the broker in its environment; kills at the end what still runs."""
     running: list[subprocess.Popen[bytes]] = []
     with served(broker) as url:
@@ -56,19 +56,19 @@ CONSUME = ("-m", "catmq_client", "consume", "orders", "--group", "g")
 SEND = ("-m", "catmq_client", "send", "orders")
 
 
-def fill(broker: FakeBroker, count: int) -> None:
+def fill(broker: SimulatedBroker, count: int) -> None:
     with Producer(transport=broker) as producer:
         for number in range(count):
             producer.send_async("orders", json={"order": number, "item": "tea"}, key=f"k{number % 5}")
 
 
-def done(broker: FakeBroker) -> int:
+def done(broker: SimulatedBroker) -> int:
     return sum(broker.committed("g").values())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_commits_what_was_printed_leaves_and_is_exit_code_0(
-    broker: FakeBroker, start: Start, number: signal.Signals
+    broker: SimulatedBroker, start: Start, number: signal.Signals
 ) -> None:
     fill(broker, 10)
     process = start(*CONSUME)
@@ -85,7 +85,7 @@ def test_a_signal_commits_what_was_printed_leaves_and_is_exit_code_0(
 
 
 def test_a_signal_in_the_middle_of_a_stream_commits_exactly_what_was_printed(
-    broker: FakeBroker, start: Start, tmp_path: Path
+    broker: SimulatedBroker, start: Start, tmp_path: Path
 ) -> None:
     fill(broker, 5000)
     with (tmp_path / "out").open("wb") as out:
@@ -97,7 +97,7 @@ def test_a_signal_in_the_middle_of_a_stream_commits_exactly_what_was_printed(
     assert done(broker) == len((tmp_path / "out").read_bytes().splitlines())
 
 
-def test_a_pipe_whose_reader_goes_away_is_exit_code_0(broker: FakeBroker, start: Start) -> None:
+def test_a_pipe_whose_reader_goes_away_is_exit_code_0(broker: SimulatedBroker, start: Start) -> None:
     fill(broker, 5000)
     process = start(*CONSUME)
     assert process.stdout is not None
@@ -110,7 +110,9 @@ def test_a_pipe_whose_reader_goes_away_is_exit_code_0(broker: FakeBroker, start:
     assert broker.seen("DELETE .*/consumers/")
 
 
-def test_a_signal_ends_also_a_consumer_whose_reader_stands_still(broker: FakeBroker, start: Start) -> None:
+def test_a_signal_ends_also_a_consumer_whose_reader_stands_still(
+    broker: SimulatedBroker, start: Start
+) -> None:
     fill(broker, 5000)
     process = start(*CONSUME)
     assert process.stdout is not None
@@ -122,7 +124,7 @@ def test_a_signal_ends_also_a_consumer_whose_reader_stands_still(broker: FakeBro
 
 
 def test_two_consumers_share_a_topic_and_each_message_comes_once(
-    broker: FakeBroker, start: Start, tmp_path: Path
+    broker: SimulatedBroker, start: Start, tmp_path: Path
 ) -> None:
     # Into files: one that waits for somebody to read its pipe keeps its queues meanwhile.
     paths = [tmp_path / "first", tmp_path / "second"]
@@ -139,7 +141,7 @@ def test_two_consumers_share_a_topic_and_each_message_comes_once(
     assert len(bodies) == len(set(bodies)) == 500
 
 
-def test_receipts_come_while_the_input_stays_open(broker: FakeBroker, start: Start) -> None:
+def test_receipts_come_while_the_input_stays_open(broker: SimulatedBroker, start: Start) -> None:
     process = start(*SEND, "-", "--output", "json", stdin=subprocess.PIPE)
     assert process.stdin is not None and process.stdout is not None
     for number in (1, 2):
@@ -152,7 +154,7 @@ def test_receipts_come_while_the_input_stays_open(broker: FakeBroker, start: Sta
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_send_waits_for_input_sends_what_was_read(
-    broker: FakeBroker, start: Start, number: signal.Signals
+    broker: SimulatedBroker, start: Start, number: signal.Signals
 ) -> None:
     process = start(*SEND, "-", "--output", "json", stdin=subprocess.PIPE)
     assert process.stdin is not None and process.stdout is not None
@@ -168,7 +170,9 @@ def test_a_signal_while_send_waits_for_input_sends_what_was_read(
     assert b"Traceback" not in told
 
 
-def test_a_long_stream_is_sent_in_bounded_memory(broker: FakeBroker, start: Start, tmp_path: Path) -> None:
+def test_a_long_stream_is_sent_in_bounded_memory(
+    broker: SimulatedBroker, start: Start, tmp_path: Path
+) -> None:
     """64 MiB of lines through a process that may not use much more than Python and its buffers."""
     limited = (
         "import resource, sys\n"
@@ -188,14 +192,16 @@ def test_a_long_stream_is_sent_in_bounded_memory(broker: FakeBroker, start: Star
     assert len(broker.messages("orders")) == 1000
 
 
-def test_the_send_example_sends_ten_orders(broker: FakeBroker, start: Start) -> None:
+def test_the_send_example_sends_ten_orders(broker: SimulatedBroker, start: Start) -> None:
     process = start("examples/send.py")
     out, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, err
     assert len(out.splitlines()) == len(broker.messages("orders")) == 10
 
 
-def test_the_worker_example_handles_all_until_it_is_told_to_stop(broker: FakeBroker, start: Start) -> None:
+def test_the_worker_example_handles_all_until_it_is_told_to_stop(
+    broker: SimulatedBroker, start: Start
+) -> None:
     fill(broker, 40)
     process = start("examples/worker.py")
     assert process.stdout is not None
@@ -207,7 +213,7 @@ def test_the_worker_example_handles_all_until_it_is_told_to_stop(broker: FakeBro
     assert sum(broker.committed("workers").values()) == 40
 
 
-def test_the_consume_example_prints_orders(broker: FakeBroker, start: Start) -> None:
+def test_the_consume_example_prints_orders(broker: SimulatedBroker, start: Start) -> None:
     fill(broker, 10)
     process = start("examples/consume.py")
     assert process.stdout is not None

@@ -10,10 +10,25 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from catmq_client.cli.main import parser
+from catmq_client.cli.main import parsed, parser
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "command-line.md"
 MARK = "<!-- from here on written by tests/unit/test_cli_reference.py -->\n"
+FORMER = {
+    "group stop g --topic t": "group pause g --topic t",
+    "group start g --queue 7": "group resume g --queue 7",
+    "broker out b": "broker drain b",
+    "broker in b": "broker enable b",
+    "limit topic t --none": "quota topic t --none",
+    "limit key k --bytes 1": "quota key k --bytes 1",
+    "dead list g": "dlq list g",
+    "dead summary g": "dlq summary g",
+    "dead show g 1": "dlq show g 1",
+    "dead redrive g --all": "dlq redrive g --all",
+    "dead redrives g": "dlq redrives g",
+    "dead stop g 1": "dlq stop g 1",
+    "dead drop g --all --yes": "dlq drop g --all --yes",
+}
 COMMON = ("--help", "--url", "--api-key")
 
 
@@ -34,12 +49,12 @@ def help_of(command: argparse.ArgumentParser) -> dict[str, str]:
 
 
 def leaves(command: argparse.ArgumentParser, text: str = "") -> Iterator[tuple[argparse.ArgumentParser, str]]:
-    """Every command that does something, with its help."""
+    """Every command that does something and is not a former name, with its help."""
     below = subcommands(command)
     if not below:
         yield command, text
-    for name, child in below.items():
-        yield from leaves(child, help_of(command)[name])
+    for name, help_text in help_of(command).items():
+        yield from leaves(below[name], help_text)
 
 
 def own(command: argparse.ArgumentParser) -> list[argparse.Action]:
@@ -96,6 +111,17 @@ def test_every_command_and_argument_says_what_it_is_for() -> None:
         assert text, command.prog
         for action in own(command):
             assert action.help or re.fullmatch("NAME|GROUP|TOPIC", value(action)), (command.prog, action.dest)
+
+
+def test_former_names_work_and_no_help_lists_them() -> None:
+    listed = {command.prog for command, _ in leaves(parser())}
+    for old, new in FORMER.items():
+        before, now = vars(parsed(old.split())), vars(parsed(new.split()))
+        assert before.pop("command").__qualname__ == now.pop("command").__qualname__
+        assert before.pop("usage") != now.pop("usage")
+        assert before == now
+        assert f"catmq {' '.join(new.split()[:2])}" in listed
+        assert f"catmq {' '.join(old.split()[:2])}" not in listed
 
 
 if __name__ == "__main__":

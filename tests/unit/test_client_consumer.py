@@ -25,27 +25,27 @@ from catmq_client.errors import (
     Unavailable,
 )
 from catmq_client.http import wire
-from catmq_client.testing import FakeBroker
 from tests.support.consumers import Make, making
+from tests.support.simulated import SimulatedBroker
 
 LIMIT_S = 10.0
 COMMIT = r"POST .*/commit"
 
 
 @pytest.fixture(params=["json", "msgpack"])
-def broker(request: pytest.FixtureRequest) -> FakeBroker:
-    made = FakeBroker(codec=wire.JsonCodec() if request.param == "json" else wire.MsgpackCodec())
+def broker(request: pytest.FixtureRequest) -> SimulatedBroker:
+    made = SimulatedBroker(codec=wire.JsonCodec() if request.param == "json" else wire.MsgpackCodec())
     made.create_topic("t", queues=1)
     return made
 
 
 @pytest.fixture
-def make(broker: FakeBroker) -> Iterator[Make]:
+def make(broker: SimulatedBroker) -> Iterator[Make]:
     with making(broker) as made:
         yield made
 
 
-def send(broker: FakeBroker, count: int, *, topic: str = "t") -> None:
+def send(broker: SimulatedBroker, count: int, *, topic: str = "t") -> None:
     with Producer(transport=broker) as producer:
         producer.send_batch(topic, [NewMessage(b"%d" % n, key=str(n % 5)) for n in range(count)])
 
@@ -63,7 +63,7 @@ def offsets(messages: list[Message]) -> list[int]:
     return [message.offset for message in messages]
 
 
-def test_iteration_gives_all_messages_in_order(broker: FakeBroker, make: Make) -> None:
+def test_iteration_gives_all_messages_in_order(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 1_200)
     consumer = make()
     got = [next(consumer) for _ in range(1_200)]
@@ -71,7 +71,7 @@ def test_iteration_gives_all_messages_in_order(broker: FakeBroker, make: Make) -
     assert (got[7].topic, got[7].queue, got[7].epoch, got[7].key) == ("t", 1, 1, "2")
 
 
-def test_in_iteration_the_message_before_the_one_yielded_is_done(broker: FakeBroker, make: Make) -> None:
+def test_in_iteration_the_message_before_the_one_yielded_is_done(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 5)
     with make() as consumer:
         for message in consumer:
@@ -80,7 +80,7 @@ def test_in_iteration_the_message_before_the_one_yielded_is_done(broker: FakeBro
     assert broker.committed("g") == {1: 3}
 
 
-def test_in_poll_the_batch_before_is_done(broker: FakeBroker, make: Make) -> None:
+def test_in_poll_the_batch_before_is_done(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 5)
     with make() as consumer:
         take(consumer, 2)
@@ -88,7 +88,7 @@ def test_in_poll_the_batch_before_is_done(broker: FakeBroker, make: Make) -> Non
     assert broker.committed("g") == {1: 2}
 
 
-def test_commit_commits_all_yielded_so_far(broker: FakeBroker, make: Make) -> None:
+def test_commit_commits_all_yielded_so_far(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 5)
     consumer = make()
     take(consumer, 3)
@@ -97,7 +97,7 @@ def test_commit_commits_all_yielded_so_far(broker: FakeBroker, make: Make) -> No
     assert (consumer.committed(1), consumer.position(1)) == (3, 3)
 
 
-def test_done_messages_are_committed_at_intervals(broker: FakeBroker, make: Make) -> None:
+def test_done_messages_are_committed_at_intervals(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 5)
     consumer = make(auto_commit_interval_ms=10)
     take(consumer, 5)
@@ -105,7 +105,7 @@ def test_done_messages_are_committed_at_intervals(broker: FakeBroker, make: Make
     assert broker.wait_until(lambda: broker.committed("g") == {1: 5})
 
 
-def test_without_auto_commit_only_commit_commits(broker: FakeBroker, make: Make) -> None:
+def test_without_auto_commit_only_commit_commits(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 5)
     with make(enable_auto_commit=False, auto_commit_interval_ms=1) as consumer:
         take(consumer, 2)
@@ -115,7 +115,7 @@ def test_without_auto_commit_only_commit_commits(broker: FakeBroker, make: Make)
     assert broker.committed("g") == {1: 1}
 
 
-def test_a_restarted_consumer_goes_on_at_the_committed_offset(broker: FakeBroker, make: Make) -> None:
+def test_a_restarted_consumer_goes_on_at_the_committed_offset(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 10)
     with make() as first:
         take(first, 4)
@@ -124,12 +124,12 @@ def test_a_restarted_consumer_goes_on_at_the_committed_offset(broker: FakeBroker
     assert offsets(take(make(), 6)) == [4, 5, 6, 7, 8, 9]
 
 
-def test_iteration_ends_after_consumer_timeout(broker: FakeBroker, make: Make) -> None:
+def test_iteration_ends_after_consumer_timeout(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 3)
     assert len(list(make(consumer_timeout_ms=300))) == 3
 
 
-def test_a_message_sent_later_arrives_without_delay(broker: FakeBroker, make: Make) -> None:
+def test_a_message_sent_later_arrives_without_delay(broker: SimulatedBroker, make: Make) -> None:
     consumer = make()
     assert consumer.poll(timeout_s=0.05) == []
     send(broker, 1)
@@ -140,7 +140,7 @@ def test_poll_returns_nothing_after_its_timeout(make: Make) -> None:
     assert make().poll(timeout_s=0.01) == []
 
 
-def test_what_is_held_ahead_is_bounded(broker: FakeBroker, make: Make) -> None:
+def test_what_is_held_ahead_is_bounded(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 500)
     consumer = make(max_poll_records=20)
     take(consumer, 1)
@@ -148,7 +148,7 @@ def test_what_is_held_ahead_is_bounded(broker: FakeBroker, make: Make) -> None:
     assert consumer._state.buffered <= 40
 
 
-def test_seek_goes_back_and_forth(broker: FakeBroker, make: Make) -> None:
+def test_seek_goes_back_and_forth(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 10)
     consumer = make()
     take(consumer, 5)
@@ -159,7 +159,7 @@ def test_seek_goes_back_and_forth(broker: FakeBroker, make: Make) -> None:
 
 
 def test_seek_back_at_the_end_of_a_queue_does_not_wait_for_the_long_poll(
-    broker: FakeBroker, make: Make
+    broker: SimulatedBroker, make: Make
 ) -> None:
     send(broker, 3)
     consumer = make()
@@ -175,7 +175,7 @@ def test_seek_back_at_the_end_of_a_queue_does_not_wait_for_the_long_poll(
     assert offsets(take(consumer, 3)) == [0, 1, 2]
 
 
-def test_seek_back_never_lowers_the_committed_offset(broker: FakeBroker, make: Make) -> None:
+def test_seek_back_never_lowers_the_committed_offset(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 5)
     with make() as consumer:
         take(consumer, 5)
@@ -186,7 +186,7 @@ def test_seek_back_never_lowers_the_committed_offset(broker: FakeBroker, make: M
     assert broker.committed("g") == {1: 5}
 
 
-def test_seek_to_beginning_and_end(broker: FakeBroker, make: Make) -> None:
+def test_seek_to_beginning_and_end(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 5)
     broker.clean(1, before=2)
     consumer = make()
@@ -204,7 +204,7 @@ def test_seek_of_a_foreign_queue_or_below_zero_is_refused(make: Make) -> None:
         make().seek(1, -1)
 
 
-def test_a_paused_queue_gives_nothing_until_resumed(broker: FakeBroker, make: Make) -> None:
+def test_a_paused_queue_gives_nothing_until_resumed(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 5)
     consumer = make()
     take(consumer, 1)
@@ -217,7 +217,7 @@ def test_a_paused_queue_gives_nothing_until_resumed(broker: FakeBroker, make: Ma
 
 @pytest.mark.parametrize(("choice", "expected"), [("earliest", 4), ("latest", 10)])
 def test_a_position_cleaned_away_follows_auto_offset_reset(
-    broker: FakeBroker, make: Make, choice: str, expected: int
+    broker: SimulatedBroker, make: Make, choice: str, expected: int
 ) -> None:
     broker.subscribe("g", "t")
     send(broker, 10)
@@ -229,7 +229,7 @@ def test_a_position_cleaned_away_follows_auto_offset_reset(
     )
 
 
-def test_a_position_cleaned_away_is_raised_when_none_is_chosen(broker: FakeBroker, make: Make) -> None:
+def test_a_position_cleaned_away_is_raised_when_none_is_chosen(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 10)
     broker.clean(1, before=4)
     broker.subscribe("g", "t").positions[1].committed = 0
@@ -237,7 +237,7 @@ def test_a_position_cleaned_away_is_raised_when_none_is_chosen(broker: FakeBroke
         make(auto_offset_reset="none").poll(timeout_s=LIMIT_S)
 
 
-def test_latest_subscribes_at_the_end(broker: FakeBroker, make: Make) -> None:
+def test_latest_subscribes_at_the_end(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 5)
     consumer = make(auto_offset_reset="latest")
     assert consumer.poll(timeout_s=0.05) == []
@@ -245,7 +245,7 @@ def test_latest_subscribes_at_the_end(broker: FakeBroker, make: Make) -> None:
     assert offsets(take(consumer, 1)) == [5]
 
 
-def test_a_broker_restart_is_ridden_out(broker: FakeBroker, make: Make) -> None:
+def test_a_broker_restart_is_ridden_out(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 50)
     consumer = make(max_poll_records=10)
     got = take(consumer, 10)
@@ -256,7 +256,7 @@ def test_a_broker_restart_is_ridden_out(broker: FakeBroker, make: Make) -> None:
     assert broker.committed("g") == {1: 50}
 
 
-def test_lost_answers_lose_and_repeat_nothing(broker: FakeBroker, make: Make) -> None:
+def test_lost_answers_lose_and_repeat_nothing(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 50)
     broker.fail(r"(pull|commit|acquire|heartbeat|consumers)$", AnswerLost("cut off"), after=True, times=8)
     consumer = make(max_poll_records=10, auto_commit_interval_ms=1)
@@ -264,7 +264,7 @@ def test_lost_answers_lose_and_repeat_nothing(broker: FakeBroker, make: Make) ->
 
 
 def test_an_expired_member_registers_again_and_repeats_what_was_not_committed(
-    broker: FakeBroker, make: Make
+    broker: SimulatedBroker, make: Make
 ) -> None:
     send(broker, 5)
     consumer = make(name="me")
@@ -277,16 +277,16 @@ def test_an_expired_member_registers_again_and_repeats_what_was_not_committed(
     assert offsets(take(consumer, 3)) == [2, 3, 4]
 
 
-def test_a_commit_after_the_queue_went_to_another_is_refused(broker: FakeBroker, make: Make) -> None:
+def test_a_commit_after_the_queue_went_to_another_is_refused(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 5)
     consumer = make(name="me")
     take(consumer, 2)
-    broker.change(lambda: setattr(broker.groups.find("g").positions[1], "fence", (9, "other")))
+    broker.change(lambda: setattr(broker.find_group("g").positions[1], "fence", (9, "other")))
     with pytest.raises(CommitFailed, match="t queue 1 had gone to another member"):
         consumer.commit()
 
 
-def test_a_replaced_consumer_stops_with_an_error(broker: FakeBroker, make: Make) -> None:
+def test_a_replaced_consumer_stops_with_an_error(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 5)
     old = make(name="same")
     take(old, 2)
@@ -300,11 +300,11 @@ def test_a_replaced_consumer_stops_with_an_error(broker: FakeBroker, make: Make)
         next(old)
 
 
-def test_a_fenced_pull_drops_the_queue_and_asks_who_owns_it(broker: FakeBroker, make: Make) -> None:
+def test_a_fenced_pull_drops_the_queue_and_asks_who_owns_it(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 5)
     consumer = make(max_poll_records=1)
     take(consumer, 1)
-    position = broker.groups.find("g").positions[1]
+    position = broker.find_group("g").positions[1]
     broker.change(lambda: setattr(position, "fence", (9, "other")))
     # Metadata follows the node with a higher epoch, as a broker does.
     broker.change(lambda: setattr(position, "epoch", 10))
@@ -317,13 +317,13 @@ def test_an_unknown_topic_reaches_the_application(make: Make) -> None:
         make(topics=["nope"]).poll(timeout_s=LIMIT_S)
 
 
-def test_a_wrong_key_reaches_the_application(broker: FakeBroker, make: Make) -> None:
+def test_a_wrong_key_reaches_the_application(broker: SimulatedBroker, make: Make) -> None:
     broker.fail("consumers", Unauthenticated("no such key", code="unauthenticated", status=401))
     with pytest.raises(Unauthenticated):
         make().poll(timeout_s=LIMIT_S)
 
 
-def test_a_stopped_group_gives_nothing_and_goes_on_when_started(broker: FakeBroker, make: Make) -> None:
+def test_a_stopped_group_gives_nothing_and_goes_on_when_started(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 3)
     group = broker.subscribe("g", "t")
     group.stopped = True
@@ -334,11 +334,13 @@ def test_a_stopped_group_gives_nothing_and_goes_on_when_started(broker: FakeBrok
     assert len(take(consumer, 3)) == 3
 
 
-def test_an_application_that_stays_away_loses_its_queues_and_is_told(broker: FakeBroker, make: Make) -> None:
+def test_an_application_that_stays_away_loses_its_queues_and_is_told(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, 5)
     consumer = make(max_poll_interval_ms=1)
     take(consumer, 2)
-    group = broker.groups.find("g")
+    group = broker.find_group("g")
     consumer._state.away_since = time.monotonic() - 1
     consumer._state.want_heartbeat()
     assert broker.wait_until(lambda: not group.members)
@@ -348,7 +350,7 @@ def test_an_application_that_stays_away_loses_its_queues_and_is_told(broker: Fak
 
 
 def test_without_lease_nothing_is_given_out_until_a_heartbeat_is_recorded(
-    broker: FakeBroker, make: Make
+    broker: SimulatedBroker, make: Make
 ) -> None:
     send(broker, 5)
     consumer = make()
@@ -362,7 +364,7 @@ def test_without_lease_nothing_is_given_out_until_a_heartbeat_is_recorded(
 
 
 def test_callbacks_tell_of_queues_before_their_first_message_and_at_the_end(
-    broker: FakeBroker, make: Make
+    broker: SimulatedBroker, make: Make
 ) -> None:
     send(broker, 3)
     told: list[Any] = []
@@ -373,23 +375,23 @@ def test_callbacks_tell_of_queues_before_their_first_message_and_at_the_end(
     assert told == [("+", assignment), 0, ("-", assignment)]
 
 
-def test_on_assigned_may_seek(broker: FakeBroker, make: Make) -> None:
+def test_on_assigned_may_seek(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 5)
     consumer: Consumer = make(on_assigned=lambda queues: consumer.seek(queues[0].queue, 3))
     assert offsets(take(consumer, 2)) == [3, 4]
 
 
-def test_a_closed_consumer_is_closed(broker: FakeBroker, make: Make) -> None:
+def test_a_closed_consumer_is_closed(broker: SimulatedBroker, make: Make) -> None:
     consumer = make()
     consumer.poll(timeout_s=0.0)
     consumer.close()
     assert list(consumer) == []
     with pytest.raises(Closed):
         consumer.poll()
-    assert not broker.groups.find("g").members
+    assert not broker.find_group("g").members
 
 
-def test_close_commits_although_the_broker_restarts(broker: FakeBroker, make: Make) -> None:
+def test_close_commits_although_the_broker_restarts(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 3)
     consumer = make(auto_commit_interval_ms=60_000)
     take(consumer, 3)
@@ -398,7 +400,7 @@ def test_close_commits_although_the_broker_restarts(broker: FakeBroker, make: Ma
     broker.fail("DELETE", ConnectFailed("restarting"), times=1)
     consumer.close()
     assert broker.committed("g") == {1: 3}
-    assert not broker.groups.find("g").members
+    assert not broker.find_group("g").members
 
 
 def test_stop_ends_a_waiting_iteration_from_another_thread(make: Make) -> None:
@@ -421,13 +423,13 @@ def test_a_consumer_used_after_a_fork_says_so(make: Make, monkeypatch: pytest.Mo
     monkeypatch.undo()
 
 
-def test_an_application_that_got_nothing_has_to_come_back_too(broker: FakeBroker, make: Make) -> None:
+def test_an_application_that_got_nothing_has_to_come_back_too(broker: SimulatedBroker, make: Make) -> None:
     consumer = make()
     assert consumer.poll(timeout_s=0.0) == []
     assert consumer._state.away_since is not None
 
 
-def test_an_idle_iteration_is_not_away(broker: FakeBroker, make: Make) -> None:
+def test_an_idle_iteration_is_not_away(broker: SimulatedBroker, make: Make) -> None:
     consumer = make(max_poll_interval_ms=1)
     got: list[Message] = []
     thread = threading.Thread(target=lambda: got.append(next(consumer)))
@@ -445,7 +447,7 @@ def test_an_idle_iteration_is_not_away(broker: FakeBroker, make: Make) -> None:
 class CommitsAnswer:
     """A transport whose commits are answered with one state for all queues."""
 
-    def __init__(self, broker: FakeBroker) -> None:
+    def __init__(self, broker: SimulatedBroker) -> None:
         self.broker = broker
         self.left: int = 0
         self.state = "unavailable"
@@ -459,7 +461,7 @@ class CommitsAnswer:
 
 
 @pytest.fixture
-def answering(broker: FakeBroker) -> Iterator[tuple[CommitsAnswer, Consumer]]:
+def answering(broker: SimulatedBroker) -> Iterator[tuple[CommitsAnswer, Consumer]]:
     transport = CommitsAnswer(broker)
     options: dict[str, Any] = {"retry_backoff_ms": 1, "auto_commit_interval_ms": 60_000}
     with Consumer(transport=transport, group="g", topics=["t"], **options) as consumer:
@@ -467,7 +469,7 @@ def answering(broker: FakeBroker) -> Iterator[tuple[CommitsAnswer, Consumer]]:
 
 
 def test_commit_repeats_what_a_node_cannot_store_now(
-    broker: FakeBroker, answering: tuple[CommitsAnswer, Consumer]
+    broker: SimulatedBroker, answering: tuple[CommitsAnswer, Consumer]
 ) -> None:
     transport, consumer = answering
     send(broker, 3)
@@ -478,7 +480,7 @@ def test_commit_repeats_what_a_node_cannot_store_now(
 
 
 def test_commit_raises_what_could_not_be_stored_in_time(
-    broker: FakeBroker, answering: tuple[CommitsAnswer, Consumer], monkeypatch: pytest.MonkeyPatch
+    broker: SimulatedBroker, answering: tuple[CommitsAnswer, Consumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transport, consumer = answering
     monkeypatch.setattr("catmq_client.consumer.COMMIT_WITHIN_S", 0.0)
@@ -491,7 +493,7 @@ def test_commit_raises_what_could_not_be_stored_in_time(
 
 
 def test_close_repeats_a_commit_that_a_node_could_not_store(
-    broker: FakeBroker, answering: tuple[CommitsAnswer, Consumer]
+    broker: SimulatedBroker, answering: tuple[CommitsAnswer, Consumer]
 ) -> None:
     transport, consumer = answering
     send(broker, 3)
@@ -502,7 +504,7 @@ def test_close_repeats_a_commit_that_a_node_could_not_store(
     assert broker.committed("g") == {1: 3}
 
 
-def test_a_commit_above_the_last_message_is_refused(broker: FakeBroker, make: Make) -> None:
+def test_a_commit_above_the_last_message_is_refused(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 3)
     consumer = make()
     take(consumer, 1)
@@ -510,7 +512,9 @@ def test_a_commit_above_the_last_message_is_refused(broker: FakeBroker, make: Ma
         consumer.commit({1: 999})
 
 
-def test_commit_tells_of_a_queue_that_was_lost_since_an_earlier_poll(broker: FakeBroker, make: Make) -> None:
+def test_commit_tells_of_a_queue_that_was_lost_since_an_earlier_poll(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, 2)
     consumer = make(enable_auto_commit=False, name="me")
     take(consumer, 2)
@@ -523,7 +527,7 @@ def test_commit_tells_of_a_queue_that_was_lost_since_an_earlier_poll(broker: Fak
     consumer.commit()
 
 
-def test_a_paused_queue_leaves_its_room_to_the_others(broker: FakeBroker, make: Make) -> None:
+def test_a_paused_queue_leaves_its_room_to_the_others(broker: SimulatedBroker, make: Make) -> None:
     topic = broker.create_topic("p", queues=2)
     first, second = (queue.id for queue in topic.queues)
     with Producer(transport=broker) as producer:

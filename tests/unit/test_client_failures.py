@@ -10,9 +10,9 @@ import pytest
 
 from catmq_client import Consumer, Message, NewMessage, Producer
 from catmq_client.errors import AnswerLost, HandlerFailed, NotBuilt, Unavailable
-from catmq_client.testing import FakeBroker
 from tests.support.becoming import becomes
 from tests.support.consumers import Make, making
+from tests.support.simulated import SimulatedBroker
 from tests.support.waiting import until
 
 LIMIT_S = 10.0
@@ -20,20 +20,20 @@ FAILURES = "/failures$"
 
 
 @pytest.fixture
-def broker() -> FakeBroker:
-    made = FakeBroker()
+def broker() -> SimulatedBroker:
+    made = SimulatedBroker()
     made.create_topic("t", queues=1)
     made.subscribe("g", "t")
     return made
 
 
 @pytest.fixture
-def make(broker: FakeBroker) -> Iterator[Make]:
+def make(broker: SimulatedBroker) -> Iterator[Make]:
     with making(broker) as made:
         yield made
 
 
-def send(broker: FakeBroker, count: int, *, key: str | None = "k") -> None:
+def send(broker: SimulatedBroker, count: int, *, key: str | None = "k") -> None:
     with Producer(transport=broker) as producer:
         producer.send_batch("t", [NewMessage(b"%d" % n, key=key or str(n)) for n in range(count)])
 
@@ -70,7 +70,7 @@ class Running:
 
 
 def test_a_message_whose_handler_raises_comes_again_when_its_time_has_come(
-    broker: FakeBroker, make: Make
+    broker: SimulatedBroker, make: Make
 ) -> None:
     send(broker, 3)
     running = Running(make(auto_commit_interval_ms=1), lambda m: m.body == b"1" and m.attempt == 0)
@@ -88,7 +88,7 @@ def test_a_message_whose_handler_raises_comes_again_when_its_time_has_come(
     assert broker.committed("g")[again.queue] == 1
 
 
-def test_after_its_last_retry_a_message_is_dead(broker: FakeBroker, make: Make) -> None:
+def test_after_its_last_retry_a_message_is_dead(broker: SimulatedBroker, make: Make) -> None:
     broker.configure("g", "t", retries=2, retry_delays_s=(1,))
     send(broker, 1)
     running = Running(make(), lambda m: True)
@@ -101,7 +101,7 @@ def test_after_its_last_retry_a_message_is_dead(broker: FakeBroker, make: Make) 
     assert broker.dead("g")[0].attempt == 3 and not broker.waiting("g")
 
 
-def test_no_commit_passes_a_message_before_its_copy_is_stored(broker: FakeBroker, make: Make) -> None:
+def test_no_commit_passes_a_message_before_its_copy_is_stored(broker: SimulatedBroker, make: Make) -> None:
     broker.fail(FAILURES, Unavailable("later", status=503), times=1_000)
     send(broker, 5, key=None)
     running = Running(make(auto_commit_interval_ms=1), lambda m: m.body == b"2")
@@ -115,7 +115,7 @@ def test_no_commit_passes_a_message_before_its_copy_is_stored(broker: FakeBroker
     running.stop()
 
 
-def test_a_lost_answer_stores_no_second_copy(broker: FakeBroker, make: Make) -> None:
+def test_a_lost_answer_stores_no_second_copy(broker: SimulatedBroker, make: Make) -> None:
     broker.fail(FAILURES, AnswerLost("gone"), after=True)
     send(broker, 1)
     running = Running(make(auto_commit_interval_ms=1), lambda m: True)
@@ -124,7 +124,7 @@ def test_a_lost_answer_stores_no_second_copy(broker: FakeBroker, make: Make) -> 
     assert len(broker.waiting("g")) == 1 and len(broker.seen(FAILURES)) == 2
 
 
-def test_what_one_queue_cannot_store_holds_up_no_other(broker: FakeBroker, make: Make) -> None:
+def test_what_one_queue_cannot_store_holds_up_no_other(broker: SimulatedBroker, make: Make) -> None:
     broker.create_topic("two", queues=2, nodes=["a", "b"])
     with Producer(transport=broker) as producer:
         first, second = (queue.id for queue in broker.topics.find("two").queues)
@@ -139,7 +139,7 @@ def test_what_one_queue_cannot_store_holds_up_no_other(broker: FakeBroker, make:
     running.stop()
 
 
-def test_a_poll_may_fail_messages_and_commit_stores_them_first(broker: FakeBroker, make: Make) -> None:
+def test_a_poll_may_fail_messages_and_commit_stores_them_first(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 3)
     consumer = make(enable_auto_commit=False)
     messages: list[Message] = []
@@ -153,7 +153,7 @@ def test_a_poll_may_fail_messages_and_commit_stores_them_first(broker: FakeBroke
 
 
 def test_an_explicit_commit_above_a_failure_that_is_not_stored_is_refused(
-    broker: FakeBroker, make: Make
+    broker: SimulatedBroker, make: Make
 ) -> None:
     broker.fail(FAILURES, Unavailable("later", status=503), times=1_000)
     send(broker, 2)
@@ -164,7 +164,9 @@ def test_an_explicit_commit_above_a_failure_that_is_not_stored_is_refused(
         consumer.commit({message.queue: 1})
 
 
-def test_a_message_of_a_queue_that_went_to_another_is_not_reported(broker: FakeBroker, make: Make) -> None:
+def test_a_message_of_a_queue_that_went_to_another_is_not_reported(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, 1)
     consumer = make()
     message = consumer.poll(timeout_s=LIMIT_S)[0]
@@ -177,7 +179,9 @@ def test_a_message_of_a_queue_that_went_to_another_is_not_reported(broker: FakeB
     assert broker.seen(FAILURES) == []
 
 
-def test_where_failures_cannot_be_taken_at_all_the_queue_stands_still(broker: FakeBroker, make: Make) -> None:
+def test_where_failures_cannot_be_taken_at_all_the_queue_stands_still(
+    broker: SimulatedBroker, make: Make
+) -> None:
     broker.fail(FAILURES, NotBuilt("old broker", status=501))
     send(broker, 2)
     running = Running(make(), lambda m: True, threads=1)
@@ -187,7 +191,7 @@ def test_where_failures_cannot_be_taken_at_all_the_queue_stands_still(broker: Fa
     assert sum(broker.committed("g").values()) == 0
 
 
-def test_a_handler_may_give_a_message_up_and_return(broker: FakeBroker, make: Make) -> None:
+def test_a_handler_may_give_a_message_up_and_return(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 2)
     consumer = make()
 
@@ -205,7 +209,7 @@ def test_a_handler_may_give_a_message_up_and_return(broker: FakeBroker, make: Ma
 
 @pytest.mark.parametrize("order", ["key", "queue", "none"])
 def test_in_an_ordered_subscription_a_message_is_retried_in_place(
-    broker: FakeBroker, make: Make, order: str
+    broker: SimulatedBroker, make: Make, order: str
 ) -> None:
     broker.configure("g", "t", ordered=True, retry_delays_s=(0,), retries=5)
     send(broker, 4)
@@ -218,7 +222,7 @@ def test_in_an_ordered_subscription_a_message_is_retried_in_place(
 
 
 def test_in_order_a_message_is_dead_after_its_retries_and_the_next_goes_on(
-    broker: FakeBroker, make: Make
+    broker: SimulatedBroker, make: Make
 ) -> None:
     broker.configure("g", "t", ordered=True, retry_delays_s=(0,), retries=2)
     send(broker, 3)
@@ -230,7 +234,7 @@ def test_in_order_a_message_is_dead_after_its_retries_and_the_next_goes_on(
     assert sum(broker.committed("g").values()) == 3
 
 
-def test_a_key_that_retries_in_place_holds_no_other_key(broker: FakeBroker, make: Make) -> None:
+def test_a_key_that_retries_in_place_holds_no_other_key(broker: SimulatedBroker, make: Make) -> None:
     broker.configure("g", "t", ordered=True, retry_delays_s=(3600,))
     send(broker, 100, key=None)
     running = Running(make(auto_commit_interval_ms=1), lambda m: m.body == b"7", threads=1)
@@ -239,7 +243,7 @@ def test_a_key_that_retries_in_place_holds_no_other_key(broker: FakeBroker, make
     running.stop()
 
 
-def test_a_batch_that_fails_comes_again_message_by_message(broker: FakeBroker, make: Make) -> None:
+def test_a_batch_that_fails_comes_again_message_by_message(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 6)
     batches: list[list[int]] = []
     consumer = make()

@@ -18,9 +18,9 @@ from catmq_client.options import ConsumerOptions
 from catmq_client.reading.acquirer import Acquirer
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.state import GroupState
-from catmq_client.testing import FakeBroker
 from tests.support.becoming import becomes, owns
 from tests.support.held import HeldTransport
+from tests.support.simulated import SimulatedBroker
 
 LIMIT_S = 10.0
 Make = Callable[..., Consumer]
@@ -31,21 +31,21 @@ ACQUIRE = "/acquire$"
 
 
 @pytest.fixture
-def broker() -> FakeBroker:
-    made = FakeBroker(session_timeout_ms=300_000)
+def broker() -> SimulatedBroker:
+    made = SimulatedBroker(session_timeout_ms=300_000)
     made.create_topic("t", queues=4)
     made.subscribe("g", "t").heartbeat_interval_ms = 100_000
     return made
 
 
 @pytest.fixture
-def held(broker: FakeBroker) -> HeldTransport:
+def held(broker: SimulatedBroker) -> HeldTransport:
     """The way of member `one` to the broker; the others go straight."""
     return HeldTransport(broker)
 
 
 @pytest.fixture
-def make(broker: FakeBroker, held: HeldTransport) -> Iterator[Make]:
+def make(broker: SimulatedBroker, held: HeldTransport) -> Iterator[Make]:
     made: list[Consumer] = []
 
     def consumer(name: str = "one", **options: Any) -> Consumer:
@@ -60,7 +60,7 @@ def make(broker: FakeBroker, held: HeldTransport) -> Iterator[Make]:
         one.close()
 
 
-def send(broker: FakeBroker, *, queue: int, count: int = 1, topic: str = "t") -> None:
+def send(broker: SimulatedBroker, *, queue: int, count: int = 1, topic: str = "t") -> None:
     with Producer(transport=broker) as producer:
         producer.send_batch(topic, [NewMessage(b"%d" % n, queue=queue) for n in range(count)])
 
@@ -71,13 +71,13 @@ def join(consumer: Consumer) -> Consumer:
     return consumer
 
 
-def owners(broker: FakeBroker) -> Counter[str | None]:
-    group = broker.groups.find("g")
+def owners(broker: SimulatedBroker) -> Counter[str | None]:
+    group = broker.find_group("g")
     names = {member.consumer_id: member.name for member in group.members.values()}
     return Counter(names.get(p.owner or "") for p in group.positions.values() if p.owner == p.target)
 
 
-def long_pull(broker: FakeBroker, consumer: Consumer, queues: int) -> bool:
+def long_pull(broker: SimulatedBroker, consumer: Consumer, queues: int) -> bool:
     """Waits until the consumer's last pull names so many queues and waits long."""
 
     def waits() -> bool:
@@ -94,19 +94,19 @@ def reads(queue: int) -> Callable[[Mapping[str, Any]], bool]:
 
 
 def test_queues_revoked_before_they_were_taken_up_are_given_back_at_once(
-    broker: FakeBroker, held: HeldTransport, make: Make
+    broker: SimulatedBroker, held: HeldTransport, make: Make
 ) -> None:
     first_heartbeat = held.hold(HEARTBEAT)
     join(make("one"))
     first_heartbeat.wait()
     join(make("two"))
-    assert broker.wait_until(lambda: len(broker.groups.find("g").members) == 2)
+    assert broker.wait_until(lambda: len(broker.find_group("g").members) == 2)
     first_heartbeat.open()
     assert broker.wait_until(lambda: owners(broker) == {"one": 2, "two": 2})
 
 
 def test_a_release_that_a_later_generation_overtook_is_repeated_at_once(
-    broker: FakeBroker, held: HeldTransport, make: Make
+    broker: SimulatedBroker, held: HeldTransport, make: Make
 ) -> None:
     one = join(make("one"))
     assert owns(one, 4)
@@ -114,26 +114,30 @@ def test_a_release_that_a_later_generation_overtook_is_repeated_at_once(
     join(make("two"))
     confirms.wait()
     join(make("three"))
-    assert broker.wait_until(lambda: len(broker.groups.find("g").members) == 3)
+    assert broker.wait_until(lambda: len(broker.find_group("g").members) == 3)
     confirms.open()
     assert broker.wait_until(lambda: owners(broker) == {"one": 2, "two": 1, "three": 1})
 
 
-def test_the_answer_to_a_commit_tells_of_news(broker: FakeBroker, held: HeldTransport, make: Make) -> None:
+def test_the_answer_to_a_commit_tells_of_news(
+    broker: SimulatedBroker, held: HeldTransport, make: Make
+) -> None:
     one = join(make("one", auto_commit_interval_ms=1))
     assert owns(one, 4) and long_pull(broker, one, 4)
     answers = held.hold(PULL, after=True)
     send(broker, queue=1)
     answers.wait()
     join(make("two"))
-    assert broker.wait_until(lambda: len(broker.groups.find("g").members) == 2)
+    assert broker.wait_until(lambda: len(broker.find_group("g").members) == 2)
     with one._state.changed:
         one._state.queues[1].position = 1  # as if the answer had come, and its message were done
     assert broker.wait_until(lambda: owners(broker) == {"one": 2, "two": 2})
     assert answers.held == 1
 
 
-def test_the_answer_to_an_acquire_tells_of_news(broker: FakeBroker, held: HeldTransport, make: Make) -> None:
+def test_the_answer_to_an_acquire_tells_of_news(
+    broker: SimulatedBroker, held: HeldTransport, make: Make
+) -> None:
     held.hold(PULL)
     acquires = held.hold(ACQUIRE)
     one = join(make("one"))
@@ -143,7 +147,7 @@ def test_the_answer_to_an_acquire_tells_of_news(broker: FakeBroker, held: HeldTr
     assert becomes(one, lambda: one._state.queues[1].stopped)
 
 
-def test_answers_without_a_generation_are_understood(broker: FakeBroker, make: Make) -> None:
+def test_answers_without_a_generation_are_understood(broker: SimulatedBroker, make: Make) -> None:
     class Older:
         """A broker that tells the generation in heartbeats and pulls only."""
 
@@ -160,7 +164,7 @@ def test_answers_without_a_generation_are_understood(broker: FakeBroker, make: M
     assert broker.committed("g")[1] == 1
 
 
-def test_a_consumer_whose_buffer_is_full_hears_of_a_join(broker: FakeBroker, make: Make) -> None:
+def test_a_consumer_whose_buffer_is_full_hears_of_a_join(broker: SimulatedBroker, make: Make) -> None:
     send(broker, queue=1, count=100)
     one = make("one", max_poll_records=10, auto_commit_interval_ms=60_000)
     assert one.poll(1, timeout_s=LIMIT_S)
@@ -170,7 +174,7 @@ def test_a_consumer_whose_buffer_is_full_hears_of_a_join(broker: FakeBroker, mak
 
 
 def test_listening_takes_no_messages_and_delays_no_pull(
-    broker: FakeBroker, held: HeldTransport, make: Make
+    broker: SimulatedBroker, held: HeldTransport, make: Make
 ) -> None:
     listening = held.hold(PULL, lambda body: body["wait_ms"] == 0 and not body["queues"])
     send(broker, queue=1, count=100)
@@ -186,7 +190,7 @@ def test_listening_takes_no_messages_and_delays_no_pull(
 
 
 def test_a_slow_acquire_does_not_hold_up_the_queues_that_stay(
-    broker: FakeBroker, held: HeldTransport, make: Make
+    broker: SimulatedBroker, held: HeldTransport, make: Make
 ) -> None:
     one = join(make("one"))
     assert owns(one, 4)
@@ -203,7 +207,7 @@ def test_a_slow_acquire_does_not_hold_up_the_queues_that_stay(
 
 
 def test_an_acquired_queue_is_read_although_a_pull_of_the_others_waits(
-    broker: FakeBroker, held: HeldTransport, make: Make
+    broker: SimulatedBroker, held: HeldTransport, make: Make
 ) -> None:
     one = join(make("one"))
     assert owns(one, 4)
@@ -219,7 +223,7 @@ def test_an_acquired_queue_is_read_although_a_pull_of_the_others_waits(
 
 
 def test_a_queue_that_cannot_be_acquired_holds_up_none_that_comes_later(
-    broker: FakeBroker, held: HeldTransport, make: Make
+    broker: SimulatedBroker, held: HeldTransport, make: Make
 ) -> None:
     one = join(make("one"))
     assert owns(one, 4)
@@ -240,7 +244,7 @@ def test_a_queue_that_cannot_be_acquired_holds_up_none_that_comes_later(
 
 
 def test_a_move_does_not_wait_for_a_commit_that_is_under_way(
-    broker: FakeBroker, held: HeldTransport, make: Make
+    broker: SimulatedBroker, held: HeldTransport, make: Make
 ) -> None:
     for queue in (1, 2, 3, 4):
         send(broker, queue=queue)
@@ -253,11 +257,11 @@ def test_a_move_does_not_wait_for_a_commit_that_is_under_way(
     slow.wait()
     join(make("two"))
     assert broker.wait_until(lambda: owners(broker)["two"] == 2)
-    moved = [q for q, p in broker.groups.find("g").positions.items() if q not in (1, 2)]
+    moved = [q for q, p in broker.find_group("g").positions.items() if q not in (1, 2)]
     assert [broker.committed("g")[queue] for queue in moved] == [1, 1]
 
 
-def test_a_move_does_not_wait_for_the_interval_of_commits(broker: FakeBroker, make: Make) -> None:
+def test_a_move_does_not_wait_for_the_interval_of_commits(broker: SimulatedBroker, make: Make) -> None:
     for queue in (1, 2, 3, 4):
         send(broker, queue=queue)
     one = make("one", auto_commit_interval_ms=600_000)
@@ -271,7 +275,7 @@ def test_a_move_does_not_wait_for_the_interval_of_commits(broker: FakeBroker, ma
 
 
 def test_while_a_heartbeat_fetches_the_news_the_queues_that_stay_are_read(
-    broker: FakeBroker, held: HeldTransport, make: Make
+    broker: SimulatedBroker, held: HeldTransport, make: Make
 ) -> None:
     one = join(make("one"))
     assert owns(one, 4) and long_pull(broker, one, 4)
@@ -286,7 +290,7 @@ def test_while_a_heartbeat_fetches_the_news_the_queues_that_stay_are_read(
     assert len(broker.seen(PULL)) - pulls < 100
 
 
-def test_a_queue_given_back_before_it_went_repeats_nothing(broker: FakeBroker, make: Make) -> None:
+def test_a_queue_given_back_before_it_went_repeats_nothing(broker: SimulatedBroker, make: Make) -> None:
     send(broker, queue=4, count=10)
     one = make("one")
     taken = one.poll(5, timeout_s=LIMIT_S)
@@ -305,7 +309,7 @@ def test_a_queue_given_back_before_it_went_repeats_nothing(broker: FakeBroker, m
 
 
 def test_a_queue_whose_going_and_coming_back_was_not_seen_repeats_nothing(
-    broker: FakeBroker, held: HeldTransport, make: Make
+    broker: SimulatedBroker, held: HeldTransport, make: Make
 ) -> None:
     send(broker, queue=4, count=10)
     one = make("one")
@@ -322,7 +326,7 @@ def test_a_queue_whose_going_and_coming_back_was_not_seen_repeats_nothing(
     assert [message.offset for message in taken] == list(range(10))
 
 
-def test_in_run_a_queue_given_back_is_handled_once(broker: FakeBroker, make: Make) -> None:
+def test_in_run_a_queue_given_back_is_handled_once(broker: SimulatedBroker, make: Make) -> None:
     send(broker, queue=4, count=20)
     at_work, go_on = threading.Event(), threading.Event()
     handled: list[int] = []
@@ -348,7 +352,7 @@ def test_in_run_a_queue_given_back_is_handled_once(broker: FakeBroker, make: Mak
     assert broker.committed("g")[4] == 20
 
 
-def test_an_heir_that_is_taken_back_never_comes(broker: FakeBroker, make: Make) -> None:
+def test_an_heir_that_is_taken_back_never_comes(broker: SimulatedBroker, make: Make) -> None:
     send(broker, queue=4, count=2)
     one = make("one")
     assert one.poll(1, timeout_s=LIMIT_S)
@@ -363,7 +367,7 @@ def test_an_heir_that_is_taken_back_never_comes(broker: FakeBroker, make: Make) 
 
 
 def test_a_pull_that_its_broker_no_longer_answers_is_given_up_when_a_heartbeat_finds_out(
-    broker: FakeBroker, held: HeldTransport, make: Make
+    broker: SimulatedBroker, held: HeldTransport, make: Make
 ) -> None:
     one = join(make("one"))
     assert owns(one, 4) and long_pull(broker, one, 4)
@@ -377,7 +381,7 @@ def test_a_pull_that_its_broker_no_longer_answers_is_given_up_when_a_heartbeat_f
     assert frozen.held == 1
 
 
-def test_a_queue_that_comes_ends_the_back_off_of_pulls(broker: FakeBroker, make: Make) -> None:
+def test_a_queue_that_comes_ends_the_back_off_of_pulls(broker: SimulatedBroker, make: Make) -> None:
     one = join(make("one"))
     assert owns(one, 4)
     away = Unavailable("the node is away", code="node_unavailable", retry_after_ms=60_000, status=503)
@@ -401,7 +405,7 @@ def test_what_failed_to_be_acquired_does_not_travel_with_what_is_new() -> None:
     failed, new = (OwnedQueue(topic="t", queue=queue, epoch=1, stopped=False) for queue in (1, 2))
     state.add(failed)
     failed.rest(most_s=0.0)
-    acquirer = Acquirer(transport=FakeBroker(), state=state, settle=lambda error, consumer_id: False)
+    acquirer = Acquirer(transport=SimulatedBroker(), state=state, settle=lambda error, consumer_id: False)
     assert acquirer._due() == [failed]
     state.add(new)
     assert acquirer._due() == [new]

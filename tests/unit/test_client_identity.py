@@ -11,9 +11,9 @@ import pytest
 
 from catmq_client import Consumer, Message, NewMessage, Producer
 from catmq_client.errors import Conflict, ConsumerReplaced, InvalidRequest, OptionError, Unavailable
-from catmq_client.testing import FakeBroker
 from tests.support.becoming import becomes, owns
 from tests.support.held import HeldTransport
+from tests.support.simulated import SimulatedBroker
 
 LIMIT_S = 10.0
 Make = Callable[..., Consumer]
@@ -21,14 +21,14 @@ JOIN = "POST .*/consumers$"
 
 
 @pytest.fixture
-def broker() -> FakeBroker:
-    made = FakeBroker()
+def broker() -> SimulatedBroker:
+    made = SimulatedBroker()
     made.create_topic("t", queues=6)
     return made
 
 
 @pytest.fixture
-def make(broker: FakeBroker) -> Iterator[Make]:
+def make(broker: SimulatedBroker) -> Iterator[Make]:
     made: list[Consumer] = []
 
     def consumer(**options: Any) -> Consumer:
@@ -42,7 +42,7 @@ def make(broker: FakeBroker) -> Iterator[Make]:
         one.close()
 
 
-def send(broker: FakeBroker, count: int) -> None:
+def send(broker: SimulatedBroker, count: int) -> None:
     with Producer(transport=broker) as producer:
         producer.send_batch("t", [NewMessage(b"%d" % n, key=str(n)) for n in range(count)])
 
@@ -63,11 +63,11 @@ def join(consumer: Consumer, queues: int) -> list[int]:
     return sorted(owned.queue for owned in consumer.assignment())
 
 
-def identities(broker: FakeBroker) -> list[str]:
-    return sorted(member.name for member in broker.groups.find("g").members.values())
+def identities(broker: SimulatedBroker) -> list[str]:
+    return sorted(member.name for member in broker.find_group("g").members.values())
 
 
-def test_a_static_member_that_closes_commits_and_keeps_its_place(broker: FakeBroker, make: Make) -> None:
+def test_a_static_member_that_closes_commits_and_keeps_its_place(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 10)
     first = make(instance_id="a")
     take(first, 10)
@@ -82,13 +82,13 @@ def test_a_static_member_that_closes_commits_and_keeps_its_place(broker: FakeBro
     assert {name.epoch for name in successor.assignment()} == {2}
 
 
-def test_a_rolling_restart_of_static_members_moves_nothing(broker: FakeBroker, make: Make) -> None:
+def test_a_rolling_restart_of_static_members_moves_nothing(broker: SimulatedBroker, make: Make) -> None:
     names = ["a", "b", "c"]
     members = {name: make(instance_id=name) for name in names}
     for consumer in members.values():
         consumer.poll(timeout_s=0.0)
     owned = {name: join(consumer, 2) for name, consumer in members.items()}
-    group = broker.groups.find("g")
+    group = broker.find_group("g")
     assert broker.wait_until(lambda: all(p.owner == p.target for p in group.positions.values()))
     generation = group.generation
     for name in names:
@@ -99,7 +99,7 @@ def test_a_rolling_restart_of_static_members_moves_nothing(broker: FakeBroker, m
 
 
 def test_a_static_member_that_closes_gives_up_what_was_on_its_way_to_others(
-    broker: FakeBroker, make: Make
+    broker: SimulatedBroker, make: Make
 ) -> None:
     send(broker, 60)
     first = make(instance_id="a")
@@ -112,14 +112,14 @@ def test_a_static_member_that_closes_gives_up_what_was_on_its_way_to_others(
     join(second, 3)
 
 
-def test_a_member_without_static_identity_leaves(broker: FakeBroker, make: Make) -> None:
+def test_a_member_without_static_identity_leaves(broker: SimulatedBroker, make: Make) -> None:
     consumer = make()
     join(consumer, 6)
     consumer.close()
     assert identities(broker) == []
 
 
-def test_a_static_member_whose_application_is_silent_leaves(broker: FakeBroker, make: Make) -> None:
+def test_a_static_member_whose_application_is_silent_leaves(broker: SimulatedBroker, make: Make) -> None:
     consumer = make(instance_id="a", max_poll_interval_ms=1)
     join(consumer, 6)
     consumer._state.away_since = time.monotonic() - 1
@@ -129,7 +129,7 @@ def test_a_static_member_whose_application_is_silent_leaves(broker: FakeBroker, 
 
 @pytest.mark.parametrize("identity", [{"instance_id": "a"}, {"name": "a"}])
 def test_the_second_holder_of_an_identity_replaces_the_first(
-    broker: FakeBroker, make: Make, identity: dict[str, str]
+    broker: SimulatedBroker, make: Make, identity: dict[str, str]
 ) -> None:
     first = make(**identity)
     join(first, 6)
@@ -144,7 +144,7 @@ def test_the_second_holder_of_an_identity_replaces_the_first(
     assert len(take(second, 5)) == 5
 
 
-def test_a_replaced_process_does_not_come_back(broker: FakeBroker) -> None:
+def test_a_replaced_process_does_not_come_back(broker: SimulatedBroker) -> None:
     group = broker.subscribe("g", "t")
     first = group.join("a", "1")
     assert group.join("a", "1") is first
@@ -153,17 +153,17 @@ def test_a_replaced_process_does_not_come_back(broker: FakeBroker) -> None:
         group.join("a", "1")
 
 
-def test_what_a_consumer_does_not_say_of_its_group_is_not_sent(broker: FakeBroker, make: Make) -> None:
+def test_what_a_consumer_does_not_say_of_its_group_is_not_sent(broker: SimulatedBroker, make: Make) -> None:
     join(make(), 6)
     (asked,) = broker.seen(JOIN)
     assert not {"mode", "session_timeout_ms"} & set(asked.body)
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])
-def test_the_first_member_makes_the_group_as_it_says(broker: FakeBroker, make: Make, start: str) -> None:
+def test_the_first_member_makes_the_group_as_it_says(broker: SimulatedBroker, make: Make, start: str) -> None:
     consumer = make(mode="broadcasting", instance_id="a", session_timeout_ms=6_000, auto_offset_reset=start)
     join(consumer, 6)
-    group = broker.groups.find("g")
+    group = broker.find_group("g")
     assert (group.mode, group.session_timeout_ms) == ("broadcasting", 6_000)
     assert (consumer._state.session_timeout_s, consumer._state.heartbeat_interval_s) == (6.0, 2.0)
 
@@ -177,7 +177,7 @@ def test_the_first_member_makes_the_group_as_it_says(broker: FakeBroker, make: M
     ],
 )
 def test_a_group_that_is_otherwise_ends_the_consumer(
-    broker: FakeBroker, make: Make, options: dict[str, Any], told: str
+    broker: SimulatedBroker, make: Make, options: dict[str, Any], told: str
 ) -> None:
     broker.subscribe("g", "t")
     with pytest.raises(Conflict, match=told) as caught:
@@ -186,7 +186,7 @@ def test_a_group_that_is_otherwise_ends_the_consumer(
     assert identities(broker) == []
 
 
-def test_a_broadcasting_group_asks_for_an_instance(broker: FakeBroker, make: Make) -> None:
+def test_a_broadcasting_group_asks_for_an_instance(broker: SimulatedBroker, make: Make) -> None:
     broker.subscribe("g", "t", mode="broadcasting")
     with pytest.raises(InvalidRequest, match="instance_id"):
         make().poll(timeout_s=LIMIT_S)
@@ -209,7 +209,7 @@ def test_wrong_settings_of_a_group_are_refused(make: Make, options: dict[str, An
     assert make(mode=None, session_timeout_ms=300_000).options.mode is None
 
 
-def test_two_members_that_make_the_same_group_at_the_same_time_both_join(broker: FakeBroker) -> None:
+def test_two_members_that_make_the_same_group_at_the_same_time_both_join(broker: SimulatedBroker) -> None:
     held = HeldTransport(broker)
     options: dict[str, Any] = {"group": "g", "topics": ["t"], "auto_offset_reset": "latest"}
     makes_group = held.hold("POST .*/groups$")
@@ -221,7 +221,7 @@ def test_two_members_that_make_the_same_group_at_the_same_time_both_join(broker:
         join(one, 3)
 
 
-def test_each_instance_of_a_broadcasting_group_reads_everything(broker: FakeBroker, make: Make) -> None:
+def test_each_instance_of_a_broadcasting_group_reads_everything(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 20)
     options = {"mode": "broadcasting"}
     one, two = make(**options, instance_id="a"), make(**options, instance_id="b")
@@ -236,7 +236,7 @@ def test_each_instance_of_a_broadcasting_group_reads_everything(broker: FakeBrok
 
 
 def test_a_draining_broker_is_waited_for_quietly(
-    broker: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
+    broker: SimulatedBroker, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "catmq.consumer")
     consumer = make(retry_backoff_max_ms=20)
@@ -259,7 +259,9 @@ def test_a_draining_broker_is_waited_for_quietly(
     assert {record.levelname for record in caplog.records} == {"INFO"}
 
 
-def test_a_lone_member_of_a_very_large_group_stays_within_the_limits_of_a_request(broker: FakeBroker) -> None:
+def test_a_lone_member_of_a_very_large_group_stays_within_the_limits_of_a_request(
+    broker: SimulatedBroker,
+) -> None:
     topic = broker.create_topic("many", queues=1_100)
     with Producer(transport=broker) as producer:
         futures = [producer.send_async("many", b"x", queue=queue.id) for queue in topic.queues]

@@ -32,7 +32,7 @@ from catmq_client.http import wire
 from catmq_client.sending.receipts import Batch
 from catmq_client.sending.routing import Kind, slot_of
 from catmq_client.sending.send_request import Next, after_failure
-from catmq_client.testing import FakeBroker
+from tests.support.simulated import SimulatedBroker
 
 PUBLISH = r"POST .*/messages"
 LIMIT_S = 10.0
@@ -40,14 +40,14 @@ Make = Callable[..., Producer]
 
 
 @pytest.fixture(params=["json", "msgpack"])
-def broker(request: pytest.FixtureRequest) -> FakeBroker:
-    made = FakeBroker(codec=wire.JsonCodec() if request.param == "json" else wire.MsgpackCodec())
+def broker(request: pytest.FixtureRequest) -> SimulatedBroker:
+    made = SimulatedBroker(codec=wire.JsonCodec() if request.param == "json" else wire.MsgpackCodec())
     made.create_topic("t", queues=4, nodes=["a", "b"])
     return made
 
 
 @pytest.fixture
-def make(broker: FakeBroker) -> Iterator[Make]:
+def make(broker: SimulatedBroker) -> Iterator[Make]:
     made: list[Producer] = []
 
     def producer(**options: Any) -> Producer:
@@ -61,19 +61,19 @@ def make(broker: FakeBroker) -> Iterator[Make]:
         one.close(LIMIT_S)
 
 
-def bodies(broker: FakeBroker) -> list[bytes]:
+def bodies(broker: SimulatedBroker) -> list[bytes]:
     return [message.body for message in broker.messages("t")]
 
 
-def batch_ids(broker: FakeBroker) -> list[str]:
+def batch_ids(broker: SimulatedBroker) -> list[str]:
     return [seen.body["batch_id"] for seen in broker.seen(PUBLISH)]
 
 
-def queues_asked(broker: FakeBroker) -> list[set[int]]:
+def queues_asked(broker: SimulatedBroker) -> list[set[int]]:
     return [{message["queue"] for message in seen.body["messages"]} for seen in broker.seen(PUBLISH)]
 
 
-def test_send_returns_where_the_message_is_stored(broker: FakeBroker, make: Make) -> None:
+def test_send_returns_where_the_message_is_stored(broker: SimulatedBroker, make: Make) -> None:
     receipt = make().send("t", b"\xff\x00", key="k", tag="new", headers={"h": "v"}, trace_id="x")
     stored = broker.messages("t")[0]
     assert receipt == Receipt("t", stored.queue, 0, stored.message_id)
@@ -81,14 +81,14 @@ def test_send_returns_where_the_message_is_stored(broker: FakeBroker, make: Make
     assert (stored.headers, stored.trace_id) == ({"h": "v"}, "x")
 
 
-def test_text_and_json_become_bytes(broker: FakeBroker, make: Make) -> None:
+def test_text_and_json_become_bytes(broker: SimulatedBroker, make: Make) -> None:
     producer = make()
     producer.send("t", "ö", queue=1)
     producer.send("t", json={"ö": [1, None]}, queue=1)
     assert bodies(broker) == ["ö".encode(), '{"ö":[1,null]}'.encode()]
 
 
-def test_wrong_bodies_and_keys_are_refused_before_sending(broker: FakeBroker, make: Make) -> None:
+def test_wrong_bodies_and_keys_are_refused_before_sending(broker: SimulatedBroker, make: Make) -> None:
     wrong: Any = 5
     with pytest.raises(OptionError, match="give bytes or text"):
         make().send("t", wrong)
@@ -102,7 +102,7 @@ def test_an_unknown_topic_is_said_at_once_with_its_remedy(make: Make) -> None:
         make().send_async("nope", b"x")
 
 
-def test_send_async_gathers_messages_of_a_queue_in_one_request(broker: FakeBroker, make: Make) -> None:
+def test_send_async_gathers_messages_of_a_queue_in_one_request(broker: SimulatedBroker, make: Make) -> None:
     producer = make(linger_ms=60_000, batch_messages=50)
     futures = [producer.send_async("t", b"%d" % n, queue=1) for n in range(100)]
     receipts = [future.get(timeout=LIMIT_S) for future in futures]
@@ -110,7 +110,7 @@ def test_send_async_gathers_messages_of_a_queue_in_one_request(broker: FakeBroke
     assert [len(seen.body["messages"]) for seen in broker.seen(PUBLISH)] == [50, 50]
 
 
-def test_a_batch_also_goes_when_its_bytes_are_enough(broker: FakeBroker, make: Make) -> None:
+def test_a_batch_also_goes_when_its_bytes_are_enough(broker: SimulatedBroker, make: Make) -> None:
     producer = make(linger_ms=60_000, batch_bytes=1_000)
     futures = [producer.send_async("t", b"x" * 400, queue=1) for _ in range(4)]
     assert [future.result(LIMIT_S).offset for future in futures[:2]] == [0, 1]
@@ -120,14 +120,14 @@ def test_linger_sends_a_lone_message(make: Make) -> None:
     assert make(linger_ms=1).send_async("t", b"x").result(LIMIT_S).offset == 0
 
 
-def test_flush_does_not_wait_for_linger(broker: FakeBroker, make: Make) -> None:
+def test_flush_does_not_wait_for_linger(broker: SimulatedBroker, make: Make) -> None:
     producer = make(linger_ms=60_000)
     future = producer.send_async("t", b"x")
     producer.flush(LIMIT_S)
     assert future.done()
 
 
-def test_close_sends_what_is_left_and_refuses_more(broker: FakeBroker, make: Make) -> None:
+def test_close_sends_what_is_left_and_refuses_more(broker: SimulatedBroker, make: Make) -> None:
     producer = make(linger_ms=60_000)
     with producer:
         producer.send_async("t", b"x")
@@ -136,7 +136,7 @@ def test_close_sends_what_is_left_and_refuses_more(broker: FakeBroker, make: Mak
         producer.send("t", b"y")
 
 
-def test_keyed_messages_keep_their_order_from_many_threads(broker: FakeBroker, make: Make) -> None:
+def test_keyed_messages_keep_their_order_from_many_threads(broker: SimulatedBroker, make: Make) -> None:
     producer = make(linger_ms=0, batch_messages=7)
 
     def send_all(key: str) -> None:
@@ -153,13 +153,13 @@ def test_keyed_messages_keep_their_order_from_many_threads(broker: FakeBroker, m
         assert {message.queue for message in mine} == {broker.topics.by_name["t"].slots[slot_of(key)]}
 
 
-def test_messages_without_key_spread_over_all_queues(broker: FakeBroker, make: Make) -> None:
+def test_messages_without_key_spread_over_all_queues(broker: SimulatedBroker, make: Make) -> None:
     producer = make()
     assert {producer.send("t", b"x").queue for _ in range(8)} == {1, 2, 3, 4}
 
 
 def test_a_lost_answer_is_repeated_with_the_same_batch_id_and_stored_once(
-    broker: FakeBroker, make: Make
+    broker: SimulatedBroker, make: Make
 ) -> None:
     broker.fail(PUBLISH, AnswerLost("cut off"), after=True, times=2)
     receipt = make().send("t", b"x")
@@ -169,7 +169,7 @@ def test_a_lost_answer_is_repeated_with_the_same_batch_id_and_stored_once(
     assert len(batch_ids(broker)) == 3
 
 
-def test_order_of_a_key_is_kept_across_retries(broker: FakeBroker, make: Make) -> None:
+def test_order_of_a_key_is_kept_across_retries(broker: SimulatedBroker, make: Make) -> None:
     producer = make(batch_messages=3, linger_ms=0)
     broker.fail(PUBLISH, ConnectFailed("restarting"), times=4)
     broker.fail(PUBLISH, AnswerLost("cut off"), after=True, times=2)
@@ -180,7 +180,7 @@ def test_order_of_a_key_is_kept_across_retries(broker: FakeBroker, make: Make) -
 
 
 def test_an_unknown_outcome_stays_with_its_queue_until_the_time_is_over(
-    broker: FakeBroker, make: Make
+    broker: SimulatedBroker, make: Make
 ) -> None:
     broker.fail(PUBLISH, from_problem(503, {"code": "outcome_unknown", "detail": "?", "retriable": True}))
     broker.fail(PUBLISH, Unavailable("down", code="node_unavailable"), times=10_000)
@@ -190,7 +190,7 @@ def test_an_unknown_outcome_stays_with_its_queue_until_the_time_is_over(
     assert len(set(batch_ids(broker))) == 1
 
 
-def test_on_unknown_resend_may_move_after_an_unknown_outcome(broker: FakeBroker, make: Make) -> None:
+def test_on_unknown_resend_may_move_after_an_unknown_outcome(broker: SimulatedBroker, make: Make) -> None:
     broker.create_topic("r", queues=2, nodes=["a", "b"], on_unknown="resend")
     broker.fail(PUBLISH, AnswerLost("cut off"), after=True)
     broker.fail(PUBLISH, Unavailable("down", code="node_unavailable"))
@@ -199,7 +199,7 @@ def test_on_unknown_resend_may_move_after_an_unknown_outcome(broker: FakeBroker,
 
 
 def test_a_message_without_key_moves_to_another_node_after_a_definite_refusal(
-    broker: FakeBroker, make: Make
+    broker: SimulatedBroker, make: Make
 ) -> None:
     broker.topics.down_nodes.add("a")
     producer = make()
@@ -209,14 +209,14 @@ def test_a_message_without_key_moves_to_another_node_after_a_definite_refusal(
     assert len(broker.seen(PUBLISH)) <= 9
 
 
-def test_a_batch_that_moves_gets_a_new_batch_id(broker: FakeBroker, make: Make) -> None:
+def test_a_batch_that_moves_gets_a_new_batch_id(broker: SimulatedBroker, make: Make) -> None:
     broker.fail(PUBLISH, Unavailable("down", code="node_unavailable"))
     make().send("t", b"x")
     assert len(set(batch_ids(broker))) == 2
     assert len(set(map(frozenset, queues_asked(broker)))) == 2
 
 
-def test_a_strict_key_waits_for_its_node(broker: FakeBroker, make: Make) -> None:
+def test_a_strict_key_waits_for_its_node(broker: SimulatedBroker, make: Make) -> None:
     key = next(str(n) for n in range(99) if slot_of(str(n)) % 4 == 0)
     broker.topics.down_nodes.add("a")
     future = make().send_async("t", b"x", key=key)
@@ -226,14 +226,16 @@ def test_a_strict_key_waits_for_its_node(broker: FakeBroker, make: Make) -> None
     assert future.result(LIMIT_S).queue == 1
 
 
-def test_an_available_key_moves_to_another_node(broker: FakeBroker, make: Make) -> None:
+def test_an_available_key_moves_to_another_node(broker: SimulatedBroker, make: Make) -> None:
     broker.create_topic("v", queues=2, nodes=["a", "b"], keyed="available")
     broker.topics.down_nodes.add("a")
     producer = make()
     assert {producer.send("v", b"x", key=str(n)).queue for n in range(20)} == {6}
 
 
-def test_a_keyed_batch_follows_its_slot_when_its_queue_is_retired(broker: FakeBroker, make: Make) -> None:
+def test_a_keyed_batch_follows_its_slot_when_its_queue_is_retired(
+    broker: SimulatedBroker, make: Make
+) -> None:
     producer = make()
     key = next(str(n) for n in range(99) if slot_of(str(n)) % 4 == 0)
     producer.send("t", b"1", key=key)
@@ -246,14 +248,14 @@ def test_a_keyed_batch_follows_its_slot_when_its_queue_is_retired(broker: FakeBr
     assert [message.body for message in broker.messages("t") if message.queue == 2] == [b"2", b"3"]
 
 
-def test_a_named_queue_that_is_closed_fails_unless_lenient(broker: FakeBroker, make: Make) -> None:
+def test_a_named_queue_that_is_closed_fails_unless_lenient(broker: SimulatedBroker, make: Make) -> None:
     broker.topics.queues[3].state = "read_only"
     with pytest.raises(Conflict, match="queue 3 is read_only"):
         make().send("t", b"x", queue=3)
     assert make().send("t", b"x", queue=3, queue_strict=False).queue != 3
 
 
-def test_one_wrong_message_does_not_fail_its_neighbours(broker: FakeBroker, make: Make) -> None:
+def test_one_wrong_message_does_not_fail_its_neighbours(broker: SimulatedBroker, make: Make) -> None:
     producer = make(linger_ms=60_000)
     big = b"x" * (1024 * 1024 + 1)
     results = producer.send_batch(
@@ -264,7 +266,7 @@ def test_one_wrong_message_does_not_fail_its_neighbours(broker: FakeBroker, make
     assert bodies(broker) == [b"1", b"3"]
 
 
-def test_a_refusal_that_names_no_message_is_narrowed_down(broker: FakeBroker, make: Make) -> None:
+def test_a_refusal_that_names_no_message_is_narrowed_down(broker: SimulatedBroker, make: Make) -> None:
     broker.fail(PUBLISH, InvalidRequest("request over 8 MiB", code="too_large", status=413), times=3)
     producer = make()
     results = producer.send_batch("t", [NewMessage(b"%d" % n, queue=1) for n in range(4)])
@@ -272,7 +274,7 @@ def test_a_refusal_that_names_no_message_is_narrowed_down(broker: FakeBroker, ma
     assert len(bodies(broker)) == 3
 
 
-def test_send_batch_takes_bytes_text_dicts_and_messages(broker: FakeBroker, make: Make) -> None:
+def test_send_batch_takes_bytes_text_dicts_and_messages(broker: SimulatedBroker, make: Make) -> None:
     items: list[Any] = [b"1", "2", {"json": 3, "queue": 1}, NewMessage("4", key="k")]
     results = make().send_batch("t", items)
     assert all(isinstance(result, Receipt) for result in results)
@@ -282,14 +284,14 @@ def test_send_batch_takes_bytes_text_dicts_and_messages(broker: FakeBroker, make
         make().send_batch("t", [{"body": b"", "keey": "x"}])
 
 
-def test_send_batch_may_be_larger_than_the_buffer(broker: FakeBroker, make: Make) -> None:
+def test_send_batch_may_be_larger_than_the_buffer(broker: SimulatedBroker, make: Make) -> None:
     producer = make(buffer_messages=100, batch_messages=10, linger_ms=60_000)
     results = producer.send_batch("t", [b"%d" % n for n in range(1_000)])
     assert len(results) == 1_000
     assert len(bodies(broker)) == 1_000
 
 
-def test_a_full_buffer_makes_a_send_wait_and_then_fail(broker: FakeBroker, make: Make) -> None:
+def test_a_full_buffer_makes_a_send_wait_and_then_fail(broker: SimulatedBroker, make: Make) -> None:
     broker.fail(PUBLISH, ConnectFailed("down"), times=100_000)
     producer = make(buffer_messages=2, max_block_ms=50, delivery_timeout_ms=60_000)
     for _ in range(2):
@@ -303,20 +305,20 @@ def test_a_full_buffer_makes_a_send_wait_and_then_fail(broker: FakeBroker, make:
     assert bodies(broker) == [b"x", b"x"]
 
 
-def test_what_was_never_stored_ends_as_delivery_timeout(broker: FakeBroker, make: Make) -> None:
+def test_what_was_never_stored_ends_as_delivery_timeout(broker: SimulatedBroker, make: Make) -> None:
     broker.fail(PUBLISH, ConnectFailed("down"), times=100_000)
     with pytest.raises(DeliveryTimeout, match="not stored"):
         make(delivery_timeout_ms=50).send("t", b"x")
 
 
-def test_a_final_refusal_is_not_repeated(broker: FakeBroker, make: Make) -> None:
+def test_a_final_refusal_is_not_repeated(broker: SimulatedBroker, make: Make) -> None:
     broker.fail(PUBLISH, Forbidden("key may not produce on t", code="forbidden", status=403))
     with pytest.raises(Forbidden):
         make().send("t", b"x")
     assert len(broker.seen(PUBLISH)) == 1
 
 
-def test_a_partly_refused_answer_repeats_the_same_batch(broker: FakeBroker, make: Make) -> None:
+def test_a_partly_refused_answer_repeats_the_same_batch(broker: SimulatedBroker, make: Make) -> None:
     producer = make()
     once: list[int] = []
     publish = broker.topics.publish
@@ -334,14 +336,14 @@ def test_a_partly_refused_answer_repeats_the_same_batch(broker: FakeBroker, make
     assert len(bodies(broker)) == 2
 
 
-def test_a_message_refused_for_good_is_its_own_error(broker: FakeBroker, make: Make) -> None:
+def test_a_message_refused_for_good_is_its_own_error(broker: SimulatedBroker, make: Make) -> None:
     refusal = {"error": {"code": "invalid", "detail": "no", "retriable": False}}
     broker.topics.publish = lambda name, body: [refusal]  # type: ignore[method-assign]
     with pytest.raises(MessageRefused, match="no"):
         make().send("t", b"x")
 
 
-def test_oneway_counts_what_was_lost(broker: FakeBroker, make: Make) -> None:
+def test_oneway_counts_what_was_lost(broker: SimulatedBroker, make: Make) -> None:
     producer = make()
     producer.send_oneway("t", b"1")
     producer.flush(LIMIT_S)
@@ -362,7 +364,9 @@ def test_a_done_callback_is_called_once_even_when_added_late(make: Make) -> None
     assert called == [True]
 
 
-def test_waiting_for_a_receipt_may_time_out_without_ending_the_send(broker: FakeBroker, make: Make) -> None:
+def test_waiting_for_a_receipt_may_time_out_without_ending_the_send(
+    broker: SimulatedBroker, make: Make
+) -> None:
     broker.fail(PUBLISH, ConnectFailed("down"), times=100_000)
     future = make().send_async("t", b"x")
     with pytest.raises(TimeoutError):
@@ -372,7 +376,7 @@ def test_waiting_for_a_receipt_may_time_out_without_ending_the_send(broker: Fake
 
 
 def test_a_key_without_the_right_to_see_the_topic_lets_the_broker_choose(
-    broker: FakeBroker, make: Make
+    broker: SimulatedBroker, make: Make
 ) -> None:
     broker.fail(r"GET .*/topics/t$", Forbidden("no browse"), times=100)
     producer = make()
@@ -381,7 +385,7 @@ def test_a_key_without_the_right_to_see_the_topic_lets_the_broker_choose(
 
 
 def test_a_producer_goes_on_in_a_forked_process(
-    broker: FakeBroker, make: Make, monkeypatch: pytest.MonkeyPatch
+    broker: SimulatedBroker, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = make()
     producer.send("t", b"parent")
@@ -436,9 +440,9 @@ def test_what_follows_from_a_failed_try(
 
 
 class Interrupting:
-    """A transport in front of a FakeBroker that raises, once, what is planted for a method."""
+    """A transport in front of a SimulatedBroker that raises, once, what is planted for a method."""
 
-    def __init__(self, broker: FakeBroker) -> None:
+    def __init__(self, broker: SimulatedBroker) -> None:
         self.broker = broker
         self.planted: dict[str, BaseException] = {}
 
@@ -455,7 +459,7 @@ def age_layout(producer: Producer, topic: str) -> None:
     state.layouts.known(topic).loaded_at -= 3_600.0
 
 
-def test_a_callback_may_send_to_the_same_queue(broker: FakeBroker, make: Make) -> None:
+def test_a_callback_may_send_to_the_same_queue(broker: SimulatedBroker, make: Make) -> None:
     producer = make(linger_ms=60_000)
     answered: list[Receipt] = []
     future = producer.send_async("t", b"1", key="k")
@@ -467,7 +471,7 @@ def test_a_callback_may_send_to_the_same_queue(broker: FakeBroker, make: Make) -
 
 @pytest.mark.parametrize("end", [Producer.flush, Producer.close])
 def test_flush_and_close_return_after_the_callbacks_of_what_was_sent(
-    broker: FakeBroker, make: Make, end: Callable[[Producer], None]
+    broker: SimulatedBroker, make: Make, end: Callable[[Producer], None]
 ) -> None:
     producer = make(linger_ms=60_000)  # nothing has gone before its callback is there
     entered, go_on, ended = threading.Event(), threading.Event(), threading.Event()
@@ -506,7 +510,7 @@ def test_flush_tells_that_a_callback_takes_too_long(make: Make) -> None:
     producer.flush(LIMIT_S)
 
 
-def test_a_callback_may_flush_although_there_is_only_one_sender(broker: FakeBroker, make: Make) -> None:
+def test_a_callback_may_flush_although_there_is_only_one_sender(broker: SimulatedBroker, make: Make) -> None:
     producer = make(linger_ms=0, max_in_flight=1)
     flushed = threading.Event()
 
@@ -521,7 +525,7 @@ def test_a_callback_may_flush_although_there_is_only_one_sender(broker: FakeBrok
     assert flushed.wait(LIMIT_S)
 
 
-def test_ctrl_c_while_the_layout_is_looked_up_leaves_the_buffer_free(broker: FakeBroker) -> None:
+def test_ctrl_c_while_the_layout_is_looked_up_leaves_the_buffer_free(broker: SimulatedBroker) -> None:
     transport = Interrupting(broker)
     with Producer(transport=transport, retry_backoff_ms=1) as producer:
         producer.send("t", b"1", key="k")
@@ -537,7 +541,7 @@ def test_ctrl_c_while_the_layout_is_looked_up_leaves_the_buffer_free(broker: Fak
 
 
 def test_an_answer_with_too_few_results_is_an_unknown_outcome_and_frees_its_buffer(
-    broker: FakeBroker, make: Make
+    broker: SimulatedBroker, make: Make
 ) -> None:
     producer = make(delivery_timeout_ms=300)
     publish = broker.topics.publish
@@ -548,7 +552,7 @@ def test_an_answer_with_too_few_results_is_an_unknown_outcome_and_frees_its_buff
     assert producer.send("t", b"2", key="k").offset == 1
 
 
-def test_a_layout_that_cannot_be_read_leaves_the_known_one(broker: FakeBroker) -> None:
+def test_a_layout_that_cannot_be_read_leaves_the_known_one(broker: SimulatedBroker) -> None:
     transport = Interrupting(broker)
     with Producer(transport=transport) as producer:
         first = producer.send("t", b"1", key="k")
@@ -558,7 +562,7 @@ def test_a_layout_that_cannot_be_read_leaves_the_known_one(broker: FakeBroker) -
 
 
 @pytest.mark.parametrize("key", ["k", None])
-def test_a_topic_made_anew_is_found_by_its_new_queues(broker: FakeBroker, make: Make, key: str) -> None:
+def test_a_topic_made_anew_is_found_by_its_new_queues(broker: SimulatedBroker, make: Make, key: str) -> None:
     producer = make(linger_ms=0)
     old = producer.send("t", b"1", key=key).queue
     broker.change(lambda: broker.create_topic("t", queues=2))
@@ -569,7 +573,7 @@ def test_a_topic_made_anew_is_found_by_its_new_queues(broker: FakeBroker, make: 
         assert bodies(broker) == [b"2", b"3"]
 
 
-def test_a_layout_that_is_old_is_looked_up_before_the_next_send(broker: FakeBroker, make: Make) -> None:
+def test_a_layout_that_is_old_is_looked_up_before_the_next_send(broker: SimulatedBroker, make: Make) -> None:
     producer = make()
     producer.send("t", b"1", key="k")
     broker.change(lambda: broker.create_topic("t", queues=2))
@@ -578,12 +582,12 @@ def test_a_layout_that_is_old_is_looked_up_before_the_next_send(broker: FakeBrok
     assert len(broker.seen(PUBLISH)) == 2
 
 
-def _home(broker: FakeBroker, number: int) -> str:
+def _home(broker: SimulatedBroker, number: int) -> str:
     return next(str(n) for n in range(999) if slot_of(str(n)) % 4 == number)
 
 
 def test_a_refused_keyed_batch_follows_its_slot_also_when_another_send_fetched_the_layout(
-    broker: FakeBroker, make: Make
+    broker: SimulatedBroker, make: Make
 ) -> None:
     producer = make(retry_backoff_ms=50)
     key = _home(broker, 0)
@@ -606,7 +610,7 @@ def test_a_refused_keyed_batch_follows_its_slot_also_when_another_send_fetched_t
 
 
 def test_later_messages_of_a_key_wait_behind_one_that_may_be_stored_in_its_former_queue(
-    broker: FakeBroker, make: Make
+    broker: SimulatedBroker, make: Make
 ) -> None:
     producer = make()
     key = _home(broker, 0)
@@ -648,7 +652,7 @@ def test_later_messages_of_a_key_wait_behind_one_that_may_be_stored_in_its_forme
     ],
 )
 def test_a_message_that_cannot_be_written_is_refused_at_its_own_send(
-    broker: FakeBroker, make: Make, wrong: dict[str, Any]
+    broker: SimulatedBroker, make: Make, wrong: dict[str, Any]
 ) -> None:
     producer = make(linger_ms=60_000)
     good = producer.send_async("t", b"good", queue=1)
@@ -661,7 +665,7 @@ def test_a_message_that_cannot_be_written_is_refused_at_its_own_send(
 
 
 def test_a_request_that_cannot_be_written_fails_definitely_and_only_for_its_message(
-    broker: FakeBroker, make: Make
+    broker: SimulatedBroker, make: Make
 ) -> None:
     producer = make(linger_ms=60_000)
     futures = [producer.send_async("t", b"%d" % n, queue=1) for n in range(4)]
@@ -673,7 +677,9 @@ def test_a_request_that_cannot_be_written_fails_definitely_and_only_for_its_mess
     assert bodies(broker) == [b"0", b"1", b"3"]
 
 
-def test_send_batch_sends_nothing_when_a_later_message_is_made_wrong(broker: FakeBroker, make: Make) -> None:
+def test_send_batch_sends_nothing_when_a_later_message_is_made_wrong(
+    broker: SimulatedBroker, make: Make
+) -> None:
     producer = make()
     with pytest.raises(OptionError):
         producer.send_batch("t", [{"body": b"1"}, {"body": b"2", "key": 5}])
@@ -682,7 +688,7 @@ def test_send_batch_sends_nothing_when_a_later_message_is_made_wrong(broker: Fak
 
 
 def test_send_batch_tells_a_message_without_room_or_route_at_its_place(
-    broker: FakeBroker, make: Make
+    broker: SimulatedBroker, make: Make
 ) -> None:
     results = make().send_batch("t", [NewMessage(b"1"), NewMessage(b"2", queue=99), NewMessage(b"3")])
     assert [type(result) for result in results] == [Receipt, OptionError, Receipt]
@@ -694,7 +700,7 @@ def test_send_batch_tells_a_message_without_room_or_route_at_its_place(
 
 
 def test_two_threads_of_a_forked_process_share_what_sends(
-    broker: FakeBroker, make: Make, monkeypatch: pytest.MonkeyPatch
+    broker: SimulatedBroker, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = make()
     producer.send("t", b"parent")
@@ -711,7 +717,7 @@ def test_two_threads_of_a_forked_process_share_what_sends(
     monkeypatch.undo()
 
 
-def test_a_batch_stored_in_part_is_repeated_and_stored_once(broker: FakeBroker, make: Make) -> None:
+def test_a_batch_stored_in_part_is_repeated_and_stored_once(broker: SimulatedBroker, make: Make) -> None:
     broker.fail(r"GET .*/topics/t$", Forbidden("no browse"), times=100)
     broker.topics.down_nodes.add("a")
     future_keys = [_home(broker, number) for number in range(4)]

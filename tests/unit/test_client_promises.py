@@ -10,18 +10,18 @@ import pytest
 from catmq_client import Consumer, NewMessage, Producer
 from catmq_client.errors import AnswerLost, CatmqError, Unavailable, from_problem
 from catmq_client.reading.state import lease_clock
-from catmq_client.testing import FakeBroker
 from tests.support.becoming import becomes
+from tests.support.simulated import SimulatedBroker
 
 Make = Callable[..., Consumer]
 
 
 class Brokers:
-    """Two URLs of one FakeBroker. `says`: by URL, what makes the error that its heartbeats end with."""
+    """Two URLs of one SimulatedBroker. `says`: by URL, what makes the error that its heartbeats end with."""
 
     urls: tuple[str, ...] = ("a", "b")
 
-    def __init__(self, broker: FakeBroker) -> None:
+    def __init__(self, broker: SimulatedBroker) -> None:
         self.broker = broker
         self.says: dict[str, Callable[[], CatmqError]] = {}
         self.current = 0
@@ -41,8 +41,8 @@ class Brokers:
 
 
 @pytest.fixture
-def broker() -> FakeBroker:
-    made = FakeBroker(session_timeout_ms=300_000)
+def broker() -> SimulatedBroker:
+    made = SimulatedBroker(session_timeout_ms=300_000)
     made.create_topic("t", queues=1)
     with Producer(transport=made) as producer:
         producer.send_batch("t", [NewMessage(b"%d" % n) for n in range(9)])
@@ -50,7 +50,7 @@ def broker() -> FakeBroker:
 
 
 @pytest.fixture
-def brokers(broker: FakeBroker) -> Brokers:
+def brokers(broker: SimulatedBroker) -> Brokers:
     return Brokers(broker)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from catmq_client.errors import OptionError
 from catmq_client.sending.routing import Kind, Layout, Routes, layout_from, slot_of
-from catmq_client.testing import FakeBroker
+from tests.support.simulated import SimulatedBroker
 
 SLOTS = tuple([10, 11, 12, 13][slot % 4] for slot in range(1024))
 LAYOUT = Layout(
@@ -94,7 +94,7 @@ def test_without_a_layout_the_broker_chooses() -> None:
 
 
 def test_a_layout_is_read_from_the_topic() -> None:
-    broker = FakeBroker()
+    broker = SimulatedBroker()
     topic = broker.create_topic("t", queues=2, nodes=["a", "b"], keyed="available", on_unknown="resend")
     topic.queues[1].state = "read_only"
     layout = layout_from(broker.request("GET", "/api/v1/topics/t"))

@@ -26,8 +26,8 @@ from catmq_client.sending.accumulator import Accumulator
 from catmq_client.sending.receipts import OVERHEAD_BYTES, Outcome, SendFuture
 from catmq_client.sending.routing import Layout, Routes
 from catmq_client.sending.send_request import named, send
-from catmq_client.testing import FakeBroker
 from tests.support.canned import Canned
+from tests.support.simulated import SimulatedBroker
 
 LINE = "POST topics/t/messages"
 PUBLISH = r"POST .*/messages"
@@ -124,9 +124,9 @@ WRONG: dict[str, dict[str, Any]] = {
 
 
 class Telling:
-    """A FakeBroker that stores a batch and tells something else of it."""
+    """A SimulatedBroker that stores a batch and tells something else of it."""
 
-    def __init__(self, broker: FakeBroker) -> None:
+    def __init__(self, broker: SimulatedBroker) -> None:
         self.broker = broker
         self.answer: dict[str, Any] | None = None
 
@@ -137,14 +137,14 @@ class Telling:
 
 
 @pytest.fixture
-def broker() -> FakeBroker:
-    made = FakeBroker()
+def broker() -> SimulatedBroker:
+    made = SimulatedBroker()
     made.create_topic("t", queues=4)
     return made
 
 
 @pytest.fixture
-def make(broker: FakeBroker) -> Iterator[Callable[..., Producer]]:
+def make(broker: SimulatedBroker) -> Iterator[Callable[..., Producer]]:
     made: list[Producer] = []
 
     def producer(transport: Any = None, **options: Any) -> Producer:
@@ -164,7 +164,7 @@ TWO = [NewMessage(b"1", queue=1), NewMessage(b"2", queue=1)]
 
 @pytest.mark.parametrize("name", WRONG)
 def test_an_answer_that_does_not_tell_of_all_leaves_the_outcome_unknown_and_the_buffer_free(
-    broker: FakeBroker, make: Make, name: str
+    broker: SimulatedBroker, make: Make, name: str
 ) -> None:
     transport = Telling(broker)
     producer = make(transport, delivery_timeout_ms=300)
@@ -174,7 +174,7 @@ def test_an_answer_that_does_not_tell_of_all_leaves_the_outcome_unknown_and_the_
     assert [one.offset for one in producer.send_batch("t", TWO) if isinstance(one, Receipt)] == [2, 3]
 
 
-def test_a_batch_whose_answer_has_runs_gets_its_receipts(broker: FakeBroker, make: Make) -> None:
+def test_a_batch_whose_answer_has_runs_gets_its_receipts(broker: SimulatedBroker, make: Make) -> None:
     transport = Telling(broker)
     transport.answer = {"runs": [{"count": 1, "queue": 1, "offset": 0}, {"count": 1, "result": FINAL}]}
     stored, refused = make(transport).send_batch("t", TWO)
@@ -182,7 +182,7 @@ def test_a_batch_whose_answer_has_runs_gets_its_receipts(broker: FakeBroker, mak
     assert flat(refused) == flat(MessageRefused("closed", code="queue_not_writable", retriable=False))
 
 
-def test_a_run_that_may_be_repeated_goes_again_under_the_same_id(broker: FakeBroker, make: Make) -> None:
+def test_a_run_that_may_be_repeated_goes_again_under_the_same_id(broker: SimulatedBroker, make: Make) -> None:
     transport = Telling(broker)
     transport.answer = {"runs": [{"count": 2, "result": REFUSAL}]}
     producer = make(transport)
@@ -194,7 +194,7 @@ def test_a_run_that_may_be_repeated_goes_again_under_the_same_id(broker: FakeBro
     assert len({seen.body["batch_id"] for seen in broker.seen(PUBLISH)}) == 1
 
 
-def requests(broker: FakeBroker) -> list[tuple[set[int], int]]:
+def requests(broker: SimulatedBroker) -> list[tuple[set[int], int]]:
     """Which queues each send named, and how many messages it had."""
     asked = [seen.body["messages"] for seen in broker.seen(PUBLISH)]
     return [({message["queue"] for message in messages}, len(messages)) for messages in asked]
@@ -212,7 +212,9 @@ def told_in_order(outcomes: list[Any]) -> list[int]:
     return [outcome.offset for outcome in outcomes if isinstance(outcome, Receipt)]
 
 
-def test_a_batch_to_one_queue_is_one_request_of_the_callers_thread(broker: FakeBroker, make: Make) -> None:
+def test_a_batch_to_one_queue_is_one_request_of_the_callers_thread(
+    broker: SimulatedBroker, make: Make
+) -> None:
     before = senders()
     producer = make(linger_ms=60_000)
     for first in (0, 20, 40):
@@ -221,7 +223,7 @@ def test_a_batch_to_one_queue_is_one_request_of_the_callers_thread(broker: FakeB
     assert senders() <= before  # those of other tests end meanwhile
 
 
-def test_a_batch_to_one_queue_wakes_nobody(broker: FakeBroker, make: Make) -> None:
+def test_a_batch_to_one_queue_wakes_nobody(broker: SimulatedBroker, make: Make) -> None:
     producer = make(linger_ms=1)
     assert producer.send_async("t", b"x", queue=2).result(LIMIT_S).queue == 2  # leaves a sender that is idle
     assert producer._state is not None
@@ -240,9 +242,9 @@ def test_a_batch_to_one_queue_wakes_nobody(broker: FakeBroker, make: Make) -> No
 
 
 class Meeting:
-    """A FakeBroker that answers sends only when so many are under way at once."""
+    """A SimulatedBroker that answers sends only when so many are under way at once."""
 
-    def __init__(self, broker: FakeBroker, parties: int) -> None:
+    def __init__(self, broker: SimulatedBroker, parties: int) -> None:
         self.broker = broker
         self.together = threading.Barrier(parties)
 
@@ -253,7 +255,7 @@ class Meeting:
         return self.broker.request(method, path, **more)
 
 
-def test_a_batch_to_several_queues_goes_to_all_of_them_at_once(broker: FakeBroker, make: Make) -> None:
+def test_a_batch_to_several_queues_goes_to_all_of_them_at_once(broker: SimulatedBroker, make: Make) -> None:
     producer = make(Meeting(broker, 4), linger_ms=60_000)
     mixed = [NewMessage(b"%d" % index, queue=1 + index % 4) for index in range(40)]
     for first in (0, 10):
@@ -264,7 +266,7 @@ def test_a_batch_to_several_queues_goes_to_all_of_them_at_once(broker: FakeBroke
     assert sorted(map(str, requests(broker))) == sorted(str(({queue}, 10)) for queue in (1, 2, 3, 4) * 2)
 
 
-def test_a_batch_goes_behind_what_lingers_for_its_queue(broker: FakeBroker, make: Make) -> None:
+def test_a_batch_goes_behind_what_lingers_for_its_queue(broker: SimulatedBroker, make: Make) -> None:
     producer = make(linger_ms=60_000)
     producer.send_batch("t", batch(1))
     earlier = producer.send_async("t", b"earlier", queue=1)
@@ -273,7 +275,7 @@ def test_a_batch_goes_behind_what_lingers_for_its_queue(broker: FakeBroker, make
 
 
 def test_threads_that_send_batches_to_one_queue_all_get_their_receipts(
-    broker: FakeBroker, make: Make
+    broker: SimulatedBroker, make: Make
 ) -> None:
     producer = make(linger_ms=60_000)
     with ThreadPoolExecutor(8) as pool:
@@ -283,7 +285,7 @@ def test_threads_that_send_batches_to_one_queue_all_get_their_receipts(
 
 
 def test_a_buffer_that_waits_is_not_forgotten_by_a_sender_that_is_idle(
-    broker: FakeBroker, make: Make
+    broker: SimulatedBroker, make: Make
 ) -> None:
     producer = make(linger_ms=1)
     producer.send_async("t", b"x", queue=1).result(LIMIT_S)
@@ -308,7 +310,7 @@ def test_a_buffer_that_waits_is_not_forgotten_by_a_sender_that_is_idle(
     ],
 )
 def test_a_batch_holds_the_limits_of_its_producer(
-    broker: FakeBroker, make: Make, options: dict[str, int], expected: list[int] | None
+    broker: SimulatedBroker, make: Make, options: dict[str, int], expected: list[int] | None
 ) -> None:
     producer = make(**options, linger_ms=60_000, max_block_ms=5_000)
     producer.send("t", b"x", queue=1)  # the buffer is known
@@ -374,7 +376,9 @@ def test_a_closed_buffer_takes_no_batch() -> None:
     assert last is None
 
 
-def test_a_batch_for_a_queue_that_is_none_of_the_topic_is_refused(broker: FakeBroker, make: Make) -> None:
+def test_a_batch_for_a_queue_that_is_none_of_the_topic_is_refused(
+    broker: SimulatedBroker, make: Make
+) -> None:
     producer = make()
     outcomes = producer.send_batch("t", batch(2, queue=99))
     assert [type(one) for one in outcomes] == [OptionError] * 2
@@ -387,7 +391,7 @@ def test_a_batch_for_a_queue_that_is_none_of_the_topic_is_refused(broker: FakeBr
     assert broker.seen(PUBLISH) == []
 
 
-def test_a_closed_producer_sends_no_batch(broker: FakeBroker, make: Make) -> None:
+def test_a_closed_producer_sends_no_batch(broker: SimulatedBroker, make: Make) -> None:
     producer = make()
     producer.send_batch("t", batch(2))
     producer.close()
@@ -395,7 +399,7 @@ def test_a_closed_producer_sends_no_batch(broker: FakeBroker, make: Make) -> Non
         producer.send_batch("t", batch(2))
 
 
-def test_a_batch_whose_answer_was_lost_is_stored_once(broker: FakeBroker, make: Make) -> None:
+def test_a_batch_whose_answer_was_lost_is_stored_once(broker: SimulatedBroker, make: Make) -> None:
     producer = make()
     producer.send_batch("t", batch(2))
     broker.fail(PUBLISH, AnswerLost("cut"), after=True, times=2)

@@ -9,29 +9,29 @@ from typing import Any
 import pytest
 
 from catmq_client import Consumer, Message, NewMessage, Producer
-from catmq_client.testing import FakeBroker
 from tests.support.becoming import becomes
 from tests.support.consumers import Make, making
+from tests.support.simulated import SimulatedBroker
 from tests.support.waiting import until
 
 LIMIT_S = 10.0
 
 
 @pytest.fixture
-def broker() -> FakeBroker:
-    made = FakeBroker()
+def broker() -> SimulatedBroker:
+    made = SimulatedBroker()
     made.create_topic("t", queues=1)
     made.subscribe("g", "t")
     return made
 
 
 @pytest.fixture
-def make(broker: FakeBroker) -> Iterator[Make]:
+def make(broker: SimulatedBroker) -> Iterator[Make]:
     with making(broker) as made:
         yield made
 
 
-def send(broker: FakeBroker, *tags: str | None) -> None:
+def send(broker: SimulatedBroker, *tags: str | None) -> None:
     with Producer(transport=broker) as producer:
         producer.send_batch("t", [NewMessage(b"%d" % n, tag=tag) for n, tag in enumerate(tags)])
 
@@ -48,7 +48,9 @@ def end(consumer: Consumer, thread: threading.Thread) -> None:
     assert not thread.is_alive()
 
 
-def test_the_number_of_threads_follows_the_subscription_up_and_down(broker: FakeBroker, make: Make) -> None:
+def test_the_number_of_threads_follows_the_subscription_up_and_down(
+    broker: SimulatedBroker, make: Make
+) -> None:
     broker.configure("g", "t", threads=3)
     consumer = make()
     lock, at_work, most, gate = threading.Lock(), [0], [0], threading.Event()
@@ -79,7 +81,7 @@ def test_the_number_of_threads_follows_the_subscription_up_and_down(broker: Fake
     assert most[0] == 1
 
 
-def test_sizes_and_waits_of_pulls_follow_the_subscription(broker: FakeBroker, make: Make) -> None:
+def test_sizes_and_waits_of_pulls_follow_the_subscription(broker: SimulatedBroker, make: Make) -> None:
     consumer = make(max_poll_records=400)
     consumer.poll(timeout_s=0.0)
     assert broker.wait_until(lambda: any(s.body["max_messages"] == 400 for s in broker.seen("/pull$")))
@@ -90,7 +92,7 @@ def test_sizes_and_waits_of_pulls_follow_the_subscription(broker: FakeBroker, ma
     )
 
 
-def test_another_tag_filter_holds_for_what_is_held_already(broker: FakeBroker, make: Make) -> None:
+def test_another_tag_filter_holds_for_what_is_held_already(broker: SimulatedBroker, make: Make) -> None:
     send(broker, *["old", "new"] * 5)
     consumer = make()
     assert consumer.poll(1, timeout_s=LIMIT_S)[0].tag == "old"
@@ -105,7 +107,9 @@ def test_another_tag_filter_holds_for_what_is_held_already(broker: FakeBroker, m
     assert broker.committed("g")[1] == 10
 
 
-def test_what_a_filter_leaves_out_is_committed_although_nothing_comes(broker: FakeBroker, make: Make) -> None:
+def test_what_a_filter_leaves_out_is_committed_although_nothing_comes(
+    broker: SimulatedBroker, make: Make
+) -> None:
     broker.configure("g", "t", tags=("new",), fetch_max_wait_ms=10)
     send(broker, *["old"] * 5)
     consumer = make(auto_commit_interval_ms=1)
@@ -114,7 +118,7 @@ def test_what_a_filter_leaves_out_is_committed_although_nothing_comes(broker: Fa
 
 
 def test_a_delayed_subscription_gets_messages_when_they_are_old_enough(
-    broker: FakeBroker, make: Make
+    broker: SimulatedBroker, make: Make
 ) -> None:
     broker.configure("g", "t", delay_s=60)
     send(broker, None)
@@ -124,7 +128,7 @@ def test_a_delayed_subscription_gets_messages_when_they_are_old_enough(
     assert len(consumer.poll(timeout_s=LIMIT_S)) == 1
 
 
-def test_a_reset_while_reading_is_followed(broker: FakeBroker, make: Make) -> None:
+def test_a_reset_while_reading_is_followed(broker: SimulatedBroker, make: Make) -> None:
     send(broker, *[None] * 3)
     consumer = make()
     taken: list[Message] = []
@@ -137,7 +141,7 @@ def test_a_reset_while_reading_is_followed(broker: FakeBroker, make: Make) -> No
 
 
 def test_a_handler_that_takes_too_long_has_failed_and_another_thread_goes_on(
-    broker: FakeBroker, make: Make
+    broker: SimulatedBroker, make: Make
 ) -> None:
     broker.configure("g", "t", handler_timeout_ms=100)
     send(broker, *[None] * 3)
@@ -157,7 +161,7 @@ def test_a_handler_that_takes_too_long_has_failed_and_another_thread_goes_on(
     assert len(broker.seen("/failures$")) == 1, "what it does later counts for nothing"
 
 
-def test_no_more_threads_are_left_alone_than_there_are(broker: FakeBroker, make: Make) -> None:
+def test_no_more_threads_are_left_alone_than_there_are(broker: SimulatedBroker, make: Make) -> None:
     broker.configure("g", "t", handler_timeout_ms=100)
     send(broker, *[None] * 6)
     release = threading.Event()
@@ -177,7 +181,7 @@ def test_no_more_threads_are_left_alone_than_there_are(broker: FakeBroker, make:
 
 
 def test_a_handler_that_keeps_failing_rests_and_gets_one_message_to_try(
-    broker: FakeBroker, make: Make
+    broker: SimulatedBroker, make: Make
 ) -> None:
     broker.configure("g", "t", breaker_failures=3, breaker_pause_s=1)
     send(broker, *[None] * 20)

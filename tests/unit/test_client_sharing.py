@@ -12,22 +12,22 @@ import pytest
 
 from catmq_client import Consumer, Message, NewMessage, Producer
 from catmq_client.errors import Conflict, ConnectFailed, ConsumerError, HandlerFailed, OptionError
-from catmq_client.testing import FakeBroker
 from tests.support.becoming import becomes
+from tests.support.simulated import SimulatedBroker
 
 LIMIT_S = 10.0
 Make = Callable[..., Consumer]
 
 
 @pytest.fixture
-def broker() -> FakeBroker:
-    made = FakeBroker()
+def broker() -> SimulatedBroker:
+    made = SimulatedBroker()
     made.create_topic("t", queues=4)
     return made
 
 
 @pytest.fixture
-def make(broker: FakeBroker) -> Iterator[Make]:
+def make(broker: SimulatedBroker) -> Iterator[Make]:
     made: list[Consumer] = []
 
     def consumer(name: str = "one", **options: Any) -> Consumer:
@@ -40,18 +40,18 @@ def make(broker: FakeBroker) -> Iterator[Make]:
         one.close()
 
 
-def send(broker: FakeBroker, count: int, *, keys: int = 20) -> None:
+def send(broker: SimulatedBroker, count: int, *, keys: int = 20) -> None:
     with Producer(transport=broker) as producer:
         producer.send_batch("t", [NewMessage(b"%d" % n, key=f"k{n % keys}") for n in range(count)])
 
 
-def owners(broker: FakeBroker) -> Counter[str | None]:
-    group = broker.groups.find("g")
+def owners(broker: SimulatedBroker) -> Counter[str | None]:
+    group = broker.find_group("g")
     names = {member.consumer_id: member.name for member in group.members.values()}
     return Counter(names.get(p.owner or "") for p in group.positions.values() if p.owner == p.target)
 
 
-def test_two_members_share_the_queues_and_see_everything_once(broker: FakeBroker, make: Make) -> None:
+def test_two_members_share_the_queues_and_see_everything_once(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 400)
     one, two = make("one"), make("two")
     seen = Counter(m.message_id for m in one.poll(10, timeout_s=LIMIT_S))
@@ -66,7 +66,7 @@ def test_two_members_share_the_queues_and_see_everything_once(broker: FakeBroker
     assert broker.wait_until(lambda: owners(broker) == {"one": 2, "two": 2})
 
 
-def test_a_queue_is_given_up_only_when_the_application_came_back(broker: FakeBroker, make: Make) -> None:
+def test_a_queue_is_given_up_only_when_the_application_came_back(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 400)
     one = make("one")
     taken = one.poll(400, timeout_s=LIMIT_S)
@@ -84,7 +84,9 @@ def test_a_queue_is_given_up_only_when_the_application_came_back(broker: FakeBro
         assert committed[queue] == max((m.offset + 1 for m in taken if m.queue == queue), default=0)
 
 
-def test_revoked_work_that_takes_too_long_is_given_up_uncommitted(broker: FakeBroker, make: Make) -> None:
+def test_revoked_work_that_takes_too_long_is_given_up_uncommitted(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, 40)
     one = make("one", rebalance_timeout_ms=1)
     one.poll(400, timeout_s=LIMIT_S)
@@ -94,12 +96,12 @@ def test_revoked_work_that_takes_too_long_is_given_up_uncommitted(broker: FakeBr
     assert broker.wait_until(lambda: owners(broker)["two"] == 2)
 
 
-def test_on_revoked_is_called_before_the_queue_is_released(broker: FakeBroker, make: Make) -> None:
+def test_on_revoked_is_called_before_the_queue_is_released(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 40)
     told: list[tuple[int, str | None]] = []
 
     def on_revoked(queues: list[Any]) -> None:
-        position = broker.groups.find("g").positions[queues[0].queue]
+        position = broker.find_group("g").positions[queues[0].queue]
         told.append((queues[0].queue, position.owner))
 
     one = make("one", on_revoked=on_revoked)
@@ -115,12 +117,12 @@ def test_on_revoked_is_called_before_the_queue_is_released(broker: FakeBroker, m
     assert {owner for _, owner in told} == {me}
 
 
-def test_the_queues_of_an_expired_member_move(broker: FakeBroker, make: Make) -> None:
+def test_the_queues_of_an_expired_member_move(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 40)
     one, two = make("one"), make("two")
     one.poll(1, timeout_s=LIMIT_S)
     seen = {message.message_id for message in two.poll(timeout_s=0.0)}
-    assert broker.wait_until(lambda: "two" in {m.name for m in broker.groups.find("g").members.values()})
+    assert broker.wait_until(lambda: "two" in {m.name for m in broker.find_group("g").members.values()})
     broker.fail(f"consumers/{one._state.consumer_id}", ConnectFailed("frozen"), times=1_000_000)
     broker.expire("g", "one")
     while len(seen) < 40:
@@ -130,7 +132,7 @@ def test_the_queues_of_an_expired_member_move(broker: FakeBroker, make: Make) ->
     broker.heal()
 
 
-def test_an_older_answer_changes_nothing(broker: FakeBroker, make: Make) -> None:
+def test_an_older_answer_changes_nothing(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 4)
     one = make("one")
     one.poll(1, timeout_s=LIMIT_S)
@@ -141,7 +143,7 @@ def test_an_older_answer_changes_nothing(broker: FakeBroker, make: Make) -> None
     assert one.assignment() == known
 
 
-def test_a_released_queue_never_comes_back_in_the_same_epoch(broker: FakeBroker, make: Make) -> None:
+def test_a_released_queue_never_comes_back_in_the_same_epoch(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 4)
     one = make("one")
     one.poll(1, timeout_s=LIMIT_S)
@@ -158,7 +160,7 @@ def test_a_released_queue_never_comes_back_in_the_same_epoch(broker: FakeBroker,
         assert state.queues[1].epoch == owned.epoch + 1
 
 
-def test_contradictions_that_stay_make_the_member_begin_anew(broker: FakeBroker, make: Make) -> None:
+def test_contradictions_that_stay_make_the_member_begin_anew(broker: SimulatedBroker, make: Make) -> None:
     broker.session_timeout_ms = 2_000
     one = make("one")
     one.poll(timeout_s=0.0)
@@ -195,17 +197,19 @@ def run(consumer: Consumer, handled: Callable[[Message], object], **options: Any
 
 
 @pytest.mark.parametrize("order", ["key", "queue", "none"])
-def test_run_handles_every_message_once_and_commits_all(broker: FakeBroker, make: Make, order: str) -> None:
+def test_run_handles_every_message_once_and_commits_all(
+    broker: SimulatedBroker, make: Make, order: str
+) -> None:
     send(broker, 600)
     handled = Handled(600)
     run(make(), handled, threads=8, order=order)
     assert len({message.message_id for message in handled.messages}) == 600
     assert sum(broker.committed("g").values()) == 600
-    assert not broker.groups.find("g").members
+    assert not broker.find_group("g").members
 
 
 def test_run_keeps_the_order_of_each_key_and_never_handles_one_key_twice_at_once(
-    broker: FakeBroker, make: Make
+    broker: SimulatedBroker, make: Make
 ) -> None:
     send(broker, 600, keys=7)
     at_work: set[str | None] = set()
@@ -229,7 +233,7 @@ def test_run_keeps_the_order_of_each_key_and_never_handles_one_key_twice_at_once
     assert len(last) == 7
 
 
-def test_two_keys_of_a_queue_are_handled_in_parallel(broker: FakeBroker, make: Make) -> None:
+def test_two_keys_of_a_queue_are_handled_in_parallel(broker: SimulatedBroker, make: Make) -> None:
     broker.create_topic("one", queues=1)
     with Producer(transport=broker) as producer:
         producer.send_batch("one", [NewMessage(b"", key="a"), NewMessage(b"", key="b")])
@@ -246,7 +250,7 @@ def test_two_keys_of_a_queue_are_handled_in_parallel(broker: FakeBroker, make: M
     assert len(handled.messages) == 2
 
 
-def test_a_handler_that_fails_is_called_again_in_place(broker: FakeBroker, make: Make) -> None:
+def test_a_handler_that_fails_is_called_again_in_place(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 20, keys=1)
     failures = iter([True, True, False])
     handled = Handled(20)
@@ -263,7 +267,7 @@ def test_a_handler_that_fails_is_called_again_in_place(broker: FakeBroker, make:
 
 
 def test_without_a_retry_topic_a_handler_that_keeps_failing_stops_its_queue_and_no_other(
-    broker: FakeBroker, make: Make
+    broker: SimulatedBroker, make: Make
 ) -> None:
     broker.fail("/failures$", Conflict("none", code="no_failure_topic", status=409), times=100)
     with Producer(transport=broker) as producer:
@@ -290,7 +294,7 @@ def test_without_a_retry_topic_a_handler_that_keeps_failing_stops_its_queue_and_
     assert [broker.committed("g")[queue] for queue in (2, 3, 4)] == [10, 10, 10]
 
 
-def test_run_ends_when_all_queues_stand_still(broker: FakeBroker, make: Make) -> None:
+def test_run_ends_when_all_queues_stand_still(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 40)
     broker.fail("/failures$", Conflict("none", code="no_failure_topic", status=409), times=1_000)
 
@@ -302,7 +306,7 @@ def test_run_ends_when_all_queues_stand_still(broker: FakeBroker, make: Make) ->
     assert set(broker.committed("g").values()) == {0}
 
 
-def test_a_handler_that_exits_ends_run(broker: FakeBroker, make: Make) -> None:
+def test_a_handler_that_exits_ends_run(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 1)
 
     def handler(message: Message) -> None:
@@ -313,7 +317,7 @@ def test_a_handler_that_exits_ends_run(broker: FakeBroker, make: Make) -> None:
     assert sum(broker.committed("g").values()) == 0
 
 
-def test_the_commit_stays_below_a_slow_handler(broker: FakeBroker, make: Make) -> None:
+def test_the_commit_stays_below_a_slow_handler(broker: SimulatedBroker, make: Make) -> None:
     with Producer(transport=broker) as producer:
         producer.send_batch("t", [NewMessage(b"%d" % n, queue=1, key=str(n)) for n in range(50)])
     others_done, release = threading.Event(), threading.Event()
@@ -341,7 +345,7 @@ def test_the_commit_stays_below_a_slow_handler(broker: FakeBroker, make: Make) -
     assert broker.committed("g")[1] == 50
 
 
-def test_no_handler_starts_without_a_lease(broker: FakeBroker, make: Make) -> None:
+def test_no_handler_starts_without_a_lease(broker: SimulatedBroker, make: Make) -> None:
     send(broker, 40, keys=1)
     first, go_on = threading.Event(), threading.Event()
     handled = Handled(40)
@@ -367,7 +371,9 @@ def test_no_handler_starts_without_a_lease(broker: FakeBroker, make: Make) -> No
     assert len(handled.messages) == 40
 
 
-def test_a_handler_that_never_returns_costs_the_member_its_queues(broker: FakeBroker, make: Make) -> None:
+def test_a_handler_that_never_returns_costs_the_member_its_queues(
+    broker: SimulatedBroker, make: Make
+) -> None:
     send(broker, 4)
     started, release = threading.Event(), threading.Event()
 
@@ -390,7 +396,7 @@ def test_a_handler_that_never_returns_costs_the_member_its_queues(broker: FakeBr
     with consumer._state.changed:
         consumer._state.handlers_since = dict.fromkeys(consumer._state.handlers_since, time.monotonic() - 1)
     consumer._state.want_heartbeat()
-    assert broker.wait_until(lambda: not broker.groups.find("g").members)
+    assert broker.wait_until(lambda: not broker.find_group("g").members)
     release.set()
     thread.join(LIMIT_S)
     assert [error.code for error in raised if isinstance(error, ConsumerError)] == ["max_poll_interval"]

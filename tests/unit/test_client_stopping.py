@@ -13,10 +13,10 @@ from catmq_client.message import Source, row_of
 from catmq_client.options import ConsumerOptions
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.state import GroupState, lease_clock
-from catmq_client.testing import FakeBroker
 from tests.support.becoming import becomes, owns
 from tests.support.handlers import working
 from tests.support.held import HeldTransport
+from tests.support.simulated import SimulatedBroker
 from tests.support.waiting import until
 
 LIMIT_S = 10.0
@@ -27,8 +27,8 @@ LEVELS: list[Where] = [{"queue": 1}, {"topic": "t"}, {}]
 
 
 @pytest.fixture
-def broker() -> FakeBroker:
-    made = FakeBroker(session_timeout_ms=300_000)
+def broker() -> SimulatedBroker:
+    made = SimulatedBroker(session_timeout_ms=300_000)
     made.create_topic("t", queues=1)
     made.create_topic("u", queues=1)
     for topic in ("t", "u"):
@@ -38,12 +38,12 @@ def broker() -> FakeBroker:
 
 
 @pytest.fixture
-def held(broker: FakeBroker) -> HeldTransport:
+def held(broker: SimulatedBroker) -> HeldTransport:
     return HeldTransport(broker)
 
 
 @pytest.fixture
-def make(broker: FakeBroker, held: HeldTransport) -> Iterator[Make]:
+def make(broker: SimulatedBroker, held: HeldTransport) -> Iterator[Make]:
     made: list[Consumer] = []
 
     def consumer(**options: Any) -> Consumer:
@@ -56,7 +56,7 @@ def make(broker: FakeBroker, held: HeldTransport) -> Iterator[Make]:
         one.close()
 
 
-def send(broker: FakeBroker, topic: str, count: int) -> None:
+def send(broker: SimulatedBroker, topic: str, count: int) -> None:
     with Producer(transport=broker) as producer:
         producer.send_batch(topic, [NewMessage(b"%d" % n, key=str(n)) for n in range(count)])
 
@@ -76,7 +76,7 @@ def is_stopped(consumer: Consumer, queue: int = 1, *, stopped: bool = True) -> b
 
 @pytest.mark.parametrize("where", LEVELS)
 def test_what_is_held_of_a_stopped_queue_is_not_given_out_until_it_is_started(
-    broker: FakeBroker, make: Make, where: Where
+    broker: SimulatedBroker, make: Make, where: Where
 ) -> None:
     send(broker, "t", 10)
     consumer = make()
@@ -93,7 +93,7 @@ def test_what_is_held_of_a_stopped_queue_is_not_given_out_until_it_is_started(
 
 @pytest.mark.parametrize("where", LEVELS[:2])
 def test_a_stopped_queue_keeps_no_other_from_being_read_or_waited_for(
-    broker: FakeBroker, make: Make, where: Where
+    broker: SimulatedBroker, make: Make, where: Where
 ) -> None:
     send(broker, "t", 10)
     broker.stop("g", **where)
@@ -113,7 +113,7 @@ def test_a_stopped_queue_keeps_no_other_from_being_read_or_waited_for(
 
 
 def test_a_consumer_that_starts_in_a_stopped_group_waits_long_and_begins_at_once(
-    broker: FakeBroker, make: Make
+    broker: SimulatedBroker, make: Make
 ) -> None:
     send(broker, "t", 2)
     broker.stop("g")
@@ -127,7 +127,7 @@ def test_a_consumer_that_starts_in_a_stopped_group_waits_long_and_begins_at_once
 @pytest.mark.parametrize("where", LEVELS)
 @pytest.mark.parametrize("order", ["key", "queue", "none"])
 def test_handlers_at_work_finish_and_commit_and_none_begins_until_it_is_started(
-    broker: FakeBroker, make: Make, where: Where, order: str
+    broker: SimulatedBroker, make: Make, where: Where, order: str
 ) -> None:
     send(broker, "t", 20)
     began: list[int] = []
@@ -163,7 +163,7 @@ def test_handlers_at_work_finish_and_commit_and_none_begins_until_it_is_started(
 
 
 def test_a_handler_that_failed_is_not_called_again_while_its_queue_is_stopped(
-    broker: FakeBroker, make: Make
+    broker: SimulatedBroker, make: Make
 ) -> None:
     send(broker, "t", 1)
     tries: list[int] = []
@@ -197,7 +197,7 @@ def test_a_handler_that_failed_is_not_called_again_while_its_queue_is_stopped(
 
 
 def test_a_pull_that_tells_of_a_stop_before_the_heartbeat_is_believed_and_not_repeated(
-    broker: FakeBroker, held: HeldTransport, make: Make
+    broker: SimulatedBroker, held: HeldTransport, make: Make
 ) -> None:
     consumer = make()
     assert consumer.poll(timeout_s=0.0) == []
@@ -219,7 +219,7 @@ def test_a_pull_that_tells_of_a_stop_before_the_heartbeat_is_believed_and_not_re
     assert "t" in {message.topic for message in take(consumer, 2)}
 
 
-def test_a_stopped_queue_can_be_moved(broker: FakeBroker, make: Make) -> None:
+def test_a_stopped_queue_can_be_moved(broker: SimulatedBroker, make: Make) -> None:
     send(broker, "t", 10)
     send(broker, "u", 10)
     consumer = make(name="one")

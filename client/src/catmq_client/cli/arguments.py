@@ -6,21 +6,23 @@ import argparse
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Literal
 from urllib.parse import urlsplit
 
 MAX_QUEUES = 256  # of a topic
-UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+UNITS_MS = {"ms": 1, "": 1_000, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+UNITS = tuple(UNITS_MS)
+SPAN = re.compile(r"(\d{1,12})(ms|[smhd]?)", re.ASCII)
 SIZES = {"": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 SIZE = re.compile(r"(\d{1,19}(?:\.\d{1,6})?)(|[KMGT]B)", re.ASCII | re.IGNORECASE)
-AGO = re.compile(r"-(\d+)([smhd])")
+AGO = re.compile(r"-(\d{1,10})([smhd])", re.ASCII)
 DASHED = re.compile(r"-(?!h$)[^-].*", re.DOTALL)  # a value that looks like an option; -h is one
 POSITIONS = "earliest, latest, an OFFSET, a TIME like 2026-03-01T12:00, or how long ago: -15m (s, m, h, d)"
 
 
 def wrong(text: str) -> argparse.ArgumentTypeError:
-    """The error that argparse prints with the argument's name before it; exit code 2."""
+    """Return the error that argparse prints with the argument's name before it; exit code 2."""
     return argparse.ArgumentTypeError(text)
 
 
@@ -90,7 +92,6 @@ def seconds(text: str) -> float:
 
 
 def url(text: str) -> str:
-    """One or several broker URLs, with commas."""
     for part in urls(text):
         split = urlsplit(part)
         if split.scheme not in ("http", "https") or not split.hostname:
@@ -101,28 +102,34 @@ def url(text: str) -> str:
 
 
 def urls(text: str) -> list[str]:
-    """The broker URLs in a list with commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def header(text: str) -> tuple[str, str]:
-    """`name=value`."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise wrong(f"{text!r}: give NAME=VALUE")
     return name, value
 
 
-def span_ms(text: str) -> int:
-    """A span of time in ms.
+def span(
+    least: int, most: int, wanted: str, *, units: Collection[str] = UNITS, unit_ms: int = 1
+) -> Callable[[str], int]:
+    """A span of time with one of the units, "" for seconds without one, in ms or another unit.
 
-    >>> span_ms("500ms"), span_ms("30s"), span_ms("2h")
-    (500, 30000, 7200000)
+    >>> span(1, 10_000, "a span")("500ms"), span(0, 300, "a span", unit_ms=1000)("5m")
+    (500, 300)
     """
-    found = re.fullmatch(r"(\d{1,12})(ms|[smhd])", text, re.ASCII)
-    if not found or int(found[1]) == 0:
-        raise wrong(f"{text!r}: give a span above 0 like 500ms, 30s, 15m, 2h or 7d")
-    return int(found[1]) * {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}[found[2]]
+
+    def parse(text: str) -> int:
+        found = SPAN.fullmatch(text.strip())
+        known = found is not None and found[2] in units
+        value = int(found[1]) * UNITS_MS[found[2]] // unit_ms if found and known else -1
+        if not least <= value <= most:
+            raise wrong(f"{text!r}: give {wanted}")
+        return value
+
+    return parse
 
 
 @dataclass(frozen=True)
@@ -148,23 +155,15 @@ def target(text: str) -> Target:
         return Target("offset", offset=int(text))
     ago = AGO.fullmatch(text)
     if ago:
-        return Target("time", ago_ms=ago_ms(text, int(ago[1]), ago[2]))
+        return Target("time", ago_ms=int(ago[1]) * UNITS_MS[ago[2]])
     try:
         return Target("time", at_ms=int(datetime.fromisoformat(text).timestamp() * 1000))
     except (ValueError, OverflowError, OSError):
         raise wrong(f"{text!r}: give {POSITIONS}") from None
 
 
-def ago_ms(text: str, number: int, unit: str) -> int:
-    """A span in ms."""
-    try:
-        return int(timedelta(**{UNITS[unit]: number}).total_seconds() * 1000)
-    except OverflowError:
-        raise wrong(f"{text!r} is too long ago: give {POSITIONS}") from None
-
-
 def joined(argv: Sequence[str], options: Collection[str]) -> list[str]:
-    """The arguments with `--from -2h` as `--from=-2h`: argparse would take -2h for an option.
+    """Return the arguments with `--from -2h` as `--from=-2h`: argparse would take -2h for an option.
 
     `options` are those that take a value. What begins with two dashes stays: it is a misspelt option.
 
@@ -181,7 +180,7 @@ def joined(argv: Sequence[str], options: Collection[str]) -> list[str]:
 
 
 def with_value(parser: argparse.ArgumentParser) -> set[str]:
-    """The options that take a value, of a parser and the commands below it."""
+    """Return the options that take a value, of a parser and the commands below it."""
     found: set[str] = set()
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

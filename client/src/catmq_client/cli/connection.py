@@ -29,11 +29,10 @@ class Brokers:
     transport: Transport | None = None
 
     def network(self) -> Transport:
-        """The way to the brokers, for a command that goes on for long: it finds others by itself."""
+        """Return the transport of a command that runs for long: it discovers other brokers."""
         return self.transport or HttpTransport(self.listed, api_key=self.api_key)
 
     def admin(self) -> Admin:
-        """The management calls."""
         return Admin(self.transport or HttpTransport(self.listed, api_key=self.api_key, discover=False))
 
     def producer(self, **options: Any) -> Producer:
@@ -41,7 +40,7 @@ class Brokers:
         return Producer(transport=self.network(), **options)
 
     def explained(self, error: CatmqError) -> str:
-        """The error's text, with the remedy that only the caller's side knows."""
+        """Return the error's text, with the remedy that only the caller's side knows."""
         if isinstance(error, ConnectFailed):
             return f"{error}\n  Is a broker running there? CATMQ_URL or --url says {', '.join(self.listed)}"
         if isinstance(error, Unauthenticated):
@@ -57,7 +56,7 @@ class Brokers:
 
 
 def chosen(args: argparse.Namespace, transport: Transport | None) -> Brokers:
-    """The brokers that arguments or environment name. Raises OptionError for none, or a wrong one."""
+    """Return the brokers that arguments or environment name. Raises OptionError for none, or a wrong one."""
     text = args.url or os.environ.get("CATMQ_URL") or ("http://test" if transport else "")
     if not text:
         raise OptionError(NO_URL)

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 
 from catmq_client.cli.arguments import joined, url, with_value
 from catmq_client.cli.connection import Brokers, Command, chosen
-from catmq_client.cli.manage import brokers, dead, groups, limits, nodes, offsets, subscriptions, topics
+from catmq_client.cli.manage import cluster, dead_letters, groups, offsets, subscriptions, topics
 from catmq_client.cli.messages import consume, delayed, find, peek, send
 from catmq_client.cli.output import note
+from catmq_client.cli.verbs import Argument, Noun, Verb
 from catmq_client.errors import CatmqError, OptionError
 from catmq_client.http.transport import Transport
 from catmq_client.version import VERSION
@@ -28,49 +29,58 @@ ENVIRONMENT = (
     "Results go to standard output, everything else to standard error."
 )
 
+COMMANDS: tuple[Noun | Verb, ...] = (
+    topics.NOUN,
+    groups.NOUN,
+    groups.SUBSCRIBE,
+    groups.UNSUBSCRIBE,
+    subscriptions.NOUN,
+    send.SEND,
+    consume.CONSUME,
+    peek.PEEK,
+    find.FIND,
+    delayed.DELAYED,
+    delayed.RECALL,
+    offsets.LAG,
+    offsets.NOUN,
+    dead_letters.NOUN,
+    dead_letters.FAILED,
+    cluster.QUOTA,
+    cluster.NODES,
+    cluster.BROKERS,
+    cluster.BROKER_NOUN,
+)
+
+
+CONNECTION = (
+    Argument("--url URL", "broker URLs, separated by commas (default: CATMQ_URL)", type=url),
+    Argument(
+        "--api-key KEY", "API key (default: CATMQ_API_KEY, which other users of the machine do not see)"
+    ),
+)
+
 
 def parser() -> argparse.ArgumentParser:
-    """All commands and their arguments."""
-    # Before or after the command alike: SUPPRESS keeps a later default from hiding an earlier value.
-    common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
-    urls = {"type": url, "metavar": "URL", "help": "broker URLs, several with commas (default: CATMQ_URL)"}
-    key = {
-        "metavar": "KEY",
-        "help": "API key (default: CATMQ_API_KEY, which other users of the machine do not see)",
-    }
-    common.add_argument("--url", **urls)  # type: ignore[arg-type]
-    common.add_argument("--api-key", **key)  # type: ignore[arg-type]
+    """Make the parser of all commands."""
+    # Before or after the command alike: an absent option behind it hides no earlier value.
+    common = argparse.ArgumentParser(add_help=False)
     whole = argparse.ArgumentParser(
         prog="catmq", description="Send, consume and manage CatMQ.", epilog=ENVIRONMENT
     )
     whole.add_argument(
         "--version", action="version", version=f"catmq {VERSION}", help="print the version and exit"
     )
-    whole.add_argument("--url", default=None, **urls)  # type: ignore[arg-type]
-    whole.add_argument("--api-key", default=None, **key)  # type: ignore[arg-type]
+    for option in CONNECTION:
+        option.add(whole)
+        option.optional().add(common)
     commands = whole.add_subparsers(metavar="COMMAND", required=True)
-    nouns = (
-        topics,
-        groups,
-        subscriptions,
-        send,
-        consume,
-        peek,
-        find,
-        delayed,
-        offsets,
-        dead,
-        limits,
-        nodes,
-        brokers,
-    )
-    for noun in nouns:
-        noun.add(commands, common)
+    for entry in COMMANDS:
+        entry.add(commands, common)
     return whole
 
 
 def parsed(argv: Sequence[str]) -> argparse.Namespace:
-    """The arguments; a wrong call ends the program with exit code 2."""
+    """Parse the arguments; a wrong call ends the program with exit code 2."""
     whole = parser()
     args, left = whole.parse_known_args(joined(argv, with_value(whole)))
     # argparse fills an optional positional only right behind the first: `send TOPIC --key K -` misses the -.
@@ -82,7 +92,7 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None, *, transport: Transport | None = None) -> int:
-    """Runs one command and returns its exit code. `transport`: what to use instead of the network."""
+    """Run one command and return its exit code. `transport`: what to use instead of the network."""
     args = parsed(sys.argv[1:] if argv is None else argv)
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="catmq: %(message)s")
     try:
@@ -94,7 +104,7 @@ def main(argv: Sequence[str] | None = None, *, transport: Transport | None = Non
 
 
 def ended(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Runs the command and turns how it ended into an exit code."""
+    """Run the command and turn its end into an exit code."""
     command: Command = args.command
     try:
         return command(args, brokers)
@@ -114,7 +124,7 @@ def ended(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def nobody_reads() -> None:
-    """Keeps Python from complaining at its exit that the last bytes could not be written."""
+    """Keep Python from complaining at exit that the last bytes could not be written."""
     try:
         descriptor = sys.stdout.fileno()
     except OSError:  # not a file, so nothing is written at exit

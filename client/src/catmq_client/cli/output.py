@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import base64
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 MISSING = "-"  # how a table shows that there is no value
 
+# What a column shows of a row: a field, or what a function makes of the row. By heading.
+Column = str | Callable[[Any], object]
+Columns = Mapping[str, Column]
+
 
 def json_line(value: Mapping[str, Any]) -> bytes:
-    """One object as a line of UTF-8 JSON."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
@@ -26,8 +28,14 @@ def text_or_base64(body: bytes) -> dict[str, str]:
         return {"body_base64": base64.b64encode(body).decode("ascii")}
 
 
+def plain(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message with its body as text or base64, in place of `body_bytes`."""
+    rest = {name: value for name, value in message.items() if not name.startswith("body")}
+    return {**rest, **text_or_base64(message["body_bytes"])}
+
+
 def message_row(topic: str, message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message as every command prints it, from its fields and `body_bytes`."""
+    """Return a message as every command prints it, from its fields and `body_bytes`."""
     return {
         "topic": topic,
         "queue": message["queue"],
@@ -48,30 +56,26 @@ def line_of(row: Mapping[str, Any], body: bytes, form: str) -> bytes:
 
 
 def write(line: bytes) -> None:
-    """Writes a line and hands it to the reader at once. Raises BrokenPipeError when there is none."""
+    """Write a line and flush it. Raises BrokenPipeError when there is none."""
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
 
 
+def print_json(row: Mapping[str, Any]) -> None:
+    write(json_line(row))
+
+
 def show(text: str) -> None:
-    """Writes what a person reads."""
     write(text.encode())
 
 
-def add_output(command: argparse.ArgumentParser, *forms: str) -> None:
-    """`--output`, the first form being the default; json always is one."""
-    shapes = [*forms, *(["json"] if "json" not in forms else [])]
-    command.add_argument("--output", choices=shapes, default=shapes[0], help=f"form (default {shapes[0]})")
-
-
 def note(text: str) -> None:
-    """Tells the person at the terminal something that is not the result."""
+    """Write something that is not the result to standard error."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
 def cell(value: object) -> str:
-    """A value as a table shows it."""
     if value is None or value == "":
         return MISSING
     if isinstance(value, bool):
@@ -80,7 +84,7 @@ def cell(value: object) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Rows in columns as wide as they need; numbers to the right.
+    """Return rows in columns as wide as they need; numbers to the right.
 
     >>> print(table(["NAME", "LAG"], [["orders", 7], ["refunds", None]]), end="")
     NAME     LAG
@@ -98,8 +102,44 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "".join(aligned(line, widths, numeric) for line in lines)
 
 
+def rows_table(rows: Iterable[Mapping[str, Any]], columns: Columns) -> str:
+    return table(list(columns), (values(row, columns) for row in rows))
+
+
+def print_rows(rows: Iterable[Mapping[str, Any]], columns: Columns, form: str) -> None:
+    """Print rows of the API as a table, or with form "json" as one object a line."""
+    if form != "json":
+        show(rows_table(rows, columns))
+        return
+    for row in rows:
+        print_json(row)
+
+
+def values(row: Mapping[str, Any], columns: Columns) -> list[object]:
+    """Return the cells of a row; an older broker leaves fields out."""
+    return [row.get(column) if isinstance(column, str) else column(row) for column in columns.values()]
+
+
+def fields(names: str) -> dict[str, Column]:
+    """Return columns of fields under their own names.
+
+    >>> fields("name created_at")
+    {'NAME': 'name', 'CREATED AT': 'created_at'}
+    """
+    return {name.replace("_", " ").upper(): name for name in names.split()}
+
+
+def at(field: str) -> Column:
+    """Return a column with the time in a field."""
+    return lambda row: moment(row.get(field))
+
+
+def span(field: str) -> Column:
+    """Return a column with the duration in a field."""
+    return lambda row: duration(row.get(field))
+
+
 def aligned(line: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
-    """One line of a table, with its end."""
     cells = [
         text.rjust(width) if right else text.ljust(width)
         for text, width, right in zip(line, widths, numeric, strict=True)
@@ -107,22 +147,22 @@ def aligned(line: Sequence[str], widths: Sequence[int], numeric: Sequence[bool])
     return "  ".join(cells).rstrip() + "\n"
 
 
-def facts(pairs: Iterable[tuple[str, object]]) -> str:
-    """Name and value a line, for one thing that is shown."""
-    kept = [(name, cell(value)) for name, value in pairs]
+def facts(row: Mapping[str, Any], columns: Columns) -> str:
+    """Return one thing as text, a name and a value a line."""
+    kept = [(name.lower(), cell(value)) for name, value in zip(columns, values(row, columns), strict=True)]
     width = max(len(name) for name, _ in kept)
     return "".join(f"{name.ljust(width)}  {value}\n" for name, value in kept)
 
 
 def moment(at_ms: int | None) -> str | None:
-    """A time as people read it: UTC, to the second."""
+    """Return a time as text: UTC, to the second."""
     if at_ms is None:
         return None
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def duration(span_ms: int | None) -> str | None:
-    """A span of time, short.
+    """Return a span of time as short text.
 
     >>> [duration(ms) for ms in (900, 61_000, 7_260_000, 200_000_000)]
     ['0.9s', '1m01s', '2h01m', '2d07h']

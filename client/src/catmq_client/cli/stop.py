@@ -45,13 +45,13 @@ class Stop:
             signal.signal(number, handler)
 
     def disarm(self) -> None:
-        """The command has come round: it is no longer interrupted by the grace period's end."""
+        """End the grace period: the command has noticed the signal."""
         if hasattr(signal, "SIGALRM") and signal.SIGALRM in self._before:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Around a wait for input, where a signal may raise Stopped at once."""
+        """Wrap a wait for input, where a signal may raise Stopped at once."""
         self._waiting = True
         try:
             if self.asked:

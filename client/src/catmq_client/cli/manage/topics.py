@@ -1,213 +1,219 @@
-"""catmq topic create | list | show | set | delete; the rest of `catmq topic` is in queues.py"""
+"""catmq topic: topics and their queues."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from catmq_client.admin.api import Topic
+from catmq_client.admin.api import Admin
+from catmq_client.admin.shapes import LayoutChange, QueueState, Unread
 from catmq_client.cli.arguments import MAX_QUEUES, or_none, size, whole
-from catmq_client.cli.confirm import confirmed
 from catmq_client.cli.connection import Brokers
-from catmq_client.cli.manage import queues
-from catmq_client.cli.output import add_output, facts, json_line, moment, note, show, table, write
-from catmq_client.errors import OptionError
-
-# What `set` changes: setting, option, the form of its value, help
-SETTINGS: tuple[tuple[str, str, dict[str, Any], str], ...] = (
-    (
-        "retention_days",
-        "--retention-days",
-        {"metavar": "DAYS", "type": whole(1, 3650)},
-        "days to keep messages",
-    ),
-    (
-        "keep_unread_days",
-        "--keep-unread-days",
-        {"metavar": "DAYS", "type": whole(0, 3650)},
-        "days to keep what an active group has not read; 0: no longer than the rest",
-    ),
-    (
-        "retention_bytes",
-        "--retention-bytes",
-        {"metavar": "SIZE|none", "type": or_none(size(1 << 20, 1 << 60))},
-        "keep no more than this, read or not, like 20GB; none: no limit by size",
-    ),
-    (
-        "keyed",
-        "--keyed",
-        {"choices": ("strict", "available")},
-        "a keyed send whose queue is down waits (strict) or goes elsewhere (available)",
-    ),
-    (
-        "on_unknown",
-        "--on-unknown",
-        {"choices": ("fail", "resend")},
-        "a send whose end is not known is an error (fail) or sent again, perhaps stored twice (resend)",
-    ),
-    ("description", "--description", {"metavar": "TEXT"}, "what the topic is for"),
+from catmq_client.cli.output import (
+    MISSING,
+    Columns,
+    at,
+    facts,
+    fields,
+    note,
+    print_json,
+    print_rows,
+    rows_table,
+    show,
+)
+from catmq_client.cli.verbs import (
+    DRY_RUN,
+    NAME,
+    TABLE,
+    Argument,
+    Noun,
+    OneOf,
+    Verb,
+    action,
+    detail,
+    listing,
+    search,
+    settings,
 )
 
+COUNT = Argument("--queues N", "queues (default 4)", type=whole(1, MAX_QUEUES), default=4)
+MORE = Argument("--queues N", "queues to add", type=whole(1, MAX_QUEUES), required=True)
+NODE = Argument("--node NODE", "node of the new queues (default: spread)")
+CLOSED = OneOf(
+    Argument("--queue QUEUE", "close this queue (repeatable)", type=whole(1), action="append"),
+    Argument("--count N", "close N queues, the newest first", type=whole(1, MAX_QUEUES)),
+)
+ONE = Argument("QUEUE", "only this queue", nargs="?", type=whole(1))
+STATE = Argument("--state", "close the queue for sends, or open it", choices=("read_only", "read_write"))
+RETENTION = Argument("--retention-days DAYS", "retention in days (default 7)", type=whole(1, 3650))
+KEYED = Argument(
+    "--keyed",
+    "a keyed send whose queue is down waits (strict, default) or goes to another queue (available)",
+    choices=("strict", "available"),
+)
+REMARK = Argument("--description TEXT", "description")
+SETTINGS = (
+    RETENTION,
+    Argument(
+        "--keep-unread-days DAYS",
+        "retention of messages unread by an active group; 0: as of all others",
+        type=whole(0, 3650),
+    ),
+    Argument(
+        "--retention-bytes SIZE|none",
+        "maximum size, read or unread, like 20GB; none: no limit",
+        type=or_none(size(1 << 20, 1 << 60)),
+    ),
+    KEYED,
+    Argument(
+        "--on-unknown",
+        "a send with unknown result fails (fail) or is sent again, perhaps stored twice (resend)",
+        choices=("fail", "resend"),
+    ),
+    REMARK,
+)
 
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
-    """The arguments of `catmq topic`."""
-    noun = commands.add_parser("topic", help="create, list, show, change, delete, expand, shrink topics")
-    verbs = noun.add_subparsers(metavar="VERB", required=True)
-    add_create(verbs, common)
-    lister = verbs.add_parser("list", parents=[common], help="all topics")
-    lister.add_argument("--search", metavar="TEXT", help="only topics whose name contains TEXT")
-    add_output(lister, "table")
-    lister.set_defaults(command=list_topics)
-    shower = verbs.add_parser("show", parents=[common], help="one topic with its queues")
-    shower.add_argument("name", metavar="NAME")
-    add_output(shower, "table")
-    shower.set_defaults(command=show_topic)
-    deleter = verbs.add_parser(
-        "delete", parents=[common], help="delete a topic; its tables are dropped after 3 days"
-    )
-    deleter.add_argument("name", metavar="NAME")
-    deleter.add_argument("--yes", action="store_true", help="do not ask; needed where no terminal is")
-    deleter.set_defaults(command=delete_topic)
-    add_set(verbs, common)
-    queues.add(verbs, common)
+LIST: Columns = {
+    **fields("name kind state queues keyed"),
+    "DAYS": "retention_days",
+    "CREATED": at("created_at_ms"),
+}
+FACTS: Columns = {
+    **fields("name kind state"),
+    "queues": lambda topic: len(topic["queues"]),
+    **fields("keyed on_unknown"),
+    "retention": lambda topic: f"{topic['retention_days']} days, unread {topic['keep_unread_days']} days",
+    "retention bytes": "retention_bytes",
+    "messages/s": "max_messages_per_s",
+    "bytes/s": "max_bytes_per_s",
+    **fields("owners description"),
+    "created": at("created_at_ms"),
+}
+LAYOUT = fields("queue number node state")
+QUEUES: Columns = {
+    **LAYOUT,
+    **fields("low head"),
+    "MESSAGES": lambda q: None if q["low"] is None or q["head"] is None else q["head"] - q["low"],
+}
+STATES: Columns = {
+    **LAYOUT,
+    "STATE": lambda queue: "draining" if queue["draining"] else queue["state"],
+    **fields("slots low head"),
+    "UNREAD": lambda queue: ", ".join(map(backlog, queue["unread"])),
+}
 
 
-def add_set(verbs: Any, common: argparse.ArgumentParser) -> None:
-    """The arguments of `catmq topic set`; what is not given is absent."""
-    setter = verbs.add_parser("set", parents=[common], help="change a topic's settings")
-    setter.add_argument("name", metavar="NAME")
-    for dest, option, form, text in SETTINGS:
-        setter.add_argument(option, dest=dest, default=argparse.SUPPRESS, help=text, **form)
-    setter.set_defaults(command=set_topic)
+def backlog(one: Unread) -> str:
+    """Return a group's name with its number of unread messages."""
+    return f"{one['group']}: {MISSING if one['messages'] is None else one['messages']}"
 
 
-def add_create(verbs: Any, common: argparse.ArgumentParser) -> None:
-    """The arguments of `catmq topic create`."""
-    creator = verbs.add_parser("create", parents=[common], help="create a topic")
-    creator.add_argument("name", metavar="NAME")
-    creator.add_argument(
-        "--queues", type=whole(1, MAX_QUEUES), default=4, metavar="N", help="queues (default 4)"
-    )
-    creator.add_argument("--node", metavar="NODE", help="put all queues there (default: spread)")
-    creator.add_argument(
-        "--retention-days", type=whole(1), metavar="DAYS", help="days to keep messages (default 7)"
-    )
-    creator.add_argument(
-        "--keyed",
-        choices=("strict", "available"),
-        help="a keyed send whose queue is down waits (strict, the default) or goes elsewhere (available)",
-    )
-    creator.add_argument("--description", metavar="TEXT", help="what the topic is for")
-    creator.set_defaults(command=create_topic)
-
-
-def create_topic(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Creates a topic."""
-    topic = brokers.admin().create_topic(
-        args.name,
-        queues=args.queues,
-        node=args.node,
-        retention_days=args.retention_days,
-        keyed=args.keyed,
-        description=args.description,
-    )
-    note(f"topic {topic['name']} created: {len(topic['queues'])} queues")
+def expand(args: argparse.Namespace, brokers: Brokers) -> int:
+    change = brokers.admin().expand_topic(args.name, queues=args.queues, node=args.node, dry_run=args.dry_run)
+    show_change(change, args.output, "would get" if change["dry_run"] else "has got")
     return 0
 
 
-def list_topics(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Lists topics, as a table or one object a line."""
-    rows = brokers.admin().topics(search=args.search)
-    if args.output == "json":
-        for row in rows:
-            write(json_line(row))
-        return 0
-    show(
-        table(
-            ["NAME", "KIND", "STATE", "QUEUES", "KEYED", "DAYS", "CREATED"],
-            [
-                (t["name"], t["kind"], t["state"], t["queues"], t["keyed"], t["retention_days"], made(t))
-                for t in rows
-            ],
-        )
+def shrink(args: argparse.Namespace, brokers: Brokers) -> int:
+    change = brokers.admin().shrink_topic(
+        args.name, queues=args.queue, count=args.count, dry_run=args.dry_run
     )
+    show_change(change, args.output, "would drain" if change["dry_run"] else "drains")
     return 0
 
 
-def made(row: Any) -> str | None:
-    """Return the time something was created, for a table."""
-    return moment(row.get("created_at_ms"))
+def show_change(change: LayoutChange, form: str, verb: str) -> None:
+    """Show the changed queues, what is unread where keys leave, and in words how many keys move."""
+    if form == "json":
+        print_json(change)
+        return
+    print_rows(change["queues"], LAYOUT, form)
+    if change["unread"]:
+        show("\n" + rows_table(change["unread"], {"GROUP": "group", "UNREAD": "messages"}))
+    count = len(change["queues"])
+    share = f"{100 * change['moved_share']:.1f} % of the keys"
+    moving = f"{share} {'would go' if change['dry_run'] else 'go'} to another queue"
+    note(f"topic {change['topic']} {verb} {count} queue{'s' if count > 1 else ''}; {moving}")
 
 
-def show_topic(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Shows one topic and its queues."""
-    topic = brokers.admin().topic(args.name)
-    if args.output == "json":
-        write(json_line(topic))
-        return 0
-    show(topic_facts(topic))
-    show(
-        "\n"
-        + table(
-            ["QUEUE", "NUMBER", "NODE", "STATE", "LOW", "HEAD", "MESSAGES"],
-            [
-                (
-                    q["queue"],
-                    q["number"],
-                    q["node"],
-                    q["state"],
-                    q["low"],
-                    q["head"],
-                    stored(q["low"], q["head"]),
-                )
-                for q in topic["queues"]
-            ],
-        )
-    )
+def show_queues(args: argparse.Namespace, brokers: Brokers) -> int:
+    """Show the queues of a topic or one of them, which is closed or opened first if told to."""
+    admin = brokers.admin()
+    if args.state is not None and args.queue is None:
+        note("catmq: --state needs a QUEUE")
+        return 2
+    found: list[QueueState]
+    if args.queue is None:
+        found = admin.queues(args.name)
+    elif args.state is None:
+        found = [admin.queue(args.name, args.queue)]
+    else:
+        found = [admin.change_queue(args.name, args.queue, state=args.state)]
+    print_rows(found, STATES, args.output)
     return 0
 
 
-def stored(low: int | None, head: int | None) -> int | None:
-    """Return the number of messages a queue holds; None: its node does not answer."""
-    return None if low is None or head is None else head - low
+def create(admin: Admin, args: argparse.Namespace) -> dict[str, Any]:
+    """Create a topic; return its name and number of queues."""
+    given = {
+        name: getattr(args, name) for name in ("queues", "node", "retention_days", "keyed", "description")
+    }
+    topic = admin.create_topic(args.name, **given)
+    return {"name": topic["name"], "queues": len(topic["queues"])}
 
 
-def topic_facts(topic: Topic) -> str:
-    """A topic's settings, one a line."""
-    return facts(
-        [
-            ("name", topic["name"]),
-            ("kind", topic["kind"]),
-            ("state", topic["state"]),
-            ("queues", len(topic["queues"])),
-            ("keyed", topic["keyed"]),
-            ("on unknown", topic["on_unknown"]),
-            ("retention", f"{topic['retention_days']} days, unread {topic['keep_unread_days']} days"),
-            ("retention bytes", topic["retention_bytes"]),
-            ("messages/s", topic.get("max_messages_per_s")),
-            ("bytes/s", topic.get("max_bytes_per_s")),
-            ("owners", topic["owners"]),
-            ("description", topic["description"]),
-            ("created", made(topic)),
-        ]
-    )
-
-
-def set_topic(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Changes the settings that were given. Raises OptionError for none."""
-    given = {name: getattr(args, name) for name, *_ in SETTINGS if hasattr(args, name)}
-    if not given:
-        raise OptionError(f"nothing to set: give {', '.join(option for _, option, *_ in SETTINGS)}")
-    brokers.admin().change_topic(args.name, **given)
-    told = ", ".join(f"{name}={'none' if value is None else repr(value)}" for name, value in given.items())
-    note(f"topic {args.name}: {told}")
-    return 0
-
-
-def delete_topic(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Deletes a topic, after asking at a terminal."""
-    if not confirmed("topic", args.name, yes=args.yes):
-        return 1
-    brokers.admin().delete_topic(args.name)
-    note(f"topic {args.name} deleted: its tables are dropped after 3 days")
-    return 0
+NOUN = Noun(
+    "topic",
+    "create, list, show, change, delete, expand, shrink topics",
+    (
+        action(
+            "create",
+            "create a topic",
+            (NAME, COUNT, NODE, RETENTION, KEYED, REMARK),
+            create,
+            done="topic {answer[name]} created: {answer[queues]} queues",
+        ),
+        listing(
+            "list",
+            "list topics",
+            (search("topics"),),
+            lambda admin, args: admin.topics(search=args.search),
+            columns=LIST,
+        ),
+        detail(
+            "show",
+            "show a topic and its queues",
+            (NAME,),
+            lambda admin, args: admin.topic(args.name),
+            page=lambda topic: f"{facts(topic, FACTS)}\n{rows_table(topic['queues'], QUEUES)}",
+        ),
+        action(
+            "delete",
+            "delete a topic; its tables are dropped after 3 days",
+            (NAME,),
+            lambda admin, args: admin.delete_topic(args.name),
+            done="topic {name} deleted: its tables are dropped after 3 days",
+            asks="topic",
+        ),
+        settings(
+            "change a topic's settings",
+            (NAME,),
+            SETTINGS,
+            lambda admin, args, given: admin.change_topic(args.name, **given),
+            label="topic {name}",
+        ),
+        Verb("expand", "add queues to a topic", (NAME, MORE, NODE, DRY_RUN, TABLE), expand),
+        Verb(
+            "shrink",
+            "close queues of a topic; they are retired once all is read",
+            (NAME, CLOSED, DRY_RUN, TABLE),
+            shrink,
+        ),
+        Verb(
+            "queue",
+            "show the queues of a topic and their unread messages; close or open one",
+            (NAME, ONE, STATE, TABLE),
+            show_queues,
+        ),
+    ),
+)

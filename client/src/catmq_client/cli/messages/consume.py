@@ -14,8 +14,9 @@ from typing import Any
 from catmq_client import Consumer
 from catmq_client.cli.arguments import seconds, whole
 from catmq_client.cli.connection import Brokers
-from catmq_client.cli.output import add_output, line_of, message_row, note, write
+from catmq_client.cli.output import line_of, message_row, note, write
 from catmq_client.cli.stop import Stop, Stopped
+from catmq_client.cli.verbs import TOPIC, Argument, Verb, output
 from catmq_client.errors import CatmqError, CommitFailed, ConnectFailed, OptionError
 from catmq_client.http.transport import Transport
 from catmq_client.message import Message
@@ -31,49 +32,8 @@ FAILURES = "_fail"  # what the name of a failure topic, and of no other, ends wi
 QUIET = ("ok", "stopped")  # states of a queue that has nothing to deliver; in others there may be something
 
 
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
-    """The arguments of `catmq consume`."""
-    made = commands.add_parser(
-        "consume", parents=[common], help="print a topic's messages for a group, and commit"
-    )
-    made.add_argument("topic", metavar="TOPIC")
-    made.add_argument(
-        "--group", required=True, metavar="GROUP", help="made, and subscribed, if it does not exist"
-    )
-    made.add_argument(
-        "--from",
-        dest="start",
-        choices=("earliest", "latest"),
-        default="earliest",
-        help="where a group without a position begins (default earliest)",
-    )
-    made.add_argument(
-        "--mode",
-        choices=("clustering", "broadcasting"),
-        help="of a group that is made: share the queues (default), or every message to each instance",
-    )
-    made.add_argument(
-        "--instance",
-        metavar="NAME",
-        help="which instance this is: in a broadcasting group it has positions of its own, else it gets the "
-        "same queues again when it comes back in time",
-    )
-    made.add_argument(
-        "--session-timeout-ms",
-        type=whole(2_000, 300_000),
-        metavar="MS",
-        help="of a group that is made: a member silent for so long loses its queues (default 15000)",
-    )
-    made.add_argument("--max", type=whole(1), metavar="N", help="end after N messages")
-    made.add_argument(
-        "--idle-timeout", type=seconds, metavar="SECONDS", help="end after so long without a message"
-    )
-    add_output(made, "json", "body")
-    made.set_defaults(command=consume)
-
-
 def consume(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Prints messages until told to stop; exit code 3 if there was none for all of --idle-timeout."""
+    """Print messages until told to stop; exit code 3 if there was none for all of --idle-timeout."""
     if args.mode == "broadcasting" and args.instance is None:
         raise OptionError("--mode broadcasting needs --instance NAME: positions are kept for each")
     watch = Watch(brokers.network())
@@ -100,7 +60,7 @@ def consume(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def leave_alone(consumer: Consumer, args: argparse.Namespace, queues: list[AssignedQueue]) -> None:
-    """Takes nothing from topics that the group reads beside this one: whoever wants those would miss it."""
+    """Take nothing from topics that the group reads beside this one: whoever wants those would miss it."""
     others = [one for one in queues if one.topic != args.topic]
     for other in others:
         consumer.pause(other.queue)
@@ -155,12 +115,12 @@ class Watch:
         return answer
 
     def quiet_s(self) -> float:
-        """For how long everything has answered."""
+        """Return the seconds for which everything has answered."""
         since = self._since
         return 0.0 if since is None else time.monotonic() - since
 
     def away_s(self) -> float:
-        """For how long something has not answered."""
+        """Return the seconds for which something has not answered."""
         return time.monotonic() - self._away_since if self._since is None else 0.0
 
     def _note(self, asked_at: float, *, quiet: bool) -> None:
@@ -171,7 +131,7 @@ class Watch:
 
 
 class Printer:
-    """Takes messages from a consumer and prints them."""
+    """Messages of a consumer, printed."""
 
     def __init__(self, args: argparse.Namespace, watch: Watch) -> None:
         self._args = args
@@ -181,7 +141,7 @@ class Printer:
         self.idle = False
 
     def run(self, consumer: Consumer, stop: Stop) -> None:
-        """Prints until --max, --idle-timeout or a signal, and commits; BrokenPipeError: nobody reads.
+        """Print until --max, --idle-timeout or a signal, and commits; BrokenPipeError: nobody reads.
 
         One message at a time: asking for the next tells the consumer that this one's line is flushed. So
         when a line does not go out, closing the consumer commits those before it.
@@ -218,3 +178,38 @@ class Printer:
 
 
 FIELDS = ("queue", "offset", "message_id", "key", "tag", "headers", "stored_at_ms", "attempt")
+
+CONSUME = Verb(
+    "consume",
+    "print a topic's messages for a group, and commit",
+    (
+        TOPIC,
+        Argument("--group GROUP", "consumer group; created and subscribed if new", required=True),
+        Argument(
+            "--from",
+            "initial position of a group without one (default earliest)",
+            dest="start",
+            choices=("earliest", "latest"),
+            default="earliest",
+        ),
+        Argument(
+            "--mode",
+            "of a new group: share the queues (default), or every message to each instance",
+            choices=("clustering", "broadcasting"),
+        ),
+        Argument(
+            "--instance NAME",
+            "instance id: in a broadcasting group it has positions of its own, else it gets the same "
+            "queues again when it comes back in time",
+        ),
+        Argument(
+            "--session-timeout-ms MS",
+            "of a new group: a member silent for so long loses its queues (default 15000)",
+            type=whole(2_000, 300_000),
+        ),
+        Argument("--max N", "end after N messages", type=whole(1)),
+        Argument("--idle-timeout SECONDS", "end after so long without a message", type=seconds),
+        output("json", "body"),
+    ),
+    consume,
+)

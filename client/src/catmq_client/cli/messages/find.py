@@ -4,43 +4,19 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import Any
 
 from catmq_client.admin.api import Admin
 from catmq_client.cli.arguments import Target, header, target, whole, wrong
 from catmq_client.cli.connection import Brokers
-from catmq_client.cli.output import add_output, line_of, message_row, note, write
+from catmq_client.cli.output import line_of, message_row, note, write
+from catmq_client.cli.verbs import TOPIC, Argument, Verb, output
 from catmq_client.errors import OptionError
 
 MOST = 1000  # messages a request
 TELL_EVERY_S = 2.0
 
 
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
-    """The arguments of `catmq find`."""
-    made = commands.add_parser("find", parents=[common], help="find messages of a topic by what they carry")
-    made.add_argument("topic", metavar="TOPIC")
-    made.add_argument("--key", metavar="KEY", help="with exactly this key")
-    made.add_argument("--tag", metavar="TAG", help="with exactly this tag")
-    made.add_argument("--trace-id", metavar="ID", help="with exactly this trace id")
-    made.add_argument("--header", type=header, metavar="NAME=VALUE", help="with exactly this header")
-    made.add_argument("--contains", metavar="TEXT", help="whose body contains this text")
-    made.add_argument("--from", dest="start", type=moment, metavar="TIME", help="stored then or later")
-    made.add_argument(
-        "--to", dest="end", type=moment, metavar="TIME", help="stored before; 2026-03-01T12:00, or -15m"
-    )
-    made.add_argument("--queue", type=whole(1), metavar="QUEUE", help="only in this queue")
-    made.add_argument("--max", type=whole(1), default=100, metavar="N", help="messages in all (default 100)")
-    made.add_argument("--after", metavar="MESSAGE_ID", help="go on where an earlier look ended")
-    made.add_argument(
-        "--follow-up", action="store_true", help="go on to the end of the topic, not only for one look of 2 s"
-    )
-    add_output(made, "json", "body")
-    made.set_defaults(command=find)
-
-
 def moment(text: str) -> Target:
-    """A time, or how long ago."""
     found = target(text)
     if found.to != "time":
         raise wrong(f"{text!r}: give a TIME like 2026-03-01T12:00, or how long ago: -15m (s, m, h, d)")
@@ -48,7 +24,7 @@ def moment(text: str) -> Target:
 
 
 def find(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Prints what is found, and tells how much was looked at."""
+    """Print what is found, and note how much was scanned."""
     admin, wanted = brokers.admin(), carried(args)
     if not wanted:
         raise OptionError(
@@ -103,3 +79,25 @@ def stored(admin: Admin, args: argparse.Namespace) -> int:
 def left(after: str | None) -> str:
     """Return a hint on how to go on, '' at the end."""
     return "" if after is None else f"; there is more: go on with --after {after}, or with --follow-up"
+
+
+FIND = Verb(
+    "find",
+    "find messages of a topic by key, tag, header, text or time",
+    (
+        TOPIC,
+        Argument("--key KEY", "with exactly this key"),
+        Argument("--tag TAG", "with exactly this tag"),
+        Argument("--trace-id ID", "with exactly this trace id"),
+        Argument("--header NAME=VALUE", "with exactly this header", type=header),
+        Argument("--contains TEXT", "whose body contains this text"),
+        Argument("--from TIME", "stored then or later", dest="start", type=moment),
+        Argument("--to TIME", "stored before; 2026-03-01T12:00, or -15m", dest="end", type=moment),
+        Argument("--queue QUEUE", "only this queue", type=whole(1)),
+        Argument("--max N", "maximum messages (default 100)", type=whole(1), default=100),
+        Argument("--after MESSAGE_ID", "continue where an earlier search ended"),
+        Argument("--follow-up", "search to the end of the topic, not only for 2 s"),
+        output("json", "body"),
+    ),
+    find,
+)

@@ -35,7 +35,7 @@ class Line(NamedTuple):
 
 
 def opened(name: str) -> AbstractContextManager[Source]:
-    """The input called `name`: `-` is standard input, `….gz` is unpacked. Raises OSError."""
+    """Open the input called `name`: `-` is standard input, `….gz` is unpacked. Raises OSError."""
     if name == "-":
         return nullcontext(sys.stdin.buffer)
     path = Path(name)
@@ -50,7 +50,7 @@ def is_json(name: str, key_field: str | None) -> bool:
 
 
 def lines(source: Source, *, stop: Stop, json_lines: bool, key_field: str | None) -> Iterator[Line]:
-    """The lines of the input without empty ones. Raises BadLine, or Stopped by a signal while it waits."""
+    """Yield the lines of the input that are not empty. Raises BadLine, or Stopped by a signal."""
     number = 0
     while True:
         number += 1
@@ -64,7 +64,7 @@ def lines(source: Source, *, stop: Stop, json_lines: bool, key_field: str | None
 
 
 def read_line(source: Source, number: int) -> bytes:
-    """The next line with its end, b"" at the end of the input."""
+    """Return the next line with its end, b"" at the end of the input."""
     try:
         read = source.readline(MAX_LINE_BYTES + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -75,7 +75,7 @@ def read_line(source: Source, number: int) -> bytes:
 
 
 def checked(number: int, body: bytes, key_field: str | None) -> str | None:
-    """The key of a JSON line, None without `key_field`. Raises BadLine."""
+    """Return the key of a JSON line, None without `key_field`. Raises BadLine."""
     try:
         value = json.loads(body.decode())
     except UnicodeDecodeError as error:
@@ -89,7 +89,7 @@ def checked(number: int, body: bytes, key_field: str | None) -> str | None:
 
 
 def key_of(number: int, value: Any, field: str) -> str:
-    """The key in a JSON object: text as it is, whole numbers as text. Raises BadLine."""
+    """Return the key in a JSON object: text as it is, whole numbers as text. Raises BadLine."""
     if not isinstance(value, dict):
         raise BadLine(number, f"not a JSON object, so it has no field {field!r} for the key (--key-field)")
     key = value.get(field)

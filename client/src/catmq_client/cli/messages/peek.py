@@ -7,44 +7,24 @@ import heapq
 from typing import Any
 
 from catmq_client.admin.api import Admin
-from catmq_client.admin.queue_shapes import QueueRow
+from catmq_client.admin.shapes import QueueRow
 from catmq_client.cli.arguments import Target, target, whole, wrong
 from catmq_client.cli.connection import Brokers
-from catmq_client.cli.output import add_output, line_of, message_row, note, write
+from catmq_client.cli.output import line_of, message_row, note, write
+from catmq_client.cli.verbs import TOPIC, Argument, Verb, output
 from catmq_client.errors import NotFound
 
 MOST = 1000  # messages a request
 
 
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
-    """The arguments of `catmq peek`."""
-    made = commands.add_parser("peek", parents=[common], help="look at messages without a group")
-    made.add_argument("topic", metavar="TOPIC")
-    made.add_argument(
-        "--from",
-        dest="start",
-        type=start,
-        default=Target("earliest"),
-        metavar="POSITION",
-        help="earliest (default), latest (the newest messages), or an OFFSET in each queue",
-    )
-    made.add_argument("--queue", type=whole(1), metavar="QUEUE", help="only this queue")
-    made.add_argument(
-        "--max", type=whole(1, MOST), default=10, metavar="N", help="messages in all (default 10)"
-    )
-    add_output(made, "json", "body")
-    made.set_defaults(command=peek)
-
-
 def start(text: str) -> Target:
-    """earliest, latest or an offset."""
     if text not in ("earliest", "latest") and not text.isdecimal():
         raise wrong(f"{text!r}: give earliest, latest or an OFFSET")
     return target(text)
 
 
 def peek(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Prints messages in the order in which they were stored."""
+    """Print messages in the order in which they were stored."""
     admin = brokers.admin()
     queues = wanted(args, admin)
     found = [read(args, admin, queue) for queue in queues]
@@ -57,7 +37,7 @@ def peek(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def wanted(args: argparse.Namespace, admin: Admin) -> list[QueueRow]:
-    """The queues to look at; one whose node is down is left out and told."""
+    """Return the queues to read; one whose node is down is left out and noted."""
     queues = admin.topic(args.topic)["queues"]
     if args.queue is not None:
         known = ", ".join(str(queue["queue"]) for queue in queues)
@@ -71,10 +51,30 @@ def wanted(args: argparse.Namespace, admin: Admin) -> list[QueueRow]:
 
 
 def read(args: argparse.Namespace, admin: Admin, queue: QueueRow) -> list[dict[str, Any]]:
-    """Up to `--max` messages of one queue, oldest first."""
+    """Return up to `--max` messages of one queue, oldest first."""
     low, head = queue["low"] or 0, queue["head"] or 0
     first = {"earliest": low, "latest": max(low, head - args.max)}.get(args.start.to, args.start.offset)
     if first is None or first >= head:
         return []
     found = admin.messages(args.topic, queue=queue["queue"], offset=max(low, first), limit=args.max)
     return [{**message, "queue": queue["queue"]} for message in found]
+
+
+PEEK = Verb(
+    "peek",
+    "print messages of a topic without a group",
+    (
+        TOPIC,
+        Argument(
+            "--from POSITION",
+            "earliest (default), latest (the newest messages), or an OFFSET in each queue",
+            dest="start",
+            type=start,
+            default=Target("earliest"),
+        ),
+        Argument("--queue QUEUE", "only this queue", type=whole(1)),
+        Argument("--max N", "maximum messages (default 10)", type=whole(1, MOST), default=10),
+        output("json", "body"),
+    ),
+    peek,
+)

@@ -11,11 +11,12 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from catmq_client import Producer
-from catmq_client.cli.arguments import header, span_ms, whole
+from catmq_client.cli.arguments import header, span, whole
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.messages.lines import BadLine, Source, is_json, lines, opened
 from catmq_client.cli.output import json_line, moment, note, write
 from catmq_client.cli.stop import GRACE_S, Stop, Stopped
+from catmq_client.cli.verbs import TOPIC, Argument, Verb
 from catmq_client.errors import CatmqError
 from catmq_client.sending.receipts import Receipt, SendFuture
 
@@ -25,42 +26,8 @@ BUFFER_BYTES = 32 * 1024 * 1024
 SHOWN = 10  # failed lines that are told one by one
 
 
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
-    """The arguments of `catmq send`."""
-    made = commands.add_parser(
-        "send", parents=[common], help="send one message, or one for each line of the input"
-    )
-    made.add_argument("topic", metavar="TOPIC")
-    made.add_argument(
-        "message", metavar="MESSAGE", nargs="?", help="one message's body; - reads standard input"
-    )
-    made.add_argument(
-        "--file",
-        metavar="FILE",
-        help="a message a line: X.jsonl[.gz] (lines must be JSON), any other file, - for standard input",
-    )
-    made.add_argument(
-        "--key-field", metavar="FIELD", help="the field of each line, a JSON object, that is its key"
-    )
-    made.add_argument(
-        "--batch", type=whole(1, MAX_BATCH), default=500, metavar="N", help="messages a request (default 500)"
-    )
-    made.add_argument("--key", help="key of the message, or of every line: equal keys stay in order")
-    made.add_argument("--tag", help="tag of the message, or of every line")
-    made.add_argument(
-        "--header", type=header, action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
-    )
-    made.add_argument(
-        "--delay", type=span_ms, metavar="SPAN", help="let it come so much later: 500ms, 30s, 15m, 2h, 7d"
-    )
-    made.add_argument(
-        "--output", choices=("none", "json"), default="none", help="json: print receipts (default none)"
-    )
-    made.set_defaults(command=send, usage=made.error)
-
-
 def send(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Sends; exit code 0 when everything is stored."""
+    """Send; exit code 0 when everything is stored."""
     if args.message not in (None, "-") and args.file:
         args.usage("give a MESSAGE or --file, not both")
     if args.key_field and (args.key is not None or args.message not in (None, "-")):
@@ -71,7 +38,6 @@ def send(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def send_one(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Sends one message."""
     with brokers.producer() as producer:
         receipt = producer.send(args.topic, args.message, **extras(args))
     if args.output == "json":
@@ -89,14 +55,14 @@ def extras(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def receipt_row(line: int, receipt: Receipt) -> dict[str, Any]:
-    """A receipt as JSON: where the message of that input line is stored, or when it comes there."""
+    """Return a receipt as JSON: where the message of that input line is stored, or when it comes there."""
     told = receipt._asdict()
     left_out = ("due_at_ms",) if receipt.due_at_ms is None else ("queue", "offset")
     return {"line": line, **{name: value for name, value in told.items() if name not in left_out}}
 
 
 def send_lines(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Sends the lines of the input; what was read before a fault is sent and told."""
+    """Send the lines of the input; lines before a fault are sent and counted."""
     name = args.file or "-"
     if name == "-" and sys.stdin.isatty():
         note("One message a line; Ctrl-D ends.")
@@ -115,7 +81,7 @@ def send_lines(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def settle(producer: Producer, receipts: Receipts, stop: Stop) -> None:
-    """Waits for what is under way; after a signal only for the grace period."""
+    """Wait for what is under way; after a signal only for the grace period."""
     try:
         producer.flush(GRACE_S if stop.asked else None)
         receipts.finish()
@@ -125,7 +91,7 @@ def settle(producer: Producer, receipts: Receipts, stop: Stop) -> None:
 
 
 class Sending:
-    """Reads lines and hands them to the producer."""
+    """Lines on their way to the producer."""
 
     def __init__(self, args: argparse.Namespace, producer: Producer, receipts: Receipts, stop: Stop) -> None:
         self._args = args
@@ -135,7 +101,7 @@ class Sending:
         self._json = is_json(args.file or "-", args.key_field)
 
     def run(self, source: Source) -> str | None:
-        """Sends until the input ends, a send has failed, or a signal comes; what was wrong with the input."""
+        """Send until the input ends, a send fails or a signal comes; return the fault of the input."""
         last = 0
         try:
             for line in lines(source, stop=self._stop, key_field=self._args.key_field, json_lines=self._json):
@@ -172,7 +138,7 @@ class Expected(NamedTuple):
 
 
 class Receipts:
-    """Awaits receipts in the order of the input and prints them, in a thread of its own.
+    """Receipts, awaited and printed in the order of the input, in a thread of its own.
 
     So a program that writes lines into `catmq send TOPIC - --output json` sees each receipt as soon as there
     is one, without writing another line first. The queue's limit bounds what is under way.
@@ -197,12 +163,12 @@ class Receipts:
         return self.failed > 0 or self.unread or self.unwritable is not None
 
     def expect(self, line: int, future: SendFuture) -> None:
-        """Awaits one more; blocks while too many are under way."""
+        """Await one more; blocks while too many are under way."""
         self.read += 1
         self._put(Expected(line, future))
 
     def finish(self) -> None:
-        """Returns when every receipt has come, or failed to."""
+        """Return when every receipt has come, or failed to."""
         self._put(None)
         self._thread.join()
 
@@ -212,7 +178,7 @@ class Receipts:
         return f"in {took_s:.1f} s ({self.sent / took_s:.0f}/s)"
 
     def _put(self, expected: Expected | None) -> None:
-        """Hands it to the thread; a thread that has died takes nothing, so it is not waited for."""
+        """Hand it to the thread; a thread that has died takes nothing, so it is not waited for."""
         while self._thread.is_alive():
             with suppress(queue.Full):
                 self._queue.put(expected, timeout=1)
@@ -247,7 +213,7 @@ class Receipts:
 
 
 def conclusion(args: argparse.Namespace, receipts: Receipts, fault: str | None, stop: Stop) -> int:
-    """Tells how it went; the exit code."""
+    """Note the counts and faults; return the exit code."""
     if fault:
         note(f"catmq: {fault}")
     note(f"sent {receipts.sent} messages to {args.topic} {receipts.rate()}")
@@ -266,3 +232,36 @@ def conclusion(args: argparse.Namespace, receipts: Receipts, fault: str | None, 
         raise BrokenPipeError
     wrong = fault or receipts.failed or unknown or stop.asked or receipts.unwritable
     return 1 if wrong else 0
+
+
+SPAN = "a span above 0 like 500ms, 30s, 15m, 2h or 7d"
+SEND = Verb(
+    "send",
+    "send a message, or one for each line of the input",
+    (
+        TOPIC,
+        Argument("MESSAGE", "body of one message; -: standard input", nargs="?"),
+        Argument(
+            "--file FILE",
+            "one message per line: X.jsonl[.gz] (lines must be JSON), any other file, -: standard input",
+        ),
+        Argument("--key-field FIELD", "field of each line, a JSON object, that holds the key"),
+        Argument("--batch N", "messages per request (default 500)", type=whole(1, MAX_BATCH), default=500),
+        Argument("--key KEY", "key of the message, or of every line: equal keys stay in order"),
+        Argument("--tag TAG", "tag of the message, or of every line"),
+        Argument(
+            "--header NAME=VALUE",
+            "header of the message, or of every line (repeatable)",
+            type=header,
+            action="append",
+            default=[],
+        ),
+        Argument(
+            "--delay SPAN",
+            "delay of the delivery: 500ms, 30s, 15m, 2h, 7d",
+            type=span(1, 10**18, SPAN, units=("ms", "s", "m", "h", "d")),
+        ),
+        Argument("--output", "json: print receipts (default none)", choices=("none", "json"), default="none"),
+    ),
+    send,
+)

@@ -1,0 +1,69 @@
+"""Parts of a management call: path, parameters, pages, the messages in an answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from catmq_client.errors import OptionError
+from catmq_client.http import wire
+from catmq_client.http.transport import Transport, api_path
+
+PAGE = 1000  # rows a request; the API's limit
+# Up to 210 characters: failure topics have longer names than users may give.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,209}", re.ASCII)
+NAME_RULE = "use letters, digits, '.', '_', '-', the first a letter or digit"
+BROKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,209}", re.ASCII)  # by default host:port
+BROKER_RULE = NAME_RULE.replace("'-',", "'-', ':',")
+
+
+class Calls:
+    """Calls over a transport."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def _pages(self, path: str, plural: str, *, limit: int = PAGE, **filters: object) -> Iterator[Any]:
+        params: dict[str, object] = {"limit": limit, **given(filters)}
+        while True:
+            answer = self._call("GET", path, params=params)
+            yield from answer[plural]
+            if answer.get("next") is None:
+                return
+            params["after"] = answer["next"]
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: dict[str, Any] | None = None,
+        params: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        return self._transport.request(method, path, body=body, params=params)
+
+
+def given(settings: dict[str, object]) -> dict[str, Any]:
+    """Return the settings that have a value: the others keep the broker's default."""
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def path_of(collection: str, **names: str) -> str:
+    """`path_of("groups", group="g", subscriptions="t")` is `/api/v1/groups/g/subscriptions/t`.
+
+    Raises OptionError for what can be no name: `.` and `..` would change the path on its way.
+    """
+    parts: list[str] = []
+    for field, name in names.items():
+        pattern, rule = (BROKER_NAME, BROKER_RULE) if field == "broker" else (NAME, NAME_RULE)
+        if not pattern.fullmatch(name):
+            what = field.removesuffix("s") if field != "subscriptions" else "topic"
+            raise OptionError(f"{what}: {name!r} is no name: {rule}")
+        parts += [field, name] if parts else [collection, name]
+    return api_path(*parts)
+
+
+def with_bytes(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message with `body_bytes`, its body decoded."""
+    return {**message, "body_bytes": wire.body_of(message)}

@@ -1,0 +1,332 @@
+"""Shapes of the management API's answers, by noun; newer brokers add fields, older ones leave some out."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+
+class QueueRow(TypedDict):
+    """A queue of a topic. `low`: first offset still stored, `head`: the next to be given; None: node down."""
+
+    queue: int
+    number: int
+    node: str
+    state: str
+    low: int | None
+    head: int | None
+
+
+class Unread(TypedDict):
+    """Number of messages a group has not read, its slowest instance if it broadcasts; None: node down."""
+
+    group: str
+    messages: int | None
+
+
+class ChangedQueue(TypedDict):
+    """A queue that a topic got, or that drains. `queue`: None where it is only planned."""
+
+    queue: int | None
+    number: int
+    node: str
+    state: str
+
+
+class LayoutChange(TypedDict):
+    """Changes that an expansion or a shrinking made, or with `dry_run` would make.
+
+    `moved_share` of all keys (0 to 1) go to another queue; `unread` counts the queues that they leave.
+    """
+
+    topic: str
+    dry_run: bool
+    layout_version: int
+    queues: list[ChangedQueue]
+    moved_slots: int
+    moved_share: float
+    unread: list[Unread]
+
+
+class TagMatches(TypedDict):
+    """A tag filter, tried on the `looked_at` last messages of a topic; `away`: nodes that did not answer."""
+
+    looked_at: int
+    matching: int
+    away: list[str]
+
+
+class QueueState(QueueRow):
+    """A queue with its share of the 1,024 slots; one that is `draining` is retired once all is read."""
+
+    slots: int
+    draining: bool
+    unread: list[Unread]
+
+
+class TopicSettings(TypedDict):
+    """Part of a topic that lists hold, too."""
+
+    name: str
+    kind: str
+    state: str
+    keyed: str
+    retention_days: int
+    created_at_ms: int
+
+
+class TopicRow(TopicSettings):
+    """A topic in a list, with its number of queues."""
+
+    queues: int
+
+
+class Layout(TypedDict):
+    """Queue of each of the 1,024 key slots."""
+
+    version: int
+    slots: list[int]
+
+
+class Topic(TopicSettings):
+    """A topic with its queues."""
+
+    queues: list[QueueRow]
+    layout: Layout
+    on_unknown: str
+    keep_unread_days: int
+    retention_bytes: int | None
+    max_messages_per_s: int | None
+    max_bytes_per_s: int | None
+    owners: str
+    department: str
+    alarm_emails: str
+    description: str
+
+
+class DelayedPage(TypedDict):
+    """Messages that wait (message_id, due_at_ms, queue, key, body_bytes, …) and how many there are."""
+
+    messages: list[dict[str, Any]]
+    next: str | None
+    count: int
+
+
+class Broker(TypedDict):
+    """A broker. `alive`: heard of within 10 s, and it did not say that it stops."""
+
+    name: str
+    url: str
+    state: Literal["in", "out"]
+    alive: bool
+    version: str
+    started_at_ms: int
+    last_seen_at_ms: int
+    stopped_at_ms: int | None
+
+
+class Node(TypedDict):
+    """A database that holds message tables. Passwords are never answered."""
+
+    name: str
+    kind: str
+    engine: str
+    host: str | None
+    port: int | None
+    database: str
+    state: str
+    dedicated: bool
+    epoch: int
+    queues: int
+
+
+class FoundMessages(TypedDict):
+    """Messages found by one search, each with `body_bytes`; `scanned` messages were looked at for it."""
+
+    messages: list[dict[str, Any]]
+    scanned: int
+    next: str | None
+
+
+class Key(TypedDict):
+    """An API key, without its secret; what it may send in a second (None: any number)."""
+
+    name: str
+    rights: dict[str, list[str]]
+    max_messages_per_s: int | None
+    max_bytes_per_s: int | None
+    created_at_ms: int
+
+
+Start = Literal["earliest", "latest"]
+
+
+class Subscription(TypedDict):
+    """A group's subscription to a topic."""
+
+    group: str
+    topic: str
+    state: str
+    start: Start
+    stopped: bool
+    stopped_queues: list[int]
+
+
+class Member(TypedDict):
+    """A consumer in a group, and the queues that it owns; one that is not active stands by."""
+
+    name: str
+    instance_id: str | None
+    address: str
+    sdk: str
+    joined_at_ms: int
+    heartbeat_age_ms: int | None
+    queues: list[int]
+    active: bool
+
+
+class Group(TypedDict):
+    """A consumer group; lists leave out `subscriptions` and `members`."""
+
+    name: str
+    mode: str
+    stopped: bool
+    session_timeout_ms: int
+    allow_addresses: str
+    deny_addresses: str
+    max_active_members: int | None
+    alarm_lag: int | None
+    alarm_lag_s: int | None
+    generation: int
+    description: str
+    subscriptions: list[Subscription]
+    members: list[Member]
+    created_at_ms: int
+
+
+class QueueLag(TypedDict):
+    """Lag of a group in a queue. `lag_ms`: age of the first unread message; None: node down.
+
+    `instance`: whose position it is in a broadcasting group, else None.
+    """
+
+    topic: str
+    queue: int
+    number: int
+    instance: str | None
+    committed: int | None
+    head: int | None
+    low: int | None
+    lag: int | None
+    lag_ms: int | None
+    owner: str | None
+    epoch: int
+
+
+class Progress(TypedDict):
+    """The trend of a group: `state` is one of the API's words, rates are messages a second.
+
+    `per_s`: by so many the lag grows or shrinks, where it does; the lag was `lag_before` `between_s` ago.
+    """
+
+    state: str
+    per_s: float | None
+    catches_up_in_s: float | None
+    sent_per_s: float
+    pulled_per_s: float
+    handled_per_s: float | None
+    lag: int | None
+    lag_before: int | None
+    between_s: float
+
+
+class GroupLag(TypedDict):
+    """The positions of a group; a broker of an earlier version tells no progress."""
+
+    group: str
+    lag: int | None
+    lag_ms: int | None
+    progress: NotRequired[Progress | None]
+    queues: list[QueueLag]
+
+
+Move = TypedDict(
+    "Move",
+    {
+        "topic": str,
+        "queue": int,
+        "number": int,
+        "from": int,
+        "to": int,
+        "skipped": int,
+        "repeated": int,
+        "asked": int | None,
+    },
+)
+
+
+class Moves(TypedDict):
+    """Offsets that a reset moved, or with `dry_run` would move; `reset` is what it is undone by."""
+
+    dry_run: bool
+    reset: str | None
+    moves: list[Move]
+
+
+PlannedMove = TypedDict(
+    "PlannedMove", {"queue": int, "topic": str, "from": str | None, "to": str | None, "at_once": bool}
+)
+PastMove = TypedDict(
+    "PastMove", {"queue": int, "topic": str, "from": str | None, "to": str | None, "pause_ms": int | None}
+)
+
+
+class Plan(TypedDict):
+    """Queues that a rebalance moved, or with `dry_run` would move, from member to member (None: nobody)."""
+
+    dry_run: bool
+    generation: int
+    moves: list[PlannedMove]
+
+
+class Rebalance(TypedDict):
+    """A rebalance of the past. `assignment`: the queues meant for each member."""
+
+    id: int
+    generation: int
+    cause: str
+    at_ms: int
+    assignment: dict[str, list[int]]
+    moves: list[PastMove]
+
+
+class PlannedQueue(TypedDict):
+    """Location of a queue: offsets low … head - 1 of its table, without the gaps (from, to exclusive)."""
+
+    queue: int
+    number: int
+    node: str
+    table: str
+    low: int
+    head: int
+    gaps: list[list[int]]
+
+
+class PlannedNode(TypedDict):
+    """A node as jobs reach it; user name and password are empty if it has no reader account."""
+
+    name: str
+    engine: str
+    host: str
+    port: int
+    database: str
+    identity: str
+    username: str
+    password: str
+
+
+class ReadPlan(TypedDict):
+    """Location of a topic's messages. It holds passwords: keep it out of logs."""
+
+    topic: str
+    queues: list[PlannedQueue]
+    nodes: list[PlannedNode]

@@ -1,0 +1,171 @@
+"""catmq dlq, catmq failed"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from catmq_client.cli.arguments import whole
+from catmq_client.cli.connection import Brokers
+from catmq_client.cli.output import (
+    Columns,
+    at,
+    fields,
+    note,
+    plain,
+    print_json,
+    print_rows,
+    rows_table,
+    show,
+)
+from catmq_client.cli.verbs import GROUP, TABLE, YES, Argument, Noun, Verb, action, confirmed, limit, listing
+from catmq_client.errors import OptionError
+
+ERROR_CHARS = 60  # of an error in a table
+
+ONLY_TOPIC = Argument("--topic TOPIC", "only this topic")
+ERROR = Argument("--error KIND", "only this kind of error, such as ValueError")
+ID = Argument("ID", "id that `catmq dlq list` shows")
+CHOICE = (
+    Argument("ID", "ids that `catmq dlq list` shows", nargs="*"),
+    ONLY_TOPIC,
+    ERROR,
+    Argument("--all", "all dead letters of the group"),
+)
+TO = Argument(
+    "--to",
+    "group: as retries of this group (default); topic: sent again, to every group",
+    choices=("group", "topic"),
+    default="group",
+)
+RATE = Argument("--rate N", "messages per second (default 200)", type=whole(1, 10_000))
+
+MESSAGE: Columns = {"MESSAGE": lambda row: f"{row['queue']}-{row['offset']}", "KEY": "key"}
+LAST_ERROR: Columns = {"ERROR": lambda row: first_line(row["error"])}
+LIST: Columns = {
+    "ID": "id",
+    "DIED": at("died_at_ms"),
+    "TOPIC": "topic",
+    **MESSAGE,
+    "ATTEMPTS": "attempts",
+    **LAST_ERROR,
+}
+COUNTS: Columns = {
+    "TOPIC": "topic",
+    "ERROR": "error_class",
+    "MESSAGES": "count",
+    "FIRST": at("first_at_ms"),
+    "LAST": at("last_at_ms"),
+}
+REDRIVES: Columns = {
+    **fields("id state to topic error redriven"),
+    "OF": "total",
+    "SKIPPED": "skipped",
+    "BEGAN": at("created_at_ms"),
+    "DETAIL": "detail",
+}
+RETRY_TOPICS: Columns = {**fields("topic waiting unread"), "FAILURE TOPIC": "failure_topic"}
+WAITING: Columns = {"DUE": at("due_at_ms"), "TOPIC": "topic", **MESSAGE, "RETRY": "attempt", **LAST_ERROR}
+
+
+def first_line(error: str) -> str:
+    """Return the first line of an error, as a table shows it."""
+    first = error.strip().splitlines()[0] if error.strip() else ""
+    return first if len(first) <= ERROR_CHARS else first[: ERROR_CHARS - 1] + "…"
+
+
+def summarize(args: argparse.Namespace, brokers: Brokers) -> int:
+    found = brokers.admin().dead_letters.summary(args.group, topic=args.topic)
+    print_rows(found["errors"], COUNTS, args.output)
+    note_away(found["away"])
+    return 0
+
+
+def note_away(nodes: list[str]) -> None:
+    if nodes:
+        note(f"not known, because these nodes do not answer: {', '.join(nodes)}")
+
+
+def show_one(args: argparse.Namespace, brokers: Brokers) -> int:
+    print_json(plain(brokers.admin().dead_letters.message(args.group, args.id)))
+    return 0
+
+
+def chosen(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the choice of messages that the arguments make. Raises OptionError unless that is clear."""
+    if args.id and (args.topic or args.error or args.all):
+        raise OptionError("give ids, or --topic and --error, or --all: not both")
+    if not (args.id or args.topic or args.error or args.all):
+        raise OptionError("say which: ids, --topic, --error, or --all for every one")
+    return {"ids": args.id or None, "topic": args.topic, "error": args.error, "everything": args.all}
+
+
+def redrive(args: argparse.Namespace, brokers: Brokers) -> int:
+    made = brokers.admin().dead_letters.redrive(args.group, to=args.to, rate=args.rate, **chosen(args))
+    print_rows([made], REDRIVES, args.output)
+    note(f"how far it is: catmq dlq redrives {args.group}")
+    note(f"to stop it: catmq dlq stop {args.group} {made['id']}")
+    return 0
+
+
+def drop(args: argparse.Namespace, brokers: Brokers) -> int:
+    which = chosen(args)
+    if not confirmed("the dead letters that are meant, of group", args.group, yes=args.yes):
+        return 1
+    note(f"{brokers.admin().dead_letters.drop(args.group, **which)} dead letters dropped")
+    return 0
+
+
+def list_waiting(args: argparse.Namespace, brokers: Brokers) -> int:
+    """List what waits for a retry, as tables or one object a line."""
+    found = brokers.admin().dead_letters.failed(args.group, topic=args.topic, limit=args.limit)
+    if args.output != "json":
+        show(rows_table(found["topics"], RETRY_TOPICS) + ("\n" if found["messages"] else ""))
+    if args.output == "json" or found["messages"]:
+        print_rows(found["messages"], WAITING, args.output)
+    note_away(found["away"])
+    return 0
+
+
+NOUN = Noun(
+    "dlq",
+    "dead letters, messages without a retry left: list, show, redrive, drop",
+    (
+        listing(
+            "list",
+            "list dead letters of a group, newest first",
+            (GROUP, ONLY_TOPIC, ERROR, limit(50)),
+            lambda admin, args: admin.dead_letters.messages(
+                args.group, topic=args.topic, error=args.error, page=min(args.limit, 500)
+            ),
+            columns=LIST,
+        ),
+        Verb("summary", "count dead letters by kind of error", (GROUP, ONLY_TOPIC, TABLE), summarize),
+        Verb("show", "show a dead letter with headers and body", (GROUP, ID), show_one),
+        Verb(
+            "redrive", "redrive dead letters, in the background", (GROUP, *CHOICE, TO, RATE, TABLE), redrive
+        ),
+        listing(
+            "redrives",
+            "list redrives of a group, newest first",
+            (GROUP, limit(20, 1000)),
+            lambda admin, args: admin.dead_letters.redrives(args.group, limit=args.limit),
+            columns=REDRIVES,
+        ),
+        action(
+            "stop",
+            "stop a redrive; redriven messages stay redriven",
+            (GROUP, Argument("REDRIVE", "id of the redrive", type=whole(1))),
+            lambda admin, args: admin.dead_letters.stop_redrive(args.group, args.redrive),
+            done="redrive {redrive} is stopped",
+        ),
+        Verb("drop", "delete dead letters for good", (GROUP, *CHOICE, YES), drop),
+    ),
+    old="dead",
+)
+FAILED = Verb(
+    "failed",
+    "list messages of a group that wait for a retry",
+    (GROUP, ONLY_TOPIC, limit(50, 1000), TABLE),
+    list_waiting,
+)

@@ -1,0 +1,220 @@
+"""The table of verbs: name, arguments, call of the management API and output of each command.
+
+The modules of `manage` and `messages` declare entries of the table; main.py makes the parser from them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from catmq_client.admin.api import Admin
+from catmq_client.cli.arguments import whole
+from catmq_client.cli.connection import Brokers, Command
+from catmq_client.cli.output import Columns, note, print_json, print_rows, show
+from catmq_client.errors import OptionError
+
+# A call of the management API with the arguments of a command.
+Call = Callable[[Admin, argparse.Namespace], Any]
+
+
+class Argument:
+    """An argument as the help shows it: "--limit N", a flag as "--all", or "NAME"; `form` is argparse's."""
+
+    def __init__(self, words: str, text: str | None = None, **form: Any) -> None:
+        self.flag, _, metavar = words.partition(" ")
+        self.dest: str = form.get("dest") or self.flag.lstrip("-").replace("-", "_").lower()
+        self.form = {"help": text, **form}
+        if not self.flag.startswith("-"):
+            self.form.pop("dest", None)
+        elif not (metavar or "choices" in form or "action" in form):
+            self.form["action"] = "store_true"
+        if metavar:
+            self.form["metavar"] = metavar
+
+    def add(self, parser: argparse._ActionsContainer) -> None:
+        if self.flag.startswith("-"):
+            parser.add_argument(self.flag, **self.form)
+        else:
+            parser.add_argument(self.dest, metavar=self.flag, **self.form)
+
+    def optional(self) -> Argument:
+        """Return the same argument, absent from the parsed ones unless it is given."""
+        same = copy(self)
+        same.form = {**self.form, "default": argparse.SUPPRESS}
+        return same
+
+
+class OneOf(Argument):
+    """Arguments of which exactly one must be given."""
+
+    def __init__(self, *choices: Argument) -> None:
+        super().__init__("NONE")
+        self.choices = choices
+
+    def add(self, parser: argparse._ActionsContainer) -> None:
+        group = parser.add_mutually_exclusive_group(required=True)
+        for choice in self.choices:
+            choice.add(group)
+
+
+Arguments = tuple[Argument, ...]
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A command that does something. `old`: a former name; it works, and no help lists it."""
+
+    name: str
+    help: str
+    arguments: Arguments
+    run: Command
+    old: str = ""
+
+    def add(self, parsers: Any, common: argparse.ArgumentParser) -> None:
+        for name, listed in names(self.name, self.old, self.help):
+            made = parsers.add_parser(name, parents=[common], **listed)
+            for argument in self.arguments:
+                argument.add(made)
+            made.set_defaults(command=self.run, usage=made.error)
+
+
+@dataclass(frozen=True)
+class Noun:
+    """A group of verbs. `old`: a former name, as of a verb."""
+
+    name: str
+    help: str
+    verbs: tuple[Verb, ...]
+    old: str = ""
+
+    def add(self, parsers: Any, common: argparse.ArgumentParser) -> None:
+        for name, listed in names(self.name, self.old, self.help):
+            below = parsers.add_parser(name, **listed).add_subparsers(metavar="VERB", required=True)
+            for verb in self.verbs:
+                verb.add(below, common)
+
+
+def names(name: str, old: str, text: str) -> Iterable[tuple[str, dict[str, str]]]:
+    """Return the names of a command and, for the one that help lists, its text."""
+    return [(name, {"help": text}), *([(old, {})] if old else [])]
+
+
+NAME, GROUP, TOPIC = Argument("NAME"), Argument("GROUP"), Argument("TOPIC")
+YES = Argument("--yes", "delete without confirmation; required without a terminal")
+DRY_RUN = Argument("--dry-run", "show the changes without making them")
+QUEUES = Argument("--queue QUEUE", "only this queue (repeatable)", type=whole(1), action="append")
+
+
+def limit(default: int, most: int | None = None) -> Argument:
+    text = f"maximum rows (default {default})"
+    return Argument("--limit N", text, type=whole(1, most), default=default)
+
+
+def search(plural: str) -> Argument:
+    return Argument("--search TEXT", f"only {plural} whose name contains TEXT")
+
+
+def output(*forms: str) -> Argument:
+    """Return `--output`; the first form is the default, and json always is one."""
+    choices = list(dict.fromkeys([*forms, "json"]))
+    return Argument("--output", f"format (default {choices[0]})", choices=choices, default=choices[0])
+
+
+TABLE = output("table")
+
+
+def listing(name: str, text: str, arguments: Arguments, call: Call, *, columns: Columns) -> Verb:
+    """A verb that prints the rows of a call, at most `--limit`."""
+
+    def run(args: argparse.Namespace, brokers: Brokers) -> int:
+        rows = islice(call(brokers.admin(), args), getattr(args, "limit", None))
+        print_rows(rows, columns, args.output)
+        return 0
+
+    return Verb(name, text, (*arguments, TABLE), run)
+
+
+def detail(name: str, text: str, arguments: Arguments, call: Call, *, page: Callable[[Any], str]) -> Verb:
+    """A verb that prints the answer of a call: as `page` writes it, or as a JSON object."""
+
+    def run(args: argparse.Namespace, brokers: Brokers) -> int:
+        answer = call(brokers.admin(), args)
+        if args.output == "json":
+            print_json(answer)
+        else:
+            show(page(answer))
+        return 0
+
+    return Verb(name, text, (*arguments, TABLE), run)
+
+
+def action(
+    name: str, text: str, arguments: Arguments, call: Call, *, done: str, asks: str = "", old: str = ""
+) -> Verb:
+    """A verb that changes something and notes `done`, filled in from the arguments and the `answer`.
+
+    `asks`: what is deleted, for a verb that must be confirmed with the value of its last argument.
+    """
+
+    def run(args: argparse.Namespace, brokers: Brokers) -> int:
+        told = vars(args)
+        if asks and not confirmed(asks.format(**told), told[arguments[-1].dest], yes=args.yes):
+            return 1
+        answer = call(brokers.admin(), args)
+        note(done.format(**told, answer=answer))
+        return 0
+
+    return Verb(name, text, (*arguments, YES) if asks else arguments, run, old)
+
+
+# Changes settings: the management API, the arguments, the settings that were given.
+Change = Callable[[Admin, argparse.Namespace, dict[str, Any]], object]
+
+
+def settings(
+    text: str, named: Arguments, options: Arguments, change: Change, *, label: str, flags: Arguments = ()
+) -> Verb:
+    """The verb `set`: it changes the options that were given and notes them behind `label`.
+
+    A `change` that returns False has changed nothing. `flags` are no settings.
+    """
+
+    def run(args: argparse.Namespace, brokers: Brokers) -> int:
+        given = {option.dest: getattr(args, option.dest) for option in options if hasattr(args, option.dest)}
+        if not given:
+            raise OptionError(f"nothing to set: give {', '.join(option.flag for option in options)}")
+        if change(brokers.admin(), args, given) is not False:
+            note(f"{label.format(**vars(args))}: {assignments(given)}")
+        return 0
+
+    return Verb("set", text, (*named, *(option.optional() for option in options), *flags), run)
+
+
+def assignments(given: Mapping[str, Any]) -> str:
+    """Return settings as text.
+
+    >>> assignments({"tags": "new", "threads": None})
+    "tags='new', threads=none"
+    """
+    return ", ".join(f"{name}={'none' if value is None else repr(value)}" for name, value in given.items())
+
+
+def confirmed(what: str, name: str, *, yes: bool) -> bool:
+    """Return True if to delete: a person at a terminal types the name again, a script says --yes."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        note(f"catmq: nothing deleted: there is no terminal to ask at; say --yes to delete {what} {name}")
+        return False
+    sys.stderr.write(f"Delete {what} {name}? Type its name: ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip() == name:
+        return True
+    note("catmq: nothing deleted: the name differs")
+    return False
