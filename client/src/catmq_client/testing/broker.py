@@ -96,7 +96,7 @@ class FakeBroker:
 
         Names and units: catmq_client.reading.subscription_settings.Settings; tags=("new", "paid").
         """
-        Settings.told(settings)
+        Settings.from_answer(settings)
         self.change(lambda: self.find_group(group).configure(topic, settings))
 
     def advance(self, seconds: float) -> None:

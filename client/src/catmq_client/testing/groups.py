@@ -77,7 +77,7 @@ class FakeGroup:
         return consumer_id == self._member or consumer_id in self._gone
 
     def settings(self, topic: str) -> Settings:
-        return Settings.told(self.delivery.get(topic, {}))
+        return Settings.from_answer(self.delivery.get(topic, {}))
 
     def configure(self, topic: str, settings: Mapping[str, Any]) -> None:
         """Change settings of the subscription; None: the consumer decides."""
