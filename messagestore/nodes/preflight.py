@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from messagestore import tables
+from messagestore import sweeping, tables
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.pool import node_pools
@@ -139,7 +139,7 @@ def reexamine(*, name: str, actor: Actor, rights: bool = True) -> Examination:
 def reason(error: CatmqError, info: NodeInfo) -> str:
     """Return what went wrong, for who registers; a failed connect tells others neither address nor reason."""
     cause = error.__cause__
-    if not isinstance(error, NodeUnavailable) or cause is None:
+    if not isinstance(error, NodeUnavailable) or cause is None or isinstance(cause, CatmqError):
         return error.detail.rstrip(".")
     where = f"{info.host}:{info.port or 3306}" if info.engine == "mysql" else info.database
     return f"Node {info.name} cannot be reached at {where}: {cause.args[-1]}"
@@ -210,17 +210,11 @@ def _of_place(info: NodeInfo) -> Iterator[Finding]:
 def _of_database(info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator[Finding]:
     begun = time.monotonic()
     try:
-        session = node_pools.connect(info)
-    except CatmqError as error:
+        with sweeping.direct(info) as session:
+            yield Finding("reachable", "ok", "reached", {"ms": (time.monotonic() - begun) * 1000})
+            yield from _of_session(session, info, unsafe=unsafe, rights=rights)
+    except (db_errors.Final, NodeUnavailable) as error:
         yield Finding("reachable", "bad", "away", {"reason": reason(error, info)})
-        return
-    try:
-        yield Finding("reachable", "ok", "reached", {"ms": (time.monotonic() - begun) * 1000})
-        yield from _of_session(session, info, unsafe=unsafe, rights=rights)
-    except (db_errors.Ambiguous, db_errors.Final, NodeUnavailable) as error:
-        yield Finding("reachable", "bad", "away", {"reason": reason(error, info)})
-    finally:
-        session.close()
 
 
 def _of_session(session: Session, info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator[Finding]:

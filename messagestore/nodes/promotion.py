@@ -18,16 +18,15 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from messagestore import tables
+from messagestore import sweeping, tables
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.nodes.registry import check_server
 from messagestore.nodes.replica_inspection import Lost, Survey, holds
-from messagestore.pool import node_pools
 from messagestore.tables import ReaderKey
 from metadata.actors import Actor
 from metadata.brokers import snapshot_acks
@@ -108,7 +107,7 @@ def promote(
     info = found(name, actor)
     target = target_of(info, host=host, port=port)
     run = _Run("promote", info, actor, patience_s, say)
-    with direct(target) as session:
+    with sweeping.direct(target) as session:
         check(session, info=info, target=target)
         begun = failovers.begin(name=name, verb=run.verb, actor=actor)
         say(f"node {name} is offline under epoch {begun.epoch}")
@@ -129,7 +128,7 @@ def adopt(*, name: str, actor: Actor, say: Callable[[str], None] = _silent) -> O
     """
     info = found(name, actor)
     run = _Run("adopt", info, actor, 0.0, say)
-    with direct(info) as session:
+    with sweeping.direct(info) as session:
         check(session, info=info, target=info)
         begun = failovers.begin(name=name, verb=run.verb, actor=actor)
         say(f"node {name} is offline under epoch {begun.epoch}")
@@ -160,16 +159,6 @@ def target_of(info: NodeInfo, *, host: str, port: int | None) -> NodeInfo:
     return target
 
 
-@contextmanager
-def direct(info: NodeInfo) -> Iterator[Session]:
-    """A session beside the pool, which lends none of a node that is offline."""
-    session = node_pools.connect(info)
-    try:
-        yield session
-    finally:
-        session.close()
-
-
 def check(session: Session, *, info: NodeInfo, target: NodeInfo) -> None:
     """Raises Invalid (node_refused) unless the database may stand for the node."""
     if target.engine == "mysql":
@@ -189,13 +178,13 @@ def check(session: Session, *, info: NodeInfo, target: NodeInfo) -> None:
 def _fence(run: _Run, begun: Begun, *, known_dead: bool) -> dict[int, int] | None:
     """Makes sure that nobody writes to the old primary; its last heads if it answers, else None."""
     try:
-        with direct(run.info) as session:
+        with sweeping.direct(run.info) as session:
             tables.fence_heads(session, node_epoch=begun.epoch)
             heads = tables.read_heads(session, queues=None)
             _lock(run, session)
         run.say("the old primary is fenced: closed under the new epoch, its connections ended")
         return heads
-    except (NodeUnavailable, db_errors.Ambiguous, db_errors.Final) as error:
+    except (NodeUnavailable, db_errors.Final) as error:
         run.say(f"the old primary cannot be fenced: {error.detail}")
     if known_dead:
         run.note("nobody was asked whether the old primary is still written to: it is known to be dead")

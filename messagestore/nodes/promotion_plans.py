@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from messagestore import tables
+from messagestore import sweeping, tables
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
-from messagestore.nodes.promotion import check, direct, found, target_of
+from messagestore.nodes.promotion import check, found, target_of
 from messagestore.nodes.replica_inspection import Lost, Survey
 from metadata.actors import Actor
 from metadata.brokers import snapshot_acks
@@ -46,7 +46,7 @@ def promote(*, name: str, actor: Actor, host: str = "", port: int | None = None)
     """
     info = found(name, actor)
     target = target_of(info, host=host, port=port)
-    with direct(target) as session:
+    with sweeping.direct(target) as session:
         check(session, info=info, target=target)
         old_heads = _heads_now(info)
         survey = _survey(session, info.id, old_heads)
@@ -56,7 +56,7 @@ def promote(*, name: str, actor: Actor, host: str = "", port: int | None = None)
 def adopt(*, name: str, actor: Actor) -> Plan:
     """Plan what `promotion.adopt` would do. Needs `admin`. Raises as `promote` does."""
     info = found(name, actor)
-    with direct(info) as session:
+    with sweeping.direct(info) as session:
         check(session, info=info, target=info)
         copies = _copies(session) if info.engine == "mysql" else False
         return _plan(info, info, _survey(session, info.id, None), answers=None, copies=copies)
@@ -65,9 +65,9 @@ def adopt(*, name: str, actor: Actor) -> Plan:
 def _heads_now(info: NodeInfo) -> dict[int, int] | None:
     """The heads of the old primary, None if it does not answer."""
     try:
-        with direct(info) as session:
+        with sweeping.direct(info) as session:
             return tables.read_heads(session, queues=None)
-    except (NodeUnavailable, db_errors.Ambiguous, db_errors.Final):
+    except (NodeUnavailable, db_errors.Final):
         return None
 
 

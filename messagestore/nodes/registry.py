@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from messagestore import tables
+from messagestore import sweeping, tables
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.heads import board
@@ -61,29 +61,28 @@ def register(
 
 
 def _prove(info: NodeInfo, unsafe: bool) -> str:
-    """Tries that a database can serve, and marks it; the identity that it has now."""
+    """Prove that a database can serve and is nobody's; return the identity that it is marked with now."""
     if info.engine == "sqlite":
         node_pools.sqlite_path(info.database).parent.mkdir(parents=True, exist_ok=True)
+    remedy = "Check host, port, database and credentials, and that the account has all rights there."
+    with _tried(info, remedy) as session:
+        if info.engine == "mysql":
+            check_server(tables.server_facts(session), info, unsafe=unsafe)
+        _try_rights(session)
+        _refuse(of_data(session, unsafe=unsafe), info)
+        identity = str(uuid.uuid4())
+        tables.write_identity(session, identity=identity)
+        return identity
+
+
+@contextmanager
+def _tried(info: NodeInfo, remedy: str = "") -> Iterator[Session]:
+    """A session on a node by an account that may lack something. Raises Invalid (node_refused)."""
     try:
-        session = node_pools.connect(info)
-        try:
-            if info.engine == "mysql":
-                check_server(tables.server_facts(session), info, unsafe=unsafe)
-            _try_rights(session)
-            return _mark(session, info, unsafe)
-        finally:
-            session.close()
-    except (NodeUnavailable, db_errors.Ambiguous, db_errors.Final) as error:
-        remedy = "Check host, port, database and credentials, and that the account has all rights there."
-        raise Invalid(f"{reason(error, info)}. {remedy}", code=Code.NODE_REFUSED) from error
-
-
-def _mark(session: Session, info: NodeInfo, unsafe: bool) -> str:
-    """Writes an identity into a database that is nobody's."""
-    _refuse(of_data(session, unsafe=unsafe), info)
-    identity = str(uuid.uuid4())
-    tables.write_identity(session, identity=identity)
-    return identity
+        with sweeping.direct(info) as session:
+            yield session
+    except (NodeUnavailable, db_errors.Final) as error:
+        raise Invalid(f"{reason(error, info)}. {remedy}".rstrip(), code=Code.NODE_REFUSED) from error
 
 
 def check_server(facts: ServerFacts, info: NodeInfo, *, unsafe: bool) -> None:
@@ -137,7 +136,10 @@ def set_reader(*, name: str, username: str, password: str, actor: Actor, dry_run
     if username:
         if found.engine != "mysql":
             raise Invalid.field("username", f"node {name} is a file; who may read it, the system decides")
-        _try_reader(replace(snapshot.node_by_id(found.id), username=username, password=password))
+        info = replace(snapshot.node_by_id(found.id), username=username, password=password)
+        grant = f"GRANT SELECT ON `{info.database}`.* TO '{info.username}'"
+        with _tried(info, f"It needs: {grant}") as session:
+            tables.read_heads(session, queues=None)
     if not dry_run:
         node_rows.set_reader(name=name, username=username, password=password, actor=actor)
 
@@ -157,31 +159,13 @@ def set_account(*, name: str, username: str, password: str, actor: Actor, dry_ru
 
 
 def _try_account(info: NodeInfo) -> None:
-    try:
-        session = node_pools.connect(info)
-        try:
-            if info.identity and tables.read_identity(session) != info.identity:
-                raise Invalid("Another node's data is there.", code=Code.NODE_REFUSED)
-            missing = tables.try_rights(session, table=f"examined_{uuid.uuid4().hex[:12]}")
-        finally:
-            session.close()
-    except (NodeUnavailable, db_errors.Ambiguous, db_errors.Final) as error:
-        raise Invalid(f"{reason(error, info)}.", code=Code.NODE_REFUSED) from error
+    with _tried(info) as session:
+        if info.identity and tables.read_identity(session) != info.identity:
+            raise Invalid("Another node's data is there.", code=Code.NODE_REFUSED)
+        missing = tables.try_rights(session, table=f"examined_{uuid.uuid4().hex[:12]}")
     if missing:
         grant = f"GRANT ALL ON `{info.database}`.* TO '{info.username}'"
         raise Invalid(f"The account lacks a right ({missing}): {grant}", code=Code.NODE_REFUSED)
-
-
-def _try_reader(info: NodeInfo) -> None:
-    try:
-        session = node_pools.connect(info)
-        try:
-            tables.read_heads(session, queues=None)
-        finally:
-            session.close()
-    except (NodeUnavailable, db_errors.Ambiguous, db_errors.Final) as error:
-        grant = f"GRANT SELECT ON `{info.database}`.* TO '{info.username}'"
-        raise Invalid(f"{reason(error, info)}. It needs: {grant}", code=Code.NODE_REFUSED) from error
 
 
 def _settle(view: NodeView, actor: Actor) -> None:
@@ -195,25 +179,15 @@ def _settle(view: NodeView, actor: Actor) -> None:
 
 def _apply(node_id: int, state: str) -> None:
     try:
-        with _direct(node_id) as session:
+        with sweeping.direct(snapshot.node_by_id(node_id)) as session:
             if state == "read_write":
                 tables.open_queues(session, queues=node_rows.open_queues(node_id))
             else:
                 tables.close_queues(session)
-    except (NodeUnavailable, db_errors.Ambiguous, db_errors.Final) as error:
+    except (NodeUnavailable, db_errors.Final) as error:
         if state != "offline":
             raise
         log.warning("Node %d goes offline, but its queues could not be closed: %s", node_id, error.detail)
-
-
-@contextmanager
-def _direct(node_id: int) -> Iterator[Session]:
-    """A session of its own: the pool lends none of a node that is offline."""
-    session = node_pools.connect(snapshot.node_by_id(node_id))
-    try:
-        yield session
-    finally:
-        session.close()
 
 
 def ping(node_id: int) -> float:
@@ -277,20 +251,14 @@ def barred() -> dict[str, str]:
 
 def note_heads() -> int:
     """Copies the heads of all nodes to metadata, so that a node that goes back is known; how many rose."""
-    known = snapshot.current()
-    done = 0
-    for node_id, info in known.nodes.items():
-        if info.state == "offline":
-            continue
-        try:
-            with node_pools.node(node_id).reading() as session:
-                heads = tables.read_heads(session, queues=None)
-        except CatmqError as error:
-            log.warning("The heads of node %s are noted later: %s", info.name, error.detail)
-            continue
-        mine = [(queue, head) for queue, head in heads.items() if queue in known.queues]
-        done += failovers.record_heads(sorted(mine))
-    return done
+    heads: dict[int, int] = {}
+
+    def read(session: Session, _: NodeInfo) -> None:
+        heads.update(tables.read_heads(session, queues=None))
+
+    sweeping.ask(sweeping.online(), read, what="The heads")
+    known = snapshot.current().queues
+    return failovers.record_heads(sorted((queue, head) for queue, head in heads.items() if queue in known))
 
 
 def latencies() -> dict[str, float | None]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from messagestore import tables
-from messagestore.engine import db_errors
+from messagestore import sweeping, tables
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.time_lookup import first_at
 from messagestore.pool import node_pools
 from messagestore.tables import Head, Partition, ReaderRow
 from metadata.db.clock import database_now, ms
-from metadata.errors import CatmqError, NodeUnavailable
+from metadata.errors import CatmqError
 from metadata.groups import activity, subscribers
 from metadata.groups.subscribers import Reading
 from metadata.rules.topics import retention
@@ -117,12 +116,12 @@ def _each(
     topic: TopicView, record: bool, wanted: Callable[[_Planner], QueuePlan], jumped: str | None
 ) -> list[QueuePlan]:
     queues = [one for one in topic.queues if one.state in _KEPT]
-    readers, away = _readers(topic, queues, record)
+    readers, skipped = _readers(topic, queues, record)
     plans = []
     for queue in queues:
         blank = QueuePlan(topic.name, queue.queue, queue.number, queue.node, queue.node_id, hindrance=jumped)
-        if queue.node_id in away:
-            plans.append(replace(blank, hindrance=None, problem=away[queue.node_id]))
+        if queue.node in skipped:
+            plans.append(replace(blank, hindrance=None, problem=skipped[queue.node]))
             continue
         try:
             with node_pools.node(queue.node_id).reading() as session:
@@ -133,26 +132,23 @@ def _each(
     return plans
 
 
-def _readers(topic: TopicView, queues: Sequence[QueueView], record: bool) -> tuple[_Readers, dict[int, str]]:
+def _readers(topic: TopicView, queues: Sequence[QueueView], record: bool) -> tuple[_Readers, dict[str, str]]:
     """The readers of a topic, and why those on some nodes are not known."""
     groups = {one.group_id: one for one in subscribers.readings(topic.id)}
     rows: dict[int, list[ReaderRow]] = {}
-    away: dict[int, str] = {}
-    for node_id in sorted({one.node_id for one in queues}):
-        mine = [one.queue for one in queues if one.node_id == node_id]
-        try:
-            with node_pools.node(node_id).reading() as session:
-                for row in tables.list_readers(session, queues=mine):
-                    if row.group_id in groups and row.epoch >= groups[row.group_id].base_epoch:
-                        rows.setdefault(row.queue, []).append(row)
-        except (NodeUnavailable, db_errors.Final) as error:
-            away[node_id] = error.detail
+
+    def read(session: Session, mine: Sequence[QueueView]) -> None:
+        for row in tables.list_readers(session, queues=[one.queue for one in mine]):
+            if row.group_id in groups and row.epoch >= groups[row.group_id].base_epoch:
+                rows.setdefault(row.queue, []).append(row)
+
+    skipped = sweeping.ask(sweeping.by_node(queues), read, what=f"The readers of topic {topic.name}")
     sums = dict.fromkeys((one.id for one in groups.values()), 0)
     for row in (row for of_queue in rows.values() for row in of_queue):
         sums[groups[row.group_id].id] += row.committed
-    found = activity.active(topic_id=topic.id, progress={} if away else sums, record=record)
+    found = activity.active(topic_id=topic.id, progress={} if skipped else sums, record=record)
     active = frozenset(one.group_id for one in groups.values() if one.id in found)
-    return _Readers(groups, rows, active), away
+    return _Readers(groups, rows, active), skipped
 
 
 def _planner(session: Session, topic: TopicView, blank: QueuePlan, readers: _Readers) -> _Planner | QueuePlan:

@@ -6,15 +6,16 @@ away, and name it. Who may `manage` a group may see and drop its dead; `redrives
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
-from messagestore import tables
+from messagestore import sweeping, tables
 from messagestore.engine import db_errors
 from messagestore.engine.messages import headers_of
+from messagestore.engine.mysql_session import Session
 from messagestore.engine.origins import Origin
 from messagestore.heads import durability
 from messagestore.pool import node_pools
@@ -24,15 +25,16 @@ from messagestore.produce.store_retry import Write
 from messagestore.tables import DeadRow, Kept, NewDead, Place, StoredCopy
 from metadata.actors import Actor
 from metadata.cache import snapshot
+from metadata.cache.snapshot import NodeInfo
 from metadata.db import access, audit
 from metadata.db.transactions import transactional
-from metadata.errors import CatmqError, Code, Invalid, NodeUnavailable, NotFound
+from metadata.errors import Code, Invalid, NodeUnavailable, NotFound
 from metadata.rules.groups.delivery import Delivery
 
-log = logging.getLogger(__name__)
+T = TypeVar("T")
 MAX_LIMIT = 1_000  # in a page, and ids in a request
 CHUNK = 500  # rows in one transaction
-MOST_CHUNKS = 200  # that a pass of `trim`, or a request to drop, deletes on a node
+MOST_CHUNKS = 200  # that a pass of `expire`, or a request to drop, deletes on a node
 _END = Place(253_402_300_799_000, 1 << 62)  # behind every message: at the end of the year 9999
 
 
@@ -44,14 +46,13 @@ class DeadWrite(Write[StoredCopy]):
         self._dead = dead
 
     def store(self, node: Node, queue: int, *, alone: bool) -> StoredCopy:
-        """See Write."""
         with node.writing() as session:
             if not tables.insert_dead(session, queue=queue, node_epoch=node.info.epoch, dead=self._dead):
                 raise db_errors.Refused("The head row refused the write.")
         return StoredCopy(dead=True, stored_at_ms=0)
 
     def known(self, node: Node) -> StoredCopy | None:
-        """See Write; it may also be stored as a copy that waits, by other settings."""
+        """Return what is stored, perhaps a copy that waits, by other settings."""
         with node.reading() as session:
             stored = tables.find_copies(session, batches=[self.batch_id])
         if not stored:
@@ -155,32 +156,42 @@ def page(
     Raises NotFound, Forbidden, Invalid; NodeUnavailable when no failure node answers.
     """
     kept = which(group=group, topic=topic, error=error, actor=actor)
+    check_limit(limit)
+    from_node, place = _parsed(after)
+    found: list[tuple[int, DeadRow]] = []
+
+    def read(session: Session, info: NodeInfo) -> None:
+        before = _before(place, from_node, info.id)
+        rows = tables.list_dead(session, kept=kept, before=before, most=limit + 1)
+        found.extend((info.id, row) for row in rows)
+
+    away = ask(sweeping.failure_nodes(), read)
+    found.sort(key=lambda one: (one[1].died_at_ms, one[0], one[1].id), reverse=True)
+    shown = tuple(as_message(node_id, row) for node_id, row in found[:limit])
+    return DeadPage(shown, _next(found, limit), away)
+
+
+def ask(asked: Mapping[int, T], question: Callable[[Session, T], object]) -> tuple[str, ...]:
+    """Ask failure nodes; return the names of the skipped ones. Raises NodeUnavailable if none answered."""
+    skipped = sweeping.ask(
+        asked, question, what="The retries and dead letters", prepare=delayed_store.prepare
+    )
+    if skipped and len(skipped) == len(asked):
+        raise NodeUnavailable(f"The failure nodes do not answer: {', '.join(skipped)}.", retry_after_ms=1000)
+    return tuple(skipped)
+
+
+def check_limit(limit: int) -> None:
+    """Raise Invalid unless a page may hold so many."""
     if not 1 <= limit <= MAX_LIMIT:
         raise Invalid.field("limit", f"must be 1 to {MAX_LIMIT}")
-    from_node, place = _parsed(after)
-    found: list[tuple[Place, int, DeadRow]] = []
-    away = []
-    for node in failure_nodes():
-        try:
-            with prepared(node).reading() as session:
-                rows = tables.list_dead(
-                    session, kept=kept, before=_before(place, from_node, node.info.id), most=limit + 1
-                )
-        except CatmqError as failure:
-            away.append(_is_away(node, failure))
-        else:
-            found += [(Place(row.died_at_ms, row.id), node.info.id, row) for row in rows]
-    _check_any(away)
-    found.sort(key=lambda one: (one[0].died_at_ms, one[1], one[0].id), reverse=True)
-    shown = [as_message(node_id, row) for _, node_id, row in found[:limit]]
-    return DeadPage(tuple(shown), _next(found, limit), tuple(away))
 
 
-def _next(found: Sequence[tuple[Place, int, DeadRow]], limit: int) -> str | None:
+def _next(found: Sequence[tuple[int, DeadRow]], limit: int) -> str | None:
     if len(found) <= limit:
         return None
-    place, node_id, _ = found[limit - 1]
-    return f"{place.died_at_ms}-{node_id}-{place.id}"
+    node_id, row = found[limit - 1]
+    return f"{row.died_at_ms}-{node_id}-{row.id}"
 
 
 def _parsed(after: str) -> tuple[int, Place]:
@@ -204,17 +215,14 @@ def summary(*, group: str, actor: Actor, topic: str | None = None) -> Summary:
     """Count a group's dead by topic and error. Needs `manage` on the group. Raises as `page` does."""
     kept = which(group=group, topic=topic, error=None, actor=actor)
     counts: dict[tuple[int, str], DeadCount] = {}
-    away = []
-    for node in failure_nodes():
-        try:
-            with prepared(node).reading() as session:
-                for one in tables.summarize_dead(session, kept=kept):
-                    key = one.topic_id, one.error_class
-                    counts[key] = _added(counts.get(key), _topic_name(one.topic_id), one)
-        except CatmqError as failure:
-            away.append(_is_away(node, failure))
-    _check_any(away)
-    return Summary(tuple(sorted(counts.values(), key=lambda one: (-one.count, one.error_class))), tuple(away))
+
+    def count(session: Session, _: NodeInfo) -> None:
+        for one in tables.summarize_dead(session, kept=kept):
+            key = one.topic_id, one.error_class
+            counts[key] = _added(counts.get(key), _topic_name(one.topic_id), one)
+
+    away = ask(sweeping.failure_nodes(), count)
+    return Summary(tuple(sorted(counts.values(), key=lambda one: (-one.count, one.error_class))), away)
 
 
 def _added(before: DeadCount | None, topic: str, one: tables.ErrorCount) -> DeadCount:
@@ -230,7 +238,7 @@ def show(*, group: str, message: str, actor: Actor) -> WholeMessage:
     node_id, row_id = parse_dead_id(message)
     rows: list[tables.WholeDead] = []
     if node_id in snapshot.current().nodes:
-        with prepared(node_pools.node(node_id)).reading() as session:
+        with prepared(node_id).reading() as session:
             rows = tables.select_dead(session, group_id=kept.group_id, ids_wanted=[row_id])
     if not rows:
         what = f"Group {group} has no dead message {message}: it was redriven, dropped, or its days are over."
@@ -255,12 +263,9 @@ def drop(
     kept = which(group=group, topic=topic, error=error, actor=actor)
     check_choice(ids=ids, topic=topic, error=error, everything=everything)
     if ids is not None:
-        count = sum(
-            _drop_some(node_pools.node(node_id), kept.group_id, rows)
-            for node_id, rows in by_node(ids).items()
-        )
+        count = sum(_drop_some(prepared(node), kept.group_id, rows) for node, rows in by_node(ids).items())
     else:
-        count = sum(_drop_all(node, kept) for node in failure_nodes())
+        count = sum(_drop_all(prepared(node), kept) for node in sweeping.failure_nodes())
     _record_drop(group, actor, count, {"ids": ids, "topic": topic, "error": error})
     return count
 
@@ -274,7 +279,7 @@ def _record_drop(group: str, actor: Actor, count: int, chosen: dict[str, object]
 
 def _drop_all(node: Node, kept: Kept) -> int:
     count = 0
-    with prepared(node).reading() as session:
+    with node.reading() as session:
         upto = tables.newest_dead(session)
     for _ in range(MOST_CHUNKS):
         with node.reading() as session:
@@ -286,7 +291,7 @@ def _drop_all(node: Node, kept: Kept) -> int:
 
 
 def _drop_some(node: Node, group_id: int, rows: Sequence[int]) -> int:
-    with prepared(node).writing() as session:
+    with node.writing() as session:
         return tables.delete_dead(session, group_id=group_id, ids_wanted=rows)
 
 
@@ -312,21 +317,20 @@ def by_node(ids: Sequence[str]) -> dict[int, list[int]]:
     return nodes
 
 
-def trim(*, chunk: int = CHUNK) -> int:
-    """Forgets the dead whose days are over, of every failure node; how many. Bounded."""
-    done = 0
-    for node in failure_nodes():
-        try:
-            done += _trim(prepared(node), chunk)
-        except CatmqError as error:
-            log.warning("Dead messages of node %s are trimmed later: %s", node.info.name, error.detail)
-    return done
+def expire(*, chunk: int = CHUNK) -> int:
+    """Delete the dead letters whose days are over, on every failure node; return how many. Bounded."""
+    done: list[int] = []
+    sweeping.each(
+        sweeping.failure_nodes().values(),
+        act=lambda info: done.extend(_expire(prepared(info.id), chunk)),
+        name=lambda info: f"The expiry of dead letters on node {info.name}",
+    )
+    return sum(done)
 
 
-def _trim(node: Node, chunk: int) -> int:
+def _expire(node: Node, chunk: int) -> Iterator[int]:
     with node.reading() as session:
         pairs = tables.dead_pairs(session)
-    done = 0
     for group_id, topic_id in pairs:
         reading = snapshot.current().subscription(group_id, topic_id)
         days = (reading.delivery if reading is not None else Delivery()).dead_days
@@ -335,10 +339,9 @@ def _trim(node: Node, chunk: int) -> int:
                 gone = tables.delete_old_dead(
                     session, group_id=group_id, topic_id=topic_id, days=days, most=chunk
                 )
-            done += gone
+            yield gone
             if gone < chunk:
                 break
-    return done
 
 
 def which(*, group: str, topic: str | None, error: str | None, actor: Actor) -> Kept:
@@ -349,15 +352,9 @@ def which(*, group: str, topic: str | None, error: str | None, actor: Actor) -> 
     return Kept(group_id, topic_id, error)
 
 
-def failure_nodes() -> Iterator[Node]:
-    """The nodes that hold dead messages, by id."""
-    for node_id, info in sorted(snapshot.current().nodes.items()):
-        if info.kind == "failure":
-            yield node_pools.node(node_id)
-
-
-def prepared(node: Node) -> Node:
-    """The node itself, once it has its tables: one that an earlier version registered gets them now."""
+def prepared(node_id: int) -> Node:
+    """A node, once it has its tables: one that an earlier version registered gets them now."""
+    node = node_pools.node(node_id)
     delayed_store.prepare(node)
     return node
 
@@ -385,14 +382,3 @@ def as_message(node_id: int, row: DeadRow) -> DeadMessage:
 def _topic_name(topic_id: int) -> str:
     topic = snapshot.current().topics.get(topic_id)
     return topic.name if topic is not None else f"~{topic_id}"
-
-
-def _is_away(node: Node, error: CatmqError) -> str:
-    log.warning("Dead messages of node %s are not known: %s", node.info.name, error.detail)
-    return node.info.name
-
-
-def _check_any(away: Sequence[str]) -> None:
-    """Raises NodeUnavailable if no failure node answered."""
-    if away and len(away) == sum(1 for _ in failure_nodes()):
-        raise NodeUnavailable(f"The failure nodes do not answer: {', '.join(away)}.", retry_after_ms=1000)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from messagestore import tables
+from messagestore import sweeping, tables
+from messagestore.engine.mysql_session import Session
 from messagestore.engine.origins import Origin
 from messagestore.heads.gap_check import left
-from messagestore.pool import node_pools
-from messagestore.retries.dead_letters import prepared
+from messagestore.retries import dead_letters
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.cache.snapshot import TopicInfo
 from metadata.db import access
-from metadata.errors import CatmqError, Invalid, NodeUnavailable
-
-log = logging.getLogger(__name__)
-MAX_LIMIT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +61,7 @@ def waiting(*, group: str, actor: Actor, topic: str | None = None, limit: int = 
     access.require(actor, "manage", group, what="group")
     group_id = snapshot.find_group(group).id
     topic_id = None if topic is None else snapshot.find_topic(topic).id
-    if not 1 <= limit <= MAX_LIMIT:
-        raise Invalid.field("limit", f"must be 1 to {MAX_LIMIT}")
+    dead_letters.check_limit(limit)
     known = snapshot.current()
     theirs = [
         failures
@@ -82,27 +76,21 @@ def _read(group_id: int, topics: Sequence[TopicInfo], limit: int) -> Failed:
     counts: dict[int, int] = {}
     unread: dict[int, int] = {}
     rows: list[tables.WaitingRow] = []
-    away = []
-    nodes = node_pools.by_node(queues)
-    for node, mine in nodes:
-        try:
-            with prepared(node).reading() as session:
-                counts |= tables.count_waiting(session, queues=mine)
-                rows += tables.list_waiting(session, queues=mine, most=limit)
-                gaps = tables.read_all_gaps(session, queues=mine)
-                for queue, at in tables.read_positions(session, group_id=group_id, queues=mine).items():
-                    first = max(at.committed or 0, at.low)
-                    unread[queue] = left(first, at.head, gaps=gaps.get(queue, ()))
-        except CatmqError as error:
-            log.warning("What waits on node %s is not known: %s", node.info.name, error.detail)
-            away.append(node.info.name)
-    if away and len(away) == len(nodes):
-        raise NodeUnavailable(f"The failure nodes do not answer: {', '.join(away)}.", retry_after_ms=1000)
+
+    def read(session: Session, mine: list[int]) -> None:
+        counts.update(tables.count_waiting(session, queues=mine))
+        rows.extend(tables.list_waiting(session, queues=mine, most=limit))
+        gaps = tables.read_all_gaps(session, queues=mine)
+        for queue, at in tables.read_positions(session, group_id=group_id, queues=mine).items():
+            first = max(at.committed or 0, at.low)
+            unread[queue] = left(first, at.head, gaps=gaps.get(queue, ()))
+
+    away = dead_letters.ask(sweeping.queues_by_node(queues), read)
     rows.sort(key=lambda row: (row.due_at_ms, row.queue, row.id))
     return Failed(
         tuple(_count(one, counts, unread) for one in topics),
         tuple(_message(row) for row in rows[:limit]),
-        tuple(away),
+        away,
     )
 
 

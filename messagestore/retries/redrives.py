@@ -17,13 +17,13 @@ from uuid import UUID
 
 import msgspec
 
-from messagestore import tables
+from messagestore import sweeping, tables
 from messagestore.engine.messages import NewMessage, headers_of
 from messagestore.pool import node_pools
 from messagestore.produce import delayed_store
 from messagestore.produce.publish import publish
 from messagestore.retries import dead_letters
-from messagestore.retries.dead_letters import failure_nodes, prepared
+from messagestore.retries.dead_letters import prepared
 from messagestore.tables import Kept, NewDelayed, Place, WholeDead
 from messagestore.topology import retry_topics
 from metadata import redrive_rows
@@ -75,14 +75,14 @@ def _measured(kept: Kept, rows: Mapping[int, Sequence[int]] | None) -> tuple[dic
     """The highest row of each node, how many messages are meant, and of which topics."""
     bounds: dict[int, int] = {}
     total, topics = 0, set()
-    for node in failure_nodes():
-        with prepared(node).reading() as session:
-            bounds[node.info.id] = upto = tables.newest_dead(session)
+    for node_id in sweeping.failure_nodes():
+        with prepared(node_id).reading() as session:
+            bounds[node_id] = upto = tables.newest_dead(session)
             if rows is None:
                 total += tables.count_dead(session, kept=kept, upto=upto)
                 topics |= {one.topic_id for one in tables.summarize_dead(session, kept=kept)}
             else:
-                wanted = rows.get(node.info.id, ())
+                wanted = rows.get(node_id, ())
                 found = tables.select_dead(session, group_id=kept.group_id, ids_wanted=wanted)
                 total += len(found)
                 topics |= {one.row.topic_id for one in found}
@@ -199,7 +199,7 @@ class _Step:
         redrive = self._redrive
         chosen = redrive.chosen
         kept = Kept(redrive.group_id, chosen.topic_id, chosen.error_class)
-        with prepared(node_pools.node(self._node_id)).reading() as session:
+        with prepared(self._node_id).reading() as session:
             if chosen.rows is not None:
                 rows = [row for row in chosen.rows.get(self._node_id, ()) if row > self.place.id]
                 places = [Place(0, row) for row in rows[: self._most]]

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from messagestore import sweeping, tables
+from messagestore.engine.mysql_session import Session
 from messagestore.heads.gap_check import left
 from messagestore.pool import node_pools
 from messagestore.produce import delayed_reassignment
@@ -19,7 +20,7 @@ from messagestore.tables import Position
 from messagestore.topology import queue_states
 from metadata.actors import Actor
 from metadata.db import access
-from metadata.errors import CatmqError, NodeUnavailable
+from metadata.errors import CatmqError
 from metadata.groups import layout, subscribers
 from metadata.groups.subscribers import Reading, Waiting
 from metadata.membership import instances
@@ -109,22 +110,19 @@ def _places(reading: Sequence[Reading], queues: Sequence[QueueView]) -> Places:
     """Read the position of every reader, and of nobody, for the bounds; nothing of a node that is away."""
     names = instances.readers_of([one.group_id for one in reading])
     readers = [(one.group, one.group_id, name) for one in reading for name in names[one.group_id]]
-    by_node: dict[int, list[int]] = {}
-    for queue in queues:
-        by_node.setdefault(queue.node_id, []).append(queue.queue)
     found: Places = {}
-    for node_id, mine in by_node.items():
+
+    def read(session: Session, here: Sequence[QueueView]) -> None:
+        mine = [one.queue for one in here]
         of_node: Places = {(one.group, queue): [] for one in reading for queue in mine}
-        try:
-            with node_pools.node(node_id).reading() as session:
-                gaps = tables.read_all_gaps(session, queues=mine)
-                for group, group_id, name in [(_NOBODY, 0, ""), *readers]:
-                    places = tables.read_positions(session, group_id=group_id, queues=mine, instance=name)
-                    for place in places.values():
-                        of_node.setdefault((group, place.queue), []).append(_without(place, gaps))
-            found |= of_node
-        except NodeUnavailable as error:
-            log.warning("How much is unread on node %d is not known: %s", node_id, error.detail)
+        gaps = tables.read_all_gaps(session, queues=mine)
+        for group, group_id, name in [(_NOBODY, 0, ""), *readers]:
+            places = tables.read_positions(session, group_id=group_id, queues=mine, instance=name)
+            for place in places.values():
+                of_node.setdefault((group, place.queue), []).append(_without(place, gaps))
+        found.update(of_node)
+
+    sweeping.ask(sweeping.by_node(queues), read, what="The number of unread messages")
     return found
 
 

@@ -7,15 +7,16 @@ dropped by `drop_deleted` when their days of grace are over.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from messagestore import sweeping, tables
+from messagestore.engine.mysql_session import Session
 from messagestore.pool import node_pools
 from messagestore.produce import delayed_reassignment
 from metadata.actors import Actor, job
-from metadata.errors import CatmqError, NodeUnavailable
+from metadata.errors import CatmqError
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import QueueView, TopicView
 
@@ -64,15 +65,16 @@ def create(
 
 def make_tables(topic: TopicView) -> None:
     """Makes the tables of a topic's queues; harmless where they exist."""
-    for node, queues in _by_node(topic.queues):
+    for node_id, queues in sweeping.by_node(topic.queues).items():
+        node = node_pools.node(node_id)
         with node.writing() as session:
             for queue in queues:
                 tables.create_queue(session, queue=queue.queue, node_epoch=node.info.epoch)
 
 
 def _drop_tables(topic: TopicView) -> None:
-    for node, queues in _by_node(topic.queues):
-        with node.writing() as session:
+    for node_id, queues in sweeping.by_node(topic.queues).items():
+        with node_pools.node(node_id).writing() as session:
             for queue in queues:
                 tables.drop_queue(session, queue=queue.queue)
 
@@ -85,13 +87,6 @@ def _take_back(topic: TopicView, actor: Actor) -> None:
         log.warning("Topic %s is taken back later: %s", topic.name, error.detail)
 
 
-def _by_node(queues: Iterable[QueueView]) -> list[tuple[node_pools.Node, list[QueueView]]]:
-    nodes: dict[int, list[QueueView]] = {}
-    for queue in queues:
-        nodes.setdefault(queue.node_id, []).append(queue)
-    return [(node_pools.node(node_id), mine) for node_id, mine in nodes.items()]
-
-
 def describe(*, name: str, actor: Actor) -> TopicState:
     """A topic and the bounds of its queues. Needs any right on it; raises NotFound (topic_not_found)."""
     return _state(topic_rows.named(name=name, actor=actor))
@@ -99,12 +94,12 @@ def describe(*, name: str, actor: Actor) -> TopicState:
 
 def _state(topic: TopicView) -> TopicState:
     bounds: dict[int, tables.Position] = {}
-    for node, queues in _by_node(topic.queues):
-        try:
-            with node.reading() as session:
-                bounds |= tables.read_positions(session, group_id=0, queues=[queue.queue for queue in queues])
-        except NodeUnavailable as error:
-            log.warning("The bounds of topic %s are not known: %s", topic.name, error.detail)
+
+    def read(session: Session, queues: Sequence[QueueView]) -> None:
+        ids = [one.queue for one in queues]
+        bounds.update(tables.read_positions(session, group_id=0, queues=ids))
+
+    sweeping.ask(sweeping.by_node(topic.queues), read, what=f"The part of topic {topic.name}")
     return TopicState(topic, tuple(_bounds(queue, bounds.get(queue.queue)) for queue in topic.queues))
 
 

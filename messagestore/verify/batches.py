@@ -18,15 +18,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 from uuid import UUID
 
-from messagestore import tables
+from messagestore import sweeping, tables
 from messagestore.engine import db_errors
 from messagestore.engine.messages import NewMessage, digest
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.time_lookup import first_at
 from messagestore.tables import BatchRow
-from messagestore.verify.findings import Finding
+from messagestore.verify.findings import Finding, QueueReport
 from messagestore.verify.ranges import Range, Ranges, shown, within, without
-from messagestore.verify.report import QueueReport
 from messagestore.verify.visit import TRIES, ReadShort, Visit
 from metadata.errors import NodeUnavailable
 
@@ -59,11 +58,9 @@ class BatchWalk:
         self._heads = {queue: opening.head for queue, opening in self._openings.items()}
 
     def run(self) -> None:
-        """Walks all nodes side by side; the reports have what was found."""
-        nodes: dict[int, list[int]] = {}
-        for one in self._queues.values():
-            nodes.setdefault(one.node_id, []).append(one.id)
-        walks = [self._node(node_id, queues) for node_id, queues in nodes.items()]
+        """Walk all nodes side by side; the reports have what was found."""
+        nodes = sweeping.by_node(self._queues.values())
+        walks = [self._node(node_id, [one.id for one in mine]) for node_id, mine in nodes.items()]
         before: BatchRow | None = None
         for row in heapq.merge(*walks, key=lambda one: one.batch_id):
             if before is not None and before.batch_id == row.batch_id:
@@ -213,10 +210,8 @@ class BatchWalk:
             if claims:
                 for hole in without([(max(start, claims[0][0]), head)], [*claims, *gaps]):
                     self._hole(queue, hole, claims[0][0])
-        except NodeUnavailable as error:
-            queue.unseen = error.detail
-        except db_errors.Final as fault:
-            queue.unseen = fault.detail  # unless the table cannot be read at all: then that is a finding
+        except (NodeUnavailable, db_errors.Final) as error:
+            queue.unseen = error.detail  # unless the table cannot be read at all: then that is a finding
 
     def _kept(self, queue: QueueReport, ranges: list[Range]) -> list[Range]:
         head = self._visit.ask(queue.node_id, lambda session: tables.read_head(session, queue=queue.id))

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from messagestore import tables
 from messagestore.engine.mysql_session import Session
 from messagestore.tables import RowCount
-from messagestore.verify.findings import Finding
+from messagestore.verify.findings import Finding, Opening, QueueReport, missing
 from messagestore.verify.ranges import Range, cut, holes, shown, within, without
-from messagestore.verify.report import Opening, QueueReport, missing
 from messagestore.verify.visit import TRIES, ReadShort, Visit
 
 CHUNK = 10_000  # offsets

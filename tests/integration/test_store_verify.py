@@ -292,7 +292,7 @@ def test_a_planted_defect_is_found(queue: int, defect: str) -> None:
 def test_every_kind_of_finding_is_planted_somewhere_in_this_file() -> None:
     planted = {kind for _, expected in DEFECTS.values() for kind, _ in expected}
     by_themselves = {"time_falls", "batch_twice", "position_missing", "head_fell"}
-    assert planted | by_themselves == set(verify.KINDS)
+    assert planted | by_themselves == set(verify.QUEUE_KINDS)
 
 
 @pytest.mark.parametrize(("first", "where"), [(3, "offset 3"), (5, "offset 5")])
@@ -341,7 +341,7 @@ def test_a_batch_that_is_stored_on_two_nodes_is_found(make_node: Callable[..., s
 
 
 def test_a_queue_that_is_all_holes_is_given_up(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("messagestore.verify.report.MOST", 2)
+    monkeypatch.setattr("messagestore.verify.findings.MOST", 2)
     remove(queue, 0, 2, 4, 6)
     (one,) = look().queues
     assert [finding.where for finding in one.findings] == ["offset 0", "offset 2"]
@@ -501,7 +501,7 @@ def test_a_reset_between_node_and_metadata_is_explained(queue: int, monkeypatch:
     monkeypatch.setattr(ownership, "adopt_node_epoch", lambda **_: 0)
     offset_reset.reset(group="billing", topic="orders", target=Target("earliest"), actor=ACTOR)
     report = look()
-    assert report.findings == 0
+    assert report.findings == ()
     assert "after a reset" in report.queues[0].notes[0]
 
 
@@ -526,7 +526,7 @@ def test_a_node_that_is_closed_meanwhile_is_explained(queue: int, meanwhile: Mea
     meanwhile("list_readers", close, before=True)
     assert kinds() == []
     report = look()
-    assert (report.findings, report.queues[0].notes) == (0, ["closed, because node main is read_only"])
+    assert (report.findings, report.queues[0].notes) == ((), ["closed, because node main is read_only"])
 
 
 def test_a_queue_that_is_closed_on_its_node_before_metadata_knows_is_looked_at_again(
@@ -554,7 +554,7 @@ def test_a_topic_that_is_deleted_meanwhile_does_not_count(queue: int, meanwhile:
 
     meanwhile("count_rows", delete)
     report = look()
-    assert (report.findings, report.unseen) == (0, [])
+    assert (report.findings, report.unseen) == ((), [])
     assert report.queues[0].notes == ["the topic was deleted meanwhile"]
 
 

@@ -115,7 +115,7 @@ def conclude(report: Report) -> None:
     wrong = sum(bool(queue.findings) for queue in report.queues)
     if wrong:
         stopped = "" if report.complete else "Stopped. "
-        text = f"{stopped}{report.findings} findings in {wrong} of {len(report.queues)} queues."
+        text = f"{stopped}{len(report.findings)} findings in {wrong} of {len(report.queues)} queues."
         raise CommandError(text, returncode=FOUND)
     if not report.complete:
         raise CommandError("Stopped: nothing wrong so far, but not all was looked at.", returncode=LATER)
@@ -193,7 +193,7 @@ def as_json(report: Report) -> dict[str, Any]:
     return {
         "clean": clean,
         "complete": report.complete,
-        "findings": report.findings,
+        "findings": len(report.findings),
         "queues": [queue_as_json(queue) for queue in report.queues],
     }
 

@@ -23,7 +23,7 @@ from tests.support.tampering import plant
 @pytest.fixture
 def queue(node: str, failure_node: str, monkeypatch: pytest.MonkeyPatch) -> int:
     """The queue of topic `orders`, which group `billing` reads."""
-    monkeypatch.setattr("messagestore.consistency.looking.AGAIN_AFTER_S", 0.01)
+    monkeypatch.setattr("messagestore.verify.run.AGAIN_AFTER_S", 0.01)
     return failing.billing(retries=0)
 
 
