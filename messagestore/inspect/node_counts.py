@@ -67,7 +67,6 @@ class _Nodes:
     waiting: dict[int, dict[int, int]] = field(default_factory=dict)
 
     def take(self, node_id: int, said: NodeFigures) -> None:
-        """Adds what a node said."""
         self.bounds |= said.bounds
         self.gaps |= said.gaps
         self.now_ms[node_id] = said.now_ms
@@ -122,7 +121,7 @@ class Reader:
         )
 
     def _look_up(self, known: Snapshot, nodes: _Nodes, group_ids: Iterable[int]) -> None:
-        """Has the nodes say when the first unread messages of some groups were stored."""
+        """Have the nodes say when the first unread messages of some groups were stored."""
         wanted: dict[int, set[tuple[int, int]]] = defaultdict(set)
         for group_id in group_ids:
             for place in _places(known, nodes, group_id):

@@ -88,7 +88,6 @@ def read_plan(*, topic: str, actor: Actor, queues: Collection[int] | None = None
 
 
 def _chosen(topic: TopicView, queues: Collection[int] | None) -> list[QueueView]:
-    """The queues that are asked for. Raises Invalid."""
     if queues is None:
         return list(topic.queues)
     known = {one.queue: one for one in topic.queues}

@@ -115,8 +115,6 @@ def _place(actor: Actor) -> Iterator[None]:
 
 
 class _Look:
-    """One request's way through the queues."""
-
     def __init__(self, wanted: Wanted, times: Times, limit: int) -> None:
         self._wanted, self._times, self._limit = wanted, times, limit
         self._ends_at = time.monotonic() + MOST_S
@@ -129,7 +127,7 @@ class _Look:
         return Found(tuple(self._messages), self._scanned, self._next)
 
     def goes_on(self, queue: int, start: int) -> bool:
-        """Looks through a queue from an offset on; whether there is room and time for the next one."""
+        """Look through a queue from an offset on; return True if there is room and time for more."""
         head = durability.head_of(queue=queue)
         if head is None:
             return True
@@ -162,7 +160,7 @@ class _Look:
             first = max(first, gap_end)
 
     def _adapt(self, took_s: float) -> None:
-        """Chooses the size of the next chunk by how long the last one took."""
+        """Choose the size of the next chunk by how long the last one took."""
         fitting = self._chunk // 2 if took_s > CHUNK_S else self._chunk * 2
         self._chunk = min(CHUNK, max(LEAST_CHUNK, fitting))
 

@@ -31,7 +31,7 @@ class TagMatches:
 
 
 def tag_matches(*, topic: str, tags: str, actor: Actor) -> TagMatches:
-    """Counts what the filter `tags`, such as `new || paid`, would take of the topic's last messages.
+    """Count what the filter `tags`, such as `new || paid`, would take of the topic's last messages.
 
     Needs `browse` on the topic, or of a person to look. Raises Invalid, Forbidden, NotFound.
     """

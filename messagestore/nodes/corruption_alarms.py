@@ -29,9 +29,9 @@ CALM_S = 60.0  # one that nobody met for so long is looked at; longer than until
 
 
 def tell() -> int:
-    """Raises alarms for this process's marks, and takes back those that are mended; how many were told.
+    """Raise alarms for this process's marks, and drop those whose cause is gone; return how many were raised.
 
-    Raises MetadataUnavailable; then the next pass tells them.
+    Raises MetadataUnavailable; then the next pass raises them.
     """
     told = 0
     for queue, mark in corruption.marks().items():
@@ -44,7 +44,7 @@ def tell() -> int:
 
 
 def review(*, calm_s: float = CALM_S) -> int:
-    """Ends the alarms that nobody raised for `calm_s` and whose cause is gone; how many."""
+    """End the alarms that nobody raised for `calm_s` and whose cause is gone; return how many."""
     ended = []
     for name, offset in alarms.lasting(kind=KIND, calm_s=calm_s):
         queue = int(name.rpartition("/")[2])

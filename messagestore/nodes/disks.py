@@ -36,7 +36,6 @@ class Space(NamedTuple):
 
     @property
     def free_percent(self) -> float:
-        """0 to 100."""
         return 100.0 * max(self.free, 0) / self.total
 
     @property
@@ -81,7 +80,7 @@ class DiskWatch:
 
 
 def look(node_id: int, info: NodeInfo) -> bool:
-    """Measures a node and tells metadata if it became full, low or ok; whether it did."""
+    """Measure a node and tell metadata if it became full, low or ok; return True if it did."""
     with node_pools.node(node_id).reading() as session:
         space = measure(session, info)
     state = "ok" if space is None else _state(info, space)

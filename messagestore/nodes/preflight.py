@@ -82,7 +82,6 @@ class Finding:
 
     @property
     def detail(self) -> str:
-        """Text of the finding, in English."""
         return TEXTS[self.text] % self.words
 
 
@@ -94,7 +93,6 @@ class Examination:
 
     @property
     def passed(self) -> bool:
-        """Return True if it could be registered so."""
         return all(one.verdict != "bad" for one in self.findings)
 
 

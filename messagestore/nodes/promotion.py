@@ -60,8 +60,6 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Run:
-    """One run of either command."""
-
     verb: str
     info: NodeInfo
     actor: Actor
@@ -70,7 +68,6 @@ class _Run:
     notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
-        """Something that the operator must know."""
         self.notes.append(text)
         self.say(text)
 
@@ -85,7 +82,7 @@ class _Run:
 
 
 def _silent(text: str) -> None:
-    """Says nothing."""
+    """Say nothing."""
 
 
 def promote(
@@ -98,7 +95,7 @@ def promote(
     patience_s: float = PATIENCE_S,
     say: Callable[[str], None] = _silent,
 ) -> Outcome:
-    """Moves a node to its replica, or to host and port, with the same database and account. Needs `admin`.
+    """Move a node to its replica, or to host and port, with the same database and account. Needs `admin`.
 
     `known_dead`: the old primary is certainly off, so nobody is asked. Raises Invalid (node_refused),
     NotFound, NodeUnavailable before anything is changed; later Unavailable or Conflict, after which the node
@@ -121,7 +118,7 @@ def promote(
 
 
 def adopt(*, name: str, actor: Actor, say: Callable[[str], None] = _silent) -> Outcome:
-    """Goes on with what is at a node's own address now: a restored backup, a replica that took over the
+    """Go on with what is at a node's own address now: a restored backup, a replica that took over the
     address, or an empty database. Needs `admin`.
 
     Raises Invalid (node_refused), NotFound, NodeUnavailable before anything is changed.
@@ -160,7 +157,7 @@ def target_of(info: NodeInfo, *, host: str, port: int | None) -> NodeInfo:
 
 
 def check(session: Session, *, info: NodeInfo, target: NodeInfo) -> None:
-    """Raises Invalid (node_refused) unless the database may stand for the node."""
+    """Raise Invalid (node_refused) unless the database may stand for the node."""
     if target.engine == "mysql":
         facts = tables.server_facts(session)._replace(read_only=0)
         check_server(facts, target, unsafe=False)
@@ -176,7 +173,7 @@ def check(session: Session, *, info: NodeInfo, target: NodeInfo) -> None:
 
 
 def _fence(run: _Run, begun: Begun, *, known_dead: bool) -> dict[int, int] | None:
-    """Makes sure that nobody writes to the old primary; its last heads if it answers, else None."""
+    """Make sure that nobody writes to the old primary; return its last heads, None if it does not answer."""
     try:
         with sweeping.direct(run.info) as session:
             tables.fence_heads(session, node_epoch=begun.epoch)
@@ -219,7 +216,7 @@ def _lock(run: _Run, session: Session) -> None:
 def _detach(
     run: _Run, session: Session, old_heads: Mapping[int, int] | None, *, epoch: int, known_dead: bool
 ) -> None:
-    """Has a replica apply what it got (all of it, if the old primary answers), then makes it a primary."""
+    """Have a replica apply what it got (all of it, if the old primary answers), then make it a primary."""
     try:
         if tables.replication(session).threads:
             _catch_up(run, session, old_heads, epoch)
@@ -244,7 +241,7 @@ def _detach(
 
 
 def _catch_up(run: _Run, session: Session, old_heads: Mapping[int, int] | None, epoch: int) -> None:
-    """Waits for all that the old primary ever did, its fence last of all; or for what has arrived."""
+    """Wait for all that the old primary ever did, its fence last of all; or for what has arrived."""
     if old_heads is not None and run.await_(
         lambda: holds(session, old_heads) and _is_fenced(session, [*old_heads], epoch)
     ):
@@ -264,7 +261,7 @@ def _is_fenced(session: Session, queues: Sequence[int], epoch: int) -> bool:
 def _settle(
     run: _Run, session: Session, *, survey: Survey, begun: Begun, address: Mapping[str, object]
 ) -> Outcome:
-    """Gives the new database heads, gaps, readers and the epoch; then metadata its address."""
+    """Give the new database heads, gaps, readers and the epoch; then metadata its address."""
     raised, lost = survey.raised(), survey.lost()
     missing = sum(survey.tail(queue) for queue in survey.queues)
     tables.fence_heads(session, node_epoch=begun.epoch)

@@ -45,7 +45,7 @@ def register(
     capacity_gb: int | None = None,
     unsafe: bool = False,
 ) -> NodeView:
-    """Registers a database as a node, once it proved that it can serve as one. Needs `admin`.
+    """Register a database as a node, once it proved that it can serve as one. Needs `admin`.
 
     The node's tables are made and every right is tried. Raises Invalid (node_refused) with the remedy when
     it cannot be reached, has the wrong character set, lacks a right or would lose acknowledged messages
@@ -86,7 +86,7 @@ def _tried(info: NodeInfo, remedy: str = "") -> Iterator[Session]:
 
 
 def check_server(facts: ServerFacts, info: NodeInfo, *, unsafe: bool) -> None:
-    """Raises Invalid (node_refused) if a server loses messages (`unsafe`: it may) or cannot hold them."""
+    """Raise Invalid (node_refused) if a server loses messages (`unsafe`: it may) or cannot hold them."""
     for finding in of_server(facts, database=info.database, unsafe=unsafe):
         _refuse(finding, info)
 
@@ -127,7 +127,7 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
 
 
 def set_reader(*, name: str, username: str, password: str, actor: Actor, dry_run: bool = False) -> None:
-    """Gives a node the account with which jobs read it, once it was tried; '' takes it away. Needs `admin`.
+    """Give a node the account with which jobs read it, once it was tried; '' takes it away. Needs `admin`.
 
     `dry_run` only tries it. Raises NotFound(node_not_found), Invalid(node_refused) when it cannot read or is
     a file.
@@ -145,7 +145,7 @@ def set_reader(*, name: str, username: str, password: str, actor: Actor, dry_run
 
 
 def set_account(*, name: str, username: str, password: str, actor: Actor, dry_run: bool = False) -> None:
-    """Changes the account with which brokers reach a node, once it was tried; `dry_run` only tries it.
+    """Change the account with which brokers reach a node, once it was tried; `dry_run` only tries it.
 
     Needs `admin`. Brokers take it up within a second; nothing stops. Raises NotFound(node_not_found),
     Invalid(node_refused) when the account does not reach this node's data, lacks a right, or it is a file.
@@ -169,7 +169,7 @@ def _try_account(info: NodeInfo) -> None:
 
 
 def _settle(view: NodeView, actor: Actor) -> None:
-    """Makes the node's heads agree with metadata in the end, also when several change its state at once."""
+    """Make the node's heads agree with metadata in the end, also when several change its state at once."""
     applied = None
     while view.state != applied:
         applied = view.state
@@ -199,7 +199,7 @@ def ping(node_id: int) -> float:
 
 
 def probe() -> None:
-    """Asks every node that is not offline; a loop of every worker. The answers: `latencies`."""
+    """Ask every node that is not offline; a loop of every worker. The answers: `latencies`."""
     known = snapshot.current().nodes
     for node_id, info in known.items():
         if info.state == "offline":
@@ -215,7 +215,7 @@ def probe() -> None:
 
 
 def _tell_of_bars() -> None:
-    """Has every broker stop serving the nodes that this process found to have gone back."""
+    """Have every broker stop serving the nodes that this process found to have gone back."""
     known = snapshot.current().nodes
     for node_id, bar in node_guard.barred().items():
         info = known.get(node_id)
@@ -228,7 +228,7 @@ def _tell_of_bars() -> None:
 
 
 def tell_heads() -> None:
-    """Tells metadata how far this process has seen the queues of nodes that went offline: if one is promoted,
+    """Tell metadata how far this process has seen the queues of nodes that went offline: if one is promoted,
     nobody else may know. Raises MetadataUnavailable."""
     known = snapshot.current()
     for node_id, info in known.nodes.items():
@@ -250,7 +250,7 @@ def barred() -> dict[str, str]:
 
 
 def note_heads() -> int:
-    """Copies the heads of all nodes to metadata, so that a node that goes back is known; how many rose."""
+    """Copy the heads of all nodes to metadata, to know a node that goes back by; return how many rose."""
     heads: dict[int, int] = {}
 
     def read(session: Session, _: NodeInfo) -> None:

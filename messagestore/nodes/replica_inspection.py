@@ -47,7 +47,6 @@ class Survey:
 
     @classmethod
     def of(cls, session: Session, node_id: int, old_heads: Mapping[int, int] | None) -> Survey:
-        """Looks."""
         return cls(
             queues=failovers.queues(node_id),
             readers=failovers.readers(node_id),

@@ -59,7 +59,7 @@ def clean(
     pass_s: float | None = None,
     progress: Say | None = None,
 ) -> list[Cleaned]:
-    """Cleans a topic, or every one; for each queue what was done, or with `dry_run` would be. Needs `manage`.
+    """Clean a topic, or all; return for each queue what was done, or with `dry_run` would be. Needs `manage`.
 
     Stops beginning with further queues after `pass_s`; the next run goes on from there. A person who cleans
     says that the clock is right; a job that finds that it jumped cleans nothing by age. Raises
@@ -93,7 +93,7 @@ class Run:
         self.found: list[Cleaned] = []
 
     def over(self, chosen: Sequence[TopicView], *, rest_s: float) -> list[Cleaned]:
-        """Raises `low`, waits until no pull is under way that began before, and removes what is below."""
+        """Raise `low`, wait until no pull is under way that began before, and remove what is below."""
         for number, one in enumerate(chosen):
             self.tell("planned topics:", number, len(chosen))
             if time.monotonic() <= self.ends:
@@ -104,7 +104,6 @@ class Run:
         return [self.remove(one) for one in self.found]
 
     def tell(self, what: str, done: int, total: int) -> None:
-        """Says how far it is."""
         if self.say is not None:
             self.say(Progress(what, done, total))
 
@@ -113,7 +112,7 @@ class Run:
         return any(one.raised for one in self.found)
 
     def raise_lows(self, topic: TopicView) -> None:
-        """Plans a topic and raises `low` in its queues; what goes unread is written down before."""
+        """Plan a topic and raise `low` in its queues; what goes unread is noted before."""
         mine = [Cleaned(one, problem=one.problem) for one in self.planner(topic)]
         if not self.dry_run:
             mine = [self._raise(one) for one in mine]
@@ -137,7 +136,7 @@ class Run:
         return replace(one, raised=True)
 
     def remove(self, one: Cleaned) -> Cleaned:
-        """Drops and deletes what is below `low`, also what an earlier run left."""
+        """Drop and delete what is below `low`, also what an earlier run left."""
         if self.dry_run or one.problem or time.monotonic() > self.ends:
             return one
         node = node_pools.node(one.plan.node_id)
@@ -151,7 +150,7 @@ class Run:
         return replace(one, dropped=dropped, deleted=deleted, problem=problem)
 
     def _drop(self, node: Node, aim: QueuePlan) -> int:
-        """Drops the partitions below `low`, one by one, so that writers wait for a moment only; how many."""
+        """Drop the partitions below `low`, one by one, so that writers wait for a moment only."""
         if not aim.partitions:
             return 0
         done = 0
@@ -172,7 +171,7 @@ class Run:
         return done
 
     def _delete(self, node: Node, aim: QueuePlan) -> int:
-        """Deletes rows below `low` in small batches; how many.
+        """Delete rows below `low` in small batches; return how many.
 
         Where there are partitions, only of a queue of which nothing is kept: others drop them soon.
         """
@@ -204,7 +203,7 @@ class Run:
 
 
 def _count(aim: QueuePlan, sign: int) -> None:
-    """Counts what groups lose unread, before it is lost; -1 takes that back."""
+    """Count what groups lose unread, before it is lost; a `sign` of -1 undoes that."""
     for loss in aim.unread:
         what = f"{loss.messages:,} messages of queue {aim.queue} were cleaned by {aim.why} unread"
         if sign > 0:
@@ -234,7 +233,7 @@ def _low(node: Node, queue: int) -> int:
 
 
 def _drop_one(session: Session, queue: int) -> int | None:
-    """Drops the lowest partition below `low`, never the last one; how many are left, None: there was none."""
+    """Drop the lowest partition below `low`, never the last; return how many are left, None if none was."""
     head = tables.read_head(session, queue=queue)
     parts = tables.list_partitions(session, queue=queue)
     going = [one.name for one in parts[:-1] if head is not None and one.end <= head.low]

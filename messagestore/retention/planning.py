@@ -61,7 +61,6 @@ class QueuePlan:
 
     @property
     def messages(self) -> int:
-        """Number of messages that are served no more."""
         return self.keep_from - self.low
 
 
@@ -74,15 +73,12 @@ class _Readers:
     active: frozenset[int]
 
     def kept_for(self, queue: int) -> list[int]:
-        """Return the committed offsets of the active groups."""
         return [row.committed for row in self.rows.get(queue, ()) if row.group_id in self.active]
 
     def positions(self, queue: int) -> list[int]:
-        """Return the committed offsets of all groups."""
         return [row.committed for row in self.rows.get(queue, ())]
 
     def losses(self, queue: int, low: int, keep_from: int) -> tuple[Loss, ...]:
-        """Count the messages that go unread, by group."""
         worst: dict[int, int] = {}
         for row in self.rows.get(queue, ()):
             lost = retention.lost(committed=row.committed, low=low, keep_from=keep_from)
@@ -163,8 +159,6 @@ def _planner(session: Session, topic: TopicView, blank: QueuePlan, readers: _Rea
 
 
 class _Planner:
-    """Makes the plan of one queue."""
-
     def __init__(
         self,
         session: Session,
@@ -185,7 +179,6 @@ class _Planner:
         self._notes: list[str] = []
 
     def plan(self) -> QueuePlan:
-        """The plan. Raises the node's faults."""
         low, head = self._head.low, self._head.head
         spans = self._spans()
         untrusted = self._untrusted_clock()
@@ -249,13 +242,11 @@ class _Planner:
         return None if problem is None else f"nothing is cleaned by age: {problem}"
 
     def _older_than(self, days: int) -> int:
-        """The first offset that is not older."""
         at_ms = tables.now_ms(self._session) - days * DAY_MS
         bounds = self._head.low, self._head.head
         return first_at(self._session, queue=self._queue, bounds=bounds, at_ms=at_ms)
 
     def _by_age(self) -> int:
-        """The offset to keep from by age."""
         expired = self._older_than(self._topic.retention_days)
         if self._topic.kind == "failure":  # a retry that nobody has read never goes
             return min([expired, *self._readers.positions(self._queue)])

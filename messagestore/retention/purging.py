@@ -30,7 +30,7 @@ def purge(
     rest_s: float = REST_S,
     progress: Say | None = None,
 ) -> list[Cleaned]:
-    """Removes what the archive holds of a topic, by dropping partitions. Needs `manage`.
+    """Remove what the archive holds of a topic, by dropping partitions. Needs `manage`.
 
     For each queue what was done, or with `dry_run` would be. Every file of the archive is checked before.
     Raises Conflict for an archive that is damaged or of other data, NotFound, NodeUnavailable.

@@ -256,7 +256,7 @@ def drop(
     error: str | None = None,
     everything: bool = False,
 ) -> int:
-    """Deletes dead messages for good: some by id, or all that match; how many. Needs `manage` on the group.
+    """Delete dead letters for good, by id or all that match; return how many. Needs `manage` on the group.
 
     A bounded piece: of very many some may be left, and a repeat goes on. Raises as `page` does.
     """
@@ -298,7 +298,7 @@ def _drop_some(node: Node, group_id: int, rows: Sequence[int]) -> int:
 def check_choice(
     *, ids: Sequence[str] | None, topic: str | None, error: str | None, everything: bool
 ) -> None:
-    """Raises Invalid unless it is clear which dead messages are meant: some, those that match, or all."""
+    """Raise Invalid unless it is clear which dead messages are meant: some, those that match, or all."""
     if ids is not None and (topic is not None or error is not None or everything):
         raise Invalid.field("ids", "give ids, or topic and error, or all: not both")
     if ids is not None and not 1 <= len(ids) <= MAX_LIMIT:

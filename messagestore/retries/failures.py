@@ -92,7 +92,6 @@ class Report:
     refused: list[Refused] = field(default_factory=list)
 
     def refuse(self, failures: Iterable[Failure], state: str) -> None:
-        """Puts some with the refused."""
         self.refused += [Refused(one.queue, one.offset, state) for one in failures]
 
 
@@ -105,8 +104,6 @@ class _Pair(NamedTuple):
 
 
 class _Copy(NamedTuple):
-    """A message about to be stored again."""
-
     failure: Failure
     pair: _Pair
     id: bytes
@@ -169,7 +166,6 @@ class _Work:
         self._pairs: dict[int, _Pair | None] = {}  # by topic
 
     def take(self, node_id: int, by_queue: Mapping[int, list[Failure]]) -> None:
-        """Deals with the failed messages of a node."""
         pairs = {queue: self._pair(queue) for queue in by_queue}
         try:
             with node_pools.node(node_id).reading() as session:
@@ -206,7 +202,7 @@ class _Work:
         return found
 
     def _copy(self, node_id: int, fence: Fence, pair: _Pair, failures: Sequence[Failure]) -> None:
-        """Copies failed messages of one queue, a bounded part after the other."""
+        """Copy failed messages of one queue, a bounded part after the other."""
         left = {one.offset: one for one in failures}
         while left:
             try:
@@ -233,7 +229,7 @@ class _Work:
             self._store_on(node_id, mine)
 
     def _store_on(self, node_id: int, copies: Sequence[_Copy]) -> None:
-        """Stores copies on their failure node; those it has already are answered as they were."""
+        """Store copies on their failure node; those it has already are answered as they were."""
         left = collections.deque(copies)
         try:
             stored = _stored(node_id, [one.id for one in copies])
@@ -245,7 +241,7 @@ class _Work:
         self.done.refuse((one.failure for one in left), "unavailable")
 
     def _stored_now(self, one: _Copy) -> StoredCopy | None:
-        """Stores a copy; None if this one cannot be. Raises Unavailable, then no other can be either."""
+        """Store a copy; return None if this one cannot be. Raises Unavailable if no other can be either."""
         try:
             return _stored_now(one, self._end)
         except Unavailable:
@@ -286,7 +282,6 @@ def _as_copy(fence: Fence, pair: _Pair, failure: Failure, row: FailingRow) -> _C
 
 
 def _stored(node_id: int, ids: Sequence[bytes]) -> Mapping[bytes, StoredCopy]:
-    """Read what is durably stored of some copies."""
     node = node_pools.node(node_id)
     delayed_store.prepare(node)
     with node.reading() as session:
@@ -297,7 +292,6 @@ def _stored(node_id: int, ids: Sequence[bytes]) -> Mapping[bytes, StoredCopy]:
 
 
 def _stored_now(one: _Copy, end: float) -> StoredCopy:
-    """Stores a copy that waits, or a dead message."""
     if one.failure.last or failure_rules.is_dead(one.pair.subscription.delivery, one.attempt):
         return _bury(one, end)
     try:

@@ -90,7 +90,7 @@ def _measured(kept: Kept, rows: Mapping[int, Sequence[int]] | None) -> tuple[dic
 
 
 def _check_target(group_id: int, topic_id: int, to: str, actor: Actor) -> None:
-    """Raises what keeps messages of a topic from being redriven."""
+    """Raise CatmqError if messages of a topic cannot be redriven."""
     known = snapshot.current()
     topic = known.topics.get(topic_id)
     if topic is None:
@@ -142,7 +142,7 @@ class Redriver:
         return count
 
     def _further(self, redrive: RedriveView, *, allowed: int, end: float) -> int:
-        """Takes one redrive further by as many messages as its rate allows."""
+        """Take one redrive further by as many messages as its rate allows."""
         count = 0
         for node_id in sorted(redrive.bounds):
             while allowed - count > 0:
@@ -212,7 +212,7 @@ class _Step:
         return [(place, by_id.get(place.id)) for place in places]
 
     def _try(self, one: WholeDead | None) -> None:
-        """Brings a message back; it stays dead if that cannot be, and the step ends if it cannot now."""
+        """Bring a message back; it stays dead if that cannot be, and the step ends if it cannot now."""
         if one is None:
             return
         try:

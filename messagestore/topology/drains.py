@@ -148,7 +148,7 @@ def _left(place: Position) -> int | None:
 
 
 def retire_drained(*, rest_s: float = REST_S) -> int:
-    """Retires the draining queues that every group has read to the end; how many. One bounded pass."""
+    """Retire the draining queues that every group has read to the end; return how many. One bounded pass."""
     return sweeping.each(
         ((waiting, queue) for waiting in subscribers.draining(rest_s) for queue in waiting.queues),
         act=lambda pair: _retire(*pair),
@@ -157,7 +157,7 @@ def retire_drained(*, rest_s: float = REST_S) -> int:
 
 
 def _retire(waiting: Waiting, queue: QueueView) -> bool:
-    """Closes the queue for good, then looks once more: from then on its head cannot move."""
+    """Close the queue for good, then look once more: from then on its head cannot move."""
     try:
         if _read_by(waiting.topic, queue) is None:
             return False
@@ -189,7 +189,7 @@ def _read_by(topic: TopicView, queue: QueueView) -> list[int] | None:
 
 
 def drop_retired(*, after_days: float = DROP_AFTER_DAYS) -> int:
-    """Drops the tables and rows of queues that were retired long enough ago; how many."""
+    """Drop the tables and rows of queues that were retired long enough ago; return how many."""
     return sweeping.each(
         ((waiting, queue) for waiting in subscribers.due_for_drop(after_days) for queue in waiting.queues),
         act=lambda pair: _drop(*pair),

@@ -13,6 +13,6 @@ from metadata.cache.snapshot import QueueInfo
 
 
 def keep(queues: Mapping[int, QueueInfo]) -> None:
-    """Forgets all queues but these: nothing here grows with the queues that ever were."""
+    """Forget all queues but these: nothing here grows with the queues that ever were."""
     for memory in (board, known_heads, group_commit, budget, corruption):
         memory.keep(queues.keys())

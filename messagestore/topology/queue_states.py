@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def set_heads(queues: Collection[int], *, state: str) -> None:
-    """Opens (`rw`) or closes (`ro`, `retired`) queues on their nodes; no write can begin in a closed one.
+    """Open (`rw`) or close (`ro`, `retired`) queues on their nodes; no write can begin in a closed one.
 
     Raises NodeUnavailable.
     """
@@ -31,7 +31,7 @@ def set_heads(queues: Collection[int], *, state: str) -> None:
 
 
 def settle(queues: Iterable[int]) -> None:
-    """Makes the heads of queues say what metadata says. Raises NodeUnavailable."""
+    """Make the heads of queues say what metadata says. Raises NodeUnavailable."""
     for queue in queues:
         applied = None
         while (wanted := subscribers.head_state(queue)) not in (None, applied):
@@ -48,7 +48,7 @@ def settle_later(queues: Iterable[int]) -> None:
 
 
 def sweep() -> int:
-    """Mends heads that contradict metadata, on every node that answers; how many."""
+    """Mend heads that contradict metadata, on every node that answers; return how many."""
     wrong: list[int] = []
     sweeping.each(
         [info for info in snapshot.current().nodes.values() if info.state != "offline"],

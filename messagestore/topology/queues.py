@@ -55,7 +55,7 @@ class Change:
 def expand(
     *, topic: str, queues: int, actor: Actor, node: str | None = None, dry_run: bool = False
 ) -> Change:
-    """Gives a topic so many more queues, spread or all on `node`; in use when this returns. Needs `manage`.
+    """Give a topic so many more queues, spread or all on `node`; in use when this returns. Needs `manage`.
 
     Raises what `layout.plan_expand` of metadata raises, and NodeUnavailable after taking back what was made.
     """
@@ -88,7 +88,7 @@ def _done(change: Change, done: LayoutChange) -> Change:
 
 
 def _finish(topic_id: int, queues: Sequence[QueueView], actor: Actor) -> LayoutChange:
-    """Makes what new queues need, and opens them; harmless where it was done before, or is being done."""
+    """Make what new queues need, and open them; harmless where it was done before, or is being done."""
     ids = [one.queue for one in queues]
     for node, mine in node_pools.by_node(ids):
         with node.reading() as session:  # harmless to repeat, so nothing is in doubt
@@ -141,7 +141,7 @@ def shrink(
     count: int | None = None,
     dry_run: bool = False,
 ) -> Change:
-    """Closes queues for good, given by ids or how many, and gives their slots to the others. Needs `manage`.
+    """Close queues for good, given by ids or how many, and give their slots to the others. Needs `manage`.
 
     They are read to their end and retired then. Raises what `metadata.groups.layout.shrink` raises, and
     NodeUnavailable, after which some may be closed for a moment; a repeat is safe.
@@ -177,7 +177,7 @@ def set_state(*, topic: str, queue: int, state: str, actor: Actor) -> QueueDrain
 
 
 def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
-    """Finishes or takes back the expansions that a crash left half done; how many it looked at."""
+    """Finish or take back the expansions that a crash left half done; return how many it looked at."""
     looked_at = sweeping.each(
         subscribers.unready(older_than_s),
         act=_finish_or_take_back,

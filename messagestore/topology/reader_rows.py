@@ -12,7 +12,7 @@ CHUNK = 500  # rows in one transaction
 
 
 def insert(subscription: SubscriptionView) -> None:
-    """Makes them where the subscription starts, for each instance of a broadcasting group."""
+    """Make them where the subscription starts, for each instance of a broadcasting group."""
     readers = instances.readers(subscription.group_id)
     for node, mine in node_pools.by_node(subscription.queues):
         with node.writing() as session:
@@ -27,7 +27,7 @@ def insert(subscription: SubscriptionView) -> None:
 
 
 def close(subscription: SubscriptionView) -> None:
-    """Closes the queues of a failure topic that goes, and drops the retries that wait for their time."""
+    """Close the queues of a retry topic that goes, and drop the retries that wait for their time."""
     for node, mine in node_pools.by_place(subscribers.places(subscription.queues)):
         with node.writing() as session:
             for queue in mine:
@@ -40,7 +40,7 @@ def close(subscription: SubscriptionView) -> None:
 
 
 def delete(subscription: SubscriptionView) -> None:
-    """Removes them; the epoch keeps it from touching a later subscription of the same pair.
+    """Remove them; the epoch keeps it from touching a later subscription of the same pair.
 
     The topic may have been deleted since, so metadata is asked where its queues are.
     """

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def make(*, group_id: int, topic_id: int) -> bool:
-    """Makes the failure topic of a pair that lacks one; whether it did.
+    """Make the retry topic of a pair that lacks one; return True if it did.
 
     Raises Conflict(already_exists) if its name is taken, and NodeUnavailable after taking back what was made.
     """
@@ -54,7 +54,7 @@ def try_to_make(*, group_id: int, topic_id: int) -> bool:
 
 
 def sweep() -> int:
-    """Makes the failure topics that are missing; how many it made."""
+    """Make the retry topics that are missing; return how many it made."""
     return sweeping.each(
         retry_topic_rows.missing(),
         act=lambda pair: try_to_make(group_id=pair[0], topic_id=pair[1]),

@@ -21,7 +21,7 @@ UNFINISHED_AFTER_S = 60.0
 
 
 def create(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionView:
-    """Subscribes a group from `earliest` or `latest`; ready when this returns. Needs `manage` on the group.
+    """Subscribe a group from `earliest` or `latest`; ready when this returns. Needs `manage` on the group.
 
     Raises what `plan` of metadata's raises, and NodeUnavailable after taking back what was made.
     """
@@ -36,7 +36,7 @@ def create(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionV
 
 
 def delete(*, group: str, topic: str, actor: Actor) -> None:
-    """Ends a subscription and forgets its positions and its retries. Needs `manage` on the group.
+    """End a subscription and delete its positions and its retries. Needs `manage` on the group.
 
     A node that is away keeps its reader rows until the sweep reaches it; until then the same subscription
     cannot be made again.
@@ -45,7 +45,7 @@ def delete(*, group: str, topic: str, actor: Actor) -> None:
 
 
 def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
-    """Takes down subscriptions that are going, and those whose creation a crash left half done; how many."""
+    """Take down subscriptions that are going, and those that a crash left half made; return how many."""
     return sweeping.each(
         subscription_rows.unfinished(older_than_s),
         act=lambda left: _take_back(left, job("subscriptions")),
@@ -54,7 +54,7 @@ def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
 
 
 def _take_back(subscription: SubscriptionView, actor: Actor) -> bool:
-    """Removes what is not ready, its failure topic first."""
+    """Remove what is not ready, its failure topic first."""
     try:
         if not subscription_rows.give_up(subscription.id):
             return False

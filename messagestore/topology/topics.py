@@ -49,7 +49,7 @@ def create(
     node: str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> TopicState:
-    """Makes a topic with its tables; ready when this returns. Needs `manage`.
+    """Make a topic with its tables; ready when this returns. Needs `manage`.
 
     Raises what `metadata.topics.topic_rows.plan` raises, and NodeUnavailable after taking back what was made.
     """
@@ -64,7 +64,7 @@ def create(
 
 
 def make_tables(topic: TopicView) -> None:
-    """Makes the tables of a topic's queues; harmless where they exist."""
+    """Make the tables of a topic's queues; harmless where they exist."""
     for node_id, queues in sweeping.by_node(topic.queues).items():
         node = node_pools.node(node_id)
         with node.writing() as session:
@@ -108,7 +108,7 @@ def _bounds(queue: QueueView, bounds: tables.Position | None) -> QueueState:
 
 
 def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
-    """Closes a topic for good: its name is free at once, its tables go after three days. Needs `manage`.
+    """Close a topic for good: its name is free at once, its tables go after three days. Needs `manage`.
 
     Raises what `mark_deleted` of metadata raises. Metadata goes first here: a topic that is gone from
     metadata cannot be sent to, and its rows in flight lie in tables that nobody reads any more.
@@ -117,7 +117,7 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
 
 
 def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
-    """Takes back the topics whose creation a crash left half done; how many it looked at."""
+    """Take back the topics whose creation a crash left half done; return how many it looked at."""
     return sweeping.each(
         topic_rows.unfinished(older_than_s),
         act=lambda topic: _take_back(topic, job("topics")),
@@ -126,7 +126,7 @@ def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
 
 
 def drop_deleted(after_days: float = topic_rows.DROP_AFTER_DAYS) -> int:
-    """Drops the tables and rows of topics deleted long enough ago; how many."""
+    """Drop the tables and rows of topics deleted long enough ago; return how many."""
     return sweeping.each(
         topic_rows.due_for_drop(after_days),
         act=lambda topic: _drop(topic, job("topics")),
@@ -135,7 +135,7 @@ def drop_deleted(after_days: float = topic_rows.DROP_AFTER_DAYS) -> int:
 
 
 def _drop(topic: TopicView, actor: Actor) -> None:
-    """Drops the tables, then the rows, of a topic that is deleted for good."""
+    """Drop the tables, then the rows, of a topic that is deleted for good."""
     _drop_tables(topic)
     for queue in topic.queues:
         delayed_reassignment.drop(queue.queue)

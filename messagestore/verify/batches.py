@@ -109,7 +109,7 @@ class BatchWalk:
         raise ReadShort(f"The node counts {page.counted} batches from id {start} on and lists {listed}.")
 
     def _must_be_last(self, node_id: int, end: bytes, last: bytes) -> None:
-        """Raises ReadShort if the walk ended before the batch that was the last when it began."""
+        """Raise ReadShort if the walk ended before the batch that was the last when it began."""
 
         def question(session: Session) -> bool:
             return tables.find_batch(session, batch_id=last) is not None
@@ -118,14 +118,14 @@ class BatchWalk:
             raise ReadShort(f"The batches above id {end.hex() or '0'} were not listed.")
 
     def _know_heads(self, node_id: int, rows: list[BatchRow]) -> None:
-        """Reads the heads anew that batches reach beyond: after them, so they cannot be too low."""
+        """Read the heads anew that batches reach beyond: after them, so they cannot be too low."""
         beyond = sorted({row.queue for row in rows if _end(row) > self._heads[row.queue]})
         if beyond:
             heads = self._visit.ask(node_id, lambda session: tables.read_heads(session, queues=beyond))
             self._heads.update(heads)
 
     def _claim(self, row: BatchRow) -> bool:
-        """Judges a batch by itself; whether it is one at all, and about messages that are kept."""
+        """Judge a batch by itself; return True if it is one at all, of messages that are kept."""
         queue = self._queues[row.queue]
         low = self._openings[row.queue].low
         first, end, name = row.first_offset, _end(row), f"batch {UUID(bytes=row.batch_id)}"
@@ -147,7 +147,7 @@ class BatchWalk:
         return True
 
     def _add(self, queue: QueueReport, row: BatchRow, finding: Finding) -> None:
-        """Takes in a finding about a batch that is still remembered."""
+        """Take in a finding about a batch that is still remembered."""
 
         def question(session: Session) -> bool:
             return tables.find_batch(session, batch_id=row.batch_id) is not None
@@ -167,7 +167,7 @@ class BatchWalk:
             )
 
     def _compare(self, queue: QueueReport, row: BatchRow, name: str) -> None:
-        """Takes the digest of the stored messages anew; missing ones are found by others."""
+        """Take the digest of the stored messages anew; missing ones are found by others."""
         first, end = row.first_offset, _end(row)
         select = functools.partial(
             tables.select_from, queue=queue.id, first=first, end=end, most_bytes=_ALL_BYTES
@@ -200,7 +200,7 @@ class BatchWalk:
             self._add(self._queues[row.queue], row, Finding("batch_twice", shown(*here), what, *here))
 
     def _settle(self, queue: QueueReport) -> None:
-        """Judges what all batches of a queue claim together."""
+        """Judge what all batches of a queue claim together."""
         start, _, head, gaps, _ = self._openings[queue.id]
         claims = list(self._claims[queue.id])
         try:
@@ -240,7 +240,7 @@ class BatchWalk:
         queue.add(Finding("unclaimed", shown(*found), what, *found))
 
     def _claimed_after_all(self, queue: QueueReport, found: Range) -> bool:
-        """Looks for their batch once more, through the node's whole list."""
+        """Look for their batch once more, through the node's whole list."""
 
         def last(session: Session) -> bytes:
             return tables.batch_ends(session)[0] or b""
@@ -262,7 +262,7 @@ def _end(row: BatchRow) -> int:
 
 
 def _page(queues: list[int], after: bytes, last: bytes) -> Callable[[Session], _Page]:
-    """Asks for the next page, counted and then listed."""
+    """Ask for the next page, counted and then listed."""
 
     def question(session: Session) -> _Page:
         count, end, counted = tables.end_of_batches(session, queues=queues, after=after, last=last, most=PAGE)

@@ -51,7 +51,6 @@ def read(info: NodeInfo) -> Contents:
 
 
 def is_empty(session: Session, queue: int) -> bool:
-    """Return True if a table holds no message."""
     return tables.offset_ends(session, queue=queue, first=0) == (None, None)
 
 

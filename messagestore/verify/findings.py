@@ -212,7 +212,6 @@ class Finding:
 
     @property
     def means(self) -> str:
-        """Consequence of the finding."""
         return KINDS[self.kind].means
 
     @property
@@ -266,16 +265,14 @@ class QueueReport:
 
     @property
     def id(self) -> int:
-        """The queue's id."""
         return self.expected.queue
 
     @property
     def node_id(self) -> int:
-        """The id of its node."""
         return self.expected.node_id
 
     def add(self, finding: Finding) -> None:
-        """Takes a finding in, up to MOST of its kind; holes that touch become one."""
+        """Take a finding in, up to MOST of its kind; holes that touch become one."""
         last = self.findings[-1] if self.findings else None
         if last is not None and finding.kind == last.kind == "missing" and finding.first == last.end:
             self.findings[-1] = missing(int(last.first or 0), int(finding.end or 0))
@@ -318,10 +315,8 @@ class Report:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """All findings."""
         return (*(finding for one in self.queues for finding in one.findings), *self.others)
 
     @property
     def unseen(self) -> list[QueueReport]:
-        """The queues that could not be looked at whole."""
         return [one for one in self.queues if one.unseen is not None]

@@ -42,7 +42,7 @@ class RowScan:
         self._clock: int | None = None  # when the last row so far was stored, ms
 
     def run(self) -> None:
-        """Looks at all of them; the report has what was found. Raises NodeUnavailable, db_errors.Final."""
+        """Look at all of them; the report has what was found. Raises NodeUnavailable, db_errors.Final."""
         start, _, head, gaps, _ = self._opening
         self._queue.reached = start
         for first, end in cut(without([(start, head)], gaps), CHUNK):
@@ -91,7 +91,7 @@ class RowScan:
         raise ReadShort(f"The node counts {count.rows} rows at {shown(first, end)} and lists {listed}.")
 
     def _missing(self, first: int, end: int) -> Callable[[Session], tuple[int, list[Range]]]:
-        """Asks how many rows are listed, and what is missing for no reason."""
+        """Ask how many rows are listed, and what is missing for no reason."""
 
         def question(session: Session) -> tuple[int, list[Range]]:
             offsets = tables.list_offsets(session, queue=self._queue.id, first=first, end=end)

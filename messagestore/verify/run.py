@@ -126,7 +126,7 @@ class _Run:
                 queue.unseen = error.detail
 
     def open(self, since: Since | None) -> None:
-        """Reads every queue's bounds; all that comes later is about what is below these heads."""
+        """Read every queue's bounds; all that comes later is about what is below these heads."""
         for queue in self._report.queues:
             self._try(queue, functools.partial(self._open, queue, since))
 
@@ -145,17 +145,17 @@ class _Run:
             queue.unseen = fault.detail  # unless `compare` meets it, too: then it is a finding
 
     def batches(self, *, digests: bool) -> None:
-        """Walks what is remembered of sends."""
+        """Walk the batches."""
         BatchWalk(self._visit, self._seen(), digests=digests).run()
 
     def rows(self) -> None:
-        """Counts the rows, queue after queue."""
+        """Count the rows, queue after queue."""
         for queue in self._report.queues:
             if queue.opening is not None:
                 self._try(queue, RowScan(self._visit, queue, queue.opening).run)
 
     def compare(self) -> None:
-        """Compares heads, positions and states; what is wrong is looked at again before it counts."""
+        """Compare heads, positions and states; what is wrong is looked at again before it counts."""
         judged = self._judged()
         if any(isinstance(one, Finding) for found in judged.values() for one in found):
             time.sleep(AGAIN_AFTER_S)
@@ -208,7 +208,7 @@ class _Run:
 
 
 def _opening(queue: int, since: Since | None) -> Callable[[Session], Opening | None]:
-    """Asks for a queue's bounds; None where it has no head row."""
+    """Ask for a queue's bounds; None where it has no head row."""
 
     def question(session: Session) -> Opening | None:
         head = tables.read_head(session, queue=queue)

@@ -60,6 +60,6 @@ class Visit:
         time.sleep(self._due - now)
 
     def say(self, what: str, done: int, total: int) -> None:
-        """Tells whoever listens how far the run is."""
+        """Tell whoever listens how far the run is."""
         if self._progress is not None:
             self._progress(Progress(what, done, total))
