@@ -83,8 +83,8 @@ def middle(rows: int) -> str:
     from messagestore.pool import node_pools
     from metadata.cache import snapshot
 
-    (node,) = map(node_pools.node, sweeping.failure_nodes())
-    kept = tables.Kept(snapshot.find_group("billing").id)
+    (node,) = map(node_pools.node, sweeping.retry_nodes())
+    kept = tables.DeadFilter(snapshot.find_group("billing").id)
     with node.reading() as session:
         places = tables.dead_places(
             session, kept=kept, after=tables.Place(0, 0), upto=1 << 60, most=rows // 2

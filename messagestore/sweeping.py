@@ -78,7 +78,7 @@ def online() -> dict[int, NodeInfo]:
     return {node_id: info for node_id, info in _nodes() if info.state != "offline"}
 
 
-def failure_nodes() -> dict[int, NodeInfo]:
+def retry_nodes() -> dict[int, NodeInfo]:
     """The nodes that hold retries and dead letters, by id."""
     return {node_id: info for node_id, info in _nodes() if info.kind == "failure"}
 

@@ -108,7 +108,7 @@ def dying() -> Found:
 
 
 def count_dead() -> dict[int, Count] | None:
-    """{group id: its dead} on all failure nodes; None while one does not answer."""
+    """{group id: its dead} on all retry nodes; None while one does not answer."""
     counts: dict[int, Count] = {}
 
     def read(session: Session, _: NodeInfo) -> None:
@@ -116,6 +116,6 @@ def count_dead() -> dict[int, Count] | None:
             count = Count(messages, last_hour, newest_ms)
             counts[group] = counts[group].plus(count) if group in counts else count
 
-    asked = sweeping.failure_nodes()
+    asked = sweeping.retry_nodes()
     skipped = sweeping.ask(asked, read, what="The number of dead letters", prepare=delayed_store.prepare)
     return None if skipped else counts

@@ -18,12 +18,12 @@ from metadata.cache import snapshot
 from metadata.db import access
 from metadata.errors import NodeUnavailable
 
-LOOKED = 1_000  # waiting copies, and dead messages, of each group
+LOOKED = 1_000  # waiting copies, and dead letters, of each group
 MOST_GROUPS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class DeliveryStatus:
     """A message in a group. `state`: unread, read (committed beyond it), waiting (for a retry) or dead.
 
     `attempt` counts failures, `at_ms` is when it is due or died, `dead_id` names it among the dead. `partly`:
@@ -40,7 +40,7 @@ class Trace:
     partly: bool = False
 
 
-def of_message(*, topic: str, queue: int, offset: int, actor: Actor) -> list[Trace]:
+def of_message(*, topic: str, queue: int, offset: int, actor: Actor) -> list[DeliveryStatus]:
     """The message in up to MOST_GROUPS groups that share the topic's queues and that the actor sees, by name.
 
     Waiting and dead ones are told to who may `manage` the group. Raises NotFound(topic_not_found),
@@ -55,11 +55,11 @@ def of_message(*, topic: str, queue: int, offset: int, actor: Actor) -> list[Tra
         for one in sorted(seen, key=lambda one: one.name)[:MOST_GROUPS]:
             at = tables.read_positions(session, group_id=one.id, queues=[queue]).get(queue)
             committed = at.committed if at is not None and at.committed is not None else 0
-            found.append(Trace(one.name, "read" if committed > offset else "unread"))
+            found.append(DeliveryStatus(one.name, "read" if committed > offset else "unread"))
     return [_looked_up(one, topic, (queue, offset), actor) for one in found]
 
 
-def _looked_up(trace: Trace, topic: str, place: tuple[int, int], actor: Actor) -> Trace:
+def _looked_up(trace: DeliveryStatus, topic: str, place: tuple[int, int], actor: Actor) -> DeliveryStatus:
     """The same, as the group's failures tell it."""
     if not access.may(actor, "manage", trace.group, what="group"):
         return replace(trace, partly=True)

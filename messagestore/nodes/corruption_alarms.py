@@ -1,4 +1,4 @@
-"""Suspect queues as alarms: raised by the process that met one, ended when the cause is gone.
+"""Corrupt queues as alarms: raised by the process that met one, ended when the cause is gone.
 
 Whoever meets a contradiction only marks it (corruption.py), because pulls and sends never wait for metadata.
 A loop of each process makes alarms of its marks, and takes back those whose cause is gone; a loop of one
@@ -24,23 +24,23 @@ from metadata.monitoring import alarms
 
 log = logging.getLogger(__name__)
 KIND = "suspect"
-AGAIN_S = 30.0  # a mark that is met again and again is told so often
-CALM_S = 60.0  # one that nobody met for so long is looked at; longer than until it would be told again
+AGAIN_S = 30.0  # a mark that is met again and again is reported so often
+CALM_S = 60.0  # one that nobody met for so long is looked at; longer than until it would be reported again
 
 
-def tell() -> int:
+def raise_alarms() -> int:
     """Raise alarms for this process's marks, and drop those whose cause is gone; return how many were raised.
 
     Raises MetadataUnavailable; then the next pass raises them.
     """
-    told = 0
+    raised = 0
     for queue, mark in corruption.marks().items():
         now = time.monotonic()
         if mark.met_at > mark.told_at and now - mark.told_at >= AGAIN_S:
-            told += _raise(queue, mark)
+            raised += _raise(queue, mark)
         elif now - mark.met_at >= CALM_S and problem(queue=queue, offset=mark.offset) is None:
             corruption.forget(queue, mark)
-    return told
+    return raised
 
 
 def review(*, calm_s: float = CALM_S) -> int:

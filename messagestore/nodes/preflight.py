@@ -1,7 +1,7 @@
 """Findings for and against a database as a node, made without leaving anything in it.
 
 Each finding is about one thing and says what was found and, where it is wrong, what to do.
-`registry.register` refuses by the same findings, so what an examination passes can be registered.
+`registry.register` refuses by the same findings, so what passes a preflight can be registered.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Examination:
+class Preflight:
     """All findings about a database; those that are bad keep it from being a node."""
 
     findings: tuple[Finding, ...]
@@ -96,9 +96,7 @@ class Examination:
         return all(one.verdict != "bad" for one in self.findings)
 
 
-def examine(
-    *, name: str, actor: Actor, password: str = "", unsafe: bool = False, **given: Any
-) -> Examination:
+def examine(*, name: str, actor: Actor, password: str = "", unsafe: bool = False, **given: Any) -> Preflight:
     """Return the findings for and against a database as a node, with the arguments of `registry.register`.
 
     Needs `admin`. Nothing is changed or left behind. Raises Invalid and Conflict for the arguments.
@@ -117,10 +115,10 @@ def examine(
         found = [*_of_place(info), *_of_role(info, actor)]
     else:
         found = [*_of_database(info, unsafe=unsafe, rights=True), *_of_role(info, actor)]
-    return Examination(tuple(found))
+    return Preflight(tuple(found))
 
 
-def reexamine(*, name: str, actor: Actor, rights: bool = True) -> Examination:
+def reexamine(*, name: str, actor: Actor, rights: bool = True) -> Preflight:
     """Examine a node that was registered long ago, offline or not: asked directly, not through the pool.
 
     Needs `admin`. Nothing is changed; `rights` are tried on a table that is gone afterwards. Raises
@@ -131,7 +129,7 @@ def reexamine(*, name: str, actor: Actor, rights: bool = True) -> Examination:
     findings = list(_of_database(info, unsafe=False, rights=rights))
     if info.engine == "mysql":
         findings.append(_of_capacity(info))
-    return Examination(tuple(findings))
+    return Preflight(tuple(findings))
 
 
 def reason(error: CatmqError, info: NodeInfo) -> str:

@@ -26,7 +26,7 @@ from messagestore import sweeping, tables
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.nodes.registry import check_server
-from messagestore.nodes.replica_inspection import Lost, Survey, holds
+from messagestore.nodes.replica_inspection import Lost, ReplicaInspection, holds
 from messagestore.tables import ReaderKey
 from metadata.actors import Actor
 from metadata.brokers import snapshot_acks
@@ -113,8 +113,8 @@ def promote(
         address = {"host": target.host, "port": target.port}
         if (target.host, target.port) == (info.replica_host, info.replica_port):
             address |= {"replica_host": "", "replica_port": None}
-        survey = Survey.of(session, begun.node_id, old_heads)
-        return _settle(run, session, survey=survey, begun=begun, address=address)
+        inspection = ReplicaInspection.of(session, begun.node_id, old_heads)
+        return _settle(run, session, inspection=inspection, begun=begun, address=address)
 
 
 def adopt(*, name: str, actor: Actor, say: Callable[[str], None] = _silent) -> Outcome:
@@ -132,8 +132,8 @@ def adopt(*, name: str, actor: Actor, say: Callable[[str], None] = _silent) -> O
         if info.engine == "mysql":
             _detach(run, session, None, epoch=begun.epoch, known_dead=True)
         tables.create_node_tables(session)
-        survey = Survey.of(session, begun.node_id, None)
-        return _settle(run, session, survey=survey, begun=begun, address={})
+        inspection = ReplicaInspection.of(session, begun.node_id, None)
+        return _settle(run, session, inspection=inspection, begun=begun, address={})
 
 
 def found(name: str, actor: Actor) -> NodeInfo:
@@ -259,19 +259,19 @@ def _is_fenced(session: Session, queues: Sequence[int], epoch: int) -> bool:
 
 
 def _settle(
-    run: _Run, session: Session, *, survey: Survey, begun: Begun, address: Mapping[str, object]
+    run: _Run, session: Session, *, inspection: ReplicaInspection, begun: Begun, address: Mapping[str, object]
 ) -> Outcome:
     """Give the new database heads, gaps, readers and the epoch; then metadata its address."""
-    raised, lost = survey.raised(), survey.lost()
-    missing = sum(survey.tail(queue) for queue in survey.queues)
+    raised, lost = inspection.raised(), inspection.lost()
+    missing = sum(inspection.tail(queue) for queue in inspection.queues)
     tables.fence_heads(session, node_epoch=begun.epoch)
-    for queue in survey.queues:
-        if queue.queue not in survey.heads:
+    for queue in inspection.queues:
+        if queue.queue not in inspection.heads:
             tables.create_queue(session, queue=queue.queue, node_epoch=begun.epoch)
             tables.set_queue_state(session, queue=queue.queue, state="ro")
     cause = f"{run.verb}, node epoch {begun.epoch}"
     tables.raise_heads(session, heads=sorted(raised.items()), cause=cause)
-    _place_readers(session, survey)
+    _place_readers(session, inspection)
     identity = run.info.identity or str(uuid.uuid4())
     tables.write_identity(session, identity=identity)
     if begun.state_before != "read_only":
@@ -287,14 +287,14 @@ def _settle(
         report=report,
         actor=run.actor,
     )
-    counts = (len(survey.queues), len(raised), missing)
+    counts = (len(inspection.queues), len(raised), missing)
     return Outcome(run.info.name, state, begun.epoch, *counts, lost, tuple(run.notes))
 
 
-def _place_readers(session: Session, survey: Survey) -> None:
+def _place_readers(session: Session, inspection: ReplicaInspection) -> None:
     """Reader rows where they are missing, and none below the epoch that metadata has given."""
     by_topic: dict[int, list[int]] = {}
-    for one in survey.queues:
+    for one in inspection.queues:
         by_topic.setdefault(one.topic_id, []).append(one.queue)
     for topic_id, mine in by_topic.items():
         for reading in subscribers.readings(topic_id):
@@ -306,5 +306,5 @@ def _place_readers(session: Session, survey: Survey) -> None:
                 latest=False,
                 instances=instances.readers(reading.group_id),
             )
-    epochs = [(ReaderKey(one.group_id, one.queue, one.reader), one.epoch) for one in survey.readers]
+    epochs = [(ReaderKey(one.group_id, one.queue, one.reader), one.epoch) for one in inspection.readers]
     tables.raise_readers(session, epochs=epochs)

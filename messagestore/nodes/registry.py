@@ -27,7 +27,7 @@ from metadata.nodes.node_rows import NodeView
 log = logging.getLogger(__name__)
 _PROBE_QUEUE = 0  # no queue has this id
 _latencies: dict[int, float | None] = {}
-_told: dict[int, int] = {}  # node → the epoch under which it was offline when its heads were told
+_reported: dict[int, int] = {}  # node → the epoch under which it was offline when its heads were told
 
 
 def register(
@@ -112,7 +112,7 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
     """The node with state, special or capacity_gb changed. Needs `admin`.
 
     A node that closes is closed where its messages are before metadata says so: brokers may hold an older
-    picture. One that goes offline need not answer; one that opens must, or repeat this. Raises Invalid,
+    snapshot. One that goes offline need not answer; one that opens must, or repeat this. Raises Invalid,
     NotFound(node_not_found), NodeUnavailable.
     """
     node = node_rows.check_update(name=name, settings=settings, actor=actor)
@@ -227,16 +227,16 @@ def _tell_of_bars() -> None:
             log.warning("That node %s is barred is told later: %s", info.name, error.detail)
 
 
-def tell_heads() -> None:
+def report_heads() -> None:
     """Tell metadata how far this process has seen the queues of nodes that went offline: if one is promoted,
     nobody else may know. Raises MetadataUnavailable."""
     known = snapshot.current()
     for node_id, info in known.nodes.items():
-        if info.state != "offline" or _told.get(node_id) == info.epoch:
+        if info.state != "offline" or _reported.get(node_id) == info.epoch:
             continue
         heads = {one.id: board.known(one.id) for one in known.queues.values() if one.node_id == node_id}
         failovers.record_known({queue: head for queue, head in heads.items() if head})
-        _told[node_id] = info.epoch
+        _reported[node_id] = info.epoch
 
 
 def barred() -> dict[str, str]:

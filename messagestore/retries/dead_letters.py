@@ -1,6 +1,6 @@
-"""Dead messages: listed, counted by error, looked at, dropped, and forgotten after their days.
+"""Dead letters: listed, counted by error, looked at, dropped, and forgotten after their days.
 
-They lie in a table of the failure nodes, the newest first in every list. Lists go on without a node that is
+They lie in a table of the retry nodes, the newest first in every list. Lists go on without a node that is
 away, and name it. Who may `manage` a group may see and drop its dead; `redrives` brings them back.
 """
 
@@ -22,7 +22,7 @@ from messagestore.pool import node_pools
 from messagestore.pool.node_pools import Node
 from messagestore.produce import delayed_store
 from messagestore.produce.store_retry import Write
-from messagestore.tables import DeadRow, Kept, NewDead, Place, StoredCopy
+from messagestore.tables import DeadFilter, DeadRow, NewDead, Place, StoredCopy
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.cache.snapshot import NodeInfo
@@ -38,8 +38,8 @@ MOST_CHUNKS = 200  # that a pass of `expire`, or a request to drop, deletes on a
 _END = Place(253_402_300_799_000, 1 << 62)  # behind every message: at the end of the year 9999
 
 
-class DeadWrite(Write[StoredCopy]):
-    """A dead message on its way into the table; the failure queue it is written for says whether it may."""
+class DeadLetterWrite(Write[StoredCopy]):
+    """A dead letter on its way into the table; the retry queue it is written for says whether it may."""
 
     def __init__(self, dead: NewDead) -> None:
         super().__init__(dead.batch_id, dead.batch_id, name=dead.batch_id.hex(), fresh=False)
@@ -65,8 +65,8 @@ class DeadWrite(Write[StoredCopy]):
 
 
 @dataclass(frozen=True, slots=True)
-class DeadMessage:
-    """A dead message in a list. `error` is the last one, `error_class` its kind; `size` of the body in bytes.
+class DeadLetterInfo:
+    """A dead letter in a list. `error` is the last one, `error_class` its kind; `size` of the body in bytes.
 
     `topic`, `queue`, `offset` say where it was sent, `died_at_ms` is by its node's clock.
     """
@@ -87,26 +87,26 @@ class DeadMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class WholeMessage:
-    """A dead message with its headers and body."""
+class DeadLetterDetail:
+    """A dead letter with its headers and body."""
 
-    about: DeadMessage
+    about: DeadLetterInfo
     headers: dict[str, str] | None
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class DeadPage:
-    """Some dead messages, the newest first; `next`: what to ask after. `away`: nodes that did not answer."""
+    """Some dead letters, the newest first; `next`: what to ask after. `away`: nodes that did not answer."""
 
-    messages: tuple[DeadMessage, ...]
+    messages: tuple[DeadLetterInfo, ...]
     next: str | None
     away: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DeadCount:
-    """Number of a topic's dead messages that died of one kind of error."""
+    """Number of a topic's dead letters that died of one kind of error."""
 
     topic: str
     error_class: str
@@ -124,7 +124,7 @@ class Summary:
 
 
 def dead_id(node_id: int, row: int) -> str:
-    """The id of a dead message.
+    """The id of a dead letter.
 
     >>> dead_id(2, 17)
     'dead-2-17'
@@ -133,7 +133,7 @@ def dead_id(node_id: int, row: int) -> str:
 
 
 def parse_dead_id(text: str) -> tuple[int, int]:
-    """(node, row) of a dead message's id. Raises Invalid.
+    """(node, row) of a dead letter's id. Raises Invalid.
 
     >>> parse_dead_id("dead-2-17")
     (2, 17)
@@ -153,7 +153,7 @@ def page(
 ) -> DeadPage:
     """The dead of a group, of one topic or kind of error, the newest first. Needs `manage` on the group.
 
-    Raises NotFound, Forbidden, Invalid; NodeUnavailable when no failure node answers.
+    Raises NotFound, Forbidden, Invalid; NodeUnavailable when no retry node answers.
     """
     kept = which(group=group, topic=topic, error=error, actor=actor)
     check_limit(limit)
@@ -165,14 +165,14 @@ def page(
         rows = tables.list_dead(session, kept=kept, before=before, most=limit + 1)
         found.extend((info.id, row) for row in rows)
 
-    away = ask(sweeping.failure_nodes(), read)
+    away = ask(sweeping.retry_nodes(), read)
     found.sort(key=lambda one: (one[1].died_at_ms, one[0], one[1].id), reverse=True)
     shown = tuple(as_message(node_id, row) for node_id, row in found[:limit])
     return DeadPage(shown, _next(found, limit), away)
 
 
 def ask(asked: Mapping[int, T], question: Callable[[Session, T], object]) -> tuple[str, ...]:
-    """Ask failure nodes; return the names of the skipped ones. Raises NodeUnavailable if none answered."""
+    """Ask retry nodes; return the names of the skipped ones. Raises NodeUnavailable if none answered."""
     skipped = sweeping.ask(
         asked, question, what="The retries and dead letters", prepare=delayed_store.prepare
     )
@@ -221,7 +221,7 @@ def summary(*, group: str, actor: Actor, topic: str | None = None) -> Summary:
             key = one.topic_id, one.error_class
             counts[key] = _added(counts.get(key), _topic_name(one.topic_id), one)
 
-    away = ask(sweeping.failure_nodes(), count)
+    away = ask(sweeping.retry_nodes(), count)
     return Summary(tuple(sorted(counts.values(), key=lambda one: (-one.count, one.error_class))), away)
 
 
@@ -232,11 +232,11 @@ def _added(before: DeadCount | None, topic: str, one: tables.ErrorCount) -> Dead
     return DeadCount(topic, one.error_class, before.count + one.messages, first, last)
 
 
-def show(*, group: str, message: str, actor: Actor) -> WholeMessage:
-    """A dead message, whole. Needs `manage` on the group. Raises NotFound(message_not_found)."""
+def show(*, group: str, message: str, actor: Actor) -> DeadLetterDetail:
+    """A dead letter, whole. Needs `manage` on the group. Raises NotFound(message_not_found)."""
     kept = which(group=group, topic=None, error=None, actor=actor)
     node_id, row_id = parse_dead_id(message)
-    rows: list[tables.WholeDead] = []
+    rows: list[tables.DeadLetter] = []
     if node_id in snapshot.current().nodes:
         with prepared(node_id).reading() as session:
             rows = tables.select_dead(session, group_id=kept.group_id, ids_wanted=[row_id])
@@ -244,7 +244,7 @@ def show(*, group: str, message: str, actor: Actor) -> WholeMessage:
         what = f"Group {group} has no dead message {message}: it was redriven, dropped, or its days are over."
         raise NotFound(what, code=Code.MESSAGE_NOT_FOUND)
     (whole,) = rows
-    return WholeMessage(as_message(node_id, whole.row), headers_of(whole.headers), whole.body)
+    return DeadLetterDetail(as_message(node_id, whole.row), headers_of(whole.headers), whole.body)
 
 
 def drop(
@@ -265,7 +265,7 @@ def drop(
     if ids is not None:
         count = sum(_drop_some(prepared(node), kept.group_id, rows) for node, rows in by_node(ids).items())
     else:
-        count = sum(_drop_all(prepared(node), kept) for node in sweeping.failure_nodes())
+        count = sum(_drop_all(prepared(node), kept) for node in sweeping.retry_nodes())
     _record_drop(group, actor, count, {"ids": ids, "topic": topic, "error": error})
     return count
 
@@ -277,7 +277,7 @@ def _record_drop(group: str, actor: Actor, count: int, chosen: dict[str, object]
     audit.record(actor=actor, verb="drop", kind="dead", name=group, before=before, after=after)
 
 
-def _drop_all(node: Node, kept: Kept) -> int:
+def _drop_all(node: Node, kept: DeadFilter) -> int:
     count = 0
     with node.reading() as session:
         upto = tables.newest_dead(session)
@@ -298,7 +298,7 @@ def _drop_some(node: Node, group_id: int, rows: Sequence[int]) -> int:
 def check_choice(
     *, ids: Sequence[str] | None, topic: str | None, error: str | None, everything: bool
 ) -> None:
-    """Raise Invalid unless it is clear which dead messages are meant: some, those that match, or all."""
+    """Raise Invalid unless it is clear which dead letters are meant: some, those that match, or all."""
     if ids is not None and (topic is not None or error is not None or everything):
         raise Invalid.field("ids", "give ids, or topic and error, or all: not both")
     if ids is not None and not 1 <= len(ids) <= MAX_LIMIT:
@@ -308,7 +308,7 @@ def check_choice(
 
 
 def by_node(ids: Sequence[str]) -> dict[int, list[int]]:
-    """The rows of dead messages, by node; rows of a node that is gone are left out. Raises Invalid."""
+    """The rows of dead letters, by node; rows of a node that is gone are left out. Raises Invalid."""
     nodes: dict[int, list[int]] = {}
     for text in dict.fromkeys(ids):
         node_id, row = parse_dead_id(text)
@@ -318,10 +318,10 @@ def by_node(ids: Sequence[str]) -> dict[int, list[int]]:
 
 
 def expire(*, chunk: int = CHUNK) -> int:
-    """Delete the dead letters whose days are over, on every failure node; return how many. Bounded."""
+    """Delete the dead letters whose days are over, on every retry node; return how many. Bounded."""
     done: list[int] = []
     sweeping.each(
-        sweeping.failure_nodes().values(),
+        sweeping.retry_nodes().values(),
         act=lambda info: done.extend(_expire(prepared(info.id), chunk)),
         name=lambda info: f"The expiry of dead letters on node {info.name}",
     )
@@ -344,12 +344,12 @@ def _expire(node: Node, chunk: int) -> Iterator[int]:
                 break
 
 
-def which(*, group: str, topic: str | None, error: str | None, actor: Actor) -> Kept:
-    """Return the selection of dead messages. Needs `manage` on the group; raises Forbidden, NotFound."""
+def which(*, group: str, topic: str | None, error: str | None, actor: Actor) -> DeadFilter:
+    """Return the selection of dead letters. Needs `manage` on the group; raises Forbidden, NotFound."""
     access.require(actor, "manage", group, what="group")
     group_id = snapshot.find_group(group).id
     topic_id = None if topic is None else snapshot.find_topic(topic).id
-    return Kept(group_id, topic_id, error)
+    return DeadFilter(group_id, topic_id, error)
 
 
 def prepared(node_id: int) -> Node:
@@ -359,10 +359,10 @@ def prepared(node_id: int) -> Node:
     return node
 
 
-def as_message(node_id: int, row: DeadRow) -> DeadMessage:
+def as_message(node_id: int, row: DeadRow) -> DeadLetterInfo:
     """A row as people see it."""
     origin = msgspec.json.decode(row.origin, type=Origin)
-    return DeadMessage(
+    return DeadLetterInfo(
         id=dead_id(node_id, row.id),
         topic=origin.topic,
         queue=origin.queue,

@@ -1,4 +1,4 @@
-"""Messages that wait for a retry: copies whose time has not come, and those unread in a failure topic."""
+"""Messages that wait for a retry: copies whose time has not come, and those unread in a retry topic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from metadata.db import access
 
 
 @dataclass(frozen=True, slots=True)
-class FailedMessage:
+class PendingRetry:
     """A message that waits for its retry; `topic`, `queue`, `offset`: where it was sent."""
 
     topic: str
@@ -35,7 +35,7 @@ class FailedMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class FailedCount:
+class RetryCount:
     """Number of a topic's messages that wait for their time, and of those that have come and are unread."""
 
     topic: str
@@ -45,18 +45,18 @@ class FailedCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class PendingRetries:
     """Counts by topic, and the messages that are due first. `away`: nodes that did not answer."""
 
-    topics: tuple[FailedCount, ...]
-    messages: tuple[FailedMessage, ...]
+    topics: tuple[RetryCount, ...]
+    messages: tuple[PendingRetry, ...]
     away: tuple[str, ...]
 
 
-def waiting(*, group: str, actor: Actor, topic: str | None = None, limit: int = 100) -> Failed:
+def waiting(*, group: str, actor: Actor, topic: str | None = None, limit: int = 100) -> PendingRetries:
     """List messages of a group, or of one of its topics, that wait for a retry. Needs `manage` on the group.
 
-    Raises NotFound, Forbidden, Invalid; NodeUnavailable when no failure node answers.
+    Raises NotFound, Forbidden, Invalid; NodeUnavailable when no retry node answers.
     """
     access.require(actor, "manage", group, what="group")
     group_id = snapshot.find_group(group).id
@@ -71,7 +71,7 @@ def waiting(*, group: str, actor: Actor, topic: str | None = None, limit: int = 
     return _read(group_id, sorted(theirs, key=lambda one: one.name), limit)
 
 
-def _read(group_id: int, topics: Sequence[TopicInfo], limit: int) -> Failed:
+def _read(group_id: int, topics: Sequence[TopicInfo], limit: int) -> PendingRetries:
     queues = [queue for one in topics for queue in one.queues]
     counts: dict[int, int] = {}
     unread: dict[int, int] = {}
@@ -87,16 +87,16 @@ def _read(group_id: int, topics: Sequence[TopicInfo], limit: int) -> Failed:
 
     away = dead_letters.ask(sweeping.queues_by_node(queues), read)
     rows.sort(key=lambda row: (row.due_at_ms, row.queue, row.id))
-    return Failed(
+    return PendingRetries(
         tuple(_count(one, counts, unread) for one in topics),
         tuple(_message(row) for row in rows[:limit]),
         away,
     )
 
 
-def _count(topic: TopicInfo, counts: dict[int, int], unread: dict[int, int]) -> FailedCount:
+def _count(topic: TopicInfo, counts: dict[int, int], unread: dict[int, int]) -> RetryCount:
     origin = snapshot.current().topics.get(topic.failure_of or 0)
-    return FailedCount(
+    return RetryCount(
         origin.name if origin is not None else "",
         topic.name,
         sum(counts.get(queue, 0) for queue in topic.queues),
@@ -104,9 +104,9 @@ def _count(topic: TopicInfo, counts: dict[int, int], unread: dict[int, int]) -> 
     )
 
 
-def _message(row: tables.WaitingRow) -> FailedMessage:
+def _message(row: tables.WaitingRow) -> PendingRetry:
     origin = msgspec.json.decode(row.origin or "{}", type=Origin)
-    return FailedMessage(
+    return PendingRetry(
         topic=origin.topic,
         queue=origin.queue,
         offset=origin.offset,

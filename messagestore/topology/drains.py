@@ -30,7 +30,7 @@ from metadata.topics.topic_rows import DROP_AFTER_DAYS, QueueView, TopicView
 log = logging.getLogger(__name__)
 
 # A queue rests so long after its last change of state: by then no client repeats a send whose first try it
-# may have stored (delivery_timeout_ms is 120 s), and no broker has an older picture of it.
+# may have stored (delivery_timeout_ms is 120 s), and no broker has an older snapshot of it.
 REST_S = 180.0
 
 _NOBODY = ""  # reads nothing, but has bounds

@@ -1,6 +1,6 @@
 """State of a queue, which takes messages or not, in its head row on the node: made equal to metadata.
 
-A queue is closed on its node before metadata says so, because brokers may hold an older picture, and
+A queue is closed on its node before metadata says so, because brokers may hold an older snapshot, and
 opened after. Whoever did either calls `settle`, and a sweep does for those who died in between; as everybody
 looks at metadata again after writing, the head and metadata agree in the end, whatever crossed.
 """

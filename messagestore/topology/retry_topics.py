@@ -1,6 +1,6 @@
-"""Failure topics with their tables: made with the subscription, or by the sweep when that could not be.
+"""Retry topics with their tables: made with the subscription, or by the sweep when that could not be.
 
-Rows in state creating, then tables and reader rows on failure nodes, then ready. They go with their
+Rows in state creating, then tables and reader rows on retry nodes, then ready. They go with their
 subscription; what a crash leaves half made the sweeps of topics and subscriptions take back.
 """
 
@@ -72,9 +72,9 @@ def _take_back(planned: FailureTopic) -> None:
 
 
 def of(*, group: GroupInfo, topic: TopicInfo) -> TopicInfo | None:
-    """The failure topic of a pair, made if need be; None while it is being made.
+    """The retry topic of a pair, made if need be; None while it is being made.
 
-    Raises Conflict(no_failure_topic) where there can be none: the group broadcasts, or no failure node takes
+    Raises Conflict(no_failure_topic) where there can be none: the group broadcasts, or no retry node takes
     queues.
     """
     if group.mode != "clustering":

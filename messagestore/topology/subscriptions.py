@@ -2,7 +2,7 @@
 
 Rows in state creating, then reader rows on the nodes, then ready; backwards when a subscription goes.
 `sweep` finishes what a crash left half done. In a broadcasting group each instance has its own reader row.
-The failure topic of the subscription comes and goes with it.
+The retry topic of the subscription comes and goes with it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
 
 
 def _take_back(subscription: SubscriptionView, actor: Actor) -> bool:
-    """Remove what is not ready, its failure topic first."""
+    """Remove what is not ready, its retry topic first."""
     try:
         if not subscription_rows.give_up(subscription.id):
             return False

@@ -230,7 +230,7 @@ def _by_group(pairs: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
 
 
 def lone_failure_topics() -> list[tuple[int, str]]:
-    """(id, name) of failure topics whose subscription is gone: nobody retries what lies in them."""
+    """(id, name) of retry topics whose subscription is gone: nobody retries what lies in them."""
     theirs = ConsumerGroupTopic.objects.filter(group=OuterRef("failure_group"), topic=OuterRef("failure_of"))
     with reachable():
         rows = Topic.objects.filter(kind="failure", state="ready").filter(~Exists(theirs))
