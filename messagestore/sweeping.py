@@ -73,6 +73,12 @@ def ask(
     return skipped
 
 
+def require_any(skipped: Mapping[str, str], *, asked: Mapping[int, object], name: str = "nodes") -> None:
+    """Raise NodeUnavailable if every node that was asked was skipped."""
+    if skipped and len(skipped) == len(asked):
+        raise NodeUnavailable(f"The {name} do not answer: {', '.join(skipped)}.", retry_after_ms=1000)
+
+
 def online() -> dict[int, NodeInfo]:
     """The nodes that ought to answer, by id."""
     return {node_id: info for node_id, info in _nodes() if info.state != "offline"}

@@ -176,8 +176,7 @@ def ask(asked: Mapping[int, T], question: Callable[[Session, T], object]) -> tup
     skipped = sweeping.ask(
         asked, question, what="The retries and dead letters", prepare=delayed_store.prepare
     )
-    if skipped and len(skipped) == len(asked):
-        raise NodeUnavailable(f"The failure nodes do not answer: {', '.join(skipped)}.", retry_after_ms=1000)
+    sweeping.require_any(skipped, asked=asked, name="failure nodes")
     return tuple(skipped)
 
 

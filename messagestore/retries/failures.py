@@ -1,9 +1,9 @@
 """Failures: messages whose handler failed are copied for a later retry, or put with the dead.
 
-Who reports one must own its queue: the reader row is checked first. A copy waits on a retry node
-(delayed_store.py) until its time has come, then lies in a queue of the retry topic of (group, topic), where the
-same group reads it; it knows where it came from (`origin`) and how often it failed (`attempt`). After its
-last retry a message is *dead*: a row of `dead_message` on that node (dead_letters.py).
+Who reports one must own its queue: the reader row is checked first. A copy waits on a retry node until its
+time has come (delayed_store.py), then lies in a queue of the retry topic of (group, topic), where the same
+group reads it; it knows where it came from (`origin`) and how often it failed (`attempt`). After its last
+retry a message is *dead*: a row of `dead_message` on that node (dead_letters.py).
 
 The answer says what is durably stored; only then may the client commit the message's offset. A copy's id is
 a pure function of the message, so a repeat of the report, or the report of another member that gets the same

@@ -17,7 +17,7 @@ from messagestore.topology import queues, topics
 from messagestore.verify import verify
 from metadata.actors import Actor, command
 from metadata.cache import snapshot
-from metadata.errors import CatmqError, Conflict, Forbidden, Invalid, NotFound
+from metadata.errors import CatmqError, Conflict, Forbidden, Invalid, NodeUnavailable, NotFound
 from metadata.nodes import node_rows
 from metadata.rules.topics.slots import slot_of
 from tests.support.moving import HOUR_MS, bodies, delay, make_due, mover, stored
@@ -325,6 +325,28 @@ def test_a_topic_shows_what_waits_page_by_page(node: str) -> None:
     rest = delayed_admin.of_topic(topic="orders", limit=4, after=page.next, actor=ACTOR)
     assert [one.message_id for one in (*page.messages, *rest.messages)] == sent
     assert (page.count, page.next, rest.next) == (7, sent[3], None)
+
+
+def test_a_topic_shows_what_waits_without_the_node_that_is_away_and_names_it(
+    make_node: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, home in (("h", "n1"), ("t", "n2")):
+        topics.create(name=name, queues=1, node=make_node(home), actor=ACTOR)
+    (waits,), _ = delay("h", b"a"), delay("t", b"b")
+    node_rows.update(name="n2", settings={"state": "offline"}, actor=ACTOR)
+    snapshot.refresh()
+    page = delayed_admin.of_topic(topic="h", actor=ACTOR)
+    assert ([one.message_id for one in page.messages], page.count, page.away) == ([waits.message_id], 1, ())
+    page = delayed_admin.of_topic(topic="t", actor=ACTOR)
+    assert (page.messages, page.next, page.count, page.away) == ((), None, 0, ("n2",))
+    monkeypatch.setattr(node_pools, "connect", unreachable)
+    node_pools.forget_all()
+    with pytest.raises(NodeUnavailable, match="n1, n2"):
+        delayed_admin.of_topic(topic="t", actor=ACTOR)
+
+
+def unreachable(*_: object, **__: object) -> None:
+    raise NodeUnavailable("gone")
 
 
 def test_a_lease_lets_one_process_move(node: str) -> None:

@@ -72,11 +72,13 @@ class Topic(TypedDict):
 
 
 class DelayedPage(TypedDict):
-    """Messages that wait (message_id, due_at_ms, queue, key, body_bytes, …) and how many there are."""
+    """Messages that wait (message_id, due_at_ms, queue, key, body_bytes, …) and how many there are; nodes
+    that are `away` are not counted."""
 
     messages: list[dict[str, Any]]
     next: str | None
     count: int
+    away: list[str]
 
 
 class Broker(TypedDict):

@@ -115,7 +115,8 @@ class FakeDelays:
         mine = [one for one in self.waiting if one.topic == self._topics.find(topic).name]
         behind = [one for one in mine if after is None or _row(one.message_id) > _row(after)]
         following = behind[limit - 1].message_id if len(behind) > limit else None
-        return {"messages": [_view(one) for one in behind[:limit]], "next": following, "count": len(mine)}
+        listed = [_view(one) for one in behind[:limit]]
+        return {"messages": listed, "next": following, "count": len(mine), "away": []}
 
 
 def _row(message_id: str) -> int:
