@@ -115,6 +115,7 @@ def _now(queue: int) -> int:
 
 def test_a_backlog_of_several_queues_is_moved_in_one_pass(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("messagestore.produce.delayed_delivery.PASS_S", 60.0)
+    monkeypatch.setattr("messagestore.produce.delayed_delivery.PACE", 0)  # a slow look would end the pass
     mine = make_topic(queues=3)
     for start in range(0, 1200, 300):
         messages = [
@@ -191,7 +192,8 @@ def test_a_message_whose_queue_is_on_another_node_is_handed_over_once(
     queues.set_state(topic="orders", queue=here, state="read_only", actor=ACTOR)
     snapshot.refresh()
     make_due(here)
-    mover(here).run_once()
+    handing = mover(here)
+    assert [handing.move(), handing.move()] == [1, 1]  # a pass may pause between the two
     assert rows(here) == []
     mover(there).run_once()
     (moved,) = stored(there)
