@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
@@ -14,6 +14,14 @@ from messagestore.pool.node_pools import Node
 from metadata.cache import snapshot
 from metadata.cache.snapshot import NodeInfo
 from metadata.errors import CatmqError, NodeUnavailable
+
+
+class Progress(NamedTuple):
+    """Progress of a long run: `done` of `total`, 0 where nobody knows the total."""
+
+    what: str
+    done: int
+    total: int
 
 
 class OnNode(Protocol):
@@ -43,6 +51,15 @@ def each(items: Iterable[T], *, act: Callable[[T], object], name: Callable[[T], 
         except Exception:
             log.exception("%s cannot be swept", name(one))
     return done
+
+
+@contextmanager
+def later(what: str) -> Iterator[None]:
+    """Log a failure of what is not urgent: a sweep does it later."""
+    try:
+        yield
+    except CatmqError as error:
+        log.warning("%s later: %s", what, error.detail)
 
 
 def ask(
@@ -94,7 +111,7 @@ def _nodes() -> list[tuple[int, NodeInfo]]:
 
 
 def by_node(rows: Iterable[Lying]) -> dict[int, list[Lying]]:
-    """What lies on each node, by its id."""
+    """Group rows by the id of the node that they lie on."""
     nodes: dict[int, list[Lying]] = {}
     for row in rows:
         nodes.setdefault(row.node_id, []).append(row)

@@ -101,21 +101,21 @@ def examine(*, name: str, actor: Actor, password: str = "", unsafe: bool = False
 
     Needs `admin`. Nothing is changed or left behind. Raises Invalid and Conflict for the arguments.
     """
-    values = node_rows.check_new(name=name, actor=actor, **given)
-    defaults = {
-        "kind": "normal",
-        "host": "",
-        "port": None,
-        "username": "",
-        "special": False,
-        "capacity_gb": None,
-    }
-    info = NodeInfo(id=0, name=name, password=password, state="read_write", epoch=1, **{**defaults, **values})
+    info = candidate(name=name, actor=actor, password=password, **given)
     if info.engine == "sqlite" and not node_pools.sqlite_path(info.database).exists():
         found = [*_of_place(info), *_of_role(info, actor)]
     else:
         found = [*_of_database(info, unsafe=unsafe, rights=True), *_of_role(info, actor)]
     return Preflight(tuple(found))
+
+
+def candidate(*, name: str, actor: Actor, password: str, **given: Any) -> NodeInfo:
+    """Return the node that a database would be. Needs `admin`. Raises Invalid, Conflict."""
+    values: dict[str, Any] = {
+        "kind": "normal", "host": "", "port": None, "username": "", "special": False, "capacity_gb": None,
+        **node_rows.check_new(name=name, actor=actor, **given),
+    }  # fmt: skip
+    return NodeInfo(id=0, name=name, password=password, state="read_write", epoch=1, **values)
 
 
 def reexamine(*, name: str, actor: Actor, rights: bool = True) -> Preflight:

@@ -14,7 +14,7 @@ from messagestore import sweeping, tables
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.heads import board
-from messagestore.nodes.preflight import Finding, of_data, of_server, reason
+from messagestore.nodes.preflight import Finding, candidate, of_data, of_server, reason
 from messagestore.pool import node_guard, node_pools
 from messagestore.tables import ServerFacts
 from metadata.actors import Actor, job
@@ -36,27 +36,19 @@ def register(
     engine: str,
     database: str,
     actor: Actor,
-    kind: str = "normal",
-    host: str = "",
-    port: int | None = None,
-    username: str = "",
     password: str = "",
-    special: bool = False,
-    capacity_gb: int | None = None,
     unsafe: bool = False,
+    **given: Any,
 ) -> NodeView:
     """Register a database as a node, once it proved that it can serve as one. Needs `admin`.
 
     The node's tables are made and every right is tried. Raises Invalid (node_refused) with the remedy when
     it cannot be reached, has the wrong character set, lacks a right or would lose acknowledged messages
-    (`unsafe` allows the last); Invalid and Conflict for the arguments themselves.
+    (`unsafe` allows the last); Invalid and Conflict for the arguments themselves. `given`: those of
+    `node_rows.create`.
     """
-    given: dict[str, Any] = {
-        "name": name, "kind": kind, "engine": engine, "host": host, "port": port, "database": database,
-        "username": username, "special": special, "capacity_gb": capacity_gb,
-    }  # fmt: skip
-    node_rows.check_new(actor=actor, **given)
-    identity = _prove(NodeInfo(id=0, password=password, state="read_write", epoch=1, **given), unsafe)
+    given |= {"name": name, "engine": engine, "database": database}
+    identity = _prove(candidate(actor=actor, password=password, **given), unsafe)
     return node_rows.create(actor=actor, password=password, identity=identity, **given)
 
 

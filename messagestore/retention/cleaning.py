@@ -6,7 +6,8 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from messagestore import tables
 from messagestore.engine.mysql_session import READ_TIMEOUT_S, Session
@@ -14,6 +15,7 @@ from messagestore.heads import partitions
 from messagestore.pool import node_pools
 from messagestore.pool.node_pools import Node
 from messagestore.retention.planning import QueuePlan, plan
+from messagestore.sweeping import Progress
 from metadata.actors import Actor
 from metadata.db import access, audit, clock_marks
 from metadata.errors import CatmqError
@@ -27,16 +29,7 @@ REST_S = READ_TIMEOUT_S + 1.0  # a pull that began before this is over: its read
 PACE = 200  # writers stand while a partition goes: it takes no more than this part of their time
 MOST_PAUSE_S = 30.0
 PASS_S = 300.0  # a scheduled pass begins nothing new after it
-Say = Callable[["Progress"], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Progress of a run."""
-
-    what: str
-    done: int
-    total: int
+Say = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,31 +59,30 @@ def clean(
     NotFound(topic_not_found), MetadataUnavailable.
     """
     ends = time.monotonic() + (pass_s or float("inf"))
-    run = Run(actor=actor, dry_run=dry_run, ends=ends, say=progress)
     chosen = topic_rows.ready() if topic is None else [topic_rows.named(name=topic, actor=actor)]
     for one in chosen:
         access.require(actor, "manage", one.name)
     jumped = clock_marks.look(confirm=actor.kind != "job" and not dry_run)
-    run.planner = lambda one: plan(one, record=not dry_run, jumped=jumped)
     if pass_s is not None:
         random.shuffle(chosen)  # so that every topic has its turn, also where a pass ends too early
+    planner = partial(plan, record=not dry_run, jumped=jumped)
+    run = Run(actor=actor, planner=planner, dry_run=dry_run, say=progress, ends=ends)
     done = run.over(chosen, rest_s=rest_s)
     if not dry_run:
         _alarm(done)
     return done
 
 
+@dataclass(slots=True, kw_only=True)
 class Run:
     """One run over some topics; `planner` says what goes of each."""
 
+    actor: Actor
     planner: Callable[[TopicView], list[QueuePlan]]
-
-    def __init__(self, *, actor: Actor, dry_run: bool, ends: float, say: Say | None) -> None:
-        self.actor = actor
-        self.dry_run = dry_run
-        self.ends = ends
-        self.say = say
-        self.found: list[Cleaned] = []
+    dry_run: bool
+    say: Say | None
+    ends: float = float("inf")
+    found: list[Cleaned] = field(default_factory=list)
 
     def over(self, chosen: Sequence[TopicView], *, rest_s: float) -> list[Cleaned]:
         """Raise `low`, wait until no pull is under way that began before, and remove what is below."""
@@ -98,7 +90,7 @@ class Run:
             self.tell("planned topics:", number, len(chosen))
             if time.monotonic() <= self.ends:
                 self.raise_lows(one)
-        if self.raised() and rest_s:
+        if rest_s and any(one.raised for one in self.found):
             self.tell("waiting for pulls that began before, s:", 0, int(rest_s))
             time.sleep(rest_s)
         return [self.remove(one) for one in self.found]
@@ -106,10 +98,6 @@ class Run:
     def tell(self, what: str, done: int, total: int) -> None:
         if self.say is not None:
             self.say(Progress(what, done, total))
-
-    def raised(self) -> bool:
-        """Return True if some pull may have begun with a lower `low`."""
-        return any(one.raised for one in self.found)
 
     def raise_lows(self, topic: TopicView) -> None:
         """Plan a topic and raise `low` in its queues; what goes unread is noted before."""

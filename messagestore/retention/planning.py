@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from messagestore import sweeping, tables
 from messagestore.engine.mysql_session import Session
@@ -105,7 +105,7 @@ def purge_plan(topic: TopicView, upto: Mapping[int, int]) -> list[QueuePlan]:
 
     Raises what `plan` raises.
     """
-    return _each(topic, False, lambda planner: planner.plan_purge(upto.get(planner.queue, 0)), None)
+    return _each(topic, False, lambda planner: planner.plan_purge(upto.get(planner.blank.queue, 0)), None)
 
 
 def _each(
@@ -155,31 +155,21 @@ def _planner(session: Session, topic: TopicView, blank: QueuePlan, readers: _Rea
     if not 0 <= head.low <= head.head:
         return replace(blank, problem=f"low is {head.low} and the head {head.head}: run verify")
     parts = tables.list_partitions(session, queue=blank.queue)
-    return _Planner(session, topic, blank, readers, head=head, parts=parts)
+    return _Planner(session, topic, blank, readers, head, parts)
 
 
+@dataclass(slots=True)
 class _Planner:
-    def __init__(
-        self,
-        session: Session,
-        topic: TopicView,
-        blank: QueuePlan,
-        readers: _Readers,
-        *,
-        head: Head,
-        parts: Sequence[Partition],
-    ) -> None:
-        self._session = session
-        self._topic = topic
-        self._blank = blank
-        self.queue = self._queue = blank.queue
-        self._readers = readers
-        self._head = head
-        self._parts = parts
-        self._notes: list[str] = []
+    session: Session
+    topic: TopicView
+    blank: QueuePlan
+    readers: _Readers
+    head: Head
+    parts: Sequence[Partition]
+    notes: list[str] = field(default_factory=list)
 
     def plan(self) -> QueuePlan:
-        low, head = self._head.low, self._head.head
+        low, head = self.head.low, self.head.head
         spans = self._spans()
         untrusted = self._untrusted_clock()
         by_age = low if untrusted else self._by_age()
@@ -190,87 +180,87 @@ class _Planner:
 
     def plan_purge(self, upto: int) -> QueuePlan:
         """The plan to keep from an offset on, without what an active group has not read."""
-        low, head = self._head.low, self._head.head
-        unread = min(self._readers.kept_for(self._queue), default=head)
+        low, head = self.head.low, self.head.head
+        unread = min(self.readers.kept_for(self.blank.queue), default=head)
         keep_from = max(low, min(upto, head, unread))
         if keep_from < min(upto, head):
             count = min(upto, head) - keep_from
-            self._notes.append(f"{count:,} archived messages stay: an active group has not read them")
+            self.notes.append(f"{count:,} archived messages stay: an active group has not read them")
         return self._made(keep_from, "archive" if keep_from > low else "", self._spans(), hindrance=None)
 
     def _made(self, keep_from: int, why: str, spans: Sequence[Span], *, hindrance: str | None) -> QueuePlan:
-        low, head = self._head.low, self._head.head
-        dropped = [one for one in self._parts[:-1] if one.end <= keep_from]
+        low, head = self.head.low, self.head.head
+        dropped = [one for one in self.parts[:-1] if one.end <= keep_from]
         of_rows = sum(int(one.bytes * _share(one, keep_from)) for one in spans)
         return replace(
-            self._blank,
+            self.blank,
             low=low,
             head=head,
             keep_from=keep_from,
             why=why,
-            partitions=len(dropped) if self._parts else None,
-            bytes=sum(one.bytes for one in dropped) if self._parts else of_rows,
-            unread=self._readers.losses(self._queue, low, keep_from),
-            notes=tuple(self._notes),
+            partitions=len(dropped) if self.parts else None,
+            bytes=sum(one.bytes for one in dropped) if self.parts else of_rows,
+            unread=self.readers.losses(self.blank.queue, low, keep_from),
+            notes=tuple(self.notes),
             hindrance=hindrance,
         )
 
     def _spans(self) -> list[Span]:
         """Return the spans that are kept now, rising, with their bytes; the last one is written to."""
-        low, head = self._head.low, self._head.head
-        if self._parts:
-            cut = [Span(max(one.first, low), min(one.end, head), one.bytes) for one in self._parts]
+        low, head = self.head.low, self.head.head
+        if self.parts:
+            cut = [Span(max(one.first, low), min(one.end, head), one.bytes) for one in self.parts]
             return [one for one in cut if one.first < one.end]
-        if self._session.engine == "mysql":
-            self._notes.append("its table has no partitions, so rows are deleted in batches")
+        if self.session.engine == "mysql":
+            self.notes.append("its table has no partitions, so rows are deleted in batches")
         width = max(1, -(-(head - low) // SLICES))
         return [self._weighed(first, min(first + width, head)) for first in range(low, head, width)]
 
     def _weighed(self, first: int, end: int) -> Span:
         last = min(first + SAMPLE, end)
-        rows, size = tables.row_bytes(self._session, queue=self._queue, first=first, end=last)
+        rows, size = tables.row_bytes(self.session, queue=self.blank.queue, first=first, end=last)
         return Span(first, end, int((size / rows + ROW_BYTES) * (end - first)) if rows else 0)
 
     def _untrusted_clock(self) -> str | None:
         newest = None
-        if self._head.low < self._head.head:
-            newest = tables.stored_at_ms(self._session, queue=self._queue, offset=self._head.head - 1)
-        now, reference = tables.now_ms(self._session), ms(database_now())
-        problem = self._blank.hindrance or retention.clock_problem(
+        if self.head.low < self.head.head:
+            newest = tables.stored_at_ms(self.session, queue=self.blank.queue, offset=self.head.head - 1)
+        now, reference = tables.now_ms(self.session), ms(database_now())
+        problem = self.blank.hindrance or retention.clock_problem(
             now_ms=now, reference_ms=reference, newest_ms=newest
         )
         return None if problem is None else f"nothing is cleaned by age: {problem}"
 
     def _older_than(self, days: int) -> int:
-        at_ms = tables.now_ms(self._session) - days * DAY_MS
-        bounds = self._head.low, self._head.head
-        return first_at(self._session, queue=self._queue, bounds=bounds, at_ms=at_ms)
+        at_ms = tables.now_ms(self.session) - days * DAY_MS
+        bounds = self.head.low, self.head.head
+        return first_at(self.session, queue=self.blank.queue, bounds=bounds, at_ms=at_ms)
 
     def _by_age(self) -> int:
-        expired = self._older_than(self._topic.retention_days)
-        if self._topic.kind == "failure":  # a retry that nobody has read never goes
-            return min([expired, *self._readers.positions(self._queue)])
-        days = self._topic.keep_unread_days
-        unread = self._readers.kept_for(self._queue)
-        if days <= self._topic.retention_days or min(unread, default=expired) >= expired:
+        expired = self._older_than(self.topic.retention_days)
+        if self.topic.kind == "failure":  # a retry that nobody has read never goes
+            return min([expired, *self.readers.positions(self.blank.queue)])
+        days = self.topic.keep_unread_days
+        unread = self.readers.kept_for(self.blank.queue)
+        if days <= self.topic.retention_days or min(unread, default=expired) >= expired:
             return expired  # 0 days: off
         keep = retention.by_age(expired=expired, long_expired=self._older_than(days), unread=unread)
         if keep < expired:
-            count = expired - max(keep, self._head.low)
-            self._notes.append(f"{count:,} older messages stay up to {days} days: a group has not read them")
+            count = expired - max(keep, self.head.low)
+            self.notes.append(f"{count:,} older messages stay up to {days} days: a group has not read them")
         return keep
 
     def _by_size(self, spans: Sequence[Span]) -> int:
         """The offset to keep from by size; every queue of the topic has an equal share."""
-        most = self._topic.retention_bytes
+        most = self.topic.retention_bytes
         if most is None or not spans:
             return 0
-        share = most // max(1, sum(one.state in _KEPT for one in self._topic.queues))
-        last, whole = spans[-1], bool(self._parts)
+        share = most // max(1, sum(one.state in _KEPT for one in self.topic.queues))
+        last, whole = spans[-1], bool(self.parts)
         least = last.bytes if whole else last.bytes // (last.end - last.first)
         if least > share:
             what = "the part it is written to takes" if whole else "a message takes about"
-            self._notes.append(f"retention_bytes leaves it {share:,} bytes, {what} {least:,}: that stays")
+            self.notes.append(f"retention_bytes leaves it {share:,} bytes, {what} {least:,}: that stays")
         return retention.by_size(spans, most=share, whole=whole)
 
 

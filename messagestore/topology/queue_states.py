@@ -7,16 +7,12 @@ looks at metadata again after writing, the head and metadata agree in the end, w
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable
 
 from messagestore import sweeping, tables
 from messagestore.pool import node_pools
 from metadata.cache import snapshot
-from metadata.errors import CatmqError
 from metadata.groups import subscribers
-
-log = logging.getLogger(__name__)
 
 
 def set_heads(queues: Collection[int], *, state: str) -> None:
@@ -41,10 +37,8 @@ def settle(queues: Iterable[int]) -> None:
 
 def settle_later(queues: Iterable[int]) -> None:
     """The same, as far as it can be done now: the sweep does the rest."""
-    try:
+    with sweeping.later("Heads of queues are set"):
         settle(queues)
-    except CatmqError as error:
-        log.warning("Heads of queues are set later: %s", error.detail)
 
 
 def sweep() -> int:

@@ -6,8 +6,6 @@ subscription; what a crash leaves half made the sweeps of topics and subscriptio
 
 from __future__ import annotations
 
-import logging
-
 from messagestore import sweeping, tables
 from messagestore.pool import node_pools
 from messagestore.topology import reader_rows, topics
@@ -17,8 +15,6 @@ from metadata.cache.snapshot import GroupInfo, TopicInfo
 from metadata.errors import CatmqError, Code, Conflict
 from metadata.groups import retry_topic_rows, subscription_rows
 from metadata.groups.retry_topic_rows import FailureTopic
-
-log = logging.getLogger(__name__)
 
 
 def make(*, group_id: int, topic_id: int) -> bool:
@@ -34,8 +30,8 @@ def make(*, group_id: int, topic_id: int) -> bool:
         for node, _ in node_pools.by_node(planned.subscription.queues):
             with node.writing() as session:
                 tables.create_node_tables(session)  # a node of an earlier version lacks some
-        topics.make_tables(planned.topic)
-        reader_rows.insert(planned.subscription)
+        topics.make_tables(planned.topic.queues)
+        reader_rows.insert(planned.subscription, planned.subscription.queues)
         retry_topic_rows.make_ready(planned)
     except CatmqError:
         _take_back(planned)
@@ -46,11 +42,9 @@ def make(*, group_id: int, topic_id: int) -> bool:
 
 def try_to_make(*, group_id: int, topic_id: int) -> bool:
     """The same, but what stands in the way is only logged: the sweep tries again."""
-    try:
+    with sweeping.later(f"Group {group_id} gets its failure topic for topic {topic_id}"):
         return make(group_id=group_id, topic_id=topic_id)
-    except CatmqError as error:
-        log.warning("Group %d has no failure topic for topic %d yet: %s", group_id, topic_id, error.detail)
-        return False
+    return False
 
 
 def sweep() -> int:
@@ -63,12 +57,10 @@ def sweep() -> int:
 
 
 def _take_back(planned: FailureTopic) -> None:
-    try:
+    with sweeping.later(f"Failure topic {planned.topic.name} is taken back"):
         if subscription_rows.give_up(planned.subscription.id):
             reader_rows.delete(planned.subscription)
             subscription_rows.remove(planned.subscription.id, job("failures"))
-    except CatmqError as error:
-        log.warning("Failure topic %s is taken back later: %s", planned.topic.name, error.detail)
 
 
 def of(*, group: GroupInfo, topic: TopicInfo) -> TopicInfo | None:

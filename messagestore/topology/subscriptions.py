@@ -7,8 +7,6 @@ The retry topic of the subscription comes and goes with it.
 
 from __future__ import annotations
 
-import logging
-
 from messagestore import sweeping
 from messagestore.topology import reader_rows, retry_topics
 from metadata.actors import Actor, job
@@ -16,7 +14,6 @@ from metadata.errors import CatmqError
 from metadata.groups import subscription_rows
 from metadata.groups.subscription_rows import SubscriptionView
 
-log = logging.getLogger(__name__)
 UNFINISHED_AFTER_S = 60.0
 
 
@@ -27,7 +24,7 @@ def create(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionV
     """
     planned = subscription_rows.plan(group=group, topic=topic, start=start, actor=actor)
     try:
-        reader_rows.insert(planned)
+        reader_rows.insert(planned, planned.queues, latest=start == "latest")
         retry_topics.try_to_make(group_id=planned.group_id, topic_id=planned.topic_id)
         return subscription_rows.make_ready(planned.id)
     except CatmqError:
@@ -55,7 +52,7 @@ def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
 
 def _take_back(subscription: SubscriptionView, actor: Actor) -> bool:
     """Remove what is not ready, its retry topic first."""
-    try:
+    with sweeping.later(f"The reader rows of {subscription.group}/{subscription.topic} are removed"):
         if not subscription_rows.give_up(subscription.id):
             return False
         to_failures = subscription_rows.to_failures(subscription)
@@ -65,8 +62,5 @@ def _take_back(subscription: SubscriptionView, actor: Actor) -> bool:
             reader_rows.close(subscription)
         reader_rows.delete(subscription)
         subscription_rows.remove(subscription.id, actor)
-    except CatmqError as error:
-        name = f"{subscription.group}/{subscription.topic}"
-        log.warning("The reader rows of %s are removed later: %s", name, error.detail)
-        return False
-    return True
+        return True
+    return False

@@ -6,7 +6,6 @@ dropped by `drop_deleted` when their days of grace are over.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,6 @@ from metadata.errors import CatmqError
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import QueueView, TopicView
 
-log = logging.getLogger(__name__)
 UNFINISHED_AFTER_S = 60.0
 
 
@@ -55,7 +53,7 @@ def create(
     """
     planned = topic_rows.plan(name=name, queues=queues, node=node, settings=settings, actor=actor)
     try:
-        make_tables(planned)
+        make_tables(planned.queues)
         ready = topic_rows.make_ready(planned.id)
     except CatmqError:
         _take_back(planned, actor)
@@ -63,12 +61,12 @@ def create(
     return _state(ready)
 
 
-def make_tables(topic: TopicView) -> None:
-    """Make the tables of a topic's queues; harmless where they exist."""
-    for node_id, queues in sweeping.by_node(topic.queues).items():
+def make_tables(queues: Sequence[QueueView]) -> None:
+    """Make the tables of queues; harmless where they exist."""
+    for node_id, mine in sweeping.by_node(queues).items():
         node = node_pools.node(node_id)
-        with node.writing() as session:
-            for queue in queues:
+        with node.reading() as session:  # harmless to repeat, so nothing is in doubt
+            for queue in mine:
                 tables.create_queue(session, queue=queue.queue, node_epoch=node.info.epoch)
 
 
@@ -80,11 +78,9 @@ def _drop_tables(topic: TopicView) -> None:
 
 
 def _take_back(topic: TopicView, actor: Actor) -> None:
-    try:
+    with sweeping.later(f"Topic {topic.name} is taken back"):
         if topic_rows.give_up(topic.id, actor):
             _drop(topic, actor)
-    except CatmqError as error:
-        log.warning("Topic %s is taken back later: %s", topic.name, error.detail)
 
 
 def describe(*, name: str, actor: Actor) -> TopicState:

@@ -7,7 +7,7 @@ past. What keeps a busy queue from looking wrong is the order of the reads, alwa
 be covered is read before what covers it*.
 
     a row below the head        head, then rows, then `low` and gaps (rows.py)
-    a row below a batch         head, then batches; trimming explains the old ones (batches.py)
+    a row below a batch         head, then batches; old ones have expired (batches.py)
     a batch below the head      batch, then head
     a row at or above the head  rows, then head (positions.py)
     a committed offset          reader row, then head
@@ -18,10 +18,10 @@ be covered is read before what covers it*.
 All of that holds at READ COMMITTED and on SQLite. What still looks wrong is looked at once more.
 """
 
+from messagestore.sweeping import Progress
 from messagestore.verify.findings import KINDS, QUEUE_KINDS, Finding, QueueReport, Report
 from messagestore.verify.repairs import find, repair
 from messagestore.verify.run import ROWS_PER_S, Since, check, verify, watch
-from messagestore.verify.visit import Progress
 
 __all__ = [
     "KINDS",

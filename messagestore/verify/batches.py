@@ -1,10 +1,10 @@
-"""Does what is remembered of sends match what is stored?
+"""Batches of sends against the stored messages.
 
 `sent_batch` is walked in pages by id, once per node for all queues, up to the highest id there was at the
 start. A send writes its row in the transaction that writes head and messages, so a head that is read
 after a batch is not below its end, and a row below a head that was read before the walk has a batch,
-unless that was trimmed. Trimming takes the oldest first: what is younger than a batch that was met in
-the same queue, and than the oldest that is left, has not been trimmed.
+unless that has expired. The oldest expire first: what is younger than a batch that was met in the same
+queue, and than the oldest that is left, has not expired.
 
 Each page is counted before it is listed, by a statement of its own: a list that is shorter again and again
 means that batches were not looked at, and the queues are reported as such, never as clean.
@@ -23,7 +23,7 @@ from messagestore.engine import db_errors
 from messagestore.engine.messages import NewMessage, digest
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.time_lookup import first_at
-from messagestore.tables import BatchRow
+from messagestore.tables import BatchRow, Head
 from messagestore.verify.findings import Finding, QueueReport
 from messagestore.verify.ranges import Range, Ranges, shown, within, without
 from messagestore.verify.visit import TRIES, ReadShort, Visit
@@ -100,7 +100,7 @@ class BatchWalk:
             after = page.end
 
     def _page(self, node_id: int, queues: list[int], after: bytes, last: bytes) -> _Page:
-        """The next page. Raises ReadShort; what is trimmed between count and list is no reason."""
+        """The next page. Raises ReadShort; what expires between count and list is no reason."""
         for _ in range(TRIES):
             page = self._visit.ask(node_id, _page(queues, after, last))
             if len(page.rows) >= page.counted:
@@ -110,12 +110,15 @@ class BatchWalk:
 
     def _must_be_last(self, node_id: int, end: bytes, last: bytes) -> None:
         """Raise ReadShort if the walk ended before the batch that was the last when it began."""
-
-        def question(session: Session) -> bool:
-            return tables.find_batch(session, batch_id=last) is not None
-
-        if end != last and self._visit.ask(node_id, question):
+        if end != last and self._is_kept(node_id, last):
             raise ReadShort(f"The batches above id {end.hex() or '0'} were not listed.")
+
+    def _is_kept(self, node_id: int, batch_id: bytes) -> bool:
+        found = self._visit.ask(node_id, lambda session: tables.find_batch(session, batch_id=batch_id))
+        return found is not None
+
+    def _head(self, queue: QueueReport) -> Head | None:
+        return self._visit.ask(queue.node_id, lambda session: tables.read_head(session, queue=queue.id))
 
     def _know_heads(self, node_id: int, rows: list[BatchRow]) -> None:
         """Read the heads anew that batches reach beyond: after them, so they cannot be too low."""
@@ -147,19 +150,15 @@ class BatchWalk:
         return True
 
     def _add(self, queue: QueueReport, row: BatchRow, finding: Finding) -> None:
-        """Take in a finding about a batch that is still remembered."""
-
-        def question(session: Session) -> bool:
-            return tables.find_batch(session, batch_id=row.batch_id) is not None
-
+        """Take in a finding about a batch that is still kept."""
         try:
-            if self._visit.ask(queue.node_id, question):
+            if self._is_kept(queue.node_id, row.batch_id):
                 queue.add(finding)
         except NodeUnavailable as error:
             queue.unseen = error.detail
 
     def _beyond(self, queue: QueueReport, row: BatchRow, name: str) -> None:
-        head = self._visit.ask(queue.node_id, lambda session: tables.read_head(session, queue=queue.id))
+        head = self._head(queue)
         if head is not None and _end(row) > head.head:
             what = f"{name} claims {shown(row.first_offset, _end(row))}, and the head is {head.head}"
             self._add(
@@ -214,11 +213,11 @@ class BatchWalk:
             queue.unseen = error.detail  # unless the table cannot be read at all: then that is a finding
 
     def _kept(self, queue: QueueReport, ranges: list[Range]) -> list[Range]:
-        head = self._visit.ask(queue.node_id, lambda session: tables.read_head(session, queue=queue.id))
+        head = self._head(queue)
         return [] if head is None else without(ranges, [(-1, head.low)])
 
     def _hole(self, queue: QueueReport, hole: Range, oldest_claim: int) -> None:
-        """Rows that no batch claims, too young to have lost theirs by trimming."""
+        """Rows that no batch claims, too young for theirs to have expired."""
 
         def question(session: Session) -> Range | None:
             oldest_here = tables.stored_at_ms(session, queue=queue.id, offset=oldest_claim)
@@ -241,12 +240,7 @@ class BatchWalk:
 
     def _claimed_after_all(self, queue: QueueReport, found: Range) -> bool:
         """Look for their batch once more, through the node's whole list."""
-
-        def last(session: Session) -> bytes:
-            return tables.batch_ends(session)[0] or b""
-
-        end = self._visit.ask(queue.node_id, last)
-        after = b""
+        end, after = self._visit.ask(queue.node_id, tables.batch_ends)[0] or b"", b""
         while True:
             page = self._page(queue.node_id, [queue.id], after, end)
             if any(row.first_offset < found[1] and _end(row) > found[0] for row in page.rows):

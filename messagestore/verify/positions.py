@@ -1,8 +1,8 @@
-"""Heads, positions and states: do node and metadata agree, and is no position where nothing is?
+"""Heads, positions and states of queues, on their node and in metadata.
 
 Metadata is read before and after the node. On a node the order is: reader rows, then per queue gaps, last
 row, and the head at last: whatever must not be above a head was read before it, so it cannot have come
-meanwhile. What contradicts metadata must contradict both pictures of it, and all of this twice, a second
+meanwhile. What contradicts metadata must contradict both readings of it, and all of this twice, a second
 apart: a change of state goes to node and metadata one after the other.
 """
 
@@ -56,7 +56,7 @@ def _one(session: Session, queue: int) -> Look:
 def judge(
     *, seen: Look, opening: Opening | None, before: ExpectedQueue, after: ExpectedQueue
 ) -> list[Finding | str]:
-    """Return what is wrong with a queue as it was seen between two pictures of metadata."""
+    """Return what is wrong with a queue as it was seen between two readings of metadata."""
     judged = [*_of_readers(seen, before, after)]
     if seen.unreadable is not None:
         judged.append(Finding("unreadable", f"table message_{after.queue}", seen.unreadable))

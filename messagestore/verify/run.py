@@ -5,17 +5,19 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from messagestore import sweeping, tables
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.time_lookup import first_at
+from messagestore.sweeping import Progress
 from messagestore.verify import contents, positions
 from messagestore.verify.batches import BatchWalk
 from messagestore.verify.findings import KINDS, Finding, Opening, QueueReport, Report, seen_twice
 from messagestore.verify.rows import RowScan
-from messagestore.verify.visit import Progress, Visit
+from messagestore.verify.visit import Visit
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import access
@@ -107,17 +109,17 @@ def watch(*, actor: Actor) -> int:
     return alarms.keep(kind="inconsistent", found=found, unclear=unclear, ends_after_s=0)
 
 
+@dataclass(slots=True)
 class _Run:
     """One run; what it finds goes into the report."""
 
-    def __init__(self, report: Report, visit: Visit, topics: Sequence[str] | None, actor: Actor) -> None:
-        self._report = report
-        self._visit = visit
-        self._topics = topics
-        self._actor = actor
+    report: Report
+    visit: Visit
+    topics: Sequence[str] | None
+    actor: Actor
 
     def _seen(self) -> list[QueueReport]:
-        return [queue for queue in self._report.queues if queue.unseen is None]
+        return [queue for queue in self.report.queues if queue.unseen is None]
 
     def _away(self, node_id: int, error: NodeUnavailable) -> None:
         """The queues of a node that are not finished will not be."""
@@ -127,11 +129,11 @@ class _Run:
 
     def open(self, since: Since | None) -> None:
         """Read every queue's bounds; all that comes later is about what is below these heads."""
-        for queue in self._report.queues:
+        for queue in self.report.queues:
             self._try(queue, functools.partial(self._open, queue, since))
 
     def _open(self, queue: QueueReport, since: Since | None) -> None:
-        queue.opening = self._visit.ask(queue.node_id, _opening(queue.id, since))
+        queue.opening = self.visit.ask(queue.node_id, _opening(queue.id, since))
 
     def _try(self, queue: QueueReport, look: Callable[[], None]) -> None:
         """Look at a queue unless its node is away already."""
@@ -146,13 +148,13 @@ class _Run:
 
     def batches(self, *, digests: bool) -> None:
         """Walk the batches."""
-        BatchWalk(self._visit, self._seen(), digests=digests).run()
+        BatchWalk(self.visit, self._seen(), digests=digests).run()
 
     def rows(self) -> None:
         """Count the rows, queue after queue."""
-        for queue in self._report.queues:
+        for queue in self.report.queues:
             if queue.opening is not None:
-                self._try(queue, RowScan(self._visit, queue, queue.opening).run)
+                self._try(queue, RowScan(self.visit, queue, queue.opening).run)
 
     def compare(self) -> None:
         """Compare heads, positions and states; what is wrong is looked at again before it counts."""
@@ -161,7 +163,7 @@ class _Run:
             time.sleep(AGAIN_AFTER_S)
             again = self._judged()
             judged = {queue: seen_twice(found, again.get(queue, [])) for queue, found in judged.items()}
-        for queue in self._report.queues:
+        for queue in self.report.queues:
             for one in judged.get(queue.id, ()):
                 if isinstance(one, str):
                     queue.notes.append(one)
@@ -172,37 +174,37 @@ class _Run:
 
     def _judged(self) -> dict[int, list[Finding | str]]:
         """{queue: what is odd about it} of the queues whose nodes answer."""
-        before = self._picture()
+        before = self._expected()
         looks = self._looks()
-        after = self._picture()
-        for queue in self._report.queues:
+        after = self._expected()
+        for queue in self.report.queues:
             if queue.id not in after:
                 queue.discard()
         return {
             queue.id: positions.judge(
                 seen=looks[queue.id], opening=queue.opening, before=before[queue.id], after=after[queue.id]
             )
-            for queue in self._report.queues
+            for queue in self.report.queues
             if queue.id in looks and queue.id in before and queue.id in after
         }
 
-    def _picture(self) -> dict[int, ExpectedQueue]:
-        rows = expected_state.queues(topics=self._topics, actor=self._actor, strict=False)
+    def _expected(self) -> dict[int, ExpectedQueue]:
+        rows = expected_state.queues(topics=self.topics, actor=self.actor, strict=False)
         return {row.queue: row for row in rows}
 
     def _looks(self) -> dict[int, positions.Look]:
         looks: dict[int, positions.Look] = {}
-        for node_id, queues in sweeping.by_node(self._report.queues).items():
+        for node_id, queues in sweeping.by_node(self.report.queues).items():
             try:
                 for at in range(0, len(queues), QUEUES_EACH):
                     ids = [queue.id for queue in queues[at : at + QUEUES_EACH]]
-                    looks |= self._visit.ask(node_id, functools.partial(positions.look, queues=ids))
-                    self._visit.say(
+                    looks |= self.visit.ask(node_id, functools.partial(positions.look, queues=ids))
+                    self.visit.say(
                         f"positions on node {queues[0].expected.node}: queues", at + len(ids), len(queues)
                     )
             except NodeUnavailable as error:
                 self._away(node_id, error)
-        for queue in self._report.queues:
+        for queue in self.report.queues:
             queue.readers = len(looks[queue.id].readers) if queue.id in looks else queue.readers
         return looks
 
