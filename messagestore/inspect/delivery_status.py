@@ -59,19 +59,19 @@ def of_message(*, topic: str, queue: int, offset: int, actor: Actor) -> list[Del
     return [_looked_up(one, topic, (queue, offset), actor) for one in found]
 
 
-def _looked_up(trace: DeliveryStatus, topic: str, place: tuple[int, int], actor: Actor) -> DeliveryStatus:
+def _looked_up(status: DeliveryStatus, topic: str, place: tuple[int, int], actor: Actor) -> DeliveryStatus:
     """The same, as the group's failures tell it."""
-    if not access.may(actor, "manage", trace.group, what="group"):
-        return replace(trace, partly=True)
+    if not access.may(actor, "manage", status.group, what="group"):
+        return replace(status, partly=True)
     try:
-        waiting = pending.waiting(group=trace.group, topic=topic, limit=LOOKED, actor=actor)
-        gone = dead_letters.page(group=trace.group, topic=topic, after="", limit=LOOKED, actor=actor)
+        waiting = pending.waiting(group=status.group, topic=topic, limit=LOOKED, actor=actor)
+        gone = dead_letters.page(group=status.group, topic=topic, after="", limit=LOOKED, actor=actor)
     except NodeUnavailable:
-        return replace(trace, partly=True)
+        return replace(status, partly=True)
     for died in gone.messages:
         if (died.queue, died.offset) == place:
             return replace(
-                trace,
+                status,
                 state="dead",
                 attempt=died.attempts,
                 at_ms=died.died_at_ms,
@@ -81,8 +81,8 @@ def _looked_up(trace: DeliveryStatus, topic: str, place: tuple[int, int], actor:
     for copy in waiting.messages:
         if (copy.queue, copy.offset) == place:
             return replace(
-                trace, state="waiting", attempt=copy.attempt, at_ms=copy.due_at_ms, error=copy.error
+                status, state="waiting", attempt=copy.attempt, at_ms=copy.due_at_ms, error=copy.error
             )
     more = gone.next is not None or sum(one.waiting for one in waiting.topics) > LOOKED
     coming = any(one.unread for one in waiting.topics)
-    return replace(trace, partly=more or coming or bool(waiting.away or gone.away))
+    return replace(status, partly=more or coming or bool(waiting.away or gone.away))

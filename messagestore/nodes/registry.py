@@ -27,7 +27,7 @@ from metadata.nodes.node_rows import NodeView
 log = logging.getLogger(__name__)
 _PROBE_QUEUE = 0  # no queue has this id
 _latencies: dict[int, float | None] = {}
-_reported: dict[int, int] = {}  # node → the epoch under which it was offline when its heads were told
+_reported: dict[int, int] = {}  # node → the epoch under which it was offline when its heads were reported
 
 
 def register(
@@ -124,11 +124,8 @@ def set_reader(*, name: str, username: str, password: str, actor: Actor, dry_run
     `dry_run` only tries it. Raises NotFound(node_not_found), Invalid(node_refused) when it cannot read or is
     a file.
     """
-    found = node_rows.named(name=name, actor=actor)
     if username:
-        if found.engine != "mysql":
-            raise Invalid.field("username", f"node {name} is a file; who may read it, the system decides")
-        info = replace(snapshot.node_by_id(found.id), username=username, password=password)
+        info = _with_account(name, username, password, actor)
         grant = f"GRANT SELECT ON `{info.database}`.* TO '{info.username}'"
         with _tried(info, f"It needs: {grant}") as session:
             tables.read_heads(session, queues=None)
@@ -142,12 +139,17 @@ def set_account(*, name: str, username: str, password: str, actor: Actor, dry_ru
     Needs `admin`. Brokers take it up within a second; nothing stops. Raises NotFound(node_not_found),
     Invalid(node_refused) when the account does not reach this node's data, lacks a right, or it is a file.
     """
+    _try_account(_with_account(name, username, password, actor))
+    if not dry_run:
+        node_rows.set_account(name=name, username=username, password=password, actor=actor)
+
+
+def _with_account(name: str, username: str, password: str, actor: Actor) -> NodeInfo:
+    """Return a node as another account reaches it. Raises Forbidden, NotFound, Invalid if it is a file."""
     found = node_rows.named(name=name, actor=actor)
     if found.engine != "mysql":
         raise Invalid.field("username", f"node {name} is a file, which has no accounts")
-    _try_account(replace(snapshot.node_by_id(found.id), username=username, password=password))
-    if not dry_run:
-        node_rows.set_account(name=name, username=username, password=password, actor=actor)
+    return replace(snapshot.node_by_id(found.id), username=username, password=password)
 
 
 def _try_account(info: NodeInfo) -> None:
@@ -203,10 +205,10 @@ def probe() -> None:
             _latencies[node_id] = None
     for gone in set(_latencies) - set(known):
         _latencies.pop(gone, None)
-    _tell_of_bars()
+    _report_barred()
 
 
-def _tell_of_bars() -> None:
+def _report_barred() -> None:
     """Have every broker stop serving the nodes that this process found to have gone back."""
     known = snapshot.current().nodes
     for node_id, bar in node_guard.barred().items():
@@ -216,7 +218,7 @@ def _tell_of_bars() -> None:
         try:
             failovers.bar(node_id=node_id, epoch=bar.epoch, why=bar.why, actor=job("nodes"))
         except CatmqError as error:
-            log.warning("That node %s is barred is told later: %s", info.name, error.detail)
+            log.warning("Node %s is reported as barred later: %s", info.name, error.detail)
 
 
 def report_heads() -> None:
