@@ -2,7 +2,7 @@
 
 Metadata is read before and after the node. On a node the order is: reader rows, then per queue gaps, last
 row, and the head at last: whatever must not be above a head was read before it, so it cannot have come
-meanwhile. What contradicts metadata must contradict both readings of it, and all of this twice, a second
+meanwhile. What contradicts metadata must contradict both readings of it, and all of this twice, a moment
 apart: a change of state goes to node and metadata one after the other.
 """
 
