@@ -79,12 +79,12 @@ def page(**which: Any) -> Any:
 
 def middle(rows: int) -> str:
     """What a page from the middle asks after."""
-    from messagestore import tables
-    from messagestore.retries.dead_letters import failure_nodes
+    from messagestore import sweeping, tables
+    from messagestore.pool import node_pools
     from metadata.cache import snapshot
 
-    (node,) = failure_nodes()
-    kept = tables.Kept(snapshot.find_group("billing").id)
+    (node,) = map(node_pools.node, sweeping.retry_nodes())
+    kept = tables.DeadFilter(snapshot.find_group("billing").id)
     with node.reading() as session:
         places = tables.dead_places(
             session, kept=kept, after=tables.Place(0, 0), upto=1 << 60, most=rows // 2

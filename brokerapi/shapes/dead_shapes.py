@@ -13,8 +13,8 @@ from rest_framework import serializers
 from brokerapi.http import formats
 from brokerapi.shapes.base import Request as Query
 from brokerapi.shapes.fields import Flag, Number, Request, Text
-from messagestore.retries.dead_letters import DeadMessage, Summary, WholeMessage
-from messagestore.retries.pending import Failed
+from messagestore.retries.dead_letters import DeadLetterDetail, DeadLetterInfo, Summary
+from messagestore.retries.pending import PendingRetries
 from metadata.redrive_rows import RedriveView
 
 
@@ -181,12 +181,12 @@ class FailedAnswer(serializers.Serializer[Any]):
     away = serializers.ListField(child=Text())
 
 
-def dead_messages(messages: Sequence[DeadMessage]) -> list[dict[str, Any]]:
+def dead_messages(messages: Sequence[DeadLetterInfo]) -> list[dict[str, Any]]:
     """Dead messages in a list."""
     return [asdict(one) for one in messages]
 
 
-def whole(message: WholeMessage, kind: formats.Format) -> dict[str, Any]:
+def whole(message: DeadLetterDetail, kind: formats.Format) -> dict[str, Any]:
     """A dead message with headers and body."""
     shown = {**asdict(message.about), "headers": message.headers}
     if kind.name == formats.MSGPACK.name:
@@ -210,7 +210,7 @@ def summary(found: Summary) -> dict[str, Any]:
     return {"count": sum(one.count for one in found.errors), "errors": errors, "away": list(found.away)}
 
 
-def failed(found: Failed) -> dict[str, Any]:
+def failed(found: PendingRetries) -> dict[str, Any]:
     """Return the messages that wait for a retry."""
     return {
         "topics": [asdict(one) for one in found.topics],

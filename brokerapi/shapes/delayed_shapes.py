@@ -41,18 +41,18 @@ class DelayedMessage(Answer, kw_only=True, omit_defaults=True):
 
 class DelayedAnswer(Answer, kw_only=True):
     """Messages that wait, the `after` of the next page (null: no more), and how many wait in all, counted up
-    to 100,000 on each node."""
+    to 100,000 on each node. `away`: nodes that did not answer."""
 
     messages: list[DelayedMessage]
     next: str | None
     count: int
+    away: list[str]
 
 
 def delayed(found: Waiting, kind: formats.Format) -> DelayedAnswer:
     """The answer to a look at them."""
-    return DelayedAnswer(
-        messages=[_message(one, kind) for one in found.messages], next=found.next, count=found.count
-    )
+    messages = [_message(one, kind) for one in found.messages]
+    return DelayedAnswer(messages=messages, next=found.next, count=found.count, away=list(found.away))
 
 
 def _message(one: WaitingMessage, kind: formats.Format) -> DelayedMessage:

@@ -9,7 +9,7 @@ from rest_framework import serializers
 
 from brokerapi.shapes.fields import Flag, Number, Request, Text
 from brokerapi.shapes.management import NodeCreate
-from messagestore.nodes.preflight import Examination
+from messagestore.nodes.preflight import Preflight
 from messagestore.nodes.promotion import Outcome
 from messagestore.nodes.promotion_plans import Plan
 from messagestore.nodes.replica_inspection import Lost
@@ -94,7 +94,7 @@ class NodeMoveAnswer(serializers.Serializer[Any]):
     plan = NodePlanAnswer(allow_null=True)
 
 
-def examination(found: Examination) -> dict[str, Any]:
+def examination(found: Preflight) -> dict[str, Any]:
     """See ExaminationAnswer."""
     findings = [{"about": one.about, "verdict": one.verdict, "detail": one.detail} for one in found.findings]
     return {"passed": found.passed, "findings": findings}

@@ -13,10 +13,10 @@ from django.contrib.sessions.models import Session
 from django.utils import timezone
 
 from catmq_site.jobs import alarm_mails, daily
-from messagestore import consistency, retention
+from messagestore import retention, verify
 from messagestore.consume import instances, lag
 from messagestore.inspect import alarm_job
-from messagestore.nodes import node_sizes, registry
+from messagestore.nodes import disks, registry
 from messagestore.produce import batches
 from messagestore.retries import dead_letters
 from messagestore.topology import drains, topics
@@ -87,12 +87,12 @@ def watch_everything() -> int:
 
 def check_consistency() -> int:
     """Compares metadata with the nodes; how many alarms began or ended."""
-    return consistency.watch(actor=actors.job("check_consistency"))
+    return verify.watch(actor=actors.job("check_consistency"))
 
 
 def trim_dead() -> int:
     """Forgets dead messages and redrives whose days are over."""
-    return dead_letters.trim() + until_none(redrive_rows.trim)
+    return dead_letters.expire() + until_none(redrive_rows.trim)
 
 
 def trim_batches() -> int:
@@ -172,7 +172,7 @@ def trim_series() -> int:
 def record_sizes() -> int:
     """Records how much each node holds, to see how it grows."""
     snapshot.refresh()
-    return node_sizes.record()
+    return disks.record()
 
 
 JOBS = {

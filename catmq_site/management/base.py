@@ -7,13 +7,16 @@
 from __future__ import annotations
 
 import sys
+import time
 from argparse import ArgumentParser
+from collections.abc import Callable
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
 from catmq_site.jobs import tasks
+from messagestore.sweeping import Progress
 from metadata import actors
 from metadata.actors import Actor
 from metadata.brokers import fingerprints
@@ -21,6 +24,7 @@ from metadata.errors import CatmqError, Code, Invalid
 from metadata.jobs.runs import Cancelled
 
 REFUSED, LATER = 1, 3
+PROGRESS_EVERY_S = 3.0
 
 
 def add_yes(parser: ArgumentParser) -> None:
@@ -64,6 +68,19 @@ class CatmqCommand(BaseCommand):
         self.stderr.write(f"{what} {name}? Type the name:")
         if sys.stdin.readline().strip() != name:
             raise Invalid("Nothing was done: the name differs.", code=Code.NOT_CONFIRMED)
+
+    def progress(self) -> Callable[[Progress], None]:
+        """Return a listener that says on stderr, now and then, where a long run is."""
+        said_at = time.monotonic()
+
+        def say(progress: Progress) -> None:
+            nonlocal said_at
+            if time.monotonic() - said_at >= PROGRESS_EVERY_S:
+                said_at = time.monotonic()
+                of = f" of {progress.total:,}" if progress.total else ""
+                self.stderr.write(f"{progress.what} {progress.done:,}{of}")
+
+        return say
 
     def run(self, **options: Any) -> None:
         """The command itself. May raise any CatmqError."""

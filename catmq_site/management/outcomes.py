@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from messagestore.nodes.preflight import Examination
+from messagestore.nodes.preflight import Preflight
 from messagestore.nodes.promotion import Outcome
 from messagestore.nodes.promotion_plans import Plan
 from messagestore.nodes.replica_inspection import Lost
@@ -44,7 +44,7 @@ def foretell(plan: Plan) -> list[str]:
     return [*lines, *(_lost(one) for one in plan.lost), "Nothing was changed."]
 
 
-def findings(found: Examination) -> list[str]:
+def findings(found: Preflight) -> list[str]:
     """An examination as lines."""
     signs = {"ok": "ok  ", "warn": "warn", "bad": "BAD "}
     return [f"{signs[one.verdict]} {one.about}: {one.detail}" for one in found.findings]

@@ -107,7 +107,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
         leased("partitions", 5.0, Ahead().run_once),
         leased("redrives", redrives.EVERY_S, redrives.Redriver().run_once),
         leased("disks", 5.0, DiskWatch().run_once),
-        leased("corruption", 5.0, corruption_alarms.review, first=corruption_alarms.tell),
+        leased("corruption", 5.0, corruption_alarms.review, first=corruption_alarms.raise_alarms),
         Each("delays", delayed_delivery.nodes, delays_loop),
     ]
 
@@ -152,7 +152,7 @@ class SnapshotLoop:
         for group_id in changed_groups(before, self.seen):
             board.wake_group(group_id)
         if before.queues.keys() - self.seen.queues.keys():
-            process_caches.keep(self.seen.queues)
+            process_caches.evict(self.seen.queues)
 
 
 def changed_groups(before: snapshot.Snapshot, after: snapshot.Snapshot) -> set[int]:

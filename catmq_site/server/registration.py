@@ -51,7 +51,7 @@ class BrokerLoop:
         """Tells up to which change this worker uses nothing older: who moves a node waits for that."""
         change = snapshot.current().version[1]
         if node_pools.follows():
-            registry.tell_heads()
+            registry.report_heads()
             self.voice.acknowledge(life=self.life, change=change)
 
     def _follow(self, standing: brokers.Standing) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from messagestore import tables
+from messagestore import sweeping, tables
+from messagestore.engine.mysql_session import Session
 from messagestore.nodes import disks, registry
 from messagestore.pool import node_pools
-from messagestore.retries import dead_letters
+from messagestore.produce import delayed_store
 from metadata.cache import snapshot
 from metadata.cache.snapshot import NodeInfo
 from metadata.config import config
@@ -54,9 +55,7 @@ def _keep(kind: str, seen: Callable[[], Found], *, begins_after_s: float = 0.0) 
 def nodes_away() -> Found:
     """Nodes that ought to answer, and do not."""
     seen = Found()
-    for node_id, info in snapshot.current().nodes.items():
-        if info.state == "offline":
-            continue
+    for node_id, info in sweeping.online().items():
         try:
             registry.ping(node_id)
         except CatmqError as error:
@@ -109,16 +108,14 @@ def dying() -> Found:
 
 
 def count_dead() -> dict[int, Count] | None:
-    """{group id: its dead} on all failure nodes; None while one does not answer."""
+    """{group id: its dead} on all retry nodes; None while one does not answer."""
     counts: dict[int, Count] = {}
-    for node in dead_letters.failure_nodes():
-        try:
-            with dead_letters.prepared(node).reading() as session:
-                found = tables.tally_dead(session, within_s=HOUR_S)
-        except CatmqError as error:
-            log.warning("The dead of node %s are counted later: %s", node.info.name, error.detail)
-            return None
-        for group, messages, last_hour, newest_ms in found:
+
+    def read(session: Session, _: NodeInfo) -> None:
+        for group, messages, last_hour, newest_ms in tables.tally_dead(session, within_s=HOUR_S):
             count = Count(messages, last_hour, newest_ms)
             counts[group] = counts[group].plus(count) if group in counts else count
-    return counts
+
+    asked = sweeping.retry_nodes()
+    skipped = sweeping.ask(asked, read, what="The number of dead letters", prepare=delayed_store.prepare)
+    return None if skipped else counts

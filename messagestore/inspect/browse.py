@@ -13,6 +13,7 @@ from messagestore.heads import durability
 from messagestore.pool import node_pools
 from metadata.actors import Actor
 from metadata.cache import snapshot
+from metadata.cache.snapshot import TopicInfo
 from metadata.config import config
 from metadata.db import access
 from metadata.errors import Code, Invalid, NotFound
@@ -77,9 +78,13 @@ def by_id(*, topic: str, message_id: str, actor: Actor) -> Browsed:
 def _reads(topic: str, queue: int, actor: Actor) -> bool:
     """Return True if the actor may read bodies; raises unless it may look at a queue that the topic has."""
     reads = access.require_look(actor, topic, snapshot.origin_of(topic))
-    info = snapshot.find_topic(topic)
-    if queue not in info.queues:
-        mine = ", ".join(map(str, info.queues))
-        what = f"{queue} is not a queue of topic {topic}; its queues are {mine}."
-        raise NotFound(what, code=Code.QUEUE_NOT_FOUND)
+    require_queue(snapshot.find_topic(topic), queue)
     return reads
+
+
+def require_queue(topic: TopicInfo, queue: int) -> None:
+    """Raise NotFound (queue_not_found) unless a topic has a queue."""
+    if queue not in topic.queues:
+        mine = ", ".join(map(str, topic.queues))
+        what = f"{queue} is not a queue of topic {topic.name}; its queues are {mine}."
+        raise NotFound(what, code=Code.QUEUE_NOT_FOUND)

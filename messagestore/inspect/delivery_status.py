@@ -18,12 +18,12 @@ from metadata.cache import snapshot
 from metadata.db import access
 from metadata.errors import NodeUnavailable
 
-LOOKED = 1_000  # waiting copies, and dead messages, of each group
+LOOKED = 1_000  # waiting copies, and dead letters, of each group
 MOST_GROUPS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class DeliveryStatus:
     """A message in a group. `state`: unread, read (committed beyond it), waiting (for a retry) or dead.
 
     `attempt` counts failures, `at_ms` is when it is due or died, `dead_id` names it among the dead. `partly`:
@@ -40,7 +40,7 @@ class Trace:
     partly: bool = False
 
 
-def of_message(*, topic: str, queue: int, offset: int, actor: Actor) -> list[Trace]:
+def of_message(*, topic: str, queue: int, offset: int, actor: Actor) -> list[DeliveryStatus]:
     """The message in up to MOST_GROUPS groups that share the topic's queues and that the actor sees, by name.
 
     Waiting and dead ones are told to who may `manage` the group. Raises NotFound(topic_not_found),
@@ -55,23 +55,23 @@ def of_message(*, topic: str, queue: int, offset: int, actor: Actor) -> list[Tra
         for one in sorted(seen, key=lambda one: one.name)[:MOST_GROUPS]:
             at = tables.read_positions(session, group_id=one.id, queues=[queue]).get(queue)
             committed = at.committed if at is not None and at.committed is not None else 0
-            found.append(Trace(one.name, "read" if committed > offset else "unread"))
+            found.append(DeliveryStatus(one.name, "read" if committed > offset else "unread"))
     return [_looked_up(one, topic, (queue, offset), actor) for one in found]
 
 
-def _looked_up(trace: Trace, topic: str, place: tuple[int, int], actor: Actor) -> Trace:
+def _looked_up(status: DeliveryStatus, topic: str, place: tuple[int, int], actor: Actor) -> DeliveryStatus:
     """The same, as the group's failures tell it."""
-    if not access.may(actor, "manage", trace.group, what="group"):
-        return replace(trace, partly=True)
+    if not access.may(actor, "manage", status.group, what="group"):
+        return replace(status, partly=True)
     try:
-        waiting = pending.waiting(group=trace.group, topic=topic, limit=LOOKED, actor=actor)
-        gone = dead_letters.page(group=trace.group, topic=topic, after="", limit=LOOKED, actor=actor)
+        waiting = pending.waiting(group=status.group, topic=topic, limit=LOOKED, actor=actor)
+        gone = dead_letters.page(group=status.group, topic=topic, after="", limit=LOOKED, actor=actor)
     except NodeUnavailable:
-        return replace(trace, partly=True)
+        return replace(status, partly=True)
     for died in gone.messages:
         if (died.queue, died.offset) == place:
             return replace(
-                trace,
+                status,
                 state="dead",
                 attempt=died.attempts,
                 at_ms=died.died_at_ms,
@@ -81,8 +81,8 @@ def _looked_up(trace: Trace, topic: str, place: tuple[int, int], actor: Actor) -
     for copy in waiting.messages:
         if (copy.queue, copy.offset) == place:
             return replace(
-                trace, state="waiting", attempt=copy.attempt, at_ms=copy.due_at_ms, error=copy.error
+                status, state="waiting", attempt=copy.attempt, at_ms=copy.due_at_ms, error=copy.error
             )
     more = gone.next is not None or sum(one.waiting for one in waiting.topics) > LOOKED
     coming = any(one.unread for one in waiting.topics)
-    return replace(trace, partly=more or coming or bool(waiting.away or gone.away))
+    return replace(status, partly=more or coming or bool(waiting.away or gone.away))

@@ -40,18 +40,19 @@ def make(*, name: str, topic: str | None, days: int, actor: Actor) -> list[Row]:
         raise Invalid.field("days", f"{days} is not within 1 and 400")
     if name == "capacity":  # it tells of whole nodes
         access.require_everything(actor, name, what="report")
+    return list(REPORTS[name](_chosen(topic, actor), days))
+
+
+def _chosen(topic: str | None, actor: Actor) -> list[TopicView]:
     chosen = topic_rows.ready() if topic is None else [topic_rows.named(name=topic, actor=actor)]
     for one in chosen:
         access.require(actor, "admin", one.name)
-    return list(REPORTS[name](chosen, days))
+    return chosen
 
 
 def away(*, topic: str | None, actor: Actor) -> dict[int, str]:
     """{queue: why it cannot be read} where a node does not answer, or is quarantined. Needs `admin`."""
-    chosen = topic_rows.ready() if topic is None else [topic_rows.named(name=topic, actor=actor)]
-    for one in chosen:
-        access.require(actor, "admin", one.name)
-    node_of = {queue.queue: queue.node_id for one in chosen for queue in one.queues}
+    node_of = {queue.queue: queue.node_id for one in _chosen(topic, actor) for queue in one.queues}
     why = {node_id: _blocked_by(node_id) for node_id in sorted(set(node_of.values()))}
     return {queue: why[node_id] for queue, node_id in node_of.items() if why[node_id]}
 

@@ -14,15 +14,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from messagestore import tables
+from messagestore import sweeping, tables
+from messagestore.engine.mysql_session import Session
 from messagestore.heads.gap_check import left
-from messagestore.pool import node_pools
 from messagestore.tables import NodeFigures
 from metadata.cache import snapshot
-from metadata.cache.snapshot import Snapshot, TopicInfo
-from metadata.errors import CatmqError
-
-log = logging.getLogger(__name__)
+from metadata.cache.snapshot import NodeInfo, Snapshot, TopicInfo
 
 
 class TopicLag(msgspec.Struct):
@@ -70,7 +67,6 @@ class _Nodes:
     waiting: dict[int, dict[int, int]] = field(default_factory=dict)
 
     def take(self, node_id: int, said: NodeFigures) -> None:
-        """Adds what a node said."""
         self.bounds |= said.bounds
         self.gaps |= said.gaps
         self.now_ms[node_id] = said.now_ms
@@ -88,7 +84,7 @@ class _Nodes:
 
 
 class Reader:
-    """Reads figures again and again; remembers when the messages were stored at which groups stand still."""
+    """Reads figures again and again; caches when the messages were stored at which groups stand still."""
 
     def __init__(self) -> None:
         self._stored: dict[tuple[int, int], int | None] = {}
@@ -96,7 +92,7 @@ class Reader:
     def read(self, *, most: int) -> Figures:
         """The figures of at most so many groups, and as many topics. Raises MetadataUnavailable."""
         known = snapshot.current()
-        nodes = _ask(known)
+        nodes = _ask()
         behind: list[tuple[int, int, dict[int, int]]] = []
         for group_id in known.groups:
             lags = _lags(known, nodes, group_id)
@@ -125,26 +121,23 @@ class Reader:
         )
 
     def _look_up(self, known: Snapshot, nodes: _Nodes, group_ids: Iterable[int]) -> None:
-        """Has the nodes say when the first unread messages of some groups were stored."""
+        """Have the nodes say when the first unread messages of some groups were stored."""
         wanted: dict[int, set[tuple[int, int]]] = defaultdict(set)
         for group_id in group_ids:
             for place in _places(known, nodes, group_id):
                 wanted[known.queues[place[0]].node_id].add(place)
-        remembered = self._stored
+        before = self._stored
         self._stored = {
-            place: remembered[place]
+            place: before[place]
             for places in wanted.values()
             for place in places
-            if remembered.get(place) is not None
+            if before.get(place) is not None
         }
-        for node_id, places in wanted.items():
-            try:
-                with node_pools.node(node_id).reading() as session:
-                    self._stored |= dict(
-                        tables.stored_at_of(session, places=sorted(places - self._stored.keys()))
-                    )
-            except CatmqError as error:
-                log.info("Ages of unread messages on node %d are not known: %s", node_id, error.detail)
+
+        def read(session: Session, places: set[tuple[int, int]]) -> None:
+            self._stored |= dict(tables.stored_at_of(session, places=sorted(places - self._stored.keys())))
+
+        sweeping.ask(wanted, read, what="The age of unread messages", level=logging.INFO)
 
     def _seconds(self, known: Snapshot, nodes: _Nodes, group_id: int, topic: TopicInfo) -> float | None:
         """Age of the oldest unread message; None if that of one queue is not known."""
@@ -158,18 +151,15 @@ class Reader:
         return oldest_ms / 1000
 
 
-def _ask(known: Snapshot) -> _Nodes:
+def _ask() -> _Nodes:
     nodes = _Nodes()
-    for node_id, info in known.nodes.items():
-        if info.state == "offline":
-            continue
-        try:
-            with node_pools.node(node_id).reading() as session:
-                nodes.take(node_id, tables.read_figures(session))
-                if info.kind == "failure":
-                    nodes.waiting[node_id] = tables.count_delayed_of_queues(session)
-        except CatmqError as error:
-            log.info("Figures of node %s are not known: %s", info.name, error.detail)
+
+    def read(session: Session, info: NodeInfo) -> None:
+        nodes.take(info.id, tables.read_figures(session))
+        if info.kind == "failure":
+            nodes.waiting[info.id] = tables.count_delayed_of_queues(session)
+
+    sweeping.ask(sweeping.online(), read, what="The lag", level=logging.INFO)
     return nodes
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from messagestore import tables
+from messagestore import sweeping, tables
 from messagestore.heads import durability
 from messagestore.pool import node_pools
 from metadata.actors import Actor
@@ -76,9 +76,7 @@ def read_plan(*, topic: str, actor: Actor, queues: Collection[int] | None = None
     access.require(actor, "admin", topic)
     access.require_failed(actor, "admin", topic, snapshot.origin_of(topic))
     found = topic_rows.named(name=topic, actor=actor)
-    by_node: dict[int, list[QueueView]] = {}
-    for queue in _chosen(found, queues):
-        by_node.setdefault(queue.node_id, []).append(queue)
+    by_node = sweeping.by_node(_chosen(found, queues))
     planned = [one for node_id, mine in by_node.items() for one in _queues(node_id, mine)]
     accounts = node_rows.reader_accounts(by_node) if access.may_everything(actor) else {}
     places = [_place(node_id, accounts.get(node_id, _NO_ACCOUNT)) for node_id in by_node]
@@ -90,7 +88,6 @@ def read_plan(*, topic: str, actor: Actor, queues: Collection[int] | None = None
 
 
 def _chosen(topic: TopicView, queues: Collection[int] | None) -> list[QueueView]:
-    """The queues that are asked for. Raises Invalid."""
     if queues is None:
         return list(topic.queues)
     known = {one.queue: one for one in topic.queues}

@@ -19,12 +19,13 @@ from messagestore.engine.messages import StoredMessage, Wanted, masked, message_
 from messagestore.engine.mysql_session import Session
 from messagestore.heads import durability
 from messagestore.heads.time_lookup import first_at
+from messagestore.inspect.browse import require_queue
 from messagestore.pool import node_pools
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.db import access
-from metadata.errors import Code, Invalid, NotFound, RateLimited, Unavailable
+from metadata.errors import Invalid, RateLimited, Unavailable
 from metadata.limits.places import Places
 
 CHUNK = 5_000  # offsets, at most
@@ -83,10 +84,8 @@ def search(
     info = snapshot.find_topic(topic)
     queues = sorted(info.queues if queue is None else [queue])
     start_queue, start = parse_message_id(after) if after is not None else (queues[0], 0)
-    for named in {queues[0] if queue is None else queue, start_queue} - set(info.queues):
-        mine = ", ".join(map(str, info.queues))
-        what = f"{named} is not a queue of topic {topic}; its queues are {mine}."
-        raise NotFound(what, code=Code.QUEUE_NOT_FOUND)
+    for named in (queues[0], start_queue):
+        require_queue(info, named)
     look = _Look(wanted, times, limit)
     with _place(actor):
         for one in queues:
@@ -115,8 +114,6 @@ def _place(actor: Actor) -> Iterator[None]:
 
 
 class _Look:
-    """One request's way through the queues."""
-
     def __init__(self, wanted: Wanted, times: Times, limit: int) -> None:
         self._wanted, self._times, self._limit = wanted, times, limit
         self._ends_at = time.monotonic() + MOST_S
@@ -129,7 +126,7 @@ class _Look:
         return Found(tuple(self._messages), self._scanned, self._next)
 
     def goes_on(self, queue: int, start: int) -> bool:
-        """Looks through a queue from an offset on; whether there is room and time for the next one."""
+        """Look through a queue from an offset on; return True if there is room and time for more."""
         head = durability.head_of(queue=queue)
         if head is None:
             return True
@@ -162,7 +159,7 @@ class _Look:
             first = max(first, gap_end)
 
     def _adapt(self, took_s: float) -> None:
-        """Chooses the size of the next chunk by how long the last one took."""
+        """Choose the size of the next chunk by how long the last one took."""
         fitting = self._chunk // 2 if took_s > CHUNK_S else self._chunk * 2
         self._chunk = min(CHUNK, max(LEAST_CHUNK, fitting))
 

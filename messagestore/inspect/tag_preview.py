@@ -7,19 +7,16 @@ share of the last messages for each queue. It waits for no barrier as pulls do, 
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
-from messagestore import tables
-from messagestore.pool import node_pools
+from messagestore import sweeping, tables
+from messagestore.engine.mysql_session import Session
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import access
-from metadata.errors import NodeUnavailable
 from metadata.rules.groups.delivery import tags_of
 from metadata.rules.settings import SUBSCRIPTION, checked
 
-log = logging.getLogger(__name__)
 MOST = 1_000  # messages that are looked at, of all queues together
 
 
@@ -34,26 +31,21 @@ class TagMatches:
 
 
 def tag_matches(*, topic: str, tags: str, actor: Actor) -> TagMatches:
-    """Counts what the filter `tags`, such as `new || paid`, would take of the topic's last messages.
+    """Count what the filter `tags`, such as `new || paid`, would take of the topic's last messages.
 
     Needs `browse` on the topic, or of a person to look. Raises Invalid, Forbidden, NotFound.
     """
     access.require_look(actor, topic, snapshot.origin_of(topic))
     wanted = tags_of(checked(SUBSCRIPTION, {"tags": tags})["tags"])
     shares = _shares(sorted(snapshot.find_topic(topic).queues))
-    looked_at = matching = 0
-    away: list[str] = []
-    for node, queues in node_pools.by_node(shares):
+    counts: list[tuple[int, int]] = []
+
+    def count(session: Session, queues: list[int]) -> None:
         mine = {queue: shares[queue] for queue in queues}
-        try:
-            with node.reading() as session:
-                looked_here, matching_here = tables.count_tagged(session, shares=mine, tags=wanted)
-        except NodeUnavailable as error:
-            log.warning("A tag filter is tried without node %s: %s", node.info.name, error.detail)
-            away.append(node.info.name)
-            continue
-        looked_at += looked_here
-        matching += matching_here
+        counts.append(tables.count_tagged(session, shares=mine, tags=wanted))
+
+    away = sweeping.ask(sweeping.queues_by_node(shares), count, what="The number of tagged messages")
+    looked_at, matching = (sum(column) for column in zip((0, 0), *counts, strict=True))
     return TagMatches(looked_at, matching if wanted else looked_at, tuple(sorted(away)))
 
 

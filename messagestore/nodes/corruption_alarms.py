@@ -24,27 +24,27 @@ from metadata.monitoring import alarms
 
 log = logging.getLogger(__name__)
 KIND = "corrupt"
-AGAIN_S = 30.0  # a mark that is met again and again is told so often
-CALM_S = 60.0  # one that nobody met for so long is looked at; longer than until it would be told again
+AGAIN_S = 30.0  # a mark that is met again and again is reported so often
+CALM_S = 60.0  # one that nobody met for so long is looked at; longer than until it would be reported again
 
 
-def tell() -> int:
-    """Raises alarms for this process's marks, and takes back those that are mended; how many were told.
+def raise_alarms() -> int:
+    """Raise alarms for this process's marks, and drop those whose cause is gone; return how many were raised.
 
-    Raises MetadataUnavailable; then the next pass tells them.
+    Raises MetadataUnavailable; then the next pass raises them.
     """
-    told = 0
+    raised = 0
     for queue, mark in corruption.marks().items():
         now = time.monotonic()
         if mark.met_at > mark.told_at and now - mark.told_at >= AGAIN_S:
-            told += _raise(queue, mark)
+            raised += _raise(queue, mark)
         elif now - mark.met_at >= CALM_S and problem(queue=queue, offset=mark.offset) is None:
             corruption.forget(queue, mark)
-    return told
+    return raised
 
 
 def review(*, calm_s: float = CALM_S) -> int:
-    """Ends the alarms that nobody raised for `calm_s` and whose cause is gone; how many."""
+    """End the alarms that nobody raised for `calm_s` and whose cause is gone; return how many."""
     ended = []
     for name, offset in alarms.lasting(kind=KIND, calm_s=calm_s):
         queue = int(name.rpartition("/")[2])

@@ -1,4 +1,4 @@
-"""Disk usage of the nodes, measured by one broker for all; they learn it with the snapshot.
+"""Disk usage of the nodes, measured by one broker for all, which learn it with the snapshot; and their sizes.
 
 Free is `capacity_gb` minus what the node's files take. An embedded node has its file system as well, and
 counts as free what deleted messages have left inside the file. A MySQL or MariaDB node without a capacity has
@@ -12,16 +12,15 @@ import os
 import time
 from typing import NamedTuple
 
-from messagestore import tables
+from messagestore import sweeping, tables
 from messagestore.engine.mysql_session import Session
 from messagestore.pool import node_pools
 from messagestore.pool.node_pools import sqlite_path
-from metadata.cache import snapshot
 from metadata.cache.snapshot import NodeInfo
 from metadata.config import config
 from metadata.errors import CatmqError
 from metadata.monitoring import alarms
-from metadata.nodes import node_rows
+from metadata.nodes import node_rows, size_rows
 from metadata.rules import disks
 
 log = logging.getLogger(__name__)
@@ -37,7 +36,6 @@ class Space(NamedTuple):
 
     @property
     def free_percent(self) -> float:
-        """0 to 100."""
         return 100.0 * max(self.free, 0) / self.total
 
     @property
@@ -68,9 +66,9 @@ class DiskWatch:
     def run_once(self) -> int:
         """One pass; how many nodes changed their state."""
         changed = 0
-        for node_id, info in snapshot.current().nodes.items():
+        for node_id, info in sweeping.online().items():
             begun = time.monotonic()
-            if info.state == "offline" or begun < self._not_before.get(node_id, 0.0):
+            if begun < self._not_before.get(node_id, 0.0):
                 continue
             try:
                 changed += look(node_id, info)
@@ -82,7 +80,7 @@ class DiskWatch:
 
 
 def look(node_id: int, info: NodeInfo) -> bool:
-    """Measures a node and tells metadata if it became full, low or ok; whether it did."""
+    """Measure a node and tell metadata if it became full, low or ok; return True if it did."""
     with node_pools.node(node_id).reading() as session:
         space = measure(session, info)
     state = "ok" if space is None else _state(info, space)
@@ -113,3 +111,15 @@ def _alarm(node: str, state: str, what: str) -> None:
             alarms.raise_alarm(kind=kind, name=node, detail=what)
         else:
             alarms.end(kind=kind, names=[node])
+
+
+def record() -> int:
+    """Note what every node that answers holds, so that it is seen how they grow; return how many did."""
+    found = {}
+
+    def measured(session: Session, info: NodeInfo) -> None:
+        used, reusable = tables.used_bytes(session)
+        found[info.id] = (max(used - reusable, 0), len(tables.read_heads(session, queues=None)))
+
+    sweeping.ask(sweeping.online(), measured, what="The size")
+    return size_rows.note(found)

@@ -1,7 +1,7 @@
 """Findings for and against a database as a node, made without leaving anything in it.
 
 Each finding is about one thing and says what was found and, where it is wrong, what to do.
-`registry.register` refuses by the same findings, so what an examination passes can be registered.
+`registry.register` refuses by the same findings, so what passes a preflight can be registered.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from messagestore import tables
+from messagestore import sweeping, tables
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.pool import node_pools
@@ -82,47 +82,43 @@ class Finding:
 
     @property
     def detail(self) -> str:
-        """Text of the finding, in English."""
         return TEXTS[self.text] % self.words
 
 
 @dataclass(frozen=True, slots=True)
-class Examination:
+class Preflight:
     """All findings about a database; those that are bad keep it from being a node."""
 
     findings: tuple[Finding, ...]
 
     @property
     def passed(self) -> bool:
-        """Return True if it could be registered so."""
         return all(one.verdict != "bad" for one in self.findings)
 
 
-def examine(
-    *, name: str, actor: Actor, password: str = "", unsafe: bool = False, **given: Any
-) -> Examination:
+def examine(*, name: str, actor: Actor, password: str = "", unsafe: bool = False, **given: Any) -> Preflight:
     """Return the findings for and against a database as a node, with the arguments of `registry.register`.
 
     Needs `admin`. Nothing is changed or left behind. Raises Invalid and Conflict for the arguments.
     """
-    values = node_rows.check_new(name=name, actor=actor, **given)
-    defaults = {
-        "kind": "normal",
-        "host": "",
-        "port": None,
-        "username": "",
-        "dedicated": False,
-        "capacity_gb": None,
-    }
-    info = NodeInfo(id=0, name=name, password=password, state="read_write", epoch=1, **{**defaults, **values})
+    info = candidate(name=name, actor=actor, password=password, **given)
     if info.engine == "sqlite" and not node_pools.sqlite_path(info.database).exists():
         found = [*_of_place(info), *_of_role(info, actor)]
     else:
         found = [*_of_database(info, unsafe=unsafe, rights=True), *_of_role(info, actor)]
-    return Examination(tuple(found))
+    return Preflight(tuple(found))
 
 
-def reexamine(*, name: str, actor: Actor, rights: bool = True) -> Examination:
+def candidate(*, name: str, actor: Actor, password: str, **given: Any) -> NodeInfo:
+    """Return the node that a database would be. Needs `admin`. Raises Invalid, Conflict."""
+    values: dict[str, Any] = {
+        "kind": "normal", "host": "", "port": None, "username": "", "dedicated": False, "capacity_gb": None,
+        **node_rows.check_new(name=name, actor=actor, **given),
+    }  # fmt: skip
+    return NodeInfo(id=0, name=name, password=password, state="read_write", epoch=1, **values)
+
+
+def reexamine(*, name: str, actor: Actor, rights: bool = True) -> Preflight:
     """Examine a node that was registered long ago, offline or not: asked directly, not through the pool.
 
     Needs `admin`. Nothing is changed; `rights` are tried on a table that is gone afterwards. Raises
@@ -133,13 +129,13 @@ def reexamine(*, name: str, actor: Actor, rights: bool = True) -> Examination:
     findings = list(_of_database(info, unsafe=False, rights=rights))
     if info.engine == "mysql":
         findings.append(_of_capacity(info))
-    return Examination(tuple(findings))
+    return Preflight(tuple(findings))
 
 
 def reason(error: CatmqError, info: NodeInfo) -> str:
     """Return what went wrong, for who registers; a failed connect tells others neither address nor reason."""
     cause = error.__cause__
-    if not isinstance(error, NodeUnavailable) or cause is None:
+    if not isinstance(error, NodeUnavailable) or cause is None or isinstance(cause, CatmqError):
         return error.detail.rstrip(".")
     where = f"{info.host}:{info.port or 3306}" if info.engine == "mysql" else info.database
     return f"Node {info.name} cannot be reached at {where}: {cause.args[-1]}"
@@ -210,17 +206,11 @@ def _of_place(info: NodeInfo) -> Iterator[Finding]:
 def _of_database(info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator[Finding]:
     begun = time.monotonic()
     try:
-        session = node_pools.connect(info)
-    except CatmqError as error:
+        with sweeping.direct(info) as session:
+            yield Finding("reachable", "ok", "reached", {"ms": (time.monotonic() - begun) * 1000})
+            yield from _of_session(session, info, unsafe=unsafe, rights=rights)
+    except (db_errors.Final, NodeUnavailable) as error:
         yield Finding("reachable", "bad", "away", {"reason": reason(error, info)})
-        return
-    try:
-        yield Finding("reachable", "ok", "reached", {"ms": (time.monotonic() - begun) * 1000})
-        yield from _of_session(session, info, unsafe=unsafe, rights=rights)
-    except (db_errors.Ambiguous, db_errors.Final, NodeUnavailable) as error:
-        yield Finding("reachable", "bad", "away", {"reason": reason(error, info)})
-    finally:
-        session.close()
 
 
 def _of_session(session: Session, info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator[Finding]:

@@ -18,16 +18,15 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from messagestore import tables
+from messagestore import sweeping, tables
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.nodes.registry import check_server
-from messagestore.nodes.replica_inspection import Lost, Survey, holds
-from messagestore.pool import node_pools
+from messagestore.nodes.replica_inspection import Lost, ReplicaInspection, holds
 from messagestore.tables import ReaderKey
 from metadata.actors import Actor
 from metadata.brokers import snapshot_acks
@@ -61,8 +60,6 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Run:
-    """One run of either command."""
-
     verb: str
     info: NodeInfo
     actor: Actor
@@ -71,7 +68,6 @@ class _Run:
     notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
-        """Something that the operator must know."""
         self.notes.append(text)
         self.say(text)
 
@@ -86,7 +82,7 @@ class _Run:
 
 
 def _silent(text: str) -> None:
-    """Says nothing."""
+    """Say nothing."""
 
 
 def promote(
@@ -99,7 +95,7 @@ def promote(
     patience_s: float = PATIENCE_S,
     say: Callable[[str], None] = _silent,
 ) -> Outcome:
-    """Moves a node to its replica, or to host and port, with the same database and account. Needs `admin`.
+    """Move a node to its replica, or to host and port, with the same database and account. Needs `admin`.
 
     `known_dead`: the old primary is certainly off, so nobody is asked. Raises Invalid (node_refused),
     NotFound, NodeUnavailable before anything is changed; later Unavailable or Conflict, after which the node
@@ -108,7 +104,7 @@ def promote(
     info = found(name, actor)
     target = target_of(info, host=host, port=port)
     run = _Run("promote", info, actor, patience_s, say)
-    with direct(target) as session:
+    with sweeping.direct(target) as session:
         check(session, info=info, target=target)
         begun = failovers.begin(name=name, verb=run.verb, actor=actor)
         say(f"node {name} is offline under epoch {begun.epoch}")
@@ -117,27 +113,27 @@ def promote(
         address = {"host": target.host, "port": target.port}
         if (target.host, target.port) == (info.replica_host, info.replica_port):
             address |= {"replica_host": "", "replica_port": None}
-        survey = Survey.of(session, begun.node_id, old_heads)
-        return _settle(run, session, survey=survey, begun=begun, address=address)
+        inspection = ReplicaInspection.of(session, begun.node_id, old_heads)
+        return _settle(run, session, inspection=inspection, begun=begun, address=address)
 
 
 def adopt(*, name: str, actor: Actor, say: Callable[[str], None] = _silent) -> Outcome:
-    """Goes on with what is at a node's own address now: a restored backup, a replica that took over the
+    """Go on with what is at a node's own address now: a restored backup, a replica that took over the
     address, or an empty database. Needs `admin`.
 
     Raises Invalid (node_refused), NotFound, NodeUnavailable before anything is changed.
     """
     info = found(name, actor)
     run = _Run("adopt", info, actor, 0.0, say)
-    with direct(info) as session:
+    with sweeping.direct(info) as session:
         check(session, info=info, target=info)
         begun = failovers.begin(name=name, verb=run.verb, actor=actor)
         say(f"node {name} is offline under epoch {begun.epoch}")
         if info.engine == "mysql":
             _detach(run, session, None, epoch=begun.epoch, known_dead=True)
         tables.create_node_tables(session)
-        survey = Survey.of(session, begun.node_id, None)
-        return _settle(run, session, survey=survey, begun=begun, address={})
+        inspection = ReplicaInspection.of(session, begun.node_id, None)
+        return _settle(run, session, inspection=inspection, begun=begun, address={})
 
 
 def found(name: str, actor: Actor) -> NodeInfo:
@@ -160,18 +156,8 @@ def target_of(info: NodeInfo, *, host: str, port: int | None) -> NodeInfo:
     return target
 
 
-@contextmanager
-def direct(info: NodeInfo) -> Iterator[Session]:
-    """A session beside the pool, which lends none of a node that is offline."""
-    session = node_pools.connect(info)
-    try:
-        yield session
-    finally:
-        session.close()
-
-
 def check(session: Session, *, info: NodeInfo, target: NodeInfo) -> None:
-    """Raises Invalid (node_refused) unless the database may stand for the node."""
+    """Raise Invalid (node_refused) unless the database may stand for the node."""
     if target.engine == "mysql":
         facts = tables.server_facts(session)._replace(read_only=0)
         check_server(facts, target, unsafe=False)
@@ -187,15 +173,15 @@ def check(session: Session, *, info: NodeInfo, target: NodeInfo) -> None:
 
 
 def _fence(run: _Run, begun: Begun, *, known_dead: bool) -> dict[int, int] | None:
-    """Makes sure that nobody writes to the old primary; its last heads if it answers, else None."""
+    """Make sure that nobody writes to the old primary; return its last heads, None if it does not answer."""
     try:
-        with direct(run.info) as session:
+        with sweeping.direct(run.info) as session:
             tables.fence_heads(session, node_epoch=begun.epoch)
             heads = tables.read_heads(session, queues=None)
             _lock(run, session)
         run.say("the old primary is fenced: closed under the new epoch, its connections ended")
         return heads
-    except (NodeUnavailable, db_errors.Ambiguous, db_errors.Final) as error:
+    except (NodeUnavailable, db_errors.Final) as error:
         run.say(f"the old primary cannot be fenced: {error.detail}")
     if known_dead:
         run.note("nobody was asked whether the old primary is still written to: it is known to be dead")
@@ -230,7 +216,7 @@ def _lock(run: _Run, session: Session) -> None:
 def _detach(
     run: _Run, session: Session, old_heads: Mapping[int, int] | None, *, epoch: int, known_dead: bool
 ) -> None:
-    """Has a replica apply what it got (all of it, if the old primary answers), then makes it a primary."""
+    """Have a replica apply what it got (all of it, if the old primary answers), then make it a primary."""
     try:
         if tables.replication(session).threads:
             _catch_up(run, session, old_heads, epoch)
@@ -255,7 +241,7 @@ def _detach(
 
 
 def _catch_up(run: _Run, session: Session, old_heads: Mapping[int, int] | None, epoch: int) -> None:
-    """Waits for all that the old primary ever did, its fence last of all; or for what has arrived."""
+    """Wait for all that the old primary ever did, its fence last of all; or for what has arrived."""
     if old_heads is not None and run.await_(
         lambda: holds(session, old_heads) and _is_fenced(session, [*old_heads], epoch)
     ):
@@ -273,19 +259,19 @@ def _is_fenced(session: Session, queues: Sequence[int], epoch: int) -> bool:
 
 
 def _settle(
-    run: _Run, session: Session, *, survey: Survey, begun: Begun, address: Mapping[str, object]
+    run: _Run, session: Session, *, inspection: ReplicaInspection, begun: Begun, address: Mapping[str, object]
 ) -> Outcome:
-    """Gives the new database heads, gaps, readers and the epoch; then metadata its address."""
-    raised, lost = survey.raised(), survey.lost()
-    missing = sum(survey.tail(queue) for queue in survey.queues)
+    """Give the new database heads, gaps, readers and the epoch; then metadata its address."""
+    raised, lost = inspection.raised(), inspection.lost()
+    missing = sum(inspection.tail(queue) for queue in inspection.queues)
     tables.fence_heads(session, node_epoch=begun.epoch)
-    for queue in survey.queues:
-        if queue.queue not in survey.heads:
+    for queue in inspection.queues:
+        if queue.queue not in inspection.heads:
             tables.create_queue(session, queue=queue.queue, node_epoch=begun.epoch)
             tables.set_queue_state(session, queue=queue.queue, state="ro")
     cause = f"{run.verb}, node epoch {begun.epoch}"
     tables.raise_heads(session, heads=sorted(raised.items()), cause=cause)
-    _place_readers(session, survey)
+    _place_readers(session, inspection)
     identity = run.info.identity or str(uuid.uuid4())
     tables.write_identity(session, identity=identity)
     if begun.state_before != "read_only":
@@ -301,14 +287,14 @@ def _settle(
         report=report,
         actor=run.actor,
     )
-    counts = (len(survey.queues), len(raised), missing)
+    counts = (len(inspection.queues), len(raised), missing)
     return Outcome(run.info.name, state, begun.epoch, *counts, lost, tuple(run.notes))
 
 
-def _place_readers(session: Session, survey: Survey) -> None:
+def _place_readers(session: Session, inspection: ReplicaInspection) -> None:
     """Reader rows where they are missing, and none below the epoch that metadata has given."""
     by_topic: dict[int, list[int]] = {}
-    for one in survey.queues:
+    for one in inspection.queues:
         by_topic.setdefault(one.topic_id, []).append(one.queue)
     for topic_id, mine in by_topic.items():
         for reading in subscribers.readings(topic_id):
@@ -320,5 +306,5 @@ def _place_readers(session: Session, survey: Survey) -> None:
                 latest=False,
                 instances=instances.readers(reading.group_id),
             )
-    epochs = [(ReaderKey(one.group_id, one.queue, one.reader), one.epoch) for one in survey.readers]
+    epochs = [(ReaderKey(one.group_id, one.queue, one.reader), one.epoch) for one in inspection.readers]
     tables.raise_readers(session, epochs=epochs)

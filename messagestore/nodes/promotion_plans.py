@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from messagestore import tables
+from messagestore import sweeping, tables
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
-from messagestore.nodes.promotion import check, direct, found, target_of
-from messagestore.nodes.replica_inspection import Lost, Survey
+from messagestore.nodes.promotion import check, found, target_of
+from messagestore.nodes.replica_inspection import Lost, ReplicaInspection
 from metadata.actors import Actor
 from metadata.brokers import snapshot_acks
 from metadata.cache.snapshot import NodeInfo
@@ -46,37 +46,39 @@ def promote(*, name: str, actor: Actor, host: str = "", port: int | None = None)
     """
     info = found(name, actor)
     target = target_of(info, host=host, port=port)
-    with direct(target) as session:
+    with sweeping.direct(target) as session:
         check(session, info=info, target=target)
         old_heads = _heads_now(info)
-        survey = _survey(session, info.id, old_heads)
-        return _plan(info, target, survey, answers=old_heads is not None, copies=_copies(session))
+        inspection = _inspected(session, info.id, old_heads)
+        return _plan(info, target, inspection, answers=old_heads is not None, copies=_copies(session))
 
 
 def adopt(*, name: str, actor: Actor) -> Plan:
     """Plan what `promotion.adopt` would do. Needs `admin`. Raises as `promote` does."""
     info = found(name, actor)
-    with direct(info) as session:
+    with sweeping.direct(info) as session:
         check(session, info=info, target=info)
         copies = _copies(session) if info.engine == "mysql" else False
-        return _plan(info, info, _survey(session, info.id, None), answers=None, copies=copies)
+        return _plan(info, info, _inspected(session, info.id, None), answers=None, copies=copies)
 
 
 def _heads_now(info: NodeInfo) -> dict[int, int] | None:
     """The heads of the old primary, None if it does not answer."""
     try:
-        with direct(info) as session:
+        with sweeping.direct(info) as session:
             return tables.read_heads(session, queues=None)
-    except (NodeUnavailable, db_errors.Ambiguous, db_errors.Final):
+    except (NodeUnavailable, db_errors.Final):
         return None
 
 
-def _survey(session: Session, node_id: int, old_heads: Mapping[int, int] | None) -> Survey:
+def _inspected(session: Session, node_id: int, old_heads: Mapping[int, int] | None) -> ReplicaInspection:
     try:
-        return Survey.of(session, node_id, old_heads)
+        return ReplicaInspection.of(session, node_id, old_heads)
     except db_errors.Final:  # no such table: it is empty
         queues, readers = failovers.queues(node_id), failovers.readers(node_id)
-        return Survey(queues, readers, heads={}, committed={}, old_heads=old_heads or {}, complete=False)
+        return ReplicaInspection(
+            queues, readers, heads={}, committed={}, old_heads=old_heads or {}, complete=False
+        )
 
 
 def _copies(session: Session) -> bool | None:
@@ -87,7 +89,12 @@ def _copies(session: Session) -> bool | None:
 
 
 def _plan(
-    info: NodeInfo, target: NodeInfo, survey: Survey, *, answers: bool | None, copies: bool | None
+    info: NodeInfo,
+    target: NodeInfo,
+    inspection: ReplicaInspection,
+    *,
+    answers: bool | None,
+    copies: bool | None,
 ) -> Plan:
     return Plan(
         node=info.name,
@@ -95,8 +102,8 @@ def _plan(
         primary_answers=answers,
         copies=copies,
         brokers=snapshot_acks.serving(),
-        queues=len(survey.queues),
-        gaps=len(survey.raised()),
-        messages=sum(survey.tail(queue) for queue in survey.queues),
-        lost=survey.lost(),
+        queues=len(inspection.queues),
+        gaps=len(inspection.raised()),
+        messages=sum(inspection.tail(queue) for queue in inspection.queues),
+        lost=inspection.lost(),
     )

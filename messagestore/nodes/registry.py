@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from messagestore import tables
+from messagestore import sweeping, tables
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.heads import board
-from messagestore.nodes.preflight import Finding, of_data, of_server, reason
+from messagestore.nodes.preflight import Finding, candidate, of_data, of_server, reason
 from messagestore.pool import node_guard, node_pools
 from messagestore.tables import ServerFacts
 from metadata.actors import Actor, job
@@ -27,7 +27,7 @@ from metadata.nodes.node_rows import NodeView
 log = logging.getLogger(__name__)
 _PROBE_QUEUE = 0  # no queue has this id
 _latencies: dict[int, float | None] = {}
-_told: dict[int, int] = {}  # node → the epoch under which it was offline when its heads were told
+_reported: dict[int, int] = {}  # node → the epoch under which it was offline when its heads were reported
 
 
 def register(
@@ -36,58 +36,49 @@ def register(
     engine: str,
     database: str,
     actor: Actor,
-    kind: str = "normal",
-    host: str = "",
-    port: int | None = None,
-    username: str = "",
     password: str = "",
-    dedicated: bool = False,
-    capacity_gb: int | None = None,
     unsafe: bool = False,
+    **given: Any,
 ) -> NodeView:
-    """Registers a database as a node, once it proved that it can serve as one. Needs `admin`.
+    """Register a database as a node, once it proved that it can serve as one. Needs `admin`.
 
     The node's tables are made and every right is tried. Raises Invalid (node_refused) with the remedy when
     it cannot be reached, has the wrong character set, lacks a right or would lose acknowledged messages
-    (`unsafe` allows the last); Invalid and Conflict for the arguments themselves.
+    (`unsafe` allows the last); Invalid and Conflict for the arguments themselves. `given`: those of
+    `node_rows.create`.
     """
-    given: dict[str, Any] = {
-        "name": name, "kind": kind, "engine": engine, "host": host, "port": port, "database": database,
-        "username": username, "dedicated": dedicated, "capacity_gb": capacity_gb,
-    }  # fmt: skip
-    node_rows.check_new(actor=actor, **given)
-    identity = _prove(NodeInfo(id=0, password=password, state="read_write", epoch=1, **given), unsafe)
+    given |= {"name": name, "engine": engine, "database": database}
+    identity = _prove(candidate(actor=actor, password=password, **given), unsafe)
     return node_rows.create(actor=actor, password=password, identity=identity, **given)
 
 
 def _prove(info: NodeInfo, unsafe: bool) -> str:
-    """Tries that a database can serve, and marks it; the identity that it has now."""
+    """Prove that a database can serve and is nobody's; return the identity that it is marked with now."""
     if info.engine == "sqlite":
         node_pools.sqlite_path(info.database).parent.mkdir(parents=True, exist_ok=True)
+    remedy = "Check host, port, database and credentials, and that the account has all rights there."
+    with _tried(info, remedy) as session:
+        if info.engine == "mysql":
+            check_server(tables.server_facts(session), info, unsafe=unsafe)
+        _try_rights(session)
+        _refuse(of_data(session, unsafe=unsafe), info)
+        identity = str(uuid.uuid4())
+        tables.write_identity(session, identity=identity)
+        return identity
+
+
+@contextmanager
+def _tried(info: NodeInfo, remedy: str = "") -> Iterator[Session]:
+    """A session on a node by an account that may lack something. Raises Invalid (node_refused)."""
     try:
-        session = node_pools.connect(info)
-        try:
-            if info.engine == "mysql":
-                check_server(tables.server_facts(session), info, unsafe=unsafe)
-            _try_rights(session)
-            return _mark(session, info, unsafe)
-        finally:
-            session.close()
-    except (NodeUnavailable, db_errors.Ambiguous, db_errors.Final) as error:
-        remedy = "Check host, port, database and credentials, and that the account has all rights there."
-        raise Invalid(f"{reason(error, info)}. {remedy}", code=Code.NODE_REFUSED) from error
-
-
-def _mark(session: Session, info: NodeInfo, unsafe: bool) -> str:
-    """Writes an identity into a database that is nobody's."""
-    _refuse(of_data(session, unsafe=unsafe), info)
-    identity = str(uuid.uuid4())
-    tables.write_identity(session, identity=identity)
-    return identity
+        with sweeping.direct(info) as session:
+            yield session
+    except (NodeUnavailable, db_errors.Final) as error:
+        raise Invalid(f"{reason(error, info)}. {remedy}".rstrip(), code=Code.NODE_REFUSED) from error
 
 
 def check_server(facts: ServerFacts, info: NodeInfo, *, unsafe: bool) -> None:
-    """Raises Invalid (node_refused) if a server loses messages (`unsafe`: it may) or cannot hold them."""
+    """Raise Invalid (node_refused) if a server loses messages (`unsafe`: it may) or cannot hold them."""
     for finding in of_server(facts, database=info.database, unsafe=unsafe):
         _refuse(finding, info)
 
@@ -113,7 +104,7 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
     """The node with state, dedicated or capacity_gb changed. Needs `admin`.
 
     A node that closes is closed where its messages are before metadata says so: brokers may hold an older
-    picture. One that goes offline need not answer; one that opens must, or repeat this. Raises Invalid,
+    snapshot. One that goes offline need not answer; one that opens must, or repeat this. Raises Invalid,
     NotFound(node_not_found), NodeUnavailable.
     """
     node = node_rows.check_update(name=name, settings=settings, actor=actor)
@@ -128,64 +119,51 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
 
 
 def set_reader(*, name: str, username: str, password: str, actor: Actor, dry_run: bool = False) -> None:
-    """Gives a node the account with which jobs read it, once it was tried; '' takes it away. Needs `admin`.
+    """Give a node the account with which jobs read it, once it was tried; '' takes it away. Needs `admin`.
 
     `dry_run` only tries it. Raises NotFound(node_not_found), Invalid(node_refused) when it cannot read or is
     a file.
     """
-    found = node_rows.named(name=name, actor=actor)
     if username:
-        if found.engine != "mysql":
-            raise Invalid.field("username", f"node {name} is a file; who may read it, the system decides")
-        _try_reader(replace(snapshot.node_by_id(found.id), username=username, password=password))
+        info = _with_account(name, username, password, actor)
+        grant = f"GRANT SELECT ON `{info.database}`.* TO '{info.username}'"
+        with _tried(info, f"It needs: {grant}") as session:
+            tables.read_heads(session, queues=None)
     if not dry_run:
         node_rows.set_reader(name=name, username=username, password=password, actor=actor)
 
 
 def set_account(*, name: str, username: str, password: str, actor: Actor, dry_run: bool = False) -> None:
-    """Changes the account with which brokers reach a node, once it was tried; `dry_run` only tries it.
+    """Change the account with which brokers reach a node, once it was tried; `dry_run` only tries it.
 
     Needs `admin`. Brokers take it up within a second; nothing stops. Raises NotFound(node_not_found),
     Invalid(node_refused) when the account does not reach this node's data, lacks a right, or it is a file.
     """
-    found = node_rows.named(name=name, actor=actor)
-    if found.engine != "mysql":
-        raise Invalid.field("username", f"node {name} is a file, which has no accounts")
-    _try_account(replace(snapshot.node_by_id(found.id), username=username, password=password))
+    _try_account(_with_account(name, username, password, actor))
     if not dry_run:
         node_rows.set_account(name=name, username=username, password=password, actor=actor)
 
 
+def _with_account(name: str, username: str, password: str, actor: Actor) -> NodeInfo:
+    """Return a node as another account reaches it. Raises Forbidden, NotFound, Invalid if it is a file."""
+    found = node_rows.named(name=name, actor=actor)
+    if found.engine != "mysql":
+        raise Invalid.field("username", f"node {name} is a file, which has no accounts")
+    return replace(snapshot.node_by_id(found.id), username=username, password=password)
+
+
 def _try_account(info: NodeInfo) -> None:
-    try:
-        session = node_pools.connect(info)
-        try:
-            if info.identity and tables.read_identity(session) != info.identity:
-                raise Invalid("Another node's data is there.", code=Code.NODE_REFUSED)
-            missing = tables.try_rights(session, table=f"examined_{uuid.uuid4().hex[:12]}")
-        finally:
-            session.close()
-    except (NodeUnavailable, db_errors.Ambiguous, db_errors.Final) as error:
-        raise Invalid(f"{reason(error, info)}.", code=Code.NODE_REFUSED) from error
+    with _tried(info) as session:
+        if info.identity and tables.read_identity(session) != info.identity:
+            raise Invalid("Another node's data is there.", code=Code.NODE_REFUSED)
+        missing = tables.try_rights(session, table=f"examined_{uuid.uuid4().hex[:12]}")
     if missing:
         grant = f"GRANT ALL ON `{info.database}`.* TO '{info.username}'"
         raise Invalid(f"The account lacks a right ({missing}): {grant}", code=Code.NODE_REFUSED)
 
 
-def _try_reader(info: NodeInfo) -> None:
-    try:
-        session = node_pools.connect(info)
-        try:
-            tables.read_heads(session, queues=None)
-        finally:
-            session.close()
-    except (NodeUnavailable, db_errors.Ambiguous, db_errors.Final) as error:
-        grant = f"GRANT SELECT ON `{info.database}`.* TO '{info.username}'"
-        raise Invalid(f"{reason(error, info)}. It needs: {grant}", code=Code.NODE_REFUSED) from error
-
-
 def _settle(view: NodeView, actor: Actor) -> None:
-    """Makes the node's heads agree with metadata in the end, also when several change its state at once."""
+    """Make the node's heads agree with metadata in the end, also when several change its state at once."""
     applied = None
     while view.state != applied:
         applied = view.state
@@ -195,25 +173,15 @@ def _settle(view: NodeView, actor: Actor) -> None:
 
 def _apply(node_id: int, state: str) -> None:
     try:
-        with _direct(node_id) as session:
+        with sweeping.direct(snapshot.node_by_id(node_id)) as session:
             if state == "read_write":
                 tables.open_queues(session, queues=node_rows.open_queues(node_id))
             else:
                 tables.close_queues(session)
-    except (NodeUnavailable, db_errors.Ambiguous, db_errors.Final) as error:
+    except (NodeUnavailable, db_errors.Final) as error:
         if state != "offline":
             raise
         log.warning("Node %d goes offline, but its queues could not be closed: %s", node_id, error.detail)
-
-
-@contextmanager
-def _direct(node_id: int) -> Iterator[Session]:
-    """A session of its own: the pool lends none of a node that is offline."""
-    session = node_pools.connect(snapshot.node_by_id(node_id))
-    try:
-        yield session
-    finally:
-        session.close()
 
 
 def ping(node_id: int) -> float:
@@ -225,7 +193,7 @@ def ping(node_id: int) -> float:
 
 
 def probe() -> None:
-    """Asks every node that is not offline; a loop of every worker. The answers: `latencies`."""
+    """Ask every node that is not offline; a loop of every worker. The answers: `latencies`."""
     known = snapshot.current().nodes
     for node_id, info in known.items():
         if info.state == "offline":
@@ -237,11 +205,11 @@ def probe() -> None:
             _latencies[node_id] = None
     for gone in set(_latencies) - set(known):
         _latencies.pop(gone, None)
-    _tell_of_bars()
+    _report_barred()
 
 
-def _tell_of_bars() -> None:
-    """Has every broker stop serving the nodes that this process found to have gone back."""
+def _report_barred() -> None:
+    """Have every broker stop serving the nodes that this process found to have gone back."""
     known = snapshot.current().nodes
     for node_id, bar in node_guard.quarantined().items():
         info = known.get(node_id)
@@ -250,19 +218,19 @@ def _tell_of_bars() -> None:
         try:
             failovers.bar(node_id=node_id, epoch=bar.epoch, why=bar.why, actor=job("nodes"))
         except CatmqError as error:
-            log.warning("That node %s is quarantined is told later: %s", info.name, error.detail)
+            log.warning("Node %s is reported as quarantined later: %s", info.name, error.detail)
 
 
-def tell_heads() -> None:
-    """Tells metadata how far this process has seen the queues of nodes that went offline: if one is promoted,
+def report_heads() -> None:
+    """Tell metadata how far this process has seen the queues of nodes that went offline: if one is promoted,
     nobody else may know. Raises MetadataUnavailable."""
     known = snapshot.current()
     for node_id, info in known.nodes.items():
-        if info.state != "offline" or _told.get(node_id) == info.epoch:
+        if info.state != "offline" or _reported.get(node_id) == info.epoch:
             continue
         heads = {one.id: board.known(one.id) for one in known.queues.values() if one.node_id == node_id}
         failovers.record_known({queue: head for queue, head in heads.items() if head})
-        _told[node_id] = info.epoch
+        _reported[node_id] = info.epoch
 
 
 def quarantined() -> dict[str, str]:
@@ -277,21 +245,15 @@ def quarantined() -> dict[str, str]:
 
 
 def note_heads() -> int:
-    """Copies the heads of all nodes to metadata, so that a node that goes back is known; how many rose."""
-    known = snapshot.current()
-    done = 0
-    for node_id, info in known.nodes.items():
-        if info.state == "offline":
-            continue
-        try:
-            with node_pools.node(node_id).reading() as session:
-                heads = tables.read_heads(session, queues=None)
-        except CatmqError as error:
-            log.warning("The heads of node %s are noted later: %s", info.name, error.detail)
-            continue
-        mine = [(queue, head) for queue, head in heads.items() if queue in known.queues]
-        done += failovers.record_heads(sorted(mine))
-    return done
+    """Copy the heads of all nodes to metadata, to know a node that goes back by; return how many rose."""
+    heads: dict[int, int] = {}
+
+    def read(session: Session, _: NodeInfo) -> None:
+        heads.update(tables.read_heads(session, queues=None))
+
+    sweeping.ask(sweeping.online(), read, what="The heads")
+    known = snapshot.current().queues
+    return failovers.record_heads(sorted((queue, head) for queue, head in heads.items() if queue in known))
 
 
 def latencies() -> dict[str, float | None]:

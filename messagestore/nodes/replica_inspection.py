@@ -35,7 +35,7 @@ def holds(session: Session, old_heads: Mapping[int, int]) -> bool:
 
 
 @dataclass(slots=True)
-class Survey:
+class ReplicaInspection:
     """Contents of the new database, and what it ought to hold."""
 
     queues: list[NodeQueue]
@@ -46,8 +46,7 @@ class Survey:
     complete: bool
 
     @classmethod
-    def of(cls, session: Session, node_id: int, old_heads: Mapping[int, int] | None) -> Survey:
-        """Looks."""
+    def of(cls, session: Session, node_id: int, old_heads: Mapping[int, int] | None) -> ReplicaInspection:
         return cls(
             queues=failovers.queues(node_id),
             readers=failovers.readers(node_id),

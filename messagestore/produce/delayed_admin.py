@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from messagestore import tables
+from messagestore import sweeping, tables
 from messagestore.engine import db_errors
 from messagestore.engine.messages import message_id as stored_id
 from messagestore.engine.messages import parse_message_id
+from messagestore.engine.mysql_session import Session
 from messagestore.heads import durability
 from messagestore.pool import node_pools
 from messagestore.pool.node_pools import Node
@@ -23,6 +24,7 @@ from messagestore.produce.delayed_store import delayed_id, parse_delayed_id
 from messagestore.tables import DelayedRow, Leaving
 from metadata.actors import Actor
 from metadata.cache import snapshot
+from metadata.cache.snapshot import NodeInfo
 from metadata.config import config
 from metadata.db import access
 from metadata.errors import Code, Conflict, Invalid, NotFound
@@ -43,11 +45,12 @@ class WaitingMessage:
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """Delayed messages of a topic in the order of their ids, the `after` of the next page (None: no more),
-    and how many wait in all, counted up to MOST_COUNTED on each node."""
+    and how many wait in all, counted up to MOST_COUNTED on each node. `away`: nodes that did not answer."""
 
     messages: tuple[WaitingMessage, ...]
     next: str | None
     count: int
+    away: tuple[str, ...] = ()
 
 
 def recall(*, message_id: str, actor: Actor) -> None:
@@ -125,7 +128,10 @@ def _not_found(message_id: str) -> NotFound:
 
 def of_topic(*, topic: str, after: str | None = None, limit: int = 100, actor: Actor) -> Waiting:
     """At most `limit` delayed messages of a topic above the id `after`, and about as many bytes as an answer
-    may have. Needs `browse` on it. Raises NotFound (topic_not_found), Invalid, NodeUnavailable."""
+    may have. Needs `browse` on it.
+
+    Raises NotFound (topic_not_found), Invalid, NodeUnavailable when no node answers.
+    """
     access.require(actor, "browse", topic)
     access.require_failed(actor, "browse", topic, snapshot.origin_of(topic))
     info = snapshot.find_topic(topic)
@@ -133,24 +139,29 @@ def of_topic(*, topic: str, after: str | None = None, limit: int = 100, actor: A
         raise Invalid.field("limit", f"{limit} is not within 1 and {config.max_pull_messages}")
     start = parse_delayed_id(after, field="after") if after is not None else (0, 0)
     known = snapshot.current()
-    queues = [one.id for one in known.queues.values() if one.topic_id == info.id]
+    mine = {one.id: one.node_id for one in known.queues.values() if one.topic_id == info.id}
+    homes = {node_id: known.nodes[node_id] for node_id in mine.values() if node_id in known.nodes}
+    asked = dict(sorted((sweeping.online() | homes).items()))  # one that is offline is named, too
+    queues, counts = list(mine), []
     found: list[WaitingMessage] = []
-    count, more = 0, False
-    for node_id in sorted(one.id for one in known.nodes.values() if one.state != "offline"):
-        node = node_pools.node(node_id)
-        delayed_store.prepare(node)
-        with node.reading() as session:
-            count += tables.count_delayed(session, queues=queues, most=MOST_COUNTED)
-            if node_id < start[0] or more:
-                continue
-            above = start[1] if node_id == start[0] else 0
-            rows = tables.list_delayed(
-                session, queues=queues, after=above, most=limit + 1 - len(found), most_bytes=_left(found)
-            )
-        found += [WaitingMessage(delayed_id(node_id, row.id), row) for row in rows]
-        more = len(found) > limit or _left(found) <= 0
+
+    def is_full() -> bool:
+        return len(found) > limit or _left(found) <= 0
+
+    def read(session: Session, node: NodeInfo) -> None:
+        counts.append(tables.count_delayed(session, queues=queues, most=MOST_COUNTED))
+        if node.id < start[0] or is_full():
+            return
+        above = start[1] if node.id == start[0] else 0
+        rows = tables.list_delayed(
+            session, queues=queues, after=above, most=limit + 1 - len(found), most_bytes=_left(found)
+        )
+        found.extend(WaitingMessage(delayed_id(node.id, row.id), row) for row in rows)
+
+    away = sweeping.ask(asked, read, what="What waits", prepare=delayed_store.prepare)
+    sweeping.require_any(away, asked=asked)
     page = tuple(found[:limit])
-    return Waiting(page, page[-1].message_id if more else None, count)
+    return Waiting(page, page[-1].message_id if is_full() else None, sum(counts), tuple(away))
 
 
 def _left(found: list[WaitingMessage]) -> int:

@@ -11,8 +11,9 @@ archive proves that it holds the messages.
 
 from __future__ import annotations
 
-from messagestore.retention.cleaning import PASS_S, REST_S, Cleaned, Progress, clean
+from messagestore.retention.cleaning import PASS_S, REST_S, Cleaned, clean
 from messagestore.retention.planning import Loss, QueuePlan
 from messagestore.retention.purging import purge
+from messagestore.sweeping import Progress
 
 __all__ = ["PASS_S", "REST_S", "Cleaned", "Loss", "Progress", "QueuePlan", "clean", "purge"]

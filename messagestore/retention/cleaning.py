@@ -6,7 +6,8 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from messagestore import tables
 from messagestore.engine.mysql_session import READ_TIMEOUT_S, Session
@@ -14,6 +15,7 @@ from messagestore.heads import partitions
 from messagestore.pool import node_pools
 from messagestore.pool.node_pools import Node
 from messagestore.retention.planning import QueuePlan, plan
+from messagestore.sweeping import Progress
 from metadata.actors import Actor
 from metadata.db import access, audit, clock_marks
 from metadata.errors import CatmqError
@@ -27,16 +29,7 @@ REST_S = READ_TIMEOUT_S + 1.0  # a pull that began before this is over: its read
 PACE = 200  # writers stand while a partition goes: it takes no more than this part of their time
 MOST_PAUSE_S = 30.0
 PASS_S = 300.0  # a scheduled pass begins nothing new after it
-Say = Callable[["Progress"], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Progress of a run."""
-
-    what: str
-    done: int
-    total: int
+Say = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,61 +52,55 @@ def clean(
     pass_s: float | None = None,
     progress: Say | None = None,
 ) -> list[Cleaned]:
-    """Cleans a topic, or every one; for each queue what was done, or with `dry_run` would be. Needs `manage`.
+    """Clean a topic, or all; return for each queue what was done, or with `dry_run` would be. Needs `manage`.
 
     Stops beginning with further queues after `pass_s`; the next run goes on from there. A person who cleans
     says that the clock is right; a job that finds that it jumped cleans nothing by age. Raises
     NotFound(topic_not_found), MetadataUnavailable.
     """
     ends = time.monotonic() + (pass_s or float("inf"))
-    run = Run(actor=actor, dry_run=dry_run, ends=ends, say=progress)
     chosen = topic_rows.ready() if topic is None else [topic_rows.named(name=topic, actor=actor)]
     for one in chosen:
         access.require(actor, "manage", one.name)
     jumped = clock_marks.look(confirm=actor.kind != "job" and not dry_run)
-    run.planner = lambda one: plan(one, record=not dry_run, jumped=jumped)
     if pass_s is not None:
         random.shuffle(chosen)  # so that every topic has its turn, also where a pass ends too early
+    planner = partial(plan, record=not dry_run, jumped=jumped)
+    run = Run(actor=actor, planner=planner, dry_run=dry_run, say=progress, ends=ends)
     done = run.over(chosen, rest_s=rest_s)
     if not dry_run:
         _alarm(done)
     return done
 
 
+@dataclass(slots=True, kw_only=True)
 class Run:
     """One run over some topics; `planner` says what goes of each."""
 
+    actor: Actor
     planner: Callable[[TopicView], list[QueuePlan]]
-
-    def __init__(self, *, actor: Actor, dry_run: bool, ends: float, say: Say | None) -> None:
-        self.actor = actor
-        self.dry_run = dry_run
-        self.ends = ends
-        self.say = say
-        self.found: list[Cleaned] = []
+    dry_run: bool
+    say: Say | None
+    ends: float = float("inf")
+    found: list[Cleaned] = field(default_factory=list)
 
     def over(self, chosen: Sequence[TopicView], *, rest_s: float) -> list[Cleaned]:
-        """Raises `low`, waits until no pull is under way that began before, and removes what is below."""
+        """Raise `low`, wait until no pull is under way that began before, and remove what is below."""
         for number, one in enumerate(chosen):
             self.tell("planned topics:", number, len(chosen))
             if time.monotonic() <= self.ends:
                 self.raise_lows(one)
-        if self.raised() and rest_s:
+        if rest_s and any(one.raised for one in self.found):
             self.tell("waiting for pulls that began before, s:", 0, int(rest_s))
             time.sleep(rest_s)
         return [self.remove(one) for one in self.found]
 
     def tell(self, what: str, done: int, total: int) -> None:
-        """Says how far it is."""
         if self.say is not None:
             self.say(Progress(what, done, total))
 
-    def raised(self) -> bool:
-        """Return True if some pull may have begun with a lower `low`."""
-        return any(one.raised for one in self.found)
-
     def raise_lows(self, topic: TopicView) -> None:
-        """Plans a topic and raises `low` in its queues; what goes unread is written down before."""
+        """Plan a topic and raise `low` in its queues; what goes unread is noted before."""
         mine = [Cleaned(one, problem=one.problem) for one in self.planner(topic)]
         if not self.dry_run:
             mine = [self._raise(one) for one in mine]
@@ -137,7 +124,7 @@ class Run:
         return replace(one, raised=True)
 
     def remove(self, one: Cleaned) -> Cleaned:
-        """Drops and deletes what is below `low`, also what an earlier run left."""
+        """Drop and delete what is below `low`, also what an earlier run left."""
         if self.dry_run or one.problem or time.monotonic() > self.ends:
             return one
         node = node_pools.node(one.plan.node_id)
@@ -151,7 +138,7 @@ class Run:
         return replace(one, dropped=dropped, deleted=deleted, problem=problem)
 
     def _drop(self, node: Node, aim: QueuePlan) -> int:
-        """Drops the partitions below `low`, one by one, so that writers wait for a moment only; how many."""
+        """Drop the partitions below `low`, one by one, so that writers wait for a moment only."""
         if not aim.partitions:
             return 0
         done = 0
@@ -172,7 +159,7 @@ class Run:
         return done
 
     def _delete(self, node: Node, aim: QueuePlan) -> int:
-        """Deletes rows below `low` in small batches; how many.
+        """Delete rows below `low` in small batches; return how many.
 
         Where there are partitions, only of a queue of which nothing is kept: others drop them soon.
         """
@@ -204,7 +191,7 @@ class Run:
 
 
 def _count(aim: QueuePlan, sign: int) -> None:
-    """Counts what groups lose unread, before it is lost; -1 takes that back."""
+    """Count what groups lose unread, before it is lost; a `sign` of -1 undoes that."""
     for loss in aim.unread:
         what = f"{loss.messages:,} messages of queue {aim.queue} were cleaned by {aim.why} unread"
         if sign > 0:
@@ -234,7 +221,7 @@ def _low(node: Node, queue: int) -> int:
 
 
 def _drop_one(session: Session, queue: int) -> int | None:
-    """Drops the lowest partition below `low`, never the last one; how many are left, None: there was none."""
+    """Drop the lowest partition below `low`, never the last; return how many are left, None if none was."""
     head = tables.read_head(session, queue=queue)
     parts = tables.list_partitions(session, queue=queue)
     going = [one.name for one in parts[:-1] if head is not None and one.end <= head.low]

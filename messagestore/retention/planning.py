@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from messagestore import tables
-from messagestore.engine import db_errors
+from messagestore import sweeping, tables
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.time_lookup import first_at
 from messagestore.pool import node_pools
 from messagestore.tables import Head, Partition, ReaderRow
 from metadata.db.clock import database_now, ms
-from metadata.errors import CatmqError, NodeUnavailable
+from metadata.errors import CatmqError
 from metadata.groups import activity, subscribers
 from metadata.groups.subscribers import Reading
 from metadata.rules.topics import retention
@@ -62,7 +61,6 @@ class QueuePlan:
 
     @property
     def messages(self) -> int:
-        """Number of messages that are served no more."""
         return self.keep_from - self.low
 
 
@@ -75,15 +73,12 @@ class _Readers:
     active: frozenset[int]
 
     def kept_for(self, queue: int) -> list[int]:
-        """Return the committed offsets of the active groups."""
         return [row.committed for row in self.rows.get(queue, ()) if row.group_id in self.active]
 
     def positions(self, queue: int) -> list[int]:
-        """Return the committed offsets of all groups."""
         return [row.committed for row in self.rows.get(queue, ())]
 
     def losses(self, queue: int, low: int, keep_from: int) -> tuple[Loss, ...]:
-        """Count the messages that go unread, by group."""
         worst: dict[int, int] = {}
         for row in self.rows.get(queue, ()):
             lost = retention.lost(committed=row.committed, low=low, keep_from=keep_from)
@@ -110,19 +105,19 @@ def purge_plan(topic: TopicView, upto: Mapping[int, int]) -> list[QueuePlan]:
 
     Raises what `plan` raises.
     """
-    return _each(topic, False, lambda planner: planner.plan_purge(upto.get(planner.queue, 0)), None)
+    return _each(topic, False, lambda planner: planner.plan_purge(upto.get(planner.blank.queue, 0)), None)
 
 
 def _each(
     topic: TopicView, record: bool, wanted: Callable[[_Planner], QueuePlan], jumped: str | None
 ) -> list[QueuePlan]:
     queues = [one for one in topic.queues if one.state in _KEPT]
-    readers, away = _readers(topic, queues, record)
+    readers, skipped = _readers(topic, queues, record)
     plans = []
     for queue in queues:
         blank = QueuePlan(topic.name, queue.queue, queue.number, queue.node, queue.node_id, blocked_by=jumped)
-        if queue.node_id in away:
-            plans.append(replace(blank, blocked_by=None, problem=away[queue.node_id]))
+        if queue.node in skipped:
+            plans.append(replace(blank, blocked_by=None, problem=skipped[queue.node]))
             continue
         try:
             with node_pools.node(queue.node_id).reading() as session:
@@ -133,26 +128,23 @@ def _each(
     return plans
 
 
-def _readers(topic: TopicView, queues: Sequence[QueueView], record: bool) -> tuple[_Readers, dict[int, str]]:
+def _readers(topic: TopicView, queues: Sequence[QueueView], record: bool) -> tuple[_Readers, dict[str, str]]:
     """The readers of a topic, and why those on some nodes are not known."""
     groups = {one.group_id: one for one in subscribers.readings(topic.id)}
     rows: dict[int, list[ReaderRow]] = {}
-    away: dict[int, str] = {}
-    for node_id in sorted({one.node_id for one in queues}):
-        mine = [one.queue for one in queues if one.node_id == node_id]
-        try:
-            with node_pools.node(node_id).reading() as session:
-                for row in tables.list_readers(session, queues=mine):
-                    if row.group_id in groups and row.epoch >= groups[row.group_id].base_epoch:
-                        rows.setdefault(row.queue, []).append(row)
-        except (NodeUnavailable, db_errors.Final) as error:
-            away[node_id] = error.detail
+
+    def read(session: Session, mine: Sequence[QueueView]) -> None:
+        for row in tables.list_readers(session, queues=[one.queue for one in mine]):
+            if row.group_id in groups and row.epoch >= groups[row.group_id].base_epoch:
+                rows.setdefault(row.queue, []).append(row)
+
+    skipped = sweeping.ask(sweeping.by_node(queues), read, what=f"The readers of topic {topic.name}")
     sums = dict.fromkeys((one.id for one in groups.values()), 0)
     for row in (row for of_queue in rows.values() for row in of_queue):
         sums[groups[row.group_id].id] += row.committed
-    found = activity.active(topic_id=topic.id, progress={} if away else sums, record=record)
+    found = activity.active(topic_id=topic.id, progress={} if skipped else sums, record=record)
     active = frozenset(one.group_id for one in groups.values() if one.id in found)
-    return _Readers(groups, rows, active), away
+    return _Readers(groups, rows, active), skipped
 
 
 def _planner(session: Session, topic: TopicView, blank: QueuePlan, readers: _Readers) -> _Planner | QueuePlan:
@@ -163,34 +155,21 @@ def _planner(session: Session, topic: TopicView, blank: QueuePlan, readers: _Rea
     if not 0 <= head.low <= head.head:
         return replace(blank, problem=f"low is {head.low} and the head {head.head}: run verify")
     parts = tables.list_partitions(session, queue=blank.queue)
-    return _Planner(session, topic, blank, readers, head=head, parts=parts)
+    return _Planner(session, topic, blank, readers, head, parts)
 
 
+@dataclass(slots=True)
 class _Planner:
-    """Makes the plan of one queue."""
-
-    def __init__(
-        self,
-        session: Session,
-        topic: TopicView,
-        blank: QueuePlan,
-        readers: _Readers,
-        *,
-        head: Head,
-        parts: Sequence[Partition],
-    ) -> None:
-        self._session = session
-        self._topic = topic
-        self._blank = blank
-        self.queue = self._queue = blank.queue
-        self._readers = readers
-        self._head = head
-        self._parts = parts
-        self._notes: list[str] = []
+    session: Session
+    topic: TopicView
+    blank: QueuePlan
+    readers: _Readers
+    head: Head
+    parts: Sequence[Partition]
+    notes: list[str] = field(default_factory=list)
 
     def plan(self) -> QueuePlan:
-        """The plan. Raises the node's faults."""
-        low, head = self._head.low, self._head.head
+        low, head = self.head.low, self.head.head
         spans = self._spans()
         untrusted = self._untrusted_clock()
         by_age = low if untrusted else self._by_age()
@@ -201,89 +180,87 @@ class _Planner:
 
     def plan_purge(self, upto: int) -> QueuePlan:
         """The plan to keep from an offset on, without what an active group has not read."""
-        low, head = self._head.low, self._head.head
-        unread = min(self._readers.kept_for(self._queue), default=head)
+        low, head = self.head.low, self.head.head
+        unread = min(self.readers.kept_for(self.blank.queue), default=head)
         keep_from = max(low, min(upto, head, unread))
         if keep_from < min(upto, head):
             count = min(upto, head) - keep_from
-            self._notes.append(f"{count:,} archived messages stay: an active group has not read them")
+            self.notes.append(f"{count:,} archived messages stay: an active group has not read them")
         return self._made(keep_from, "archive" if keep_from > low else "", self._spans(), blocked_by=None)
 
     def _made(self, keep_from: int, why: str, spans: Sequence[Span], *, blocked_by: str | None) -> QueuePlan:
-        low, head = self._head.low, self._head.head
-        dropped = [one for one in self._parts[:-1] if one.end <= keep_from]
+        low, head = self.head.low, self.head.head
+        dropped = [one for one in self.parts[:-1] if one.end <= keep_from]
         of_rows = sum(int(one.bytes * _share(one, keep_from)) for one in spans)
         return replace(
-            self._blank,
+            self.blank,
             low=low,
             head=head,
             keep_from=keep_from,
             why=why,
-            partitions=len(dropped) if self._parts else None,
-            bytes=sum(one.bytes for one in dropped) if self._parts else of_rows,
-            unread=self._readers.losses(self._queue, low, keep_from),
-            notes=tuple(self._notes),
+            partitions=len(dropped) if self.parts else None,
+            bytes=sum(one.bytes for one in dropped) if self.parts else of_rows,
+            unread=self.readers.losses(self.blank.queue, low, keep_from),
+            notes=tuple(self.notes),
             blocked_by=blocked_by,
         )
 
     def _spans(self) -> list[Span]:
         """Return the spans that are kept now, rising, with their bytes; the last one is written to."""
-        low, head = self._head.low, self._head.head
-        if self._parts:
-            cut = [Span(max(one.first, low), min(one.end, head), one.bytes) for one in self._parts]
+        low, head = self.head.low, self.head.head
+        if self.parts:
+            cut = [Span(max(one.first, low), min(one.end, head), one.bytes) for one in self.parts]
             return [one for one in cut if one.first < one.end]
-        if self._session.engine == "mysql":
-            self._notes.append("its table has no partitions, so rows are deleted in batches")
+        if self.session.engine == "mysql":
+            self.notes.append("its table has no partitions, so rows are deleted in batches")
         width = max(1, -(-(head - low) // SLICES))
         return [self._weighed(first, min(first + width, head)) for first in range(low, head, width)]
 
     def _weighed(self, first: int, end: int) -> Span:
         last = min(first + SAMPLE, end)
-        rows, size = tables.row_bytes(self._session, queue=self._queue, first=first, end=last)
+        rows, size = tables.row_bytes(self.session, queue=self.blank.queue, first=first, end=last)
         return Span(first, end, int((size / rows + ROW_BYTES) * (end - first)) if rows else 0)
 
     def _untrusted_clock(self) -> str | None:
         newest = None
-        if self._head.low < self._head.head:
-            newest = tables.stored_at_ms(self._session, queue=self._queue, offset=self._head.head - 1)
-        now, reference = tables.now_ms(self._session), ms(database_now())
-        problem = self._blank.blocked_by or retention.clock_problem(
+        if self.head.low < self.head.head:
+            newest = tables.stored_at_ms(self.session, queue=self.blank.queue, offset=self.head.head - 1)
+        now, reference = tables.now_ms(self.session), ms(database_now())
+        problem = self.blank.blocked_by or retention.clock_problem(
             now_ms=now, reference_ms=reference, newest_ms=newest
         )
         return None if problem is None else f"nothing is cleaned by age: {problem}"
 
     def _older_than(self, days: int) -> int:
-        """The first offset that is not older."""
-        at_ms = tables.now_ms(self._session) - days * DAY_MS
-        bounds = self._head.low, self._head.head
-        return first_at(self._session, queue=self._queue, bounds=bounds, at_ms=at_ms)
+        at_ms = tables.now_ms(self.session) - days * DAY_MS
+        bounds = self.head.low, self.head.head
+        return first_at(self.session, queue=self.blank.queue, bounds=bounds, at_ms=at_ms)
 
     def _by_age(self) -> int:
-        """The offset to keep from by age."""
-        expired = self._older_than(self._topic.retention_days)
-        if self._topic.kind == "failure":  # a retry that nobody has read never goes
-            return min([expired, *self._readers.positions(self._queue)])
-        days = self._topic.keep_unread_days
-        unread = self._readers.kept_for(self._queue)
-        if days <= self._topic.retention_days or min(unread, default=expired) >= expired:
+        expired = self._older_than(self.topic.retention_days)
+        if self.topic.kind == "failure":  # a retry that nobody has read never goes
+            return min([expired, *self.readers.positions(self.blank.queue)])
+        days = self.topic.keep_unread_days
+        unread = self.readers.kept_for(self.blank.queue)
+        if days <= self.topic.retention_days or min(unread, default=expired) >= expired:
             return expired  # 0 days: off
         keep = retention.by_age(expired=expired, long_expired=self._older_than(days), unread=unread)
         if keep < expired:
-            count = expired - max(keep, self._head.low)
-            self._notes.append(f"{count:,} older messages stay up to {days} days: a group has not read them")
+            count = expired - max(keep, self.head.low)
+            self.notes.append(f"{count:,} older messages stay up to {days} days: a group has not read them")
         return keep
 
     def _by_size(self, spans: Sequence[Span]) -> int:
         """The offset to keep from by size; every queue of the topic has an equal share."""
-        most = self._topic.retention_bytes
+        most = self.topic.retention_bytes
         if most is None or not spans:
             return 0
-        share = most // max(1, sum(one.state in _KEPT for one in self._topic.queues))
-        last, whole = spans[-1], bool(self._parts)
+        share = most // max(1, sum(one.state in _KEPT for one in self.topic.queues))
+        last, whole = spans[-1], bool(self.parts)
         least = last.bytes if whole else last.bytes // (last.end - last.first)
         if least > share:
             what = "the part it is written to takes" if whole else "a message takes about"
-            self._notes.append(f"retention_bytes leaves it {share:,} bytes, {what} {least:,}: that stays")
+            self.notes.append(f"retention_bytes leaves it {share:,} bytes, {what} {least:,}: that stays")
         return retention.by_size(spans, most=share, whole=whole)
 
 

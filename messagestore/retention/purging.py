@@ -5,14 +5,16 @@ What an active group has not read stays all the same: a group reads from the nod
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from messagestore import tables
 from messagestore.pool import node_pools
 from messagestore.retention import archives
 from messagestore.retention.archives import Archived
-from messagestore.retention.cleaning import REST_S, Cleaned, Progress, Run, Say
+from messagestore.retention.cleaning import REST_S, Cleaned, Run, Say
 from messagestore.retention.planning import purge_plan
+from messagestore.sweeping import Progress
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import access
@@ -30,7 +32,7 @@ def purge(
     rest_s: float = REST_S,
     progress: Say | None = None,
 ) -> list[Cleaned]:
-    """Removes what the archive holds of a topic, by dropping partitions. Needs `manage`.
+    """Remove what the archive holds of a topic, by dropping partitions. Needs `manage`.
 
     For each queue what was done, or with `dry_run` would be. Every file of the archive is checked before.
     Raises Conflict for an archive that is damaged or of other data, NotFound, NodeUnavailable.
@@ -44,9 +46,8 @@ def purge(
 
     held = archives.proven(archive, topic, say=checked)
     upto = _upto(found, held)
-    run = Run(actor=actor, dry_run=dry_run, ends=float("inf"), say=progress)
-    run.planner = lambda one: purge_plan(one, upto)
-    return run.over([found], rest_s=rest_s)
+    planner = partial(purge_plan, upto=upto)
+    return Run(actor=actor, planner=planner, dry_run=dry_run, say=progress).over([found], rest_s=rest_s)
 
 
 def _upto(topic: TopicView, held: dict[int, list[Archived]]) -> dict[int, int]:

@@ -1,57 +1,58 @@
-"""Dead messages: listed, counted by error, looked at, dropped, and forgotten after their days.
+"""Dead letters: listed, counted by error, looked at, dropped, and forgotten after their days.
 
-They lie in a table of the failure nodes, the newest first in every list. Lists go on without a node that is
+They lie in a table of the retry nodes, the newest first in every list. Lists go on without a node that is
 away, and name it. Who may `manage` a group may see and drop its dead; `redrives` brings them back.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
-from messagestore import tables
+from messagestore import sweeping, tables
 from messagestore.engine import db_errors
 from messagestore.engine.messages import headers_of
+from messagestore.engine.mysql_session import Session
 from messagestore.engine.origins import Origin
 from messagestore.heads import durability
 from messagestore.pool import node_pools
 from messagestore.pool.node_pools import Node
 from messagestore.produce import delayed_store
 from messagestore.produce.store_retry import Write
-from messagestore.tables import DeadRow, Kept, NewDead, Place, StoredCopy
+from messagestore.tables import DeadFilter, DeadRow, NewDead, Place, StoredCopy
 from metadata.actors import Actor
 from metadata.cache import snapshot
+from metadata.cache.snapshot import NodeInfo
 from metadata.db import access, audit
 from metadata.db.transactions import transactional
-from metadata.errors import CatmqError, Code, Invalid, NodeUnavailable, NotFound
+from metadata.errors import Code, Invalid, NodeUnavailable, NotFound
 from metadata.rules.groups.delivery import Delivery
 
-log = logging.getLogger(__name__)
+T = TypeVar("T")
 MAX_LIMIT = 1_000  # in a page, and ids in a request
 CHUNK = 500  # rows in one transaction
-MOST_CHUNKS = 200  # that a pass of `trim`, or a request to drop, deletes on a node
+MOST_CHUNKS = 200  # that a pass of `expire`, or a request to drop, deletes on a node
 _END = Place(253_402_300_799_000, 1 << 62)  # behind every message: at the end of the year 9999
 
 
-class DeadWrite(Write[StoredCopy]):
-    """A dead message on its way into the table; the failure queue it is written for says whether it may."""
+class DeadLetterWrite(Write[StoredCopy]):
+    """A dead letter on its way into the table; the retry queue it is written for says whether it may."""
 
     def __init__(self, dead: NewDead) -> None:
         super().__init__(dead.batch_id, dead.batch_id, name=dead.batch_id.hex(), fresh=False)
         self._dead = dead
 
     def store(self, node: Node, queue: int, *, alone: bool) -> StoredCopy:
-        """See Write."""
         with node.writing() as session:
             if not tables.insert_dead(session, queue=queue, node_epoch=node.info.epoch, dead=self._dead):
                 raise db_errors.Refused("The head row refused the write.")
         return StoredCopy(dead=True, stored_at_ms=0)
 
     def known(self, node: Node) -> StoredCopy | None:
-        """See Write; it may also be stored as a copy that waits, by other settings."""
+        """Return what is stored, perhaps a copy that waits, by other settings."""
         with node.reading() as session:
             stored = tables.find_copies(session, batches=[self.batch_id])
         if not stored:
@@ -64,8 +65,8 @@ class DeadWrite(Write[StoredCopy]):
 
 
 @dataclass(frozen=True, slots=True)
-class DeadMessage:
-    """A dead message in a list. `error` is the last one, `error_class` its kind; `size` of the body in bytes.
+class DeadLetterInfo:
+    """A dead letter in a list. `error` is the last one, `error_class` its kind; `size` of the body in bytes.
 
     `topic`, `queue`, `offset` say where it was sent, `died_at_ms` is by its node's clock.
     """
@@ -86,26 +87,26 @@ class DeadMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class WholeMessage:
-    """A dead message with its headers and body."""
+class DeadLetterDetail:
+    """A dead letter with its headers and body."""
 
-    about: DeadMessage
+    about: DeadLetterInfo
     headers: dict[str, str] | None
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class DeadPage:
-    """Some dead messages, the newest first; `next`: what to ask after. `away`: nodes that did not answer."""
+    """Some dead letters, the newest first; `next`: what to ask after. `away`: nodes that did not answer."""
 
-    messages: tuple[DeadMessage, ...]
+    messages: tuple[DeadLetterInfo, ...]
     next: str | None
     away: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DeadCount:
-    """Number of a topic's dead messages that died of one kind of error."""
+    """Number of a topic's dead letters that died of one kind of error."""
 
     topic: str
     error_class: str
@@ -123,7 +124,7 @@ class Summary:
 
 
 def dead_id(node_id: int, row: int) -> str:
-    """The id of a dead message.
+    """The id of a dead letter.
 
     >>> dead_id(2, 17)
     'dead-2-17'
@@ -132,7 +133,7 @@ def dead_id(node_id: int, row: int) -> str:
 
 
 def parse_dead_id(text: str) -> tuple[int, int]:
-    """(node, row) of a dead message's id. Raises Invalid.
+    """(node, row) of a dead letter's id. Raises Invalid.
 
     >>> parse_dead_id("dead-2-17")
     (2, 17)
@@ -152,35 +153,44 @@ def page(
 ) -> DeadPage:
     """The dead of a group, of one topic or kind of error, the newest first. Needs `manage` on the group.
 
-    Raises NotFound, Forbidden, Invalid; NodeUnavailable when no failure node answers.
+    Raises NotFound, Forbidden, Invalid; NodeUnavailable when no retry node answers.
     """
     kept = which(group=group, topic=topic, error=error, actor=actor)
+    check_limit(limit)
+    from_node, place = _parsed(after)
+    found: list[tuple[int, DeadRow]] = []
+
+    def read(session: Session, info: NodeInfo) -> None:
+        before = _before(place, from_node, info.id)
+        rows = tables.list_dead(session, kept=kept, before=before, most=limit + 1)
+        found.extend((info.id, row) for row in rows)
+
+    away = ask(sweeping.retry_nodes(), read)
+    found.sort(key=lambda one: (one[1].died_at_ms, one[0], one[1].id), reverse=True)
+    shown = tuple(as_message(node_id, row) for node_id, row in found[:limit])
+    return DeadPage(shown, _next(found, limit), away)
+
+
+def ask(asked: Mapping[int, T], question: Callable[[Session, T], object]) -> tuple[str, ...]:
+    """Ask retry nodes; return the names of the skipped ones. Raises NodeUnavailable if none answered."""
+    skipped = sweeping.ask(
+        asked, question, what="The retries and dead letters", prepare=delayed_store.prepare
+    )
+    sweeping.require_any(skipped, asked=asked, name="failure nodes")
+    return tuple(skipped)
+
+
+def check_limit(limit: int) -> None:
+    """Raise Invalid unless a page may hold so many."""
     if not 1 <= limit <= MAX_LIMIT:
         raise Invalid.field("limit", f"must be 1 to {MAX_LIMIT}")
-    from_node, place = _parsed(after)
-    found: list[tuple[Place, int, DeadRow]] = []
-    away = []
-    for node in failure_nodes():
-        try:
-            with prepared(node).reading() as session:
-                rows = tables.list_dead(
-                    session, kept=kept, before=_before(place, from_node, node.info.id), most=limit + 1
-                )
-        except CatmqError as failure:
-            away.append(_is_away(node, failure))
-        else:
-            found += [(Place(row.died_at_ms, row.id), node.info.id, row) for row in rows]
-    _check_any(away)
-    found.sort(key=lambda one: (one[0].died_at_ms, one[1], one[0].id), reverse=True)
-    shown = [as_message(node_id, row) for _, node_id, row in found[:limit]]
-    return DeadPage(tuple(shown), _next(found, limit), tuple(away))
 
 
-def _next(found: Sequence[tuple[Place, int, DeadRow]], limit: int) -> str | None:
+def _next(found: Sequence[tuple[int, DeadRow]], limit: int) -> str | None:
     if len(found) <= limit:
         return None
-    place, node_id, _ = found[limit - 1]
-    return f"{place.died_at_ms}-{node_id}-{place.id}"
+    node_id, row = found[limit - 1]
+    return f"{row.died_at_ms}-{node_id}-{row.id}"
 
 
 def _parsed(after: str) -> tuple[int, Place]:
@@ -204,17 +214,14 @@ def summary(*, group: str, actor: Actor, topic: str | None = None) -> Summary:
     """Count a group's dead by topic and error. Needs `manage` on the group. Raises as `page` does."""
     kept = which(group=group, topic=topic, error=None, actor=actor)
     counts: dict[tuple[int, str], DeadCount] = {}
-    away = []
-    for node in failure_nodes():
-        try:
-            with prepared(node).reading() as session:
-                for one in tables.summarize_dead(session, kept=kept):
-                    key = one.topic_id, one.error_class
-                    counts[key] = _added(counts.get(key), _topic_name(one.topic_id), one)
-        except CatmqError as failure:
-            away.append(_is_away(node, failure))
-    _check_any(away)
-    return Summary(tuple(sorted(counts.values(), key=lambda one: (-one.count, one.error_class))), tuple(away))
+
+    def count(session: Session, _: NodeInfo) -> None:
+        for one in tables.summarize_dead(session, kept=kept):
+            key = one.topic_id, one.error_class
+            counts[key] = _added(counts.get(key), _topic_name(one.topic_id), one)
+
+    away = ask(sweeping.retry_nodes(), count)
+    return Summary(tuple(sorted(counts.values(), key=lambda one: (-one.count, one.error_class))), away)
 
 
 def _added(before: DeadCount | None, topic: str, one: tables.ErrorCount) -> DeadCount:
@@ -224,19 +231,19 @@ def _added(before: DeadCount | None, topic: str, one: tables.ErrorCount) -> Dead
     return DeadCount(topic, one.error_class, before.count + one.messages, first, last)
 
 
-def show(*, group: str, message: str, actor: Actor) -> WholeMessage:
-    """A dead message, whole. Needs `manage` on the group. Raises NotFound(message_not_found)."""
+def show(*, group: str, message: str, actor: Actor) -> DeadLetterDetail:
+    """A dead letter, whole. Needs `manage` on the group. Raises NotFound(message_not_found)."""
     kept = which(group=group, topic=None, error=None, actor=actor)
     node_id, row_id = parse_dead_id(message)
-    rows: list[tables.WholeDead] = []
+    rows: list[tables.DeadLetter] = []
     if node_id in snapshot.current().nodes:
-        with prepared(node_pools.node(node_id)).reading() as session:
+        with prepared(node_id).reading() as session:
             rows = tables.select_dead(session, group_id=kept.group_id, ids_wanted=[row_id])
     if not rows:
         what = f"Group {group} has no dead message {message}: it was redriven, dropped, or its days are over."
         raise NotFound(what, code=Code.MESSAGE_NOT_FOUND)
     (whole,) = rows
-    return WholeMessage(as_message(node_id, whole.row), headers_of(whole.headers), whole.body)
+    return DeadLetterDetail(as_message(node_id, whole.row), headers_of(whole.headers), whole.body)
 
 
 def drop(
@@ -248,19 +255,16 @@ def drop(
     error: str | None = None,
     everything: bool = False,
 ) -> int:
-    """Deletes dead messages for good: some by id, or all that match; how many. Needs `manage` on the group.
+    """Delete dead letters for good, by id or all that match; return how many. Needs `manage` on the group.
 
     A bounded piece: of very many some may be left, and a repeat goes on. Raises as `page` does.
     """
     kept = which(group=group, topic=topic, error=error, actor=actor)
     check_choice(ids=ids, topic=topic, error=error, everything=everything)
     if ids is not None:
-        count = sum(
-            _drop_some(node_pools.node(node_id), kept.group_id, rows)
-            for node_id, rows in by_node(ids).items()
-        )
+        count = sum(_drop_some(prepared(node), kept.group_id, rows) for node, rows in by_node(ids).items())
     else:
-        count = sum(_drop_all(node, kept) for node in failure_nodes())
+        count = sum(_drop_all(prepared(node), kept) for node in sweeping.retry_nodes())
     _record_drop(group, actor, count, {"ids": ids, "topic": topic, "error": error})
     return count
 
@@ -272,9 +276,9 @@ def _record_drop(group: str, actor: Actor, count: int, chosen: dict[str, object]
     audit.record(actor=actor, verb="drop", kind="dead", name=group, before=before, after=after)
 
 
-def _drop_all(node: Node, kept: Kept) -> int:
+def _drop_all(node: Node, kept: DeadFilter) -> int:
     count = 0
-    with prepared(node).reading() as session:
+    with node.reading() as session:
         upto = tables.newest_dead(session)
     for _ in range(MOST_CHUNKS):
         with node.reading() as session:
@@ -286,14 +290,14 @@ def _drop_all(node: Node, kept: Kept) -> int:
 
 
 def _drop_some(node: Node, group_id: int, rows: Sequence[int]) -> int:
-    with prepared(node).writing() as session:
+    with node.writing() as session:
         return tables.delete_dead(session, group_id=group_id, ids_wanted=rows)
 
 
 def check_choice(
     *, ids: Sequence[str] | None, topic: str | None, error: str | None, everything: bool
 ) -> None:
-    """Raises Invalid unless it is clear which dead messages are meant: some, those that match, or all."""
+    """Raise Invalid unless it is clear which dead letters are meant: some, those that match, or all."""
     if ids is not None and (topic is not None or error is not None or everything):
         raise Invalid.field("ids", "give ids, or topic and error, or all: not both")
     if ids is not None and not 1 <= len(ids) <= MAX_LIMIT:
@@ -303,7 +307,7 @@ def check_choice(
 
 
 def by_node(ids: Sequence[str]) -> dict[int, list[int]]:
-    """The rows of dead messages, by node; rows of a node that is gone are left out. Raises Invalid."""
+    """The rows of dead letters, by node; rows of a node that is gone are left out. Raises Invalid."""
     nodes: dict[int, list[int]] = {}
     for text in dict.fromkeys(ids):
         node_id, row = parse_dead_id(text)
@@ -312,21 +316,20 @@ def by_node(ids: Sequence[str]) -> dict[int, list[int]]:
     return nodes
 
 
-def trim(*, chunk: int = CHUNK) -> int:
-    """Forgets the dead whose days are over, of every failure node; how many. Bounded."""
-    done = 0
-    for node in failure_nodes():
-        try:
-            done += _trim(prepared(node), chunk)
-        except CatmqError as error:
-            log.warning("Dead messages of node %s are trimmed later: %s", node.info.name, error.detail)
-    return done
+def expire(*, chunk: int = CHUNK) -> int:
+    """Delete the dead letters whose days are over, on every retry node; return how many. Bounded."""
+    done: list[int] = []
+    sweeping.each(
+        sweeping.retry_nodes().values(),
+        act=lambda info: done.extend(_expire(prepared(info.id), chunk)),
+        name=lambda info: f"The expiry of dead letters on node {info.name}",
+    )
+    return sum(done)
 
 
-def _trim(node: Node, chunk: int) -> int:
+def _expire(node: Node, chunk: int) -> Iterator[int]:
     with node.reading() as session:
         pairs = tables.dead_pairs(session)
-    done = 0
     for group_id, topic_id in pairs:
         reading = snapshot.current().subscription(group_id, topic_id)
         days = (reading.delivery if reading is not None else Delivery()).dead_days
@@ -335,37 +338,30 @@ def _trim(node: Node, chunk: int) -> int:
                 gone = tables.delete_old_dead(
                     session, group_id=group_id, topic_id=topic_id, days=days, most=chunk
                 )
-            done += gone
+            yield gone
             if gone < chunk:
                 break
-    return done
 
 
-def which(*, group: str, topic: str | None, error: str | None, actor: Actor) -> Kept:
-    """Return the selection of dead messages. Needs `manage` on the group; raises Forbidden, NotFound."""
+def which(*, group: str, topic: str | None, error: str | None, actor: Actor) -> DeadFilter:
+    """Return the selection of dead letters. Needs `manage` on the group; raises Forbidden, NotFound."""
     access.require(actor, "manage", group, what="group")
     group_id = snapshot.find_group(group).id
     topic_id = None if topic is None else snapshot.find_topic(topic).id
-    return Kept(group_id, topic_id, error)
+    return DeadFilter(group_id, topic_id, error)
 
 
-def failure_nodes() -> Iterator[Node]:
-    """The nodes that hold dead messages, by id."""
-    for node_id, info in sorted(snapshot.current().nodes.items()):
-        if info.kind == "failure":
-            yield node_pools.node(node_id)
-
-
-def prepared(node: Node) -> Node:
-    """The node itself, once it has its tables: one that an earlier version registered gets them now."""
+def prepared(node_id: int) -> Node:
+    """A node, once it has its tables: one that an earlier version registered gets them now."""
+    node = node_pools.node(node_id)
     delayed_store.prepare(node)
     return node
 
 
-def as_message(node_id: int, row: DeadRow) -> DeadMessage:
+def as_message(node_id: int, row: DeadRow) -> DeadLetterInfo:
     """A row as people see it."""
     origin = msgspec.json.decode(row.origin, type=Origin)
-    return DeadMessage(
+    return DeadLetterInfo(
         id=dead_id(node_id, row.id),
         topic=origin.topic,
         queue=origin.queue,
@@ -385,14 +381,3 @@ def as_message(node_id: int, row: DeadRow) -> DeadMessage:
 def _topic_name(topic_id: int) -> str:
     topic = snapshot.current().topics.get(topic_id)
     return topic.name if topic is not None else f"~{topic_id}"
-
-
-def _is_away(node: Node, error: CatmqError) -> str:
-    log.warning("Dead messages of node %s are not known: %s", node.info.name, error.detail)
-    return node.info.name
-
-
-def _check_any(away: Sequence[str]) -> None:
-    """Raises NodeUnavailable if no failure node answered."""
-    if away and len(away) == sum(1 for _ in failure_nodes()):
-        raise NodeUnavailable(f"The failure nodes do not answer: {', '.join(away)}.", retry_after_ms=1000)

@@ -1,13 +1,13 @@
 """Failures: messages whose handler failed are copied for a later retry, or put with the dead.
 
-Who reports one must own its queue: the reader row is checked first. A copy waits on a failure node
-(delays.py) until its time has come, then lies in a queue of the failure topic of (group, topic), where the
-same group reads it; it knows where it came from (`origin`) and how often it failed (`attempt`). After its
-last retry a message is *dead*: a row of `dead_message` on that node (dead.py).
+Who reports one must own its queue: the reader row is checked first. A copy waits on a retry node until its
+time has come (delayed_store.py), then lies in a queue of the retry topic of (group, topic), where the same
+group reads it; it knows where it came from (`origin`) and how often it failed (`attempt`). After its last
+retry a message is *dead*: a row of `dead_message` on that node (dead_letters.py).
 
 The answer says what is durably stored; only then may the client commit the message's offset. A copy's id is
 a pure function of the message, so a repeat of the report, or the report of another member that gets the same
-message after a crash, finds what is stored and stores nothing more (rules.failures.copy_id). No right to
+message after a crash, finds what is stored and stores nothing more (failure_rules.copy_id). No right to
 produce is asked for: nothing may keep a retry from being stored.
 """
 
@@ -30,7 +30,7 @@ from messagestore.heads import durability
 from messagestore.pool import node_pools
 from messagestore.produce import delayed_store
 from messagestore.produce.store_retry import DEADLINE_S
-from messagestore.retries.dead_letters import DeadWrite
+from messagestore.retries.dead_letters import DeadLetterWrite
 from messagestore.tables import FailingRow, Fence, NewDead, NewDelayed, StoredCopy
 from messagestore.topology import retry_topics
 from metadata.cache import snapshot
@@ -58,7 +58,7 @@ class Failure(NamedTuple):
 
 
 class Retried(NamedTuple):
-    """Its copy is stored, the `attempt`-th, and comes at `due_at_ms` by the failure node's clock."""
+    """Its copy is stored, the `attempt`-th, and comes at `due_at_ms` by the retry node's clock."""
 
     queue: int
     offset: int
@@ -92,12 +92,11 @@ class Report:
     refused: list[Refused] = field(default_factory=list)
 
     def refuse(self, failures: Iterable[Failure], state: str) -> None:
-        """Puts some with the refused."""
         self.refused += [Refused(one.queue, one.offset, state) for one in failures]
 
 
 class _Pair(NamedTuple):
-    """Topic (the original one), subscription and failure topic of a group's message."""
+    """Topic (the original one), subscription and retry topic of a group's message."""
 
     topic: TopicInfo
     subscription: SubscriptionInfo
@@ -105,12 +104,10 @@ class _Pair(NamedTuple):
 
 
 class _Copy(NamedTuple):
-    """A message about to be stored again."""
-
     failure: Failure
     pair: _Pair
     id: bytes
-    queue: int  # of the failure topic
+    queue: int  # of the retry topic
     attempt: int
     row: FailingRow
     origin: Origin
@@ -125,7 +122,7 @@ def report(*, consumer: ConsumerId, failures: Sequence[Failure]) -> Report:
     away refuses only the messages that need it.
 
     Raises Conflict(no_failure_topic) where failed messages have no place: the group broadcasts, or there is
-    no failure node.
+    no retry node.
     """
     known, certain = snapshot.find_queues([one.queue for one in failures])
     work = _Work(consumer, time.monotonic() + DEADLINE_S)
@@ -169,7 +166,6 @@ class _Work:
         self._pairs: dict[int, _Pair | None] = {}  # by topic
 
     def take(self, node_id: int, by_queue: Mapping[int, list[Failure]]) -> None:
-        """Deals with the failed messages of a node."""
         pairs = {queue: self._pair(queue) for queue in by_queue}
         try:
             with node_pools.node(node_id).reading() as session:
@@ -206,7 +202,7 @@ class _Work:
         return found
 
     def _copy(self, node_id: int, fence: Fence, pair: _Pair, failures: Sequence[Failure]) -> None:
-        """Copies failed messages of one queue, a bounded part after the other."""
+        """Copy failed messages of one queue, a bounded part after the other."""
         left = {one.offset: one for one in failures}
         while left:
             try:
@@ -233,7 +229,7 @@ class _Work:
             self._store_on(node_id, mine)
 
     def _store_on(self, node_id: int, copies: Sequence[_Copy]) -> None:
-        """Stores copies on their failure node; those it has already are answered as they were."""
+        """Store copies on their retry node; those it has already are answered as they were."""
         left = collections.deque(copies)
         try:
             stored = _stored(node_id, [one.id for one in copies])
@@ -245,7 +241,7 @@ class _Work:
         self.done.refuse((one.failure for one in left), "unavailable")
 
     def _stored_now(self, one: _Copy) -> StoredCopy | None:
-        """Stores a copy; None if this one cannot be. Raises Unavailable, then no other can be either."""
+        """Store a copy; return None if this one cannot be. Raises Unavailable if no other can be either."""
         try:
             return _stored_now(one, self._end)
         except Unavailable:
@@ -273,7 +269,7 @@ def _as_copy(fence: Fence, pair: _Pair, failure: Failure, row: FailingRow) -> _C
         queue=failure.queue,
         offset=failure.offset,
         attempt=attempt,
-        rewinds=fence.rewinds,
+        reset_count=fence.reset_count,
     )
     error = failure.error[: failure_rules.MAX_ERROR_CHARS]
     if row.origin is not None:
@@ -286,7 +282,6 @@ def _as_copy(fence: Fence, pair: _Pair, failure: Failure, row: FailingRow) -> _C
 
 
 def _stored(node_id: int, ids: Sequence[bytes]) -> Mapping[bytes, StoredCopy]:
-    """Read what is durably stored of some copies."""
     node = node_pools.node(node_id)
     delayed_store.prepare(node)
     with node.reading() as session:
@@ -297,9 +292,8 @@ def _stored(node_id: int, ids: Sequence[bytes]) -> Mapping[bytes, StoredCopy]:
 
 
 def _stored_now(one: _Copy, end: float) -> StoredCopy:
-    """Stores a copy that waits, or a dead message."""
     if one.failure.last or failure_rules.is_dead(one.pair.subscription.delivery, one.attempt):
-        return _bury(one, end)
+        return _dead_letter(one, end)
     try:
         return _delay(one, end)
     except Conflict as error:
@@ -326,7 +320,7 @@ def _delay(one: _Copy, end: float) -> StoredCopy:
     return StoredCopy(dead=False, stored_at_ms=receipt.due_at_ms - one.delay_ms)
 
 
-def _bury(one: _Copy, end: float) -> StoredCopy:
+def _dead_letter(one: _Copy, end: float) -> StoredCopy:
     row, error = one.row, one.origin.error
     dead = NewDead(
         batch_id=one.id,
@@ -343,6 +337,6 @@ def _bury(one: _Copy, end: float) -> StoredCopy:
         trace_id=row.trace_id,
         producer=row.producer,
     )
-    write = DeadWrite(dead)
+    write = DeadLetterWrite(dead)
     write.deadline = end
     return write.into(one.queue)

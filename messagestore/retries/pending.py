@@ -1,30 +1,25 @@
-"""Messages that wait for a retry: copies whose time has not come, and those unread in a failure topic."""
+"""Messages that wait for a retry: copies whose time has not come, and those unread in a retry topic."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from messagestore import tables
+from messagestore import sweeping, tables
+from messagestore.engine.mysql_session import Session
 from messagestore.engine.origins import Origin
 from messagestore.heads.gap_check import left
-from messagestore.pool import node_pools
-from messagestore.retries.dead_letters import prepared
+from messagestore.retries import dead_letters
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.cache.snapshot import TopicInfo
 from metadata.db import access
-from metadata.errors import CatmqError, Invalid, NodeUnavailable
-
-log = logging.getLogger(__name__)
-MAX_LIMIT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class FailedMessage:
+class PendingRetry:
     """A message that waits for its retry; `topic`, `queue`, `offset`: where it was sent."""
 
     topic: str
@@ -40,7 +35,7 @@ class FailedMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class FailedCount:
+class RetryCount:
     """Number of a topic's messages that wait for their time, and of those that have come and are unread."""
 
     topic: str
@@ -50,24 +45,23 @@ class FailedCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class PendingRetries:
     """Counts by topic, and the messages that are due first. `away`: nodes that did not answer."""
 
-    topics: tuple[FailedCount, ...]
-    messages: tuple[FailedMessage, ...]
+    topics: tuple[RetryCount, ...]
+    messages: tuple[PendingRetry, ...]
     away: tuple[str, ...]
 
 
-def waiting(*, group: str, actor: Actor, topic: str | None = None, limit: int = 100) -> Failed:
+def waiting(*, group: str, actor: Actor, topic: str | None = None, limit: int = 100) -> PendingRetries:
     """List messages of a group, or of one of its topics, that wait for a retry. Needs `manage` on the group.
 
-    Raises NotFound, Forbidden, Invalid; NodeUnavailable when no failure node answers.
+    Raises NotFound, Forbidden, Invalid; NodeUnavailable when no retry node answers.
     """
     access.require(actor, "manage", group, what="group")
     group_id = snapshot.find_group(group).id
     topic_id = None if topic is None else snapshot.find_topic(topic).id
-    if not 1 <= limit <= MAX_LIMIT:
-        raise Invalid.field("limit", f"must be 1 to {MAX_LIMIT}")
+    dead_letters.check_limit(limit)
     known = snapshot.current()
     theirs = [
         failures
@@ -77,38 +71,32 @@ def waiting(*, group: str, actor: Actor, topic: str | None = None, limit: int = 
     return _read(group_id, sorted(theirs, key=lambda one: one.name), limit)
 
 
-def _read(group_id: int, topics: Sequence[TopicInfo], limit: int) -> Failed:
+def _read(group_id: int, topics: Sequence[TopicInfo], limit: int) -> PendingRetries:
     queues = [queue for one in topics for queue in one.queues]
     counts: dict[int, int] = {}
     unread: dict[int, int] = {}
     rows: list[tables.WaitingRow] = []
-    away = []
-    nodes = node_pools.by_node(queues)
-    for node, mine in nodes:
-        try:
-            with prepared(node).reading() as session:
-                counts |= tables.count_waiting(session, queues=mine)
-                rows += tables.list_waiting(session, queues=mine, most=limit)
-                gaps = tables.read_all_gaps(session, queues=mine)
-                for queue, at in tables.read_positions(session, group_id=group_id, queues=mine).items():
-                    first = max(at.committed or 0, at.low)
-                    unread[queue] = left(first, at.head, gaps=gaps.get(queue, ()))
-        except CatmqError as error:
-            log.warning("What waits on node %s is not known: %s", node.info.name, error.detail)
-            away.append(node.info.name)
-    if away and len(away) == len(nodes):
-        raise NodeUnavailable(f"The failure nodes do not answer: {', '.join(away)}.", retry_after_ms=1000)
+
+    def read(session: Session, mine: list[int]) -> None:
+        counts.update(tables.count_waiting(session, queues=mine))
+        rows.extend(tables.list_waiting(session, queues=mine, most=limit))
+        gaps = tables.read_all_gaps(session, queues=mine)
+        for queue, at in tables.read_positions(session, group_id=group_id, queues=mine).items():
+            first = max(at.committed or 0, at.low)
+            unread[queue] = left(first, at.head, gaps=gaps.get(queue, ()))
+
+    away = dead_letters.ask(sweeping.queues_by_node(queues), read)
     rows.sort(key=lambda row: (row.due_at_ms, row.queue, row.id))
-    return Failed(
+    return PendingRetries(
         tuple(_count(one, counts, unread) for one in topics),
         tuple(_message(row) for row in rows[:limit]),
-        tuple(away),
+        away,
     )
 
 
-def _count(topic: TopicInfo, counts: dict[int, int], unread: dict[int, int]) -> FailedCount:
+def _count(topic: TopicInfo, counts: dict[int, int], unread: dict[int, int]) -> RetryCount:
     origin = snapshot.current().topics.get(topic.failure_of or 0)
-    return FailedCount(
+    return RetryCount(
         origin.name if origin is not None else "",
         topic.name,
         sum(counts.get(queue, 0) for queue in topic.queues),
@@ -116,9 +104,9 @@ def _count(topic: TopicInfo, counts: dict[int, int], unread: dict[int, int]) -> 
     )
 
 
-def _message(row: tables.WaitingRow) -> FailedMessage:
+def _message(row: tables.WaitingRow) -> PendingRetry:
     origin = msgspec.json.decode(row.origin or "{}", type=Origin)
-    return FailedMessage(
+    return PendingRetry(
         topic=origin.topic,
         queue=origin.queue,
         offset=origin.offset,

@@ -1,8 +1,8 @@
-"""Redrives: dead messages brought back, in the background, at a limited rate; they can be stopped.
+"""Redrives: dead letters brought back, in the background, at a limited rate; they can be stopped.
 
 A redrive is a row in metadata; the loop of one broker takes the running ones a step further. A message is
 stored first, under an id derived from the dead one's, and deleted from the dead then: whatever dies in
-between, the step that is made again finds it stored. It goes to the failure topic of its group, due at once
+between, the step that is made again finds it stored. It goes to the retry topic of its group, due at once
 and with all its retries, or back to its topic, where every group gets it. What died after the request does
 not belong to it, so a message that fails again is not brought back twice.
 """
@@ -17,14 +17,14 @@ from uuid import UUID
 
 import msgspec
 
-from messagestore import tables
+from messagestore import sweeping, tables
 from messagestore.engine.messages import NewMessage, headers_of
 from messagestore.pool import node_pools
 from messagestore.produce import delayed_store
 from messagestore.produce.publish import publish
 from messagestore.retries import dead_letters
-from messagestore.retries.dead_letters import failure_nodes, prepared
-from messagestore.tables import Kept, NewDelayed, Place, WholeDead
+from messagestore.retries.dead_letters import prepared
+from messagestore.tables import DeadFilter, DeadLetter, NewDelayed, Place
 from messagestore.topology import retry_topics
 from metadata import redrive_rows
 from metadata.actors import Actor, job
@@ -71,18 +71,20 @@ def request(
     )
 
 
-def _measured(kept: Kept, rows: Mapping[int, Sequence[int]] | None) -> tuple[dict[int, int], int, set[int]]:
+def _measured(
+    kept: DeadFilter, rows: Mapping[int, Sequence[int]] | None
+) -> tuple[dict[int, int], int, set[int]]:
     """The highest row of each node, how many messages are meant, and of which topics."""
     bounds: dict[int, int] = {}
     total, topics = 0, set()
-    for node in failure_nodes():
-        with prepared(node).reading() as session:
-            bounds[node.info.id] = upto = tables.newest_dead(session)
+    for node_id in sweeping.retry_nodes():
+        with prepared(node_id).reading() as session:
+            bounds[node_id] = upto = tables.newest_dead(session)
             if rows is None:
                 total += tables.count_dead(session, kept=kept, upto=upto)
                 topics |= {one.topic_id for one in tables.summarize_dead(session, kept=kept)}
             else:
-                wanted = rows.get(node.info.id, ())
+                wanted = rows.get(node_id, ())
                 found = tables.select_dead(session, group_id=kept.group_id, ids_wanted=wanted)
                 total += len(found)
                 topics |= {one.row.topic_id for one in found}
@@ -90,7 +92,7 @@ def _measured(kept: Kept, rows: Mapping[int, Sequence[int]] | None) -> tuple[dic
 
 
 def _check_target(group_id: int, topic_id: int, to: str, actor: Actor) -> None:
-    """Raises what keeps messages of a topic from being redriven."""
+    """Raise CatmqError if messages of a topic cannot be redriven."""
     known = snapshot.current()
     topic = known.topics.get(topic_id)
     if topic is None:
@@ -109,7 +111,7 @@ def _is_open(queue: int) -> bool:
 
 
 def _failure_queues(group_id: int, topic_id: int) -> tuple[int, ...]:
-    """The queues of a pair's failure topic. Raises NotFound, Conflict, Unavailable."""
+    """The queues of a pair's retry topic. Raises NotFound, Conflict, Unavailable."""
     known = snapshot.current()
     group, topic = known.groups.get(group_id), known.topics.get(topic_id)
     if group is None or topic is None or known.subscription(group_id, topic_id) is None:
@@ -142,7 +144,7 @@ class Redriver:
         return count
 
     def _further(self, redrive: RedriveView, *, allowed: int, end: float) -> int:
-        """Takes one redrive further by as many messages as its rate allows."""
+        """Take one redrive further by as many messages as its rate allows."""
         count = 0
         for node_id in sorted(redrive.bounds):
             while allowed - count > 0:
@@ -194,12 +196,12 @@ class _Step:
             return None
         return None if self._detail else len(places)
 
-    def _next(self) -> list[tuple[Place, WholeDead | None]]:
+    def _next(self) -> list[tuple[Place, DeadLetter | None]]:
         """The places that come next, each with its message if that is still there."""
         redrive = self._redrive
         chosen = redrive.chosen
-        kept = Kept(redrive.group_id, chosen.topic_id, chosen.error_class)
-        with prepared(node_pools.node(self._node_id)).reading() as session:
+        kept = DeadFilter(redrive.group_id, chosen.topic_id, chosen.error_class)
+        with prepared(self._node_id).reading() as session:
             if chosen.rows is not None:
                 rows = [row for row in chosen.rows.get(self._node_id, ()) if row > self.place.id]
                 places = [Place(0, row) for row in rows[: self._most]]
@@ -211,8 +213,8 @@ class _Step:
         by_id = {one.row.id: one for one in found}
         return [(place, by_id.get(place.id)) for place in places]
 
-    def _try(self, one: WholeDead | None) -> None:
-        """Brings a message back; it stays dead if that cannot be, and the step ends if it cannot now."""
+    def _try(self, one: DeadLetter | None) -> None:
+        """Bring a message back; it stays dead if that cannot be, and the step ends if it cannot now."""
         if one is None:
             return
         try:
@@ -224,7 +226,7 @@ class _Step:
             log.warning("Dead message %d-%d stays dead: %s", self._node_id, one.row.id, error.detail)
             self._skipped += 1
 
-    def _bring_back(self, one: WholeDead) -> None:
+    def _bring_back(self, one: DeadLetter) -> None:
         row, to = one.row, self._redrive.to
         copy_id = failure_rules.redrive_id(died_at_ms=row.died_at_ms, dead=one.batch_id, to=to)
         message = NewMessage(
@@ -243,7 +245,7 @@ class _Step:
             delayed_store.store(queue=queue, messages=[waiting], batch_id=copy_id, producer="redrive")
         except Conflict as error:
             if error.code == Code.QUEUE_NOT_WRITABLE:
-                raise Unavailable(error.detail) from error  # the failure queue is closed for a while
+                raise Unavailable(error.detail) from error  # the retry queue is closed for a while
             raise
 
     def _note(self) -> None:

@@ -19,12 +19,12 @@ from messagestore.tables.auditing import (
     offset_ends,
 )
 from messagestore.tables.dead import (
+    DeadFilter,
+    DeadLetter,
     DeadRow,
     ErrorCount,
-    Kept,
     NewDead,
     Place,
-    WholeDead,
     count_dead,
     dead_pairs,
     dead_places,
@@ -163,6 +163,8 @@ from messagestore.tables.shapes import (
 
 __all__ = [
     "BatchRow",
+    "DeadFilter",
+    "DeadLetter",
     "DeadRow",
     "DelayedBatch",
     "DelayedRow",
@@ -171,7 +173,6 @@ __all__ = [
     "FailingRow",
     "Fence",
     "Head",
-    "Kept",
     "Leaving",
     "LongTransaction",
     "NewBatch",
@@ -192,7 +193,6 @@ __all__ = [
     "StoredCopy",
     "StoredDelays",
     "WaitingRow",
-    "WholeDead",
     "acquire_reader",
     "add_partitions",
     "all_readers",

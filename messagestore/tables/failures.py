@@ -19,7 +19,7 @@ class Fence(NamedTuple):
     low: int
     epoch: int
     owner: str
-    rewinds: int
+    reset_count: int
     now_ms: int
 
 

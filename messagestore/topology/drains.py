@@ -7,11 +7,11 @@ their tables.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from messagestore import sweeping, tables
+from messagestore.engine.mysql_session import Session
 from messagestore.heads.gap_check import left
 from messagestore.pool import node_pools
 from messagestore.produce import delayed_reassignment
@@ -19,21 +19,18 @@ from messagestore.tables import Position
 from messagestore.topology import queue_states
 from metadata.actors import Actor
 from metadata.db import access
-from metadata.errors import CatmqError, NodeUnavailable
 from metadata.groups import layout, subscribers
 from metadata.groups.subscribers import Reading, Waiting
 from metadata.membership import instances
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import DROP_AFTER_DAYS, QueueView, TopicView
 
-log = logging.getLogger(__name__)
-
 # A queue rests so long after its last change of state: by then no client repeats a send whose first try it
-# may have stored (delivery_timeout_ms is 120 s), and no broker has an older picture of it.
+# may have stored (delivery_timeout_ms is 120 s), and no broker has an older snapshot of it.
 REST_S = 180.0
 
-_NOBODY = ""  # reads nothing, but has bounds
-Places = dict[tuple[str, int], list[Position]]  # (group, queue) → one, or one for each instance
+Counts = dict[tuple[str, int], list[int | None]]  # (group, queue) → unread by one reader, or each instance
+Bounds = dict[int, tuple[int, int]]  # queue → low, head
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,85 +69,69 @@ def describe(*, topic: str, actor: Actor, queue: int | None = None) -> list[Queu
     reading = subscribers.readings(view.id)
     if not access.may(actor, "manage", topic):
         reading = [one for one in reading if access.sees(actor, one.group)]
-    places = _places(reading, chosen)
-    return [_drain(view, one, [reader.group for reader in reading], places) for one in chosen]
-
-
-def _drain(topic: TopicView, queue: QueueView, groups: Sequence[str], places: Places) -> QueueDrain:
-    slots = topic.layout.count(queue.queue)
-    bounds = places.get((_NOBODY, queue.queue))
-    return QueueDrain(
-        queue=queue,
-        slots=slots,
-        draining=queue.state == "read_only" and slots == 0,
-        low=bounds[0].low if bounds else None,
-        head=bounds[0].head if bounds else None,
-        unread=tuple(
-            Unread(group, _worst(places.get((group, queue.queue))))
-            for group in groups
-            if queue.state in ("read_only", "read_write")
-        ),
-    )
+    counts, bounds = _read(reading, chosen)
+    found = []
+    for one in chosen:
+        slots = view.layout.count(one.queue)
+        low, head = bounds.get(one.queue, (None, None))
+        readers = reading if one.state in ("read_only", "read_write") else ()
+        left = tuple(Unread(each.group, _worst(counts.get((each.group, one.queue)))) for each in readers)
+        draining = one.state == "read_only" and slots == 0
+        found.append(QueueDrain(one, slots, draining=draining, low=low, head=head, unread=left))
+    return found
 
 
 def unread(*, topic: TopicView, queues: Sequence[QueueView]) -> tuple[Unread, ...]:
     """Count the messages that each group of the topic has not read in some queues together."""
     reading = subscribers.readings(topic.id)
-    places = _places(reading, queues)
+    counts, _ = _read(reading, queues)
     found = []
     for one in reading:
-        counts = [_worst(places.get((one.group, queue.queue))) for queue in queues]
-        known = [count for count in counts if count is not None]
-        found.append(Unread(one.group, sum(known) if len(known) == len(counts) else None))
+        mine = [_worst(counts.get((one.group, queue.queue))) for queue in queues]
+        known = [count for count in mine if count is not None]
+        found.append(Unread(one.group, sum(known) if len(known) == len(mine) else None))
     return tuple(found)
 
 
-def _places(reading: Sequence[Reading], queues: Sequence[QueueView]) -> Places:
-    """Read the position of every reader, and of nobody, for the bounds; nothing of a node that is away."""
+def _read(reading: Sequence[Reading], queues: Sequence[QueueView]) -> tuple[Counts, Bounds]:
+    """Count what every reader has left, and read the bounds; nothing of a node that is away."""
     names = instances.readers_of([one.group_id for one in reading])
     readers = [(one.group, one.group_id, name) for one in reading for name in names[one.group_id]]
-    by_node: dict[int, list[int]] = {}
-    for queue in queues:
-        by_node.setdefault(queue.node_id, []).append(queue.queue)
-    found: Places = {}
-    for node_id, mine in by_node.items():
-        of_node: Places = {(one.group, queue): [] for one in reading for queue in mine}
-        try:
-            with node_pools.node(node_id).reading() as session:
-                gaps = tables.read_all_gaps(session, queues=mine)
-                for group, group_id, name in [(_NOBODY, 0, ""), *readers]:
-                    places = tables.read_positions(session, group_id=group_id, queues=mine, instance=name)
-                    for place in places.values():
-                        of_node.setdefault((group, place.queue), []).append(_without(place, gaps))
-            found |= of_node
-        except NodeUnavailable as error:
-            log.warning("How much is unread on node %d is not known: %s", node_id, error.detail)
-    return found
+    counts: Counts = {}
+    bounds: Bounds = {}
+
+    def read(session: Session, here: Sequence[QueueView]) -> None:
+        mine = [one.queue for one in here]
+        of_node: Counts = {(one.group, queue): [] for one in reading for queue in mine}
+        gaps = tables.read_all_gaps(session, queues=mine)
+        nobody = tables.read_positions(session, group_id=0, queues=mine)
+        for group, group_id, name in readers:
+            places = tables.read_positions(session, group_id=group_id, queues=mine, instance=name)
+            for place in places.values():
+                of_node[group, place.queue].append(_left(place, gaps.get(place.queue, ())))
+        counts.update(of_node)
+        bounds.update((place.queue, (place.low, place.head)) for place in nobody.values())
+
+    sweeping.ask(sweeping.by_node(queues), read, what="The number of unread messages")
+    return counts, bounds
 
 
-def _without(place: Position, gaps: Mapping[int, Sequence[tuple[int, int]]]) -> Position:
-    """The place, so far ahead that only what is in no declared gap is left to read."""
-    if place.committed is None or place.queue not in gaps:
-        return place
-    unread = left(max(place.committed, place.low), place.head, gaps=gaps[place.queue])
-    return place._replace(committed=place.head - unread)
-
-
-def _worst(places: Sequence[Position] | None) -> int | None:
-    """Number of messages that the slowest reader has left; None if one of them is not known."""
-    if places is None:
+def _left(place: Position, gaps: Sequence[tuple[int, int]]) -> int | None:
+    """Number of messages that a reader has left, without what lies in declared gaps; None: not known."""
+    if place.committed is None:
         return None
-    left = [_left(one) for one in places]
-    known = [count for count in left if count is not None]
-    return max(known, default=0) if len(known) == len(left) else None
+    return left(max(place.committed, place.low), place.head, gaps=gaps)
 
 
-def _left(place: Position) -> int | None:
-    return None if place.committed is None else max(0, place.head - max(place.committed, place.low))
+def _worst(counts: Sequence[int | None] | None) -> int | None:
+    """Number of messages that the slowest reader has left; None if one of them is not known."""
+    if counts is None or None in counts:
+        return None
+    return max((count for count in counts if count is not None), default=0)
 
 
 def retire_drained(*, rest_s: float = REST_S) -> int:
-    """Retires the draining queues that every group has read to the end; how many. One bounded pass."""
+    """Retire the draining queues that every group has read to the end; return how many. One bounded pass."""
     return sweeping.each(
         ((waiting, queue) for waiting in subscribers.draining(rest_s) for queue in waiting.queues),
         act=lambda pair: _retire(*pair),
@@ -159,8 +140,9 @@ def retire_drained(*, rest_s: float = REST_S) -> int:
 
 
 def _retire(waiting: Waiting, queue: QueueView) -> bool:
-    """Closes the queue for good, then looks once more: from then on its head cannot move."""
-    try:
+    """Close the queue for good, then look once more: from then on its head cannot move."""
+    name = f"Queue {queue.queue} of topic {waiting.topic.name}"
+    with sweeping.later(f"{name} is retired"):
         if _read_by(waiting.topic, queue) is None:
             return False
         try:
@@ -174,24 +156,20 @@ def _retire(waiting: Waiting, queue: QueueView) -> bool:
         if done:
             with node_pools.node(queue.node_id).reading() as session:
                 tables.forget_readers(session, queue=queue.queue)
-    except CatmqError as error:
-        log.warning(
-            "Queue %d of topic %s is retired later: %s", queue.queue, waiting.topic.name, error.detail
-        )
-        return False
-    return done
+        return done
+    return False
 
 
 def _read_by(topic: TopicView, queue: QueueView) -> list[int] | None:
     """The subscriptions, if all of them have read the queue to its end; None if not."""
     reading = subscribers.readings(topic.id)
-    places = _places(reading, [queue])
-    done = all(one.state == "ready" and _worst(places.get((one.group, queue.queue))) == 0 for one in reading)
+    counts, _ = _read(reading, [queue])
+    done = all(one.state == "ready" and _worst(counts.get((one.group, queue.queue))) == 0 for one in reading)
     return [one.id for one in reading] if done else None
 
 
 def drop_retired(*, after_days: float = DROP_AFTER_DAYS) -> int:
-    """Drops the tables and rows of queues that were retired long enough ago; how many."""
+    """Drop the tables and rows of queues that were retired long enough ago; return how many."""
     return sweeping.each(
         ((waiting, queue) for waiting in subscribers.due_for_drop(after_days) for queue in waiting.queues),
         act=lambda pair: _drop(*pair),

@@ -46,7 +46,7 @@ def join(
     mode: str | None = None,
     session_timeout_ms: int | None = None,
 ) -> Joined:
-    """Registers a member in a group, which must exist unless topics are named and the key may `manage` it.
+    """Register a member in a group, which must exist unless topics are named and the key may `manage` it.
 
     Needs `consume` on the group. Subscriptions that the topics lack are made, from `start`. A group that is
     made gets `mode` and `session_timeout_ms`; one that exists must have them. In a broadcasting group the
@@ -76,7 +76,7 @@ def join(
 
 
 def _require_topics(group: str, topics: Collection[str], actor: Actor) -> None:
-    """Raises Forbidden if the group does not read one of the topics and the actor may not have it do so.
+    """Raise Forbidden if the group does not read one of the topics and the actor may not have it do so.
 
     Asked before anything is made, and whether there is such a topic or not: a refusal tells nothing of that.
     """
@@ -108,7 +108,7 @@ def _make_missing(
     casual: bool,
     actor: Actor,
 ) -> list[str]:
-    """Makes the group, if topics are wanted, and the subscriptions that they lack; what was made."""
+    """Make the group, if topics are wanted, and the subscriptions that they lack; return what was made."""
     fitting = partial(consumers.check_settings, group=group, asked=asked, instance_id=instance_id)
     created: list[str] = []
     try:
@@ -122,7 +122,7 @@ def _make_missing(
 
 
 def _create_group(group: str, actor: Actor, asked: Mapping[str, Any], *, casual: bool) -> list[str]:
-    """Makes a group with the settings asked for; what was made, nothing if another member was quicker."""
+    """Make a group with the settings asked for; return what was made: nothing if another was quicker."""
     access.require(actor, "manage", group, what="group")
     settings = {name: value for name, value in asked.items() if value is not None}
     mode = settings.pop("mode", "clustering")
@@ -151,8 +151,11 @@ def _read(group_id: int) -> set[int]:
 
 
 def _made(make: Callable[[], object]) -> bool:
-    """Runs a creation; False if another member was quicker. One that is being made, or taken down, is waited
-    for, but not for long: whoever joins would otherwise be without it for ever."""
+    """Run a creation; return False if another member was quicker.
+
+    One that is being made, or taken down, is waited for, but not for long: whoever joins would otherwise be
+    without it for ever.
+    """
     end = time.monotonic() + PATIENCE_S
     while True:
         try:

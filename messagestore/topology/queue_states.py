@@ -1,26 +1,22 @@
 """State of a queue, which takes messages or not, in its head row on the node: made equal to metadata.
 
-A queue is closed on its node before metadata says so, because brokers may hold an older picture, and
+A queue is closed on its node before metadata says so, because brokers may hold an older snapshot, and
 opened after. Whoever did either calls `settle`, and a sweep does for those who died in between; as everybody
 looks at metadata again after writing, the head and metadata agree in the end, whatever crossed.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable
 
 from messagestore import sweeping, tables
 from messagestore.pool import node_pools
 from metadata.cache import snapshot
-from metadata.errors import CatmqError
 from metadata.groups import subscribers
-
-log = logging.getLogger(__name__)
 
 
 def set_heads(queues: Collection[int], *, state: str) -> None:
-    """Opens (`rw`) or closes (`ro`, `retired`) queues on their nodes; no write can begin in a closed one.
+    """Open (`rw`) or close (`ro`, `retired`) queues on their nodes; no write can begin in a closed one.
 
     Raises NodeUnavailable.
     """
@@ -31,7 +27,7 @@ def set_heads(queues: Collection[int], *, state: str) -> None:
 
 
 def settle(queues: Iterable[int]) -> None:
-    """Makes the heads of queues say what metadata says. Raises NodeUnavailable."""
+    """Make the heads of queues say what metadata says. Raises NodeUnavailable."""
     for queue in queues:
         applied = None
         while (wanted := subscribers.head_state(queue)) not in (None, applied):
@@ -41,14 +37,12 @@ def settle(queues: Iterable[int]) -> None:
 
 def settle_later(queues: Iterable[int]) -> None:
     """The same, as far as it can be done now: the sweep does the rest."""
-    try:
+    with sweeping.later("Heads of queues are set"):
         settle(queues)
-    except CatmqError as error:
-        log.warning("Heads of queues are set later: %s", error.detail)
 
 
 def sweep() -> int:
-    """Mends heads that contradict metadata, on every node that answers; how many."""
+    """Mend heads that contradict metadata, on every node that answers; return how many."""
     wrong: list[int] = []
     sweeping.each(
         [info for info in snapshot.current().nodes.values() if info.state != "offline"],

@@ -12,16 +12,14 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from messagestore import sweeping, tables
-from messagestore.pool import node_pools
-from messagestore.topology import drains, queue_states
+from messagestore import sweeping
+from messagestore.topology import drains, queue_states, reader_rows, topics
 from messagestore.topology.drains import QueueDrain, Unread
 from metadata.actors import Actor, job
 from metadata.errors import CatmqError, Unavailable
 from metadata.groups import layout, subscribers
 from metadata.groups.layout import LayoutChange
-from metadata.groups.subscribers import Reading, Waiting
-from metadata.membership import instances
+from metadata.groups.subscribers import Waiting
 from metadata.topics.topic_rows import QueueView
 
 log = logging.getLogger(__name__)
@@ -55,7 +53,7 @@ class Change:
 def expand(
     *, topic: str, queues: int, actor: Actor, node: str | None = None, dry_run: bool = False
 ) -> Change:
-    """Gives a topic so many more queues, spread or all on `node`; in use when this returns. Needs `manage`.
+    """Give a topic so many more queues, spread or all on `node`; in use when this returns. Needs `manage`.
 
     Raises what `layout.plan_expand` of metadata raises, and NodeUnavailable after taking back what was made.
     """
@@ -88,49 +86,29 @@ def _done(change: Change, done: LayoutChange) -> Change:
 
 
 def _finish(topic_id: int, queues: Sequence[QueueView], actor: Actor) -> LayoutChange:
-    """Makes what new queues need, and opens them; harmless where it was done before, or is being done."""
+    """Make what new queues need, and open them; harmless where it was done before, or is being done."""
+    topics.make_tables(queues)
     ids = [one.queue for one in queues]
-    for node, mine in node_pools.by_node(ids):
-        with node.reading() as session:  # harmless to repeat, so nothing is in doubt
-            for queue in mine:
-                tables.create_queue(session, queue=queue, node_epoch=node.info.epoch)
     prepared: set[int] = set()
     for _ in range(TRIES):
         for reading in subscribers.readings(topic_id):
             if reading.id not in prepared:
-                _insert_readers(reading, ids)
+                reader_rows.insert(reading, ids)
                 prepared.add(reading.id)
         done = layout.make_ready(topic_id=topic_id, queues=ids, prepared=prepared, actor=actor)
         if done is not None:
             for reading in subscribers.readings(topic_id):  # instances that joined since the list was made
-                _insert_readers(reading, ids)
+                reader_rows.insert(reading, ids)
             queue_states.settle_later(ids)  # a node may have been closed meanwhile
             return done
     raise Unavailable("Groups subscribe faster than their places can be made.", retry_after_ms=1000)
 
 
-def _insert_readers(reading: Reading, queues: Sequence[int]) -> None:
-    """Reader rows at the beginning, for each instance of a broadcasting group."""
-    readers = instances.readers(reading.group_id)
-    for node, mine in node_pools.by_node(queues):
-        with node.reading() as session:
-            tables.insert_readers(
-                session,
-                group_id=reading.group_id,
-                queues=mine,
-                epoch=reading.base_epoch,
-                latest=False,
-                instances=readers,
-            )
-
-
 def _take_back(topic_id: int, queues: Sequence[QueueView], actor: Actor) -> None:
-    try:
+    with sweeping.later("An expansion is finished or taken back"):
         ids = [one.queue for one in queues]
         layout.give_up(topic_id=topic_id, queues=ids, actor=actor)
         queue_states.settle_later(ids)
-    except CatmqError as error:
-        log.warning("An expansion is finished or taken back later: %s", error.detail)
 
 
 def shrink(
@@ -141,7 +119,7 @@ def shrink(
     count: int | None = None,
     dry_run: bool = False,
 ) -> Change:
-    """Closes queues for good, given by ids or how many, and gives their slots to the others. Needs `manage`.
+    """Close queues for good, given by ids or how many, and give their slots to the others. Needs `manage`.
 
     They are read to their end and retired then. Raises what `metadata.groups.layout.shrink` raises, and
     NodeUnavailable, after which some may be closed for a moment; a repeat is safe.
@@ -177,7 +155,7 @@ def set_state(*, topic: str, queue: int, state: str, actor: Actor) -> QueueDrain
 
 
 def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
-    """Finishes or takes back the expansions that a crash left half done; how many it looked at."""
+    """Finish or take back the expansions that a crash left half done; return how many it looked at."""
     looked_at = sweeping.each(
         subscribers.unready(older_than_s),
         act=_finish_or_take_back,

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from messagestore import tables
 from messagestore.pool import node_pools
 from metadata.groups import subscribers
+from metadata.groups.subscribers import Reading
 from metadata.groups.subscription_rows import EPOCHS_EACH, SubscriptionView
 from metadata.membership import instances
 
 CHUNK = 500  # rows in one transaction
 
 
-def insert(subscription: SubscriptionView) -> None:
-    """Makes them where the subscription starts, for each instance of a broadcasting group."""
-    readers = instances.readers(subscription.group_id)
-    for node, mine in node_pools.by_node(subscription.queues):
-        with node.writing() as session:
+def insert(reading: SubscriptionView | Reading, queues: Iterable[int], *, latest: bool = False) -> None:
+    """Make them at the beginning of queues, or at the end, for each instance of a broadcasting group."""
+    readers = instances.readers(reading.group_id)
+    for node, mine in node_pools.by_node(queues):
+        with node.reading() as session:  # harmless to repeat, so nothing is in doubt
             tables.insert_readers(
                 session,
-                group_id=subscription.group_id,
+                group_id=reading.group_id,
                 queues=mine,
-                epoch=subscription.base_epoch,
-                latest=subscription.start == "latest",
+                epoch=reading.base_epoch,
+                latest=latest,
                 instances=readers,
             )
 
 
 def close(subscription: SubscriptionView) -> None:
-    """Closes the queues of a failure topic that goes, and drops the retries that wait for their time."""
+    """Close the queues of a retry topic that goes, and drop the retries that wait for their time."""
     for node, mine in node_pools.by_place(subscribers.places(subscription.queues)):
         with node.writing() as session:
             for queue in mine:
@@ -40,7 +43,7 @@ def close(subscription: SubscriptionView) -> None:
 
 
 def delete(subscription: SubscriptionView) -> None:
-    """Removes them; the epoch keeps it from touching a later subscription of the same pair.
+    """Remove them; the epoch keeps it from touching a later subscription of the same pair.
 
     The topic may have been deleted since, so metadata is asked where its queues are.
     """

@@ -1,12 +1,10 @@
-"""Failure topics with their tables: made with the subscription, or by the sweep when that could not be.
+"""Retry topics with their tables: made with the subscription, or by the sweep when that could not be.
 
-Rows in state creating, then tables and reader rows on failure nodes, then ready. They go with their
+Rows in state creating, then tables and reader rows on retry nodes, then ready. They go with their
 subscription; what a crash leaves half made the sweeps of topics and subscriptions take back.
 """
 
 from __future__ import annotations
-
-import logging
 
 from messagestore import sweeping, tables
 from messagestore.pool import node_pools
@@ -18,11 +16,9 @@ from metadata.errors import CatmqError, Code, Conflict
 from metadata.groups import retry_topic_rows, subscription_rows
 from metadata.groups.retry_topic_rows import FailureTopic
 
-log = logging.getLogger(__name__)
-
 
 def make(*, group_id: int, topic_id: int) -> bool:
-    """Makes the failure topic of a pair that lacks one; whether it did.
+    """Make the retry topic of a pair that lacks one; return True if it did.
 
     Raises Conflict(already_exists) if its name is taken, and NodeUnavailable after taking back what was made.
     """
@@ -34,8 +30,8 @@ def make(*, group_id: int, topic_id: int) -> bool:
         for node, _ in node_pools.by_node(planned.subscription.queues):
             with node.writing() as session:
                 tables.create_node_tables(session)  # a node of an earlier version lacks some
-        topics.make_tables(planned.topic)
-        reader_rows.insert(planned.subscription)
+        topics.make_tables(planned.topic.queues)
+        reader_rows.insert(planned.subscription, planned.subscription.queues)
         retry_topic_rows.make_ready(planned)
     except CatmqError:
         _take_back(planned)
@@ -46,15 +42,13 @@ def make(*, group_id: int, topic_id: int) -> bool:
 
 def try_to_make(*, group_id: int, topic_id: int) -> bool:
     """The same, but what stands in the way is only logged: the sweep tries again."""
-    try:
+    with sweeping.later(f"Group {group_id} gets its failure topic for topic {topic_id}"):
         return make(group_id=group_id, topic_id=topic_id)
-    except CatmqError as error:
-        log.warning("Group %d has no failure topic for topic %d yet: %s", group_id, topic_id, error.detail)
-        return False
+    return False
 
 
 def sweep() -> int:
-    """Makes the failure topics that are missing; how many it made."""
+    """Make the retry topics that are missing; return how many it made."""
     return sweeping.each(
         retry_topic_rows.missing(),
         act=lambda pair: try_to_make(group_id=pair[0], topic_id=pair[1]),
@@ -63,18 +57,16 @@ def sweep() -> int:
 
 
 def _take_back(planned: FailureTopic) -> None:
-    try:
+    with sweeping.later(f"Failure topic {planned.topic.name} is taken back"):
         if subscription_rows.give_up(planned.subscription.id):
             reader_rows.delete(planned.subscription)
             subscription_rows.remove(planned.subscription.id, job("failures"))
-    except CatmqError as error:
-        log.warning("Failure topic %s is taken back later: %s", planned.topic.name, error.detail)
 
 
 def of(*, group: GroupInfo, topic: TopicInfo) -> TopicInfo | None:
-    """The failure topic of a pair, made if need be; None while it is being made.
+    """The retry topic of a pair, made if need be; None while it is being made.
 
-    Raises Conflict(no_failure_topic) where there can be none: the group broadcasts, or no failure node takes
+    Raises Conflict(no_failure_topic) where there can be none: the group broadcasts, or no retry node takes
     queues.
     """
     if group.mode != "clustering":

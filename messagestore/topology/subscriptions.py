@@ -2,12 +2,10 @@
 
 Rows in state creating, then reader rows on the nodes, then ready; backwards when a subscription goes.
 `sweep` finishes what a crash left half done. In a broadcasting group each instance has its own reader row.
-The failure topic of the subscription comes and goes with it.
+The retry topic of the subscription comes and goes with it.
 """
 
 from __future__ import annotations
-
-import logging
 
 from messagestore import sweeping
 from messagestore.topology import reader_rows, retry_topics
@@ -16,18 +14,17 @@ from metadata.errors import CatmqError
 from metadata.groups import subscription_rows
 from metadata.groups.subscription_rows import SubscriptionView
 
-log = logging.getLogger(__name__)
 UNFINISHED_AFTER_S = 60.0
 
 
 def create(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionView:
-    """Subscribes a group from `earliest` or `latest`; ready when this returns. Needs `manage` on the group.
+    """Subscribe a group from `earliest` or `latest`; ready when this returns. Needs `manage` on the group.
 
     Raises what `plan` of metadata's raises, and NodeUnavailable after taking back what was made.
     """
     planned = subscription_rows.plan(group=group, topic=topic, start=start, actor=actor)
     try:
-        reader_rows.insert(planned)
+        reader_rows.insert(planned, planned.queues, latest=start == "latest")
         retry_topics.try_to_make(group_id=planned.group_id, topic_id=planned.topic_id)
         return subscription_rows.make_ready(planned.id)
     except CatmqError:
@@ -36,7 +33,7 @@ def create(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionV
 
 
 def delete(*, group: str, topic: str, actor: Actor) -> None:
-    """Ends a subscription and forgets its positions and its retries. Needs `manage` on the group.
+    """End a subscription and delete its positions and its retries. Needs `manage` on the group.
 
     A node that is away keeps its reader rows until the sweep reaches it; until then the same subscription
     cannot be made again.
@@ -45,7 +42,7 @@ def delete(*, group: str, topic: str, actor: Actor) -> None:
 
 
 def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
-    """Takes down subscriptions that are going, and those whose creation a crash left half done; how many."""
+    """Take down subscriptions that are going, and those that a crash left half made; return how many."""
     return sweeping.each(
         subscription_rows.unfinished(older_than_s),
         act=lambda left: _take_back(left, job("subscriptions")),
@@ -54,8 +51,8 @@ def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
 
 
 def _take_back(subscription: SubscriptionView, actor: Actor) -> bool:
-    """Removes what is not ready, its failure topic first."""
-    try:
+    """Remove what is not ready, its retry topic first."""
+    with sweeping.later(f"The reader rows of {subscription.group}/{subscription.topic} are removed"):
         if not subscription_rows.give_up(subscription.id):
             return False
         to_failures = subscription_rows.to_failures(subscription)
@@ -65,8 +62,5 @@ def _take_back(subscription: SubscriptionView, actor: Actor) -> bool:
             reader_rows.close(subscription)
         reader_rows.delete(subscription)
         subscription_rows.remove(subscription.id, actor)
-    except CatmqError as error:
-        name = f"{subscription.group}/{subscription.topic}"
-        log.warning("The reader rows of %s are removed later: %s", name, error.detail)
-        return False
-    return True
+        return True
+    return False

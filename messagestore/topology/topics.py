@@ -6,20 +6,19 @@ dropped by `drop_deleted` when their days of grace are over.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from messagestore import sweeping, tables
+from messagestore.engine.mysql_session import Session
 from messagestore.pool import node_pools
 from messagestore.produce import delayed_reassignment
 from metadata.actors import Actor, job
-from metadata.errors import CatmqError, NodeUnavailable
+from metadata.errors import CatmqError
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import QueueView, TopicView
 
-log = logging.getLogger(__name__)
 UNFINISHED_AFTER_S = 60.0
 
 
@@ -48,13 +47,13 @@ def create(
     node: str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> TopicState:
-    """Makes a topic with its tables; ready when this returns. Needs `manage`.
+    """Make a topic with its tables; ready when this returns. Needs `manage`.
 
     Raises what `metadata.topics.topic_rows.plan` raises, and NodeUnavailable after taking back what was made.
     """
     planned = topic_rows.plan(name=name, queues=queues, node=node, settings=settings, actor=actor)
     try:
-        make_tables(planned)
+        make_tables(planned.queues)
         ready = topic_rows.make_ready(planned.id)
     except CatmqError:
         _take_back(planned, actor)
@@ -62,34 +61,26 @@ def create(
     return _state(ready)
 
 
-def make_tables(topic: TopicView) -> None:
-    """Makes the tables of a topic's queues; harmless where they exist."""
-    for node, queues in _by_node(topic.queues):
-        with node.writing() as session:
-            for queue in queues:
+def make_tables(queues: Sequence[QueueView]) -> None:
+    """Make the tables of queues; harmless where they exist."""
+    for node_id, mine in sweeping.by_node(queues).items():
+        node = node_pools.node(node_id)
+        with node.reading() as session:  # harmless to repeat, so nothing is in doubt
+            for queue in mine:
                 tables.create_queue(session, queue=queue.queue, node_epoch=node.info.epoch)
 
 
 def _drop_tables(topic: TopicView) -> None:
-    for node, queues in _by_node(topic.queues):
-        with node.writing() as session:
+    for node_id, queues in sweeping.by_node(topic.queues).items():
+        with node_pools.node(node_id).writing() as session:
             for queue in queues:
                 tables.drop_queue(session, queue=queue.queue)
 
 
 def _take_back(topic: TopicView, actor: Actor) -> None:
-    try:
+    with sweeping.later(f"Topic {topic.name} is taken back"):
         if topic_rows.give_up(topic.id, actor):
             _drop(topic, actor)
-    except CatmqError as error:
-        log.warning("Topic %s is taken back later: %s", topic.name, error.detail)
-
-
-def _by_node(queues: Iterable[QueueView]) -> list[tuple[node_pools.Node, list[QueueView]]]:
-    nodes: dict[int, list[QueueView]] = {}
-    for queue in queues:
-        nodes.setdefault(queue.node_id, []).append(queue)
-    return [(node_pools.node(node_id), mine) for node_id, mine in nodes.items()]
 
 
 def describe(*, name: str, actor: Actor) -> TopicState:
@@ -99,12 +90,12 @@ def describe(*, name: str, actor: Actor) -> TopicState:
 
 def _state(topic: TopicView) -> TopicState:
     bounds: dict[int, tables.Position] = {}
-    for node, queues in _by_node(topic.queues):
-        try:
-            with node.reading() as session:
-                bounds |= tables.read_positions(session, group_id=0, queues=[queue.queue for queue in queues])
-        except NodeUnavailable as error:
-            log.warning("The bounds of topic %s are not known: %s", topic.name, error.detail)
+
+    def read(session: Session, queues: Sequence[QueueView]) -> None:
+        ids = [one.queue for one in queues]
+        bounds.update(tables.read_positions(session, group_id=0, queues=ids))
+
+    sweeping.ask(sweeping.by_node(topic.queues), read, what=f"The part of topic {topic.name}")
     return TopicState(topic, tuple(_bounds(queue, bounds.get(queue.queue)) for queue in topic.queues))
 
 
@@ -113,7 +104,7 @@ def _bounds(queue: QueueView, bounds: tables.Position | None) -> QueueState:
 
 
 def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
-    """Closes a topic for good: its name is free at once, its tables go after three days. Needs `manage`.
+    """Close a topic for good: its name is free at once, its tables go after three days. Needs `manage`.
 
     Raises what `mark_deleted` of metadata raises. Metadata goes first here: a topic that is gone from
     metadata cannot be sent to, and its rows in flight lie in tables that nobody reads any more.
@@ -122,7 +113,7 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
 
 
 def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
-    """Takes back the topics whose creation a crash left half done; how many it looked at."""
+    """Take back the topics whose creation a crash left half done; return how many it looked at."""
     return sweeping.each(
         topic_rows.unfinished(older_than_s),
         act=lambda topic: _take_back(topic, job("topics")),
@@ -131,7 +122,7 @@ def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
 
 
 def drop_deleted(after_days: float = topic_rows.DROP_AFTER_DAYS) -> int:
-    """Drops the tables and rows of topics deleted long enough ago; how many."""
+    """Drop the tables and rows of topics deleted long enough ago; return how many."""
     return sweeping.each(
         topic_rows.due_for_drop(after_days),
         act=lambda topic: _drop(topic, job("topics")),
@@ -140,7 +131,7 @@ def drop_deleted(after_days: float = topic_rows.DROP_AFTER_DAYS) -> int:
 
 
 def _drop(topic: TopicView, actor: Actor) -> None:
-    """Drops the tables, then the rows, of a topic that is deleted for good."""
+    """Drop the tables, then the rows, of a topic that is deleted for good."""
     _drop_tables(topic)
     for queue in topic.queues:
         delayed_reassignment.drop(queue.queue)

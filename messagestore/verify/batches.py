@@ -1,10 +1,10 @@
-"""Does what is remembered of sends match what is stored?
+"""Batches of sends against the stored messages.
 
 `sent_batch` is walked in pages by id, once per node for all queues, up to the highest id there was at the
 start. A send writes its row in the transaction that writes head and messages, so a head that is read
 after a batch is not below its end, and a row below a head that was read before the walk has a batch,
-unless that was trimmed. Trimming takes the oldest first: what is younger than a batch that was met in
-the same queue, and than the oldest that is left, has not been trimmed.
+unless that has expired. The oldest expire first: what is younger than a batch that was met in the same
+queue, and than the oldest that is left, has not expired.
 
 Each page is counted before it is listed, by a statement of its own: a list that is shorter again and again
 means that batches were not looked at, and the queues are reported as such, never as clean.
@@ -18,15 +18,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 from uuid import UUID
 
-from messagestore import tables
+from messagestore import sweeping, tables
 from messagestore.engine import db_errors
 from messagestore.engine.messages import NewMessage, digest
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.time_lookup import first_at
-from messagestore.tables import BatchRow
-from messagestore.verify.findings import Finding
+from messagestore.tables import BatchRow, Head
+from messagestore.verify.findings import Finding, QueueReport
 from messagestore.verify.ranges import Range, Ranges, shown, within, without
-from messagestore.verify.report import QueueReport
 from messagestore.verify.visit import TRIES, ReadShort, Visit
 from metadata.errors import NodeUnavailable
 
@@ -59,11 +58,9 @@ class BatchWalk:
         self._heads = {queue: opening.head for queue, opening in self._openings.items()}
 
     def run(self) -> None:
-        """Walks all nodes side by side; the reports have what was found."""
-        nodes: dict[int, list[int]] = {}
-        for one in self._queues.values():
-            nodes.setdefault(one.node_id, []).append(one.id)
-        walks = [self._node(node_id, queues) for node_id, queues in nodes.items()]
+        """Walk all nodes side by side; the reports have what was found."""
+        nodes = sweeping.by_node(self._queues.values())
+        walks = [self._node(node_id, [one.id for one in mine]) for node_id, mine in nodes.items()]
         before: BatchRow | None = None
         for row in heapq.merge(*walks, key=lambda one: one.batch_id):
             if before is not None and before.batch_id == row.batch_id:
@@ -103,7 +100,7 @@ class BatchWalk:
             after = page.end
 
     def _page(self, node_id: int, queues: list[int], after: bytes, last: bytes) -> _Page:
-        """The next page. Raises ReadShort; what is trimmed between count and list is no reason."""
+        """The next page. Raises ReadShort; what expires between count and list is no reason."""
         for _ in range(TRIES):
             page = self._visit.ask(node_id, _page(queues, after, last))
             if len(page.rows) >= page.counted:
@@ -112,23 +109,26 @@ class BatchWalk:
         raise ReadShort(f"The node counts {page.counted} batches from id {start} on and lists {listed}.")
 
     def _must_be_last(self, node_id: int, end: bytes, last: bytes) -> None:
-        """Raises ReadShort if the walk ended before the batch that was the last when it began."""
-
-        def question(session: Session) -> bool:
-            return tables.find_batch(session, batch_id=last) is not None
-
-        if end != last and self._visit.ask(node_id, question):
+        """Raise ReadShort if the walk ended before the batch that was the last when it began."""
+        if end != last and self._is_kept(node_id, last):
             raise ReadShort(f"The batches above id {end.hex() or '0'} were not listed.")
 
+    def _is_kept(self, node_id: int, batch_id: bytes) -> bool:
+        found = self._visit.ask(node_id, lambda session: tables.find_batch(session, batch_id=batch_id))
+        return found is not None
+
+    def _head(self, queue: QueueReport) -> Head | None:
+        return self._visit.ask(queue.node_id, lambda session: tables.read_head(session, queue=queue.id))
+
     def _know_heads(self, node_id: int, rows: list[BatchRow]) -> None:
-        """Reads the heads anew that batches reach beyond: after them, so they cannot be too low."""
+        """Read the heads anew that batches reach beyond: after them, so they cannot be too low."""
         beyond = sorted({row.queue for row in rows if _end(row) > self._heads[row.queue]})
         if beyond:
             heads = self._visit.ask(node_id, lambda session: tables.read_heads(session, queues=beyond))
             self._heads.update(heads)
 
     def _claim(self, row: BatchRow) -> bool:
-        """Judges a batch by itself; whether it is one at all, and about messages that are kept."""
+        """Judge a batch by itself; return True if it is one at all, of messages that are kept."""
         queue = self._queues[row.queue]
         low = self._openings[row.queue].low
         first, end, name = row.first_offset, _end(row), f"batch {UUID(bytes=row.batch_id)}"
@@ -150,19 +150,15 @@ class BatchWalk:
         return True
 
     def _add(self, queue: QueueReport, row: BatchRow, finding: Finding) -> None:
-        """Takes in a finding about a batch that is still remembered."""
-
-        def question(session: Session) -> bool:
-            return tables.find_batch(session, batch_id=row.batch_id) is not None
-
+        """Take in a finding about a batch that is still kept."""
         try:
-            if self._visit.ask(queue.node_id, question):
+            if self._is_kept(queue.node_id, row.batch_id):
                 queue.add(finding)
         except NodeUnavailable as error:
             queue.unseen = error.detail
 
     def _beyond(self, queue: QueueReport, row: BatchRow, name: str) -> None:
-        head = self._visit.ask(queue.node_id, lambda session: tables.read_head(session, queue=queue.id))
+        head = self._head(queue)
         if head is not None and _end(row) > head.head:
             what = f"{name} claims {shown(row.first_offset, _end(row))}, and the head is {head.head}"
             self._add(
@@ -170,7 +166,7 @@ class BatchWalk:
             )
 
     def _compare(self, queue: QueueReport, row: BatchRow, name: str) -> None:
-        """Takes the digest of the stored messages anew; missing ones are found by others."""
+        """Take the digest of the stored messages anew; missing ones are found by others."""
         first, end = row.first_offset, _end(row)
         select = functools.partial(
             tables.select_from, queue=queue.id, first=first, end=end, most_bytes=_ALL_BYTES
@@ -203,7 +199,7 @@ class BatchWalk:
             self._add(self._queues[row.queue], row, Finding("batch_twice", shown(*here), what, *here))
 
     def _settle(self, queue: QueueReport) -> None:
-        """Judges what all batches of a queue claim together."""
+        """Judge what all batches of a queue claim together."""
         start, _, head, gaps, _ = self._openings[queue.id]
         claims = list(self._claims[queue.id])
         try:
@@ -213,17 +209,15 @@ class BatchWalk:
             if claims:
                 for hole in without([(max(start, claims[0][0]), head)], [*claims, *gaps]):
                     self._hole(queue, hole, claims[0][0])
-        except NodeUnavailable as error:
-            queue.unseen = error.detail
-        except db_errors.Final as fault:
-            queue.unseen = fault.detail  # unless the table cannot be read at all: then that is a finding
+        except (NodeUnavailable, db_errors.Final) as error:
+            queue.unseen = error.detail  # unless the table cannot be read at all: then that is a finding
 
     def _kept(self, queue: QueueReport, ranges: list[Range]) -> list[Range]:
-        head = self._visit.ask(queue.node_id, lambda session: tables.read_head(session, queue=queue.id))
+        head = self._head(queue)
         return [] if head is None else without(ranges, [(-1, head.low)])
 
     def _hole(self, queue: QueueReport, hole: Range, oldest_claim: int) -> None:
-        """Rows that no batch claims, too young to have lost theirs by trimming."""
+        """Rows that no batch claims, too young for theirs to have expired."""
 
         def question(session: Session) -> Range | None:
             oldest_here = tables.stored_at_ms(session, queue=queue.id, offset=oldest_claim)
@@ -245,13 +239,8 @@ class BatchWalk:
         queue.add(Finding("unclaimed", shown(*found), what, *found))
 
     def _claimed_after_all(self, queue: QueueReport, found: Range) -> bool:
-        """Looks for their batch once more, through the node's whole list."""
-
-        def last(session: Session) -> bytes:
-            return tables.batch_ends(session)[0] or b""
-
-        end = self._visit.ask(queue.node_id, last)
-        after = b""
+        """Look for their batch once more, through the node's whole list."""
+        end, after = self._visit.ask(queue.node_id, tables.batch_ends)[0] or b"", b""
         while True:
             page = self._page(queue.node_id, [queue.id], after, end)
             if any(row.first_offset < found[1] and _end(row) > found[0] for row in page.rows):
@@ -267,7 +256,7 @@ def _end(row: BatchRow) -> int:
 
 
 def _page(queues: list[int], after: bytes, last: bytes) -> Callable[[Session], _Page]:
-    """Asks for the next page, counted and then listed."""
+    """Ask for the next page, counted and then listed."""
 
     def question(session: Session) -> _Page:
         count, end, counted = tables.end_of_batches(session, queues=queues, after=after, last=last, most=PAGE)

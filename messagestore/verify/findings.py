@@ -1,22 +1,30 @@
-"""Kinds of faults of a queue, what each means, and what to do about it."""
+"""Kinds of faults, what each means and what to do about it; and the report of a run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass, field
+from typing import NamedTuple, TypeVar
+
+from messagestore.verify.ranges import Range, shown
+from metadata.groups.expected_state import ExpectedQueue
+
+Judged = TypeVar("Judged", "Finding | str", "Finding")
+MOST = 100  # findings of one kind in one queue
 
 
 class Kind(NamedTuple):
-    """A kind of finding."""
+    """A kind of finding; `repair` says what the repair does where it is safe, '' where there is none."""
 
     means: str
     advice: str
+    repair: str = ""
 
 
 _NO_SENDS = "Set its node read_only, so that nothing is stored meanwhile."
 _BY_HAND = "Find out who wrote to the node's tables: no broker does this."
 
-KINDS = {
+QUEUE_KINDS = {  # found in the messages, heads and positions of a topic
     "missing": Kind(
         "Stored messages are gone. Consumers stop in front of them (state `corrupt`) and skip nothing.",
         "Restore the rows from a replica or a backup. If they are lost for good, declare it with a row in "
@@ -29,11 +37,15 @@ KINDS = {
         f"{_NO_SENDS} If the rows are right, set queue_head.head to the last offset + 1.",
     ),
     "head_fell": Kind(
-        "The head is lower than it was a moment ago: the node lost its latest writes, and their offsets "
-        "will be given to other messages.",
-        "Was the database killed, restored or replaced? Take the node offline before more is stored.",
+        "A queue's head is lower than it was: its node lost the latest messages, or is an older copy, and "
+        "gives their offsets to other messages.",
+        "Take the node offline before more is stored, and run manage.py verify for the topic. If a backup "
+        "was restored: manage.py adopt_restored_node. If there is a replica: manage.py promote_node.",
     ),
-    "head_missing": Kind("Nothing can be sent to the queue or read from it.", _BY_HAND),
+    "head_missing": Kind(
+        "A queue has no head row: nothing can be sent to it or read from it.",
+        "Run manage.py verify for the topic; restore the row of queue_head from a replica or a backup.",
+    ),
     "unreadable": Kind(
         "The queue's table is missing, was altered, or may not be read by the node's account.",
         "The node's answer says which. Restore the table, or the right.",
@@ -94,8 +106,9 @@ KINDS = {
         "group's other positions in the topic: note them first (catmq lag GROUP).",
     ),
     "position_missing": Kind(
-        "Metadata does not know that the group reads the queue: no member gets it, and it is not read.",
-        "Restore metadata, or subscribe anew (catmq unsubscribe, catmq subscribe), which forgets positions.",
+        "Metadata does not know that a group reads some queues: no member gets them, and they are not read.",
+        "Repair it: manage.py consistency. The positions themselves are on the nodes.",
+        "Adds the rows and shares the group's queues anew. Reading goes on at the positions of the nodes.",
     ),
     "epoch_ahead": Kind(
         "The node knows a later owner than metadata does: metadata lost its latest writes.",
@@ -110,13 +123,73 @@ KINDS = {
         "Was the node promoted or restored by hand? Let promote_node or adopt_restored_node do it.",
     ),
 }
+INSTALLATION_KINDS = {  # found where metadata and nodes are compared as a whole, beside some of the above
+    "identity_differs": Kind(
+        "The node's address answers with other data than the node's, or with none: it is not served.",
+        "Correct the address, or restore the node. Nothing else was checked on it.",
+    ),
+    "table_missing": Kind(
+        "A queue has no table on its node: sends to it and pulls from it fail.",
+        "If messages were stored there, restore the table from a replica or a backup: an empty one would "
+        "hide the loss. Then run manage.py verify.",
+        "Makes the table. No message was ever stored in the queue, so none is missing.",
+    ),
+    "table_unknown": Kind(
+        "A table of messages belongs to no queue: nobody reads it, and it takes room.",
+        "It may hold messages. If metadata was restored, restore a newer copy; otherwise save what is in the "
+        "table and drop it by hand.",
+        "Drops the table, which is empty, and never held a message.",
+    ),
+    "head_unknown": Kind(
+        "A head row is left of a queue that is gone, with its table.",
+        "Messages were stored once, and their table is gone: look for it before you delete the row by hand.",
+        "Deletes the row. No message was ever stored in the queue.",
+    ),
+    "readers_unknown": Kind(
+        "Positions are left on a node of a subscription or an instance that is gone.",
+        "Repair it; nobody reads by these positions.",
+        "Deletes these positions. No message is touched.",
+    ),
+    "position_unknown": Kind(
+        "Metadata has positions of a group in queues that it does not subscribe to: members may read them.",
+        "Repair it; the group subscribes to the topic no more.",
+        "Deletes these rows of metadata. No message and no position on a node is touched.",
+    ),
+    "failure_topic_missing": Kind(
+        "A subscription has no failure topic: what its handlers fail at stays where it is, in the way.",
+        "Repair it. If that fails: is a failure node registered, and does it answer?",
+        "Makes the failure topic with its tables.",
+    ),
+    "failure_topic_unknown": Kind(
+        "A failure topic is left of a subscription that is gone: what lies in it is not tried again.",
+        "It may hold messages. Subscribe the group again, or delete the topic by name once you have looked.",
+    ),
+    "heartbeat_missing": Kind(
+        "Members of a group can never be taken for dead: nothing says when they were heard last.",
+        "Repair it.",
+        "Says that they were heard now. Those that are gone lose their queues after the session timeout.",
+    ),
+    "member_silent": Kind(
+        "Members are silent for long, and still own their queues: nobody takes the dead out.",
+        "Does a broker run, and reach metadata? Its loop `expiry` does this; look into its log.",
+    ),
+    "worker_behind": Kind(
+        "A worker of a broker uses an old picture of metadata.",
+        "Look into the broker's log for why it cannot load a newer one; restart the broker.",
+    ),
+}
+KINDS = QUEUE_KINDS | INSTALLATION_KINDS
+# One for each queue, named in the key; what moves between two looks is not part of the subject.
+ONE_QUEUE = ("table_missing", "table_unknown", "head_missing", "head_fell", "head_unknown")
+MOVING = ("head_behind", "gap_above_head", "worker_behind")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Something wrong: where (`offsets 5 … 9`, `group billing`), and what it is, in figures.
 
-    `first` and `end` are the offsets concerned, where there are any.
+    `first` and `end` are the offsets concerned, where there are any. `safe`: the repair may be done; then
+    `node`, `group` and `topic` are ids, 0 where it is about none, and `ids` are queues, or members.
     """
 
     kind: str
@@ -124,13 +197,126 @@ class Finding:
     what: str
     first: int | None = None
     end: int | None = None
+    _: KW_ONLY
+    safe: bool = False
+    node: int = 0
+    group: int = 0
+    topic: int = 0
+    ids: tuple[int, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Key of a finding, by which a later check knows it, and a repair is asked for."""
+        about = (self.node, self.group, self.topic, self.ids[0] if self.kind in ONE_QUEUE else 0)
+        return "-".join([self.kind, *map(str, about)])
 
     @property
     def means(self) -> str:
-        """Consequence of the finding."""
         return KINDS[self.kind].means
 
     @property
     def advice(self) -> str:
-        """Remedy for it."""
-        return KINDS[self.kind].advice
+        """Remedy for it: the repair if it is safe."""
+        return KINDS[self.kind].repair if self.safe else KINDS[self.kind].advice
+
+
+def seen_twice(first: Iterable[Judged], second: Iterable[Judged]) -> list[Judged]:
+    """Return what two looks a moment apart have in common, as the second saw it: the rest was under way."""
+    known = {_subject(one) for one in first}
+    return [one for one in second if _subject(one) in known]
+
+
+def _subject(judged: Finding | str) -> tuple[str, ...]:
+    """Return the subject of a finding, without figures that move; of a note, the reader before its colon."""
+    if isinstance(judged, str):
+        return ("note", judged.partition(":")[0])
+    return (judged.kind,) if judged.kind in MOVING else (judged.kind, judged.where)
+
+
+class Opening(NamedTuple):
+    """A queue's bounds when the run began; its rows are looked at from `start` to `head`.
+
+    `since_ms` is the time that `start` stands for, 0 if all that is kept is of interest.
+    """
+
+    start: int
+    low: int
+    head: int
+    gaps: list[Range]
+    since_ms: int
+
+
+@dataclass(slots=True)
+class QueueReport:
+    """A queue: how far it was looked at (`reached`, an offset), what was counted and found.
+
+    `unseen` says why it could not be looked at whole, None if it was. Notes are odd, but explained.
+    """
+
+    expected: ExpectedQueue
+    opening: Opening | None = None
+    reached: int = 0
+    rows: int = 0
+    batches: int = 0
+    readers: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    unseen: str | None = None
+
+    @property
+    def id(self) -> int:
+        return self.expected.queue
+
+    @property
+    def node_id(self) -> int:
+        return self.expected.node_id
+
+    def add(self, finding: Finding) -> None:
+        """Take a finding in, up to MOST of its kind; holes that touch become one."""
+        last = self.findings[-1] if self.findings else None
+        if last is not None and finding.kind == last.kind == "missing" and finding.first == last.end:
+            self.findings[-1] = missing(int(last.first or 0), int(finding.end or 0))
+        elif not self.full(finding.kind):
+            self.findings.append(finding)
+
+    def full(self, kind: str) -> bool:
+        """Return True if no more findings of a kind are taken in; the notes say so then."""
+        is_full = sum(one.kind == kind for one in self.findings) >= MOST
+        text = f"{MOST} findings of kind {kind}: further ones are not listed"
+        if is_full and text not in self.notes:
+            self.notes.append(text)
+        return is_full
+
+    def discard(self) -> None:
+        """Drop what was found: the queue was deleted while it was looked at."""
+        self.findings.clear()
+        self.unseen = None
+        self.notes = ["the topic was deleted meanwhile"]
+
+
+def missing(first: int, end: int) -> Finding:
+    """Rows that nothing explains the absence of."""
+    count = end - first
+    what = f"{count} message{'s are' if count > 1 else ' is'} missing; no gap is declared there"
+    return Finding("missing", shown(first, end), what, first, end)
+
+
+@dataclass(slots=True)
+class Report:
+    """Findings of a run: of queues in their reports, of nodes, groups and brokers in `others`.
+
+    `complete` is False if it was stopped; `unchecked`: nodes that could not be looked at, {name: why}.
+    """
+
+    queues: list[QueueReport] = field(default_factory=list)
+    others: list[Finding] = field(default_factory=list)
+    unchecked: dict[str, str] = field(default_factory=dict)
+    complete: bool = False
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return (*(finding for one in self.queues for finding in one.findings), *self.others)
+
+    @property
+    def unseen(self) -> list[QueueReport]:
+        return [one for one in self.queues if one.unseen is not None]

@@ -19,7 +19,7 @@ class Ranges:
         return zip(self._firsts, self._ends, strict=True)
 
     def add(self, first: int, end: int) -> Range | None:
-        """Puts first … end-1 in; what was in already, from the first such offset to the last.
+        """Put first … end-1 in; return what was in already, from the first such offset to the last.
 
         >>> ranges = Ranges()
         >>> ranges.add(0, 5), ranges.add(9, 12), ranges.add(4, 10), list(ranges)

@@ -1,31 +1,34 @@
-"""A run over some topics: openings, batches, rows, heads and positions, in this order."""
+"""Runs: `verify` over the messages of topics, `check` over metadata and all nodes, `watch` for its alarms."""
 
 from __future__ import annotations
 
 import functools
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from messagestore import tables
+from messagestore import sweeping, tables
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.time_lookup import first_at
-from messagestore.verify import standing
+from messagestore.sweeping import Progress
+from messagestore.verify import contents, positions
 from messagestore.verify.batches import BatchWalk
-from messagestore.verify.findings import Finding
-from messagestore.verify.report import Opening, QueueReport, Report
+from messagestore.verify.findings import KINDS, Finding, Opening, QueueReport, Report, seen_twice
 from messagestore.verify.rows import RowScan
-from messagestore.verify.visit import Progress, Visit
+from messagestore.verify.visit import Visit
 from metadata.actors import Actor
 from metadata.cache import snapshot
-from metadata.errors import Invalid, NodeUnavailable
-from metadata.groups import expected
-from metadata.groups.expected import ExpectedQueue
+from metadata.db import access
+from metadata.errors import CatmqError, Invalid, NodeUnavailable
+from metadata.groups import expected_state
+from metadata.groups.expected_state import ExpectedQueue
+from metadata.monitoring import alarms
 
 ROWS_PER_S = 100_000
 QUEUES_EACH = 100  # whose heads and positions are read on one connection
-AGAIN_AFTER_S = 1.0  # heads, positions and states that look wrong are looked at again then
+AGAIN_AFTER_S = 1.5  # what is under way is over by then; a worker follows metadata within a second
 
 
 class Since(NamedTuple):
@@ -44,7 +47,7 @@ def verify(
     digests: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> Report:
-    """Looks whether the messages of some topics, or of all, are all there, once, and in order.
+    """Look whether the messages of some topics, or of all, are all there, once, and in order.
 
     Only reads, in short statements. `digests` reads every message that a kept batch claims. Ctrl-C ends it
     with what it has so far. Needs `manage` on each topic. Raises NotFound, Invalid, MetadataUnavailable.
@@ -52,8 +55,7 @@ def verify(
     if rows_per_s < 0:
         raise Invalid.field("rows_per_s", "must be 0 (no limit) or more")
     snapshot.refresh()
-    pictured = expected.queues(topics=topics, actor=actor)
-    report = Report([QueueReport(queue) for queue in pictured])
+    report = Report([QueueReport(queue) for queue in expected_state.queues(topics=topics, actor=actor)])
     run = _Run(report, Visit(rows_per_s=rows_per_s, progress=progress), topics, actor)
     try:
         run.open(since)
@@ -66,17 +68,58 @@ def verify(
     return report
 
 
+def check(*, actor: Actor) -> Report:
+    """Compare metadata with all nodes that answer. Reads only. Needs `admin` on everything.
+
+    Raises Forbidden, MetadataUnavailable.
+    """
+    access.require(actor, "admin", "*", what="check")
+    report = _compared()
+    if report.others:
+        time.sleep(AGAIN_AFTER_S)
+        before, report = report, _compared()
+        report.others = seen_twice(before.others, report.others)
+    return report
+
+
+def _compared() -> Report:
+    snapshot.refresh()
+    report, change, seen = Report(complete=True), expected_state.change(), []
+    for _, info in sorted(snapshot.current().nodes.items()):
+        try:
+            seen.append(contents.read(info))
+        except (CatmqError, OSError) as error:
+            why = error.detail if isinstance(error, CatmqError) else str(error)
+            report.unchecked[info.name] = why or f"node {info.name} does not answer"
+    known = expected_state.read()  # after the nodes: what was made meanwhile is known then
+    for one in seen:
+        report.others += contents.of_node(one, known)
+    report.others += [*contents.of_metadata(known), *contents.of_workers(change)]
+    return report
+
+
+def watch(*, actor: Actor) -> int:
+    """Make the alarms of disagreement, one for each kind, agree with a check; how many began or ended."""
+    report = check(actor=actor)
+    kinds: dict[str, list[Finding]] = {}
+    for one in report.findings:
+        kinds.setdefault(one.kind, []).append(one)
+    found = {kind: f"{len(mine)} found; {mine[0].where}: {mine[0].what}" for kind, mine in kinds.items()}
+    unclear = KINDS if report.unchecked else ()
+    return alarms.keep(kind="inconsistent", found=found, unclear=unclear, ends_after_s=0)
+
+
+@dataclass(slots=True)
 class _Run:
     """One run; what it finds goes into the report."""
 
-    def __init__(self, report: Report, visit: Visit, topics: Sequence[str] | None, actor: Actor) -> None:
-        self._report = report
-        self._visit = visit
-        self._topics = topics
-        self._actor = actor
+    report: Report
+    visit: Visit
+    topics: Sequence[str] | None
+    actor: Actor
 
     def _seen(self) -> list[QueueReport]:
-        return [queue for queue in self._report.queues if queue.unseen is None]
+        return [queue for queue in self.report.queues if queue.unseen is None]
 
     def _away(self, node_id: int, error: NodeUnavailable) -> None:
         """The queues of a node that are not finished will not be."""
@@ -85,39 +128,42 @@ class _Run:
                 queue.unseen = error.detail
 
     def open(self, since: Since | None) -> None:
-        """Reads every queue's bounds; all that comes later is about what is below these heads."""
-        for queue in self._report.queues:
-            if queue.unseen is None:
-                try:
-                    queue.opening = self._visit.ask(queue.node_id, _opening(queue.id, since))
-                except NodeUnavailable as error:
-                    self._away(queue.node_id, error)
-                except db_errors.Final as fault:
-                    queue.unseen = fault.detail  # unless `compare` meets it, too: then it is a finding
+        """Read every queue's bounds; all that comes later is about what is below these heads."""
+        for queue in self.report.queues:
+            self._try(queue, functools.partial(self._open, queue, since))
+
+    def _open(self, queue: QueueReport, since: Since | None) -> None:
+        queue.opening = self.visit.ask(queue.node_id, _opening(queue.id, since))
+
+    def _try(self, queue: QueueReport, look: Callable[[], None]) -> None:
+        """Look at a queue unless its node is away already."""
+        if queue.unseen is not None:
+            return
+        try:
+            look()
+        except NodeUnavailable as error:
+            self._away(queue.node_id, error)
+        except db_errors.Final as fault:
+            queue.unseen = fault.detail  # unless `compare` meets it, too: then it is a finding
 
     def batches(self, *, digests: bool) -> None:
-        """Walks what is remembered of sends."""
-        BatchWalk(self._visit, self._seen(), digests=digests).run()
+        """Walk the batches."""
+        BatchWalk(self.visit, self._seen(), digests=digests).run()
 
     def rows(self) -> None:
-        """Counts the rows, queue after queue."""
-        for queue in self._report.queues:
-            if queue.unseen is None and queue.opening is not None:
-                try:
-                    RowScan(self._visit, queue, queue.opening).run()
-                except NodeUnavailable as error:
-                    self._away(queue.node_id, error)
-                except db_errors.Final as fault:
-                    queue.unseen = fault.detail  # unless `compare` meets it, too: then it is a finding
+        """Count the rows, queue after queue."""
+        for queue in self.report.queues:
+            if queue.opening is not None:
+                self._try(queue, RowScan(self.visit, queue, queue.opening).run)
 
     def compare(self) -> None:
-        """Compares heads, positions and states; what is wrong is looked at again before it counts."""
+        """Compare heads, positions and states; what is wrong is looked at again before it counts."""
         judged = self._judged()
         if any(isinstance(one, Finding) for found in judged.values() for one in found):
             time.sleep(AGAIN_AFTER_S)
             again = self._judged()
-            judged = {queue: standing.both(found, again.get(queue, [])) for queue, found in judged.items()}
-        for queue in self._report.queues:
+            judged = {queue: seen_twice(found, again.get(queue, [])) for queue, found in judged.items()}
+        for queue in self.report.queues:
             for one in judged.get(queue.id, ()):
                 if isinstance(one, str):
                     queue.notes.append(one)
@@ -128,46 +174,43 @@ class _Run:
 
     def _judged(self) -> dict[int, list[Finding | str]]:
         """{queue: what is odd about it} of the queues whose nodes answer."""
-        before = self._picture()
+        before = self._expected()
         looks = self._looks()
-        after = self._picture()
-        for queue in self._report.queues:
+        after = self._expected()
+        for queue in self.report.queues:
             if queue.id not in after:
-                queue.forget()
+                queue.discard()
         return {
-            queue.id: standing.judge(
+            queue.id: positions.judge(
                 seen=looks[queue.id], opening=queue.opening, before=before[queue.id], after=after[queue.id]
             )
-            for queue in self._report.queues
+            for queue in self.report.queues
             if queue.id in looks and queue.id in before and queue.id in after
         }
 
-    def _picture(self) -> dict[int, ExpectedQueue]:
-        rows = expected.queues(topics=self._topics, actor=self._actor, strict=False)
+    def _expected(self) -> dict[int, ExpectedQueue]:
+        rows = expected_state.queues(topics=self.topics, actor=self.actor, strict=False)
         return {row.queue: row for row in rows}
 
-    def _looks(self) -> dict[int, standing.Look]:
-        nodes: dict[int, list[QueueReport]] = {}
-        for queue in self._report.queues:
-            nodes.setdefault(queue.node_id, []).append(queue)
-        looks: dict[int, standing.Look] = {}
-        for node_id, queues in nodes.items():
+    def _looks(self) -> dict[int, positions.Look]:
+        looks: dict[int, positions.Look] = {}
+        for node_id, queues in sweeping.by_node(self.report.queues).items():
             try:
                 for at in range(0, len(queues), QUEUES_EACH):
                     ids = [queue.id for queue in queues[at : at + QUEUES_EACH]]
-                    looks |= self._visit.ask(node_id, functools.partial(standing.look, queues=ids))
-                    self._visit.say(
+                    looks |= self.visit.ask(node_id, functools.partial(positions.look, queues=ids))
+                    self.visit.say(
                         f"positions on node {queues[0].expected.node}: queues", at + len(ids), len(queues)
                     )
             except NodeUnavailable as error:
                 self._away(node_id, error)
-        for queue in self._report.queues:
+        for queue in self.report.queues:
             queue.readers = len(looks[queue.id].readers) if queue.id in looks else queue.readers
         return looks
 
 
 def _opening(queue: int, since: Since | None) -> Callable[[Session], Opening | None]:
-    """Asks for a queue's bounds; None where it has no head row."""
+    """Ask for a queue's bounds; None where it has no head row."""
 
     def question(session: Session) -> Opening | None:
         head = tables.read_head(session, queue=queue)

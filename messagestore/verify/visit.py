@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from messagestore.engine.mysql_session import Session
 from messagestore.pool import node_pools
+from messagestore.sweeping import Progress
 from metadata.errors import NodeUnavailable
 
 T = TypeVar("T")
@@ -17,14 +18,6 @@ PAUSE_S = 0.5  # before the second try
 
 class ReadShort(NodeUnavailable):
     """A node listed fewer rows than it had counted: so many are there, and were not looked at."""
-
-
-class Progress(NamedTuple):
-    """Progress of a run: `done` of `total`, 0 where nobody knows the total."""
-
-    what: str
-    done: int
-    total: int
 
 
 class Visit:
@@ -60,6 +53,6 @@ class Visit:
         time.sleep(self._due - now)
 
     def say(self, what: str, done: int, total: int) -> None:
-        """Tells whoever listens how far the run is."""
+        """Tell whoever listens how far the run is."""
         if self._progress is not None:
             self._progress(Progress(what, done, total))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
-from messagestore.nodes.preflight import TEXTS, Examination, Finding
+from messagestore.nodes.preflight import TEXTS, Finding, Preflight
 from portal.kit.tables import Cell, Column, Empty, Table, Text, badge, long, plain, text
 
 ABOUT: dict[str, Text] = {
@@ -24,7 +24,7 @@ ABOUT: dict[str, Text] = {
 VERDICTS: dict[str, Text] = {"ok": lazy("good"), "warn": lazy("look at it"), "bad": lazy("will not do")}
 
 
-def table(found: Examination) -> Table:
+def table(found: Preflight) -> Table:
     """All findings, one a row."""
     columns = (Column(_("What")), Column(_("Verdict")), Column(_("What was found")))
     return plain(columns, [_row(one) for one in found.findings], Empty(_("Nothing was found.")))

@@ -30,15 +30,6 @@ def of_topic(queues: Iterable[QueueState | QueueDrain]) -> str:
     return of(one.queue.queue for one in queues if one.head is None and one.queue.state != "retired")
 
 
-def offline(*, topic: str | None = None) -> list[str]:
-    """The nodes that were taken offline; only those with queues of a topic, if one is named.
-
-    Raises NotFound(topic_not_found).
-    """
-    known = snapshot.current()
-    found = [one for one in known.nodes.values() if one.state == "offline"]
-    if topic is not None:
-        topic_id = snapshot.find_topic(topic).id
-        used = {one.node_id for one in known.queues.values() if one.topic_id == topic_id}
-        found = [one for one in found if one.id in used]
-    return sorted(one.name for one in found)
+def offline() -> list[str]:
+    """The nodes that were taken offline."""
+    return sorted(one.name for one in snapshot.current().nodes.values() if one.state == "offline")

@@ -47,8 +47,8 @@ def test_who_joins_while_a_topic_is_subscribed_to_has_a_place_at_its_first_acqui
     one = Instance("one")
     insert = reader_rows.insert
 
-    def insert_and_let_join(subscription: Any) -> None:
-        insert(subscription)
+    def insert_and_let_join(*args: Any, **kwargs: Any) -> None:
+        insert(*args, **kwargs)
         one.join()
 
     monkeypatch.setattr(reader_rows, "insert", insert_and_let_join)

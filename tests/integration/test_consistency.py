@@ -8,11 +8,11 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
-from messagestore import consistency, tables
-from messagestore.consistency import Finding
-from messagestore.consistency import check as verb
+from messagestore import tables, verify
 from messagestore.pool import node_pools
 from messagestore.topology import subscriptions, topics
+from messagestore.verify import Finding
+from messagestore.verify import check as verb
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db.clock import database_now
@@ -38,7 +38,7 @@ from tests.support.tampering import look, plant, readers
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for the second look."""
-    monkeypatch.setattr("messagestore.consistency.looking.AGAIN_AFTER_S", 0.01)
+    monkeypatch.setattr("messagestore.verify.run.AGAIN_AFTER_S", 0.01)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def found() -> Finding:
 def mended(one: Finding) -> None:
     """Repairs it; it is gone then, and audited."""
     assert one.safe
-    consistency.repair(key=one.key, actor=ME)
+    verify.repair(key=one.key, actor=ME)
     assert verb(actor=ME).findings == ()
     row = AuditLog.objects.get(verb="repair")
     assert (row.kind, row.name, row.before) == ("finding", one.kind, {"where": one.where, "what": one.what})
@@ -77,7 +77,7 @@ def refused(one: Finding) -> None:
     """No repair is offered, and none is made by hand."""
     assert not one.safe
     with pytest.raises(Conflict, match="cannot be repaired safely"):
-        consistency.repair(key=one.key, actor=ME)
+        verify.repair(key=one.key, actor=ME)
     assert AuditLog.objects.filter(verb="repair").count() == 0
 
 
@@ -139,7 +139,7 @@ def test_a_message_that_comes_before_the_drop_is_kept(queue: int, monkeypatch: p
     monkeypatch.setattr(tables, "set_queue_state", meanwhile)
     monkeypatch.setattr(node_pools, "node_of", lambda _queue: node_pools.node(one.node))
     with pytest.raises(Conflict, match="holds messages by now"):
-        consistency.repair(key=one.key, actor=ME)
+        verify.repair(key=one.key, actor=ME)
 
 
 def test_a_missing_head_and_one_that_fell_are_for_verify(fresh: int, queue: int) -> None:
@@ -147,7 +147,7 @@ def test_a_missing_head_and_one_that_fell_are_for_verify(fresh: int, queue: int)
     Queue.objects.filter(pk=queue).update(head_seen=5)
     missing, fell = sorted(verb(actor=ME).findings, key=lambda one: one.kind, reverse=True)
     assert (missing.kind, missing.ids) == ("head_missing", (fresh,))
-    assert (fell.kind, fell.what) == ("head_behind", "the head is 2; it was at 5")
+    assert (fell.kind, fell.what) == ("head_fell", "the head is 2; it was at 5")
     for one in (missing, fell):
         refused(one)
         assert "verify" in one.advice
@@ -207,7 +207,7 @@ def test_a_failure_topic_that_is_missing_is_made_and_one_that_is_left_stays(queu
     kinds = {one.kind: one for one in verb(actor=ME).findings}
     assert set(kinds) >= {"failure_topic_missing", "failure_topic_unknown"}
     refused(kinds["failure_topic_unknown"])
-    consistency.repair(key=kinds["failure_topic_missing"].key, actor=ME)
+    verify.repair(key=kinds["failure_topic_missing"].key, actor=ME)
     assert Topic.objects.get(kind="failure", failure_of__isnull=False).name == "billing_orders_fail"
 
 
@@ -254,7 +254,7 @@ def test_what_is_only_under_way_is_not_found(fresh: int, monkeypatch: pytest.Mon
     with node_pools.node_of(fresh).writing() as session:
         tables.create_queue(session, queue=fresh, node_epoch=1)
     with pytest.raises(NotFound, match="found no more"):
-        consistency.repair(key=one.key, actor=ME)
+        verify.repair(key=one.key, actor=ME)
     Queue.objects.filter(pk=fresh).update(state="creating")
     plant(fresh, "DROP TABLE message_{q}")
     assert verb(actor=ME).findings == ()  # a queue that is being made
@@ -265,15 +265,15 @@ def test_only_administrators_check_and_repair(queue: int) -> None:
     with pytest.raises(Forbidden):
         verb(actor=olga)
     with pytest.raises(Forbidden):
-        consistency.repair(key="x", actor=olga)
+        verify.repair(key="x", actor=olga)
 
 
 def test_the_job_raises_an_alarm_and_ends_it(fresh: int) -> None:
     plant(fresh, "DROP TABLE message_{q}")
-    assert consistency.watch(actor=ME) == 1
+    assert verify.watch(actor=ME) == 1
     assert Alarm.objects.get(ended_at=None).name == "table_missing"
-    consistency.repair(key=found().key, actor=ME)
-    assert consistency.watch(actor=ME) == 1
+    verify.repair(key=found().key, actor=ME)
+    assert verify.watch(actor=ME) == 1
     assert not Alarm.objects.filter(ended_at=None).exists()
 
 

@@ -46,7 +46,7 @@ def wrong(queue: int, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the alarm stays when it is reviewed, and the mark when it is looked at again."""
     monkeypatch.setattr(corruption_alarms, "CALM_S", 0.0)
     monkeypatch.setattr(corruption_alarms, "AGAIN_S", float("inf"))
-    corruption_alarms.tell()
+    corruption_alarms.raise_alarms()
     corruption_alarms.review(calm_s=0)
     assert bool(lasting()) == (queue in corruption.current())
     return bool(lasting())
@@ -55,7 +55,7 @@ def wrong(queue: int, monkeypatch: pytest.MonkeyPatch) -> bool:
 def test_a_hole_is_an_alarm_that_says_where(queue: int) -> None:
     remove(queue, 2)
     corruption.report(queue, offset=2, why="no message although the head is 5")
-    assert corruption_alarms.tell() == 1
+    assert corruption_alarms.raise_alarms() == 1
     assert lasting() == [("corrupt", f"orders/{queue}", 2)]
     assert Alarm.objects.get().detail == "no message although the head is 5"
 
@@ -63,7 +63,7 @@ def test_a_hole_is_an_alarm_that_says_where(queue: int) -> None:
 def test_a_mark_that_is_met_with_every_pull_is_told_only_now_and_then(queue: int) -> None:
     for _ in range(3):
         corruption.report(queue, offset=2, why="no message although the head is 5")
-    assert [corruption_alarms.tell() for _ in range(3)] == [1, 0, 0]
+    assert [corruption_alarms.raise_alarms() for _ in range(3)] == [1, 0, 0]
 
 
 def test_an_alarm_that_could_not_be_written_is_told_by_the_next_pass(
@@ -73,8 +73,8 @@ def test_an_alarm_that_could_not_be_written_is_told_by_the_next_pass(
     with monkeypatch.context() as away:
         away.setattr("metadata.monitoring.alarms.raise_alarm", lambda **given: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            corruption_alarms.tell()
-    assert (corruption_alarms.tell(), len(lasting())) == (1, 1)
+            corruption_alarms.raise_alarms()
+    assert (corruption_alarms.raise_alarms(), len(lasting())) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_table_that_is_missing_or_was_altered_is_an_alarm_until_it_is_back(
 def test_the_alarm_of_a_process_that_is_no_more_ends_all_the_same(queue: int) -> None:
     remove(queue, 2)
     corruption.report(queue, offset=2, why="a hole")
-    corruption_alarms.tell()
+    corruption_alarms.raise_alarms()
     corruption.keep(())
     assert corruption_alarms.review(calm_s=0) == 0
     declare_gap(queue, 2, 3)
@@ -149,7 +149,7 @@ def test_the_alarm_of_a_process_that_is_no_more_ends_all_the_same(queue: int) ->
 def test_while_the_node_is_away_the_alarm_stays(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
     remove(queue, 2)
     corruption.report(queue, offset=2, why="a hole")
-    corruption_alarms.tell()
+    corruption_alarms.raise_alarms()
     declare_gap(queue, 2, 3)
     from metadata.errors import NodeUnavailable
 

@@ -48,7 +48,7 @@ def test_kill_9_before_any_statement_of_a_move_loses_and_doubles_nothing(node: s
     for queue in mine:
         assert bodies(queue) == [b"%d-a" % queue, b"%d-b" % queue]
     assert waiting(mine[0]) == []
-    assert verify(topics=["orders"], actor=ACTOR, digests=True).findings == 0
+    assert verify(topics=["orders"], actor=ACTOR, digests=True).findings == ()
 
 
 def test_a_mover_whose_commit_was_not_answered_moves_nothing_again(

@@ -264,7 +264,7 @@ def test_an_adopted_node_passes_the_auditor(queue: int) -> None:
     adopt()
     send(3)
     report = verify.verify(topics=["orders"], actor=ACTOR, rows_per_s=0)
-    assert (report.complete, report.findings) == (True, 0)
+    assert (report.complete, report.findings) == (True, ())
 
 
 def test_the_replica_of_a_file_is_refused_and_that_of_a_server_is_kept(queue: int, engine: str) -> None:

@@ -113,14 +113,14 @@ def test_a_node_that_is_away_is_named_and_the_others_are_listed(
 ) -> None:
     kill(queue, *(b"%d" % n for n in range(8)))
     away = snapshot.find_node("f1").id
-    real = dead_letters.prepared
+    real = delayed_store.prepare
 
-    def prepared(node: node_pools.Node) -> node_pools.Node:
+    def prepare(node: node_pools.Node) -> None:
         if node.info.id == away:
             raise Unavailable("away")
-        return real(node)
+        real(node)
 
-    monkeypatch.setattr(dead_letters, "prepared", prepared)
+    monkeypatch.setattr(delayed_store, "prepare", prepare)
     page = dead_letters.page(group="billing", actor=ME, after="", limit=100)
     assert page.away == ("f1",)
     assert 0 < len(page.messages) < 8
@@ -282,7 +282,7 @@ def test_the_dead_are_forgotten_after_the_days_of_their_subscription(queue: int)
         sqlite = node_pools.node_of(place).info.engine == "sqlite"
         older = "died_at - 172800000" if sqlite else "died_at - INTERVAL 2 DAY"
         failing.tampering.plant(place, f"UPDATE dead_message SET died_at = {older} WHERE id <= 2")
-    assert dead_letters.trim() == 0
+    assert dead_letters.expire() == 0
     failing.change(dead_days=1)
-    assert dead_letters.trim(chunk=1) >= 2
+    assert dead_letters.expire(chunk=1) >= 2
     assert len(listed()) <= 4

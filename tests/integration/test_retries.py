@@ -12,7 +12,7 @@ from messagestore import tables
 from messagestore.engine.origins import Origin
 from messagestore.produce import delayed_store
 from messagestore.retries import failures, pending
-from messagestore.retries.dead_letters import DeadWrite
+from messagestore.retries.dead_letters import DeadLetterWrite
 from messagestore.retries.failures import Dead
 from metadata.membership import consumers
 from tests.support import failing, moving
@@ -128,7 +128,7 @@ TWICE = {
         (tables, "find_copies"),
         (delayed_store, "store"),
         (tables, "insert_delayed"),
-        (DeadWrite, "store"),
+        (DeadLetterWrite, "store"),
         (tables, "insert_dead"),
         (failures._Work, "_answer"),
         (Instance, "commit"),

@@ -94,7 +94,7 @@ def test_a_send_marks_it_and_the_alarm_names_queue_and_table(queues: tuple[int, 
         with suppress(StoreCorrupt):
             send(queue)
     assert corruption.current() == [ill], "which /readyz and the metrics show"
-    assert corruption_alarms.tell() == 1
+    assert corruption_alarms.raise_alarms() == 1
     alarm = Alarm.objects.get()
     assert (alarm.kind, alarm.name, alarm.ended_at) == ("corrupt", f"orders/{ill}", None)
     assert f"message_{ill}" in alarm.detail or "body" in alarm.detail, "the table, or its column"

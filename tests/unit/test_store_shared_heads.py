@@ -137,8 +137,8 @@ def test_queues_that_are_gone_are_forgotten() -> None:
     lane_of = {queue: group_commit.lane(queue) for queue in (kept, gone)}
     for queue in (kept, gone):
         known_heads.stored(queue, 5)
-    process_caches.keep({kept: QueueInfo(id=kept, topic_id=1, number=0, node_id=1, state="read_write")})
+    process_caches.evict({kept: QueueInfo(id=kept, topic_id=1, number=0, node_id=1, state="read_write")})
     assert (known_heads.known(kept), known_heads.known(gone)) == (5, 0)
     assert group_commit.lane(kept) is lane_of[kept]
     assert group_commit.lane(gone) is not lane_of[gone]
-    process_caches.keep({})
+    process_caches.evict({})

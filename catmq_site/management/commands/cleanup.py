@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ from django.core.management.base import CommandError
 from catmq_site.jobs import spark
 from catmq_site.management.base import LATER, CatmqCommand
 from messagestore import retention
-from messagestore.retention import Cleaned, Progress, QueuePlan
+from messagestore.retention import Cleaned, QueuePlan
 from metadata.errors import Invalid
 
-PROGRESS_EVERY_S = 3.0
 HEADINGS = ("TOPIC", "QUEUE", "NODE", "KEPT", "GOES", "WHY", "MESSAGES", "PARTITIONS", "BYTES")
 
 
@@ -49,7 +47,7 @@ class Command(CatmqCommand):
             found = retention.clean(
                 topic=options["topic"],
                 dry_run=options["dry_run"],
-                progress=self._progress(),
+                progress=self.progress(),
                 actor=self.actor,
             )
         self.stdout.write("\n".join(shown(found, dry_run=options["dry_run"])))
@@ -67,20 +65,8 @@ class Command(CatmqCommand):
             settings = {"topic": topic, "archive": str(archive.resolve())}
             spark.run("archive", settings=settings, say=self.stderr.write)
         return retention.purge(
-            topic=topic, archive=archive, dry_run=dry_run, progress=self._progress(), actor=self.actor
+            topic=topic, archive=archive, dry_run=dry_run, progress=self.progress(), actor=self.actor
         )
-
-    def _progress(self) -> Callable[[Progress], None]:
-        """Says on stderr, now and then, where the run is."""
-        said_at = time.monotonic()
-
-        def say(progress: Progress) -> None:
-            nonlocal said_at
-            if time.monotonic() - said_at >= PROGRESS_EVERY_S:
-                said_at = time.monotonic()
-                self.stderr.write(f"{progress.what} {progress.done:,} of {progress.total:,}")
-
-        return say
 
 
 def shown(found: Sequence[Cleaned], *, dry_run: bool) -> list[str]:

@@ -8,8 +8,8 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from catmq_site.management.base import LATER, REFUSED, CatmqCommand
-from messagestore import consistency
-from messagestore.consistency import Finding
+from messagestore import verify
+from messagestore.verify import Finding
 
 
 class Command(CatmqCommand):
@@ -30,14 +30,14 @@ class Command(CatmqCommand):
         chosen.add_argument("--repair-all", action="store_true", help="repair all that is safe to repair")
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.consistency.check and repair."""
+        """Calls check and repair of messagestore.verify."""
         keys = options["repair"] or []
         if options["repair_all"]:
-            keys = [one.key for one in consistency.check(actor=self.actor).findings if one.safe]
+            keys = [one.key for one in verify.check(actor=self.actor).findings if one.safe]
         for key in keys:
-            done = consistency.repair(key=key, actor=self.actor)
+            done = verify.repair(key=key, actor=self.actor)
             self.stdout.write(f"Repaired {key}: {done.where}. {done.advice}")
-        report = consistency.check(actor=self.actor)
+        report = verify.check(actor=self.actor)
         self.stdout.write("\n\n".join(map(shown, report.findings)) or "Metadata and the nodes agree.")
         for name, why in sorted(report.unchecked.items()):
             self.stderr.write(f"Node {name} could not be looked at: {why}")

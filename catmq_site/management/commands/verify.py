@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from argparse import ArgumentParser
 from datetime import datetime
 from pathlib import Path
@@ -14,11 +13,10 @@ from django.core.management.base import CommandError
 
 from catmq_site.management.base import LATER, CatmqCommand
 from messagestore import verify
-from messagestore.verify import Progress, QueueReport, Report, Since
+from messagestore.verify import QueueReport, Report, Since
 from metadata.errors import Invalid
 
 FOUND = 1
-PROGRESS_EVERY_S = 3.0
 UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 HEADINGS = ("TOPIC", "QUEUE", "NODE", "OFFSETS", "ROWS", "BATCHES", "POSITIONS", "RESULT")
 
@@ -65,7 +63,7 @@ class Command(CatmqCommand):
             since=parsed_since(options["since"]),
             rows_per_s=options["rows_per_s"],
             digests=options["digests"],
-            progress=self._progress(),
+            progress=self.progress(),
             actor=self.actor,
         )
         to_stdout = options["json"] == Path("-")
@@ -75,19 +73,6 @@ class Command(CatmqCommand):
             text = json.dumps(as_json(report), indent=2, ensure_ascii=False)
             self.stdout.write(text) if to_stdout else options["json"].write_text(text + "\n")
         conclude(report)
-
-    def _progress(self) -> Any:
-        """Says on stderr, now and then, where the run is."""
-        said_at = time.monotonic()
-
-        def say(progress: Progress) -> None:
-            nonlocal said_at
-            if time.monotonic() - said_at >= PROGRESS_EVERY_S:
-                said_at = time.monotonic()
-                of = f" of {progress.total:,}" if progress.total else ""
-                self.stderr.write(f"{progress.what} {progress.done:,}{of}")
-
-        return say
 
 
 def parsed_since(text: str | None) -> Since | None:
@@ -115,7 +100,7 @@ def conclude(report: Report) -> None:
     wrong = sum(bool(queue.findings) for queue in report.queues)
     if wrong:
         stopped = "" if report.complete else "Stopped. "
-        text = f"{stopped}{report.findings} findings in {wrong} of {len(report.queues)} queues."
+        text = f"{stopped}{len(report.findings)} findings in {wrong} of {len(report.queues)} queues."
         raise CommandError(text, returncode=FOUND)
     if not report.complete:
         raise CommandError("Stopped: nothing wrong so far, but not all was looked at.", returncode=LATER)
@@ -193,7 +178,7 @@ def as_json(report: Report) -> dict[str, Any]:
     return {
         "clean": clean,
         "complete": report.complete,
-        "findings": report.findings,
+        "findings": len(report.findings),
         "queues": [queue_as_json(queue) for queue in report.queues],
     }
 

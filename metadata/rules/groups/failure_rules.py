@@ -12,7 +12,7 @@ MAX_CLASS_CHARS = 100
 
 
 def copy_id(
-    *, stored_at_ms: int, subscription: int, queue: int, offset: int, attempt: int, rewinds: int
+    *, stored_at_ms: int, subscription: int, queue: int, offset: int, attempt: int, reset_count: int
 ) -> bytes:
     """The batch id of the copy that a failure makes: the shape of UUIDv7, the same for every report of it.
 
@@ -20,12 +20,12 @@ def copy_id(
     after a crash, and fails at it again, makes the same copy, and not a second one. After a reset of the
     position, or under another subscription of the group, it is another copy.
 
-    >>> where = {"stored_at_ms": 1, "subscription": 2, "queue": 3, "offset": 4, "rewinds": 0}
+    >>> where = {"stored_at_ms": 1, "subscription": 2, "queue": 3, "offset": 4, "reset_count": 0}
     >>> one = copy_id(attempt=1, **where)
     >>> one.hex()[:13], one == copy_id(attempt=2, **where)
     ('0000000000017', False)
     """
-    return _as_uuid7(stored_at_ms, _hash(b"copy", subscription, queue, offset, attempt, rewinds))
+    return _as_uuid7(stored_at_ms, _hash(b"copy", subscription, queue, offset, attempt, reset_count))
 
 
 def redrive_id(*, died_at_ms: int, dead: bytes, to: str) -> bytes:

@@ -9,8 +9,8 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from messagestore.retries import dead_letters, pending
-from messagestore.retries.dead_letters import DeadCount, DeadMessage, DeadPage, Summary
-from messagestore.retries.pending import Failed, FailedMessage
+from messagestore.retries.dead_letters import DeadCount, DeadLetterInfo, DeadPage, Summary
+from messagestore.retries.pending import PendingRetries, PendingRetry
 from metadata import redrive_rows
 from metadata.monitoring import dead_letter_counts
 from metadata.redrive_rows import RedriveView
@@ -92,7 +92,7 @@ def _actions(name: str, topic: str | None, error: str | None, *, count: int) -> 
     return found
 
 
-def _waiting(found: Failed) -> Table:
+def _waiting(found: PendingRetries) -> Table:
     columns = (
         Column(_("Topic")), Column(_("Message")), Column(_("Key")), Column(_("Attempt"), right=True),
         Column(_("Next try (UTC)")), Column(_("Error")),
@@ -101,7 +101,7 @@ def _waiting(found: Failed) -> Table:
     return plain(columns, [_waits(one) for one in found.messages], hint)
 
 
-def _waits(one: FailedMessage) -> Sequence[Cell]:
+def _waits(one: PendingRetry) -> Sequence[Cell]:
     message = f"{one.queue}-{one.offset}"
     return (
         rows.topic(one.topic),
@@ -143,7 +143,7 @@ def _dead(name: str, found: DeadPage) -> Table:
     return plain(columns, [_died(name, one) for one in found.messages], hint)
 
 
-def _died(name: str, one: DeadMessage) -> Sequence[Cell]:
+def _died(name: str, one: DeadLetterInfo) -> Sequence[Cell]:
     return (
         code(one.id, to("dead", name, one.id)),
         rows.topic(one.topic),

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as lazy
 from messagestore.engine.messages import StoredMessage, Wanted
 from messagestore.inspect import browse, delivery_status, search
 from messagestore.inspect.browse import Browsed
-from messagestore.inspect.delivery_status import Trace
+from messagestore.inspect.delivery_status import DeliveryStatus
 from messagestore.inspect.search import Found, Times
 from messagestore.topology import topics
 from messagestore.topology.topics import TopicState
@@ -224,7 +224,7 @@ def _traces(topic: str, one: StoredMessage, who: Actor) -> Table:
     return plain(columns, [_trace(each) for each in found], hint)
 
 
-def _trace(one: Trace) -> Sequence[Cell]:
+def _trace(one: DeliveryStatus) -> Sequence[Cell]:
     label, tone = TRACES[one.state]
     if one.partly and one.state == "read":
         label = _("read; perhaps it waits for a retry")

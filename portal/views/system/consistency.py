@@ -9,9 +9,8 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
-from messagestore import consistency
-from messagestore.consistency import Finding
-from messagestore.consistency.repairs import find
+from messagestore import verify
+from messagestore.verify import Finding
 from metadata.errors import Conflict
 from portal.actions.action import Action, Preview
 from portal.auth.access import actor
@@ -22,7 +21,7 @@ from portal.kit.tables import Cell, Column, Empty, Text, badge, code, long, plai
 
 def findings(request: HttpRequest) -> HttpResponse:
     """Show what disagrees now; every opening of the page checks anew."""
-    report = consistency.check(actor=actor(request))
+    report = verify.check(actor=actor(request))
     columns = (
         Column(_("What")), Column(_("Where")), Column(_("In figures")), Column(_("What it means")),
         Column(_("What to do")), Column(_("Repair")),
@@ -76,7 +75,7 @@ class Repair(Action):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe what the repair would do. Raises Conflict where that is not safe."""
-        found = find(key=self.word("key"), actor=self.actor)
+        found = verify.find(key=self.word("key"), actor=self.actor)
         if not found.safe:
             raise Conflict(f"{found.where}: {found.advice}")
         facts = (
@@ -88,5 +87,5 @@ class Repair(Action):
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Mends it."""
-        done = consistency.repair(key=self.word("key"), actor=self.actor)
+        done = verify.repair(key=self.word("key"), actor=self.actor)
         return _("Repaired: %s.") % done.where

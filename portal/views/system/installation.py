@@ -103,7 +103,9 @@ class Check(Action):
         )  # fmt: skip
         listed = [_checked(one) for one in report.queues[:MOST_QUEUES]]
         good = _("%d queues were checked: nothing is missing, double or out of order.") % len(report.queues)
-        bad = _("%d findings. `manage.py verify` tells what each means and what to do.") % report.findings
+        bad = _("%d findings. `manage.py verify` tells what each means and what to do.") % len(
+            report.findings
+        )
         table = plain(columns, listed, Empty(_("There is no queue to check.")))
         return Preview(effects=[bad if report.findings else good], table=table)
 

@@ -15,7 +15,7 @@ from metadata.actors import Actor
 from metadata.errors import NodeUnavailable
 from portal.actions.action import Preview
 from portal.auth.access import actor, may
-from portal.kit import bodies, outages, pages
+from portal.kit import bodies, pages
 from portal.kit.pages import Fact, to
 from portal.kit.tables import Cell, Column, Empty, Table, Text, code, long, plain, text, when
 from portal.views.topics.topic_actions import TopicAction
@@ -46,8 +46,7 @@ def _asked(name: str, after: str | None, who: Actor) -> tuple[Waiting | None, li
         found = delayed_admin.of_topic(topic=name, after=after, limit=SHOWN, actor=who)
     except NodeUnavailable as error:
         return None, [error.detail]
-    gone = outages.offline(topic=name)
-    return found, [_("Node %s is offline: what waits there is missing.") % node for node in gone]
+    return found, [_("Node %s does not answer: what waits there is missing.") % node for node in found.away]
 
 
 def _table(name: str, found: Waiting | None, *, known: bool, recalls: bool) -> Table:

@@ -199,7 +199,7 @@ def test_a_dead_primary_is_left_only_when_every_live_broker_has_let_go_of_it(
     assert DbNode.objects.get().state == "offline"
     snapshot.refresh()
     assert node_pools.follows()
-    registry.tell_heads()  # with what it says, the promotion knows what is missing
+    registry.report_heads()  # with what it says, the promotion knows what is missing
     Voice("b1/1").acknowledge(life=life, change=snapshot.current().version[1])
     assert snapshot_acks.behind(snapshot.current().version[1]) == []
     Voice("b1/2").acknowledge(life=life, change=0)  # another worker, which is behind

@@ -52,7 +52,7 @@ def kill(queue: int, *bodies: bytes, error: str = "ValueError: no") -> list[str]
     return [one.id for one in listed()]
 
 
-def listed() -> list[dead_letters.DeadMessage]:
+def listed() -> list[dead_letters.DeadLetterInfo]:
     return list(dead_letters.page(group="billing", actor=ME, limit=50, after="").messages)
 
 

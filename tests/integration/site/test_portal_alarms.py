@@ -23,7 +23,7 @@ from tests.support.tampering import plant
 @pytest.fixture
 def queue(node: str, failure_node: str, monkeypatch: pytest.MonkeyPatch) -> int:
     """The queue of topic `orders`, which group `billing` reads."""
-    monkeypatch.setattr("messagestore.consistency.looking.AGAIN_AFTER_S", 0.01)
+    monkeypatch.setattr("messagestore.verify.run.AGAIN_AFTER_S", 0.01)
     return failing.billing(retries=0)
 
 
@@ -93,7 +93,7 @@ def test_a_queue_whose_table_is_gone_is_said_once_somebody_sends_to_it(queue: in
     plant(queue, "ALTER TABLE message_{q} RENAME TO moved")
     with pytest.raises(StoreCorrupt):
         failing.send(b"a")
-    corruption_alarms.tell()
+    corruption_alarms.raise_alarms()
     page = text(ada.get("/"))
     assert f'href="/topics/orders">Alarm: queue contradicts itself, orders/{queue}: ' in page
     assert f"message_{queue}" in page and "missing or was altered" in page

@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 
 from messagestore import tables
-from messagestore.nodes import node_sizes, registry
+from messagestore.nodes import disks, registry
 from messagestore.pool import node_pools
 from messagestore.topology import topics
 from metadata.actors import command
@@ -161,7 +161,7 @@ def test_accounts_are_tried_before_they_are_kept(
 
 def test_the_page_of_a_node_shows_how_it_grows(ada: Client, node: str) -> None:
     assert "seen from tomorrow on" in text(ada.get("/nodes/main"))
-    assert node_sizes.record() == 1 and node_sizes.record() == 1
+    assert disks.record() == 1 and disks.record() == 1
     last = NodeSize.objects.get()
     day_before = last.at.fromtimestamp(last.at.timestamp() - 86_400, tz=last.at.tzinfo)
     NodeSize.objects.create(node=last.node, at=day_before, bytes=1, tables=1)

@@ -98,7 +98,7 @@ def test_ctrl_c_says_how_far_it_came(queue: int, monkeypatch: pytest.MonkeyPatch
 
 
 def test_long_work_says_where_it_is(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "PROGRESS_EVERY_S", 0)
+    monkeypatch.setattr("catmq_site.management.base.PROGRESS_EVERY_S", 0)
     _, _, err = verify("orders")
     assert f"orders queue {queue}: offsets 6 of 6\n" in err
     assert "batches on node main: 1\n" in err

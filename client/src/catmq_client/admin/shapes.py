@@ -104,11 +104,15 @@ class Topic(TopicSettings):
 
 
 class DelayedPage(TypedDict):
-    """Messages that wait (message_id, due_at_ms, queue, key, body_bytes, …) and how many there are."""
+    """Messages that wait (message_id, due_at_ms, queue, key, body_bytes, …) and how many there are.
+
+    Nodes that are `away` are not counted.
+    """
 
     messages: list[dict[str, Any]]
     next: str | None
     count: int
+    away: list[str]
 
 
 class Broker(TypedDict):

@@ -24,7 +24,9 @@ def delayed(args: argparse.Namespace, brokers: Brokers) -> int:
         rows = [plain(one) for one in rows]
     print_rows(rows, WAITING, args.output)
     more = f"; go on with --after {found['next']}" if found["next"] else ""
-    note(f"{found['count']} messages of {args.topic} wait{more}")
+    away = found.get("away")  # an older broker does not tell
+    missing = f"; not known, because these nodes do not answer: {', '.join(away)}" if away else ""
+    note(f"{found['count']} messages of {args.topic} wait{more}{missing}")
     return 0
 
 

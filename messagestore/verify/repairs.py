@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from messagestore import tables
-from messagestore.consistency.findings import Finding
-from messagestore.consistency.looking import check, is_empty, is_lone
-from messagestore.engine import db_errors
+from messagestore import sweeping, tables
 from messagestore.engine.mysql_session import Session
-from messagestore.pool import node_pools
 from messagestore.topology import retry_topics
+from messagestore.verify.contents import is_empty, is_lone
+from messagestore.verify.findings import Finding
+from messagestore.verify.run import check
 from metadata.actors import Actor
 from metadata.cache import snapshot
-from metadata.db import access, audit
+from metadata.db import audit
 from metadata.db.transactions import transactional
-from metadata.errors import Conflict, NodeUnavailable, NotFound
-from metadata.groups import ledger
+from metadata.errors import Conflict, NotFound
+from metadata.groups import expected_state
 
 
 def find(*, key: str, actor: Actor) -> Finding:
@@ -26,63 +25,53 @@ def find(*, key: str, actor: Actor) -> Finding:
 
 
 def repair(*, key: str, actor: Actor) -> Finding:
-    """Mends what a check found, if that is safe; what it was. Needs `admin` on everything.
+    """Mend what a check found, if that is safe; return what it was. Needs `admin` on everything.
 
     Raises Forbidden, NotFound when it is found no more, Conflict with what to do where no repair is safe,
     NodeUnavailable.
     """
-    access.require(actor, "admin", "*", what="check")
     finding = find(key=key, actor=actor)
     if not finding.safe:
         raise Conflict(f"{finding.where}: this cannot be repaired safely. {finding.advice}")
-    if finding.kind in ON_NODES:
-        _on_node(finding)
-    elif finding.kind == "position_unknown":
-        ledger.drop_positions(group_id=finding.group, queues=list(finding.ids))
-    elif finding.kind == "position_missing":
-        ledger.add_positions(group_id=finding.group, queues=list(finding.ids))
-    elif finding.kind == "heartbeat_missing":
-        ledger.add_heartbeats(group_id=finding.group, members=list(finding.ids))
+    if finding.node:
+        _mend_node(finding)
     else:
-        retry_topics.make(group_id=finding.group, topic_id=finding.topic)
+        _mend_metadata(finding)
     _record(finding, actor)
     return finding
 
 
 @transactional
 def _record(finding: Finding, actor: Actor) -> None:
-    before = {"where": finding.where, "what": finding.what}
-    audit.record(
-        actor=actor,
-        verb="repair",
-        kind="finding",
-        name=finding.kind,
-        before=before,
-        after={"key": finding.key},
-    )
+    before, after = {"where": finding.where, "what": finding.what}, {"key": finding.key}
+    audit.record(actor=actor, verb="repair", kind="finding", name=finding.kind, before=before, after=after)
 
 
-ON_NODES = ("table_missing", "table_unknown", "head_unknown", "readers_unknown")
+def _mend_metadata(finding: Finding) -> None:
+    group, ids = finding.group, list(finding.ids)
+    if finding.kind == "position_unknown":
+        expected_state.drop_positions(group_id=group, queues=ids)
+    elif finding.kind == "position_missing":
+        expected_state.add_positions(group_id=group, queues=ids)
+    elif finding.kind == "heartbeat_missing":
+        expected_state.add_heartbeats(group_id=group, members=ids)
+    else:
+        retry_topics.make(group_id=group, topic_id=finding.topic)
 
 
-def _on_node(finding: Finding) -> None:
-    session = node_pools.connect(snapshot.node_by_id(finding.node))
-    try:
+def _mend_node(finding: Finding) -> None:
+    info = snapshot.node_by_id(finding.node)
+    with sweeping.direct(info) as session:
         if finding.kind == "readers_unknown":
             _drop_readers(session, finding)
         elif finding.kind == "table_missing":
-            epoch = snapshot.node_by_id(finding.node).epoch
-            tables.create_queue(session, queue=finding.ids[0], node_epoch=epoch)
+            tables.create_queue(session, queue=finding.ids[0], node_epoch=info.epoch)
         else:
             _drop_queue(session, finding)
-    except db_errors.Ambiguous as error:
-        raise NodeUnavailable(error.detail) from error
-    finally:
-        session.close()
 
 
 def _drop_queue(session: Session, finding: Finding) -> None:
-    """Closed first: then nobody can write any more, and what is empty stays so."""
+    """Drop a queue that was closed first: then nobody can write any more, and what is empty stays so."""
     (queue,) = finding.ids
     tables.set_queue_state(session, queue=queue, state="retired")
     head = tables.read_head(session, queue=queue)
@@ -93,9 +82,9 @@ def _drop_queue(session: Session, finding: Finding) -> None:
 
 
 def _drop_readers(session: Session, finding: Finding) -> None:
-    """Up to the epochs that were seen, so that a subscription made meanwhile keeps its own."""
+    """Drop positions up to the epochs that were seen: a subscription made meanwhile keeps its own."""
     rows = tables.all_readers(session)
-    known = ledger.read()
+    known = expected_state.read()
     for row in rows:
         if row.group_id == finding.group and row.queue in finding.ids and is_lone(row, known):
             tables.delete_readers(

@@ -1,8 +1,8 @@
-"""Heads, positions and states: do node and metadata agree, and is no position where nothing is?
+"""Heads, positions and states of queues, on their node and in metadata.
 
 Metadata is read before and after the node. On a node the order is: reader rows, then per queue gaps, last
 row, and the head at last: whatever must not be above a head was read before it, so it cannot have come
-meanwhile. What contradicts metadata must contradict both pictures of it, and all of this twice, a second
+meanwhile. What contradicts metadata must contradict both readings of it, and all of this twice, a moment
 apart: a change of state goes to node and metadata one after the other.
 """
 
@@ -15,10 +15,9 @@ from messagestore import tables
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.tables import Head, ReaderRow
-from messagestore.verify.findings import Finding
+from messagestore.verify.findings import Finding, Opening
 from messagestore.verify.ranges import Range, shown
-from messagestore.verify.report import Opening
-from metadata.groups.expected import ExpectedQueue, ExpectedReader
+from metadata.groups.expected_state import ExpectedQueue, ExpectedReader
 
 HEAD_STATES = {"read_write": "rw", "read_only": "ro", "retired": "retired"}
 Judged = Iterator[Finding | str]  # a text is a note: odd, but explained
@@ -36,7 +35,7 @@ class Look:
 
 
 def look(session: Session, *, queues: Sequence[int]) -> dict[int, Look]:
-    """Some queues of one node, in the order that makes what is seen fit together."""
+    """Read some queues of one node, in the order that makes what is seen fit together."""
     readers = tables.list_readers(session, queues=queues)
     looks = {queue: _one(session, queue) for queue in queues}
     for row in readers:
@@ -57,7 +56,7 @@ def _one(session: Session, queue: int) -> Look:
 def judge(
     *, seen: Look, opening: Opening | None, before: ExpectedQueue, after: ExpectedQueue
 ) -> list[Finding | str]:
-    """Return what is wrong with a queue as it was seen between two pictures of metadata."""
+    """Return what is wrong with a queue as it was seen between two readings of metadata."""
     judged = [*_of_readers(seen, before, after)]
     if seen.unreadable is not None:
         judged.append(Finding("unreadable", f"table message_{after.queue}", seen.unreadable))
@@ -138,17 +137,3 @@ def _of_reader(reader: ExpectedReader, row: ReaderRow | None) -> Judged:
 
 def _named(group: str, instance: str) -> str:
     return f"group {group}, instance {instance}" if instance else f"group {group}"
-
-
-def both(first: Sequence[Finding | str], second: Sequence[Finding | str]) -> list[Finding | str]:
-    """Return what was judged twice, as it was the second time."""
-    known = {_subject(one) for one in first}
-    return [one for one in second if _subject(one) in known]
-
-
-def _subject(judged: Finding | str) -> tuple[str, ...]:
-    """Return the subject of a finding, without figures that move; of a note, the reader before its colon."""
-    if isinstance(judged, str):
-        return ("note", judged.partition(":")[0])
-    about_offsets = judged.kind in ("head_behind", "gap_above_head")
-    return (judged.kind,) if about_offsets else (judged.kind, judged.where)
