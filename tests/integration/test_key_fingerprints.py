@@ -149,7 +149,7 @@ def test_no_command_works_beside_an_installation_with_other_keys() -> None:
     with keys(OLD):
         fingerprints.record()
     with keys(OTHER), pytest.raises(CommandError, match="CATMQ_DATA_DIR for manage") as refused:
-        call_command("create_topic", "orders")
+        call_command("rebalance", "--all")
     assert refused.value.returncode == 1
 
 
