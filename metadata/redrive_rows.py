@@ -13,8 +13,9 @@ from django.db.models import F
 
 from metadata.actors import Actor, job
 from metadata.db import access, audit
-from metadata.db.clock import before, database_now, ms
+from metadata.db.clock import database_now, ms
 from metadata.db.locks import group_by_name, no_group
+from metadata.db.prune import Rule
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound
 from metadata.models import ConsumerGroup, Redrive
@@ -202,12 +203,7 @@ def finish(redrive: int, *, state: str, detail: str = "") -> None:
         )
 
 
-def trim(*, days: int = KEPT_DAYS, limit: int = 5_000) -> int:
-    """Deletes up to `limit` redrives that ended so many days ago; how many went."""
-    with reachable():
-        old = Redrive.objects.filter(finished_at__lt=before(database_now(), seconds=days * 86_400))
-        ids = list(old.order_by("pk").values_list("pk", flat=True)[:limit])
-        return Redrive.objects.filter(pk__in=ids).delete()[0]
+prune = Rule(Redrive.objects.all(), at="finished_at", days=KEPT_DAYS)
 
 
 def _missing(group: str, redrive: int) -> NotFound:

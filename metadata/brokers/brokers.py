@@ -258,7 +258,7 @@ def _forget(*, name: str, confirm: str | None, actor: Actor) -> None:
 
 
 @transactional
-def forget_silent(*, days: int = 7, limit: int = 100) -> int:
+def prune_silent(*, days: int = 7, limit: int = 100) -> int:
     """Takes up to `limit` brokers out that were not seen for so many days; how many."""
     silent = Broker.objects.select_for_update().filter(
         last_seen__lt=before(database_now(), seconds=days * 86_400)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from metadata.actors import Actor
 from metadata.db import access, audit
-from metadata.db.clock import before, database_now, ms
+from metadata.db.clock import database_now, ms
 from metadata.db.locks import group_by_id, no_group
 from metadata.db.paging import Page
+from metadata.db.prune import Rule
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, NotFound
 from metadata.groups.ownership import QueueOwner
@@ -109,15 +110,7 @@ def of(*, group: str, reset: str | None) -> list[PastMove]:
     return found
 
 
-@transactional
-def trim(*, limit: int = 1_000) -> int:
-    """Deletes up to `limit` moves that are older than 90 days, or beyond 10,000 of their group; how many."""
-    old = before(database_now(), seconds=KEPT_DAYS * 86_400)
-    doomed = list(OffsetMove.objects.filter(at__lt=old).order_by("id").values_list("pk", flat=True)[:limit])
-    for group in OffsetMove.objects.order_by().values_list("group", flat=True).distinct():
-        rows = OffsetMove.objects.filter(group=group).order_by("-id").values_list("pk", flat=True)
-        doomed += rows[MOST_KEPT : MOST_KEPT + limit]
-    return OffsetMove.objects.filter(pk__in=doomed[:limit]).delete()[0]
+prune = Rule(OffsetMove.objects.all(), at="at", days=KEPT_DAYS, each="group", most_each=MOST_KEPT)
 
 
 def _group(name: str) -> ConsumerGroup:

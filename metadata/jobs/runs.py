@@ -10,7 +10,8 @@ from typing import Any
 
 from metadata.actors import Actor
 from metadata.db import access, audit
-from metadata.db.clock import before, database_now, ms
+from metadata.db.clock import database_now, ms
+from metadata.db.prune import Rule
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict, NotFound
 from metadata.models import JobRun
@@ -167,11 +168,4 @@ def _finish(run: Run, *, state: str, detail: str) -> None:
         rows.update(state=state, count=run.count, detail=detail[:10_000], finished_at=database_now())
 
 
-def trim(*, days: int = KEPT_DAYS, limit: int = 5_000) -> int:
-    """Deletes up to `limit` rows older than `days`; how many went."""
-    with reachable():
-        limit_at = before(database_now(), seconds=days * 86_400)
-        ids = list(
-            JobRun.objects.filter(started_at__lt=limit_at).order_by("pk").values_list("pk", flat=True)[:limit]
-        )
-        return JobRun.objects.filter(pk__in=ids).delete()[0]
+prune = Rule(JobRun.objects.all(), at="started_at", days=KEPT_DAYS)

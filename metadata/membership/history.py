@@ -9,15 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Count
-
 from metadata.actors import Actor
 from metadata.db import access
-from metadata.db.clock import UtcNow, database_now, ms
-from metadata.db.clock import before as earlier
+from metadata.db.clock import UtcNow, ms
 from metadata.db.consumer_ids import ConsumerId
 from metadata.db.locks import no_group
 from metadata.db.paging import MAX_LIMIT
+from metadata.db.prune import Rule
 from metadata.db.transactions import reachable
 from metadata.errors import Invalid, MetadataUnavailable
 from metadata.limits.bulkhead import bulkhead
@@ -195,15 +193,4 @@ def _record_pauses(*, group_id: int, member: str, pauses: Mapping[int, int]) -> 
     RebalanceMove.objects.bulk_update(moves, ["pause_ms"], batch_size=500)
 
 
-def trim(*, limit: int = 1_000) -> int:
-    """Deletes up to `limit` rebalances that are old, or too many of one group; how many went."""
-    with reachable():
-        old = Rebalance.objects.filter(at__lt=earlier(database_now(), seconds=KEPT_DAYS * 86_400))
-        ids = list(old.order_by("pk").values_list("pk", flat=True)[:limit])
-        sizes = Rebalance.objects.order_by().values("group_id").annotate(size=Count("id"))
-        for group_id in sizes.filter(size__gt=KEPT_EACH).values_list("group_id", flat=True):
-            kept = Rebalance.objects.filter(group_id=group_id).order_by("-pk")
-            ids += kept.values_list("pk", flat=True)[KEPT_EACH : KEPT_EACH + limit]
-        doomed = sorted(set(ids))[:limit]
-        RebalanceMove.objects.filter(rebalance_id__in=doomed).delete()
-        return Rebalance.objects.filter(pk__in=doomed).delete()[0]
+prune = Rule(Rebalance.objects.all(), at="at", days=KEPT_DAYS, each="group_id", most_each=KEPT_EACH)

@@ -12,8 +12,9 @@ from datetime import datetime
 from django.db.models import F, Q
 
 from metadata.actors import Actor
-from metadata.db import access, audit, prune
+from metadata.db import access, audit
 from metadata.db.clock import before, database_now
+from metadata.db.prune import Rule
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict, NotFound
 from metadata.models import Alarm
@@ -166,12 +167,9 @@ def lasting(*, kind: str, calm_s: float) -> list[tuple[str, int | None]]:
         )
 
 
-def trim(*, days: int = KEPT_DAYS, limit: int = prune.MOST_TRIMMED) -> int:
-    """Deletes up to `limit` alarms that nobody raised for so long, unless they last; how many.
-
-    Their mails go with them: `mails.trim` comes first, so that few are left.
-    """
-    with reachable():
-        old = Alarm.objects.filter(last_at__lt=before(database_now(), seconds=days * 86_400))
-        over = old.exclude(ended_at__isnull=True, kind__in=("node_low", "node_full", "suspect"))
-        return prune.delete(over.order_by("pk"), limit=limit)
+# One that lasts stays. Mails go with their alarm: prune them first, so that few are left.
+prune = Rule(
+    Alarm.objects.exclude(ended_at__isnull=True, kind__in=("node_low", "node_full", "suspect")),
+    at="last_at",
+    days=KEPT_DAYS,
+)

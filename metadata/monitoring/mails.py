@@ -15,8 +15,8 @@ from datetime import datetime
 from django.db.models import F, Max, Q
 
 from metadata.config import config
-from metadata.db import prune
 from metadata.db.clock import before, database_now, ms
+from metadata.db.prune import Rule
 from metadata.db.transactions import reachable, transactional
 from metadata.models import Alarm, AlarmMail, ConsumerGroup, Topic
 from metadata.rules.alarm_rules import Subject, subject
@@ -24,7 +24,7 @@ from metadata.rules.mail import addresses, is_address, may_go_to
 
 PACE_S = 300.0  # an address gets mails again no earlier
 GIVEN_UP_S = 86_400.0  # a mail that could not be sent for so long is not sent
-KEPT_S = 30 * 86_400.0
+KEPT_DAYS = 30
 MOST = 5_000  # alarms, or rows, in one pass
 
 
@@ -159,8 +159,4 @@ def post() -> Post:
         return Post(rows.count(), error or "", ms(last) if last else None)
 
 
-def trim(*, limit: int = prune.MOST_TRIMMED) -> int:
-    """Forgets up to `limit` mails that were sent long ago; how many."""
-    with reachable():
-        old = AlarmMail.objects.filter(made_at__lt=before(database_now(), seconds=KEPT_S))
-        return prune.delete(old.order_by("pk"), limit=limit)
+prune = Rule(AlarmMail.objects.all(), at="made_at", days=KEPT_DAYS)

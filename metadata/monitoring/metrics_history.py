@@ -6,7 +6,7 @@ reset, a declared gap or retention skipped.
 
 Every process counts in memory; a loop of each worker adds what it counted to the rows of the current minute
 (`flush`), so a worker that is killed loses a few seconds of statistics and nothing else. A job records lag,
-rolls minutes up into quarters of an hour and days, and trims. Times are the database's.
+rolls minutes up into quarters of an hour and days, and prunes. Times are the database's.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from django.db.models import F, Max, Min, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 
-from metadata.db import prune
 from metadata.db.clock import before, database_now, ms
+from metadata.db.prune import Rule
 from metadata.db.transactions import reachable, transactional
 from metadata.models import ConsumerGroupTopic, Sample
 from metadata.monitoring.counters import SLOT_S, Count, Key, Tally
@@ -32,7 +32,7 @@ SIXTHS = tuple(f"sixth_{number}" for number in range(1, 7))  # columns: messages
 HANDLED = tuple(f"handled_{number}" for number in range(1, 7))  # likewise, of what a group handled
 WRITTEN_S = 5  # after so long every process has written down what it counted
 LIVE_S = 900  # a series that is no longer is told in steps of SLOT_S
-KEPT_S = {60: 2 * 86_400, 900: 30 * 86_400, 86_400: 730 * 86_400}  # step → how long its rows are kept
+KEPT_DAYS = {60: 2, 900: 30, 86_400: 730}  # step → how long its rows are kept
 FINER = {900: 60, 86_400: 900}  # step → the step it is made of
 MOST_STEPS = 200  # rolled up in one pass
 MOST_POINTS = 2_000  # of one answer
@@ -359,12 +359,11 @@ def _sum_up(at: datetime, step_s: int) -> None:
     Sample.objects.bulk_create(made, batch_size=500)
 
 
-def trim(*, limit: int = prune.MOST_TRIMMED) -> int:
-    """Deletes rows of each step that are older than it is kept; how many. One bounded pass."""
-    with reachable():
-        now = database_now()
-        count = 0
-        for step_s, kept_s in KEPT_S.items():
-            old = Sample.objects.filter(step_s=step_s, at__lt=before(now, seconds=kept_s)).order_by("at")
-            count += prune.delete(old, limit=limit - count)
-    return count
+_RULES = [
+    Rule(Sample.objects.filter(step_s=step_s), at="at", days=days) for step_s, days in KEPT_DAYS.items()
+]
+
+
+def prune() -> int:
+    """Delete rows of each step that are older than it is kept; return how many."""
+    return sum(rule() for rule in _RULES)

@@ -32,8 +32,8 @@ def remember(topic: Topic) -> None:
 
 
 @transactional
-def trim(*, days: int = KEPT_DAYS) -> int:
-    """Forgets routings that no remembered send went by; how many."""
+def prune(*, days: int = KEPT_DAYS) -> int:
+    """Delete routings that no remembered send went by; return how many."""
     old = TopicRouting.objects.filter(until_at__lt=before(database_now(), seconds=days * 86_400))
     topics = sorted(set(old.values_list("topic_id", flat=True)))
     if not topics:

@@ -342,9 +342,9 @@ def test_brokers_not_seen_for_a_week_are_forgotten_by_a_job_some_at_a_time() -> 
         shift(name, 7 * 86_400 + 60)
     shift("b4", 7 * 86_400 - 60)
 
-    assert brokers.forget_silent(limit=2) == 2
-    assert JOBS["forget_brokers"].run() == 1
-    assert JOBS["forget_brokers"].run() == 0
+    assert brokers.prune_silent(limit=2) == 2
+    assert JOBS["prune_brokers"].run() == 1
+    assert JOBS["prune_brokers"].run() == 0
 
     assert [one.name for one in Broker.objects.all()] == ["b4"]
     assert {(one.actor_kind, one.verb) for one in AuditLog.objects.all()} == {("job", "delete")}

@@ -140,10 +140,11 @@ def test_minutes_are_summed_up_into_quarters_and_days_as_often_as_wanted() -> No
 
 def test_each_step_is_kept_for_its_time() -> None:
     now = metrics_history.start_of(database_now(), step_s=60)
-    for step_s, kept_s in metrics_history.KEPT_S.items():
+    for step_s, days in metrics_history.KEPT_DAYS.items():
+        kept_s = days * 86_400
         for age_s in (kept_s - 3600, kept_s + 3600):
             Sample.objects.create(step_s=step_s, at=now - timedelta(seconds=age_s), topic_ref=1)
-    assert metrics_history.trim() == 3
+    assert metrics_history.prune() == 3
     assert Sample.objects.count() == 3
 
 

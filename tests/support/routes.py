@@ -255,7 +255,7 @@ class World:
     def _name(self, route: str, prefix: str) -> str:
         first = route.partition("/")[0]
         if first == "jobs":
-            return "trim_audit"
+            return "prune_audit"
         if first == "alarms":
             return f"{prefix}-billing/{prefix}-orders"
         called = {"topics": "orders", "groups": "billing"}.get(first, first.removesuffix("s"))

@@ -24,9 +24,9 @@ class Command(CatmqCommand):
     """Cleans topics."""
 
     help = (
-        "Removes the messages that topics keep no longer, by age and by size; the schedule clean_up does the "
-        "same every ten minutes. --dry-run changes nothing and shows, queue by queue, what would go and what "
-        "of it which group has not read. Exit codes: 0 done, 1 refused, 3 a queue could not be cleaned."
+        "Removes the messages that topics keep no longer, by age and by size; the schedule expire_messages "
+        "does so every ten minutes. --dry-run changes nothing and shows, queue by queue, what would go and "
+        "what of it which group has not read. Exit codes: 0 done, 1 refused, 3 a queue could not be cleaned."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -128,7 +128,7 @@ def deeds(world: dict[str, object], database: dict[str, Any]) -> dict[str, tuple
         "node-register": ("/create/node", {"name": "n9", **given}),
         "node-delete": ("/nodes/n9/delete", {"confirm": "n9"}),
         "broker-state": ("/brokers/b1/state", {}),
-        "job-run": ("/jobs/trim_audit/run", {}),
+        "job-run": ("/jobs/prune_audit/run", {}),
         "run-cancel": (f"/runs/{world['run']}/cancel", {}),
         "report-make": ("/create/report", {"name": "volume", "topic": "orders"}),
         "key-create": ("/create/key", {"name": "till", "produce": "orders"}),
