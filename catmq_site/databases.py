@@ -28,7 +28,6 @@ LONG_S = 60  # the limit of one statement where no client waits
 
 
 def databases(config: Config) -> dict[str, dict[str, Any]]:
-    """Django's DATABASES for these settings."""
     where = config.database
     if where is None:
         return _sqlite(config.data_dir)

@@ -22,7 +22,6 @@ def handler403(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def handler404(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """An unknown URL."""
     if _is_of_a_program(request):
         return errors.handler404(request, exception)
     return error_pages.handler404(request, exception)

@@ -108,7 +108,7 @@ def request(
 
 
 def check(*, to: str, rate: int | None) -> None:
-    """Raises Invalid for a target or a rate that there cannot be."""
+    """Raise Invalid for a target or a rate that there cannot be."""
     if to not in TARGETS:
         raise Invalid.field("to", f"must be one of {', '.join(TARGETS)}")
     if rate is not None and not 1 <= rate <= MAX_RATE:
@@ -140,7 +140,6 @@ def page(*, group: str, actor: Actor, limit: int = 50, after: int | None = None)
 
 
 def named(*, group: str, redrive: int, actor: Actor) -> RedriveView:
-    """One redrive. Needs `manage` on the group; raises NotFound(redrive_not_found)."""
     with reachable():
         row = Redrive.objects.filter(group=_seen(group, actor), pk=redrive).select_related("group").first()
         if row is None:
@@ -164,7 +163,6 @@ def running(limit: int = 100) -> list[RedriveView]:
 
 
 def is_running(redrive: int) -> bool:
-    """Return True if it is to go on."""
     with reachable():
         return Redrive.objects.filter(pk=redrive, state=Redrive.State.RUNNING).exists()
 
@@ -173,7 +171,7 @@ def is_running(redrive: int) -> bool:
 def advance(
     redrive: int, *, node: int, place: tuple[int, int], redriven: int, skipped: int, detail: str
 ) -> None:
-    """Notes how far a redrive is on a node, and what the last step did; `detail` says what holds it up."""
+    """Note how far a redrive is on a node, and what the last step did; `detail` says what holds it up."""
     row = Redrive.objects.select_for_update().filter(pk=redrive).first()
     if row is None:
         return
@@ -188,7 +186,7 @@ def advance(
 
 @transactional
 def finish(redrive: int, *, state: str, detail: str = "") -> None:
-    """Ends a running redrive, `done` or `failed`."""
+    """End a running redrive, `done` or `failed`."""
     rows = Redrive.objects.filter(pk=redrive, state=Redrive.State.RUNNING)
     if rows.update(state=state, finished_at=database_now(), detail=detail[:1000]):
         row = Redrive.objects.select_related("group").get(pk=redrive)

@@ -45,7 +45,7 @@ WORDS = {
 
 
 def tell() -> int:
-    """Writes and sends the mails that are due; how many were sent. Without a mail server none is written."""
+    """Write and send the mails that are due; how many were sent. Without a mail server none is written."""
     if not config.smtp_url:
         return 0
     mails.write()
@@ -80,12 +80,11 @@ def _send(ends_at: float) -> int:
 
 
 def _parcels(told: Sequence[Told]) -> list[Sequence[Told]]:
-    """Return the alarms of each mail."""
     return [[one] for one in told] if len(told) <= SINGLE else [told]
 
 
 def _one(backend: BaseEmailBackend, address: str, told: Sequence[Told]) -> bool:
-    """Sends one mail; whether the server took it. Raises OSError and SMTPException where it is gone."""
+    """Send one mail; whether the server took it. Raises OSError and SMTPException where it is gone."""
     ids = [one.id for one in told]
     subject, body = written(told)
     try:
@@ -147,7 +146,7 @@ def _foot() -> str:
 
 
 def send_test(address: str) -> None:
-    """Sends a mail that only shows that mails arrive. Raises Unavailable with the reason."""
+    """Send a mail that only shows that mails arrive. Raises Unavailable with the reason."""
     text = f"This mail shows that alarms of CatMQ reach {address}.\n\n{_foot()}"
     try:
         EmailMessage("[CatMQ] Test mail", text, config.mail_from, [address]).send()

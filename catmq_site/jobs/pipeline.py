@@ -29,7 +29,7 @@ def place() -> Place:
 
 
 def carry_out(id: int) -> bool:
-    """Takes a run up and carries it out to its end; whether there was anything to do.
+    """Take a run up and carry it out to its end; whether there was anything to do.
 
     Raises what the job raises, which stands in the run too.
     """
@@ -69,7 +69,7 @@ class _Told:
         self._lived_at = float("-inf")
 
     def __call__(self, progress: Progress) -> None:
-        """Notes a step. Raises Cancelled if somebody wants the run to end."""
+        """Note a step. Raises Cancelled if somebody wants the run to end."""
         self._lines.append(f"{progress.what} {progress.done:,} of {progress.total:,}")
         self._run.tell(progress.what, progress.done, progress.total)
         if time.monotonic() - self._lived_at > spark.TELL_EVERY_S:
@@ -78,7 +78,6 @@ class _Told:
             raise runs.Cancelled(f"{self._run.name} was cancelled: {progress.what} {progress.done:,}")
 
     def live(self) -> None:
-        """Writes the last lines down."""
         self._lived_at = time.monotonic()
         self._run.live(log="\n".join(self._lines))
 

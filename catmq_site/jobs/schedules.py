@@ -44,7 +44,7 @@ class Job:
 
 
 def drop_tables() -> int:
-    """Drops the tables of topics and queues whose days of grace are over."""
+    """Drop the tables of topics and queues whose days of grace are over."""
     return topics.drop_deleted() + drains.drop_retired()
 
 
@@ -60,14 +60,14 @@ def prune_alarms() -> int:
 
 
 def check_health() -> int:
-    """Looks at everything that may be wrong, and has mails written and sent; how many alarms turned."""
+    """Look at everything that may be wrong, and have mails written and sent; how many alarms turned."""
     snapshot.refresh()
     turned = alarm_job.look(every_minutes={name: job.every_minutes for name, job in JOBS.items()})
     return turned + alarm_mails.tell()
 
 
 def check_consistency() -> int:
-    """Compares metadata with the nodes; how many alarms began or ended."""
+    """Compare metadata with the nodes; return how many alarms began or ended."""
     return consistency.watch(actor=actors.job("check_consistency"))
 
 
@@ -82,23 +82,22 @@ def prune_batches() -> int:
 
 
 def note_heads() -> int:
-    """Copies the heads of all nodes to metadata, so that a node that goes back is known."""
+    """Copy the heads of all nodes to metadata, so that a node that goes back is known."""
     snapshot.refresh()
     return registry.note_heads()
 
 
 def prune_sessions() -> int:
-    """Delete the web sessions that have expired."""
     return Session.objects.filter(expire_date__lt=timezone.now()).delete()[0]
 
 
 def sweep_rebalances() -> int:
-    """Rebalances the groups whose mark is set, or that have a queue without a reader; how many."""
+    """Rebalance the groups whose mark is set, or that have a queue without a reader; return how many."""
     return rebalance.each({*rebalance.pending(), *rebalance.neglected()})
 
 
 def record_lag() -> int:
-    """Records how far every subscription is behind, for lists and charts."""
+    """Record how far every subscription is behind, for lists and charts."""
     snapshot.refresh()
     count = lag.record()
     metrics_history.sum_lag()
@@ -111,7 +110,7 @@ def prune_metrics() -> int:
 
 
 def record_sizes() -> int:
-    """Records how much each node holds, to see how it grows."""
+    """Record how much each node holds, to see how it grows."""
     snapshot.refresh()
     return node_sizes.record()
 
@@ -153,7 +152,7 @@ if config.daily_reports:
 
 
 def sync() -> tuple[int, int]:
-    """Makes django-q's schedules equal to JOBS; (how many there are, how many others were removed)."""
+    """Make django-q's schedules equal to JOBS; (how many there are, how many others were removed)."""
     from django_q.models import Schedule
 
     for name, job in JOBS.items():

@@ -40,7 +40,7 @@ class CatmqCommand(BaseCommand):
         return actors.command(type(self).__module__.rpartition(".")[2])
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Runs the command; an error that users can mend is one line on stderr."""
+        """Run the command; an error that users can mend is one line on stderr."""
         tasks.connect()
         try:
             if self.checks_keys:
@@ -55,7 +55,7 @@ class CatmqCommand(BaseCommand):
             raise CommandError(text, returncode=LATER) from None
 
     def confirm(self, what: str, name: str, *, yes: bool) -> None:
-        """Raises Invalid unless a person at the terminal types the name again, or a script said --yes."""
+        """Raise Invalid unless a person at the terminal types the name again, or a script said --yes."""
         if yes:
             return
         if not sys.stdin.isatty():

@@ -37,7 +37,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         return raw
 
     def init_connection_state(self) -> None:
-        """Sets up the session; one from the pool is already."""
+        """Set up the session; one from the pool is already."""
         if not self._seasoned:
             super().init_connection_state()
 

@@ -19,7 +19,7 @@ class Answer(Response):  # type: ignore[misc]
     headers_sent: bool
 
     def send_headers(self) -> None:
-        """Makes the head, once."""
+        """Make the head, once."""
         if not self.headers_sent:
             lines: list[str] = self.default_headers()
             lines += [f"{name}: {value}\r\n" for name, value in self.headers]
@@ -57,7 +57,6 @@ class Answer(Response):  # type: ignore[misc]
             self.sock.sendall(head + data)
 
     def close(self) -> None:
-        """Ends the answer, also one without a body."""
         self.send_headers()
         self._flush()
         super().close()

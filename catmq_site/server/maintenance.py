@@ -144,7 +144,7 @@ class SnapshotLoop:
     seen: snapshot.Snapshot | None = None
 
     def run_once(self) -> None:
-        """Loads what changed; a group whose generation, state or subscriptions moved is woken."""
+        """Load what changed; a group whose generation, state or subscriptions moved is woken."""
         snapshot.refresh()
         before, self.seen = self.seen, snapshot.current()
         if before is None or before.version == self.seen.version:
@@ -171,12 +171,12 @@ def heads_loop(node_id: int) -> Loop:
 
 
 def circuit_loop(node_id: int) -> Loop:
-    """Looks after the circuit of one node; a probe of a frozen one takes seconds."""
+    """Look after the circuit of one node; a probe of a frozen one takes seconds."""
     return Loop(f"circuit-{node_id}", 0.25, lambda: node_pools.watch(node_id))
 
 
 def delays_loop(node_id: int) -> Loop:
-    """Moves the due messages of one node; the mover has a lease of its own."""
+    """Move the due messages of one node; the mover has a lease of its own."""
     mover = delayed_delivery.NodeMover(node_id, holder=f"{socket.gethostname()}:{os.getpid()}")
     return Loop(f"delays-{node_id}", delayed_delivery.EVERY_S, mover.run_once, mover.finish)
 
@@ -203,7 +203,7 @@ class OverdueRebalances:
     since: dict[int, float] = field(default_factory=dict)
 
     def look(self) -> None:
-        """Notes since when groups wait."""
+        """Note since when groups wait."""
         now = time.monotonic()
         self.since = {group: self.since.get(group, now) for group in rebalance.pending()}
 
@@ -215,7 +215,7 @@ class OverdueRebalances:
 
 
 def look_at_metadata() -> None:
-    """Asks the metadata database anything: its answer lets calls through that were refused."""
+    """Ask the metadata database anything: its answer lets calls through that were refused."""
     bulkhead.look(_ask_metadata)
 
 
@@ -225,7 +225,7 @@ def _ask_metadata() -> None:
 
 
 def finish_creations() -> None:
-    """Finishes or removes what a crash left between metadata and tables. Raises what ended a sweep, after
+    """Finish or removes what a crash left between metadata and tables. Raises what ended a sweep, after
     all others had their turn.
     """
     with ExitStack() as turns:  # the last one in is the first one run
@@ -245,7 +245,6 @@ class _Trouble:
         self._count = 0
 
     def failed(self, error: Exception) -> None:
-        """A pass failed."""
         if isinstance(error, Unavailable):
             self._outage.failed(error.detail)
             return
@@ -260,7 +259,6 @@ class _Trouble:
         self._bug, self._told_at = bug, now
 
     def ended(self) -> None:
-        """A pass succeeded."""
         self._outage.ended()
         if self._count:
             log.warning("Loop %s works again after %d failures", self._name, self._count)
@@ -268,8 +266,6 @@ class _Trouble:
 
 
 class _Running:
-    """A loop in a thread of its own."""
-
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._ending = threading.Event()
@@ -278,16 +274,15 @@ class _Running:
         self._thread.start()
 
     def wake(self) -> None:
-        """Ends the pause of the loop: its next pass begins now."""
+        """End the pause of the loop: its next pass begins now."""
         self._wake.set()
 
     def end(self) -> None:
-        """Asks the loop to end after its pass."""
+        """Ask the loop to end after its pass."""
         self._ending.set()
         self._wake.set()
 
     def join(self, seconds: float) -> None:
-        """Waits for the end."""
         self._thread.join(max(0.0, seconds))
         if self._thread.is_alive():
             log.warning("%s is still in its last pass; it ends with the process", self._thread.name)
@@ -311,7 +306,7 @@ class _Running:
         self._finish()
 
     def _ends_within(self, pause_s: float) -> bool:
-        """Waits, but no longer than until somebody wakes the loop; whether it is to end."""
+        """Wait, but no longer than until somebody wakes the loop; whether it is to end."""
         self._wake.wait(pause_s)
         self._wake.clear()
         return self._ending.is_set()
@@ -326,8 +321,6 @@ class _Running:
 
 
 class Loops:
-    """The running threads of one worker."""
-
     def __init__(self, listed: Sequence[Loop | Each]) -> None:
         self._listed = [self._roster(one) if isinstance(one, Each) else one for one in listed]
         self._guard = threading.Lock()
@@ -335,18 +328,17 @@ class Loops:
         self._running: dict[str, _Running] = {}
 
     def start(self) -> None:
-        """Starts a thread per loop."""
         for loop in self._listed:
             self._start(loop)
 
     def wake(self, name: str) -> None:
-        """Ends the pause of a loop: its next pass begins now. A signal handler may call it."""
+        """End the pause of a loop: its next pass begins now. A signal handler may call it."""
         running = self._running.get(name)
         if running is not None:
             running.wake()
 
     def stop(self, *, limit_s: float = 5.0) -> None:
-        """Asks all loops to end and waits for their last pass, together no longer than the limit."""
+        """Ask all loops to end and wait for their last pass, together no longer than the limit."""
         with self._guard:
             self._stopping = True
             running = list(self._running.values())

@@ -48,7 +48,7 @@ class BrokerLoop:
         self._follow(standing)
 
     def _acknowledge(self) -> None:
-        """Tells up to which change this worker uses nothing older: who moves a node waits for that."""
+        """Tell up to which change this worker uses nothing older: who moves a node waits for that."""
         change = snapshot.current().version[1]
         if node_pools.follows():
             registry.tell_heads()

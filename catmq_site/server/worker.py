@@ -94,8 +94,6 @@ class Log(glogging.Logger):  # type: ignore[misc]
 
 
 class Worker(ThreadWorker):  # type: ignore[misc]
-    """The worker class of gunicorn_conf.py."""
-
     alive: bool
     _accepting: bool
     notified = float("-inf")  # time.monotonic() of the last sign of life
@@ -143,7 +141,6 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self.method_queue.close()
 
     def turn(self) -> None:
-        """Wait for what clients do, and deal with it."""
         for file, _ in self.epoll.poll(TURN_S):
             if file == self.method_queue.fileno():
                 self.method_queue.run_callbacks(file)
@@ -181,7 +178,6 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             listener.close()
 
     def accept_waiting(self, listener: socket.socket) -> None:
-        """Accept all that have connected so far."""
         while self.accept(listener):
             pass
 
@@ -279,7 +275,6 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             self.sent_away = dict.fromkeys(self.sent_away, 0)
 
     def drop(self, connection: Connection) -> None:
-        """Close a connection."""
         self.connections.pop(connection.sock.fileno(), None)  # before another one can have the number
         connection.sock.close()
         if not self.alive:
@@ -307,7 +302,6 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             self.park(connection, self.closing)
 
     def answer(self, connection: Connection) -> bool:
-        """Answer one request; whether the connection may be kept."""
         channel = Channel(connection.sock, connection.address, self.slow)
         parser = RequestParser(self.cfg, channel, connection.client)
         parser.unreader.unread(connection.incoming.take())
@@ -372,7 +366,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
                 pieces.close()
 
     def notify(self) -> None:
-        """Tells the master that this worker lives, twice a second instead of at every event."""
+        """Tell the master that this worker lives, twice a second instead of at every event."""
         now = time.monotonic()
         if now - self.notified >= NOTIFY_S:
             self.notified = now

@@ -70,7 +70,6 @@ class Standing:
 
     @property
     def registered(self) -> bool:
-        """Return True if the name is this broker's."""
         return not self.complaint
 
 
@@ -88,7 +87,6 @@ class _Memory:
     spare_until: float = float("-inf")
 
     def take(self, rows: Iterable[Broker]) -> None:
-        """Replaces the picture."""
         now = monotonic()
         if self.views is not None and now - self.read_at > MAX_BLIND_S:
             self.spare_until = now + ALIVE_S
@@ -107,7 +105,7 @@ _memory = _Memory()
 
 
 def heartbeat(*, life: Life, held: bool) -> Standing:
-    """Records that a broker lives, registers it first if need be, and reads all brokers into memory.
+    """Record that a broker lives, register it first if need be, and read all brokers into memory.
 
     `held`: it was registered before, so whoever has its name now took it. Raises MetadataUnavailable.
     """
@@ -130,7 +128,7 @@ def heartbeat(*, life: Life, held: bool) -> Standing:
 
 @transactional
 def _register(*, life: Life, held: bool) -> str:
-    """Takes the name, '' or why not. A new life clears the good-bye and keeps the state."""
+    """Take the name, '' or why not. A new life clears the good-bye and keeps the state."""
     now = database_now()
     new: dict[str, Any] = {"url": life.url, "version": life.version, "incarnation": life.incarnation}
     new |= {"started_at": now, "last_seen": now, "stopped_at": None}
@@ -149,7 +147,7 @@ def _register(*, life: Life, held: bool) -> str:
 
 
 def stopped(*, life: Life) -> bool:
-    """Records that a broker stops for good: discovery leaves it out at once. Whether this was news.
+    """Record that a broker stops for good: discovery leaves it out at once. Whether this was news.
 
     Raises MetadataUnavailable.
     """
@@ -166,7 +164,7 @@ def complaint() -> str:
 
 
 def forget_picture() -> None:
-    """Empties this process's memory: its loop has ended, nobody keeps it fresh."""
+    """Empty this process's memory: its loop has ended, nobody keeps it fresh."""
     global _memory
     _memory = _Memory()
 
@@ -237,7 +235,7 @@ def _check_not_last(row: Broker, rows: Iterable[Broker]) -> None:
 
 
 def forget(*, name: str, confirm: str | None, actor: Actor) -> None:
-    """Takes a broker that is no longer alive out of the registry. Needs `admin`.
+    """Take a broker that is no longer alive out of the registry. Needs `admin`.
 
     Raises NotFound, Invalid(not_confirmed), Conflict(in_use) while it is alive.
     """
@@ -259,7 +257,7 @@ def _forget(*, name: str, confirm: str | None, actor: Actor) -> None:
 
 @transactional
 def prune_silent(*, days: int = 7, limit: int = 100) -> int:
-    """Takes up to `limit` brokers out that were not seen for so many days; how many."""
+    """Take up to `limit` brokers out that were not seen for so many days; return how many."""
     silent = Broker.objects.select_for_update().filter(
         last_seen__lt=before(database_now(), seconds=days * 86_400)
     )
@@ -283,7 +281,7 @@ def _read() -> tuple[BrokerView, ...]:
 
 
 def _look_again() -> None:
-    """Lets the process that made a change show it at once, if it keeps a picture."""
+    """Let the process that made a change show it at once, if it keeps a picture."""
     if _memory.views is not None:
         with suppress(MetadataUnavailable), reachable():
             _memory.take(_rows())

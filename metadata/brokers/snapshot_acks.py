@@ -30,7 +30,7 @@ class Voice:
     said_at: float = float("-inf")
 
     def acknowledge(self, *, life: Life, change: int) -> None:
-        """Says that this worker has followed metadata to a change. Raises MetadataUnavailable."""
+        """Say that this worker has followed metadata to a change. Raises MetadataUnavailable."""
         now = monotonic()
         if change == self.said and now - self.said_at < REPEAT_S:
             return
@@ -40,7 +40,7 @@ class Voice:
 
 @transactional
 def _record(*, life: Life, name: str, change: int) -> bool:
-    """Writes a worker's row, and forgets those of workers long gone; False while the broker has no row."""
+    """Write a worker's row, and delete those of workers long gone; False while the broker has no row."""
     values = {"acknowledged": change, "last_seen": UtcNow()}
     if BrokerProcess.objects.filter(name=name).update(**values):
         return True
@@ -72,7 +72,7 @@ def demands() -> dict[str, str]:
 
 
 def demand(*, name: str, text: str) -> None:
-    """Tells the others what a worker is asked for. Raises MetadataUnavailable."""
+    """Tell the others what a worker is asked for. Raises MetadataUnavailable."""
     with reachable():
         BrokerProcess.objects.filter(name=name).exclude(demand=text).update(demand=text)
 

@@ -70,7 +70,6 @@ def changes(alias: str, *, above: int, upto: int) -> Changes | None:
 
 
 def everything(alias: str) -> Content:
-    """All content."""
     return _content(alias, None)
 
 

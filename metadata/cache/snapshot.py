@@ -160,7 +160,7 @@ def current() -> Snapshot:
 
 
 def refresh() -> bool:
-    """Brings the snapshot up to date; whether it changed. Keeps the old one while the database is away."""
+    """Bring the snapshot up to date; whether it changed. Keeps the old one while the database is away."""
     was_failed = _holder.failed
     try:
         return _holder.renew()
@@ -171,7 +171,7 @@ def refresh() -> bool:
 
 
 def forget() -> None:
-    """Drops the snapshot, so that the next use loads it anew (another database, a fork)."""
+    """Drop the snapshot, so that the next use loads it anew (another database, a fork)."""
     global _holder
     _holder = _Holder()
 

@@ -88,14 +88,11 @@ class TopicInfo:
     earlier: tuple[Routing, ...] = ()
 
     def queue_for(self, key: str) -> int:
-        """The queue that serves `key`."""
         return queue_for_key(key, self.layout)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """A ConsumerGroup."""
-
     id: int
     name: str
     mode: str
@@ -106,8 +103,6 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionInfo:
-    """A ConsumerGroupTopic."""
-
     id: int
     group_id: int
     topic_id: int
@@ -170,11 +165,9 @@ class Snapshot:
         return self.topics_by_name.get(name)
 
     def group(self, name: str) -> GroupInfo | None:
-        """The group called `name`."""
         return self.groups_by_name.get(name)
 
     def node(self, name: str) -> NodeInfo | None:
-        """The node called `name`."""
         return self.nodes_by_name.get(name)
 
     def key(self, digest: str) -> KeyInfo | None:

@@ -15,7 +15,7 @@ Values = Mapping[str, Any] | None
 
 
 def record(*, actor: Actor, verb: str, kind: str, name: str, before: Values, after: Values) -> None:
-    """Writes who did what; `before` and `after` hold only what changed. Secrets are left out."""
+    """Write who did what; `before` and `after` hold only what changed. Secrets are left out."""
     AuditLog.objects.create(
         at=database_now(),
         actor_kind=actor.kind,

@@ -25,7 +25,7 @@ TRIM_EVERY = 500
 
 
 def changed(kind: str, *ids: int) -> None:
-    """Counts one change of the rows `ids` of a kind, as the last act of a transaction.
+    """Count one change of the rows `ids` of a kind, as the last act of a transaction.
 
     A topic stands for its queues too.
     """

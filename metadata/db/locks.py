@@ -42,14 +42,12 @@ def origin_of(topic: Topic) -> tuple[str, str] | None:
 
 
 def no_group(name: str) -> NotFound:
-    """The error for a group that is not there."""
     return NotFound(
         f"Group {name} does not exist. Create it: catmq group create {name}", code=Code.GROUP_NOT_FOUND
     )
 
 
 def no_topic(name: str) -> NotFound:
-    """The error for a topic that is not there."""
     return NotFound(
         f"Topic {name} does not exist. Create it: catmq topic create {name} --queues 4",
         code=Code.TOPIC_NOT_FOUND,

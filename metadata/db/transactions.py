@@ -36,7 +36,7 @@ ROLLED_BACK = {1213, 1205, 1020}  # deadlock, lock wait timeout, record changed 
 
 
 def transactional(work: Callable[P, T]) -> Callable[P, T]:
-    """Runs `work` in one transaction on the metadata database, up to three times if it was rolled back.
+    """Run `work` in one transaction on the metadata database, up to three times if it was rolled back.
 
     Inside another transaction it simply joins. Raises MetadataUnavailable when the database is away.
     """
@@ -71,7 +71,6 @@ def was_rolled_back(error: OperationalError) -> bool:
 
 
 def lacks_schema(error: Exception) -> bool:
-    """Return True if a table or column is missing."""
     code = error.args[0] if error.args else None
     return code in (1054, 1146) or "no such table" in str(error) or "no such column" in str(error)
 

@@ -32,7 +32,7 @@ class Seen:
 
 @transactional
 def note(found: Iterable[Seen]) -> int:
-    """Keeps what was seen; how many rows that took. A group that stays at rest takes none.
+    """Keep what was seen; return how many rows that took. A group that stays at rest takes none.
 
     What is left out that way costs no precision: all that is committed later is also stored later.
     """

@@ -146,7 +146,7 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> GroupView
 
 @transactional
 def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
-    """Deletes a group and marks its subscriptions to be taken down; its name is free at once. Needs `manage`.
+    """Delete a group and mark its subscriptions to be taken down; its name is free at once. Needs `manage`.
 
     Raises Invalid(not_confirmed), Conflict(in_use) while it has members.
     """

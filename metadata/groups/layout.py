@@ -139,7 +139,7 @@ def make_ready(
 
 @transactional
 def give_up(*, topic_id: int, queues: Collection[int], actor: Actor) -> None:
-    """Retires those of the queues that are not ready; their tables go like those of other retired ones."""
+    """Retire those of the queues that are not ready; their tables go like those of other retired ones."""
     topic = Topic.objects.select_for_update().filter(pk=topic_id).first()
     rows = Queue.objects.filter(pk__in=list(queues), topic_id=topic_id, state=Queue.State.CREATING)
     left = sorted(rows.values_list("pk", flat=True))
@@ -248,7 +248,7 @@ def set_state(*, topic: str, queue: int, state: str, actor: Actor, dry_run: bool
 
 @transactional
 def retire(*, topic_id: int, queue: int, read_by: Collection[int]) -> bool:
-    """Retires a draining queue and forgets its positions; whether it did.
+    """Retire a draining queue and delete its positions; whether it did.
 
     Not if it was opened again, or if there is a subscription that is not in `read_by`: those whose groups
     have read all of it.
@@ -281,7 +281,7 @@ def retire(*, topic_id: int, queue: int, read_by: Collection[int]) -> bool:
 
 @transactional
 def remove(*, topic_id: int, queue: int) -> None:
-    """Removes the row of a retired queue, once its table was dropped."""
+    """Remove the row of a retired queue, once its table was dropped."""
     _lock_groups(topic_id)
     topic = _locked(topic_id)
     row = topic.queues.filter(pk=queue, state=Queue.State.RETIRED).first()
@@ -333,7 +333,7 @@ def _locked(topic_id: int) -> Topic:
 
 
 def _lock_groups(topic_id: int) -> list[int]:
-    """Locks the groups that read the topic, before the topic itself: that keeps others from beginning to."""
+    """Lock the groups that read the topic, before the topic itself: that keeps others from beginning to."""
     groups = sorted({one.group_id for one in readings(topic_id)})
     list(ConsumerGroup.objects.select_for_update().filter(pk__in=groups).order_by("pk"))
     return groups
@@ -363,7 +363,7 @@ def _spread(topic: Topic, *, gain: Collection[int] = (), drained: Collection[int
 def _relayout(
     topic: Topic, queues: Collection[int], after: Layout, *, verb: str, actor: Actor
 ) -> LayoutChange:
-    """Writes the layout, under the next version if it differs."""
+    """Write the layout, under the next version if it differs."""
     before, version = _layout(topic), topic.layout_version
     topic.layout, topic.layout_version = json.dumps(after), version + (before != after)
     topic.save(update_fields=("layout", "layout_version"))

@@ -45,7 +45,7 @@ class PastMove:
 def begin(
     *, row: QueueOwner, reset: str, from_offset: int, to_offset: int, actor: Actor, undoes: str = ""
 ) -> int:
-    """Writes down a move that is about to be made, and its audit row; the move's id."""
+    """Write down a move that is about to be made, and its audit row; the move's id."""
     group = group_by_id(row.group_id)
     of_instance = f"/{row.instance}" if row.instance else ""
     audit.record(
@@ -73,7 +73,7 @@ def begin(
 
 @transactional
 def done(*, move: int, from_offset: int) -> None:
-    """Says that a move was made, and from where exactly: members may have committed until then."""
+    """Say that a move was made, and from where exactly: members may have committed until then."""
     OffsetMove.objects.filter(pk=move).update(done=True, from_offset=from_offset)
 
 

@@ -123,7 +123,7 @@ def _read_by(consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int]:
 
 @bulkhead.permit()
 def adopt_node_epoch(*, group_id: int, queue: int, epoch: int, instance_id: int = 0) -> int:
-    """Raises the queue's epoch above `epoch`, which its node was found at; the epoch that counts now.
+    """Raise the queue's epoch above `epoch`, which its node was found at; the epoch that counts now.
 
     Metadata lost its tail, or a reset raised the node's epoch: the owner hears of the new one at its next
     heartbeat. The epoch of an instance counts for all its queues. Nothing changes if metadata is ahead

@@ -94,7 +94,7 @@ def _made(group: ConsumerGroup, topic: Topic, placed: list[int]) -> FailureTopic
 
 @transactional
 def make_ready(made: FailureTopic) -> None:
-    """Opens a failure topic whose tables and reader rows exist. Raises NotFound if it was taken back."""
+    """Open a failure topic whose tables and reader rows exist. Raises NotFound if it was taken back."""
     group_by_id(made.subscription.group_id)
     topic_rows.make_ready(made.topic.id)
     subscription_rows.make_ready(made.subscription.id)

@@ -92,7 +92,7 @@ def plan(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionVie
 
 
 def require_may_subscribe(actor: Actor, *, group: str, topic: str) -> None:
-    """Raises Forbidden unless the actor may have a group read a topic, be they there or not."""
+    """Raise Forbidden unless the actor may have a group read a topic, be they there or not."""
     access.require(actor, "manage", group, what="group")
     if not access.may(actor, "manage", topic):
         access.require(actor, "consume", topic, what="topic")
@@ -106,7 +106,7 @@ def _check_readable(group: ConsumerGroup, topic: Topic) -> None:
 
 
 def check_failure_name(group: ConsumerGroup, topic: Topic) -> None:
-    """Raises Conflict(already_exists) if the pair's failure topic would be called like another pair's."""
+    """Raise Conflict(already_exists) if the pair's failure topic would be called like another pair's."""
     name = failure_name(group.name, topic.name)
     other = Topic.objects.filter(name=name).exclude(failure_group=group, failure_of=topic).first()
     if other is None:
@@ -216,7 +216,7 @@ def to_failures(view: SubscriptionView) -> SubscriptionView | None:
 
 @transactional
 def give_up(subscription_id: int) -> bool:
-    """Claims a subscription that is not ready, so that its reader rows may go; False if it is ready."""
+    """Claim a subscription that is not ready, so that its reader rows may go; False if it is ready."""
     try:
         row = _locked(subscription_id)
     except NotFound:
@@ -231,7 +231,7 @@ def give_up(subscription_id: int) -> bool:
 
 @transactional
 def remove(subscription_id: int, actor: Actor | None = None) -> None:
-    """Removes a creating or deleting subscription and its positions, once its reader rows are gone."""
+    """Remove a creating or deleting subscription and its positions, once its reader rows are gone."""
     try:
         row = _locked(subscription_id)
     except NotFound:
@@ -327,7 +327,6 @@ def _queues_of(topic_ids: set[int]) -> dict[int, tuple[int, ...]]:
 
 
 def view_of(row: ConsumerGroupTopic) -> SubscriptionView:
-    """The view of one row."""
     return _as_view(row, _queues_of({row.topic_id}).get(row.topic_id, ()))
 
 

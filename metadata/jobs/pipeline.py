@@ -77,7 +77,7 @@ _known = _Known()
 
 
 def announce(start: Callable[[int], None], place: Callable[[], Place]) -> None:
-    """Says who takes runs up and where they work; called once, by the composition root."""
+    """Say who takes runs up and where they work; called once, by the composition root."""
     _known.start, _known.place = start, place
 
 
@@ -88,7 +88,7 @@ def place(*, actor: Actor) -> Place:
 
 
 def ask(*, name: str, settings: Settings, actor: Actor) -> int:
-    """Has a job carried out; the number of its run. Needs `admin` on everything: files are read and written.
+    """Have a job carried out; the number of its run. Needs `admin` on everything: files are read and written.
 
     Raises Forbidden, Conflict if this process has nobody to ask.
     """

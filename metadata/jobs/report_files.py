@@ -18,12 +18,11 @@ def columns_of(rows: Sequence[Row]) -> list[str]:
 
 
 def can_parquet() -> bool:
-    """Return True if this process can write Parquet."""
     return importlib.util.find_spec("pyarrow") is not None
 
 
 def parquet(rows: Sequence[Row], *, to: Path | IO[bytes]) -> None:
-    """Writes rows as Parquet. Raises Conflict without pyarrow."""
+    """Write rows as Parquet. Raises Conflict without pyarrow."""
     if not can_parquet():
         raise Conflict("Parquet needs pyarrow: run script/setup --with-spark, or choose CSV.")
     import pyarrow as pa

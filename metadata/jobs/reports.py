@@ -22,8 +22,6 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ReportView:
-    """A report: its columns, in order, and its rows."""
-
     id: int
     name: str
     engine: str
@@ -37,7 +35,7 @@ class ReportView:
 def keep(
     *, name: str, engine: str, settings: Row, rows: Sequence[Row], actor: Actor, job_run: int | None = None
 ) -> int:
-    """Keeps what a report found; its id. Needs `admin` on everything, because reports tell of every topic."""
+    """Keep what a report found; its id. Needs `admin` on everything, because reports tell of every topic."""
     access.require_everything(actor, name, what="report")
     columns = columns_of(rows)
     made = Report.objects.create(

@@ -36,23 +36,22 @@ class Run:
     detail: str = ""
 
     def tell(self, stage: str, done: int, total: int) -> None:
-        """Says where the run is."""
+        """Say where the run is."""
         with reachable():
             JobRun.objects.filter(pk=self.id).update(stage=stage[:200], done=done, total=total)
 
     def live(self, *, log: str) -> None:
-        """Notes that the process of the run lives, and the end of its log."""
+        """Note that the process of the run lives, and the end of its log."""
         with reachable():
             rows = JobRun.objects.filter(pk=self.id)
             rows.update(seen_at=database_now(), log=log[-LOG_CHARS:].replace("\0", ""))
 
     def works_in(self, directory: str) -> None:
-        """Says where the run keeps its files."""
+        """Say where the run keeps its files."""
         with reachable():
             JobRun.objects.filter(pk=self.id).update(directory=directory)
 
     def cancel_asked(self) -> bool:
-        """Return True if somebody wants the run to end."""
         with reachable():
             return JobRun.objects.filter(pk=self.id, cancel_asked=True).exists()
 
@@ -77,7 +76,7 @@ _known = _Known({})
 
 
 def announce(jobs: Mapping[str, Listed], ask: Callable[[str], None]) -> None:
-    """Says which jobs there are and who runs one when asked; called once, by the composition root."""
+    """Say which jobs there are and who runs one when asked; called once, by the composition root."""
     _known.jobs, _known.ask = jobs, ask
 
 
@@ -87,7 +86,7 @@ def known() -> Mapping[str, Listed]:
 
 
 def ask(*, name: str, actor: Actor) -> None:
-    """Has a scheduled job run now, besides its schedule. Needs `admin`. Raises Forbidden, NotFound."""
+    """Have a scheduled job run now, besides its schedule. Needs `admin`. Raises Forbidden, NotFound."""
     access.require_everything(actor, name, what="job")
     if name not in _known.jobs or _known.ask is None:
         raise NotFound(f"There is no job {name}.")
@@ -102,7 +101,7 @@ def _note(name: str, actor: Actor) -> None:
 
 @contextmanager
 def record(name: str, *, directory: str = "") -> Iterator[Run]:
-    """Writes a row: running, then done, failed or cancelled. What the job raises stands in it and goes on."""
+    """Write a row: running, then done, failed or cancelled. What the job raises stands in it and goes on."""
     with reachable():
         row = JobRun.objects.create(name=name, started_at=database_now(), directory=directory)
     with ending(Run(row.pk, name)) as run:
@@ -111,7 +110,7 @@ def record(name: str, *, directory: str = "") -> Iterator[Run]:
 
 @contextmanager
 def ending(run: Run) -> Iterator[Run]:
-    """Writes how a run ends: done, failed or cancelled. What is raised stands in its row and goes on."""
+    """Write how a run ends: done, failed or cancelled. What is raised stands in its row and goes on."""
     try:
         yield run
     except Cancelled as stop:
@@ -125,7 +124,7 @@ def ending(run: Run) -> Iterator[Run]:
 
 @transactional
 def cancel(*, id: int, actor: Actor) -> None:
-    """Asks a run to end; who follows it sees that soon. One that nobody follows is ended here and now.
+    """Ask a run to end; who follows it sees that soon. One that nobody follows is ended here and now.
 
     Needs `admin`. Raises NotFound, Conflict.
     """

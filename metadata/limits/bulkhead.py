@@ -87,7 +87,7 @@ class Bulkhead:
         return time.monotonic() < self._watched_until
 
     def check(self) -> None:
-        """Raises MetadataUnavailable if a call would be refused now; for callers that queue up for one."""
+        """Raise MetadataUnavailable if a call would be refused now; for callers that queue up for one."""
         with self._changed:
             self._refuse_if_shut()
 
@@ -133,7 +133,7 @@ class Bulkhead:
             raise MetadataUnavailable("The metadata database is away.", retry_after_ms=1000)
 
     def _enter(self, pool: str | None) -> bool:
-        """Takes a place; whether this call is the probe."""
+        """Take a place; whether this call is the probe."""
         if pool == CALLS and self._is_full(pool):
             self._await_place()
         with self._changed:
@@ -145,7 +145,7 @@ class Bulkhead:
             return self._shut()
 
     def _await_place(self) -> None:
-        """Returns when there is one, or calls are refused, or there will be none in time."""
+        """Return when there is one, or calls are refused, or there will be none in time."""
         with limiter.aside(), self._changed:
             if self._waiting >= 8 * self._places:
                 return
@@ -180,7 +180,6 @@ class ReturnTimes:
         self._next = 0.0  # time.monotonic() of the latest turn that was given
 
     def ended(self, took_s: float) -> None:
-        """A call had taken so long."""
         self._call_s += (took_s - self._call_s) / 16
 
     def next_ms(self) -> int:

@@ -42,12 +42,11 @@ class ConcurrencyLimiter:
         return _Aside(self)
 
     def enter(self, *, first: bool) -> None:
-        """Waits for this thread's turn."""
         self._enter(self._first if first else self._later)
         self._mine.entered = True
 
     def leave(self) -> bool:
-        """Ends this thread's turn; whether it had one."""
+        """End this thread's turn; whether it had one."""
         if not getattr(self._mine, "entered", False):
             return False
         self._mine.entered = False
@@ -55,7 +54,6 @@ class ConcurrencyLimiter:
         return True
 
     def waiting(self) -> int:
-        """Number of those that wait for their turn."""
         return len(self._first) + len(self._later)
 
     def _enter(self, queue: deque[threading.Event]) -> None:
@@ -82,7 +80,7 @@ class ConcurrencyLimiter:
                 self._admit()
 
     def _admit(self) -> None:
-        """Lets the next one in, if any waits. The caller holds the guard."""
+        """Let the next one in, if any waits. The caller holds the guard."""
         queue = self._first or self._later
         if queue:
             self._inside += 1
@@ -105,8 +103,6 @@ class _Permit(AbstractContextManager[None]):
 
 
 class _Aside(AbstractContextManager[None]):
-    """See ConcurrencyLimiter.aside."""
-
     __slots__ = ("_had_turn", "_limiter")
 
     def __init__(self, limiter: ConcurrencyLimiter) -> None:

@@ -30,7 +30,6 @@ class Places:
         return self._taken[who] >= self._most_of_one
 
     def give_back(self, who: Hashable) -> None:
-        """Give a place back."""
         with self._guard:
             self._total -= 1
             self._taken[who] -= 1

@@ -60,7 +60,6 @@ class RebalanceRow:
 
 
 def consumers(*, wanted: Wanted, actor: Actor) -> Listed[ConsumerRow]:
-    """All members of all groups, in four queries."""
     check_look(actor)
     rows = ConsumerGroupConsumer.objects.select_related("group", "process", "heartbeat")
     found, total, page, pages = select(rows, wanted=wanted, manner=CONSUMERS)

@@ -33,8 +33,6 @@ RUNS = Manner(search_in=("name", "detail", "state"), sorts={"at": "id", "name": 
 
 @dataclass(frozen=True, slots=True)
 class AuditRow:
-    """One change: who, what, before and after."""
-
     id: int
     at_ms: int
     actor_kind: str
@@ -174,7 +172,7 @@ def _alarm(row: Alarm) -> AlarmRow:
 
 
 def runs(*, wanted: Wanted, actor: Actor, pipeline: bool = False) -> Listed[RunRow]:
-    """Runs of jobs, the latest first; or only those of the data pipeline."""
+    """Run of jobs, the latest first; or only those of the data pipeline."""
     check_look(actor)
     rows = JobRun.objects.all()
     if pipeline:
@@ -194,7 +192,6 @@ def reports(*, wanted: Wanted, actor: Actor) -> Listed[ReportItem]:
 
 
 def last_runs(*, actor: Actor) -> dict[str, RunRow]:
-    """The last run of each job, by name."""
     check_look(actor)
     with reachable():
         latest = (

@@ -58,7 +58,6 @@ class Overview:
 
 
 def overview(*, actor: Actor) -> Overview:
-    """The figures of the first page. Raises Forbidden, MetadataUnavailable."""
     check_look(actor)
     behind = [
         one for one in groups(wanted=Wanted(sort="-lag", rows=CANDIDATES), actor=actor).items if one.lag

@@ -108,7 +108,7 @@ class SubscriptionRow:
 
 
 def check_look(actor: Actor) -> None:
-    """Raises Forbidden unless the actor may see everything: lists for people are not for API keys."""
+    """Raise Forbidden unless the actor may see everything: lists for people are not for API keys."""
     if not may(actor, LOOK, "*"):
         raise Forbidden(f"{actor.kind} {actor.name} may not look at these lists.")
 
@@ -149,7 +149,6 @@ def _topic(row: Any, queues: dict[int, int], groups: dict[int, int], line: list[
 
 
 def groups(*, wanted: Wanted, actor: Actor) -> Listed[GroupRow]:
-    """Groups that are not deleted, in fourteen queries."""
     check_look(actor)
     rows = ConsumerGroup.objects.filter(deleted_at__isnull=True).defer("remark")
     found, total, page, pages = select(rows, wanted=wanted, manner=GROUPS)

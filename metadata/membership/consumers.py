@@ -89,7 +89,7 @@ class _Applicant:
 def register(
     *, group: str, name: str, incarnation: str, instance_id: str | None, sdk: str, address: str, actor: Actor
 ) -> Registered:
-    """Makes the process a member of the group and rebalances it. Needs `consume` on the group.
+    """Make the process a member of the group and rebalance it. Needs `consume` on the group.
 
     `incarnation` is a UUID made at the process's start: the same one again gets the same answer, another
     one replaces the earlier process of that identity. Raises Invalid, NotFound(group_not_found),
@@ -134,7 +134,7 @@ def check_settings(*, group: str, asked: Mapping[str, object], instance_id: str 
 
 
 def check_instance(*, group: str, mode: str | None, instance_id: str | None) -> None:
-    """Raises Invalid unless the instance_id is given where the mode needs one."""
+    """Raise Invalid unless the instance_id is given where the mode needs one."""
     if mode == ConsumerGroup.Mode.BROADCASTING and not instance_id:
         raise Invalid.field(
             "instance_id",
@@ -151,7 +151,7 @@ def _uuid(text: str) -> str:
 
 
 def _rebalance_now(group_id: int) -> None:
-    """Runs the rebalance whose mark was just committed; if it cannot, the sweep over pending() will."""
+    """Run the rebalance whose mark was just committed; if it cannot, the sweep over pending() will."""
     try:
         rebalance.settle(group_id)
     except (MetadataUnavailable, NotFound) as error:
@@ -199,7 +199,7 @@ def _joined(group: ConsumerGroup, applicant: _Applicant) -> tuple[str, bool]:
 
 
 def _mark(group: ConsumerGroup, cause: str) -> bool:
-    """Marks the group for a rebalance, if who comes and goes concerns the others."""
+    """Mark the group for a rebalance, if who comes and goes concerns the others."""
     concerns = group.mode == ConsumerGroup.Mode.CLUSTERING or group.max_active_members is not None
     if concerns:
         rebalance.mark(group.pk, cause)
@@ -264,7 +264,7 @@ def _replace(
 
 @bulkhead.permit()
 def leave(*, consumer: ConsumerId, actor: Actor) -> None:
-    """Ends a membership and gives its queues to the others at once; one that has ended already is fine."""
+    """End a membership and give its queues to the others at once; one that has ended already is fine."""
     group_id = consumer.group_id
     if _left(consumer=consumer, actor=actor):
         _rebalance_now(group_id)
@@ -286,7 +286,7 @@ def _left(*, consumer: ConsumerId, actor: Actor) -> bool:
 
 
 def _drop(group: ConsumerGroup, members: Mapping[int, datetime], cause: str) -> bool:
-    """Removes memberships, last heard at the given times, and frees their queues; whether the group was
+    """Remove memberships, last heard at the given times, and free their queues; whether the group was
     marked. The caller holds the group's lock."""
     ids = sorted(members)
     Heartbeat.objects.filter(pk__in=ids).delete()
@@ -317,7 +317,7 @@ def look() -> None:
 
 
 def expire(*, guard: OutageGuard | None = None) -> int:
-    """Expires members that were silent for session timeout + 1 s, and rebalances their groups; how many.
+    """Expire members that were silent for session timeout + 1 s, and rebalance their groups; how many.
 
     One pass of about a second, to be made every second; the rest is left to the next one, and a group that
     fails keeps none of the others waiting. After an outage of the database, and for the first time in a
@@ -361,7 +361,7 @@ def _silent(watch: liveness.Watch) -> list[tuple[int, int]]:
 
 @transactional
 def _expired(*, group_id: int, members: Sequence[int]) -> int:
-    """Drops those of `members` that are still silent, judged again under the group's lock; how many."""
+    """Drop those of `members` that are still silent, judged again under the group's lock; return how many."""
     try:
         group = group_by_id(group_id)
     except NotFound:

@@ -75,8 +75,6 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True, slots=True)
 class _Beat:
-    """Contents of one heartbeat."""
-
     consumer: ConsumerId
     generation: int
 
@@ -97,7 +95,7 @@ class _Seen:
 
 
 def heartbeat(*, consumer: ConsumerId, generation: int, owned: Sequence[tuple[int, int]]) -> HeartbeatAnswer:
-    """Records that the member lives, and tells it what to own and what to give up.
+    """Record that the member lives, and tell it what to own and what to give up.
 
     `generation` is the one the member has applied, `owned` the (queue, epoch) pairs it holds: a queue that
     was revoked at or before that generation and is not among them counts as released. The lease of the
@@ -133,7 +131,7 @@ def _recorded(beat: _Beat) -> _Seen:
 
 
 def _check() -> None:
-    """Raises MetadataUnavailable if heartbeats cannot be recorded now, or not soon."""
+    """Raise MetadataUnavailable if heartbeats cannot be recorded now, or not soon."""
     bulkhead.check()
     if not bulkhead.watched:
         return
@@ -175,7 +173,7 @@ def _released(one: Held, generation: int, holds: set[int]) -> bool:
 
 @bulkhead.permit(None)
 def _record(beats: Sequence[_Beat]) -> list[_Seen]:
-    """Records a batch of heartbeats and reads the answers; in the order of `beats`."""
+    """Record a batch of heartbeats and read the answers; in the order of `beats`."""
     ids = sorted({beat.consumer.member_id for beat in beats})
     with reachable():
         members = _members(ids)
@@ -254,7 +252,7 @@ def _has_limits(group: ConsumerGroup) -> bool:
 
 
 def _note_generations(beats: Sequence[_Beat], members: Mapping[int, ConsumerGroupConsumer]) -> None:
-    """Writes the applied generation of members that moved on, in one UPDATE: right after many groups were
+    """Write the applied generation of members that moved on, in one UPDATE: right after many groups were
     rebalanced, one for each would hold up everybody's answer. So would a row that somebody has locked: it is
     left to the next heartbeat."""
     moved: dict[int, list[int]] = {}
@@ -291,7 +289,7 @@ def replaced() -> Gone:
 @bulkhead.permit(None)
 @transactional
 def _release(*, consumer: ConsumerId, generation: int, holds: set[int]) -> _Seen:
-    """Hands over what the member let go of, judged by rows read under the group's lock; what it holds now."""
+    """Hand over what the member let go of, judged by rows read under the group's lock; what it holds now."""
     group = group_by_id(consumer.group_id)
     rows = QueueOffset.objects.filter(
         group=group,
@@ -322,7 +320,7 @@ def _new_coalescer() -> PacedCoalescer[_Beat, _Seen]:
 
 
 def serve() -> None:
-    """Records the heartbeats that come: one pass of a loop, see PacedCoalescer.serve."""
+    """Record the heartbeats that come: one pass of a loop, see PacedCoalescer.serve."""
     _coalescer.serve(SERVE_S)
 
 

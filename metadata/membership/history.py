@@ -117,7 +117,7 @@ def record(
     assignment: Mapping[str, Sequence[int]],
     moves: Sequence[tuple[int, str, str]],
 ) -> None:
-    """Writes one rebalance with its moves (queue, from, to), in the caller's transaction."""
+    """Write one rebalance with its moves (queue, from, to), in the caller's transaction."""
     row = Rebalance.objects.create(
         group_id=group_id, generation=generation, cause=cause, at=at, assignment=dict(assignment)
     )
@@ -130,7 +130,7 @@ def record(
 
 
 def acquired(*, consumer: ConsumerId, queues: Sequence[tuple[int, int]]) -> None:
-    """Notes that the owner acquired these (queue, epoch)s on their nodes: their pauses are over.
+    """Note that the owner acquired these (queue, epoch)s on their nodes: their pauses are over.
 
     Only the history depends on it, so a metadata database that is away is not an error here: it is noted
     when the database is back (catch_up).
@@ -146,7 +146,7 @@ def acquired(*, consumer: ConsumerId, queues: Sequence[tuple[int, int]]) -> None
 
 
 def catch_up() -> None:
-    """Notes what could not be noted when it happened. Raises MetadataUnavailable if it still cannot."""
+    """Note what could not be noted when it happened. Raises MetadataUnavailable if it still cannot."""
     for _ in range(len(_late)):
         note = _late.popleft()
         try:
@@ -184,7 +184,7 @@ def _write(note: _Note) -> None:
 
 
 def _record_pauses(*, group_id: int, member: str, pauses: Mapping[int, int]) -> None:
-    """Notes how many ms each queue had stood still when `member` acquired it, at its latest move."""
+    """Note how many ms each queue had stood still when `member` acquired it, at its latest move."""
     open_moves = RebalanceMove.objects.filter(
         rebalance__group_id=group_id, queue_id__in=sorted(pauses), to_member=member, pause_ms__isnull=True
     )

@@ -71,8 +71,6 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Moves of one rebalance, by queue."""
-
     group_id: int
     generation: int
     moves: tuple[Move, ...] = ()
@@ -89,20 +87,20 @@ class Moves:
 
 
 def set_background(hook: Background | None) -> None:
-    """Sets who is asked to run a rebalance soon; called once, by the composition root."""
+    """Set who is asked to run a rebalance soon; called once, by the composition root."""
     global _background
     _background = hook
 
 
 def request(group_id: int, cause: str) -> None:
-    """Marks the group for a rebalance, inside the caller's transaction, which holds the group's lock."""
+    """Mark the group for a rebalance, inside the caller's transaction, which holds the group's lock."""
     if mark(group_id, cause):
         log.info("group %d is to be rebalanced: %s", group_id, cause)
         transaction.on_commit(lambda: _ask(group_id), robust=True)
 
 
 def mark(group_id: int, cause: str) -> bool:
-    """Sets the mark without asking anybody to act on it; whether it was clear. Caller holds the lock."""
+    """Set the mark without asking anybody to act on it; whether it was clear. Caller holds the lock."""
     rows = ConsumerGroup.objects.filter(pk=group_id)
     wanted, done, before = rows.values_list("rebalance_wanted", "rebalance_done", "rebalance_cause").get()
     was_clear: bool = wanted == done
@@ -143,7 +141,7 @@ def neglected(limit: int = 1_000) -> list[int]:
 
 
 def each(groups: Iterable[int], run: Callable[[int], object] | None = None) -> int:
-    """Runs rebalance(), or `run`, for some groups in any order; how many there were. One that fails keeps no
+    """Run rebalance(), or `run`, for some groups in any order; how many there were. One that fails keeps no
     other waiting.
 
     Raises MetadataUnavailable at the end, if one could not be reached.
@@ -165,7 +163,7 @@ def each(groups: Iterable[int], run: Callable[[int], object] | None = None) -> i
 
 
 def ask(*, group: str, actor: Actor, dry_run: bool = False) -> Moves:
-    """Shares the queues of a group anew, now; or only says what that would do. Needs `manage`.
+    """Share the queues of a group anew, now; or only says what that would do. Needs `manage`.
 
     Queues that are shared evenly stay where they are. Raises NotFound(group_not_found), Forbidden.
     """
@@ -197,7 +195,7 @@ def _asked(*, group: str, actor: Actor) -> Moves:
 
 
 def rebalance(group_id: int) -> Moves:
-    """Computes the target of every queue, grants the free ones, announces the others; clears the mark.
+    """Compute the target of every queue, grant the free ones, announce the others; clear the mark.
 
     Raises NotFound(group_not_found).
     """
@@ -207,7 +205,7 @@ def rebalance(group_id: int) -> Moves:
 
 
 def settle(group_id: int) -> None:
-    """Rebalances a group that is marked; of many that join at once, the first does it for all that have.
+    """Rebalance a group that is marked; of many that join at once, the first does it for all that have.
 
     Raises NotFound(group_not_found).
     """
@@ -263,7 +261,7 @@ def _rebalanced(group: ConsumerGroup) -> Moves:
 
 
 def _moved(group: ConsumerGroup, now: datetime) -> tuple[tuple[Move, ...], dict[str, list[int]]]:
-    """Writes the new targets under the next generation; the moves, and what everyone shall have then."""
+    """Write the new targets under the next generation; the moves, and what everyone shall have then."""
     rows = list(_readable(group))
     members = _members(group)
     names = {member.pk: member.identity for member in members}
@@ -354,7 +352,7 @@ def _readable(group: ConsumerGroup) -> list[QueueOffset]:
 
 
 def _abandon(group: ConsumerGroup, readable: list[int], now: datetime) -> list[QueueOffset]:
-    """Takes the target away from rows that nobody shall read any more; these rows."""
+    """Take the target away from rows that nobody shall read any more; these rows."""
     rows = QueueOffset.objects.filter(group=group, target__isnull=False).exclude(pk__in=readable)
     left = list(rows.select_related("queue__topic"))
     if left:
@@ -365,7 +363,7 @@ def _abandon(group: ConsumerGroup, readable: list[int], now: datetime) -> list[Q
 
 
 def _grant(group: ConsumerGroup, queues: list[int], *, owner: int | None, member: int, now: datetime) -> None:
-    """Makes `member` the owner now, under a new epoch; guarded by the owner that was read."""
+    """Make `member` the owner now, under a new epoch; guarded by the owner that was read."""
     QueueOffset.objects.filter(group=group, queue__in=queues, owner=owner).update(
         owner=member,
         target=member,
@@ -378,7 +376,7 @@ def _grant(group: ConsumerGroup, queues: list[int], *, owner: int | None, member
 def _retarget(
     group: ConsumerGroup, queues: list[int], *, owner: int | None, target: int | None, now: datetime
 ) -> None:
-    """Tells the owner, from the next generation on, to give the queues up; guarded by the owner read."""
+    """Tell the owner, from the next generation on, to give the queues up; guarded by the owner read."""
     QueueOffset.objects.filter(group=group, queue__in=queues, owner=owner).update(
         target=target,
         target_generation=group.generation + 1,
@@ -387,7 +385,7 @@ def _retarget(
 
 
 def hand_over(row: QueueOffset) -> bool:
-    """Gives a leaving queue to its target, or frees it; False if the row moved on. Caller holds the lock."""
+    """Give a leaving queue to its target, or free it; False if the row moved on. Caller holds the lock."""
     leaving = QueueOffset.objects.filter(pk=row.pk, owner=row.owner_id, target=row.target_id, epoch=row.epoch)
     if row.target_id is None:
         return leaving.update(owner=None) > 0
@@ -395,6 +393,6 @@ def hand_over(row: QueueOffset) -> bool:
 
 
 def next_generation(group_id: int) -> int:
-    """Raises the group's generation, so that waiting pulls return. Caller locks and calls changed()."""
+    """Raise the group's generation, so that waiting pulls return. Caller locks and calls changed()."""
     ConsumerGroup.objects.filter(pk=group_id).update(generation=F("generation") + 1)
     return ConsumerGroup.objects.values_list("generation", flat=True).get(pk=group_id)

@@ -89,8 +89,6 @@ class ConsumerGroupTopic(models.Model):
         DELETING = "deleting"
 
     class Start(models.TextChoices):
-        """Offset at which reading begins."""
-
         EARLIEST = "earliest"
         LATEST = "latest"
 

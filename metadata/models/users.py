@@ -48,8 +48,6 @@ class KeyFingerprint(models.Model):
     """A mark that tells a key that signs or seals from another one; the key itself is in no database."""
 
     class Purpose(models.TextChoices):
-        """The use of the key."""
-
         SIGNING = "signing"
         ENCRYPTION = "encryption"
 

@@ -38,7 +38,7 @@ FIELDS = (
 
 @transactional
 def raise_alarm(*, kind: str, name: str, detail: str, count: int = 0, place: int | None = None) -> None:
-    """Records that something is so (again), at once; `count` is added to what was counted before."""
+    """Record that something is so (again), at once; `count` is added to what was counted before."""
     now = database_now()
     given = {"detail": detail[:1000], "place": place, "last_at": now}
     known = Alarm.objects.filter(kind=kind, name=name)
@@ -54,7 +54,7 @@ def raise_alarm(*, kind: str, name: str, detail: str, count: int = 0, place: int
 
 @transactional
 def end(*, kind: str, names: Collection[str]) -> int:
-    """Records that it is so no more, at once; how many alarms ended."""
+    """Record that it is so no more, at once; how many alarms ended."""
     rows = Alarm.objects.filter(kind=kind, name__in=sorted(names), ended_at__isnull=True)
     return rows.update(ended_at=database_now(), turning_at=None)
 
@@ -68,7 +68,7 @@ def keep(
     begins_after_s: float = 0.0,
     ends_after_s: float = ENDS_AFTER_S,
 ) -> int:
-    """Makes the alarms of a kind agree with what a look at everything found; how many began or ended.
+    """Make the alarms of a kind agree with what a look at everything found; return how many began or ended.
 
     `found`: {name: detail} of where it is so. Where it is `unclear`, all stays as it is. What is found must
     have been so for `begins_after_s`, what is not for `ends_after_s`.
@@ -96,7 +96,7 @@ def _new(kind: str, name: str, detail: str, now: datetime) -> Alarm:
 
 
 def _turn(row: Alarm, met: bool, patience_s: float, now: datetime) -> bool:
-    """Changes a row as a look demands; whether it began or ended."""
+    """Change a row as a look demands; whether it began or ended."""
     since = row.turning_at
     decided = alarm_rules.turn(
         lasts=row.ended_at is None,
@@ -117,7 +117,7 @@ def _turn(row: Alarm, met: bool, patience_s: float, now: datetime) -> bool:
 
 @transactional
 def acknowledge(*, kind: str, name: str, actor: Actor) -> None:
-    """Records that somebody looks after an alarm; one that tells of what happened once is over with that.
+    """Record that somebody looks after an alarm; one that tells of what happened once is over with that.
 
     Needs `admin` on everything, or `manage` on the group or topic that it is about. Raises Forbidden,
     NotFound, Conflict when it has ended, or somebody was faster.
@@ -144,14 +144,14 @@ def may_manage(actor: Actor, about: Subject) -> bool:
 
 
 def require_manage(actor: Actor, about: Subject) -> None:
-    """Raises Forbidden unless the actor looks after what an alarm is about."""
+    """Raise Forbidden unless the actor looks after what an alarm is about."""
     if not may_manage(actor, about):
         what, name = ("group", about.group) if about.group else ("topic", about.topic or "*")
         access.require(actor, "manage" if about.group or about.topic else "admin", name, what=what)
 
 
 def end_quiet() -> int:
-    """Ends what happened once and was not raised again for a week; how many."""
+    """End what happened once and was not raised again for a week; return how many."""
     with reachable():
         now = database_now()
         rows = Alarm.objects.filter(kind__in=ONCE, ended_at__isnull=True)

@@ -57,7 +57,7 @@ class Dead:
 
 @transactional
 def record(counts: Mapping[int, Count]) -> int:
-    """Records what was counted, by group id: the groups that are not named have none. How many have any."""
+    """Record what was counted, by group id: the groups that are not named have none. How many have any."""
     now = database_now()
     DeadTally.objects.exclude(group_ref__in=list(counts)).delete()
     known = {row.group_ref: row for row in DeadTally.objects.select_for_update()}
@@ -70,7 +70,6 @@ def record(counts: Mapping[int, Count]) -> int:
 
 
 def dead(*, most: int = MOST) -> Dead:
-    """Return the dead messages as they were counted last."""
     unseen = Q(seen_at__isnull=True) | Q(seen_at__lt=F("newest_at"))
     with reachable():
         names = ConsumerGroup.objects.filter(deleted_at__isnull=True)
@@ -101,7 +100,7 @@ def _rows(rows: list[DeadTally], called: Mapping[int, str]) -> tuple[TallyRow, .
 
 @transactional
 def saw(*, group: str, actor: Actor) -> None:
-    """Records that somebody has looked at the dead of a group, up to the newest that was counted.
+    """Record that somebody has looked at the dead of a group, up to the newest that was counted.
 
     Needs `manage` on the group. Raises Forbidden, NotFound, Conflict where there is nothing new to see.
     """

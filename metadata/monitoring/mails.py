@@ -43,7 +43,7 @@ class Told:
 
 @transactional
 def write() -> int:
-    """Writes the mails for all that began or ended since; how many rows were made."""
+    """Write the mails for all that began or ended since; return how many rows were made."""
     now = database_now()
     began = Q(ended_at__isnull=True, told__lt=F("times"))
     ended = Q(ended_at__isnull=False, told_end__lt=F("times"))
@@ -121,21 +121,20 @@ def _told(row: AlarmMail) -> Told:
 
 
 def sent(ids: Collection[int]) -> None:
-    """Records that some were sent."""
     with reachable():
         rows = AlarmMail.objects.filter(pk__in=list(ids))
         rows.update(sent_at=database_now(), tries=F("tries") + 1, error="")
 
 
 def refused(ids: Collection[int], *, why: str) -> None:
-    """Records that some will never be sent: the mail server does not take them for this address."""
+    """Record that some will never be sent: the mail server does not take them for this address."""
     with reachable():
         rows = AlarmMail.objects.filter(pk__in=list(ids))
         rows.update(sent_at=database_now(), tries=F("tries") + 1, error=why[:500])
 
 
 def failed(ids: Iterable[int], *, why: str) -> None:
-    """Records that some could not be sent now, unless they were."""
+    """Record that some could not be sent now, unless they were."""
     with reachable():
         rows = AlarmMail.objects.filter(pk__in=list(ids), sent_at__isnull=True)
         rows.update(tries=F("tries") + 1, error=why[:500])
@@ -151,7 +150,6 @@ class Post:
 
 
 def post() -> Post:
-    """For people."""
     with reachable():
         rows = AlarmMail.objects.filter(sent_at__isnull=True)
         error = rows.exclude(error="").order_by("-pk").values_list("error", flat=True).first()

@@ -83,17 +83,15 @@ _tally = Tally()
 
 
 def sent(*, topic_id: int, messages: int, bytes: int, errors: int = 0) -> None:
-    """Counts what was sent to a topic."""
     _tally.add(topic_id, 0, Count(messages, bytes, errors))
 
 
 def pulled(*, topic_id: int, group_id: int, messages: int, bytes: int) -> None:
-    """Counts what a group pulled of a topic."""
     _tally.add(topic_id, group_id, Count(messages, bytes))
 
 
 def handled(*, topic_id: int, group_id: int, messages: int) -> None:
-    """Counts what a commit of a group moved its position past."""
+    """Count what a commit of a group moved its position past."""
     _tally.add(topic_id, group_id, Count(handled=messages))
 
 
@@ -103,13 +101,12 @@ def totals() -> dict[int, tuple[int, int]]:
 
 
 def forget_groups(keep: Collection[int]) -> None:
-    """Forgets the totals of other groups."""
     for group_id in [one for one in totals() if one not in keep]:
         _tally.totals.pop(group_id, None)
 
 
 def flush() -> int:
-    """Adds what this process counted to the rows of its minutes; of how many topics and groups.
+    """Add what this process counted to the rows of its minutes; of how many topics and groups.
 
     A loop of every worker. Raises MetadataUnavailable; what was counted is kept for the next pass then.
     """
@@ -167,7 +164,7 @@ def _minute(number: int) -> datetime:
 
 
 def _make_missing(keys: Iterable[tuple[int, int, int]]) -> None:
-    """Makes the rows of minutes that are not there; another process may make them at the same time."""
+    """Make the rows of minutes that are not there; another process may make them at the same time."""
     wanted = set(keys)
     times = {_minute(minute) for minute, _topic, _group in wanted}
     topics = {topic for _minute, topic, _group in wanted}
@@ -191,7 +188,7 @@ def start_of(at: datetime, *, step_s: int) -> datetime:
 
 @transactional
 def record_lag(found: Iterable[Backlog]) -> int:
-    """Records how far subscriptions are behind, for lists and in the series; how many."""
+    """Record how far subscriptions are behind, for lists and in the series; return how many."""
     now = database_now()
     minute = int(now.timestamp()) // 60
     known = [one for one in found if _note_lag(one, now)]
@@ -208,7 +205,7 @@ def _note_lag(one: Backlog, now: datetime) -> bool:
 
 @transactional
 def sum_lag() -> None:
-    """Records how far all groups together are behind, as their rows tell: after `record_lag`."""
+    """Record how far all groups together are behind, as their rows tell: after `record_lag`."""
     minute = int(database_now().timestamp()) // 60
     rows = ConsumerGroupTopic.objects.filter(state="ready", group__deleted_at__isnull=True)
     sums = rows.aggregate(lag=Sum("lag"), lag_ms=Max("lag_ms"))
@@ -320,7 +317,7 @@ def _times(minute: datetime) -> list[tuple[int, str, str]]:
 
 
 def roll_up() -> int:
-    """Sums finer steps up into coarser ones; how many steps. One bounded pass; harmless when repeated."""
+    """Sum finer steps up into coarser ones; how many steps. One bounded pass; harmless when repeated."""
     return sum(_roll_up(step_s) for step_s in (900, 86_400))
 
 
@@ -341,7 +338,7 @@ def _roll_up(step_s: int) -> int:
 
 @transactional
 def _sum_up(at: datetime, step_s: int) -> None:
-    """Makes the rows of one coarse step anew, so that a repeat changes nothing."""
+    """Make the rows of one coarse step anew, so that a repeat changes nothing."""
     within = {"at__gte": at, "at__lt": at + timedelta(seconds=step_s)}
     rows = Sample.objects.filter(step_s=FINER[step_s], **within).order_by("topic_ref", "group_ref")
     sums = rows.values("topic_ref", "group_ref").annotate(

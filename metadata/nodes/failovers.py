@@ -62,7 +62,7 @@ class ReaderEpoch:
 
 
 def begin(*, name: str, verb: str, actor: Actor) -> Begun:
-    """Takes a node offline under a new epoch. Needs `admin`; raises NotFound (node_not_found)."""
+    """Take a node offline under a new epoch. Needs `admin`; raises NotFound (node_not_found)."""
     begun = _begin(name=name, verb=verb, actor=actor)
     with reachable():  # the number is given at the commit; a later one will do as well
         last = ChangeCounter.objects.values_list("n", flat=True).get()
@@ -95,7 +95,7 @@ def finish(
     report: Mapping[str, object],
     actor: Actor,
 ) -> str:
-    """Puts a node back into use; its state. `address` holds the columns that change; `report` is for the log.
+    """Put a node back into use; its state. `address` holds the columns that change; `report` is for the log.
 
     A node that was read-only stays so. Raises NotFound when another run of the command came first.
     """
@@ -158,7 +158,7 @@ def readers(node_id: int) -> list[ReaderEpoch]:
 
 @transactional
 def bar(*, node_id: int, epoch: int, why: str, actor: Actor) -> bool:
-    """Keeps every broker from serving a node until it gets another epoch; whether that is news."""
+    """Keep every broker from serving a node until it gets another epoch; whether that is news."""
     row = DbNode.objects.select_for_update().filter(pk=node_id, epoch=epoch, barred="").first()
     if row is None:
         return False
@@ -172,7 +172,7 @@ def bar(*, node_id: int, epoch: int, why: str, actor: Actor) -> bool:
 
 
 def record_heads(heads: Sequence[tuple[int, int]]) -> int:
-    """Keeps (queue, head)s as they were read; how many rows changed. An idle queue costs no write.
+    """Keep (queue, head)s as they were read; return how many rows changed. An idle queue costs no write.
 
     What was read last time and is still there counts as seen: no crash can take it back.
     """
@@ -184,7 +184,7 @@ def record_heads(heads: Sequence[tuple[int, int]]) -> int:
 
 @transactional
 def record_known(heads: Mapping[int, int]) -> None:
-    """Keeps how far a broker has seen the queues of a node that went out of use; nothing falls by it."""
+    """Keep how far a broker has seen the queues of a node that went out of use; nothing falls by it."""
     for queue, head in sorted(heads.items()):
         Queue.objects.filter(pk=queue, head_read__lt=head).update(head_read=head)
 

@@ -92,7 +92,7 @@ def check_new(*, name: str, actor: Actor, **given: object) -> dict[str, Any]:
 
 
 def _check_place(database: str) -> None:
-    """Raises Invalid unless a file lies where nodes may: any other could be one that is not ours to touch."""
+    """Raise Invalid unless a file lies where nodes may: any other could be one that is not ours to touch."""
     try:
         path = Path(config.data_dir, database).resolve()
     except (ValueError, OSError, RuntimeError):  # a NUL, a name that is too long, links in a circle
@@ -203,14 +203,14 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
 
 @transactional
 def note_disk(*, node_id: int, state: str) -> None:
-    """Records how full a node is (`ok`, `low`, `full`), as it was measured; brokers learn it at once."""
+    """Record how full a node is (`ok`, `low`, `full`), as it was measured; brokers learn it at once."""
     if DbNode.objects.filter(pk=node_id).exclude(disk=state).update(disk=state):
         changed("node", node_id)
 
 
 @transactional
 def set_reader(*, name: str, username: str, password: str, actor: Actor) -> None:
-    """Keeps the account with which jobs read a node; '' takes it away. Needs `admin`.
+    """Keep the account with which jobs read a node; '' takes it away. Needs `admin`.
 
     `messagestore.nodes.registry.set_reader` has tried it.
     """
@@ -227,7 +227,7 @@ def set_reader(*, name: str, username: str, password: str, actor: Actor) -> None
 
 @transactional
 def set_account(*, name: str, username: str, password: str, actor: Actor) -> None:
-    """Keeps the account with which brokers reach a node. Needs `admin`.
+    """Keep the account with which brokers reach a node. Needs `admin`.
 
     `messagestore.nodes.registry.set_account` has tried it.
     """
@@ -258,7 +258,7 @@ def reader_accounts(node_ids: Iterable[int]) -> dict[int, ReaderAccount]:
 
 @transactional
 def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
-    """Takes a node out of the registry; its database stays as it is. Needs `admin`.
+    """Take a node out of the registry; its database stays as it is. Needs `admin`.
 
     Raises Conflict(in_use) while queues are on it, those of topics deleted less than three days ago too.
     """
@@ -275,7 +275,6 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
 
 
 def named(*, name: str, actor: Actor) -> NodeView:
-    """The node called `name`. Needs `admin`; raises NotFound(node_not_found)."""
     access.require_everything(actor, name, what="node")
     with reachable():
         row = DbNode.objects.filter(name=name).first()
@@ -285,7 +284,6 @@ def named(*, name: str, actor: Actor) -> NodeView:
 
 
 def page(*, actor: Actor, window: Window) -> Page[NodeView]:
-    """Nodes by name. Needs `admin`."""
     access.require_everything(actor, "list", what="node")
     rows, following = paging.select(DbNode.objects.all(), window=window, actor=actor, right="admin")
     with reachable():

@@ -30,7 +30,7 @@ class Growth:
 
 @transactional
 def note(found: Mapping[int, tuple[int, int]]) -> int:
-    """Keeps {node id: (bytes, tables)} for this hour; how many nodes. The last word of an hour counts."""
+    """Keep {node id: (bytes, tables)} for this hour; how many nodes. The last word of an hour counts."""
     at = start_of(database_now(), step_s=3600)
     there = set(DbNode.objects.filter(pk__in=found).values_list("pk", flat=True))
     for node_id in sorted(there):

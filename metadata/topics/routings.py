@@ -20,7 +20,7 @@ LIVE = (Queue.State.READ_WRITE, Queue.State.READ_ONLY)
 
 
 def remember(topic: Topic) -> None:
-    """Keeps how a locked topic routes now, in the transaction that is about to change it."""
+    """Keep how a locked topic routes now, in the transaction that is about to change it."""
     queues = topic.queues.filter(state__in=LIVE).order_by("number").values_list("pk", flat=True)
     TopicRouting.objects.create(
         topic=topic,

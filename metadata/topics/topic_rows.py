@@ -128,7 +128,7 @@ def make_ready(topic_id: int) -> TopicView:
 
 @transactional
 def give_up(topic_id: int, actor: Actor | None = None) -> bool:
-    """Claims a topic that is not ready, so that its tables may be dropped: False if it is ready after all.
+    """Claim a topic that is not ready, so that its tables may be dropped: False if it is ready after all.
 
     creating → deleted, under the row's lock; whoever still makes its tables cannot make it ready any more.
     """
@@ -142,7 +142,7 @@ def give_up(topic_id: int, actor: Actor | None = None) -> bool:
 
 @transactional
 def remove(topic_id: int, actor: Actor | None = None) -> None:
-    """Removes the rows of a deleted topic, after its tables were dropped.
+    """Remove the rows of a deleted topic, after its tables were dropped.
 
     Raises Conflict(in_use) while a subscription of it still has to be taken down.
     """
@@ -218,7 +218,7 @@ def _delete(topic: Topic, *, verb: str, actor: Actor) -> None:
 
 
 def end_failure_topic(topic: Topic, actor: Actor) -> None:
-    """Deletes a failure topic whose subscription is gone; its tables stay for three more days."""
+    """Delete a failure topic whose subscription is gone; its tables stay for three more days."""
     if topic.kind == Topic.Kind.FAILURE and topic.state != Topic.State.DELETED:
         _delete(topic, verb="delete", actor=actor)
 
@@ -243,7 +243,6 @@ def page(*, actor: Actor, window: Window, kind: str = "normal") -> Page[TopicVie
 
 
 def ready() -> list[TopicView]:
-    """Every topic that is ready, by name."""
     with reachable():
         return _views(list(Topic.objects.filter(state="ready").order_by("name")))
 
@@ -277,7 +276,6 @@ def _locked(topic_id: int) -> Topic:
 
 
 def view_of(row: Topic) -> TopicView:
-    """The view of one row."""
     return _views([row])[0]
 
 

@@ -73,7 +73,6 @@ def owner_names(text: str) -> list[str]:
 
 
 def listed(*, actor: Actor) -> list[UserView]:
-    """All accounts, by name. Needs `admin`."""
     access.require(actor, "admin", "*", what="user")
     with reachable():
         rights = dict(UserRights.objects.values_list("name", "rights"))
@@ -81,7 +80,6 @@ def listed(*, actor: Actor) -> list[UserView]:
 
 
 def named(*, name: str, actor: Actor) -> UserView:
-    """The account called `name`. Needs `admin`; raises NotFound."""
     access.require(actor, "admin", "*", what="user")
     with reachable():
         rights = UserRights.objects.filter(name=name).values_list("rights", flat=True).first()
@@ -173,7 +171,7 @@ def _update(
 
 
 def change_own_password(*, password: str, actor: Actor, dry_run: bool = False) -> None:
-    """Gives the person who asks a new password; whoever asks has proved to know the old one.
+    """Give the person who asks a new password; whoever asks has proved to know the old one.
 
     `dry_run` only says whether it will do. Raises Invalid, NotFound, and Conflict for an account that logs in
     by another service, which keeps its password.
@@ -210,7 +208,7 @@ def _hashed(password: str, name: str, *, dry_run: bool) -> str:
 
 @transactional
 def delete(*, name: str, confirm: str | None, actor: Actor, dry_run: bool = False) -> None:
-    """Forgets an account and its rights; whoever is logged in with it is so no more. Needs `admin`.
+    """Forget an account and its rights; whoever is logged in with it is so no more. Needs `admin`.
 
     The names of owners stay as they are: see `owned`. `dry_run` changes nothing. Raises NotFound,
     Invalid(not_confirmed), and Conflict(in_use) for the last administrator.
@@ -236,7 +234,7 @@ def owned(*, name: str, actor: Actor) -> list[str]:
 
 
 def _require_administrator(before: Mapping[str, Any], name: str) -> None:
-    """Raises Conflict if who was changed was the last administrator who may log in."""
+    """Raise Conflict if who was changed was the last administrator who may log in."""
     was_one = before["administrator"] and before["active"]
     if was_one and not _users().filter(is_superuser=True, is_active=True).exists():
         raise Conflict(f"{name} is the last administrator.", code=Code.IN_USE)

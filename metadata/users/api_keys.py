@@ -101,7 +101,7 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> KeyView:
 
 @transactional
 def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
-    """Revokes a key: brokers refuse it within a refresh of their snapshot.
+    """Revoke a key: brokers refuse it within a refresh of their snapshot.
 
     Needs `admin` on its name and on its rights. Raises NotFound(key_not_found), Invalid(not_confirmed).
     """
@@ -136,7 +136,7 @@ def page(*, actor: Actor, window: Window) -> Page[KeyView]:
 
 
 def _require_unlimited(actor: Actor) -> None:
-    """Raises Forbidden for a key that may send only so much: one that it makes would have no such limit."""
+    """Raise Forbidden for a key that may send only so much: one that it makes would have no such limit."""
     if access.may_everything(actor) or actor.key_id is None:
         return
     row = ApiKey.objects.filter(pk=actor.key_id).first()

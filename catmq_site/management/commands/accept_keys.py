@@ -11,8 +11,6 @@ from metadata.errors import Code, Conflict
 
 
 class Command(CatmqCommand):
-    """Records the keys of this process, and seals all passwords with the first one."""
-
     checks_keys = False
     help = (
         "Makes the signing key and the encryption keys of this process (its data directory's, or "
@@ -24,11 +22,9 @@ class Command(CatmqCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("--yes", action="store_true", help="without it only tell what would be done")
 
     def run(self, **options: Any) -> None:
-        """Calls metadata.brokers.fingerprints.accept."""
         found = fingerprints.trouble()
         living = [one.name for one in brokers.listed(actor=self.actor) if one.alive]
         if found and living:

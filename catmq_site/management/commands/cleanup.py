@@ -21,8 +21,6 @@ HEADINGS = ("TOPIC", "QUEUE", "NODE", "KEPT", "GOES", "WHY", "MESSAGES", "PARTIT
 
 
 class Command(CatmqCommand):
-    """Cleans topics."""
-
     help = (
         "Removes the messages that topics keep no longer, by age and by size; the schedule expire_messages "
         "does so every ten minutes. --dry-run changes nothing and shows, queue by queue, what would go and "
@@ -30,7 +28,6 @@ class Command(CatmqCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("--topic", help="only this topic (default: all)")
         parser.add_argument("--dry-run", action="store_true", help="show what would go, and change nothing")
         parser.add_argument(
@@ -42,7 +39,6 @@ class Command(CatmqCommand):
         parser.add_argument("--archive", type=Path, help="with --engine spark: the archive's directory")
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.retention.clean, or archives and calls messagestore.retention.purge."""
         if options["engine"] == "spark":
             found = self._archived_first(options["topic"], options["archive"], dry_run=options["dry_run"])
         else:
@@ -59,7 +55,7 @@ class Command(CatmqCommand):
             raise CommandError(text, returncode=LATER)
 
     def _archived_first(self, topic: str | None, archive: Path | None, *, dry_run: bool) -> list[Cleaned]:
-        """Runs the job `archive`, unless nothing is to be changed, and purges what the archive proves."""
+        """Run the job `archive`, unless nothing is to be changed, and purge what the archive proves."""
         if topic is None or archive is None:
             field = "topic" if topic is None else "archive"
             raise Invalid.field(field, f"--engine spark needs --{field}")
@@ -71,7 +67,7 @@ class Command(CatmqCommand):
         )
 
     def _progress(self) -> Callable[[Progress], None]:
-        """Says on stderr, now and then, where the run is."""
+        """Say on stderr, now and then, where the run is."""
         said_at = time.monotonic()
 
         def say(progress: Progress) -> None:

@@ -14,8 +14,6 @@ from messagestore import retention
 
 
 class Command(CatmqCommand):
-    """Purges a topic."""
-
     help = (
         "Removes the messages of a topic that an archive (job archive) holds, by dropping whole partitions. "
         "Every file of the archive is checked first; a damaged one, or one of another installation, purges "
@@ -24,7 +22,6 @@ class Command(CatmqCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("topic")
         parser.add_argument("--archive", type=Path, required=True, help="the archive's directory")
         parser.add_argument("--dry-run", action="store_true", help="show what would go, and change nothing")
@@ -36,7 +33,6 @@ class Command(CatmqCommand):
         add_yes(parser)
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.retention.purge."""
         if not options["dry_run"]:
             self.confirm("Drop what the archive holds of topic", options["topic"], yes=options["yes"])
         found = retention.purge(

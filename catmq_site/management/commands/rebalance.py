@@ -14,21 +14,17 @@ from metadata.membership.rebalance import Move, Moves
 
 
 class Command(CatmqCommand):
-    """Rebalances groups."""
-
     help = (
         "Shares the queues of groups anew among their members, and prints what moves. Brokers do this by "
         "themselves when members come and go; queues that are shared evenly stay where they are."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("groups", nargs="*", metavar="GROUP")
         parser.add_argument("--all", action="store_true", help="every group")
         parser.add_argument("--dry-run", action="store_true", help="only say what would move")
 
     def run(self, **options: Any) -> None:
-        """Calls metadata.membership.rebalance.ask per group."""
         dry_run = options["dry_run"]
         for group in chosen(options["groups"], everything=options["all"]):
             moves = rebalance.ask(group=group.name, dry_run=dry_run, actor=self.actor)

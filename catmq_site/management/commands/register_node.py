@@ -15,8 +15,6 @@ from metadata.errors import Invalid
 
 
 class Command(CatmqCommand):
-    """Registers a node after trying that it can serve."""
-
     help = (
         "Registers a database that shall hold message tables. It must exist, and its account must have all "
         "rights on it. To keep the password out of the process list, leave URL out and put it into the "
@@ -24,7 +22,6 @@ class Command(CatmqCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("name")
         parser.add_argument(
             "url",
@@ -51,7 +48,6 @@ class Command(CatmqCommand):
         )
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.nodes.registry.register, or .examination.examine."""
         given = {name: options[name] for name in ("name", "kind", "special", "capacity_gb", "unsafe")}
         given |= where(options["name"], options["url"])
         if options["dry_run"]:

@@ -12,8 +12,6 @@ from metadata.errors import Invalid
 
 
 class Command(CatmqCommand):
-    """Changes a node's account."""
-
     help = (
         "Changes the account with which brokers reach a node, once it was tried; nothing needs a restart. "
         "The new password is taken from the environment, CATMQ_NODE_<NAME>_PASSWORD, and kept encrypted. "
@@ -21,12 +19,10 @@ class Command(CatmqCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("node")
         parser.add_argument("username")
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.nodes.registry.set_account."""
         name, username = options["node"], options["username"]
         variable = f"CATMQ_NODE_{name.upper().replace('-', '_').replace('.', '_')}_PASSWORD"
         password = os.environ.get(variable, "")

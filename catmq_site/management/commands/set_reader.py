@@ -12,8 +12,6 @@ from metadata.errors import Invalid
 
 
 class Command(CatmqCommand):
-    """Sets a node's reader account."""
-
     help = (
         "Gives a node the account with which Spark jobs read it. It needs SELECT on the node's database and "
         "nothing else. Its password is taken from the environment, CATMQ_NODE_<NAME>_READER_PASSWORD, and "
@@ -21,12 +19,10 @@ class Command(CatmqCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("node")
         parser.add_argument("username", nargs="?", default="", help="leave out: the node has no such account")
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.nodes.registry.set_reader."""
         name, username = options["node"], options["username"]
         variable = f"CATMQ_NODE_{name.upper().replace('-', '_').replace('.', '_')}_READER_PASSWORD"
         password = os.environ.get(variable, "")

@@ -24,8 +24,6 @@ HEADINGS = ("TOPIC", "QUEUE", "NODE", "OFFSETS", "ROWS", "BATCHES", "POSITIONS",
 
 
 class Command(CatmqCommand):
-    """Verifies topics."""
-
     help = (
         "Proves that no message of the topics is missing, double or out of order, and that heads, positions "
         "and metadata agree. Only reads; brokers may be as busy as they like. Exit codes: 0 clean, "
@@ -33,7 +31,6 @@ class Command(CatmqCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("topics", nargs="*", metavar="TOPIC")
         parser.add_argument("--all", action="store_true", help="every topic")
         parser.add_argument(
@@ -57,7 +54,6 @@ class Command(CatmqCommand):
         )
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.verify."""
         if bool(options["topics"]) == options["all"]:
             raise Invalid("Name topics, or say --all.")
         report = verify.verify(
@@ -77,7 +73,7 @@ class Command(CatmqCommand):
         conclude(report)
 
     def _progress(self) -> Any:
-        """Says on stderr, now and then, where the run is."""
+        """Say on stderr, now and then, where the run is."""
         said_at = time.monotonic()
 
         def say(progress: Progress) -> None:
@@ -111,7 +107,7 @@ def parsed_since(text: str | None) -> Since | None:
 
 
 def conclude(report: Report) -> None:
-    """Ends the command with 1 or 3 unless everything was looked at and is well."""
+    """End the command with 1 or 3 unless everything was looked at and is well."""
     wrong = sum(bool(queue.findings) for queue in report.queues)
     if wrong:
         stopped = "" if report.complete else "Stopped. "

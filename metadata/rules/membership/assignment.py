@@ -91,7 +91,7 @@ def _extras(order: list[int], by_topic: Mapping[int, list[int]], holdings: Holdi
 
 
 def _level(order: list[int], extras: dict[int, set[int]], wants: Mapping[int, set[int]]) -> bool:
-    """Moves one extra from the richest to the poorest member; False if they differ by at most one."""
+    """Move one extra from the richest to the poorest member; False if they differ by at most one."""
     poor = min(order, key=lambda member: (len(extras[member]), member))
     rich = max(order, key=lambda member: (len(extras[member]), -member))
     if len(extras[rich]) - len(extras[poor]) < 2:

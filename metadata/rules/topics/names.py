@@ -51,6 +51,6 @@ def check_spelling(kind: str, text: str, *, field: str = "name") -> str:
 
 
 def check_confirmed(name: str, confirm: str | None) -> None:
-    """Raises Invalid(not_confirmed) unless whoever deletes `name` repeated it."""
+    """Raise Invalid(not_confirmed) unless whoever deletes `name` repeated it."""
     if confirm != name:
         raise Invalid(f"Deleting {name} must be confirmed: give confirm={name}", code=Code.NOT_CONFIRMED)
