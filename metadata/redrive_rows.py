@@ -13,9 +13,9 @@ from django.db.models import F
 
 from metadata.actors import Actor, job
 from metadata.db import access, audit
-from metadata.db.clock import database_now, ms
-from metadata.db.locks import group_by_name, no_group
+from metadata.db.clock import database_now
 from metadata.db.prune import Rule
+from metadata.db.rows import group_by_name, group_named, shown
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound
 from metadata.models import ConsumerGroup, Redrive
@@ -149,10 +149,7 @@ def named(*, group: str, redrive: int, actor: Actor) -> RedriveView:
 
 def _seen(group: str, actor: Actor) -> ConsumerGroup:
     access.require(actor, "manage", group, what="group")
-    row = ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True).first()
-    if row is None or row.name != group:
-        raise no_group(group)
-    return row
+    return group_named(group)
 
 
 def running(limit: int = 100) -> list[RedriveView]:
@@ -210,21 +207,10 @@ def _missing(group: str, redrive: int) -> NotFound:
 
 def _view(row: Redrive) -> RedriveView:
     rows = None if row.chosen is None else {int(node): tuple(mine) for node, mine in row.chosen.items()}
-    return RedriveView(
-        id=row.pk,
-        group=row.group.name,
-        group_id=row.group_id,
+    return shown(
+        RedriveView,
+        row,
         chosen=Chosen(rows, row.topic_id, row.topic, row.error_class),
-        to=row.to,
-        rate=row.rate,
-        state=row.state,
         bounds={int(node): bound for node, bound in row.bounds.items()},
         places={int(node): (at_ms, place) for node, (at_ms, place) in row.places.items()},
-        total=row.total,
-        redriven=row.redriven,
-        skipped=row.skipped,
-        detail=row.detail,
-        asked_by=row.asked_by,
-        created_at_ms=ms(row.created_at),
-        finished_at_ms=ms(row.finished_at) if row.finished_at else None,
     )

@@ -116,6 +116,12 @@ def sees(actor: Actor, name: str) -> bool:
     return any(may(actor, right, name) for right in (*RIGHTS, LOOK))
 
 
+def require_seen(actor: Actor, group: str) -> None:
+    """Raise Forbidden unless the actor has any right on a group."""
+    if not sees(actor, group):
+        require(actor, "consume", group, what="group")
+
+
 def require_look(actor: Actor, topic: str, origin: tuple[str, str] | None) -> bool:
     """Raise Forbidden unless the actor may look at a topic's messages; whether it may read them whole.
 

@@ -23,7 +23,7 @@ from metadata.config import config
 from metadata.db import access, audit
 from metadata.db.changes import changed
 from metadata.db.clock import database_now
-from metadata.db.locks import no_topic, origin_of
+from metadata.db.rows import by_name, no_topic, origin_of
 from metadata.db.transactions import transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound
 from metadata.groups.subscribers import readings
@@ -308,9 +308,7 @@ def _last(topic: str, what: str) -> Conflict:
 def _changeable(name: str, actor: Actor) -> Topic:
     """The ready topic called so, locked, if the actor may manage it."""
     access.require(actor, "manage", name, what="topic")
-    row = Topic.objects.select_for_update().filter(name=name).exclude(state=Topic.State.DELETED).first()
-    if row is None or row.name != name:
-        raise no_topic(name)
+    row = by_name(Topic.objects.select_for_update().exclude(state=Topic.State.DELETED), name, no_topic)
     access.require_failed(actor, "manage", name, origin_of(row))
     if row.state == Topic.State.CREATING:
         raise Conflict(f"Topic {name} is still being created: try again in a moment.", code=Code.IN_USE)

@@ -15,7 +15,7 @@ from metadata.actors import Actor
 from metadata.db import access
 from metadata.db.changes import changed
 from metadata.db.consumer_ids import ConsumerId, reader_instance
-from metadata.db.locks import group_by_id, no_group
+from metadata.db.rows import group_by_id, group_named
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, NotFound
 from metadata.groups.subscription_rows import EPOCHS_EACH
@@ -53,12 +53,9 @@ class QueueOwner:
 
 def queues(*, group: str, actor: Actor) -> list[QueueOwner]:
     """Every queue a group reads, by topic, number and instance. Needs any right on it; raises NotFound."""
-    if not access.sees(actor, group):
-        access.require(actor, "consume", group, what="group")
+    access.require_seen(actor, group)
     with reachable():
-        row = ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True).first()
-        if row is None or row.name != group:
-            raise no_group(group)
+        row = group_named(group)
         rows = QueueOffset.objects.filter(group=row).select_related("queue__topic", "owner__process")
         found = [_owner(row, one) for one in rows.order_by("queue__topic__name", "queue__number")]
         if row.mode == ConsumerGroup.Mode.CLUSTERING:

@@ -19,7 +19,7 @@ from metadata.actors import job
 from metadata.db import audit
 from metadata.db.changes import changed
 from metadata.db.clock import database_now
-from metadata.db.locks import group_by_id
+from metadata.db.rows import group_by_id
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import NotFound
 from metadata.groups import subscription_rows

@@ -18,8 +18,8 @@ from django.db.models import QuerySet
 from metadata.actors import Actor, job
 from metadata.db import access, audit
 from metadata.db.changes import changed
-from metadata.db.clock import before, database_now, ms
-from metadata.db.locks import group_by_name, topic_by_name
+from metadata.db.clock import before, database_now
+from metadata.db.rows import differing, edit, group_by_name, shown, topic_by_name
 from metadata.db.transactions import in_pages, reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound, Unavailable
 from metadata.membership import rebalance
@@ -151,15 +151,10 @@ def update(*, group: str, topic: str, settings: Mapping[str, Any], actor: Actor)
     row = _of(group_row, topic)
     if "stopped_queues" in values:
         values["stopped_queues"] = _own_queues(row, values["stopped_queues"])
-    before = {key: getattr(row, key) for key in values if getattr(row, key) != values[key]}
+    before = differing(row, values)
     if before:
-        for key in before:
-            setattr(row, key, values[key])
-        row.save(update_fields=tuple(before))
+        edit(row, before, values, actor=actor, kind="subscription", name=f"{group}/{topic}")
         rebalance.next_generation(group_row.pk)
-        after = {key: values[key] for key in before}
-        name = f"{group}/{topic}"
-        audit.record(actor=actor, verb="update", kind="subscription", name=name, before=before, after=after)
         changed("subscription", row.pk)
         changed("group", group_row.pk)
     return view_of(row)
@@ -257,8 +252,7 @@ def remove(subscription_id: int, actor: Actor | None = None) -> None:
 
 def named(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
     """The subscription, also while creating or deleting. Needs any right on the group."""
-    if not access.sees(actor, group):
-        access.require(actor, "consume", group, what="group")
+    access.require_seen(actor, group)
     with reachable():
         rows = ConsumerGroupTopic.objects.filter(group__name=group, group__deleted_at__isnull=True)
         row = rows.filter(topic__name=topic).select_related("group", "topic").first()
@@ -331,18 +325,10 @@ def view_of(row: ConsumerGroupTopic) -> SubscriptionView:
 
 
 def _as_view(row: ConsumerGroupTopic, queues: tuple[int, ...]) -> SubscriptionView:
-    return SubscriptionView(
-        id=row.pk,
-        group=row.group.name,
-        group_id=row.group_id,
-        topic=row.topic.name,
-        topic_id=row.topic_id,
-        state=row.state,
-        start=row.start,
-        stopped=row.stopped,
+    return shown(
+        SubscriptionView,
+        row,
         stopped_queues=tuple(row.stopped_queues),
-        created_at_ms=ms(row.created_at),
         queues=queues,
-        delivery=row.delivery,
         to_failures=row.topic.kind == Topic.Kind.FAILURE,
     )

@@ -13,7 +13,7 @@ from typing import Any
 from django.db import transaction
 
 from metadata.actors import Actor
-from metadata.db import access, audit
+from metadata.db import access, audit, rows
 from metadata.db.clock import database_now, ms
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict, NotFound
@@ -129,11 +129,12 @@ def shown(*, id: int, actor: Actor) -> RunView:
             raise NotFound(f"There is no run {id} of a job.")
         report = Report.objects.filter(job_run=row).values_list("pk", flat=True).first()
         now_ms = ms(database_now())
-    return RunView(
-        id=row.pk, name=row.name, state=row.state, started_at_ms=ms(row.started_at),
-        finished_at_ms=ms(row.finished_at) if row.finished_at else None, now_ms=now_ms,
-        stage=row.stage, done=row.done, total=row.total, count=row.count, detail=row.detail,
-        asked_by=row.asked_by, settings=row.settings, log=row.log, directory=row.directory,
-        cancelling=row.cancel_asked, waiting=runs.is_waiting(row),
-        silent=runs.is_silent(row, now_ms), report=report,
-    )  # fmt: skip
+    return rows.shown(
+        RunView,
+        row,
+        now_ms=now_ms,
+        cancelling=row.cancel_asked,
+        waiting=runs.is_waiting(row),
+        silent=runs.is_silent(row, now_ms),
+        report=report,
+    )

@@ -9,6 +9,7 @@ from django.db.models import Count, Max
 
 from metadata.actors import Actor
 from metadata.db.clock import database_now, ms
+from metadata.db.rows import shown
 from metadata.db.transactions import reachable
 from metadata.listing.pages import Listed, Manner, Wanted, select
 from metadata.listing.topic_lists import check_look
@@ -91,4 +92,4 @@ def rebalances(*, wanted: Wanted, actor: Actor) -> Listed[RebalanceRow]:
 
 
 def _rebalance(row: Any) -> RebalanceRow:
-    return RebalanceRow(row.group.name, row.generation, row.cause, ms(row.at), row.moved, row.longest)
+    return shown(RebalanceRow, row, pause_ms=row.longest)

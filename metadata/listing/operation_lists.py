@@ -11,6 +11,7 @@ from django.db.models import Max, Q
 from metadata.actors import Actor
 from metadata.db import access
 from metadata.db.clock import database_now, ms
+from metadata.db.rows import shown
 from metadata.db.transactions import reachable
 from metadata.jobs.pipeline import PURGE
 from metadata.jobs.runs import is_silent
@@ -129,18 +130,7 @@ def _managed(actor: Actor) -> Q:
 
 
 def _audit(row: AuditLog, full: bool) -> AuditRow:
-    return AuditRow(
-        id=row.pk,
-        at_ms=ms(row.at),
-        actor_kind=row.actor_kind,
-        actor=row.actor_name,
-        address=row.address if full else "",
-        verb=row.verb,
-        kind=row.kind,
-        name=row.name,
-        before=row.before,
-        after=row.after,
-    )
+    return shown(AuditRow, row, actor=row.actor_name, address=row.address if full else "")
 
 
 def alarms(
@@ -158,17 +148,7 @@ def alarms(
 
 
 def _alarm(row: Alarm) -> AlarmRow:
-    return AlarmRow(
-        kind=row.kind,
-        name=row.name,
-        detail=row.detail,
-        count=row.count,
-        times=row.times,
-        since_ms=ms(row.since_at or row.first_at),
-        last_at_ms=ms(row.last_at),
-        ended_at_ms=ms(row.ended_at) if row.ended_at else None,
-        acknowledged_by=row.acknowledged_by,
-    )
+    return shown(AlarmRow, row, since_ms=ms(row.since_at or row.first_at))
 
 
 def runs(*, wanted: Wanted, actor: Actor, pipeline: bool = False) -> Listed[RunRow]:
@@ -187,8 +167,7 @@ def reports(*, wanted: Wanted, actor: Actor) -> Listed[ReportItem]:
     """Reports, the latest first. Needs `admin` on everything, because they tell of every topic."""
     access.require(actor, "admin", "*", what="report")
     found, total, page, pages = select(Report.objects.all(), wanted=wanted, manner=REPORTS)
-    items = [ReportItem(row.pk, row.name, row.engine, ms(row.made_at), row.settings) for row in found]
-    return Listed(tuple(items), total, page, pages)
+    return Listed(tuple(shown(ReportItem, row) for row in found), total, page, pages)
 
 
 def last_runs(*, actor: Actor) -> dict[str, RunRow]:
@@ -203,18 +182,4 @@ def last_runs(*, actor: Actor) -> dict[str, RunRow]:
 
 def _run(row: JobRun, now_ms: int) -> RunRow:
     took = ms(row.finished_at) - ms(row.started_at) if row.finished_at else None
-    return RunRow(
-        id=row.pk,
-        name=row.name,
-        state=row.state,
-        started_at_ms=ms(row.started_at),
-        took_ms=took,
-        count=row.count,
-        detail=row.detail,
-        cancelling=row.cancel_asked,
-        stage=row.stage,
-        done=row.done,
-        total=row.total,
-        asked_by=row.asked_by,
-        silent=is_silent(row, now_ms),
-    )
+    return shown(RunRow, row, took_ms=took, cancelling=row.cancel_asked, silent=is_silent(row, now_ms))

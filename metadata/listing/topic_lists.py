@@ -9,7 +9,7 @@ from django.db.models import Count, Max, Q, Sum
 
 from metadata.actors import Actor
 from metadata.db.access import LOOK, may
-from metadata.db.clock import ms
+from metadata.db.rows import shown
 from metadata.db.transactions import reachable
 from metadata.errors import Forbidden
 from metadata.listing import minutes
@@ -132,18 +132,13 @@ def _counts(rows: Any, field: str) -> dict[int, int]:
 
 
 def _topic(row: Any, queues: dict[int, int], groups: dict[int, int], line: list[int]) -> TopicRow:
-    return TopicRow(
-        name=row.name,
-        state=row.state,
-        kind=row.kind,
+    return shown(
+        TopicRow,
+        row,
         queues=queues.get(row.pk, 0),
         groups=groups.get(row.pk, 0),
         lag=row.worst,
         lag_ms=row.oldest,
-        retention_days=row.retention_days,
-        owners=row.owners,
-        department=row.department,
-        created_at_ms=ms(row.created_at),
         minutes=tuple(line),
     )
 
@@ -169,16 +164,13 @@ def _group(
     known: GroupProgress | None,
 ) -> GroupRow:
     members, topics = counts
-    return GroupRow(
-        name=row.name,
-        mode=row.mode,
-        stopped=row.stopped,
+    return shown(
+        GroupRow,
+        row,
         members=members.get(row.pk, 0),
         topics=topics.get(row.pk, 0),
         lag=row.behind,
         lag_ms=row.oldest,
-        owners=row.owners,
-        department=row.department,
         minutes=tuple(line),
         progress=known,
     )
@@ -198,16 +190,11 @@ def subscriptions(*, wanted: Wanted, actor: Actor, topic: str | None = None) -> 
 
 
 def _subscription(row: ConsumerGroupTopic, line: list[int]) -> SubscriptionRow:
-    return SubscriptionRow(
-        group=row.group.name,
-        topic=row.topic.name,
-        state=row.state,
-        start=row.start,
+    return shown(
+        SubscriptionRow,
+        row,
         stopped=row.stopped or row.group.stopped,
         stopped_queues=len(row.stopped_queues),
-        lag=row.lag,
-        lag_ms=row.lag_ms,
-        created_at_ms=ms(row.created_at),
         minutes=tuple(line),
     )
 

@@ -28,7 +28,7 @@ from metadata.db.changes import changed
 from metadata.db.clock import before, database_now
 from metadata.db.consumer_ids import ConsumerId
 from metadata.db.contact import contact
-from metadata.db.locks import group_by_id, group_by_name, no_group
+from metadata.db.rows import group_by_id, group_by_name, group_named
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, MetadataUnavailable, NotFound
 from metadata.limits.bulkhead import bulkhead
@@ -118,9 +118,7 @@ def check_settings(*, group: str, asked: Mapping[str, object], instance_id: str 
     no instance_id, NotFound(group_not_found), MetadataUnavailable.
     """
     with reachable():
-        row = ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True).first()
-    if row is None or row.name != group:
-        raise no_group(group)
+        row = group_named(group)
     for setting, wanted in asked.items():
         has = getattr(row, setting)
         if wanted is not None and wanted != has:

@@ -26,7 +26,7 @@ from metadata.db.changes import changed
 from metadata.db.clock import UtcNow
 from metadata.db.consumer_ids import ConsumerId
 from metadata.db.contact import SILENT_S, contact
-from metadata.db.locks import group_by_id
+from metadata.db.rows import group_by_id
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Gone, MetadataUnavailable, Unrecorded
 from metadata.limits.bulkhead import bulkhead

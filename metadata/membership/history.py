@@ -13,13 +13,13 @@ from metadata.actors import Actor
 from metadata.db import access
 from metadata.db.clock import UtcNow, ms
 from metadata.db.consumer_ids import ConsumerId
-from metadata.db.locks import no_group
 from metadata.db.paging import MAX_LIMIT
 from metadata.db.prune import Rule
+from metadata.db.rows import group_named, shown
 from metadata.db.transactions import reachable
 from metadata.errors import Invalid, MetadataUnavailable
 from metadata.limits.bulkhead import bulkhead
-from metadata.models import ConsumerGroup, QueueOffset, Rebalance, RebalanceMove
+from metadata.models import QueueOffset, Rebalance, RebalanceMove
 
 log = logging.getLogger(__name__)
 KEPT_DAYS = 30
@@ -72,15 +72,11 @@ def page(
 
     Needs any right on the group. Raises NotFound, Invalid.
     """
-    if not access.sees(actor, group):
-        access.require(actor, "consume", group, what="group")
+    access.require_seen(actor, group)
     if not 1 <= limit <= MAX_LIMIT:
         raise Invalid.field("limit", f"must be 1 to {MAX_LIMIT}")
     with reachable():
-        row = ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True).first()
-        if row is None or row.name != group:
-            raise no_group(group)
-        rows = Rebalance.objects.filter(group=row).order_by("-id")
+        rows = Rebalance.objects.filter(group=group_named(group)).order_by("-id")
         if after is not None:
             rows = rows.filter(pk__lt=after)
         found = list(rows.prefetch_related("moves__queue__topic")[: limit + 1])
@@ -89,12 +85,9 @@ def page(
 
 
 def _view(row: Rebalance) -> RebalanceView:
-    return RebalanceView(
-        id=row.pk,
-        generation=row.generation,
-        cause=row.cause,
-        at_ms=ms(row.at),
-        assignment=row.assignment,
+    return shown(
+        RebalanceView,
+        row,
         moves=tuple(
             MoveView(
                 queue=move.queue_id,

@@ -37,7 +37,7 @@ from metadata.actors import Actor
 from metadata.db import access, audit
 from metadata.db.changes import changed
 from metadata.db.clock import database_now
-from metadata.db.locks import group_by_id, group_by_name
+from metadata.db.rows import group_by_id, group_by_name
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import MetadataUnavailable, NotFound
 from metadata.membership import grants, history

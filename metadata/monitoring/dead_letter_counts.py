@@ -11,7 +11,7 @@ from django.db.models import F, Q, Sum
 from metadata.actors import Actor
 from metadata.db import access, audit
 from metadata.db.clock import database_now, ms
-from metadata.db.locks import group_by_name
+from metadata.db.rows import group_by_name
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict
 from metadata.models import ConsumerGroup, DeadTally

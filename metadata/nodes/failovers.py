@@ -13,6 +13,7 @@ from metadata.actors import Actor
 from metadata.db import access, audit
 from metadata.db.changes import changed
 from metadata.db.consumer_ids import reader_instance
+from metadata.db.rows import node_by_name
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, NotFound
 from metadata.groups import commits
@@ -72,9 +73,7 @@ def begin(*, name: str, verb: str, actor: Actor) -> Begun:
 @transactional
 def _begin(*, name: str, verb: str, actor: Actor) -> Begun:
     access.require_everything(actor, name, what="node")
-    row = DbNode.objects.select_for_update().filter(name=name).first()
-    if row is None or row.name != name:
-        raise NotFound(f"Node {name} does not exist. List them: catmq nodes", code=Code.NODE_NOT_FOUND)
+    row = node_by_name(name)
     before = {"state": row.state, "epoch": row.epoch}
     row.state, row.epoch = DbNode.State.OFFLINE, row.epoch + 1
     row.save(update_fields=("state", "epoch"))

@@ -11,16 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db import IntegrityError
 from django.db.models import QuerySet
 
 from metadata.actors import Actor, job
 from metadata.config import config
-from metadata.db import access, audit, paging
+from metadata.db import access, audit, paging, rows
 from metadata.db.changes import changed
-from metadata.db.clock import before, database_now, ms
-from metadata.db.locks import no_topic, origin_of, topic_by_name
+from metadata.db.clock import before, database_now
 from metadata.db.paging import Page, Window
+from metadata.db.rows import no_topic, origin_of, topic_by_name
 from metadata.db.transactions import in_pages, reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound
 from metadata.models import ConsumerGroupTopic, Queue, QueueOffset, Topic
@@ -92,18 +91,12 @@ def plan(
     values = check_domains(checked(TOPIC, settings or {}))
     if values.get("owners"):
         access.require_ownership(actor, name)
-    if Topic.objects.filter(name=name).exists():
-        raise Conflict(f"Topic {name} exists already.", code=Code.ALREADY_EXISTS)
-    placed = nodes_for(queues, node=node)
     now = database_now()
-    try:
-        topic = Topic.objects.create(name=name, created_at=now, **values)
-    except IntegrityError:
-        raise Conflict(f"Topic {name} exists already.", code=Code.ALREADY_EXISTS) from None
+    topic = rows.create(Topic.objects.all(), "Topic", name=name, created_at=now, **values)
     Queue.objects.bulk_create(
         [
             Queue(topic=topic, node_id=node_id, number=number, state_since=now)
-            for number, node_id in enumerate(placed)
+            for number, node_id in enumerate(nodes_for(queues, node=node))
         ]
     )
     after = {"queues": queues, **values}
@@ -174,17 +167,13 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> TopicView
     values = check_domains(checked(TOPIC, settings))
     topic = topic_by_name(name)
     access.require_failed(actor, "manage", name, origin_of(topic))
-    before = {key: getattr(topic, key) for key in values if getattr(topic, key) != values[key]}
+    before = rows.differing(topic, values)
     if "owners" in before:
         access.require_ownership(actor, name)
     if before:
         if "keyed" in before:
             routings.remember(topic)
-        for key in before:
-            setattr(topic, key, values[key])
-        topic.save(update_fields=tuple(before))
-        after = {key: values[key] for key in before}
-        audit.record(actor=actor, verb="update", kind="topic", name=name, before=before, after=after)
+        rows.edit(topic, before, values, actor=actor, kind="topic", name=name)
         changed("topic", topic.pk)
     return view_of(topic)
 
@@ -289,25 +278,5 @@ def _views(rows: Sequence[Topic]) -> list[TopicView]:
 
 
 def _as_view(row: Topic, queues: tuple[QueueView, ...]) -> TopicView:
-    return TopicView(
-        id=row.pk,
-        name=row.name,
-        kind=row.kind,
-        state=row.state,
-        keyed=row.keyed,
-        on_unknown=row.on_unknown,
-        retention_days=row.retention_days,
-        keep_unread_days=row.keep_unread_days,
-        retention_bytes=row.retention_bytes,
-        max_messages_per_s=row.max_messages_per_s,
-        max_bytes_per_s=row.max_bytes_per_s,
-        layout_version=row.layout_version,
-        layout=tuple(json.loads(row.layout)) if row.layout else (),
-        owners=row.owners,
-        department=row.department,
-        alarm_emails=row.alarm_emails,
-        remark=row.remark,
-        created_at_ms=ms(row.created_at),
-        deleted_at_ms=ms(row.deleted_at) if row.deleted_at else None,
-        queues=queues,
-    )
+    layout = tuple(json.loads(row.layout)) if row.layout else ()
+    return rows.shown(TopicView, row, layout=layout, queues=queues)
