@@ -21,7 +21,7 @@ from messagestore.produce import batches
 from messagestore.retries import dead_letters
 from messagestore.topology import drains, topics
 from metadata import actors, redrive_rows
-from metadata.brokers import brokers
+from metadata.brokers import broker_rows
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.db import audit
@@ -135,7 +135,7 @@ JOBS = {
     "note_heads": Job("Note how far the queues of each node are", 1, note_heads),
     "record_sizes": Job("Record how much each node holds", 60, record_sizes),
     "prune_audit": Job("Delete audit rows older than 400 days", 24 * 60, audit.prune),
-    "prune_brokers": Job("Delete brokers that were not seen for 7 days", 60, brokers.prune_silent),
+    "prune_brokers": Job("Delete brokers that were not seen for 7 days", 60, broker_rows.prune_silent),
     "prune_sessions": Job("Delete expired web sessions", 24 * 60, prune_sessions),
     "prune_offset_resets": Job("Delete offset resets older than 90 days", 60, offset_resets.prune),
     "prune_job_runs": Job("Delete old records of job runs", 24 * 60, runs.prune),

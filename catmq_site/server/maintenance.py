@@ -23,7 +23,7 @@ from django.db import close_old_connections
 from brokerapi.http import group_metrics, metrics
 from brokerapi.views.about import VERSION
 from catmq_site.server import master
-from catmq_site.server.registration import BrokerLoop
+from catmq_site.server.broker_loop import BrokerLoop
 from messagestore.consume import node_owners
 from messagestore.heads import head_watcher
 from messagestore.heads.heads import board
@@ -34,7 +34,7 @@ from messagestore.pool import node_pools
 from messagestore.produce import delayed_delivery
 from messagestore.retries import redrives
 from messagestore.topology import process_caches, queues, retry_topics, subscriptions, topics
-from metadata.brokers import brokers, quotas, snapshot_acks
+from metadata.brokers import quotas, registration, snapshot_acks
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.db import leases
@@ -188,8 +188,8 @@ def process_name() -> str:
 
 def broker_loop(url: str) -> Loop:
     """The loop that speaks with the registry for this broker."""
-    life = brokers.Life(config.broker_name, url, VERSION, master.INCARNATION)
-    speaker = BrokerLoop(life, snapshot_acks.Voice(process_name()))
+    identity = registration.BrokerIdentity(config.broker_name, url, VERSION, master.INCARNATION)
+    speaker = BrokerLoop(identity, snapshot_acks.SnapshotAck(process_name()))
     return Loop("broker", 0.8, speaker.run_once, speaker.finish)
 
 

@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from typing import Any
 
 from catmq_site.management.base import CatmqCommand
-from metadata.brokers import brokers, fingerprints
+from metadata.brokers import discovery, fingerprints
 from metadata.errors import Code, Conflict
 
 
@@ -26,7 +26,7 @@ class Command(CatmqCommand):
 
     def run(self, **options: Any) -> None:
         found = fingerprints.trouble()
-        living = [one.name for one in brokers.listed(actor=self.actor) if one.alive]
+        living = [one.name for one in discovery.listed(actor=self.actor) if one.alive]
         if found and living:
             text = f"Live brokers work with the other keys: {', '.join(living)}. Stop them first."
             raise Conflict(text, code=Code.IN_USE)
