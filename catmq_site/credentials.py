@@ -22,7 +22,7 @@ EVERYTHING = {"admin": ["*"]}
 def ensure(*, url: str, actor: Actor) -> bool:
     """Write credentials.env (mode 0600) with a key and an administrator that the metadata accepts.
 
-    What the file holds already is kept if it still works, so programs that have it go on. Where there is an
+    What the file holds already is kept if it still works, so clients that have it go on. Where there is an
     administrator, none is made and no key: False, and the file lacks what it would need.
     """
     known = _read()

@@ -1,7 +1,7 @@
 """The three Django aliases of the metadata database.
 
     default   what exists; READ COMMITTED on MySQL/MariaDB, BEGIN IMMEDIATE on SQLite
-    snapshot  the same database, one consistent picture per transaction: REPEATABLE READ / BEGIN DEFERRED
+    snapshot  the same database, one consistent snapshot per transaction: REPEATABLE READ / BEGIN DEFERRED
     jobs      django-q's tables: the same database on MySQL/MariaDB, a file of its own on SQLite
 
 Message nodes are not here: the store has its own connections.

@@ -169,7 +169,7 @@ def load(environ: Mapping[str, str]) -> Config:
 
 
 def meanings() -> dict[str, str]:
-    """Field → what its comment says of it, for people."""
+    """Field → what its comment says of it."""
     return dict(MEANING.findall(inspect.getsource(Config)))
 
 

@@ -38,7 +38,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class RedriveView:
-    """A redrive for people and for the store; `places` is how far it is: {node: (died at in ms, row)}."""
+    """A redrive; `places` is how far it is: {node: (died at in ms, row)}."""
 
     id: int
     group: str

@@ -74,7 +74,7 @@ class Board:
         figures = self._reader.read(most=config.metrics_groups)
         told = Told(figures, time.monotonic())
         try:
-            told.members, told.dead = group_counts.standing()
+            told.members, told.dead = group_counts.read()
             told.metadata_read_at = time.monotonic()
         except MetadataUnavailable as error:
             log.info("Members and dead letters are those of before: %s", error.detail)

@@ -1,4 +1,4 @@
-"""Runs of the data pipeline that people asked for in the portal; they do the same as the commands.
+"""Runs of the data pipeline that users asked for in the portal; they do the same as the commands.
 
 A run is taken up by `manage.py run_asked RUN`, a process of its own that django-q starts.
 """
@@ -60,7 +60,7 @@ def _replay(run: Run, settings: Settings) -> None:
     run.count = sum(one["messages"] for one in spark.results(directory)["days"])
 
 
-class _Told:
+class _ProgressLog:
     """Reports of a run of this process: each step at once, its last lines every few seconds."""
 
     def __init__(self, run: Run) -> None:
@@ -83,13 +83,13 @@ class _Told:
 
 
 def _purge(run: Run, settings: Settings) -> None:
-    told = _Told(run)
+    progress = _ProgressLog(run)
     try:
         found = retention.purge(
-            topic=settings["topic"], archive=config.archive_home, actor=actors.job("purge"), progress=told
+            topic=settings["topic"], archive=config.archive_home, actor=actors.job("purge"), progress=progress
         )
     finally:
-        told.live()
+        progress.live()
     run.count = sum(one.plan.messages for one in found if one.raised)
     problems = [one.problem or one.plan.hindrance for one in found]
     if any(problems):

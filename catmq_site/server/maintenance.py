@@ -2,7 +2,7 @@
 
 gunicorn starts the loops of a worker after the fork and stops them when the worker leaves. A loop is
 (name, every, run_once): one bounded pass, then a pause. A pass that fails is logged, and the pause doubles
-up to MAX_PAUSE_S, so a database that is down is not flooded with calls; nor is the log, see _Trouble. What
+up to MAX_PAUSE_S, so a database that is down is not flooded with calls; nor is the log, see _FailureLog. What
 runs every minute or more rarely is a schedule of django-q instead (schedules.py).
 """
 
@@ -233,7 +233,7 @@ def finish_creations() -> None:
             turns.callback(sweep)
 
 
-class _Trouble:
+class _FailureLog:
     """The log's lines on a loop's failures: of those that are expected a line at their begin and their end,
     of a bug the traceback, and while it stays the same a line a minute."""
 
@@ -289,18 +289,18 @@ class _Running:
 
     def _run(self) -> None:
         loop, pause, failures = self._loop, 0.0, 0
-        trouble = _Trouble(loop.name)
+        failure_log = _FailureLog(loop.name)
         # Jitter from the first pause on: workers that start together must not ask together.
         while not self._ends_within(pause * random.uniform(1 - loop.jitter, 1 + loop.jitter)):
             try:
                 loop.run_once()
             except Exception as error:  # noqa: BLE001 - a loop must live on: it tries again, and tells
                 failures += 1
-                trouble.failed(error)
+                failure_log.failed(error)
                 close_old_connections()  # one that broke would fail for ever
             else:
                 failures = 0
-                trouble.ended()
+                failure_log.ended()
             least_s = max(loop.every_s, AFTER_FAILURE_S) if failures else loop.every_s
             pause = min(max(loop.every_s, MAX_PAUSE_S), least_s * 2 ** min(failures, 10))
         self._finish()

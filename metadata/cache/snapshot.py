@@ -1,8 +1,8 @@
-"""The immutable picture of the metadata in a broker process, and the ways to look things up in it.
+"""The immutable snapshot of the metadata in a broker process, and the ways to look things up in it.
 
 Sends and pulls decide by the snapshot alone, so they go on while the metadata database is away. A
 worker loop calls refresh() every 200 ms. A refresh reads inside one repeatable-read transaction of
-the alias `snapshot` (at READ COMMITTED 74 of 500 pictures were torn): first the change counter, then
+the alias `snapshot` (at READ COMMITTED 74 of 500 snapshots were torn): first the change counter, then
 the rows named by the change log above the number it has. Everything is loaded when the incarnation
 differs, the number went back, the log does not reach back far enough, or five minutes have passed.
 
@@ -82,9 +82,9 @@ class _Holder:
         self.failed = False
 
     def renew(self) -> bool:
-        """One load that began after this call, run here or by another thread; whether the picture changed.
+        """One load that began after this call, run here or by another thread; whether the snapshot changed.
 
-        Raises MetadataUnavailable; the old picture stays.
+        Raises MetadataUnavailable; the old snapshot stays.
         """
         limit_s = 2 * config.metadata_timeout_ms / 1000
         before = self.snapshot
@@ -155,7 +155,7 @@ def current() -> Snapshot:
         _holder.renew()
         snapshot = _holder.snapshot
         if snapshot is None:
-            raise MetadataUnavailable("There is no picture of the metadata yet.", retry_after_ms=1000)
+            raise MetadataUnavailable("There is no snapshot of the metadata yet.", retry_after_ms=1000)
     return snapshot
 
 

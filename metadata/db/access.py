@@ -13,7 +13,7 @@ RIGHTS = ("produce", "consume", "browse", "manage", "admin")
 TRUSTED = ("command", "job")
 OWNED = ("manage", "produce", "consume", "browse")  # what an owner may do with what is theirs
 EVERYTHING = "*"  # the pattern, and the name of what no pattern of some names reaches
-LOOK = "look"  # of people in the portal: names, states, figures, and messages without what they say
+LOOK = "look"  # of users in the portal: names, states, figures, and messages without what they say
 
 
 def may(actor: Actor, right: str, name: str, *, what: str = "topic") -> bool:
@@ -127,7 +127,7 @@ def require_look(actor: Actor, topic: str, origin: tuple[str, str] | None) -> bo
 
     `origin`: as in `require_failed`.
     """
-    looks = suppress(Forbidden) if LOOK in actor.rights else nullcontext()  # people see the outside of all
+    looks = suppress(Forbidden) if LOOK in actor.rights else nullcontext()  # users see the outside of all
     if may(actor, "browse", topic):
         with looks:
             require_failed(actor, "browse", topic, origin)

@@ -24,7 +24,7 @@ from metadata.rules.topics.names import check_confirmed, check_name
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A member for people: `heartbeat_age_ms` by the database's clock, `queues` = ids it owns now.
+    """A member: `heartbeat_age_ms` by the database's clock, `queues` = ids it owns now.
 
     `active`: it may own queues; otherwise the group's limits make it stand by.
 
@@ -45,7 +45,7 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group for people. `rebalancing`: a rebalance is due. `members` is empty in lists."""
+    """A group. `rebalancing`: a rebalance is due. `members` is empty in lists."""
 
     id: int
     name: str

@@ -34,7 +34,7 @@ EPOCHS_EACH = 1_000_000_000  # of one subscription; in the seventh, the third ow
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionView:
-    """A subscription for people and for the store: names and ids. `queues` are the topic's queue ids."""
+    """A subscription: names and ids. `queues` are the topic's queue ids."""
 
     id: int
     group: str

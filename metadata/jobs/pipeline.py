@@ -1,4 +1,4 @@
-"""Jobs of the data pipeline, as people ask for them: archive, purge, replay, reports by a scan.
+"""Jobs of the data pipeline, as users ask for them: archive, purge, replay, reports by a scan.
 
 They take minutes or hours, so whoever asks gets the number of a run at once; a process of its own takes the
 run up, on whatever machine runs jobs, and what it does is followed in the run's row (see job_runs).

@@ -28,7 +28,7 @@ class Cancelled(Exception):
 
 @dataclass(slots=True)
 class Run:
-    """A run in progress: the job sets `count`, how many things it did, and `detail`, a line for people."""
+    """A run in progress: the job sets `count`, how many things it did, and `detail`, a line of text."""
 
     id: int
     name: str

@@ -24,7 +24,7 @@ from metadata.models import (
     Topic,
 )
 from metadata.monitoring import dead_letter_counts
-from metadata.monitoring.dead_letter_counts import Dead
+from metadata.monitoring.dead_letter_counts import DeadLetters
 
 MOST = 8  # groups, alarms or runs that are named
 CANDIDATES = 100  # groups, those furthest behind, among which those are looked for that fall behind fastest
@@ -49,7 +49,7 @@ class Overview:
     unread: tuple[str, ...]
     stopped_behind: tuple[str, ...]
     stalled: tuple[str, ...]
-    dead: Dead
+    dead: DeadLetters
     alarms: tuple[AlarmRow, ...]
     alarm_count: int
     acknowledged_count: int

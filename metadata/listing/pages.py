@@ -1,4 +1,4 @@
-"""Pages of a list for people: cut by page number, as they want to sort by more than the name."""
+"""Pages of a list in the portal: cut by page number, because it is sorted by more than the name."""
 
 from __future__ import annotations
 

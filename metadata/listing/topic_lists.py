@@ -108,7 +108,7 @@ class SubscriptionRow:
 
 
 def check_look(actor: Actor) -> None:
-    """Raise Forbidden unless the actor may see everything: lists for people are not for API keys."""
+    """Raise Forbidden unless the actor may see everything: these lists are not for API keys."""
     if not may(actor, LOOK, "*"):
         raise Forbidden(f"{actor.kind} {actor.name} may not look at these lists.")
 

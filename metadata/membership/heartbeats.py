@@ -32,7 +32,14 @@ from metadata.errors import Code, Gone, MetadataUnavailable, Unrecorded
 from metadata.limits.bulkhead import bulkhead
 from metadata.limits.coalescer import PacedCoalescer
 from metadata.membership import grants, instances, rebalance
-from metadata.membership.assignment_cache import Held, Holder, Holdings, Stops, read_owned, read_stops
+from metadata.membership.assignment_cache import (
+    AssignmentCache,
+    OwnedQueue,
+    Owner,
+    Stops,
+    read_owned,
+    read_stops,
+)
 from metadata.models import (
     ConsumerGroup,
     ConsumerGroupConsumer,
@@ -44,7 +51,7 @@ EVERY_S = 0.25  # at most four UPDATEs a second and process; a lone heartbeat is
 MOST = 500  # ids in one UPDATE
 SERVE_S = 0.25  # longest pass of the loop that records them
 
-_Owned = Callable[[Sequence[Holder]], dict[str, tuple[Held, ...]]]
+_Owned = Callable[[Sequence[Owner]], dict[str, tuple[OwnedQueue, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,7 @@ class _Seen:
     """
 
     generation: int = 0
-    held: tuple[Held, ...] = ()
+    held: tuple[OwnedQueue, ...] = ()
     gone: Gone | None = None
     instance_epoch: int = 0
     stands_by: bool = False
@@ -167,7 +174,7 @@ def _told_to_stand_by(consumer: ConsumerId, seen: _Seen, owned: Sequence[tuple[i
     return HeartbeatAnswer(seen.generation, (), tuple(sorted({queue for queue, _ in owned})))
 
 
-def _released(one: Held, generation: int, holds: set[int]) -> bool:
+def _released(one: OwnedQueue, generation: int, holds: set[int]) -> bool:
     return one.leaving and one.target_generation <= generation and one.queue not in holds
 
 
@@ -181,7 +188,7 @@ def _record(beats: Sequence[_Beat]) -> list[_Seen]:
         if Heartbeat.objects.filter(pk__in=alive).update(last_seen=UtcNow()) < len(alive):
             members = _members(ids)  # somebody expired meanwhile
         contact.recorded()
-        return _read(beats, members, _holdings.of)
+        return _read(beats, members, _assignments.of)
 
 
 def _is_valid(beat: _Beat, members: Mapping[int, ConsumerGroupConsumer]) -> bool:
@@ -197,12 +204,12 @@ def _members(ids: list[int]) -> dict[int, ConsumerGroupConsumer]:
 
 def _read(beats: Sequence[_Beat], members: Mapping[int, ConsumerGroupConsumer], owned: _Owned) -> list[_Seen]:
     """Return what each member must know; also note which generation a member says it has applied."""
-    holders = [
-        Holder(row.pk, row.consumer_id, row.group_id, row.group.generation)
+    owners = [
+        Owner(row.pk, row.consumer_id, row.group_id, row.group.generation)
         for row in members.values()
         if row.group.mode == ConsumerGroup.Mode.CLUSTERING
     ]
-    found = {text: _Seen(held=held) for text, held in owned(holders).items()} | _broadcast(members.values())
+    found = {text: _Seen(held=held) for text, held in owned(owners).items()} | _broadcast(members.values())
     _note_generations(beats, members)
     return [_seen(beat, members.get(beat.consumer.member_id), found) for beat in beats]
 
@@ -229,8 +236,8 @@ def _broadcast(members: Iterable[ConsumerGroupConsumer]) -> dict[str, _Seen]:
     }
 
 
-def _held(read: instances.Read, instance_epoch: int, stops: Stops) -> Held:
-    return Held(
+def _held(read: instances.Read, instance_epoch: int, stops: Stops) -> OwnedQueue:
+    return OwnedQueue(
         topic=read.topic,
         queue=read.queue,
         epoch=read.base_epoch + instance_epoch,
@@ -330,4 +337,4 @@ def end_service() -> None:
 
 
 _coalescer = _new_coalescer()
-_holdings = Holdings()  # as this process read them
+_assignments = AssignmentCache()  # as this process read them

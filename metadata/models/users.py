@@ -1,4 +1,4 @@
-"""UserRights of people in the portal; ApiKey of programs; KeyFingerprint of the keys of brokers."""
+"""UserRights in the portal; ApiKey of clients; KeyFingerprint of the keys of brokers."""
 
 from __future__ import annotations
 

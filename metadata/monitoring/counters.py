@@ -33,7 +33,7 @@ class Count:
         )
 
 
-class Tally:
+class Counters:
     """Counts of one process, by (ten seconds, topic, group); group 0 is what was sent.
 
     `totals`: (pulled, handled) of each group since the process began, whatever was written down.

@@ -34,7 +34,7 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
-class TallyRow:
+class GroupDeadLetters:
     """The dead of a group, for lists. `unseen`: some died since somebody last said that they were seen."""
 
     group: str
@@ -46,13 +46,13 @@ class TallyRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Dead:
+class DeadLetters:
     """All dead messages together, and the groups that have any, those with the newest first."""
 
     messages: int
     groups: int
-    rows: tuple[TallyRow, ...]
-    unseen: tuple[TallyRow, ...]
+    rows: tuple[GroupDeadLetters, ...]
+    unseen: tuple[GroupDeadLetters, ...]
 
 
 @transactional
@@ -69,7 +69,7 @@ def record(counts: Mapping[int, Count]) -> int:
     return len(counts)
 
 
-def dead(*, most: int = MOST) -> Dead:
+def dead(*, most: int = MOST) -> DeadLetters:
     unseen = Q(seen_at__isnull=True) | Q(seen_at__lt=F("newest_at"))
     with reachable():
         names = ConsumerGroup.objects.filter(deleted_at__isnull=True)
@@ -80,12 +80,12 @@ def dead(*, most: int = MOST) -> Dead:
             names.filter(pk__in=[row.group_ref for row in (*shown, *fresh)]).values_list("pk", "name")
         )
         count = rows.count()
-    return Dead(total, count, _rows(shown, called), _rows(fresh, called))
+    return DeadLetters(total, count, _rows(shown, called), _rows(fresh, called))
 
 
-def _rows(rows: list[DeadTally], called: Mapping[int, str]) -> tuple[TallyRow, ...]:
+def _rows(rows: list[DeadTally], called: Mapping[int, str]) -> tuple[GroupDeadLetters, ...]:
     return tuple(
-        TallyRow(
+        GroupDeadLetters(
             group=called[row.group_ref],
             messages=row.messages,
             last_hour=row.last_hour,

@@ -99,7 +99,7 @@ def idle() -> Found:
 
 
 def numbers(queues: Collection[int]) -> str:
-    """Some ids for people.
+    """Some ids as text.
 
     >>> numbers([3, 1, 2])
     '1, 2, 3'

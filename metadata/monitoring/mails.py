@@ -29,7 +29,7 @@ MOST = 5_000  # alarms, or rows, in one pass
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class AlarmNotice:
     """An alarm in a mail, whose row is `id`; `ended_at_ms` is None in one that says that it began."""
 
     id: int
@@ -94,7 +94,7 @@ class _Addresses:
         ]
 
 
-def waiting() -> dict[str, list[Told]]:
+def waiting() -> dict[str, list[AlarmNotice]]:
     """{address: what it is to be told}, the oldest first; without those that had mail just now.
 
     What has waited for a day is given up.
@@ -104,20 +104,20 @@ def waiting() -> dict[str, list[Told]]:
         rows = AlarmMail.objects.filter(sent_at__isnull=True)
         rows.filter(made_at__lt=before(now, seconds=GIVEN_UP_S)).delete()
         lately = AlarmMail.objects.filter(sent_at__gt=before(now, seconds=PACE_S)).values("address")
-        found: dict[str, list[Told]] = {}
+        found: dict[str, list[AlarmNotice]] = {}
         due = rows.exclude(address__in=lately).select_related("alarm").order_by("pk")
         for row in due[:MOST]:
             if may_go_to(row.address, config.mail_domains):  # the setting may be younger than the row
-                found.setdefault(row.address, []).append(_told(row))
+                found.setdefault(row.address, []).append(_notice(row))
         return found
 
 
-def _told(row: AlarmMail) -> Told:
+def _notice(row: AlarmMail) -> AlarmNotice:
     alarm = row.alarm
     ended = alarm.ended_at if row.what == "ended" else None
     since_ms = ms(alarm.since_at or alarm.first_at)
     until_ms = ms(ended) if ended else None
-    return Told(row.pk, ms(row.made_at), alarm.kind, alarm.name, alarm.detail, since_ms, until_ms)
+    return AlarmNotice(row.pk, ms(row.made_at), alarm.kind, alarm.name, alarm.detail, since_ms, until_ms)
 
 
 def sent(ids: Collection[int]) -> None:

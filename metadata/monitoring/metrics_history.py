@@ -24,7 +24,7 @@ from metadata.db.clock import before, database_now, ms
 from metadata.db.prune import Rule
 from metadata.db.transactions import reachable, transactional
 from metadata.models import ConsumerGroupTopic, Sample
-from metadata.monitoring.counters import SLOT_S, Count, Key, Tally
+from metadata.monitoring.counters import SLOT_S, Count, Counters, Key
 
 ALL_TOPICS = 0  # in place of a topic: what was sent to all of them, and with ALL_GROUPS what was pulled
 ALL_GROUPS = -1
@@ -79,30 +79,30 @@ class Backlog:
     lag_ms: int
 
 
-_tally = Tally()
+_counters = Counters()
 
 
 def sent(*, topic_id: int, messages: int, bytes: int, errors: int = 0) -> None:
-    _tally.add(topic_id, 0, Count(messages, bytes, errors))
+    _counters.add(topic_id, 0, Count(messages, bytes, errors))
 
 
 def pulled(*, topic_id: int, group_id: int, messages: int, bytes: int) -> None:
-    _tally.add(topic_id, group_id, Count(messages, bytes))
+    _counters.add(topic_id, group_id, Count(messages, bytes))
 
 
 def handled(*, topic_id: int, group_id: int, messages: int) -> None:
     """Count what a commit of a group moved its position past."""
-    _tally.add(topic_id, group_id, Count(handled=messages))
+    _counters.add(topic_id, group_id, Count(handled=messages))
 
 
 def totals() -> dict[int, tuple[int, int]]:
     """Group → messages that it pulled and handled through this process since that began."""
-    return dict(_tally.totals)
+    return dict(_counters.totals)
 
 
 def forget_groups(keep: Collection[int]) -> None:
     for group_id in [one for one in totals() if one not in keep]:
-        _tally.totals.pop(group_id, None)
+        _counters.totals.pop(group_id, None)
 
 
 def flush() -> int:
@@ -110,13 +110,13 @@ def flush() -> int:
 
     A loop of every worker. Raises MetadataUnavailable; what was counted is kept for the next pass then.
     """
-    counts = _tally.take()
+    counts = _counters.take()
     if not counts:
         return 0
     try:
         _write(counts)
     except BaseException:
-        _tally.put_back(counts)
+        _counters.put_back(counts)
         raise
     return len({(topic, group) for _slot, topic, group in counts})
 
@@ -124,7 +124,7 @@ def flush() -> int:
 @transactional
 def _write(counts: Mapping[Key, Count]) -> None:
     now_s = database_now().timestamp()
-    _tally.learn(now_s)
+    _counters.learn(now_s)
     # All processes write the sums of all topics: last, so that they wait for each other only then.
     by_minute = _by_minute(counts, latest=int(now_s) // SLOT_S)
     found = sorted(by_minute.items(), key=lambda one: (one[0][1] == ALL_TOPICS, one[0]))

@@ -41,7 +41,7 @@ CREATE = {
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node for people, without passwords; `queues` counts those of deleted topics too.
+    """A node without passwords; `queues` counts those of deleted topics too.
 
     `replica_*`: where pulls go while it is away; `barred`: why no broker serves it, '' if they do.
     """

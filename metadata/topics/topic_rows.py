@@ -35,7 +35,7 @@ DROP_AFTER_DAYS = 3
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """A queue for people: its id, its place in the topic, the name of its node."""
+    """A queue: its id, its place in the topic, the name of its node."""
 
     queue: int
     number: int
@@ -46,7 +46,7 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """A topic for people; `layout` has 1,024 queue ids, or none while creating. Times in ms since 1970."""
+    """A topic; `layout` has 1,024 queue ids, or none while creating. Times in ms since 1970."""
 
     id: int
     name: str

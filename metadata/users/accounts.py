@@ -1,4 +1,4 @@
-"""People: accounts of the portal, and what each may do.
+"""Users: accounts of the portal, and what each may do.
 
 administrator   an account marked as staff or superuser: everything
 owner           named among the owners of a topic or group: manages it, sends to it, reads its messages
@@ -34,7 +34,7 @@ LOOK: Mapping[str, tuple[str, ...]] = {access.LOOK: ("*",)}
 
 @dataclass(frozen=True, slots=True)
 class UserView:
-    """An account for people; `rights` only where it is no administrator."""
+    """An account; `rights` only where it is no administrator."""
 
     name: str
     email: str

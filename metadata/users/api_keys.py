@@ -26,7 +26,7 @@ PREFIX = "catmq_"
 
 @dataclass(frozen=True, slots=True)
 class KeyView:
-    """An API key for people; the key itself cannot be had again."""
+    """An API key; the key itself cannot be had again."""
 
     id: int
     name: str

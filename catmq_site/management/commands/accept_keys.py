@@ -18,7 +18,7 @@ class Command(CatmqCommand):
         "others are refused from then on. Passwords of nodes that can be read are sealed anew with the first "
         "encryption key, the others have to be set anew. After an encryption key was put before the old one "
         "everywhere, this is the last step before the old one goes. After the keys were lost, stop all "
-        "brokers first; consumers register anew and people log in anew."
+        "brokers first; consumers register anew and users log in anew."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

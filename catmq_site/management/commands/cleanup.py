@@ -125,7 +125,7 @@ def row(plan: QueuePlan) -> tuple[str, ...]:
 
 
 def span(first: int, end: int) -> str:
-    """Offsets for people, who count the last one in."""
+    """Offsets, the last one included."""
     return f"{first:,} … {end - 1:,}" if first < end else "none"
 
 

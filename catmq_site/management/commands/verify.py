@@ -184,7 +184,6 @@ def result(queue: QueueReport, report: Report) -> str:
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """The report for programs."""
     clean = report.complete and not report.findings and not report.unseen
     return {
         "clean": clean,

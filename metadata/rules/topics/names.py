@@ -21,7 +21,7 @@ def is_name(text: str) -> bool:
 
 
 def failure_name(group: str, topic: str) -> str:
-    """The name of the failure topic of a pair; only for people and old clients, the pair identifies it.
+    """The name of the failure topic of a pair; for display and old clients, the pair identifies it.
 
     >>> failure_name("billing", "orders")
     'billing_orders_fail'
