@@ -96,14 +96,7 @@ def request(
         created_at=database_now(),
     )
     after = {"id": row.pk, "to": to, "topic": chosen.topic or None, "error": chosen.error_class}
-    audit.record(
-        actor=actor,
-        verb="redrive",
-        kind="dead",
-        name=group,
-        before=None,
-        after={**after, "messages": total},
-    )
+    audit.record(actor=actor, verb="redrive", kind="dead", name=group, after={**after, "messages": total})
     return _view(row)
 
 

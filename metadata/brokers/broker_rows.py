@@ -91,4 +91,4 @@ def prune_silent(*, days: int = 7, limit: int = 100) -> int:
 def _delete(row: Broker, actor: Actor) -> None:
     before_it = {"url": row.url, "state": row.state}
     row.delete()
-    audit.record(actor=actor, verb="delete", kind="broker", name=row.name, before=before_it, after=None)
+    audit.record(actor=actor, verb="delete", kind="broker", name=row.name, before=before_it)

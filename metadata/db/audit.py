@@ -14,7 +14,9 @@ SECRET = ("password", "digest", "api_key", "_encrypted")
 Values = Mapping[str, Any] | None
 
 
-def record(*, actor: Actor, verb: str, kind: str, name: str, before: Values, after: Values) -> None:
+def record(
+    *, actor: Actor, verb: str, kind: str, name: str, before: Values = None, after: Values = None
+) -> None:
     """Write who did what; `before` and `after` hold only what changed. Secrets are left out."""
     AuditLog.objects.create(
         at=database_now(),

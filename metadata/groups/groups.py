@@ -93,7 +93,7 @@ def create(
     given = {"mode": mode, "casual": casual, "created_at": database_now(), **values}
     row = rows.create(ConsumerGroup.objects.all(), "Group", name=name, **given)
     after = {"mode": mode, **values}
-    audit.record(actor=actor, verb="create", kind="group", name=name, before=None, after=after)
+    audit.record(actor=actor, verb="create", kind="group", name=name, after=after)
     changed("group", row.pk)
     return _view(row)
 

@@ -146,7 +146,7 @@ def give_up(*, topic_id: int, queues: Collection[int], actor: Actor) -> None:
     if topic is not None and left:
         _set_states(left, Queue.State.RETIRED)
         before = {"queues": left}
-        audit.record(actor=actor, verb="give up", kind="topic", name=topic.name, before=before, after=None)
+        audit.record(actor=actor, verb="give up", kind="topic", name=topic.name, before=before)
         changed("topic", topic_id)
 
 
@@ -290,9 +290,7 @@ def remove(*, topic_id: int, queue: int) -> None:
     QueueOffset.objects.filter(queue=row).delete()
     row.delete()
     name = f"{topic.name}/{queue}"
-    audit.record(
-        actor=job("queues"), verb="remove", kind="queue", name=name, before={"state": "retired"}, after=None
-    )
+    audit.record(actor=job("queues"), verb="remove", kind="queue", name=name, before={"state": "retired"})
     changed("topic", topic_id)
 
 

@@ -86,7 +86,7 @@ def _made(group: ConsumerGroup, topic: Topic, placed: list[int]) -> FailureTopic
         queue = Queue.objects.create(topic=made, node_id=node_id, number=number, state_since=now)
         QueueOffset.objects.create(group=group, queue=queue, epoch=reading.pk * EPOCHS_EACH)
     after = {"kind": made.kind, "group": group.name, "topic": topic.name, "queues": len(placed)}
-    audit.record(actor=job("failures"), verb="create", kind="topic", name=made.name, before=None, after=after)
+    audit.record(actor=job("failures"), verb="create", kind="topic", name=made.name, after=after)
     changed("topic", made.pk)
     changed("subscription", reading.pk)
     return FailureTopic(topic_rows.view_of(made), view_of(reading))

@@ -84,9 +84,7 @@ def plan(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionVie
         [QueueOffset(group=group_row, queue_id=queue, epoch=row.pk * EPOCHS_EACH) for queue in queues]
     )
     after = {"start": start}
-    audit.record(
-        actor=actor, verb="create", kind="subscription", name=f"{group}/{topic}", before=None, after=after
-    )
+    audit.record(actor=actor, verb="create", kind="subscription", name=f"{group}/{topic}", after=after)
     changed("subscription", row.pk)
     return view_of(row)
 
@@ -181,9 +179,7 @@ def mark_deleting(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
     _end_failures(row)
     rebalance.request(group_row.pk, f"unsubscribed from {topic}")
     name = f"{group}/{topic}"
-    audit.record(
-        actor=actor, verb="delete", kind="subscription", name=name, before={"state": before_state}, after=None
-    )
+    audit.record(actor=actor, verb="delete", kind="subscription", name=name, before={"state": before_state})
     changed("subscription", row.pk)
     return view_of(row)
 
@@ -244,7 +240,6 @@ def remove(subscription_id: int, actor: Actor | None = None) -> None:
         kind="subscription",
         name=name,
         before={"state": row.state},
-        after=None,
     )
     changed("subscription", subscription_id)
     changed("group", group_id)

@@ -105,7 +105,7 @@ def _ask(name: str, settings: dict[str, Any], actor: Actor, start: Callable[[int
     )
     number = int(made.pk)
     after = {"run": number, **settings}
-    audit.record(actor=actor, verb="run", kind="job", name=name, before=None, after=after)
+    audit.record(actor=actor, verb="run", kind="job", name=name, after=after)
     transaction.on_commit(lambda: start(number))
     return number
 

@@ -47,7 +47,7 @@ def keep(
         batch_size=BATCH,
     )
     after = {"id": made.pk, "engine": engine, "rows": len(rows)}
-    audit.record(actor=actor, verb="keep", kind="report", name=name, before=None, after=after)
+    audit.record(actor=actor, verb="keep", kind="report", name=name, after=after)
     return int(made.pk)
 
 

@@ -96,7 +96,7 @@ def ask(*, name: str, actor: Actor) -> None:
 
 @transactional
 def _note(name: str, actor: Actor) -> None:
-    audit.record(actor=actor, verb="run", kind="job", name=name, before=None, after=None)
+    audit.record(actor=actor, verb="run", kind="job", name=name)
 
 
 @contextmanager
@@ -135,7 +135,7 @@ def cancel(*, id: int, actor: Actor) -> None:
     if row.state != JobRun.State.RUNNING:
         raise Conflict(f"Run {id} of job {row.name} is {row.state} already.")
     JobRun.objects.filter(pk=id).update(cancel_asked=True, **_nobodys(row))
-    audit.record(actor=actor, verb="cancel", kind="job", name=row.name, before=None, after={"run": id})
+    audit.record(actor=actor, verb="cancel", kind="job", name=row.name, after={"run": id})
 
 
 def is_waiting(row: JobRun) -> bool:

@@ -110,9 +110,8 @@ def audit(*, wanted: Wanted, actor: Actor, name: str = "") -> Listed[AuditRow]:
         rows = rows.filter(_managed(actor))
     if name:
         rows = rows.filter(Q(name=name) | Q(name__startswith=f"{name}/") | Q(name__endswith=f"/{name}"))
-    found, total, page, pages = select(rows, wanted=wanted, manner=AUDIT)
     full = access.may_everything(actor)
-    return Listed(tuple(_audit(row, full) for row in found), total, page, pages)
+    return select(rows, wanted=wanted, manner=AUDIT).map(lambda row: _audit(row, full))
 
 
 def _managed(actor: Actor) -> Q:
@@ -143,8 +142,7 @@ def alarms(
         rows = rows.filter(ended_at__isnull=lasting)
     if unacknowledged:
         rows = rows.filter(acknowledged_at__isnull=True)
-    found, total, page, pages = select(rows, wanted=wanted, manner=ALARMS)
-    return Listed(tuple(map(_alarm, found)), total, page, pages)
+    return select(rows, wanted=wanted, manner=ALARMS).map(_alarm)
 
 
 def _alarm(row: Alarm) -> AlarmRow:
@@ -157,17 +155,17 @@ def runs(*, wanted: Wanted, actor: Actor, pipeline: bool = False) -> Listed[RunR
     rows = JobRun.objects.all()
     if pipeline:
         rows = rows.filter(Q(name__startswith="spark_") | Q(name=PURGE))
-    found, total, page, pages = select(rows, wanted=wanted, manner=RUNS)
+    found = select(rows, wanted=wanted, manner=RUNS)
     with reachable():
         now_ms = ms(database_now())
-    return Listed(tuple(_run(row, now_ms) for row in found), total, page, pages)
+    return found.map(lambda row: _run(row, now_ms))
 
 
 def reports(*, wanted: Wanted, actor: Actor) -> Listed[ReportItem]:
     """Reports, the latest first. Needs `admin` on everything, because they tell of every topic."""
     access.require(actor, "admin", "*", what="report")
-    found, total, page, pages = select(Report.objects.all(), wanted=wanted, manner=REPORTS)
-    return Listed(tuple(shown(ReportItem, row) for row in found), total, page, pages)
+    found = select(Report.objects.all(), wanted=wanted, manner=REPORTS)
+    return found.map(lambda row: shown(ReportItem, row))
 
 
 def last_runs(*, actor: Actor) -> dict[str, RunRow]:

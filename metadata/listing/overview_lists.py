@@ -76,9 +76,7 @@ def overview(*, actor: Actor) -> Overview:
             behind=tuple(sorted(behind, key=_growth, reverse=True)[:MOST]),
             unread=_unread(),
             stopped_behind=_stopped_behind(),
-            stalled=tuple(
-                one.name for one in behind if one.progress and one.progress.said.state == "stalled"
-            )[:MOST],
+            stalled=_stalled(behind),
             dead=dead_letter_counts.dead(),
             alarms=lasting.items,
             alarm_count=lasting.total,

@@ -117,14 +117,13 @@ def topics(*, wanted: Wanted, actor: Actor, kind: str = "normal") -> Listed[Topi
     """Topics of a kind that are not deleted, in seven queries."""
     check_look(actor)
     rows = Topic.objects.filter(kind=kind).exclude(state="deleted").defer("layout", "remark")
-    found, total, page, pages = select(rows, wanted=wanted, manner=TOPICS)
-    ids = [row.pk for row in found]
+    found = select(rows, wanted=wanted, manner=TOPICS)
+    ids = [row.pk for row in found.items]
     with reachable():
         queues = _counts(Queue.objects.filter(topic__in=ids).exclude(state="retired"), "topic_id")
         groups = _counts(ConsumerGroupTopic.objects.filter(topic__in=ids, state="ready"), "topic_id")
     lines = minutes.recent(topic_ids=ids)
-    items = tuple(_topic(row, queues, groups, lines.get(row.pk, [])) for row in found)
-    return Listed(items, total, page, pages)
+    return found.map(lambda row: _topic(row, queues, groups, lines.get(row.pk, [])))
 
 
 def _counts(rows: Any, field: str) -> dict[int, int]:
@@ -146,15 +145,14 @@ def _topic(row: Any, queues: dict[int, int], groups: dict[int, int], line: list[
 def groups(*, wanted: Wanted, actor: Actor) -> Listed[GroupRow]:
     check_look(actor)
     rows = ConsumerGroup.objects.filter(deleted_at__isnull=True).defer("remark")
-    found, total, page, pages = select(rows, wanted=wanted, manner=GROUPS)
-    ids = [row.pk for row in found]
+    found = select(rows, wanted=wanted, manner=GROUPS)
+    ids = [row.pk for row in found.items]
     with reachable():
         members = _counts(ConsumerGroupConsumer.objects.filter(group__in=ids), "group_id")
         topics = _counts(ConsumerGroupTopic.objects.filter(group__in=ids, state="ready"), "group_id")
     lines = minutes.handled_by(group_ids=ids)
     known = progress.of_groups(ids)
-    items = tuple(_group(row, (members, topics), lines.get(row.pk, []), known.get(row.pk)) for row in found)
-    return Listed(items, total, page, pages)
+    return found.map(lambda row: _group(row, (members, topics), lines.get(row.pk, []), known.get(row.pk)))
 
 
 def _group(
@@ -183,10 +181,9 @@ def subscriptions(*, wanted: Wanted, actor: Actor, topic: str | None = None) -> 
     rows = rows.select_related("group", "topic").defer("topic__layout", "topic__remark", "group__remark")
     if topic is not None:
         rows = rows.filter(topic__name=topic)
-    found, total, page, pages = select(rows, wanted=wanted, manner=SUBSCRIPTIONS)
-    lines = minutes.handled_of(pairs=[(row.group_id, row.topic_id) for row in found])
-    items = tuple(_subscription(row, lines.get((row.group_id, row.topic_id), [])) for row in found)
-    return Listed(items, total, page, pages)
+    found = select(rows, wanted=wanted, manner=SUBSCRIPTIONS)
+    lines = minutes.handled_of(pairs=[(row.group_id, row.topic_id) for row in found.items])
+    return found.map(lambda row: _subscription(row, lines.get((row.group_id, row.topic_id), [])))
 
 
 def _subscription(row: ConsumerGroupTopic, line: list[int]) -> SubscriptionRow:

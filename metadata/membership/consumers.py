@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from secrets import token_hex
+from typing import Any
 from uuid import UUID
 
 from django.db.models import F, Value
@@ -83,6 +84,11 @@ class _Applicant:
     @property
     def identity(self) -> str:
         return self.instance_id or self.name
+
+    @property
+    def process(self) -> dict[str, Any]:
+        """Columns of its process."""
+        return {name: getattr(self, name) for name in ("name", "incarnation", "address", "sdk", "key_id")}
 
 
 @bulkhead.permit()
@@ -173,13 +179,7 @@ def _registered(*, group: str, applicant: _Applicant) -> tuple[int, Registered, 
 def _joined(group: ConsumerGroup, applicant: _Applicant) -> tuple[str, bool]:
     """The consumer id of a new member, and whether the group was marked."""
     now = database_now()
-    process = Consumer.objects.create(
-        name=applicant.name,
-        incarnation=applicant.incarnation,
-        address=applicant.address,
-        sdk=applicant.sdk,
-        key_id=applicant.key_id,
-    )
+    process = Consumer.objects.create(**applicant.process)
     member = ConsumerGroupConsumer.objects.create(
         group=group,
         process=process,
@@ -239,13 +239,7 @@ def _replace(
     if member.process.incarnation != applicant.incarnation:
         earlier = [*member.replaced_incarnations, member.process.incarnation]
         member.replaced_incarnations = earlier[-MOST_REPLACED:]
-    Consumer.objects.filter(pk=member.process_id).update(
-        name=applicant.name,
-        incarnation=applicant.incarnation,
-        address=applicant.address,
-        sdk=applicant.sdk,
-        key_id=applicant.key_id,
-    )
+    Consumer.objects.filter(pk=member.process_id).update(**applicant.process)
     member.generation = 0
     member.instance_id = applicant.instance_id
     member.save(update_fields=("replaced_incarnations", "generation", "instance_id"))

@@ -190,7 +190,7 @@ def _asked(*, group: str, actor: Actor) -> Moves:
     row.refresh_from_db()
     moves = _rebalanced(row)
     after = {"generation": moves.generation, "moves": len(moves.moves)}
-    audit.record(actor=actor, verb="rebalance", kind="group", name=group, before=None, after=after)
+    audit.record(actor=actor, verb="rebalance", kind="group", name=group, after=after)
     return moves
 
 
@@ -199,7 +199,7 @@ def rebalance(group_id: int) -> Moves:
 
     Raises NotFound(group_not_found).
     """
-    group, moves = _locked_and_rebalanced(group_id)
+    group, moves = _settled(group_id, only_marked=False)
     _tell(group, moves)
     return moves
 
@@ -209,20 +209,14 @@ def settle(group_id: int) -> None:
 
     Raises NotFound(group_not_found).
     """
-    _tell(*_settled(group_id))
+    _tell(*_settled(group_id, only_marked=True))
 
 
 @transactional
-def _settled(group_id: int) -> tuple[str, Moves]:
+def _settled(group_id: int, *, only_marked: bool) -> tuple[str, Moves]:
     group = group_by_id(group_id)
-    if group.rebalance_wanted == group.rebalance_done:
+    if only_marked and group.rebalance_wanted == group.rebalance_done:
         return group.name, Moves(group.pk, group.generation)
-    return group.name, _rebalanced(group)
-
-
-@transactional
-def _locked_and_rebalanced(group_id: int) -> tuple[str, Moves]:
-    group = group_by_id(group_id)
     return group.name, _rebalanced(group)
 
 

@@ -132,7 +132,7 @@ def acknowledge(*, kind: str, name: str, actor: Actor) -> None:
     values = {"acknowledged_at": now, "acknowledged_by": actor.name}
     if not lasting.update(**values, **({"ended_at": now} if kind in ONCE else {})):
         raise Conflict(f"The alarm {kind} at {name} is over, or was acknowledged before.")
-    audit.record(actor=actor, verb="acknowledge", kind="alarm", name=name, before=None, after={"alarm": kind})
+    audit.record(actor=actor, verb="acknowledge", kind="alarm", name=name, after={"alarm": kind})
 
 
 def may_manage(actor: Actor, about: Subject) -> bool:

@@ -110,7 +110,7 @@ def saw(*, group: str, actor: Actor) -> None:
     if not fresh.update(seen_at=F("newest_at"), seen_by=actor.name):
         raise Conflict(f"No message of group {group} died since its dead were last looked at.")
     count = rows.values_list("messages", flat=True).get()
-    audit.record(actor=actor, verb="saw", kind="dead", name=group, before=None, after={"dead": count})
+    audit.record(actor=actor, verb="saw", kind="dead", name=group, after={"dead": count})
 
 
 def unseen(*, group: str) -> bool:

@@ -163,9 +163,7 @@ def bar(*, node_id: int, epoch: int, why: str, actor: Actor) -> bool:
         return False
     row.barred = why[:500]
     row.save(update_fields=("barred",))
-    audit.record(
-        actor=actor, verb="bar", kind="node", name=row.name, before=None, after={"barred": row.barred}
-    )
+    audit.record(actor=actor, verb="bar", kind="node", name=row.name, after={"barred": row.barred})
     changed("node", row.pk)
     return True
 

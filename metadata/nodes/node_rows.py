@@ -113,34 +113,17 @@ def with_identity(identity: str) -> str | None:
 
 
 @transactional
-def create(
-    *,
-    name: str,
-    engine: str,
-    database: str,
-    actor: Actor,
-    kind: str = "normal",
-    host: str = "",
-    port: int | None = None,
-    username: str = "",
-    password: str = "",
-    special: bool = False,
-    capacity_gb: int | None = None,
-    identity: str = "",
-) -> NodeView:
-    """A new node, read-write. Needs `admin`. `messagestore.nodes.registry.register` has checked that it
-    can serve, and has written `identity` into its database.
+def create(*, name: str, actor: Actor, password: str = "", identity: str = "", **given: object) -> NodeView:
+    """A new node, read-write, `given` the columns of CREATE. Needs `admin`.
 
-    Raises Invalid, Conflict(already_exists).
+    `messagestore.nodes.registry.register` has checked that it can serve, and has written `identity` into its
+    database. Raises Invalid, Conflict(already_exists).
     """
-    values = check_new(
-        name=name, engine=engine, database=database, actor=actor, kind=kind, host=host, port=port,
-        username=username, special=special, capacity_gb=capacity_gb,
-    )  # fmt: skip
+    values = check_new(name=name, actor=actor, **given)
     sealed = _sealed(password)
-    given = {"password_encrypted": sealed, "created_at": database_now(), "identity": identity, **values}
-    row = rows.create(DbNode.objects.all(), "Node", name=name, **given)
-    audit.record(actor=actor, verb="create", kind="node", name=name, before=None, after=values)
+    values_of_new = {"password_encrypted": sealed, "created_at": database_now(), "identity": identity}
+    row = rows.create(DbNode.objects.all(), "Node", name=name, **values_of_new, **values)
+    audit.record(actor=actor, verb="create", kind="node", name=name, after=values)
     changed("node", row.pk)
     return _view(row)
 
@@ -211,9 +194,13 @@ def set_reader(*, name: str, username: str, password: str, actor: Actor) -> None
     row.reader_password_encrypted = _sealed(password)
     row.save(update_fields=("reader_username", "reader_password_encrypted"))
     audit.record(
-        actor=actor, verb="set_reader", kind="node", name=name,
-        before={"reader_username": before}, after={"reader_username": username},
-    )  # fmt: skip
+        actor=actor,
+        verb="set_reader",
+        kind="node",
+        name=name,
+        before={"reader_username": before},
+        after={"reader_username": username},
+    )
 
 
 @transactional
@@ -261,7 +248,7 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
         raise Conflict(f"Node {name} still holds {held} queues.", code=Code.IN_USE)
     node_id, before = row.pk, {"engine": row.engine, "host": row.host, "database": row.database}
     row.delete()
-    audit.record(actor=actor, verb="delete", kind="node", name=name, before=before, after=None)
+    audit.record(actor=actor, verb="delete", kind="node", name=name, before=before)
     changed("node", node_id)
 
 

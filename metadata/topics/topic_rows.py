@@ -100,7 +100,7 @@ def plan(
         ]
     )
     after = {"queues": queues, **values}
-    audit.record(actor=actor, verb="create", kind="topic", name=name, before=None, after=after)
+    audit.record(actor=actor, verb="create", kind="topic", name=name, after=after)
     changed("topic", topic.pk)
     return view_of(topic)
 
@@ -152,9 +152,7 @@ def _erase(topic: Topic, *, verb: str, actor: Actor) -> None:
     topic_id = topic.pk
     topic.queues.all().delete()
     topic.delete()
-    audit.record(
-        actor=actor, verb=verb, kind="topic", name=topic.name, before={"state": topic.state}, after=None
-    )
+    audit.record(actor=actor, verb=verb, kind="topic", name=topic.name, before={"state": topic.state})
     changed("topic", topic_id)
 
 

@@ -122,7 +122,7 @@ def _create(row: Any, rights: dict[str, list[str]], *, actor: Actor, dry_run: bo
         raise Conflict(f"User {name} exists already.", code=Code.ALREADY_EXISTS) from None
     UserRights.objects.update_or_create(name=name, defaults={"rights": rights})
     after = {"administrator": _is_admin(row), "email": row.email, "rights": rights}
-    audit.record(actor=actor, verb="create", kind="user", name=name, before=None, after=after)
+    audit.record(actor=actor, verb="create", kind="user", name=name, after=after)
     transaction.set_rollback(dry_run)
     return _view(row, rights)
 
@@ -193,7 +193,7 @@ def _save_password(hashed: str, actor: Actor) -> None:
     row.password = hashed
     row.save(update_fields=("password",))
     after = {"new_login_secret": True}
-    audit.record(actor=actor, verb="change_password", kind="user", name=actor.name, before=None, after=after)
+    audit.record(actor=actor, verb="change_password", kind="user", name=actor.name, after=after)
 
 
 def _hashed(password: str, name: str, *, dry_run: bool) -> str:
@@ -222,7 +222,7 @@ def delete(*, name: str, confirm: str | None, actor: Actor, dry_run: bool = Fals
     row.delete()
     rights.delete()
     _require_administrator(before, name)
-    audit.record(actor=actor, verb="delete", kind="user", name=name, before=before, after=None)
+    audit.record(actor=actor, verb="delete", kind="user", name=name, before=before)
     transaction.set_rollback(dry_run)
 
 

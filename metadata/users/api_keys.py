@@ -66,7 +66,7 @@ def create(
     row = rows.create(
         ApiKey.objects.all(), "Key", name=name, digest=digest(plaintext), created_at=database_now(), **after
     )
-    audit.record(actor=actor, verb="create", kind="key", name=name, before=None, after=after)
+    audit.record(actor=actor, verb="create", kind="key", name=name, after=after)
     changed("key", row.pk)
     transaction.set_rollback(dry_run)
     return _view(row), "" if dry_run else plaintext
@@ -101,7 +101,7 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
     key_id, before = row.pk, {"rights": row.rights}
     Consumer.objects.filter(key=row).update(key=None)  # they expire when their heartbeats are refused
     row.delete()
-    audit.record(actor=actor, verb="delete", kind="key", name=name, before=before, after=None)
+    audit.record(actor=actor, verb="delete", kind="key", name=name, before=before)
     changed("key", key_id)
 
 
