@@ -39,7 +39,6 @@ def ensure(*, url: str, actor: Actor) -> bool:
 
 
 def known() -> dict[str, str]:
-    """Return the contents of credentials.env, {} if there is none."""
     return _read()
 
 

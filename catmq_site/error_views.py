@@ -15,7 +15,6 @@ def handler400(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def handler403(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Answer a request that Django forbids."""
     if _is_api_request(request):
         return errors.handler403(request, exception)
     return error_pages.handler403(request, exception)

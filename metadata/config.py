@@ -122,14 +122,11 @@ class Config:
 
     @property
     def database(self) -> Database | None:
-        """The parts of `database_url`; None on the embedded engine."""
         return parse_database_url(self.database_url) if self.database_url else None
 
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """Address and account of a MySQL or MariaDB database."""
-
     host: str
     port: int
     name: str
@@ -174,7 +171,6 @@ def meanings() -> dict[str, str]:
 
 
 def variable_of(name: str) -> str:
-    """The environment variable of field `name`."""
     return PREFIX + name.upper()
 
 

@@ -176,7 +176,6 @@ def advance(
 
 @transactional
 def finish(redrive: int, *, state: str, detail: str = "") -> None:
-    """End a running redrive, `done` or `failed`."""
     rows = Redrive.objects.filter(pk=redrive, state=Redrive.State.RUNNING)
     if rows.update(state=state, finished_at=database_now(), detail=detail[:1000]):
         row = Redrive.objects.select_related("group").get(pk=redrive)

@@ -120,7 +120,6 @@ def _id(notices: Sequence[AlarmNotice]) -> str:
 
 
 def written(notices: Sequence[AlarmNotice]) -> tuple[str, str]:
-    """Subject and text of a mail about one or many."""
     if len(notices) == 1:
         return f"[CatMQ] {_headline(notices[0])}", f"{_paragraph(notices[0])}\n\n{_foot()}"
     began = sum(one.ended_at_ms is None for one in notices)

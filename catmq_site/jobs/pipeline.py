@@ -24,7 +24,6 @@ LOG_LINES = 300  # the last ones are kept
 
 
 def place() -> Place:
-    """Return the place where jobs of this installation work."""
     return Place(str(config.archive_home), config.spark_master, config.spark_memory, spark.hindrance())
 
 

@@ -44,7 +44,6 @@ class Job:
 
 
 def drop_tables() -> int:
-    """Drop the tables of topics and queues whose days of grace are over."""
     return topics.drop_deleted() + drains.drop_retired()
 
 
@@ -67,12 +66,10 @@ def check_health() -> int:
 
 
 def check_consistency() -> int:
-    """Compare metadata with the nodes; return how many alarms began or ended."""
     return consistency.watch(actor=actors.job("check_consistency"))
 
 
 def expire_dead_letters() -> int:
-    """Delete dead letters and redrives whose days are over."""
     return dead_letters.trim() + redrive_rows.prune()
 
 
@@ -110,7 +107,6 @@ def prune_metrics() -> int:
 
 
 def record_sizes() -> int:
-    """Record how much each node holds, to see how it grows."""
     snapshot.refresh()
     return node_sizes.record()
 

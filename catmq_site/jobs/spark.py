@@ -142,7 +142,6 @@ class _Process:
         raise JobFailed(f"{words} (log: {self._directory / 'log'})")
 
     def _is_late(self) -> bool:
-        """Return True if it was asked to stop, and did not."""
         return self._asked_at is not None and time.monotonic() - self._asked_at > PATIENCE_S
 
     def _look(self) -> None:
@@ -169,7 +168,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _log_end(directory: Path) -> str:
-    """The end of a job's log, from the beginning of a line."""
     with (directory / "log").open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - LOG_BYTES))

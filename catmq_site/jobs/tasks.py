@@ -49,7 +49,6 @@ def ask_for_rebalance(group_id: int) -> None:
 
 
 def ask_for_job(name: str) -> None:
-    """Have a worker of django-q run a scheduled job now."""
     async_task("catmq_site.jobs.tasks.run_job", name, task_name=f"{name}, asked for")
 
 

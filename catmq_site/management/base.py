@@ -36,7 +36,6 @@ class CatmqCommand(BaseCommand):
 
     @property
     def actor(self) -> Actor:
-        """Whoever may run a command on the server."""
         return actors.command(type(self).__module__.rpartition(".")[2])
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -71,6 +70,5 @@ class CatmqCommand(BaseCommand):
 
 
 def one_line(error: CatmqError) -> str:
-    """The error with all its field errors, as one line."""
     fields = [f"{one.field}: {one.message}" for one in error.errors]
     return "; ".join([error.detail, *(text for text in fields if text not in error.detail)])

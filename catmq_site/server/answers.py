@@ -19,7 +19,6 @@ class Answer(Response):  # type: ignore[misc]
     headers_sent: bool
 
     def send_headers(self) -> None:
-        """Make the head, once."""
         if not self.headers_sent:
             lines: list[str] = self.default_headers()
             lines += [f"{name}: {value}\r\n" for name, value in self.headers]
@@ -27,7 +26,6 @@ class Answer(Response):  # type: ignore[misc]
             self.headers_sent = True
 
     def default_headers(self) -> list[str]:
-        """The lines of the head that are the server's."""
         if self.chunked or self.upgrade:
             lines: list[str] = super().default_headers()
             return lines

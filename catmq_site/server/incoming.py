@@ -34,7 +34,6 @@ class Incoming:
         return self._needed is not None and len(self._data) >= self._needed
 
     def take(self) -> bytes:
-        """Return all of it, and begin anew."""
         data = bytes(self._data)
         self._data, self._needed = bytearray(), None
         return data

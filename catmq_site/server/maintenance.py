@@ -164,7 +164,6 @@ def changed_groups(before: snapshot.Snapshot, after: snapshot.Snapshot) -> set[i
 
 
 def heads_loop(node_id: int) -> Loop:
-    """The watch over the heads of one node."""
     watch = head_watcher.NodeWatcher(node_id)
     every_s = config.head_interval_ms / 1000
     return Loop(f"heads-{node_id}", every_s, watch.run_once, watch.leave, jitter=0.1)
@@ -182,12 +181,10 @@ def delays_loop(node_id: int) -> Loop:
 
 
 def process_name() -> str:
-    """This worker's name among those of all brokers."""
     return f"{config.broker_name}/{os.getpid()}"
 
 
 def broker_loop(url: str) -> Loop:
-    """The loop that speaks with the registry for this broker."""
     identity = registration.BrokerIdentity(config.broker_name, url, VERSION, master.INCARNATION)
     speaker = BrokerLoop(identity, snapshot_acks.SnapshotAck(process_name()))
     return Loop("broker", 0.8, speaker.run_once, speaker.finish)
@@ -203,7 +200,6 @@ class OverdueRebalances:
     since: dict[int, float] = field(default_factory=dict)
 
     def look(self) -> None:
-        """Note since when groups wait."""
         now = time.monotonic()
         self.since = {group: self.since.get(group, now) for group in rebalance.pending()}
 
@@ -278,7 +274,6 @@ class _Running:
         self._wake.set()
 
     def end(self) -> None:
-        """Ask the loop to end after its pass."""
         self._ending.set()
         self._wake.set()
 

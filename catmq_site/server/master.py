@@ -34,5 +34,4 @@ def note_registered() -> None:
 
 
 def registered() -> bool:
-    """Return True if the broker ever had its name."""
     return _flags[REGISTERED] == 1

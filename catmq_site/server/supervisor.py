@@ -65,7 +65,6 @@ class Child:
             self.start()
 
     def start(self) -> None:
-        """Start the process, output appended to its log."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(  # noqa: S603  our own programs
                 self.command,
@@ -114,8 +113,6 @@ def die_with_parent(parent: int) -> Callable[[], None]:
 
 
 class Supervisor:
-    """The server of one data directory."""
-
     def __init__(self, *, data: Path, host: str, port: int) -> None:
         self.data, self.host, self.port = data, host, port
         self.url = f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{port}"  # noqa: S104

@@ -87,7 +87,6 @@ class Log(glogging.Logger):  # type: ignore[misc]
     """gunicorn's own log, in the form of all others."""
 
     def setup(self, cfg: Any) -> None:
-        """Prepare the log when gunicorn reads its configuration."""
         super().setup(cfg)
         for handler in self.error_log.handlers:
             handler.setFormatter(logs.OneLine(logs.FORMAT))
@@ -113,14 +112,12 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self.said_at = float("-inf")
 
     def init_process(self) -> None:
-        """Prepare the process, then run until its end."""
         self.epoll = select.epoll()
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE_FILES
         self.capacity = max(SPARE_FILES, min(self.capacity, files))
         super().init_process()
 
     def run(self) -> None:
-        """Serve until the worker is told to end, then finish what has begun."""
         self.epoll.register(self.method_queue.fileno(), select.EPOLLIN)
         self.set_accept_enabled(True)
         while self.alive and self.is_parent_alive():
@@ -153,7 +150,6 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self.clear_away()
 
     def set_accept_enabled(self, enabled: bool) -> None:
-        """Begin to accept connections, or pause."""
         if enabled == self._accepting:
             return
         self._accepting = enabled
@@ -251,7 +247,6 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         return False
 
     def clear_away(self) -> None:
-        """End the connections whose time is over."""
         for crowd in (self.idle, self.closing):
             for connection in crowd.overdue():
                 self.drop(connection)

@@ -59,7 +59,6 @@ _memory = _Memory()
 
 
 def take(rows: Iterable[Broker]) -> None:
-    """Replace what this process remembers."""
     now = monotonic()
     if _memory.views is not None and now - _memory.read_at > MAX_BLIND_S:
         _memory.spare_until = now + ALIVE_S

@@ -139,7 +139,6 @@ def _recorded() -> set[tuple[str, str]]:
 
 
 def _own() -> tuple[tuple[str, str], tuple[str, str]]:
-    """Return what this process signs with, and what it seals with."""
     sealing = _fingerprint(ENCRYPTION, config.encryption_keys[0])
     return (SIGNING.value, _fingerprint(SIGNING, config.secret_key)), (ENCRYPTION.value, sealing)
 

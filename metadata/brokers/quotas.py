@@ -46,7 +46,6 @@ class _Buckets:
         self._known: dict[_Key, Bucket] = {}
 
     def of(self, key: _Key, *, now: float) -> Bucket:
-        """A bucket, full at first."""
         if len(self._known) > MOST_BUCKETS:
             self._known = {}
         return self._known.setdefault(key, Bucket(float("inf"), now))
@@ -57,7 +56,6 @@ class _Buckets:
             self.asked[key] += amount
 
     def share(self, key: _Key, now: float) -> float:
-        """The part of a limit that is this process's."""
         even = 1 / self.processes
         return self._shares.get(_text(key), even) if now - self._shared_at < STALE_S else even
 
@@ -159,6 +157,5 @@ def _read(text: str) -> _Demand:
 
 
 def forget() -> None:
-    """Empty the buckets: another database, another test."""
     global _buckets
     _buckets = _Buckets()

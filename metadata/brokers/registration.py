@@ -112,7 +112,6 @@ def stopped(*, identity: BrokerIdentity) -> bool:
 
 
 def complaint() -> str:
-    """Return why this process's broker is not registered, '' if it is."""
     return _mine.complaint
 
 

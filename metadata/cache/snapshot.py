@@ -290,5 +290,4 @@ def find_queues(queues: Collection[int]) -> tuple[dict[int, QueueInfo], bool]:
 
 
 def find_key(digest: str) -> KeyInfo | None:
-    """The API key with this digest, None if there is none."""
     return _find(lambda snapshot: snapshot.key(digest))

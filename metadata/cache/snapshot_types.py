@@ -171,11 +171,9 @@ class Snapshot:
         return self.nodes_by_name.get(name)
 
     def key(self, digest: str) -> KeyInfo | None:
-        """The API key with this digest."""
         return self.keys_by_digest.get(digest)
 
     def subscriptions_of(self, group_id: int) -> tuple[SubscriptionInfo, ...]:
-        """The subscriptions of a group, in any state."""
         return self.subscriptions_by_group.get(group_id, ())
 
     def delivery(self, group_id: int, topic_id: int) -> Delivery:
@@ -212,7 +210,6 @@ class Snapshot:
         return topic_id if topic is None or topic.failure_of is None else topic.failure_of
 
     def holds_failures(self, queue: int) -> bool:
-        """Return True if a queue belongs to a failure topic."""
         info = self.queues.get(queue)
         topic = None if info is None else self.topics.get(info.topic_id)
         return topic is not None and topic.failure_of is not None

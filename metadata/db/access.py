@@ -103,7 +103,6 @@ def require_grantable(actor: Actor, rights: Mapping[str, Sequence[str]]) -> None
 
 
 def may_grant(actor: Actor, rights: Mapping[str, Sequence[str]]) -> bool:
-    """Return True if the actor may give these rights away."""
     try:
         require_grantable(actor, rights)
     except Forbidden:

@@ -49,7 +49,6 @@ def _count(kind: str, rows: list[int]) -> None:
 
 
 def _counting(kind: str, rows: list[int]) -> list[str]:
-    """The same as statements."""
     counter, log = ChangeCounter._meta.db_table, ChangeLog._meta.db_table
     raise_it = f"UPDATE {counter} SET n = LAST_INSERT_ID(n + 1); SET @n = LAST_INSERT_ID()"  # noqa: S608
     values = ", ".join(f"(@n, '{kind}', {row:d})" for row in rows)

@@ -18,8 +18,6 @@ from metadata.models import Lease
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A holder's term."""
-
     name: str
     holder: str
     term: int

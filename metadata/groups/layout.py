@@ -48,12 +48,10 @@ class LayoutChange:
 
     @property
     def slots(self) -> list[int]:
-        """The slots that go to another queue."""
         return moved(self.before, self.after)
 
     @property
     def losing(self) -> set[int]:
-        """The queues that slots are taken from."""
         return {self.before[slot] for slot in self.slots}
 
 
@@ -185,7 +183,6 @@ def shrink(
 
 
 def _chosen(topic: Topic, queues: Sequence[int] | None, count: int | None) -> list[int]:
-    """The ids of the queues meant, rising."""
     states = dict(topic.queues.values_list("pk", "state"))
     if (queues is None) == (count is None):
         raise Invalid.field("queues", "give either the ids of queues, or count")
@@ -295,7 +292,6 @@ def remove(*, topic_id: int, queue: int) -> None:
 
 
 def no_queue(topic: str, queue: int) -> NotFound:
-    """The error for a queue that a topic does not have."""
     return NotFound(f"Topic {topic} has no queue {queue}.", code=Code.QUEUE_NOT_FOUND)
 
 

@@ -47,7 +47,6 @@ class QueueOwner:
 
     @property
     def reader(self) -> str:
-        """Name of the instance in the reader row."""
         return reader_instance(self.instance_id)
 
 

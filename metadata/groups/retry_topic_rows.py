@@ -35,8 +35,6 @@ QUEUES = 2  # retries are few; two let two members work at them
 
 @dataclass(frozen=True, slots=True)
 class FailureTopic:
-    """A failure topic and its group's subscription to it."""
-
     topic: TopicView
     subscription: SubscriptionView
 

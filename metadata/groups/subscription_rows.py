@@ -281,7 +281,6 @@ def views_of(group_ids: Sequence[int]) -> dict[int, tuple[SubscriptionView, ...]
 
 
 def _locked(subscription_id: int) -> ConsumerGroupTopic:
-    """The subscription, read under its group's lock."""
     seen = ConsumerGroupTopic.objects.filter(pk=subscription_id).first()
     if seen is not None:
         ConsumerGroup.objects.select_for_update().filter(pk=seen.group_id).first()

@@ -13,7 +13,6 @@ Row = Mapping[str, Any]
 
 
 def columns_of(rows: Sequence[Row]) -> list[str]:
-    """The columns of rows, in order; a row may lack some."""
     return list(dict.fromkeys(column for row in rows for column in row))
 
 

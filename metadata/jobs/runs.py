@@ -36,7 +36,6 @@ class Run:
     detail: str = ""
 
     def tell(self, stage: str, done: int, total: int) -> None:
-        """Say where the run is."""
         with reachable():
             JobRun.objects.filter(pk=self.id).update(stage=stage[:200], done=done, total=total)
 
@@ -47,7 +46,6 @@ class Run:
             rows.update(seen_at=database_now(), log=log[-LOG_CHARS:].replace("\0", ""))
 
     def works_in(self, directory: str) -> None:
-        """Say where the run keeps its files."""
         with reachable():
             JobRun.objects.filter(pk=self.id).update(directory=directory)
 
@@ -81,7 +79,6 @@ def announce(jobs: Mapping[str, Listed], ask: Callable[[str], None]) -> None:
 
 
 def known() -> Mapping[str, Listed]:
-    """The jobs that were announced in this process, by name."""
     return _known.jobs
 
 

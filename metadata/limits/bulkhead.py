@@ -71,7 +71,6 @@ class Bulkhead:
         return True
 
     def end_looks(self) -> None:
-        """Let calls probe again: the loop has ended."""
         with self._changed:
             self._watched_until = float("-inf")
 
@@ -83,7 +82,6 @@ class Bulkhead:
 
     @property
     def watched(self) -> bool:
-        """True if a loop looks whether the database is there."""
         return time.monotonic() < self._watched_until
 
     def check(self) -> None:

@@ -86,7 +86,6 @@ class Coalescer(Generic[Item, Result]):
         return entry.outcome()
 
     def waiting(self) -> int:
-        """Number of callers that wait for the next batch."""
         return len(self._waiting)
 
     def not_begun(self) -> CatmqError:

@@ -84,7 +84,6 @@ def _consumer(row: Any, now_ms: int) -> ConsumerRow:
 
 
 def rebalances(*, wanted: Wanted, actor: Actor) -> Listed[RebalanceRow]:
-    """The rebalances of all groups, the latest first, in three queries."""
     check_look(actor)
     rows = Rebalance.objects.select_related("group").defer("assignment")
     found = select(rows, wanted=wanted, manner=REBALANCES)

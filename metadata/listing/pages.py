@@ -41,7 +41,6 @@ class Listed(Generic[V]):
     pages: int
 
     def map(self, show: Callable[[V], W]) -> Listed[W]:
-        """Return the same page of other items."""
         return Listed(tuple(map(show, self.items)), self.total, self.page, self.pages)
 
 

@@ -114,7 +114,6 @@ def check_look(actor: Actor) -> None:
 
 
 def topics(*, wanted: Wanted, actor: Actor, kind: str = "normal") -> Listed[TopicRow]:
-    """Topics of a kind that are not deleted, in seven queries."""
     check_look(actor)
     rows = Topic.objects.filter(kind=kind).exclude(state="deleted").defer("layout", "remark")
     found = select(rows, wanted=wanted, manner=TOPICS)
@@ -197,7 +196,6 @@ def _subscription(row: ConsumerGroupTopic, line: list[int]) -> SubscriptionRow:
 
 
 def topic_names(*, most: int, actor: Actor) -> tuple[str, ...]:
-    """The first names of topics that are not deleted, to choose from."""
     check_look(actor)
     with reachable():
         rows = Topic.objects.filter(kind="normal").exclude(state="deleted").order_by("name")

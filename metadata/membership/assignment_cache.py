@@ -53,7 +53,6 @@ class Stops:
     queues: set[tuple[int, int]]
 
     def cover(self, group_id: int, topic_id: int, queue: int) -> bool:
-        """Return True if the group must not read the queue of the topic."""
         return (group_id, topic_id) in self.topics or (group_id, queue) in self.queues
 
 
@@ -124,7 +123,6 @@ def read_owned(owners: Sequence[Owner]) -> dict[str, tuple[OwnedQueue, ...]]:
 
 
 def read_stops(groups: Sequence[int]) -> Stops:
-    """Read what operators stopped for some groups."""
     stops = Stops(set(), set())
     rows = ConsumerGroupTopic.objects.filter(group_id__in=groups)
     for group_id, topic_id, stopped, some in rows.values_list(

@@ -72,8 +72,6 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class _Applicant:
-    """Client that wants to be a member."""
-
     name: str
     incarnation: str
     instance_id: str
@@ -87,7 +85,6 @@ class _Applicant:
 
     @property
     def process(self) -> dict[str, Any]:
-        """Columns of its process."""
         return {name: getattr(self, name) for name in ("name", "incarnation", "address", "sdk", "key_id")}
 
 

@@ -284,12 +284,10 @@ def _seen(beat: _Beat, member: ConsumerGroupConsumer | None, found: dict[str, _S
 
 
 def expired() -> Gone:
-    """The error for a member that was silent for too long, or left."""
     return Gone("This consumer has expired or left: register again.", code=Code.EXPIRED)
 
 
 def replaced() -> Gone:
-    """The error for a member whose name another process took over."""
     return Gone("Another process registered under this consumer's name: stop.", code=Code.REPLACED)
 
 

@@ -77,12 +77,10 @@ class Moves:
 
     @property
     def granted(self) -> tuple[int, ...]:
-        """Queues that were given to a member at once."""
         return tuple(move.queue for move in self.moves if move.at_once)
 
     @property
     def revoked(self) -> tuple[int, ...]:
-        """Queues whose owners are to give them up."""
         return tuple(move.queue for move in self.moves if not move.at_once)
 
 

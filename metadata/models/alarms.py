@@ -77,8 +77,6 @@ class AlarmMail(models.Model):
     """
 
     class What(models.TextChoices):
-        """Of a spell."""
-
         BEGAN = "began"
         ENDED = "ended"
 

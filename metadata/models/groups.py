@@ -134,7 +134,6 @@ class ConsumerGroupTopic(models.Model):
 
     @property
     def delivery(self) -> Delivery:
-        """Its settings of how messages come."""
         return Delivery(
             ordered=self.ordered,
             retries=self.retries,

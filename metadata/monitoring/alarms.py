@@ -136,7 +136,6 @@ def acknowledge(*, kind: str, name: str, actor: Actor) -> None:
 
 
 def may_manage(actor: Actor, about: Subject) -> bool:
-    """Return True if the actor looks after what an alarm is about."""
     if access.may(actor, "admin", "*"):
         return True
     named = [("group", about.group), ("topic", about.topic)]

@@ -58,7 +58,6 @@ class Counters:
                 self.totals[group_id] = pulled + count.messages, handled + count.handled
 
     def take(self) -> dict[Key, Count]:
-        """Return the counts; they are forgotten here."""
         with self._lock:
             taken, self._counts = self._counts, {}
         return taken

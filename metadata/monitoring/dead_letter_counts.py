@@ -28,7 +28,6 @@ class Count:
     newest_ms: int
 
     def plus(self, other: Count) -> Count:
-        """Those of two nodes."""
         newest_ms = max(self.newest_ms, other.newest_ms)
         return Count(self.messages + other.messages, self.last_hour + other.last_hour, newest_ms)
 

@@ -181,7 +181,6 @@ def _make_missing(keys: Iterable[tuple[int, int, int]]) -> None:
 
 
 def start_of(at: datetime, *, step_s: int) -> datetime:
-    """Return the start of the step that contains `at`."""
     seconds = int(at.timestamp())
     return datetime.fromtimestamp(seconds - seconds % step_s, tz=UTC)
 

@@ -107,7 +107,6 @@ def _check_place(database: str) -> None:
 
 
 def with_identity(identity: str) -> str | None:
-    """The name of the node whose data carries this identity."""
     with reachable():
         return DbNode.objects.filter(identity=identity).values_list("name", flat=True).first()
 

@@ -242,7 +242,6 @@ def unfinished(older_than_s: float) -> Iterator[TopicView]:
 
 
 def due_for_drop(after_days: float = DROP_AFTER_DAYS) -> Iterator[TopicView]:
-    """Deleted topics whose three days are over."""
     with reachable():
         limit = before(database_now(), seconds=after_days * 86_400)
     return _paged(Topic.objects.filter(state="deleted", deleted_at__lt=limit))

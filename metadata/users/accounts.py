@@ -58,7 +58,6 @@ def actor_of(*, name: str, administrator: bool, address: str) -> Actor:
 
 
 def _owned(rows: Any, name: str) -> list[str]:
-    """The names of rows that name a user among their owners."""
     named = rows.filter(owners__icontains=name).values_list("name", "owners")
     return [one for one, owners in named if name in owner_names(owners)]
 

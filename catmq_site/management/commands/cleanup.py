@@ -94,7 +94,6 @@ def shown(found: Sequence[Cleaned], *, dry_run: bool) -> list[str]:
 
 
 def remarks(one: Cleaned) -> list[str]:
-    """Return the remarks on a queue beside the table."""
     plan, problem = one.plan, problem_of(one)
     said = [f"group {loss.group} has not read {loss.messages:,} of what goes" for loss in plan.unread]
     if plan.messages and plan.keep_from == plan.head:
@@ -109,7 +108,6 @@ def problem_of(one: Cleaned) -> str | None:
 
 
 def row(plan: QueuePlan) -> tuple[str, ...]:
-    """A queue's line in the table."""
     name = (plan.topic, str(plan.queue), plan.node)
     if plan.problem is not None:
         return (*name, "-", "-", "-", "-", "-", "-")
@@ -130,7 +128,6 @@ def span(first: int, end: int) -> str:
 
 
 def summary(found: Sequence[Cleaned], *, dry_run: bool) -> str:
-    """The last line."""
     messages = sum(one.plan.messages for one in found if dry_run or one.raised)
     if dry_run:
         size = sum(one.plan.bytes for one in found)

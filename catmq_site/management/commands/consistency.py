@@ -44,6 +44,5 @@ class Command(CatmqCommand):
 
 
 def shown(one: Finding) -> str:
-    """A finding as lines."""
     todo = f"Safe: --repair {one.key}" if one.safe else "No safe repair."
     return f"{one.kind}: {one.where}: {one.what}\n  {one.means}\n  {todo} {one.advice}"

@@ -50,7 +50,6 @@ def report(group: GroupInfo, done: Moves, *, dry_run: bool) -> list[str]:
 
 
 def line(move: Move) -> str:
-    """Return the line about the move of one queue."""
     when = "at once" if move.at_once else f"when {move.source} has let go"
     source, target = move.source or "nobody", move.target or "nobody"
     return f"  {move.topic} queue {move.queue}: {source} -> {target}, {when}"

@@ -54,7 +54,6 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def text(value: object) -> str:
-    """A cell."""
     if value is None or value == "":
         return "-"
     if isinstance(value, float):

@@ -24,12 +24,10 @@ class Command(BaseCommand):
     help = "Prints a table of all settings in Markdown: their variables, defaults and meanings."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Print the page."""
         self.stdout.write(page(), ending="")
 
 
 def page() -> str:
-    """The whole page."""
     said = meanings()
     rows = [
         f"| `{variable_of(one.name)}` | {shown(one.default)} | {said[one.name]} |" for one in fields(Config)

@@ -149,14 +149,12 @@ def shown(report: Report) -> list[str]:
 
 
 def verdict(report: Report) -> str:
-    """The report in a word or four."""
     if report.findings:
         return "not clean"
     return "clean" if report.complete and not report.unseen else "nothing wrong so far"
 
 
 def row(queue: QueueReport, report: Report) -> tuple[str, ...]:
-    """A queue's line in the table."""
     opening = queue.opening
     offsets = "-"
     if opening is not None:
@@ -175,7 +173,6 @@ def row(queue: QueueReport, report: Report) -> tuple[str, ...]:
 
 
 def result(queue: QueueReport, report: Report) -> str:
-    """Return the table's text about a queue."""
     if queue.findings:
         return f"{len(queue.findings)} findings"
     if queue.unseen:
