@@ -6,9 +6,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from argparse import ArgumentParser
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
@@ -21,11 +24,23 @@ from metadata.errors import CatmqError, Code, Invalid
 from metadata.jobs.runs import Cancelled
 
 REFUSED, LATER = 1, 3
+PROGRESS_EVERY_S = 3.0
 
 
 def add_yes(parser: ArgumentParser) -> None:
     """The option of a command that asks before it does what cannot be taken back."""
     parser.add_argument("--yes", action="store_true", help="do not ask; needed where no terminal is")
+
+
+class Step(Protocol):
+    """A step of a long run, such as "rows 5 of 9"; `total` is 0 where it is not known."""
+
+    @property
+    def what(self) -> str: ...
+    @property
+    def done(self) -> int: ...
+    @property
+    def total(self) -> int: ...
 
 
 class CatmqCommand(BaseCommand):
@@ -64,6 +79,19 @@ class CatmqCommand(BaseCommand):
         if sys.stdin.readline().strip() != name:
             raise Invalid("Nothing was done: the name differs.", code=Code.NOT_CONFIRMED)
 
+    def progress(self) -> Callable[[Step], None]:
+        """Return a function that says on stderr, now and then, where the run is."""
+        said_at = time.monotonic()
+
+        def say(step: Step) -> None:
+            nonlocal said_at
+            if time.monotonic() - said_at >= PROGRESS_EVERY_S:
+                said_at = time.monotonic()
+                of = f" of {step.total:,}" if step.total else ""
+                self.stderr.write(f"{step.what} {step.done:,}{of}")
+
+        return say
+
     def run(self, **options: Any) -> None:
         """The command itself. May raise any CatmqError."""
         raise NotImplementedError
@@ -72,3 +100,23 @@ class CatmqCommand(BaseCommand):
 def one_line(error: CatmqError) -> str:
     fields = [f"{one.field}: {one.message}" for one in error.errors]
     return "; ".join([error.detail, *(text for text in fields if text not in error.detail)])
+
+
+def aligned(table: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table whose first row is its headings."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in table]
+
+
+def variable_of_node(name: str, what: str) -> str:
+    """Environment variable of a node: CATMQ_NODE_<NAME>_<what>."""
+    return f"CATMQ_NODE_{name.upper().replace('-', '_').replace('.', '_')}_{what}"
+
+
+def password_of(name: str, username: str, what: str) -> str:
+    """Return the password that the environment holds for an account of a node. Raises Invalid."""
+    variable = variable_of_node(name, what)
+    password = os.environ.get(variable, "")
+    if username and not password:
+        raise Invalid.field("password", f"set {variable} to the password of {username}")
+    return password

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,12 +10,11 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from catmq_site.jobs import spark
-from catmq_site.management.base import LATER, CatmqCommand
+from catmq_site.management.base import LATER, CatmqCommand, aligned
 from messagestore import retention
-from messagestore.retention import Cleaned, Progress, QueuePlan
+from messagestore.retention import Cleaned, QueuePlan
 from metadata.errors import Invalid
 
-PROGRESS_EVERY_S = 3.0
 HEADINGS = ("TOPIC", "QUEUE", "NODE", "KEPT", "GOES", "WHY", "MESSAGES", "PARTITIONS", "BYTES")
 
 
@@ -45,14 +43,10 @@ class Command(CatmqCommand):
             found = retention.clean(
                 topic=options["topic"],
                 dry_run=options["dry_run"],
-                progress=self._progress(),
+                progress=self.progress(),
                 actor=self.actor,
             )
-        self.stdout.write("\n".join(shown(found, dry_run=options["dry_run"])))
-        failed = sum(problem_of(one) is not None for one in found)
-        if failed:
-            text = f"{failed} of {len(found)} queues could not be cleaned."
-            raise CommandError(text, returncode=LATER)
+        conclude(self.stdout.write, found, "cleaned", dry_run=options["dry_run"])
 
     def _archived_first(self, topic: str | None, archive: Path | None, *, dry_run: bool) -> list[Cleaned]:
         """Run the job `archive`, unless nothing is to be changed, and purge what the archive proves."""
@@ -63,30 +57,22 @@ class Command(CatmqCommand):
             settings = {"topic": topic, "archive": str(archive.resolve())}
             spark.run("archive", settings=settings, say=self.stderr.write)
         return retention.purge(
-            topic=topic, archive=archive, dry_run=dry_run, progress=self._progress(), actor=self.actor
+            topic=topic, archive=archive, dry_run=dry_run, progress=self.progress(), actor=self.actor
         )
 
-    def _progress(self) -> Callable[[Progress], None]:
-        """Say on stderr, now and then, where the run is."""
-        said_at = time.monotonic()
 
-        def say(progress: Progress) -> None:
-            nonlocal said_at
-            if time.monotonic() - said_at >= PROGRESS_EVERY_S:
-                said_at = time.monotonic()
-                self.stderr.write(f"{progress.what} {progress.done:,} of {progress.total:,}")
-
-        return say
+def conclude(write: Callable[[str], object], found: Sequence[Cleaned], done: str, *, dry_run: bool) -> None:
+    """Write what came of it; end the command with 3 if a queue could not be `done`."""
+    write("\n".join(shown(found, dry_run=dry_run)))
+    failed = sum(problem_of(one) is not None for one in found)
+    if failed:
+        raise CommandError(f"{failed} of {len(found)} queues could not be {done}.", returncode=LATER)
 
 
 def shown(found: Sequence[Cleaned], *, dry_run: bool) -> list[str]:
     """The table, what is to be said of single queues, and the sum, line by line."""
     table = [HEADINGS, *(row(one.plan) for one in found)]
-    widths = [max(len(line[column]) for line in table) for column in range(len(HEADINGS))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in table
-    ]
+    lines = aligned(table)
     for one in found:
         name = f"{one.plan.topic} queue {one.plan.queue} (node {one.plan.node})"
         lines += [f"{name}: {text}" for text in remarks(one)]

@@ -6,10 +6,8 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import CommandError
-
-from catmq_site.management.base import LATER, CatmqCommand, add_yes
-from catmq_site.management.commands.cleanup import problem_of, shown
+from catmq_site.management.base import CatmqCommand, add_yes
+from catmq_site.management.commands.cleanup import conclude
 from messagestore import retention
 
 
@@ -42,8 +40,4 @@ class Command(CatmqCommand):
             rest_s=0.0 if options["no_rest"] else retention.REST_S,
             actor=self.actor,
         )
-        self.stdout.write("\n".join(shown(found, dry_run=options["dry_run"])))
-        failed = sum(problem_of(one) is not None for one in found)
-        if failed:
-            text = f"{failed} of {len(found)} queues could not be purged."
-            raise CommandError(text, returncode=LATER)
+        conclude(self.stdout.write, found, "purged", dry_run=options["dry_run"])

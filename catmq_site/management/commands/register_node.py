@@ -7,7 +7,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from catmq_site.management.base import CatmqCommand
+from catmq_site.management.base import CatmqCommand, variable_of_node
 from catmq_site.management.outcomes import findings
 from messagestore.nodes import preflight, registry
 from metadata.config import ConfigError, parse_database_url
@@ -65,7 +65,7 @@ class Command(CatmqCommand):
 
 def where(name: str, url: str | None) -> dict[str, Any]:
     """The arguments of `register` that a node's URL stands for. Raises Invalid."""
-    variable = f"CATMQ_NODE_{name.upper().replace('-', '_').replace('.', '_')}_URL"
+    variable = variable_of_node(name, "URL")
     url = url or os.environ.get(variable)
     if not url:
         raise Invalid.field("url", f"give it, or set {variable}")

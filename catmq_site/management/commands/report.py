@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from catmq_site.jobs import reporting
-from catmq_site.management.base import CatmqCommand
+from catmq_site.management.base import CatmqCommand, aligned
 from messagestore.inspect import light_reports
 from metadata.jobs import report_files
 
@@ -49,8 +49,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     columns = report_files.columns_of(rows)
     cells = [[column.upper() for column in columns]]
     cells += [[text(row.get(column)) for column in columns] for row in rows]
-    widths = [max(len(line[number]) for line in cells) for number in range(len(columns))]
-    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
+    return aligned(cells)
 
 
 def text(value: object) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from argparse import ArgumentParser
 from typing import Any
 
-from catmq_site.management.base import CatmqCommand
+from catmq_site.management.base import CatmqCommand, password_of
 from messagestore.nodes import registry
-from metadata.errors import Invalid
 
 
 class Command(CatmqCommand):
@@ -24,9 +22,6 @@ class Command(CatmqCommand):
 
     def run(self, **options: Any) -> None:
         name, username = options["node"], options["username"]
-        variable = f"CATMQ_NODE_{name.upper().replace('-', '_').replace('.', '_')}_PASSWORD"
-        password = os.environ.get(variable, "")
-        if not password:
-            raise Invalid.field("password", f"set {variable} to the password of {username}")
+        password = password_of(name, username, "PASSWORD")
         registry.set_account(name=name, username=username, password=password, actor=self.actor)
         self.stdout.write(f"Node {name} is reached by {username}.")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from argparse import ArgumentParser
 from typing import Any
 
-from catmq_site.management.base import CatmqCommand
+from catmq_site.management.base import CatmqCommand, password_of
 from messagestore.nodes import registry
-from metadata.errors import Invalid
 
 
 class Command(CatmqCommand):
@@ -24,10 +22,7 @@ class Command(CatmqCommand):
 
     def run(self, **options: Any) -> None:
         name, username = options["node"], options["username"]
-        variable = f"CATMQ_NODE_{name.upper().replace('-', '_').replace('.', '_')}_READER_PASSWORD"
-        password = os.environ.get(variable, "")
-        if username and not password:
-            raise Invalid.field("password", f"set {variable} to the password of {username}")
+        password = password_of(name, username, "READER_PASSWORD")
         registry.set_reader(name=name, username=username, password=password, actor=self.actor)
         said = f"is read by {username}" if username else "has no reader account"
         self.stdout.write(f"Node {name} {said}.")

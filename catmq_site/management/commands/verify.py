@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from argparse import ArgumentParser
 from datetime import datetime
 from pathlib import Path
@@ -12,15 +11,16 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from catmq_site.management.base import LATER, CatmqCommand
+from catmq_site.management.base import LATER, CatmqCommand, aligned
 from messagestore import verify
-from messagestore.verify import Progress, QueueReport, Report, Since
+from messagestore.verify import QueueReport, Report, Since
 from metadata.errors import Invalid
 
 FOUND = 1
-PROGRESS_EVERY_S = 3.0
 UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 HEADINGS = ("TOPIC", "QUEUE", "NODE", "OFFSETS", "ROWS", "BATCHES", "POSITIONS", "RESULT")
+
+FINDING = ("kind", "where", "what", "first", "end", "means", "advice")
 
 
 class Command(CatmqCommand):
@@ -61,7 +61,7 @@ class Command(CatmqCommand):
             since=parsed_since(options["since"]),
             rows_per_s=options["rows_per_s"],
             digests=options["digests"],
-            progress=self._progress(),
+            progress=self.progress(),
             actor=self.actor,
         )
         to_stdout = options["json"] == Path("-")
@@ -71,19 +71,6 @@ class Command(CatmqCommand):
             text = json.dumps(as_json(report), indent=2, ensure_ascii=False)
             self.stdout.write(text) if to_stdout else options["json"].write_text(text + "\n")
         conclude(report)
-
-    def _progress(self) -> Any:
-        """Say on stderr, now and then, where the run is."""
-        said_at = time.monotonic()
-
-        def say(progress: Progress) -> None:
-            nonlocal said_at
-            if time.monotonic() - said_at >= PROGRESS_EVERY_S:
-                said_at = time.monotonic()
-                of = f" of {progress.total:,}" if progress.total else ""
-                self.stderr.write(f"{progress.what} {progress.done:,}{of}")
-
-        return say
 
 
 def parsed_since(text: str | None) -> Since | None:
@@ -123,11 +110,7 @@ def conclude(report: Report) -> None:
 def shown(report: Report) -> list[str]:
     """The table, the notes, the findings and the sum, line by line."""
     table = [HEADINGS, *(row(queue, report) for queue in report.queues)]
-    widths = [max(len(line[column]) for line in table) for column in range(len(HEADINGS))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in table
-    ]
+    lines = aligned(table)
     for queue in report.queues:
         name = f"{queue.expected.topic} queue {queue.id} (node {queue.expected.node})"
         lines += [f"{name}: {note}" for note in queue.notes]
@@ -207,16 +190,5 @@ def queue_as_json(queue: QueueReport) -> dict[str, Any]:
         "positions": queue.readers,
         "unseen": queue.unseen,
         "notes": queue.notes,
-        "findings": [
-            {
-                "kind": one.kind,
-                "where": one.where,
-                "what": one.what,
-                "first": one.first,
-                "end": one.end,
-                "means": one.means,
-                "advice": one.advice,
-            }
-            for one in queue.findings
-        ],
+        "findings": [{name: getattr(one, name) for name in FINDING} for one in queue.findings],
     }

@@ -108,7 +108,7 @@ def test_an_unknown_topic_is_refused(queue: int) -> None:
 
 
 def test_long_work_says_how_far_it_is(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("catmq_site.management.commands.cleanup.PROGRESS_EVERY_S", 0.0)
+    monkeypatch.setattr("catmq_site.management.base.PROGRESS_EVERY_S", 0.0)
     plant(queue, *([] if node_pools.node_of(queue).info.engine == "sqlite" else [
         "ALTER TABLE message_{q} REMOVE PARTITIONING"
     ]))  # fmt: skip
