@@ -7,21 +7,19 @@ docs/decisions/short-way-of-requests.md.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from django.core.handlers.exception import response_for_exception
 from django.core.handlers.wsgi import WSGIRequest
-from django.db import close_old_connections
-from django.db.backends.signals import connection_created
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.template.response import SimpleTemplateResponse
 from django.urls import ResolverMatch, get_resolver
 
 from brokerapi.http import errors
+from metadata.db.transactions import give_back
 from metadata.limits.bulkhead import bulkhead
 from metadata.limits.concurrency import limiter
 
@@ -73,17 +71,7 @@ def _answer(request: HttpRequest) -> HttpResponseBase:
     except Exception as error:  # noqa: BLE001 - endpoints answer theirs: Django logs and answers what is left
         return response_for_exception(request, error)
     finally:
-        if getattr(_mine, "has_connected", False):
-            close_old_connections()
-
-
-def _note_connection(**_: object) -> None:
-    _mine.has_connected = True
-
-
-# Most threads never ask the metadata, and to look at each alias for nothing costs as much as a small answer.
-_mine = threading.local()
-connection_created.connect(_note_connection)
+        give_back()
 
 
 @lru_cache(MOST_KNOWN_PATHS)
