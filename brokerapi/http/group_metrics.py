@@ -152,7 +152,7 @@ board = Board(_directory())
 def sample() -> None:
     """Tells the other workers what this one counted; a loop of every worker."""
     with suppress(MetadataUnavailable):
-        metrics_history.forget_groups(snapshot.current().groups.keys())
+        metrics_history.evict_groups(snapshot.current().groups.keys())
     board.publish(metrics_history.totals())
 
 

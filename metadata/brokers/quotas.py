@@ -156,6 +156,6 @@ def _read(text: str) -> _Demand:
     return {key: float(amount) for key, amount in said.items() if isinstance(amount, int | float)}
 
 
-def forget() -> None:
+def evict() -> None:
     global _buckets
     _buckets = _Buckets()

@@ -48,13 +48,13 @@ __all__ = [
     "TopicInfo",
     "age_s",
     "current",
+    "evict",
     "find_group",
     "find_key",
     "find_node",
     "find_queue",
     "find_queues",
     "find_topic",
-    "forget",
     "node_by_id",
     "refresh",
 ]
@@ -170,7 +170,7 @@ def refresh() -> bool:
         return False
 
 
-def forget() -> None:
+def evict() -> None:
     """Drop the snapshot, so that the next use loads it anew (another database, a fork)."""
     global _holder
     _holder = _Holder()

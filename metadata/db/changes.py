@@ -21,7 +21,7 @@ from metadata.models import ChangeCounter, ChangeLog
 
 KINDS = ("node", "topic", "group", "subscription", "key")
 KEPT = 10_000  # numbers; a broker further behind loads everything
-TRIM_EVERY = 500
+PRUNE_EVERY = 500
 
 
 def changed(kind: str, *ids: int) -> None:
@@ -37,7 +37,7 @@ def changed(kind: str, *ids: int) -> None:
         _count(kind, rows)
     else:
         last_words.extend(_counting(kind, rows))
-    if random.randrange(TRIM_EVERY) == 0:
+    if random.randrange(PRUNE_EVERY) == 0:
         n = ChangeCounter.objects.values_list("n", flat=True).get()
         ChangeLog.objects.filter(n__lte=n - KEPT).delete()
 

@@ -14,7 +14,7 @@ class Sample(models.Model):
     and how far they are behind. `sixth_1` to `sixth_6`: the messages of each ten seconds of a minute.
     `handled`, and likewise `handled_1` to `handled_6`: what a group's commits moved its positions past; null
     where it was not counted. Ids instead of foreign keys: a sample outlives what it tells of, until it is
-    trimmed.
+    pruned.
     """
 
     class Step(models.IntegerChoices):

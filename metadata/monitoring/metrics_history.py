@@ -100,7 +100,7 @@ def totals() -> dict[int, tuple[int, int]]:
     return dict(_counters.totals)
 
 
-def forget_groups(keep: Collection[int]) -> None:
+def evict_groups(keep: Collection[int]) -> None:
     for group_id in [one for one in totals() if one not in keep]:
         _counters.totals.pop(group_id, None)
 

@@ -25,7 +25,7 @@ from catmq_client.message import Message
 
 R = TypeVar("R")
 
-TRIM_EVERY = 1_000  # messages of this process
+PRUNE_EVERY = 1_000  # messages of this process
 TRIM_ROWS = 5_000  # at once: more than come in between, so the table cannot outgrow its days
 
 
@@ -107,7 +107,7 @@ class _Turns:
     def mine(self) -> bool:
         with self._lock:
             self._count += 1
-            return self._count % TRIM_EVERY == 1
+            return self._count % PRUNE_EVERY == 1
 
 
 _turns = _Turns()
