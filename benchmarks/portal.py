@@ -204,7 +204,7 @@ def _history(rows: int) -> None:
     _make(
         JobRun,
         [
-            JobRun(name="clean_up", state="done", started_at=now, finished_at=now, count=n)
+            JobRun(name="expire_messages", state="done", started_at=now, finished_at=now, count=n)
             for n in range(rows)
         ],
     )

@@ -20,9 +20,9 @@ EVERYTHING = {"admin": ["*"]}
 
 
 def ensure(*, url: str, actor: Actor) -> bool:
-    """Writes credentials.env (mode 0600) with a key and an administrator that the metadata accepts.
+    """Write credentials.env (mode 0600) with a key and an administrator that the metadata accepts.
 
-    What the file holds already is kept if it still works, so programs that have it go on. Where there is an
+    What the file holds already is kept if it still works, so clients that have it go on. Where there is an
     administrator, none is made and no key: False, and the file lacks what it would need.
     """
     known = _read()
@@ -39,7 +39,6 @@ def ensure(*, url: str, actor: Actor) -> bool:
 
 
 def known() -> dict[str, str]:
-    """Return the contents of credentials.env, {} if there is none."""
     return _read()
 
 
@@ -59,7 +58,6 @@ def _write(values: Mapping[str, str]) -> None:
 
 
 def _working(known: Mapping[str, str]) -> dict[str, str]:
-    """Return what of the file still works."""
     kept = {}
     if key := known.get("CATMQ_API_KEY", ""):
         kept = {"CATMQ_API_KEY": key} if snapshot.find_key(api_keys.digest(key)) else {}

@@ -1,7 +1,7 @@
 """The three Django aliases of the metadata database.
 
     default   what exists; READ COMMITTED on MySQL/MariaDB, BEGIN IMMEDIATE on SQLite
-    snapshot  the same database, one consistent picture per transaction: REPEATABLE READ / BEGIN DEFERRED
+    snapshot  the same database, one consistent snapshot per transaction: REPEATABLE READ / BEGIN DEFERRED
     jobs      django-q's tables: the same database on MySQL/MariaDB, a file of its own on SQLite
 
 Message nodes are not here: the store has its own connections.
@@ -28,7 +28,6 @@ LONG_S = 60  # the limit of one statement where no client waits
 
 
 def databases(config: Config) -> dict[str, dict[str, Any]]:
-    """Django's DATABASES for these settings."""
     where = config.database
     if where is None:
         return _sqlite(config.data_dir)

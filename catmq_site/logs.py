@@ -25,15 +25,12 @@ class OneLine(logging.Formatter):
     """Writes each message on one line; the lines of a stack trace are indented behind it."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """Return the line of a record."""
         return escaped(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:
-        """Return a stack trace, indented."""
         return _indented(super().formatException(ei))
 
     def formatStack(self, stack_info: str) -> str:
-        """Return a stack, indented."""
         return _indented(super().formatStack(stack_info))
 
 

@@ -23,7 +23,6 @@ class Router:
     db_for_write = db_for_read
 
     def allow_migrate(self, db: str, app_label: str, **hints: object) -> bool:
-        """Return True if `app_label`'s tables are made through alias `db`."""
         if db == "snapshot":
             return False
         apart = settings.DATABASES["jobs"]["ENGINE"] == "django.db.backends.sqlite3"

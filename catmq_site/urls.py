@@ -1,4 +1,4 @@
-"""Every URL: the HTTP API for programs, the portal and the admin for people."""
+"""Every URL: the HTTP API, the portal and the admin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ urlpatterns = [
     path("", include("portal.urls")),
 ]
 
-handler400 = "catmq_site.faults.handler400"
-handler403 = "catmq_site.faults.handler403"
-handler404 = "catmq_site.faults.handler404"
-handler500 = "catmq_site.faults.handler500"
+handler400 = "catmq_site.error_views.handler400"
+handler403 = "catmq_site.error_views.handler403"
+handler404 = "catmq_site.error_views.handler404"
+handler500 = "catmq_site.error_views.handler500"

@@ -1,4 +1,4 @@
-"""The WSGI application that gunicorn serves: the lean handler for programs, all of Django for people."""
+"""The WSGI application that gunicorn serves: the lean handler for the API, all of Django for the portal."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "catmq_site.settings")
-people = get_wsgi_application()
-programs = ApiHandler()
+portal_app = get_wsgi_application()
+api_app = ApiHandler()
 
 from catmq_site.jobs import tasks  # noqa: E402  its models need the application that was loaded above
 
@@ -33,5 +33,5 @@ def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iter
         environ["REMOTE_ADDR"] = addresses.client_of(
             environ.get("REMOTE_ADDR", ""), environ["HTTP_X_FORWARDED_FOR"], _TRUSTED
         )
-    handler = programs if environ["PATH_INFO"].startswith(PATHS) else people
+    handler = api_app if environ["PATH_INFO"].startswith(PATHS) else portal_app
     return handler(environ, start_response)

@@ -32,5 +32,4 @@ def command(name: str) -> Actor:
 
 
 def job(name: str) -> Actor:
-    """The actor of a scheduled or background job."""
     return Actor(kind="job", name=name)

@@ -118,19 +118,15 @@ class Config:
 
     @property
     def archive_home(self) -> Path:
-        """The directory of archives."""
         return Path(self.archive_dir) if self.archive_dir else self.data_dir / "archive"
 
     @property
     def database(self) -> Database | None:
-        """The parts of `database_url`; None on the embedded engine."""
         return parse_database_url(self.database_url) if self.database_url else None
 
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """Address and account of a MySQL or MariaDB database."""
-
     host: str
     port: int
     name: str
@@ -170,12 +166,11 @@ def load(environ: Mapping[str, str]) -> Config:
 
 
 def meanings() -> dict[str, str]:
-    """Field → what its comment says of it, for people."""
+    """Field → what its comment says of it."""
     return dict(MEANING.findall(inspect.getsource(Config)))
 
 
 def variable_of(name: str) -> str:
-    """The environment variable of field `name`."""
     return PREFIX + name.upper()
 
 
@@ -221,7 +216,7 @@ def _parse(variable: str, kind: str, text: str) -> object:
 
 
 def _check(config: Config) -> None:
-    """Raises ConfigError for values that are of the right type and yet impossible."""
+    """Raise ConfigError for values that are of the right type and yet impossible."""
     for one in fields(config):
         value = getattr(config, one.name)
         if type(value) is int and value < 1:
@@ -239,7 +234,7 @@ def _check(config: Config) -> None:
 
 
 def _check_daily(config: Config) -> None:
-    """Raises ConfigError if a job that runs once a day could not."""
+    """Raise ConfigError if a job that runs once a day could not."""
     if config.archive_dir and not os.path.isabs(config.archive_dir):
         raise ConfigError("CATMQ_ARCHIVE_DIR must be a whole path.")
     if config.archive_topics and not config.archive_dir:
@@ -250,7 +245,7 @@ def _check_daily(config: Config) -> None:
 
 
 def _check_mail(config: Config) -> None:
-    """Raises ConfigError for a mail server or an address that could not be used."""
+    """Raise ConfigError for a mail server or an address that could not be used."""
     if config.smtp_url:
         try:
             mail.parse_server(config.smtp_url)
@@ -264,7 +259,7 @@ def _check_mail(config: Config) -> None:
 
 
 def _check_mail_domains(config: Config) -> None:
-    """Raises ConfigError for a domain that is none, or an address of an alarm that no mail may go to."""
+    """Raise ConfigError for a domain that is none, or an address of an alarm that no mail may go to."""
     for one in config.mail_domains:
         if not mail.is_address(f"x@{one}"):
             raise ConfigError(f"CATMQ_MAIL_DOMAINS: {one!r} is not a domain, such as example.org.")
@@ -288,7 +283,7 @@ def _check_fernet(key: str) -> None:
 
 
 def _check_broker(config: Config) -> None:
-    """Raises ConfigError if no client could use the URL, or no path of the API could hold the name."""
+    """Raise ConfigError if no client could use the URL, or no path of the API could hold the name."""
     if not _is_broker_url(config.broker_url):
         raise ConfigError(f"CATMQ_BROKER_URL must look like http://host:port, not {config.broker_url!r}.")
     if not BROKER_NAME.fullmatch(config.broker_name):

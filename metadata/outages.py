@@ -27,7 +27,6 @@ class Outage:
         self._failures = 0
 
     def failed(self, why: object) -> None:
-        """It failed once more."""
         now = time.monotonic()
         with self._guard:
             if self._since is None:
@@ -43,7 +42,6 @@ class Outage:
             self._log.warning("%s is still away after %.0f s: %s", self._what, lasted_s, why)
 
     def ended(self) -> None:
-        """It works."""
         if self._since is None:
             return
         with self._guard:

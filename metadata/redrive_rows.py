@@ -13,8 +13,9 @@ from django.db.models import F
 
 from metadata.actors import Actor, job
 from metadata.db import access, audit
-from metadata.db.clock import before, database_now, ms
-from metadata.db.locks import group_by_name, no_group
+from metadata.db.clock import database_now
+from metadata.db.prune import Rule
+from metadata.db.rows import group_by_name, group_named, shown
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound
 from metadata.models import ConsumerGroup, Redrive
@@ -37,7 +38,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class RedriveView:
-    """A redrive for people and for the store; `places` is how far it is: {node: (died at in ms, row)}."""
+    """A redrive; `places` is how far it is: {node: (died at in ms, row)}."""
 
     id: int
     group: str
@@ -95,19 +96,12 @@ def request(
         created_at=database_now(),
     )
     after = {"id": row.pk, "to": to, "topic": chosen.topic or None, "error": chosen.error_class}
-    audit.record(
-        actor=actor,
-        verb="redrive",
-        kind="dead",
-        name=group,
-        before=None,
-        after={**after, "messages": total},
-    )
+    audit.record(actor=actor, verb="redrive", kind="dead", name=group, after={**after, "messages": total})
     return _view(row)
 
 
 def check(*, to: str, rate: int | None) -> None:
-    """Raises Invalid for a target or a rate that there cannot be."""
+    """Raise Invalid for a target or a rate that there cannot be."""
     if to not in TARGETS:
         raise Invalid.field("to", f"must be one of {', '.join(TARGETS)}")
     if rate is not None and not 1 <= rate <= MAX_RATE:
@@ -139,7 +133,6 @@ def page(*, group: str, actor: Actor, limit: int = 50, after: int | None = None)
 
 
 def named(*, group: str, redrive: int, actor: Actor) -> RedriveView:
-    """One redrive. Needs `manage` on the group; raises NotFound(redrive_not_found)."""
     with reachable():
         row = Redrive.objects.filter(group=_seen(group, actor), pk=redrive).select_related("group").first()
         if row is None:
@@ -149,10 +142,7 @@ def named(*, group: str, redrive: int, actor: Actor) -> RedriveView:
 
 def _seen(group: str, actor: Actor) -> ConsumerGroup:
     access.require(actor, "manage", group, what="group")
-    row = ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True).first()
-    if row is None or row.name != group:
-        raise no_group(group)
-    return row
+    return group_named(group)
 
 
 def running(limit: int = 100) -> list[RedriveView]:
@@ -163,7 +153,6 @@ def running(limit: int = 100) -> list[RedriveView]:
 
 
 def is_running(redrive: int) -> bool:
-    """Return True if it is to go on."""
     with reachable():
         return Redrive.objects.filter(pk=redrive, state=Redrive.State.RUNNING).exists()
 
@@ -172,7 +161,7 @@ def is_running(redrive: int) -> bool:
 def advance(
     redrive: int, *, node: int, place: tuple[int, int], redriven: int, skipped: int, detail: str
 ) -> None:
-    """Notes how far a redrive is on a node, and what the last step did; `detail` says what holds it up."""
+    """Note how far a redrive is on a node, and what the last step did; `detail` says what holds it up."""
     row = Redrive.objects.select_for_update().filter(pk=redrive).first()
     if row is None:
         return
@@ -187,7 +176,6 @@ def advance(
 
 @transactional
 def finish(redrive: int, *, state: str, detail: str = "") -> None:
-    """Ends a running redrive, `done` or `failed`."""
     rows = Redrive.objects.filter(pk=redrive, state=Redrive.State.RUNNING)
     if rows.update(state=state, finished_at=database_now(), detail=detail[:1000]):
         row = Redrive.objects.select_related("group").get(pk=redrive)
@@ -202,12 +190,7 @@ def finish(redrive: int, *, state: str, detail: str = "") -> None:
         )
 
 
-def trim(*, days: int = KEPT_DAYS, limit: int = 5_000) -> int:
-    """Deletes up to `limit` redrives that ended so many days ago; how many went."""
-    with reachable():
-        old = Redrive.objects.filter(finished_at__lt=before(database_now(), seconds=days * 86_400))
-        ids = list(old.order_by("pk").values_list("pk", flat=True)[:limit])
-        return Redrive.objects.filter(pk__in=ids).delete()[0]
+prune = Rule(Redrive.objects.all(), at="finished_at", days=KEPT_DAYS)
 
 
 def _missing(group: str, redrive: int) -> NotFound:
@@ -216,21 +199,10 @@ def _missing(group: str, redrive: int) -> NotFound:
 
 def _view(row: Redrive) -> RedriveView:
     rows = None if row.chosen is None else {int(node): tuple(mine) for node, mine in row.chosen.items()}
-    return RedriveView(
-        id=row.pk,
-        group=row.group.name,
-        group_id=row.group_id,
+    return shown(
+        RedriveView,
+        row,
         chosen=Chosen(rows, row.topic_id, row.topic, row.error_class),
-        to=row.to,
-        rate=row.rate,
-        state=row.state,
         bounds={int(node): bound for node, bound in row.bounds.items()},
         places={int(node): (at_ms, place) for node, (at_ms, place) in row.places.items()},
-        total=row.total,
-        redriven=row.redriven,
-        skipped=row.skipped,
-        detail=row.detail,
-        asked_by=row.asked_by,
-        created_at_ms=ms(row.created_at),
-        finished_at_ms=ms(row.finished_at) if row.finished_at else None,
     )

@@ -74,7 +74,7 @@ class Board:
         figures = self._reader.read(most=config.metrics_groups)
         told = Told(figures, time.monotonic())
         try:
-            told.members, told.dead = group_counts.standing()
+            told.members, told.dead = group_counts.read()
             told.metadata_read_at = time.monotonic()
         except MetadataUnavailable as error:
             log.info("Members and dead letters are those of before: %s", error.detail)
@@ -152,7 +152,7 @@ board = Board(_directory())
 def sample() -> None:
     """Tells the other workers what this one counted; a loop of every worker."""
     with suppress(MetadataUnavailable):
-        metrics_history.forget_groups(snapshot.current().groups.keys())
+        metrics_history.evict_groups(snapshot.current().groups.keys())
     board.publish(metrics_history.totals())
 
 

@@ -7,23 +7,21 @@ docs/decisions/0019-short-way-of-requests.md.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from django.core.handlers.exception import response_for_exception
 from django.core.handlers.wsgi import WSGIRequest
-from django.db import close_old_connections
-from django.db.backends.signals import connection_created
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.template.response import SimpleTemplateResponse
 from django.urls import ResolverMatch, get_resolver
 
 from brokerapi.http import errors
-from metadata.limits.bulkhead import gate
-from metadata.limits.concurrency import turnstile
+from metadata.db.transactions import give_back
+from metadata.limits.bulkhead import bulkhead
+from metadata.limits.concurrency import limiter
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -51,11 +49,11 @@ class ApiHandler:
 
     def get_response(self, request: HttpRequest) -> HttpResponseBase:
         """The answer, with its length: without one a server would have to send it in chunks."""
-        if turnstile.waiting() > MOST_WAITING and request.method == "POST" and request.path.endswith(JOINING):
-            response: HttpResponseBase = errors.respond(gate.later())
+        if limiter.waiting() > MOST_WAITING and request.method == "POST" and request.path.endswith(JOINING):
+            response: HttpResponseBase = errors.respond(bulkhead.later())
         else:
             # A heartbeat that is late costs a member its queues, and others the work of taking over.
-            with turnstile.passage(first=request.path.endswith("/heartbeat")):
+            with limiter.permit(first=request.path.endswith("/heartbeat")):
                 response = _answer(request)
         if isinstance(response, HttpResponse) and "Content-Length" not in response:
             response["Content-Length"] = str(len(response.content))
@@ -73,17 +71,7 @@ def _answer(request: HttpRequest) -> HttpResponseBase:
     except Exception as error:  # noqa: BLE001 - endpoints answer theirs: Django logs and answers what is left
         return response_for_exception(request, error)
     finally:
-        if getattr(_mine, "has_connected", False):
-            close_old_connections()
-
-
-def _note_connection(**_: object) -> None:
-    _mine.has_connected = True
-
-
-# Most threads never ask the metadata, and to look at each alias for nothing costs as much as a small answer.
-_mine = threading.local()
-connection_created.connect(_note_connection)
+        give_back()
 
 
 @lru_cache(MOST_KNOWN_PATHS)

@@ -9,7 +9,7 @@ import msgspec
 from brokerapi.http import draining
 from messagestore.heads import corruption
 from messagestore.nodes import registry
-from metadata.brokers import brokers
+from metadata.brokers import registration
 from metadata.cache import snapshot
 from metadata.errors import MetadataUnavailable
 
@@ -27,7 +27,7 @@ class Health(msgspec.Struct, kw_only=True):
 def readiness() -> Health:
     """ok, degraded (some sends or pulls work, or there is no node yet) or unready (none do)."""
     if draining.because():
-        complaint = [brokers.complaint()] if brokers.complaint() else []
+        complaint = [registration.complaint()] if registration.complaint() else []
         return Health(status="unready", because=[draining.because(), *complaint])
     try:
         known = snapshot.current()
@@ -46,8 +46,8 @@ def readiness() -> Health:
     because += [f"queue {queue} is corrupt" for queue in corruption.current()[:MOST_NAMED]]
     if snapshot.age_s() > STALE_S:
         because.append(f"the metadata database has not answered for {snapshot.age_s():.0f} s")
-    if brokers.complaint():
-        because.append(f"this broker is not registered: {brokers.complaint()}")
+    if registration.complaint():
+        because.append(f"this broker is not registered: {registration.complaint()}")
     if silent and len(silent) == len(latencies):
         return Health(status="unready", because=because)
     return Health(status="degraded" if because else "ok", because=because)

@@ -29,7 +29,7 @@ from metadata.cache import snapshot
 from metadata.config import config
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import Unavailable
-from metadata.limits.concurrency import turnstile
+from metadata.limits.concurrency import limiter
 from metadata.limits.places import Places
 
 # States that a client can do nothing about: worth waiting for their end like for a message.
@@ -185,7 +185,7 @@ class _Wait:
                 # What happened before the waiter was registered would wake nobody.
                 if self._news():
                     return
-                with turnstile.aside():
+                with limiter.aside():
                     waiter.wait(left_s)
 
     def _news(self) -> bool:

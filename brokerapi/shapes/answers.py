@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from messagestore.consume.lag import QueueLag
 from messagestore.consume.offset_reset import Move
 from messagestore.topology.topics import TopicState
-from metadata.brokers.brokers import BrokerView
+from metadata.brokers.discovery import BrokerView
 from metadata.db.paging import Page
 from metadata.groups.groups import GroupView, MemberView
 from metadata.groups.offset_resets import PastMove

@@ -8,7 +8,7 @@ from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import list_of, operation
 from brokerapi.shapes import answers, management
 from brokerapi.shapes.base import ConfirmQuery
-from metadata.brokers import brokers
+from metadata.brokers import broker_rows, discovery
 
 
 class Brokers(Endpoint):
@@ -17,7 +17,7 @@ class Brokers(Endpoint):
     @operation("listBrokers", tag="brokers", answer=list_of("brokers", management.BrokerAnswer))
     def get(self, call: Call) -> HttpResponse:
         """All brokers, as this one saw them a second ago at most; use those that are alive and in."""
-        return call.answer({"brokers": [answers.broker(one) for one in brokers.listed(actor=call.actor)]})
+        return call.answer({"brokers": [answers.broker(one) for one in discovery.listed(actor=call.actor)]})
 
 
 class Broker(Endpoint):
@@ -26,16 +26,16 @@ class Broker(Endpoint):
     @operation("showBroker", tag="brokers", answer=management.BrokerAnswer)
     def get(self, call: Call, broker: str) -> HttpResponse:
         """One broker."""
-        return call.answer(answers.broker(brokers.named(name=broker, actor=call.actor)))
+        return call.answer(answers.broker(discovery.named(name=broker, actor=call.actor)))
 
     @operation("changeBroker", tag="brokers", request=management.BrokerChange, answer=management.BrokerAnswer)
     def patch(self, call: Call, broker: str) -> HttpResponse:
         """Pulls a broker out, so that clients go to the others, or in again; it follows within a second."""
         state = call.fields(management.BrokerChange)["state"]
-        return call.answer(answers.broker(brokers.set_state(name=broker, state=state, actor=call.actor)))
+        return call.answer(answers.broker(broker_rows.set_state(name=broker, state=state, actor=call.actor)))
 
     @operation("deleteBroker", tag="brokers", query=ConfirmQuery, status=204)
     def delete(self, call: Call, broker: str) -> HttpResponse:
         """Forgets a broker that is no longer alive."""
-        brokers.forget(name=broker, confirm=call.confirm(), actor=call.actor)
+        broker_rows.forget(name=broker, confirm=call.confirm(), actor=call.actor)
         return call.done()

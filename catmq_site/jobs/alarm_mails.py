@@ -22,7 +22,7 @@ from metadata.config import config
 from metadata.db import leases
 from metadata.errors import Unavailable
 from metadata.monitoring import mails
-from metadata.monitoring.mails import Told
+from metadata.monitoring.mails import AlarmNotice
 
 log = logging.getLogger(__name__)
 SINGLE = 3  # more than so many for one address go in one mail
@@ -45,7 +45,7 @@ WORDS = {
 
 
 def tell() -> int:
-    """Writes and sends the mails that are due; how many were sent. Without a mail server none is written."""
+    """Write and send the mails that are due; how many were sent. Without a mail server none is written."""
     if not config.smtp_url:
         return 0
     mails.write()
@@ -65,13 +65,13 @@ def _send(ends_at: float) -> int:
     backend, done = get_connection(), 0
     try:
         backend.open()
-        for address, told in due.items():
+        for address, notices in due.items():
             if time.monotonic() > ends_at:
                 break
-            for some in _parcels(told):
+            for some in _parcels(notices):
                 done += _one(backend, address, some)
     except (OSError, smtplib.SMTPException) as error:
-        waiting = [one.id for told in due.values() for one in told]
+        waiting = [one.id for notices in due.values() for one in notices]
         mails.failed(waiting, why=f"{type(error).__name__}: {error}")
         log.warning("Mails of alarms are sent later, %d wait: %s", len(waiting), error)
     finally:
@@ -79,18 +79,22 @@ def _send(ends_at: float) -> int:
     return done
 
 
-def _parcels(told: Sequence[Told]) -> list[Sequence[Told]]:
-    """Return the alarms of each mail."""
-    return [[one] for one in told] if len(told) <= SINGLE else [told]
+def _parcels(notices: Sequence[AlarmNotice]) -> list[Sequence[AlarmNotice]]:
+    return [[one] for one in notices] if len(notices) <= SINGLE else [notices]
 
 
-def _one(backend: BaseEmailBackend, address: str, told: Sequence[Told]) -> bool:
-    """Sends one mail; whether the server took it. Raises OSError and SMTPException where it is gone."""
-    ids = [one.id for one in told]
-    subject, body = written(told)
+def _one(backend: BaseEmailBackend, address: str, notices: Sequence[AlarmNotice]) -> bool:
+    """Send one mail; whether the server took it. Raises OSError and SMTPException where it is gone."""
+    ids = [one.id for one in notices]
+    subject, body = written(notices)
     try:
         EmailMessage(
-            subject, body, config.mail_from, [address], connection=backend, headers={"Message-ID": _id(told)}
+            subject,
+            body,
+            config.mail_from,
+            [address],
+            connection=backend,
+            headers={"Message-ID": _id(notices)},
         ).send()
     except smtplib.SMTPRecipientsRefused as error:
         code, reason = next(iter(error.recipients.values()))
@@ -105,33 +109,32 @@ def _one(backend: BaseEmailBackend, address: str, told: Sequence[Told]) -> bool:
     return True
 
 
-def _id(told: Sequence[Told]) -> str:
+def _id(notices: Sequence[AlarmNotice]) -> str:
     """The Message-ID of a mail about some rows, the same whenever and by whatever process it is sent.
 
     A row's number may come again in a metadata database that is made anew, but not made at the same time.
     """
-    rows = ",".join(f"{one.id}:{one.made_at_ms}" for one in told)
+    rows = ",".join(f"{one.id}:{one.made_at_ms}" for one in notices)
     digest = hashlib.sha256(rows.encode()).hexdigest()[:32]
-    return f"<alarm-{told[0].id}-{digest}@{config.mail_from.rpartition('@')[2]}>"
+    return f"<alarm-{notices[0].id}-{digest}@{config.mail_from.rpartition('@')[2]}>"
 
 
-def written(told: Sequence[Told]) -> tuple[str, str]:
-    """Subject and text of a mail about one or many."""
-    if len(told) == 1:
-        return f"[CatMQ] {_headline(told[0])}", f"{_paragraph(told[0])}\n\n{_foot()}"
-    began = sum(one.ended_at_ms is None for one in told)
-    subject = f"[CatMQ] {began} alarms began, {len(told) - began} ended"
-    shown = "\n\n".join(f"{_headline(one)}\n{_paragraph(one)}" for one in told[:LISTED])
-    more = f"\n\nand {len(told) - LISTED} more." if len(told) > LISTED else ""
+def written(notices: Sequence[AlarmNotice]) -> tuple[str, str]:
+    if len(notices) == 1:
+        return f"[CatMQ] {_headline(notices[0])}", f"{_paragraph(notices[0])}\n\n{_foot()}"
+    began = sum(one.ended_at_ms is None for one in notices)
+    subject = f"[CatMQ] {began} alarms began, {len(notices) - began} ended"
+    shown = "\n\n".join(f"{_headline(one)}\n{_paragraph(one)}" for one in notices[:LISTED])
+    more = f"\n\nand {len(notices) - LISTED} more." if len(notices) > LISTED else ""
     return subject, f"{shown}{more}\n\n{_foot()}"
 
 
-def _headline(one: Told) -> str:
+def _headline(one: AlarmNotice) -> str:
     state = "Alarm" if one.ended_at_ms is None else "Over"
     return f"{state}: {WORDS.get(one.kind, one.kind)}{f': {one.name}' if one.name else ''}"
 
 
-def _paragraph(one: Told) -> str:
+def _paragraph(one: AlarmNotice) -> str:
     lines = [one.detail, f"Since {_time(one.since_ms)}"]
     if one.ended_at_ms is not None:
         lines[1] = f"From {_time(one.since_ms)} to {_time(one.ended_at_ms)}"
@@ -147,7 +150,7 @@ def _foot() -> str:
 
 
 def send_test(address: str) -> None:
-    """Sends a mail that only shows that mails arrive. Raises Unavailable with the reason."""
+    """Send a mail that only shows that mails arrive. Raises Unavailable with the reason."""
     text = f"This mail shows that alarms of CatMQ reach {address}.\n\n{_foot()}"
     try:
         EmailMessage("[CatMQ] Test mail", text, config.mail_from, [address]).send()

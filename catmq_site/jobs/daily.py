@@ -20,7 +20,7 @@ DAYS = 7  # that reports look back
 
 
 def archive_topics() -> int:
-    """Archives the days that are over of the topics that settings name; how many topics.
+    """Archive the days that are over of the topics that settings name; return how many topics.
 
     With CATMQ_ARCHIVE_PURGES what an archive proves is dropped then. Raises JobFailed.
     """
@@ -28,7 +28,7 @@ def archive_topics() -> int:
 
 
 def make_reports() -> int:
-    """Makes the reports that settings name; how many. Raises JobFailed."""
+    """Make the reports that settings name; return how many. Raises JobFailed."""
     return _each(config.daily_reports, _report)
 
 
@@ -50,7 +50,7 @@ def _report(text: str) -> None:
 
 
 def _each(names: Iterable[str], do: Callable[[str], None]) -> int:
-    """Does it for every name, also behind one that fails. Raises JobFailed with all that went wrong."""
+    """Do it for every name, also behind one that fails. Raises JobFailed with all that went wrong."""
     count, faults = 0, []
     for name in names:
         try:

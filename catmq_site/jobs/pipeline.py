@@ -1,4 +1,4 @@
-"""Runs of the data pipeline that people asked for in the portal; they do the same as the commands.
+"""Runs of the data pipeline that users asked for in the portal; they do the same as the commands.
 
 A run is taken up by `manage.py run_asked RUN`, a process of its own that django-q starts.
 """
@@ -24,12 +24,11 @@ LOG_LINES = 300  # the last ones are kept
 
 
 def place() -> Place:
-    """Return the place where jobs of this installation work."""
     return Place(str(config.archive_home), config.spark_master, config.spark_memory, spark.blocked_by())
 
 
 def carry_out(id: int) -> bool:
-    """Takes a run up and carries it out to its end; whether there was anything to do.
+    """Take a run up and carry it out to its end; whether there was anything to do.
 
     Raises what the job raises, which stands in the run too.
     """
@@ -60,7 +59,7 @@ def _replay(run: Run, settings: Settings) -> None:
     run.count = sum(one["messages"] for one in spark.results(directory)["days"])
 
 
-class _Told:
+class _ProgressLog:
     """Reports of a run of this process: each step at once, its last lines every few seconds."""
 
     def __init__(self, run: Run) -> None:
@@ -69,7 +68,7 @@ class _Told:
         self._lived_at = float("-inf")
 
     def __call__(self, progress: Progress) -> None:
-        """Notes a step. Raises Cancelled if somebody wants the run to end."""
+        """Note a step. Raises Cancelled if somebody wants the run to end."""
         self._lines.append(f"{progress.what} {progress.done:,} of {progress.total:,}")
         self._run.tell(progress.what, progress.done, progress.total)
         if time.monotonic() - self._lived_at > spark.TELL_EVERY_S:
@@ -78,19 +77,18 @@ class _Told:
             raise runs.Cancelled(f"{self._run.name} was cancelled: {progress.what} {progress.done:,}")
 
     def live(self) -> None:
-        """Writes the last lines down."""
         self._lived_at = time.monotonic()
         self._run.live(log="\n".join(self._lines))
 
 
 def _purge(run: Run, settings: Settings) -> None:
-    told = _Told(run)
+    progress = _ProgressLog(run)
     try:
         found = retention.purge(
-            topic=settings["topic"], archive=config.archive_home, actor=actors.job("purge"), progress=told
+            topic=settings["topic"], archive=config.archive_home, actor=actors.job("purge"), progress=progress
         )
     finally:
-        told.live()
+        progress.live()
     run.count = sum(one.plan.messages for one in found if one.raised)
     problems = [one.problem or one.plan.blocked_by for one in found]
     if any(problems):

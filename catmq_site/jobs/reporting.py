@@ -31,7 +31,7 @@ def make(
     say: spark.Say | None = None,
     record: Run | None = None,
 ) -> tuple[int, Sequence[Row]]:
-    """Makes a report; (the id it is kept under, its rows). With `record` a Spark job is part of that run.
+    """Make a report; (the id it is kept under, its rows). With `record` a Spark job is part of that run.
 
     Raises Invalid, NotFound, JobFailed, Cancelled.
     """
@@ -71,7 +71,7 @@ def with_steps(row: Row, days: int, actor: Actor) -> dict[str, Any]:
 
 
 def save(rows: Sequence[Row], path: Path) -> None:
-    """Writes rows to a file, whole or not at all; its ending says how. Raises Invalid.
+    """Write rows to a file, whole or not at all; its ending says how. Raises Invalid.
 
     .parquet needs pyarrow, which comes with Spark's requirements; .csv needs nothing.
     """
@@ -87,7 +87,7 @@ def save(rows: Sequence[Row], path: Path) -> None:
 
 
 def check(path: Path) -> None:
-    """Raises Invalid if nothing could write such a file, before a report is made for it."""
+    """Raise Invalid if nothing could write such a file, before a report is made for it."""
     if path.suffix not in WRITERS:
         raise Invalid.field("output", f"{path} must end in {' or '.join(WRITERS)}")
     if not path.parent.is_dir():

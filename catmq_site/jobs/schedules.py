@@ -21,7 +21,7 @@ from messagestore.produce import batches
 from messagestore.retries import dead_letters
 from messagestore.topology import drains, topics
 from metadata import actors, redrive_rows
-from metadata.brokers import brokers
+from metadata.brokers import broker_rows
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.db import audit
@@ -44,160 +44,98 @@ class Job:
 
 
 def drop_tables() -> int:
-    """Drops the tables of topics and queues whose days of grace are over."""
     return topics.drop_deleted() + drains.drop_retired()
 
 
-def retire_queues() -> int:
-    """Retires the draining queues that every group has read to the end."""
-    return drains.retire_drained()
-
-
-MOST_TRIMMED = 500_000  # rows in one run of a job
-
-
-def until_none(trim: Callable[[], int]) -> int:
-    """Repeats a bounded step until it finds nothing, or the run has done enough; how many rows went.
-
-    One step a run would fall behind for ever where more rows come than one step takes.
-    """
-    count = 0
-    while count < MOST_TRIMMED and (gone := trim()):
-        count += gone
-    return count
-
-
-def clean_up() -> int:
-    """Cleans every topic as its retention says; how many queues gave something up."""
-    found = retention.clean(actor=actors.job("clean_up"), pass_s=retention.PASS_S)
+def expire_messages() -> int:
+    """Clean every topic as its retention says; return how many queues gave something up."""
+    found = retention.clean(actor=actors.job("expire_messages"), pass_s=retention.PASS_S)
     return sum(bool(one.raised or one.dropped or one.deleted) for one in found)
 
 
-def trim_alarms() -> int:
-    """Deletes the alarms that nobody has raised for long, and mails of them."""
-    return until_none(mails.trim) + until_none(alarms.trim)
+def prune_alarms() -> int:
+    """Delete the alarms that nobody has raised for long, and mails of them."""
+    return mails.prune() + alarms.prune()
 
 
-def watch_everything() -> int:
-    """Looks at everything that may be wrong, and has mails written and sent; how many alarms turned."""
+def check_health() -> int:
+    """Look at everything that may be wrong, and have mails written and sent; how many alarms turned."""
     snapshot.refresh()
     turned = alarm_job.look(every_minutes={name: job.every_minutes for name, job in JOBS.items()})
     return turned + alarm_mails.tell()
 
 
 def check_consistency() -> int:
-    """Compares metadata with the nodes; how many alarms began or ended."""
     return verify.watch(actor=actors.job("check_consistency"))
 
 
-def trim_dead() -> int:
-    """Forgets dead messages and redrives whose days are over."""
-    return dead_letters.expire() + until_none(redrive_rows.trim)
+def expire_dead_letters() -> int:
+    return dead_letters.expire() + redrive_rows.prune()
 
 
-def trim_batches() -> int:
-    """Forgets sent batches that no client repeats any more, and the routings that they went by."""
-    return batches.trim() + routings.trim()
+def prune_batches() -> int:
+    """Delete the records of batches that no client repeats any more, and the routings that they went by."""
+    return batches.trim() + routings.prune()
 
 
 def note_heads() -> int:
-    """Copies the heads of all nodes to metadata, so that a node that goes back is known."""
+    """Copy the heads of all nodes to metadata, so that a node that goes back is known."""
     snapshot.refresh()
     return registry.note_heads()
 
 
-def trim_audit() -> int:
-    """Deletes the audit rows of long ago."""
-    return audit.trim()
-
-
-def forget_brokers() -> int:
-    """Takes brokers out of the registry that were not seen for a week."""
-    return brokers.forget_silent()
-
-
-def clear_sessions() -> int:
-    """Deletes the web sessions that have expired."""
+def prune_sessions() -> int:
     return Session.objects.filter(expire_date__lt=timezone.now()).delete()[0]
 
 
-def trim_job_runs() -> int:
-    """Deletes old records of job runs."""
-    return runs.trim()
-
-
-def trim_reports() -> int:
-    """Deletes old reports."""
-    return reports.trim()
-
-
 def sweep_rebalances() -> int:
-    """Rebalances the groups whose mark is set, or that have a queue without a reader; how many."""
+    """Rebalance the groups whose mark is set, or that have a queue without a reader; return how many."""
     return rebalance.each({*rebalance.pending(), *rebalance.neglected()})
 
 
-def trim_moves() -> int:
-    """Deletes old moves of offsets."""
-    return until_none(offset_resets.trim)
-
-
-def trim_history() -> int:
-    """Deletes old rebalances, in bounded steps until few are left; how many."""
-    return until_none(history.trim)
-
-
-def forget_instances() -> int:
-    """Forgets instances of broadcasting groups that were no member for a week, and their positions."""
-    return instances.forget()
-
-
 def record_lag() -> int:
-    """Records how far every subscription is behind, for lists and charts."""
+    """Record how far every subscription is behind, for lists and charts."""
     snapshot.refresh()
     count = lag.record()
     metrics_history.sum_lag()
     return count
 
 
-def roll_up() -> int:
-    """Sums the minutes of charts up into quarters of an hour and days."""
-    return metrics_history.roll_up()
-
-
-def trim_series() -> int:
-    """Deletes the figures of charts, and looks at positions, that are older than they are kept."""
-    return until_none(metrics_history.trim) + until_none(commits.trim) + until_none(size_rows.trim)
+def prune_metrics() -> int:
+    """Delete the figures of charts, and looks at positions, that are older than they are kept."""
+    return metrics_history.prune() + commits.prune() + size_rows.prune()
 
 
 def record_sizes() -> int:
-    """Records how much each node holds, to see how it grows."""
     snapshot.refresh()
     return disks.record()
 
 
 JOBS = {
     "record_lag": Job("Record how far every group is behind", 1, record_lag),
-    "roll_up": Job("Sum up figures of minutes for charts of weeks and years", 5, roll_up),
-    "trim_series": Job("Delete old figures of charts", 10, trim_series),
+    "roll_up": Job("Sum up figures of minutes for charts of weeks and years", 5, metrics_history.roll_up),
+    "prune_metrics": Job("Delete old figures of charts", 10, prune_metrics),
     "sweep_rebalances": Job("Rebalance groups that nobody has rebalanced", 1, sweep_rebalances),
-    "trim_history": Job("Delete old rebalances from the history", 5, trim_history),
-    "forget_instances": Job("Forget long gone instances of broadcasting groups", 60, forget_instances),
-    "retire_queues": Job("Retire drained queues that every group has read", 1, retire_queues),
+    "prune_rebalances": Job("Delete old rebalances from the history", 5, history.prune),
+    "prune_instances": Job("Delete long gone instances of broadcasting groups", 60, instances.forget),
+    "retire_queues": Job("Retire drained queues that every group has read", 1, drains.retire_drained),
     "drop_tables": Job("Drop the tables of deleted topics and retired queues", 60, drop_tables),
-    "clean_up": Job("Remove messages that are older or more than their topics keep", 10, clean_up),
-    "watch": Job("Look for trouble: begin and end alarms, and mail them", 1, watch_everything),
+    "expire_messages": Job(
+        "Remove messages that are older or more than their topics keep", 10, expire_messages
+    ),
+    "check_health": Job("Check health: begin and end alarms, and mail them", 1, check_health),
     "check_consistency": Job("Compare metadata with the nodes", 60, check_consistency),
-    "trim_alarms": Job("Delete alarms that were not raised for 90 days", 24 * 60, trim_alarms),
-    "trim_dead": Job("Forget dead messages whose days are over", 60, trim_dead),
-    "trim_batches": Job("Forget sent batches that no client repeats any more", 60, trim_batches),
+    "prune_alarms": Job("Delete alarms that were not raised for 90 days", 24 * 60, prune_alarms),
+    "expire_dead_letters": Job("Delete dead letters whose days are over", 60, expire_dead_letters),
+    "prune_batches": Job("Delete records of batches that no client repeats any more", 60, prune_batches),
     "note_heads": Job("Note how far the queues of each node are", 1, note_heads),
     "record_sizes": Job("Record how much each node holds", 60, record_sizes),
-    "trim_audit": Job("Delete audit rows older than 400 days", 24 * 60, trim_audit),
-    "forget_brokers": Job("Forget brokers that were not seen for 7 days", 60, forget_brokers),
-    "clear_sessions": Job("Delete expired web sessions", 24 * 60, clear_sessions),
-    "trim_moves": Job("Delete moves of offsets older than 90 days", 60, trim_moves),
-    "trim_job_runs": Job("Delete old records of job runs", 24 * 60, trim_job_runs),
-    "trim_reports": Job("Delete reports older than 400 days", 24 * 60, trim_reports),
+    "prune_audit": Job("Delete audit rows older than 400 days", 24 * 60, audit.prune),
+    "prune_brokers": Job("Delete brokers that were not seen for 7 days", 60, broker_rows.prune_silent),
+    "prune_sessions": Job("Delete expired web sessions", 24 * 60, prune_sessions),
+    "prune_offset_resets": Job("Delete offset resets older than 90 days", 60, offset_resets.prune),
+    "prune_job_runs": Job("Delete old records of job runs", 24 * 60, runs.prune),
+    "prune_reports": Job("Delete reports older than 400 days", 24 * 60, reports.prune),
 }
 if config.archive_topics:
     JOBS["archive_topics"] = Job(
@@ -210,7 +148,7 @@ if config.daily_reports:
 
 
 def sync() -> tuple[int, int]:
-    """Makes django-q's schedules equal to JOBS; (how many there are, how many others were removed)."""
+    """Make django-q's schedules equal to JOBS; (how many there are, how many others were removed)."""
     from django_q.models import Schedule
 
     for name, job in JOBS.items():

@@ -46,7 +46,7 @@ class JobFailed(CatmqError):
 def run(
     name: str, *, settings: Row, inputs: object = None, say: Say | None = None, record: Run | None = None
 ) -> tuple[int, Path]:
-    """Runs a job to its end, recorded as a run of `spark_<name>`; (id of the run, the job's directory).
+    """Run a job to its end, recorded as a run of `spark_<name>`; (id of the run, the job's directory).
 
     With `record` it is part of that run, whose end whoever gives it writes. Raises Invalid if what Spark
     needs is not installed, JobFailed, runs.Cancelled.
@@ -111,8 +111,6 @@ def _environ() -> dict[str, str]:
 
 
 class _Process:
-    """A job's process, from its start to its end."""
-
     def __init__(self, name: str, directory: Path, record: Run, say: Say) -> None:
         self._name, self._directory, self._record, self._say = name, directory, record, say
         self._asked_at: float | None = None
@@ -120,7 +118,7 @@ class _Process:
         self._lived_at = 0.0
 
     def follow(self, environ: Mapping[str, str]) -> None:
-        """Runs it to its end. Raises JobFailed, Cancelled."""
+        """Run it to its end. Raises JobFailed, Cancelled."""
         command = [sys.executable, "-m", "spark_tasks.jobs", self._name, str(self._directory)]
         with (self._directory / "log").open("wb") as log:
             process = subprocess.Popen(  # noqa: S603 - our own program
@@ -144,7 +142,6 @@ class _Process:
         raise JobFailed(f"{words} (log: {self._directory / 'log'})")
 
     def _is_late(self) -> bool:
-        """Return True if it was asked to stop, and did not."""
         return self._asked_at is not None and time.monotonic() - self._asked_at > PATIENCE_S
 
     def _look(self) -> None:
@@ -164,14 +161,13 @@ class _Process:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends what is left of a job: Java and the Python workers are in its process group."""
+    """End what is left of a job: Java and the Python workers are in its process group."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def _log_end(directory: Path) -> str:
-    """The end of a job's log, from the beginning of a line."""
     with (directory / "log").open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - LOG_BYTES))

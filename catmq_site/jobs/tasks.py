@@ -25,7 +25,7 @@ MOST_WAITING = 20  # tasks
 
 
 def connect() -> None:
-    """Gives metadata its way to ask for background work; called once by every process that changes it."""
+    """Give metadata its way to ask for background work; called once by every process that changes it."""
     from catmq_site.jobs.pipeline import place
     from catmq_site.jobs.schedules import JOBS
 
@@ -36,7 +36,7 @@ def connect() -> None:
 
 
 def ask_for_rebalance(group_id: int) -> None:
-    """Has a worker of django-q rebalance the group; metadata calls this once its transaction has committed.
+    """Have a worker of django-q rebalance the group; metadata calls this once its transaction has committed.
 
     The mark on the group is the truth: if the task is lost, a broker takes the group up after 3 s. So when
     tasks pile up, because no worker of django-q lives, none is added.
@@ -49,17 +49,16 @@ def ask_for_rebalance(group_id: int) -> None:
 
 
 def ask_for_job(name: str) -> None:
-    """Has a worker of django-q run a scheduled job now."""
     async_task("catmq_site.jobs.tasks.run_job", name, task_name=f"{name}, asked for")
 
 
 def ask_for_run(id: int) -> None:
-    """Has a worker of django-q start what takes up a run of the data pipeline."""
+    """Have a worker of django-q start what takes up a run of the data pipeline."""
     async_task("catmq_site.jobs.tasks.run_asked", id, task_name=f"run {id}, asked for")
 
 
 def run_rebalance(group_id: int, asked_at_ms: int) -> bool:
-    """Rebalances one group now, unless that was asked for long ago: a broker did it then. Whether it ran."""
+    """Rebalance one group now, unless that was asked for long ago: a broker did it then. Whether it ran."""
     if ms(database_now()) - asked_at_ms > MOST_AGE_MS:
         return False
     try:
@@ -70,7 +69,7 @@ def run_rebalance(group_id: int, asked_at_ms: int) -> bool:
 
 
 def run_job(name: str) -> None:
-    """Runs the scheduled job of that name and records the run; one that runs apart is only started.
+    """Run the scheduled job of that name and record the run; one that runs apart is only started.
 
     A process apart stays in django-q's process group: the server that stops takes it along, and it its Spark.
     """
@@ -83,7 +82,7 @@ def run_job(name: str) -> None:
 
 
 def run_asked(id: int) -> None:
-    """Starts the process that takes up a run of the data pipeline; a second one would find it taken."""
+    """Start the process that takes up a run of the data pipeline; a second one would find it taken."""
     _apart("run_asked", str(id))
 
 
@@ -93,7 +92,7 @@ def _apart(*arguments: str) -> None:
 
 
 def run_here(name: str) -> int:
-    """Runs the job in this process and records the run; how many things it did."""
+    """Run the job in this process and record the run; return how many things it did."""
     from catmq_site.jobs.schedules import JOBS
 
     with runs.record(name) as run:

@@ -6,10 +6,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -40,11 +41,10 @@ class CatmqCommand(BaseCommand):
 
     @property
     def actor(self) -> Actor:
-        """Whoever may run a command on the server."""
         return actors.command(type(self).__module__.rpartition(".")[2])
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Runs the command; an error that users can mend is one line on stderr."""
+        """Run the command; an error that users can mend is one line on stderr."""
         tasks.connect()
         try:
             if self.checks_keys:
@@ -59,7 +59,7 @@ class CatmqCommand(BaseCommand):
             raise CommandError(text, returncode=LATER) from None
 
     def confirm(self, what: str, name: str, *, yes: bool) -> None:
-        """Raises Invalid unless a person at the terminal types the name again, or a script said --yes."""
+        """Raise Invalid unless a person at the terminal types the name again, or a script said --yes."""
         if yes:
             return
         if not sys.stdin.isatty():
@@ -88,6 +88,25 @@ class CatmqCommand(BaseCommand):
 
 
 def one_line(error: CatmqError) -> str:
-    """The error with all its field errors, as one line."""
     fields = [f"{one.field}: {one.message}" for one in error.errors]
     return "; ".join([error.detail, *(text for text in fields if text not in error.detail)])
+
+
+def aligned(table: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table whose first row is its headings."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in table]
+
+
+def variable_of_node(name: str, what: str) -> str:
+    """Environment variable of a node: CATMQ_NODE_<NAME>_<what>."""
+    return f"CATMQ_NODE_{name.upper().replace('-', '_').replace('.', '_')}_{what}"
+
+
+def password_of(name: str, username: str, what: str) -> str:
+    """Return the password that the environment holds for an account of a node. Raises Invalid."""
+    variable = variable_of_node(name, what)
+    password = os.environ.get(variable, "")
+    if username and not password:
+        raise Invalid.field("password", f"set {variable} to the password of {username}")
+    return password

@@ -11,7 +11,6 @@ from messagestore.nodes.replica_inspection import Lost
 
 
 def report(done: Outcome) -> list[str]:
-    """The outcome as lines."""
     lines = [f"Node {done.node} is {done.state.replace('_', '-')} under epoch {done.epoch}."]
     if done.gaps:
         lines.append(
@@ -26,7 +25,6 @@ def report(done: Outcome) -> list[str]:
 
 
 def foretell(plan: Plan) -> list[str]:
-    """Describe what would become of a node, as lines."""
     lines = [f"Node {plan.node} would be at {plan.target}."]
     if plan.primary_answers:
         lines.append("The old primary answers: it would be closed, and its last messages waited for.")
@@ -45,7 +43,6 @@ def foretell(plan: Plan) -> list[str]:
 
 
 def findings(found: Preflight) -> list[str]:
-    """An examination as lines."""
     signs = {"ok": "ok  ", "warn": "warn", "bad": "BAD "}
     return [f"{signs[one.verdict]} {one.about}: {one.detail}" for one in found.findings]
 

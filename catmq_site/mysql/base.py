@@ -10,6 +10,7 @@ from django.db.backends.mysql import base
 from django.db.backends.utils import debug_transaction
 
 from catmq_site.mysql.idle import idle
+from metadata.db.transactions import note_connection
 
 MAX_AGE_S = 300  # no connection is kept longer, so that a moved server is found
 
@@ -27,6 +28,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         """An idle connection made with the same parameters, else a new one."""
+        note_connection()
         # The isolation level is part of the session but not of conn_params: without it the aliases `default`
         # and `snapshot` would exchange their connections, and snapshots would be torn.
         self._kind = repr((self.isolation_level, sorted(conn_params.items(), key=lambda item: item[0])))
@@ -37,7 +39,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         return raw
 
     def init_connection_state(self) -> None:
-        """Sets up the session; one from the pool is already."""
+        """Set up the session; one from the pool is already."""
         if not self._seasoned:
             super().init_connection_state()
 

@@ -37,7 +37,7 @@ class IdleConnections:
             self.drop(kind)  # one is lost: the others died with it
 
     def give(self, kind: Hashable, raw: Any) -> bool:
-        """Keeps `raw` for others; False if enough are kept, then the caller closes it."""
+        """Keep `raw` for others; False if enough are kept, then the caller closes it."""
         with self._lock:
             stack = self._stacks.setdefault(kind, [])
             if len(stack) < MAX_IDLE:
@@ -46,7 +46,6 @@ class IdleConnections:
         return False
 
     def drop(self, kind: Hashable) -> None:
-        """Closes every idle connection of a kind."""
         with self._lock:
             stack = self._stacks.pop(kind, [])
         for raw, _ in stack:

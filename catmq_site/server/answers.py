@@ -19,7 +19,6 @@ class Answer(Response):  # type: ignore[misc]
     headers_sent: bool
 
     def send_headers(self) -> None:
-        """Makes the head, once."""
         if not self.headers_sent:
             lines: list[str] = self.default_headers()
             lines += [f"{name}: {value}\r\n" for name, value in self.headers]
@@ -27,7 +26,6 @@ class Answer(Response):  # type: ignore[misc]
             self.headers_sent = True
 
     def default_headers(self) -> list[str]:
-        """The lines of the head that are the server's."""
         if self.chunked or self.upgrade:
             lines: list[str] = super().default_headers()
             return lines
@@ -57,7 +55,6 @@ class Answer(Response):  # type: ignore[misc]
             self.sock.sendall(head + data)
 
     def close(self) -> None:
-        """Ends the answer, also one without a body."""
         self.send_headers()
         self._flush()
         super().close()

@@ -62,7 +62,6 @@ class Channel:
                 left = left[sent:]
 
     def send(self, data: bytes) -> int:
-        """Send everything; its length."""
         self.sendall(data)
         return len(data)
 

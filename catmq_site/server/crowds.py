@@ -56,7 +56,6 @@ class Crowd(Generic[T]):
             return surplus
 
     def remove(self, one: T) -> bool:
-        """Take one out; whether it was in."""
         with self._guard:
             return self._remove(one)
 
@@ -69,7 +68,6 @@ class Crowd(Generic[T]):
             return one
 
     def overdue(self) -> list[T]:
-        """Take out those whose time is over."""
         now = time.monotonic()
         found: list[T] = []
         if not self._until:

@@ -115,7 +115,7 @@ def post_worker_init(worker: Any) -> None:
 
 
 def freeze() -> None:
-    """Loads the views, and takes all that is loaded now out of the garbage collector's sight: it stays.
+    """Load the views, and take all that is loaded now out of the garbage collector's sight: it stays.
 
     A full collection looks at every object and lets no other thread run meanwhile: with those of the
     application 65 ms each time, which whoever waited for this worker waited, too.

@@ -13,8 +13,6 @@ END = b"\r\n\r\n"
 
 
 class Incoming:
-    """The bytes of one request, and what follows them."""
-
     __slots__ = ("_data", "_needed")
 
     def __init__(self, data: bytes = b"") -> None:
@@ -26,7 +24,6 @@ class Incoming:
         return len(self._data)
 
     def add(self, data: bytes) -> None:
-        """Take what came."""
         searched = max(0, len(self._data) - len(END) + 1)
         self._data += data
         if self._needed is None:
@@ -37,7 +34,6 @@ class Incoming:
         return self._needed is not None and len(self._data) >= self._needed
 
     def take(self) -> bytes:
-        """Return all of it, and begin anew."""
         data = bytes(self._data)
         self._data, self._needed = bytearray(), None
         return data

@@ -2,7 +2,7 @@
 
 gunicorn starts the loops of a worker after the fork and stops them when the worker leaves. A loop is
 (name, every, run_once): one bounded pass, then a pause. A pass that fails is logged, and the pause doubles
-up to MAX_PAUSE_S, so a database that is down is not flooded with calls; nor is the log, see _Trouble. What
+up to MAX_PAUSE_S, so a database that is down is not flooded with calls; nor is the log, see _FailureLog. What
 runs every minute or more rarely is a schedule of django-q instead (schedules.py).
 """
 
@@ -23,7 +23,7 @@ from django.db import close_old_connections
 from brokerapi.http import group_metrics, metrics
 from brokerapi.views.about import VERSION
 from catmq_site.server import master
-from catmq_site.server.registration import BrokerLoop
+from catmq_site.server.broker_loop import BrokerLoop
 from messagestore.consume import node_owners
 from messagestore.heads import head_watcher
 from messagestore.heads.heads import board
@@ -34,14 +34,14 @@ from messagestore.pool import node_pools
 from messagestore.produce import delayed_delivery
 from messagestore.retries import redrives
 from messagestore.topology import process_caches, queues, retry_topics, subscriptions, topics
-from metadata.brokers import brokers, quotas, snapshot_acks
+from metadata.brokers import quotas, registration, snapshot_acks
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.db import leases
 from metadata.db.clock import database_now
 from metadata.db.transactions import reachable
 from metadata.errors import CatmqError, Unavailable
-from metadata.limits.bulkhead import gate
+from metadata.limits.bulkhead import bulkhead
 from metadata.membership import consumers, heartbeats, history, rebalance
 from metadata.monitoring import metrics_history
 from metadata.outages import AGAIN_S, Outage
@@ -87,7 +87,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
     """All loops of a worker, in the order in which they start; `url` is what clients are told of it."""
     overdue = OverdueRebalances()
     return [
-        Loop("metadata", METADATA_EVERY_S, look_at_metadata, gate.end_looks),
+        Loop("metadata", METADATA_EVERY_S, look_at_metadata, bulkhead.end_looks),
         Loop("heartbeats", 0.0, heartbeats.serve, heartbeats.end_service),
         Loop("grants", 0.0, node_owners.claim_granted),
         Loop("snapshot", config.snapshot_interval_ms / 1000, SnapshotLoop().run_once),
@@ -144,7 +144,7 @@ class SnapshotLoop:
     seen: snapshot.Snapshot | None = None
 
     def run_once(self) -> None:
-        """Loads what changed; a group whose generation, state or subscriptions moved is woken."""
+        """Load what changed; a group whose generation, state or subscriptions moved is woken."""
         snapshot.refresh()
         before, self.seen = self.seen, snapshot.current()
         if before is None or before.version == self.seen.version:
@@ -164,32 +164,29 @@ def changed_groups(before: snapshot.Snapshot, after: snapshot.Snapshot) -> set[i
 
 
 def heads_loop(node_id: int) -> Loop:
-    """The watch over the heads of one node."""
     watch = head_watcher.NodeWatcher(node_id)
     every_s = config.head_interval_ms / 1000
     return Loop(f"heads-{node_id}", every_s, watch.run_once, watch.leave, jitter=0.1)
 
 
 def circuit_loop(node_id: int) -> Loop:
-    """Looks after the circuit of one node; a probe of a frozen one takes seconds."""
+    """Look after the circuit of one node; a probe of a frozen one takes seconds."""
     return Loop(f"circuit-{node_id}", 0.25, lambda: node_pools.watch(node_id))
 
 
 def delays_loop(node_id: int) -> Loop:
-    """Moves the due messages of one node; the mover has a lease of its own."""
+    """Move the due messages of one node; the mover has a lease of its own."""
     mover = delayed_delivery.NodeMover(node_id, holder=f"{socket.gethostname()}:{os.getpid()}")
     return Loop(f"delays-{node_id}", delayed_delivery.EVERY_S, mover.run_once, mover.finish)
 
 
 def process_name() -> str:
-    """This worker's name among those of all brokers."""
     return f"{config.broker_name}/{os.getpid()}"
 
 
 def broker_loop(url: str) -> Loop:
-    """The loop that speaks with the registry for this broker."""
-    life = brokers.Life(config.broker_name, url, VERSION, master.INCARNATION)
-    speaker = BrokerLoop(life, snapshot_acks.Voice(process_name()))
+    identity = registration.BrokerIdentity(config.broker_name, url, VERSION, master.INCARNATION)
+    speaker = BrokerLoop(identity, snapshot_acks.SnapshotAck(process_name()))
     return Loop("broker", 0.8, speaker.run_once, speaker.finish)
 
 
@@ -203,7 +200,6 @@ class OverdueRebalances:
     since: dict[int, float] = field(default_factory=dict)
 
     def look(self) -> None:
-        """Notes since when groups wait."""
         now = time.monotonic()
         self.since = {group: self.since.get(group, now) for group in rebalance.pending()}
 
@@ -215,8 +211,8 @@ class OverdueRebalances:
 
 
 def look_at_metadata() -> None:
-    """Asks the metadata database anything: its answer opens the gate that calls without one have shut."""
-    gate.look(_ask_metadata)
+    """Ask the metadata database anything: its answer lets calls through that were refused."""
+    bulkhead.look(_ask_metadata)
 
 
 def _ask_metadata() -> None:
@@ -225,7 +221,7 @@ def _ask_metadata() -> None:
 
 
 def finish_creations() -> None:
-    """Finishes or removes what a crash left between metadata and tables. Raises what ended a sweep, after
+    """Finish or removes what a crash left between metadata and tables. Raises what ended a sweep, after
     all others had their turn.
     """
     with ExitStack() as turns:  # the last one in is the first one run
@@ -233,7 +229,7 @@ def finish_creations() -> None:
             turns.callback(sweep)
 
 
-class _Trouble:
+class _FailureLog:
     """The log's lines on a loop's failures: of those that are expected a line at their begin and their end,
     of a bug the traceback, and while it stays the same a line a minute."""
 
@@ -245,7 +241,6 @@ class _Trouble:
         self._count = 0
 
     def failed(self, error: Exception) -> None:
-        """A pass failed."""
         if isinstance(error, Unavailable):
             self._outage.failed(error.detail)
             return
@@ -260,7 +255,6 @@ class _Trouble:
         self._bug, self._told_at = bug, now
 
     def ended(self) -> None:
-        """A pass succeeded."""
         self._outage.ended()
         if self._count:
             log.warning("Loop %s works again after %d failures", self._name, self._count)
@@ -268,8 +262,6 @@ class _Trouble:
 
 
 class _Running:
-    """A loop in a thread of its own."""
-
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._ending = threading.Event()
@@ -278,40 +270,38 @@ class _Running:
         self._thread.start()
 
     def wake(self) -> None:
-        """Ends the pause of the loop: its next pass begins now."""
+        """End the pause of the loop: its next pass begins now."""
         self._wake.set()
 
     def end(self) -> None:
-        """Asks the loop to end after its pass."""
         self._ending.set()
         self._wake.set()
 
     def join(self, seconds: float) -> None:
-        """Waits for the end."""
         self._thread.join(max(0.0, seconds))
         if self._thread.is_alive():
             log.warning("%s is still in its last pass; it ends with the process", self._thread.name)
 
     def _run(self) -> None:
         loop, pause, failures = self._loop, 0.0, 0
-        trouble = _Trouble(loop.name)
+        failure_log = _FailureLog(loop.name)
         # Jitter from the first pause on: workers that start together must not ask together.
         while not self._ends_within(pause * random.uniform(1 - loop.jitter, 1 + loop.jitter)):
             try:
                 loop.run_once()
             except Exception as error:  # noqa: BLE001 - a loop must live on: it tries again, and tells
                 failures += 1
-                trouble.failed(error)
+                failure_log.failed(error)
                 close_old_connections()  # one that broke would fail for ever
             else:
                 failures = 0
-                trouble.ended()
+                failure_log.ended()
             least_s = max(loop.every_s, AFTER_FAILURE_S) if failures else loop.every_s
             pause = min(max(loop.every_s, MAX_PAUSE_S), least_s * 2 ** min(failures, 10))
         self._finish()
 
     def _ends_within(self, pause_s: float) -> bool:
-        """Waits, but no longer than until somebody wakes the loop; whether it is to end."""
+        """Wait, but no longer than until somebody wakes the loop; whether it is to end."""
         self._wake.wait(pause_s)
         self._wake.clear()
         return self._ending.is_set()
@@ -326,8 +316,6 @@ class _Running:
 
 
 class Loops:
-    """The running threads of one worker."""
-
     def __init__(self, listed: Sequence[Loop | Each]) -> None:
         self._listed = [self._roster(one) if isinstance(one, Each) else one for one in listed]
         self._guard = threading.Lock()
@@ -335,18 +323,17 @@ class Loops:
         self._running: dict[str, _Running] = {}
 
     def start(self) -> None:
-        """Starts a thread per loop."""
         for loop in self._listed:
             self._start(loop)
 
     def wake(self, name: str) -> None:
-        """Ends the pause of a loop: its next pass begins now. A signal handler may call it."""
+        """End the pause of a loop: its next pass begins now. A signal handler may call it."""
         running = self._running.get(name)
         if running is not None:
             running.wake()
 
     def stop(self, *, limit_s: float = 5.0) -> None:
-        """Asks all loops to end and waits for their last pass, together no longer than the limit."""
+        """Ask all loops to end and wait for their last pass, together no longer than the limit."""
         with self._guard:
             self._stopping = True
             running = list(self._running.values())

@@ -20,20 +20,18 @@ HEADS = mmap.mmap(-1, shared_heads.SIZE)  # likewise; workers hand it to message
 
 
 def stop() -> None:
-    """Tells all workers that the broker stops, not only they: the master does this before it ends them."""
+    """Tell all workers that the broker stops, not only they: the master does this before it ends them."""
     _flags[STOPPING] = 1
 
 
 def stopping() -> bool:
-    """Return True if the broker as a whole stops."""
     return _flags[STOPPING] == 1
 
 
 def note_registered() -> None:
-    """Tells all workers, also later ones, that the broker has had its name."""
+    """Tell all workers, also later ones, that the broker has had its name."""
     _flags[REGISTERED] = 1
 
 
 def registered() -> bool:
-    """Return True if the broker ever had its name."""
     return _flags[REGISTERED] == 1

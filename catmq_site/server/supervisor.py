@@ -58,14 +58,13 @@ class Child:
     due: float = field(default_factory=time.monotonic)
 
     def tend(self) -> None:
-        """Starts the child if its time has come, notices its end."""
+        """Start the child if its time has come, or notice its end."""
         if self.process is not None and self.process.poll() is not None:
             self._ended(self.process)
         if self.process is None and time.monotonic() >= self.due:
             self.start()
 
     def start(self) -> None:
-        """Starts the process, output appended to its log."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(  # noqa: S603  our own programs
                 self.command,
@@ -91,12 +90,11 @@ class Child:
         self.process, self.due = None, time.monotonic() + pause
 
     def signal(self, number: int) -> None:
-        """Sends a signal to the process itself."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
 
     def sweep(self) -> None:
-        """Kills what is left of the child's own children."""
+        """Kill what is left of the child's own children."""
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -115,8 +113,6 @@ def die_with_parent(parent: int) -> Callable[[], None]:
 
 
 class Supervisor:
-    """The server of one data directory."""
-
     def __init__(self, *, data: Path, host: str, port: int) -> None:
         self.data, self.host, self.port = data, host, port
         self.url = f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{port}"  # noqa: S104
@@ -176,7 +172,7 @@ class Supervisor:
         return file
 
     def _wait_for_port(self) -> None:
-        """Returns when the port is free; a broker that a killed server left is given time to end."""
+        """Return when the port is free; a broker that a killed server left is given time to end."""
         end = time.monotonic() + STOP_S
         while not self._port_is_free():
             if not self._left_broker() or time.monotonic() > end or self._rest(0.2):
@@ -249,7 +245,7 @@ class Supervisor:
         say("  catmq topic create first --queues 4 && echo hello | catmq send first && catmq peek first")
 
     def _end(self) -> None:
-        """Stops all children: politely, then not."""
+        """Stop all children: politely, then not."""
         for child in self.children:
             child.signal(signal.SIGTERM)
         end = time.monotonic() + STOP_S
@@ -283,19 +279,17 @@ def answers(url: str) -> bool:
 
 
 def cut(log: Path) -> None:
-    """Keeps a log file below its limit; the children append, so it is emptied in place."""
+    """Keep a log file below its limit; the children append, so it is emptied in place."""
     if log.exists() and log.stat().st_size > LOG_BYTES:
         shutil.copyfile(log, log.with_name(f"{log.name}.1"))
         os.truncate(log, 0)
 
 
 def tail(log: Path, lines: int = 15) -> str:
-    """The last lines of a file."""
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.exists() else ""
 
 
 def say(text: str) -> None:
-    """One line for the user, on stderr."""
     print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
@@ -305,7 +299,6 @@ def note(text: str) -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """The command line of script/server."""
     parser = argparse.ArgumentParser(
         prog="script/server",
         description="Starts a CatMQ server: broker, portal and jobs. Stop it with Ctrl-C or SIGTERM.",
@@ -327,7 +320,6 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Runs the server; its exit code."""
     chosen = arguments()
     data: Path = chosen.data.expanduser().resolve()
     os.environ |= {

@@ -87,15 +87,12 @@ class Log(glogging.Logger):  # type: ignore[misc]
     """gunicorn's own log, in the form of all others."""
 
     def setup(self, cfg: Any) -> None:
-        """Prepare the log when gunicorn reads its configuration."""
         super().setup(cfg)
         for handler in self.error_log.handlers:
             handler.setFormatter(logs.OneLine(logs.FORMAT))
 
 
 class Worker(ThreadWorker):  # type: ignore[misc]
-    """The worker class of gunicorn_conf.py."""
-
     alive: bool
     _accepting: bool
     notified = float("-inf")  # time.monotonic() of the last sign of life
@@ -115,14 +112,12 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self.said_at = float("-inf")
 
     def init_process(self) -> None:
-        """Prepare the process, then run until its end."""
         self.epoll = select.epoll()
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE_FILES
         self.capacity = max(SPARE_FILES, min(self.capacity, files))
         super().init_process()
 
     def run(self) -> None:
-        """Serve until the worker is told to end, then finish what has begun."""
         self.epoll.register(self.method_queue.fileno(), select.EPOLLIN)
         self.set_accept_enabled(True)
         while self.alive and self.is_parent_alive():
@@ -143,7 +138,6 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self.method_queue.close()
 
     def turn(self) -> None:
-        """Wait for what clients do, and deal with it."""
         for file, _ in self.epoll.poll(TURN_S):
             if file == self.method_queue.fileno():
                 self.method_queue.run_callbacks(file)
@@ -156,7 +150,6 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self.clear_away()
 
     def set_accept_enabled(self, enabled: bool) -> None:
-        """Begin to accept connections, or pause."""
         if enabled == self._accepting:
             return
         self._accepting = enabled
@@ -181,7 +174,6 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             listener.close()
 
     def accept_waiting(self, listener: socket.socket) -> None:
-        """Accept all that have connected so far."""
         while self.accept(listener):
             pass
 
@@ -255,7 +247,6 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         return False
 
     def clear_away(self) -> None:
-        """End the connections whose time is over."""
         for crowd in (self.idle, self.closing):
             for connection in crowd.overdue():
                 self.drop(connection)
@@ -279,7 +270,6 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             self.sent_away = dict.fromkeys(self.sent_away, 0)
 
     def drop(self, connection: Connection) -> None:
-        """Close a connection."""
         self.connections.pop(connection.sock.fileno(), None)  # before another one can have the number
         connection.sock.close()
         if not self.alive:
@@ -307,7 +297,6 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             self.park(connection, self.closing)
 
     def answer(self, connection: Connection) -> bool:
-        """Answer one request; whether the connection may be kept."""
         channel = Channel(connection.sock, connection.address, self.slow)
         parser = RequestParser(self.cfg, channel, connection.client)
         parser.unreader.unread(connection.incoming.take())
@@ -372,7 +361,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
                 pieces.close()
 
     def notify(self) -> None:
-        """Tells the master that this worker lives, twice a second instead of at every event."""
+        """Tell the master that this worker lives, twice a second instead of at every event."""
         now = time.monotonic()
         if now - self.notified >= NOTIFY_S:
             self.notified = now

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from messagestore import tables
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import READ_TIMEOUT_S, Session
-from messagestore.heads.coalescer import Rounds
+from messagestore.heads.coalescer import NodeCoalescer
 from messagestore.heads.heads import board
 from messagestore.pool import node_pools
 from metadata.errors import NodeUnavailable
@@ -28,7 +28,7 @@ PULSES = 1024
 _WORKER = random.randrange(PULSES)
 
 _guard = threading.Lock()
-_barriers: dict[int, Rounds[Heads, None]] = {}
+_barriers: dict[int, NodeCoalescer[Heads, None]] = {}
 
 
 def confirm(*, node_id: int, heads: Heads) -> None:
@@ -66,10 +66,10 @@ def head_of(*, queue: int) -> tables.Head | None:
     return found
 
 
-def _barrier(node_id: int) -> Rounds[Heads, None]:
+def _barrier(node_id: int) -> NodeCoalescer[Heads, None]:
     with _guard:
         if node_id not in _barriers:
-            _barriers[node_id] = Rounds(lambda reads: _pass(node_id, reads), limit_s=READ_TIMEOUT_S)
+            _barriers[node_id] = NodeCoalescer(lambda reads: _pass(node_id, reads), limit_s=READ_TIMEOUT_S)
         return _barriers[node_id]
 
 

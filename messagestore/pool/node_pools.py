@@ -26,7 +26,7 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot import NodeInfo
 from metadata.config import config
 from metadata.errors import CatmqError, Code, NodeUnavailable
-from metadata.limits.concurrency import turnstile
+from metadata.limits.concurrency import limiter
 
 BORROW_TIMEOUT_S = 2.0
 _LOOK_EVERY_S = 0.2  # while waiting for a place: whether the node is still there
@@ -154,7 +154,7 @@ class Node:
         try:
             placed = self._places.acquire(blocking=False)
             if not placed:
-                with turnstile.aside():
+                with limiter.aside():
                     self._await_place(passage, within_s)
                 placed = True
             pooled = self._take(reads)

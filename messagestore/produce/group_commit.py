@@ -16,7 +16,7 @@ from typing import NamedTuple
 from messagestore import tables
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import READ_TIMEOUT_S
-from messagestore.heads.coalescer import Rounds
+from messagestore.heads.coalescer import NodeCoalescer
 from messagestore.pool.node_pools import Node
 from messagestore.tables import NewBatch
 from metadata.config import config
@@ -32,7 +32,7 @@ class _Part(NamedTuple):
     batch: NewBatch
 
 
-Lane = Rounds[_Part, int | None]
+Lane = NodeCoalescer[_Part, int | None]
 _lanes: dict[int, Lane] = {}
 _guard = threading.Lock()
 
@@ -55,8 +55,8 @@ def lane(queue: int) -> Lane:
     if known is not None:
         return known
     with _guard:
-        new: Lane = Rounds(
-            lambda parts: _together(queue, parts), take=_fitting, look=_reachable, limit_s=READ_TIMEOUT_S
+        new: Lane = NodeCoalescer(
+            lambda parts: _together(queue, parts), take=_fitting, check=_reachable, limit_s=READ_TIMEOUT_S
         )
         return _lanes.setdefault(queue, new)
 

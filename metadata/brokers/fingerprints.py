@@ -43,7 +43,7 @@ def trouble() -> str:
 
 
 def require() -> None:
-    """Raises Conflict(foreign_keys) if other keys than this process's are used here, MetadataUnavailable."""
+    """Raise Conflict(foreign_keys) if other keys than this process's are used here, MetadataUnavailable."""
     found = trouble()
     if found:
         raise Conflict(found, code=Code.FOREIGN_KEYS)
@@ -51,7 +51,7 @@ def require() -> None:
 
 @transactional
 def record() -> None:
-    """Records what this process signs and seals with; before it seals, and before it serves.
+    """Record what this process signs and seals with; before it seals, and before it serves.
 
     Raises Conflict(foreign_keys). Two that come first at once do so one after the other.
     """
@@ -70,7 +70,7 @@ def record() -> None:
 
 @transactional
 def accept(*, actor: Actor) -> list[str]:
-    """Makes this process's keys those of the installation; the nodes whose passwords are lost by that.
+    """Make this process's keys those of the installation; the nodes whose passwords are lost by that.
 
     Passwords that can be read are sealed anew with the first encryption key. Needs `admin` on everything.
     """
@@ -139,7 +139,6 @@ def _recorded() -> set[tuple[str, str]]:
 
 
 def _own() -> tuple[tuple[str, str], tuple[str, str]]:
-    """Return what this process signs with, and what it seals with."""
     sealing = _fingerprint(ENCRYPTION, config.encryption_keys[0])
     return (SIGNING.value, _fingerprint(SIGNING, config.secret_key)), (ENCRYPTION.value, sealing)
 
@@ -150,7 +149,6 @@ def _taken() -> set[str]:
 
 
 def _readable() -> set[str]:
-    """The encryption keys of this process."""
     return {_fingerprint(ENCRYPTION, key) for key in config.encryption_keys}
 
 

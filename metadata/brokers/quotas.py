@@ -46,18 +46,16 @@ class _Buckets:
         self._known: dict[_Key, Bucket] = {}
 
     def of(self, key: _Key, *, now: float) -> Bucket:
-        """A bucket, full at first."""
         if len(self._known) > MOST_BUCKETS:
             self._known = {}
         return self._known.setdefault(key, Bucket(float("inf"), now))
 
     def ask(self, key: _Key, amount: int) -> None:
-        """Notes that so much is to be sent."""
+        """Note that so much is to be sent."""
         if len(self.asked) <= MOST_BUCKETS:
             self.asked[key] += amount
 
     def share(self, key: _Key, now: float) -> float:
-        """The part of a limit that is this process's."""
         even = 1 / self.processes
         return self._shares.get(_text(key), even) if now - self._shared_at < STALE_S else even
 
@@ -72,7 +70,7 @@ class _Buckets:
         return {key: round(amount, 1) for key, amount in most if amount >= 0.1}
 
     def divide(self, mine: _Demand, others: Sequence[_Demand], now: float) -> None:
-        """Takes this process's shares, by what the others know of it."""
+        """Take this process's shares, by what the others know of it."""
         known = {key: min(amount, self.told.get(key, 0.0)) for key, amount in mine.items()}
         sums: Counter[str] = Counter()
         for one in others:
@@ -94,7 +92,7 @@ _buckets = _Buckets()
 
 
 def admit(*, topic: TopicInfo, actor: Actor, messages: int, size: Callable[[], int]) -> None:
-    """Takes messages, and their `size()` in bytes, from the limits of the topic and of the actor's key.
+    """Take messages, and their `size()` in bytes, from the limits of the topic and of the actor's key.
 
     Raises RateLimited, and takes nothing, while one of them has not enough; it says how long to wait.
     """
@@ -158,7 +156,6 @@ def _read(text: str) -> _Demand:
     return {key: float(amount) for key, amount in said.items() if isinstance(amount, int | float)}
 
 
-def forget() -> None:
-    """Empties the buckets: another database, another test."""
+def evict() -> None:
     global _buckets
     _buckets = _Buckets()

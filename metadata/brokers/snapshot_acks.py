@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from time import monotonic
 
-from metadata.brokers.brokers import Life
+from metadata.brokers.registration import BrokerIdentity
 from metadata.db.clock import UtcNow, before, database_now
 from metadata.db.transactions import reachable, transactional
 from metadata.models import Broker, BrokerProcess
@@ -18,37 +18,37 @@ from metadata.rules.membership.brokers import ALIVE_S, alive
 
 REPEAT_S = 5.0
 SILENT_S = REPEAT_S + ALIVE_S  # a worker that says nothing for so long has ended
-_FORGET_S = 3600.0
+_KEPT_S = 3600.0
 
 
 @dataclass(slots=True)
-class Voice:
+class SnapshotAck:
     """Last acknowledgement of one worker."""
 
     name: str
     said: int = -1
     said_at: float = float("-inf")
 
-    def acknowledge(self, *, life: Life, change: int) -> None:
-        """Says that this worker has followed metadata to a change. Raises MetadataUnavailable."""
+    def acknowledge(self, *, identity: BrokerIdentity, change: int) -> None:
+        """Say that this worker has followed metadata to a change. Raises MetadataUnavailable."""
         now = monotonic()
         if change == self.said and now - self.said_at < REPEAT_S:
             return
-        if _record(life=life, name=self.name, change=change):
+        if _record(identity=identity, name=self.name, change=change):
             self.said, self.said_at = change, now
 
 
 @transactional
-def _record(*, life: Life, name: str, change: int) -> bool:
-    """Writes a worker's row, and forgets those of workers long gone; False while the broker has no row."""
+def _record(*, identity: BrokerIdentity, name: str, change: int) -> bool:
+    """Write a worker's row, and delete those of workers long gone; False while the broker has no row."""
     values = {"acknowledged": change, "last_seen": UtcNow()}
     if BrokerProcess.objects.filter(name=name).update(**values):
         return True
-    broker = Broker.objects.filter(name=life.name, incarnation=life.incarnation).first()
+    broker = Broker.objects.filter(name=identity.name, incarnation=identity.incarnation).first()
     if broker is None:
         return False
     now = database_now()
-    BrokerProcess.objects.filter(broker=broker, last_seen__lt=before(now, seconds=_FORGET_S)).delete()
+    BrokerProcess.objects.filter(broker=broker, last_seen__lt=before(now, seconds=_KEPT_S)).delete()
     BrokerProcess.objects.update_or_create(name=name, defaults={**values, "broker": broker, "last_seen": now})
     return True
 
@@ -72,7 +72,7 @@ def demands() -> dict[str, str]:
 
 
 def demand(*, name: str, text: str) -> None:
-    """Tells the others what a worker is asked for. Raises MetadataUnavailable."""
+    """Tell the others what a worker is asked for. Raises MetadataUnavailable."""
     with reachable():
         BrokerProcess.objects.filter(name=name).exclude(demand=text).update(demand=text)
 

@@ -26,6 +26,7 @@ from metadata.cache.snapshot_types import (
     merged,
 )
 from metadata.db.clock import ms
+from metadata.db.rows import shown
 from metadata.db.secrets import Undecryptable, decrypt
 from metadata.models import (
     ApiKey,
@@ -70,7 +71,6 @@ def changes(alias: str, *, above: int, upto: int) -> Changes | None:
 
 
 def everything(alias: str) -> Content:
-    """All content."""
     return _content(alias, None)
 
 
@@ -145,41 +145,16 @@ def _node(row: DbNode) -> NodeInfo:
     except Undecryptable:
         log.error("the password of node %s cannot be decrypted: check CATMQ_ENCRYPTION_KEYS", row.name)
         password = ""
-    return NodeInfo(
-        id=row.pk,
-        name=row.name,
-        kind=row.kind,
-        engine=row.engine,
-        host=row.host,
-        port=row.port or 0,
-        database=row.database,
-        username=row.username,
-        password=password,
-        state=row.state,
-        dedicated=row.dedicated,
-        epoch=row.epoch,
-        capacity_gb=row.capacity_gb,
-        replica_host=row.replica_host,
-        replica_port=row.replica_port or 0,
-        identity=row.identity,
-        quarantined=row.quarantined,
-        disk=row.disk,
-    )
+    ports = {"port": row.port or 0, "replica_port": row.replica_port or 0}
+    return shown(NodeInfo, row, password=password, **ports)
 
 
 def _topic(row: Topic, queues: tuple[int, ...], earlier: tuple[Routing, ...]) -> TopicInfo:
-    return TopicInfo(
-        id=row.pk,
-        name=row.name,
-        kind=row.kind,
-        state=row.state,
-        keyed=row.keyed,
-        on_unknown=row.on_unknown,
+    return shown(
+        TopicInfo,
+        row,
         layout=tuple(json.loads(row.layout)) if row.layout else (),
-        layout_version=row.layout_version,
         queues=queues,
-        retention_days=row.retention_days,
-        retention_bytes=row.retention_bytes,
         failure_group=row.failure_group_id,
         failure_of=row.failure_of_id,
         rates=_rates(row),

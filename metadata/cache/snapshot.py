@@ -1,8 +1,8 @@
-"""The immutable picture of the metadata in a broker process, and the ways to look things up in it.
+"""The immutable snapshot of the metadata in a broker process, and the ways to look things up in it.
 
 Sends and pulls decide by the snapshot alone, so they go on while the metadata database is away. A
 worker loop calls refresh() every 200 ms. A refresh reads inside one repeatable-read transaction of
-the alias `snapshot` (at READ COMMITTED 74 of 500 pictures were torn): first the change counter, then
+the alias `snapshot` (at READ COMMITTED 74 of 500 snapshots were torn): first the change counter, then
 the rows named by the change log above the number it has. Everything is loaded when the incarnation
 differs, the number went back, the log does not reach back far enough, or five minutes have passed.
 
@@ -36,7 +36,7 @@ from metadata.cache.snapshot_types import (
 from metadata.config import config
 from metadata.db.contact import SILENT_S, contact
 from metadata.errors import Code, MetadataUnavailable, NotFound
-from metadata.limits.bulkhead import gate
+from metadata.limits.bulkhead import bulkhead
 
 __all__ = [
     "GroupInfo",
@@ -48,13 +48,13 @@ __all__ = [
     "TopicInfo",
     "age_s",
     "current",
+    "evict",
     "find_group",
     "find_key",
     "find_node",
     "find_queue",
     "find_queues",
     "find_topic",
-    "forget",
     "node_by_id",
     "refresh",
 ]
@@ -82,9 +82,9 @@ class _Holder:
         self.failed = False
 
     def renew(self) -> bool:
-        """One load that began after this call, run here or by another thread; whether the picture changed.
+        """One load that began after this call, run here or by another thread; whether the snapshot changed.
 
-        Raises MetadataUnavailable; the old picture stays.
+        Raises MetadataUnavailable; the old snapshot stays.
         """
         limit_s = 2 * config.metadata_timeout_ms / 1000
         before = self.snapshot
@@ -127,7 +127,7 @@ class _Holder:
     def renew_after_miss(self) -> None:
         """A load for a lookup that missed: not more often than every 50 ms, and none just after a failure, or
         while the database is silent: who asks for what nobody knows would hold a thread for seconds."""
-        if gate.watched and contact.silent_s() > SILENT_S:
+        if bulkhead.watched and contact.silent_s() > SILENT_S:
             raise MetadataUnavailable("The metadata database is away.", retry_after_ms=1000)
         if self.failed and time.monotonic() - self.failed_at < PAUSE_AFTER_FAILURE_S:
             self._raise_if_failed()
@@ -155,12 +155,12 @@ def current() -> Snapshot:
         _holder.renew()
         snapshot = _holder.snapshot
         if snapshot is None:
-            raise MetadataUnavailable("There is no picture of the metadata yet.", retry_after_ms=1000)
+            raise MetadataUnavailable("There is no snapshot of the metadata yet.", retry_after_ms=1000)
     return snapshot
 
 
 def refresh() -> bool:
-    """Brings the snapshot up to date; whether it changed. Keeps the old one while the database is away."""
+    """Bring the snapshot up to date; whether it changed. Keeps the old one while the database is away."""
     was_failed = _holder.failed
     try:
         return _holder.renew()
@@ -170,8 +170,8 @@ def refresh() -> bool:
         return False
 
 
-def forget() -> None:
-    """Drops the snapshot, so that the next use loads it anew (another database, a fork)."""
+def evict() -> None:
+    """Drop the snapshot, so that the next use loads it anew (another database, a fork)."""
     global _holder
     _holder = _Holder()
 
@@ -290,5 +290,4 @@ def find_queues(queues: Collection[int]) -> tuple[dict[int, QueueInfo], bool]:
 
 
 def find_key(digest: str) -> KeyInfo | None:
-    """The API key with this digest, None if there is none."""
     return _find(lambda snapshot: snapshot.key(digest))

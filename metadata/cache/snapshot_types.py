@@ -88,14 +88,11 @@ class TopicInfo:
     earlier: tuple[Routing, ...] = ()
 
     def queue_for(self, key: str) -> int:
-        """The queue that serves `key`."""
         return queue_for_key(key, self.layout)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """A ConsumerGroup."""
-
     id: int
     name: str
     mode: str
@@ -106,8 +103,6 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionInfo:
-    """A ConsumerGroupTopic."""
-
     id: int
     group_id: int
     topic_id: int
@@ -170,19 +165,15 @@ class Snapshot:
         return self.topics_by_name.get(name)
 
     def group(self, name: str) -> GroupInfo | None:
-        """The group called `name`."""
         return self.groups_by_name.get(name)
 
     def node(self, name: str) -> NodeInfo | None:
-        """The node called `name`."""
         return self.nodes_by_name.get(name)
 
     def key(self, digest: str) -> KeyInfo | None:
-        """The API key with this digest."""
         return self.keys_by_digest.get(digest)
 
     def subscriptions_of(self, group_id: int) -> tuple[SubscriptionInfo, ...]:
-        """The subscriptions of a group, in any state."""
         return self.subscriptions_by_group.get(group_id, ())
 
     def delivery(self, group_id: int, topic_id: int) -> Delivery:
@@ -219,7 +210,6 @@ class Snapshot:
         return topic_id if topic is None or topic.failure_of is None else topic.failure_of
 
     def holds_failures(self, queue: int) -> bool:
-        """Return True if a queue belongs to a failure topic."""
         info = self.queues.get(queue)
         topic = None if info is None else self.topics.get(info.topic_id)
         return topic is not None and topic.failure_of is not None

@@ -13,7 +13,7 @@ RIGHTS = ("produce", "consume", "browse", "manage", "admin")
 TRUSTED = ("command", "job")
 OWNED = ("manage", "produce", "consume", "browse")  # what an owner may do with what is theirs
 EVERYTHING = "*"  # the pattern, and the name of what no pattern of some names reaches
-LOOK = "look"  # of people in the portal: names, states, figures, and messages without what they say
+LOOK = "look"  # of users in the portal: names, states, figures, and messages without what they say
 
 
 def may(actor: Actor, right: str, name: str, *, what: str = "topic") -> bool:
@@ -39,12 +39,11 @@ def matches(name: str, pattern: str) -> bool:
 
 
 def may_everything(actor: Actor) -> bool:
-    """Return True if the actor has `admin` on everything."""
     return may(actor, "admin", EVERYTHING)
 
 
 def require_everything(actor: Actor, name: str, *, what: str) -> None:
-    """Raises Forbidden unless the actor has `admin` on everything, whatever `what` is called.
+    """Raise Forbidden unless the actor has `admin` on everything, whatever `what` is called.
 
     A node holds every team's messages and a broker serves every team, so a right on some names cannot do.
     """
@@ -53,7 +52,7 @@ def require_everything(actor: Actor, name: str, *, what: str) -> None:
 
 
 def require_ownership(actor: Actor, name: str, *, what: str = "topic") -> None:
-    """Raises Forbidden unless the actor may do all that owners of `name` may: nobody gives away more."""
+    """Raise Forbidden unless the actor may do all that owners of `name` may: nobody gives away more."""
     for right in OWNED:
         if not may(actor, right, name, what=what):
             raise Forbidden(
@@ -63,13 +62,13 @@ def require_ownership(actor: Actor, name: str, *, what: str = "topic") -> None:
 
 
 def require(actor: Actor, right: str, name: str, *, what: str = "topic") -> None:
-    """Raises Forbidden, naming right and resource; `what` is topic, group, node, key …"""
+    """Raise Forbidden, naming right and resource; `what` is topic, group, node, key …"""
     if not may(actor, right, name, what=what):
         raise Forbidden(f"{actor.kind} {actor.name} lacks the right {right} on {what} {name}.")
 
 
 def require_failed(actor: Actor, right: str, name: str, origin: tuple[str, str] | None) -> None:
-    """Raises Forbidden unless a right on a failure topic's name also reaches its group or topic (`origin`).
+    """Raise Forbidden unless a right on a failure topic's name also reaches its group or topic (`origin`).
 
     The name is `<group>_<topic>_fail`, and says nothing of where the group ends: `pay_*` is meant for what
     the team `pay_` has, and matches what the group `pay` failed at in any topic, too. A right that gives the
@@ -86,7 +85,7 @@ def require_failed(actor: Actor, right: str, name: str, origin: tuple[str, str] 
 
 
 def require_grantable(actor: Actor, rights: Mapping[str, Sequence[str]]) -> None:
-    """Raises Forbidden unless the actor may give these rights away.
+    """Raise Forbidden unless the actor may give these rights away.
 
     Whoever has `admin` on everything may give anything; others only the patterns that they have `admin` on
     themselves, letter by letter: whether one pattern covers another is not asked.
@@ -104,7 +103,6 @@ def require_grantable(actor: Actor, rights: Mapping[str, Sequence[str]]) -> None
 
 
 def may_grant(actor: Actor, rights: Mapping[str, Sequence[str]]) -> bool:
-    """Return True if the actor may give these rights away."""
     try:
         require_grantable(actor, rights)
     except Forbidden:
@@ -117,12 +115,18 @@ def sees(actor: Actor, name: str) -> bool:
     return any(may(actor, right, name) for right in (*RIGHTS, LOOK))
 
 
+def require_seen(actor: Actor, group: str) -> None:
+    """Raise Forbidden unless the actor has any right on a group."""
+    if not sees(actor, group):
+        require(actor, "consume", group, what="group")
+
+
 def require_look(actor: Actor, topic: str, origin: tuple[str, str] | None) -> bool:
-    """Raises Forbidden unless the actor may look at a topic's messages; whether it may read them whole.
+    """Raise Forbidden unless the actor may look at a topic's messages; whether it may read them whole.
 
     `origin`: as in `require_failed`.
     """
-    looks = suppress(Forbidden) if LOOK in actor.rights else nullcontext()  # people see the outside of all
+    looks = suppress(Forbidden) if LOOK in actor.rights else nullcontext()  # users see the outside of all
     if may(actor, "browse", topic):
         with looks:
             require_failed(actor, "browse", topic, origin)

@@ -21,11 +21,11 @@ from metadata.models import ChangeCounter, ChangeLog
 
 KINDS = ("node", "topic", "group", "subscription", "key")
 KEPT = 10_000  # numbers; a broker further behind loads everything
-TRIM_EVERY = 500
+PRUNE_EVERY = 500
 
 
 def changed(kind: str, *ids: int) -> None:
-    """Counts one change of the rows `ids` of a kind, as the last act of a transaction.
+    """Count one change of the rows `ids` of a kind, as the last act of a transaction.
 
     A topic stands for its queues too.
     """
@@ -37,7 +37,7 @@ def changed(kind: str, *ids: int) -> None:
         _count(kind, rows)
     else:
         last_words.extend(_counting(kind, rows))
-    if random.randrange(TRIM_EVERY) == 0:
+    if random.randrange(PRUNE_EVERY) == 0:
         n = ChangeCounter.objects.values_list("n", flat=True).get()
         ChangeLog.objects.filter(n__lte=n - KEPT).delete()
 
@@ -49,7 +49,6 @@ def _count(kind: str, rows: list[int]) -> None:
 
 
 def _counting(kind: str, rows: list[int]) -> list[str]:
-    """The same as statements."""
     counter, log = ChangeCounter._meta.db_table, ChangeLog._meta.db_table
     raise_it = f"UPDATE {counter} SET n = LAST_INSERT_ID(n + 1); SET @n = LAST_INSERT_ID()"  # noqa: S608
     values = ", ".join(f"(@n, '{kind}', {row:d})" for row in rows)

@@ -45,12 +45,10 @@ class ServerName(Func):
 
 
 def database_now() -> datetime:
-    """The database's time, aware, UTC."""
     return server_and_now()[1]
 
 
 def server_and_now() -> tuple[str, datetime]:
-    """Return the name of the server that answers, and its time."""
     row = ChangeCounter.objects.annotate(server=ServerName(), now=UtcNow()).values_list("server", "now").get()
     return str(row[0]), row[1]
 
@@ -61,5 +59,4 @@ def ms(time: datetime) -> int:
 
 
 def before(now: datetime, *, seconds: float) -> datetime:
-    """The time `seconds` before `now`."""
     return now - timedelta(seconds=seconds)

@@ -54,7 +54,6 @@ def reader_instance(instance_id: int) -> str:
 
 
 def issue(*, group_id: int, key_id: int | None, member_id: int, instance_id: int = 0) -> str:
-    """A new id; two calls never give the same."""
     numbers = [group_id, key_id or 0, member_id, *([instance_id] if instance_id else [])]
     body = f"{'.'.join(map(_base36, numbers))}-{secrets.token_hex(8)}"
     return f"{body}.{_mac(body, config.secret_key)}"

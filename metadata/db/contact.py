@@ -28,18 +28,16 @@ class Contact:
         self.share(mmap.mmap(-1, SIZE))
 
     def share(self, memory: mmap.mmap) -> None:
-        """Shares the times with the other workers of the broker; called before the first request."""
+        """Share the times with the other workers of the broker; called before the first request."""
         self._cells = memoryview(memory).cast("q")
         # An earlier life of this broker may have heard something until now.
         for cell in (HEARD, RECORDED):
             self._cells[cell] = self._cells[cell] or time.monotonic_ns()
 
     def heard(self) -> None:
-        """The database answered something."""
         self._cells[HEARD] = time.monotonic_ns()
 
     def recorded(self) -> None:
-        """Heartbeats were recorded."""
         self._cells[HEARD] = self._cells[RECORDED] = time.monotonic_ns()
 
     def promise(self) -> None:

@@ -18,8 +18,6 @@ from metadata.models import Lease
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A holder's term."""
-
     name: str
     holder: str
     term: int
@@ -46,7 +44,7 @@ def term(*, name: str, holder: str, ttl_s: float) -> Term | None:
 
 
 def release(*, name: str, holder: str) -> None:
-    """Gives the lease up, so that another need not wait for its end."""
+    """Give the lease up, so that another need not wait for its end."""
     with reachable():
         Lease.objects.filter(pk=name, holder=holder).update(expires_at=database_now())
 

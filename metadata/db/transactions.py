@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from typing import ParamSpec, TypeVar
 from django.db import InterfaceError, OperationalError, close_old_connections, transaction
 from django.db.models import Model, QuerySet
 
+from metadata.config import config
 from metadata.db.contact import contact
 from metadata.errors import MetadataUnavailable
 from metadata.outages import Outage
@@ -35,8 +37,28 @@ TRIES = 3
 ROLLED_BACK = {1213, 1205, 1020}  # deadlock, lock wait timeout, record changed since read (MariaDB)
 
 
+class _Mine(threading.local):
+    # Most threads never ask the metadata, and to look at each alias for nothing costs as much as a small
+    # answer. On SQLite the backend is Django's own, which does not say that it connects.
+    has_connected = config.database is None
+
+
+_mine = _Mine()
+
+
+def note_connection() -> None:
+    """Say that this thread has connected; the backend calls this."""
+    _mine.has_connected = True
+
+
+def give_back() -> None:
+    """Give the connections of this thread back, at the end of a request."""
+    if _mine.has_connected:
+        close_old_connections()
+
+
 def transactional(work: Callable[P, T]) -> Callable[P, T]:
-    """Runs `work` in one transaction on the metadata database, up to three times if it was rolled back.
+    """Run `work` in one transaction on the metadata database, up to three times if it was rolled back.
 
     Inside another transaction it simply joins. Raises MetadataUnavailable when the database is away.
     """
@@ -71,7 +93,6 @@ def was_rolled_back(error: OperationalError) -> bool:
 
 
 def lacks_schema(error: Exception) -> bool:
-    """Return True if a table or column is missing."""
     code = error.args[0] if error.args else None
     return code in (1054, 1146) or "no such table" in str(error) or "no such column" in str(error)
 

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from metadata.actors import Actor
-from metadata.db import access, prune
+from metadata.db import access
 from metadata.db.clock import before, database_now
+from metadata.db.prune import Rule
 from metadata.db.transactions import reachable, transactional
 from metadata.models import CommitLook, ConsumerGroupTopic
 from metadata.rules.groups.commits import Look, Step, steps
@@ -31,7 +32,7 @@ class Seen:
 
 @transactional
 def note(found: Iterable[Seen]) -> int:
-    """Keeps what was seen; how many rows that took. A group that stays at rest takes none.
+    """Keep what was seen; return how many rows that took. A group that stays at rest takes none.
 
     What is left out that way costs no precision: all that is committed later is also stored later.
     """
@@ -83,8 +84,4 @@ def history(*, topic: str, group: str, days: int, actor: Actor) -> dict[int, lis
     return {queue: steps(mine) for queue, mine in looks.items()}
 
 
-def trim(*, days: int = KEPT_DAYS, limit: int = prune.MOST_TRIMMED) -> int:
-    """Deletes what is older than `days`; how many rows. One bounded pass."""
-    with reachable():
-        old = CommitLook.objects.filter(at__lt=before(database_now(), seconds=days * 86_400)).order_by("at")
-        return prune.delete(old, limit=limit)
+prune = Rule(CommitLook.objects.all(), at="at", days=KEPT_DAYS)

@@ -18,7 +18,7 @@ from metadata.db import access
 from metadata.db.changes import changed
 from metadata.db.clock import before, database_now
 from metadata.db.consumer_ids import reader_instance
-from metadata.db.locks import group_by_id
+from metadata.db.rows import group_by_id
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, NotFound
 from metadata.groups.subscription_rows import EPOCHS_EACH

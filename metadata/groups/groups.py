@@ -6,14 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import IntegrityError
-
 from metadata.actors import Actor
-from metadata.db import access, audit, paging
+from metadata.db import access, audit, paging, rows
 from metadata.db.changes import changed
 from metadata.db.clock import database_now, ms
-from metadata.db.locks import group_by_name, no_group
 from metadata.db.paging import Page, Window
+from metadata.db.rows import group_by_name, group_named
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid
 from metadata.groups.subscription_rows import SubscriptionView, views_of
@@ -26,7 +24,7 @@ from metadata.rules.topics.names import check_confirmed, check_name
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A member for people: `heartbeat_age_ms` by the database's clock, `queues` = ids it owns now.
+    """A member: `heartbeat_age_ms` by the database's clock, `queues` = ids it owns now.
 
     `active`: it may own queues; otherwise the group's limits make it stand by.
 
@@ -47,7 +45,7 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group for people. `rebalancing`: a rebalance is due. `members` is empty in lists."""
+    """A group. `rebalancing`: a rebalance is due. `members` is empty in lists."""
 
     id: int
     name: str
@@ -92,16 +90,10 @@ def create(
     values = check_domains(checked(GROUP, settings or {}))
     if values.get("owners"):
         access.require_ownership(actor, name, what="group")
-    if ConsumerGroup.objects.filter(name=name).exists():
-        raise Conflict(f"Group {name} exists already.", code=Code.ALREADY_EXISTS)
-    try:
-        row = ConsumerGroup.objects.create(
-            name=name, mode=mode, casual=casual, created_at=database_now(), **values
-        )
-    except IntegrityError:
-        raise Conflict(f"Group {name} exists already.", code=Code.ALREADY_EXISTS) from None
+    given = {"mode": mode, "casual": casual, "created_at": database_now(), **values}
+    row = rows.create(ConsumerGroup.objects.all(), "Group", name=name, **given)
     after = {"mode": mode, **values}
-    audit.record(actor=actor, verb="create", kind="group", name=name, before=None, after=after)
+    audit.record(actor=actor, verb="create", kind="group", name=name, after=after)
     changed("group", row.pk)
     return _view(row)
 
@@ -117,7 +109,7 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> GroupView
     access.require(actor, "manage", name, what="group")
     values = check_domains(checked(GROUP, settings))
     row = group_by_name(name)
-    before = {key: getattr(row, key) for key in values if getattr(row, key) != values[key]}
+    before = rows.differing(row, values)
     if "owners" in before:
         access.require_ownership(actor, name, what="group")
     if (
@@ -130,23 +122,19 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> GroupView
             code=Code.IN_USE,
         )
     if before:
-        for key in before:
-            setattr(row, key, values[key])
         row.casual = False
-        row.save(update_fields=(*before, "casual"))
+        rows.edit(row, before, values, actor=actor, kind="group", name=name, also=("casual",))
         if "stopped" in before:
             row.generation = rebalance.next_generation(row.pk)
         if LIMITS.keys() & before.keys():
             rebalance.request(row.pk, f"{', '.join(sorted(LIMITS.keys() & before.keys()))} changed")
-        after = {key: values[key] for key in before}
-        audit.record(actor=actor, verb="update", kind="group", name=name, before=before, after=after)
         changed("group", row.pk)
     return _view(row)
 
 
 @transactional
 def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
-    """Deletes a group and marks its subscriptions to be taken down; its name is free at once. Needs `manage`.
+    """Delete a group and mark its subscriptions to be taken down; its name is free at once. Needs `manage`.
 
     Raises Invalid(not_confirmed), Conflict(in_use) while it has members.
     """
@@ -170,23 +158,19 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
 
 def describe(*, name: str, actor: Actor) -> GroupView:
     """The group with subscriptions and members. Needs any right on it; raises NotFound(group_not_found)."""
-    if not access.sees(actor, name):
-        access.require(actor, "consume", name, what="group")
+    access.require_seen(actor, name)
     with reachable():
-        row = ConsumerGroup.objects.filter(name=name, deleted_at__isnull=True).first()
-        if row is None or row.name != name:
-            raise no_group(name)
-        return _view(row)
+        return _view(group_named(name))
 
 
 def page(*, actor: Actor, window: Window) -> Page[GroupView]:
     """Groups by name, those the actor has any right on; with subscriptions, without members."""
-    rows, following = paging.select(
+    found, following = paging.select(
         ConsumerGroup.objects.filter(deleted_at__isnull=True), window=window, actor=actor
     )
     with reachable():
-        subscriptions = views_of([row.pk for row in rows])
-    return Page(tuple(_as_view(row, subscriptions.get(row.pk, ()), ()) for row in rows), following)
+        subscriptions = views_of([row.pk for row in found])
+    return Page(tuple(_as_view(row, subscriptions.get(row.pk, ()), ()) for row in found), following)
 
 
 def _view(row: ConsumerGroup) -> GroupView:
@@ -194,7 +178,7 @@ def _view(row: ConsumerGroup) -> GroupView:
 
 
 def _members(group: ConsumerGroup) -> Iterable[MemberView]:
-    rows = ConsumerGroupConsumer.objects.filter(group=group).select_related("process", "heartbeat")
+    members = ConsumerGroupConsumer.objects.filter(group=group).select_related("process", "heartbeat")
     owned: dict[int, list[int]] = {}
     for owner, queue in QueueOffset.objects.filter(group=group, owner__isnull=False).values_list(
         "owner_id", "queue_id"
@@ -205,7 +189,7 @@ def _members(group: ConsumerGroup) -> Iterable[MemberView]:
     if group.mode == ConsumerGroup.Mode.BROADCASTING:
         everything = [read.queue for read in instances.reads([group.pk])]
         owned = dict.fromkeys(active, everything)
-    for row in rows.order_by("identity"):
+    for row in members.order_by("identity"):
         yield MemberView(
             name=row.process.name,
             instance_id=row.instance_id or None,
@@ -223,24 +207,10 @@ def _members(group: ConsumerGroup) -> Iterable[MemberView]:
 def _as_view(
     row: ConsumerGroup, subscriptions: Iterable[SubscriptionView], members: Iterable[MemberView]
 ) -> GroupView:
-    return GroupView(
-        id=row.pk,
-        name=row.name,
-        mode=row.mode,
-        stopped=row.stopped,
-        session_timeout_ms=row.session_timeout_ms,
-        allow_addresses=row.allow_addresses,
-        deny_addresses=row.deny_addresses,
-        max_active_members=row.max_active_members,
-        alarm_lag=row.alarm_lag,
-        alarm_lag_s=row.alarm_lag_s,
-        generation=row.generation,
+    return rows.shown(
+        GroupView,
+        row,
         rebalancing=row.rebalance_wanted > row.rebalance_done,
-        owners=row.owners,
-        department=row.department,
-        alarm_emails=row.alarm_emails,
-        description=row.description,
-        created_at_ms=ms(row.created_at),
         subscriptions=tuple(subscriptions),
         members=tuple(members),
     )

@@ -23,7 +23,7 @@ from metadata.config import config
 from metadata.db import access, audit
 from metadata.db.changes import changed
 from metadata.db.clock import database_now
-from metadata.db.locks import no_topic, origin_of
+from metadata.db.rows import by_name, no_topic, origin_of
 from metadata.db.transactions import transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound
 from metadata.groups.subscribers import readings
@@ -48,12 +48,10 @@ class LayoutChange:
 
     @property
     def slots(self) -> list[int]:
-        """The slots that go to another queue."""
         return moved(self.before, self.after)
 
     @property
     def losing(self) -> set[int]:
-        """The queues that slots are taken from."""
         return {self.before[slot] for slot in self.slots}
 
 
@@ -139,14 +137,14 @@ def make_ready(
 
 @transactional
 def give_up(*, topic_id: int, queues: Collection[int], actor: Actor) -> None:
-    """Retires those of the queues that are not ready; their tables go like those of other retired ones."""
+    """Retire those of the queues that are not ready; their tables go like those of other retired ones."""
     topic = Topic.objects.select_for_update().filter(pk=topic_id).first()
     rows = Queue.objects.filter(pk__in=list(queues), topic_id=topic_id, state=Queue.State.CREATING)
     left = sorted(rows.values_list("pk", flat=True))
     if topic is not None and left:
         _set_states(left, Queue.State.RETIRED)
         before = {"queues": left}
-        audit.record(actor=actor, verb="give up", kind="topic", name=topic.name, before=before, after=None)
+        audit.record(actor=actor, verb="give up", kind="topic", name=topic.name, before=before)
         changed("topic", topic_id)
 
 
@@ -185,7 +183,6 @@ def shrink(
 
 
 def _chosen(topic: Topic, queues: Sequence[int] | None, count: int | None) -> list[int]:
-    """The ids of the queues meant, rising."""
     states = dict(topic.queues.values_list("pk", "state"))
     if (queues is None) == (count is None):
         raise Invalid.field("queues", "give either the ids of queues, or count")
@@ -248,7 +245,7 @@ def set_state(*, topic: str, queue: int, state: str, actor: Actor, dry_run: bool
 
 @transactional
 def retire(*, topic_id: int, queue: int, read_by: Collection[int]) -> bool:
-    """Retires a draining queue and forgets its positions; whether it did.
+    """Retire a draining queue and delete its positions; whether it did.
 
     Not if it was opened again, or if there is a subscription that is not in `read_by`: those whose groups
     have read all of it.
@@ -281,7 +278,7 @@ def retire(*, topic_id: int, queue: int, read_by: Collection[int]) -> bool:
 
 @transactional
 def remove(*, topic_id: int, queue: int) -> None:
-    """Removes the row of a retired queue, once its table was dropped."""
+    """Remove the row of a retired queue, once its table was dropped."""
     _lock_groups(topic_id)
     topic = _locked(topic_id)
     row = topic.queues.filter(pk=queue, state=Queue.State.RETIRED).first()
@@ -290,14 +287,11 @@ def remove(*, topic_id: int, queue: int) -> None:
     QueueOffset.objects.filter(queue=row).delete()
     row.delete()
     name = f"{topic.name}/{queue}"
-    audit.record(
-        actor=job("queues"), verb="remove", kind="queue", name=name, before={"state": "retired"}, after=None
-    )
+    audit.record(actor=job("queues"), verb="remove", kind="queue", name=name, before={"state": "retired"})
     changed("topic", topic_id)
 
 
 def no_queue(topic: str, queue: int) -> NotFound:
-    """The error for a queue that a topic does not have."""
     return NotFound(f"Topic {topic} has no queue {queue}.", code=Code.QUEUE_NOT_FOUND)
 
 
@@ -308,9 +302,7 @@ def _last(topic: str, what: str) -> Conflict:
 def _changeable(name: str, actor: Actor) -> Topic:
     """The ready topic called so, locked, if the actor may manage it."""
     access.require(actor, "manage", name, what="topic")
-    row = Topic.objects.select_for_update().filter(name=name).exclude(state=Topic.State.DELETED).first()
-    if row is None or row.name != name:
-        raise no_topic(name)
+    row = by_name(Topic.objects.select_for_update().exclude(state=Topic.State.DELETED), name, no_topic)
     access.require_failed(actor, "manage", name, origin_of(row))
     if row.state == Topic.State.CREATING:
         raise Conflict(f"Topic {name} is still being created: try again in a moment.", code=Code.IN_USE)
@@ -333,7 +325,7 @@ def _locked(topic_id: int) -> Topic:
 
 
 def _lock_groups(topic_id: int) -> list[int]:
-    """Locks the groups that read the topic, before the topic itself: that keeps others from beginning to."""
+    """Lock the groups that read the topic, before the topic itself: that keeps others from beginning to."""
     groups = sorted({one.group_id for one in readings(topic_id)})
     list(ConsumerGroup.objects.select_for_update().filter(pk__in=groups).order_by("pk"))
     return groups
@@ -363,7 +355,7 @@ def _spread(topic: Topic, *, gain: Collection[int] = (), drained: Collection[int
 def _relayout(
     topic: Topic, queues: Collection[int], after: Layout, *, verb: str, actor: Actor
 ) -> LayoutChange:
-    """Writes the layout, under the next version if it differs."""
+    """Write the layout, under the next version if it differs."""
     before, version = _layout(topic), topic.layout_version
     topic.layout, topic.layout_version = json.dumps(after), version + (before != after)
     topic.save(update_fields=("layout", "layout_version"))

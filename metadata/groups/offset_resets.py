@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 from metadata.actors import Actor
 from metadata.db import access, audit
-from metadata.db.clock import before, database_now, ms
-from metadata.db.locks import group_by_id, no_group
+from metadata.db.clock import database_now
 from metadata.db.paging import Page
+from metadata.db.prune import Rule
+from metadata.db.rows import group_by_id, group_named, shown
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, NotFound
 from metadata.groups.ownership import QueueOwner
-from metadata.models import ConsumerGroup, OffsetMove
+from metadata.models import OffsetMove
 
 KEPT_DAYS = 90
 MOST_KEPT = 10_000  # of a group
@@ -44,7 +45,7 @@ class PastMove:
 def begin(
     *, row: QueueOwner, reset: str, from_offset: int, to_offset: int, actor: Actor, undoes: str = ""
 ) -> int:
-    """Writes down a move that is about to be made, and its audit row; the move's id."""
+    """Write down a move that is about to be made, and its audit row; the move's id."""
     group = group_by_id(row.group_id)
     of_instance = f"/{row.instance}" if row.instance else ""
     audit.record(
@@ -72,16 +73,17 @@ def begin(
 
 @transactional
 def done(*, move: int, from_offset: int) -> None:
-    """Says that a move was made, and from where exactly: members may have committed until then."""
+    """Say that a move was made, and from where exactly: members may have committed until then."""
     OffsetMove.objects.filter(pk=move).update(done=True, from_offset=from_offset)
 
 
 def page(*, group: str, limit: int, after: int | None, actor: Actor) -> Page[PastMove]:
     """A group's moves, the newest first. Needs any right on the group; raises NotFound(group_not_found)."""
-    if not access.sees(actor, group):
-        access.require(actor, "consume", group, what="group")
+    access.require_seen(actor, group)
     with reachable():
-        rows = OffsetMove.objects.filter(group=_group(group)).select_related("queue__topic").order_by("-id")
+        rows = (
+            OffsetMove.objects.filter(group=group_named(group)).select_related("queue__topic").order_by("-id")
+        )
         if after is not None:
             rows = rows.filter(pk__lt=after)
         found = list(rows[: limit + 1])
@@ -95,7 +97,7 @@ def of(*, group: str, reset: str | None) -> list[PastMove]:
     Raises NotFound(reset_not_found).
     """
     with reachable():
-        rows = OffsetMove.objects.filter(group=_group(group), done=True)
+        rows = OffsetMove.objects.filter(group=group_named(group), done=True)
         if reset is None:
             undone = rows.exclude(undoes="").values_list("undoes", flat=True)
             last = rows.filter(undoes="").exclude(reset__in=list(undone)).order_by("-id").first()
@@ -109,36 +111,17 @@ def of(*, group: str, reset: str | None) -> list[PastMove]:
     return found
 
 
-@transactional
-def trim(*, limit: int = 1_000) -> int:
-    """Deletes up to `limit` moves that are older than 90 days, or beyond 10,000 of their group; how many."""
-    old = before(database_now(), seconds=KEPT_DAYS * 86_400)
-    doomed = list(OffsetMove.objects.filter(at__lt=old).order_by("id").values_list("pk", flat=True)[:limit])
-    for group in OffsetMove.objects.order_by().values_list("group", flat=True).distinct():
-        rows = OffsetMove.objects.filter(group=group).order_by("-id").values_list("pk", flat=True)
-        doomed += rows[MOST_KEPT : MOST_KEPT + limit]
-    return OffsetMove.objects.filter(pk__in=doomed[:limit]).delete()[0]
-
-
-def _group(name: str) -> ConsumerGroup:
-    row = ConsumerGroup.objects.filter(name=name, deleted_at__isnull=True).first()
-    if row is None or row.name != name:
-        raise no_group(name)
-    return row
+prune = Rule(OffsetMove.objects.all(), at="at", days=KEPT_DAYS, each="group", most_each=MOST_KEPT)
 
 
 def _view(row: OffsetMove) -> PastMove:
-    return PastMove(
-        id=row.pk,
-        reset=row.reset,
+    return shown(
+        PastMove,
+        row,
         topic=row.queue.topic.name,
         queue=row.queue_id,
         number=row.queue.number,
         instance=row.instance or None,
-        from_offset=row.from_offset,
-        to_offset=row.to_offset,
-        done=row.done,
         undoes=row.undoes or None,
-        at_ms=ms(row.at),
         actor=f"{row.actor_kind} {row.actor_name}",
     )

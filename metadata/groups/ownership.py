@@ -15,11 +15,11 @@ from metadata.actors import Actor
 from metadata.db import access
 from metadata.db.changes import changed
 from metadata.db.consumer_ids import ConsumerId, reader_instance
-from metadata.db.locks import group_by_id, no_group
+from metadata.db.rows import group_by_id, group_named
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, NotFound
 from metadata.groups.subscription_rows import EPOCHS_EACH
-from metadata.limits.bulkhead import gated, gated_in
+from metadata.limits.bulkhead import bulkhead
 from metadata.membership import instances, rebalance
 from metadata.membership.heartbeats import expired, replaced
 from metadata.models import BroadcastInstance, ConsumerGroup, ConsumerGroupConsumer, QueueOffset
@@ -47,18 +47,14 @@ class QueueOwner:
 
     @property
     def reader(self) -> str:
-        """Name of the instance in the reader row."""
         return reader_instance(self.instance_id)
 
 
 def queues(*, group: str, actor: Actor) -> list[QueueOwner]:
     """Every queue a group reads, by topic, number and instance. Needs any right on it; raises NotFound."""
-    if not access.sees(actor, group):
-        access.require(actor, "consume", group, what="group")
+    access.require_seen(actor, group)
     with reachable():
-        row = ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True).first()
-        if row is None or row.name != group:
-            raise no_group(group)
+        row = group_named(group)
         rows = QueueOffset.objects.filter(group=row).select_related("queue__topic", "owner__process")
         found = [_owner(row, one) for one in rows.order_by("queue__topic__name", "queue__number")]
         if row.mode == ConsumerGroup.Mode.CLUSTERING:
@@ -85,7 +81,7 @@ def _owner(group: ConsumerGroup, row: QueueOffset) -> QueueOwner:
     )
 
 
-@gated_in("acquire")
+@bulkhead.permit("acquire")
 def check_owned(*, consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int]:
     """Queue → epoch for those of `queues` that the member is to own now; others are left out.
 
@@ -121,9 +117,9 @@ def _read_by(consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int]:
     return {read.queue: read.base_epoch + epoch for read in reads}
 
 
-@gated
+@bulkhead.permit()
 def adopt_node_epoch(*, group_id: int, queue: int, epoch: int, instance_id: int = 0) -> int:
-    """Raises the queue's epoch above `epoch`, which its node was found at; the epoch that counts now.
+    """Raise the queue's epoch above `epoch`, which its node was found at; the epoch that counts now.
 
     Metadata lost its tail, or a reset raised the node's epoch: the owner hears of the new one at its next
     heartbeat. The epoch of an instance counts for all its queues. Nothing changes if metadata is ahead

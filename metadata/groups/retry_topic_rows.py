@@ -19,7 +19,7 @@ from metadata.actors import job
 from metadata.db import audit
 from metadata.db.changes import changed
 from metadata.db.clock import database_now
-from metadata.db.locks import group_by_id
+from metadata.db.rows import group_by_id
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import NotFound
 from metadata.groups import subscription_rows
@@ -35,8 +35,6 @@ QUEUES = 2  # retries are few; two let two members work at them
 
 @dataclass(frozen=True, slots=True)
 class FailureTopic:
-    """A failure topic and its group's subscription to it."""
-
     topic: TopicView
     subscription: SubscriptionView
 
@@ -86,7 +84,7 @@ def _made(group: ConsumerGroup, topic: Topic, placed: list[int]) -> FailureTopic
         queue = Queue.objects.create(topic=made, node_id=node_id, number=number, state_since=now)
         QueueOffset.objects.create(group=group, queue=queue, epoch=reading.pk * EPOCHS_EACH)
     after = {"kind": made.kind, "group": group.name, "topic": topic.name, "queues": len(placed)}
-    audit.record(actor=job("failures"), verb="create", kind="topic", name=made.name, before=None, after=after)
+    audit.record(actor=job("failures"), verb="create", kind="topic", name=made.name, after=after)
     changed("topic", made.pk)
     changed("subscription", reading.pk)
     return FailureTopic(topic_rows.view_of(made), view_of(reading))
@@ -94,7 +92,7 @@ def _made(group: ConsumerGroup, topic: Topic, placed: list[int]) -> FailureTopic
 
 @transactional
 def make_ready(made: FailureTopic) -> None:
-    """Opens a failure topic whose tables and reader rows exist. Raises NotFound if it was taken back."""
+    """Open a failure topic whose tables and reader rows exist. Raises NotFound if it was taken back."""
     group_by_id(made.subscription.group_id)
     topic_rows.make_ready(made.topic.id)
     subscription_rows.make_ready(made.subscription.id)

@@ -79,7 +79,6 @@ def draining(rest_s: float) -> Iterator[Waiting]:
 
 
 def due_for_drop(after_days: float) -> Iterator[Waiting]:
-    """Retired queues whose days of grace are over."""
     return _waiting("retired", after_days * 86_400)
 
 

@@ -18,8 +18,8 @@ from django.db.models import QuerySet
 from metadata.actors import Actor, job
 from metadata.db import access, audit
 from metadata.db.changes import changed
-from metadata.db.clock import before, database_now, ms
-from metadata.db.locks import group_by_name, topic_by_name
+from metadata.db.clock import before, database_now
+from metadata.db.rows import differing, edit, group_by_name, shown, topic_by_name
 from metadata.db.transactions import in_pages, reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound, Unavailable
 from metadata.membership import rebalance
@@ -34,7 +34,7 @@ EPOCHS_EACH = 1_000_000_000  # of one subscription; in the seventh, the third ow
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionView:
-    """A subscription for people and for the store: names and ids. `queues` are the topic's queue ids."""
+    """A subscription: names and ids. `queues` are the topic's queue ids."""
 
     id: int
     group: str
@@ -84,15 +84,13 @@ def plan(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionVie
         [QueueOffset(group=group_row, queue_id=queue, epoch=row.pk * EPOCHS_EACH) for queue in queues]
     )
     after = {"start": start}
-    audit.record(
-        actor=actor, verb="create", kind="subscription", name=f"{group}/{topic}", before=None, after=after
-    )
+    audit.record(actor=actor, verb="create", kind="subscription", name=f"{group}/{topic}", after=after)
     changed("subscription", row.pk)
     return view_of(row)
 
 
 def require_may_subscribe(actor: Actor, *, group: str, topic: str) -> None:
-    """Raises Forbidden unless the actor may have a group read a topic, be they there or not."""
+    """Raise Forbidden unless the actor may have a group read a topic, be they there or not."""
     access.require(actor, "manage", group, what="group")
     if not access.may(actor, "manage", topic):
         access.require(actor, "consume", topic, what="topic")
@@ -106,7 +104,7 @@ def _check_readable(group: ConsumerGroup, topic: Topic) -> None:
 
 
 def check_failure_name(group: ConsumerGroup, topic: Topic) -> None:
-    """Raises Conflict(already_exists) if the pair's failure topic would be called like another pair's."""
+    """Raise Conflict(already_exists) if the pair's failure topic would be called like another pair's."""
     name = failure_name(group.name, topic.name)
     other = Topic.objects.filter(name=name).exclude(failure_group=group, failure_of=topic).first()
     if other is None:
@@ -151,15 +149,10 @@ def update(*, group: str, topic: str, settings: Mapping[str, Any], actor: Actor)
     row = _of(group_row, topic)
     if "stopped_queues" in values:
         values["stopped_queues"] = _own_queues(row, values["stopped_queues"])
-    before = {key: getattr(row, key) for key in values if getattr(row, key) != values[key]}
+    before = differing(row, values)
     if before:
-        for key in before:
-            setattr(row, key, values[key])
-        row.save(update_fields=tuple(before))
+        edit(row, before, values, actor=actor, kind="subscription", name=f"{group}/{topic}")
         rebalance.next_generation(group_row.pk)
-        after = {key: values[key] for key in before}
-        name = f"{group}/{topic}"
-        audit.record(actor=actor, verb="update", kind="subscription", name=name, before=before, after=after)
         changed("subscription", row.pk)
         changed("group", group_row.pk)
     return view_of(row)
@@ -186,9 +179,7 @@ def mark_deleting(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
     _end_failures(row)
     rebalance.request(group_row.pk, f"unsubscribed from {topic}")
     name = f"{group}/{topic}"
-    audit.record(
-        actor=actor, verb="delete", kind="subscription", name=name, before={"state": before_state}, after=None
-    )
+    audit.record(actor=actor, verb="delete", kind="subscription", name=name, before={"state": before_state})
     changed("subscription", row.pk)
     return view_of(row)
 
@@ -216,7 +207,7 @@ def to_failures(view: SubscriptionView) -> SubscriptionView | None:
 
 @transactional
 def give_up(subscription_id: int) -> bool:
-    """Claims a subscription that is not ready, so that its reader rows may go; False if it is ready."""
+    """Claim a subscription that is not ready, so that its reader rows may go; False if it is ready."""
     try:
         row = _locked(subscription_id)
     except NotFound:
@@ -231,7 +222,7 @@ def give_up(subscription_id: int) -> bool:
 
 @transactional
 def remove(subscription_id: int, actor: Actor | None = None) -> None:
-    """Removes a creating or deleting subscription and its positions, once its reader rows are gone."""
+    """Remove a creating or deleting subscription and its positions, once its reader rows are gone."""
     try:
         row = _locked(subscription_id)
     except NotFound:
@@ -249,7 +240,6 @@ def remove(subscription_id: int, actor: Actor | None = None) -> None:
         kind="subscription",
         name=name,
         before={"state": row.state},
-        after=None,
     )
     changed("subscription", subscription_id)
     changed("group", group_id)
@@ -257,8 +247,7 @@ def remove(subscription_id: int, actor: Actor | None = None) -> None:
 
 def named(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
     """The subscription, also while creating or deleting. Needs any right on the group."""
-    if not access.sees(actor, group):
-        access.require(actor, "consume", group, what="group")
+    access.require_seen(actor, group)
     with reachable():
         rows = ConsumerGroupTopic.objects.filter(group__name=group, group__deleted_at__isnull=True)
         row = rows.filter(topic__name=topic).select_related("group", "topic").first()
@@ -292,7 +281,6 @@ def views_of(group_ids: Sequence[int]) -> dict[int, tuple[SubscriptionView, ...]
 
 
 def _locked(subscription_id: int) -> ConsumerGroupTopic:
-    """The subscription, read under its group's lock."""
     seen = ConsumerGroupTopic.objects.filter(pk=subscription_id).first()
     if seen is not None:
         ConsumerGroup.objects.select_for_update().filter(pk=seen.group_id).first()
@@ -327,23 +315,14 @@ def _queues_of(topic_ids: set[int]) -> dict[int, tuple[int, ...]]:
 
 
 def view_of(row: ConsumerGroupTopic) -> SubscriptionView:
-    """The view of one row."""
     return _as_view(row, _queues_of({row.topic_id}).get(row.topic_id, ()))
 
 
 def _as_view(row: ConsumerGroupTopic, queues: tuple[int, ...]) -> SubscriptionView:
-    return SubscriptionView(
-        id=row.pk,
-        group=row.group.name,
-        group_id=row.group_id,
-        topic=row.topic.name,
-        topic_id=row.topic_id,
-        state=row.state,
-        start=row.start,
-        stopped=row.stopped,
+    return shown(
+        SubscriptionView,
+        row,
         stopped_queues=tuple(row.stopped_queues),
-        created_at_ms=ms(row.created_at),
         queues=queues,
-        delivery=row.delivery,
         to_failures=row.topic.kind == Topic.Kind.FAILURE,
     )

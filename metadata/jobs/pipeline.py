@@ -1,4 +1,4 @@
-"""Jobs of the data pipeline, as people ask for them: archive, purge, replay, reports by a scan.
+"""Jobs of the data pipeline, as users ask for them: archive, purge, replay, reports by a scan.
 
 They take minutes or hours, so whoever asks gets the number of a run at once; a process of its own takes the
 run up, on whatever machine runs jobs, and what it does is followed in the run's row (see job_runs).
@@ -13,7 +13,7 @@ from typing import Any
 from django.db import transaction
 
 from metadata.actors import Actor
-from metadata.db import access, audit
+from metadata.db import access, audit, rows
 from metadata.db.clock import database_now, ms
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict, NotFound
@@ -77,7 +77,7 @@ _known = _Known()
 
 
 def announce(start: Callable[[int], None], place: Callable[[], Place]) -> None:
-    """Says who takes runs up and where they work; called once, by the composition root."""
+    """Say who takes runs up and where they work; called once, by the composition root."""
     _known.start, _known.place = start, place
 
 
@@ -88,7 +88,7 @@ def place(*, actor: Actor) -> Place:
 
 
 def ask(*, name: str, settings: Settings, actor: Actor) -> int:
-    """Has a job carried out; the number of its run. Needs `admin` on everything: files are read and written.
+    """Have a job carried out; the number of its run. Needs `admin` on everything: files are read and written.
 
     Raises Forbidden, Conflict if this process has nobody to ask.
     """
@@ -105,7 +105,7 @@ def _ask(name: str, settings: dict[str, Any], actor: Actor, start: Callable[[int
     )
     number = int(made.pk)
     after = {"run": number, **settings}
-    audit.record(actor=actor, verb="run", kind="job", name=name, before=None, after=after)
+    audit.record(actor=actor, verb="run", kind="job", name=name, after=after)
     transaction.on_commit(lambda: start(number))
     return number
 
@@ -129,11 +129,12 @@ def shown(*, id: int, actor: Actor) -> RunView:
             raise NotFound(f"There is no run {id} of a job.")
         report = Report.objects.filter(job_run=row).values_list("pk", flat=True).first()
         now_ms = ms(database_now())
-    return RunView(
-        id=row.pk, name=row.name, state=row.state, started_at_ms=ms(row.started_at),
-        finished_at_ms=ms(row.finished_at) if row.finished_at else None, now_ms=now_ms,
-        stage=row.stage, done=row.done, total=row.total, count=row.count, detail=row.detail,
-        asked_by=row.asked_by, settings=row.settings, log=row.log, directory=row.directory,
-        cancelling=row.cancel_asked, waiting=runs.is_waiting(row),
-        silent=runs.is_silent(row, now_ms), report=report,
-    )  # fmt: skip
+    return rows.shown(
+        RunView,
+        row,
+        now_ms=now_ms,
+        cancelling=row.cancel_asked,
+        waiting=runs.is_waiting(row),
+        silent=runs.is_silent(row, now_ms),
+        report=report,
+    )

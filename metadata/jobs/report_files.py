@@ -13,17 +13,15 @@ Row = Mapping[str, Any]
 
 
 def columns_of(rows: Sequence[Row]) -> list[str]:
-    """The columns of rows, in order; a row may lack some."""
     return list(dict.fromkeys(column for row in rows for column in row))
 
 
 def can_parquet() -> bool:
-    """Return True if this process can write Parquet."""
     return importlib.util.find_spec("pyarrow") is not None
 
 
 def parquet(rows: Sequence[Row], *, to: Path | IO[bytes]) -> None:
-    """Writes rows as Parquet. Raises Conflict without pyarrow."""
+    """Write rows as Parquet. Raises Conflict without pyarrow."""
     if not can_parquet():
         raise Conflict("Parquet needs pyarrow: run script/setup --with-spark, or choose CSV.")
     import pyarrow as pa

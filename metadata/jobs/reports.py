@@ -8,7 +8,8 @@ from typing import Any
 
 from metadata.actors import Actor
 from metadata.db import access, audit
-from metadata.db.clock import before, database_now, ms
+from metadata.db.clock import database_now, ms
+from metadata.db.prune import Rule
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import NotFound
 from metadata.jobs.report_files import columns_of
@@ -21,8 +22,6 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ReportView:
-    """A report: its columns, in order, and its rows."""
-
     id: int
     name: str
     engine: str
@@ -36,7 +35,7 @@ class ReportView:
 def keep(
     *, name: str, engine: str, settings: Row, rows: Sequence[Row], actor: Actor, job_run: int | None = None
 ) -> int:
-    """Keeps what a report found; its id. Needs `admin` on everything, because reports tell of every topic."""
+    """Keep what a report found; its id. Needs `admin` on everything, because reports tell of every topic."""
     access.require_everything(actor, name, what="report")
     columns = columns_of(rows)
     made = Report.objects.create(
@@ -48,7 +47,7 @@ def keep(
         batch_size=BATCH,
     )
     after = {"id": made.pk, "engine": engine, "rows": len(rows)}
-    audit.record(actor=actor, verb="keep", kind="report", name=name, before=None, after=after)
+    audit.record(actor=actor, verb="keep", kind="report", name=name, after=after)
     return int(made.pk)
 
 
@@ -63,12 +62,4 @@ def shown(*, id: int, actor: Actor) -> ReportView:
     return ReportView(row.pk, row.name, row.engine, ms(row.made_at), row.settings, tuple(row.columns), values)
 
 
-def trim(*, days: int = KEPT_DAYS, limit: int = 100) -> int:
-    """Deletes up to `limit` reports older than `days`; how many went."""
-    with reachable():
-        limit_at = before(database_now(), seconds=days * 86_400)
-        ids = list(
-            Report.objects.filter(made_at__lt=limit_at).order_by("pk").values_list("pk", flat=True)[:limit]
-        )
-        Report.objects.filter(pk__in=ids).delete()
-        return len(ids)
+prune = Rule(Report.objects.all(), at="made_at", days=KEPT_DAYS)

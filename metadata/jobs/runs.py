@@ -10,7 +10,8 @@ from typing import Any
 
 from metadata.actors import Actor
 from metadata.db import access, audit
-from metadata.db.clock import before, database_now, ms
+from metadata.db.clock import database_now, ms
+from metadata.db.prune import Rule
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict, NotFound
 from metadata.models import JobRun
@@ -27,7 +28,7 @@ class Cancelled(Exception):
 
 @dataclass(slots=True)
 class Run:
-    """A run in progress: the job sets `count`, how many things it did, and `detail`, a line for people."""
+    """A run in progress: the job sets `count`, how many things it did, and `detail`, a line of text."""
 
     id: int
     name: str
@@ -35,23 +36,20 @@ class Run:
     detail: str = ""
 
     def tell(self, stage: str, done: int, total: int) -> None:
-        """Says where the run is."""
         with reachable():
             JobRun.objects.filter(pk=self.id).update(stage=stage[:200], done=done, total=total)
 
     def live(self, *, log: str) -> None:
-        """Notes that the process of the run lives, and the end of its log."""
+        """Note that the process of the run lives, and the end of its log."""
         with reachable():
             rows = JobRun.objects.filter(pk=self.id)
             rows.update(seen_at=database_now(), log=log[-LOG_CHARS:].replace("\0", ""))
 
     def works_in(self, directory: str) -> None:
-        """Says where the run keeps its files."""
         with reachable():
             JobRun.objects.filter(pk=self.id).update(directory=directory)
 
     def cancel_asked(self) -> bool:
-        """Return True if somebody wants the run to end."""
         with reachable():
             return JobRun.objects.filter(pk=self.id, cancel_asked=True).exists()
 
@@ -76,17 +74,16 @@ _known = _Known({})
 
 
 def announce(jobs: Mapping[str, Listed], ask: Callable[[str], None]) -> None:
-    """Says which jobs there are and who runs one when asked; called once, by the composition root."""
+    """Say which jobs there are and who runs one when asked; called once, by the composition root."""
     _known.jobs, _known.ask = jobs, ask
 
 
 def known() -> Mapping[str, Listed]:
-    """The jobs that were announced in this process, by name."""
     return _known.jobs
 
 
 def ask(*, name: str, actor: Actor) -> None:
-    """Has a scheduled job run now, besides its schedule. Needs `admin`. Raises Forbidden, NotFound."""
+    """Have a scheduled job run now, besides its schedule. Needs `admin`. Raises Forbidden, NotFound."""
     access.require_everything(actor, name, what="job")
     if name not in _known.jobs or _known.ask is None:
         raise NotFound(f"There is no job {name}.")
@@ -96,12 +93,12 @@ def ask(*, name: str, actor: Actor) -> None:
 
 @transactional
 def _note(name: str, actor: Actor) -> None:
-    audit.record(actor=actor, verb="run", kind="job", name=name, before=None, after=None)
+    audit.record(actor=actor, verb="run", kind="job", name=name)
 
 
 @contextmanager
 def record(name: str, *, directory: str = "") -> Iterator[Run]:
-    """Writes a row: running, then done, failed or cancelled. What the job raises stands in it and goes on."""
+    """Write a row: running, then done, failed or cancelled. What the job raises stands in it and goes on."""
     with reachable():
         row = JobRun.objects.create(name=name, started_at=database_now(), directory=directory)
     with ending(Run(row.pk, name)) as run:
@@ -110,7 +107,7 @@ def record(name: str, *, directory: str = "") -> Iterator[Run]:
 
 @contextmanager
 def ending(run: Run) -> Iterator[Run]:
-    """Writes how a run ends: done, failed or cancelled. What is raised stands in its row and goes on."""
+    """Write how a run ends: done, failed or cancelled. What is raised stands in its row and goes on."""
     try:
         yield run
     except Cancelled as stop:
@@ -124,7 +121,7 @@ def ending(run: Run) -> Iterator[Run]:
 
 @transactional
 def cancel(*, id: int, actor: Actor) -> None:
-    """Asks a run to end; who follows it sees that soon. One that nobody follows is ended here and now.
+    """Ask a run to end; who follows it sees that soon. One that nobody follows is ended here and now.
 
     Needs `admin`. Raises NotFound, Conflict.
     """
@@ -135,7 +132,7 @@ def cancel(*, id: int, actor: Actor) -> None:
     if row.state != JobRun.State.RUNNING:
         raise Conflict(f"Run {id} of job {row.name} is {row.state} already.")
     JobRun.objects.filter(pk=id).update(cancel_asked=True, **_nobodys(row))
-    audit.record(actor=actor, verb="cancel", kind="job", name=row.name, before=None, after={"run": id})
+    audit.record(actor=actor, verb="cancel", kind="job", name=row.name, after={"run": id})
 
 
 def is_waiting(row: JobRun) -> bool:
@@ -167,11 +164,4 @@ def _finish(run: Run, *, state: str, detail: str) -> None:
         rows.update(state=state, count=run.count, detail=detail[:10_000], finished_at=database_now())
 
 
-def trim(*, days: int = KEPT_DAYS, limit: int = 5_000) -> int:
-    """Deletes up to `limit` rows older than `days`; how many went."""
-    with reachable():
-        limit_at = before(database_now(), seconds=days * 86_400)
-        ids = list(
-            JobRun.objects.filter(started_at__lt=limit_at).order_by("pk").values_list("pk", flat=True)[:limit]
-        )
-        return JobRun.objects.filter(pk__in=ids).delete()[0]
+prune = Rule(JobRun.objects.all(), at="started_at", days=KEPT_DAYS)

@@ -26,11 +26,9 @@ class Places:
             return True
 
     def has_its_share(self, who: Hashable) -> bool:
-        """Return whether this asker has as many as one may have."""
         return self._taken[who] >= self._most_of_one
 
     def give_back(self, who: Hashable) -> None:
-        """Give a place back."""
         with self._guard:
             self._total -= 1
             self._taken[who] -= 1

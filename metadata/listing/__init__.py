@@ -1,1 +1,1 @@
-"""Lists for people: searched, sorted and cut into pages by the database, in a constant number of queries."""
+"""Lists of the portal: searched, sorted and paged by the database, in a constant number of queries."""

@@ -9,6 +9,7 @@ from django.db.models import Count, Max
 
 from metadata.actors import Actor
 from metadata.db.clock import database_now, ms
+from metadata.db.rows import shown
 from metadata.db.transactions import reachable
 from metadata.listing.pages import Listed, Manner, Wanted, select
 from metadata.listing.topic_lists import check_look
@@ -60,36 +61,30 @@ class RebalanceRow:
 
 
 def consumers(*, wanted: Wanted, actor: Actor) -> Listed[ConsumerRow]:
-    """All members of all groups, in four queries."""
     check_look(actor)
     rows = ConsumerGroupConsumer.objects.select_related("group", "process", "heartbeat")
-    found, total, page, pages = select(rows, wanted=wanted, manner=CONSUMERS)
+    found = select(rows, wanted=wanted, manner=CONSUMERS)
     with reachable():
         now_ms = ms(database_now())
-    return Listed(tuple(_consumer(row, now_ms) for row in found), total, page, pages)
+    return found.map(lambda row: _consumer(row, now_ms))
 
 
 def _consumer(row: Any, now_ms: int) -> ConsumerRow:
     beat = getattr(row, "heartbeat", None)
-    return ConsumerRow(
+    return shown(
+        ConsumerRow,
+        row,
         name=row.identity,
-        group=row.group.name,
         address=row.process.address,
         sdk=row.process.sdk,
         queues=row.held,
         silent_ms=now_ms - ms(beat.last_seen) if beat else None,
-        joined_at_ms=ms(row.joined_at),
         timeout_ms=row.group.session_timeout_ms,
     )
 
 
 def rebalances(*, wanted: Wanted, actor: Actor) -> Listed[RebalanceRow]:
-    """The rebalances of all groups, the latest first, in three queries."""
     check_look(actor)
     rows = Rebalance.objects.select_related("group").defer("assignment")
-    found, total, page, pages = select(rows, wanted=wanted, manner=REBALANCES)
-    return Listed(tuple(map(_rebalance, found)), total, page, pages)
-
-
-def _rebalance(row: Any) -> RebalanceRow:
-    return RebalanceRow(row.group.name, row.generation, row.cause, ms(row.at), row.moved, row.longest)
+    found = select(rows, wanted=wanted, manner=REBALANCES)
+    return found.map(lambda row: shown(RebalanceRow, row, pause_ms=row.longest))  # type: ignore[attr-defined]

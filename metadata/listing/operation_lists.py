@@ -11,6 +11,7 @@ from django.db.models import Max, Q
 from metadata.actors import Actor
 from metadata.db import access
 from metadata.db.clock import database_now, ms
+from metadata.db.rows import shown
 from metadata.db.transactions import reachable
 from metadata.jobs.pipeline import PURGE
 from metadata.jobs.runs import is_silent
@@ -33,8 +34,6 @@ RUNS = Manner(search_in=("name", "detail", "state"), sorts={"at": "id", "name": 
 
 @dataclass(frozen=True, slots=True)
 class AuditRow:
-    """One change: who, what, before and after."""
-
     id: int
     at_ms: int
     actor_kind: str
@@ -111,9 +110,8 @@ def audit(*, wanted: Wanted, actor: Actor, name: str = "") -> Listed[AuditRow]:
         rows = rows.filter(_managed(actor))
     if name:
         rows = rows.filter(Q(name=name) | Q(name__startswith=f"{name}/") | Q(name__endswith=f"/{name}"))
-    found, total, page, pages = select(rows, wanted=wanted, manner=AUDIT)
     full = access.may_everything(actor)
-    return Listed(tuple(_audit(row, full) for row in found), total, page, pages)
+    return select(rows, wanted=wanted, manner=AUDIT).map(lambda row: _audit(row, full))
 
 
 def _managed(actor: Actor) -> Q:
@@ -131,18 +129,7 @@ def _managed(actor: Actor) -> Q:
 
 
 def _audit(row: AuditLog, full: bool) -> AuditRow:
-    return AuditRow(
-        id=row.pk,
-        at_ms=ms(row.at),
-        actor_kind=row.actor_kind,
-        actor=row.actor_name,
-        address=row.address if full else "",
-        verb=row.verb,
-        kind=row.kind,
-        name=row.name,
-        before=row.before,
-        after=row.after,
-    )
+    return shown(AuditRow, row, actor=row.actor_name, address=row.address if full else "")
 
 
 def alarms(
@@ -155,46 +142,33 @@ def alarms(
         rows = rows.filter(ended_at__isnull=lasting)
     if unacknowledged:
         rows = rows.filter(acknowledged_at__isnull=True)
-    found, total, page, pages = select(rows, wanted=wanted, manner=ALARMS)
-    return Listed(tuple(map(_alarm, found)), total, page, pages)
+    return select(rows, wanted=wanted, manner=ALARMS).map(_alarm)
 
 
 def _alarm(row: Alarm) -> AlarmRow:
-    return AlarmRow(
-        kind=row.kind,
-        name=row.name,
-        detail=row.detail,
-        count=row.count,
-        times=row.times,
-        since_ms=ms(row.since_at or row.first_at),
-        last_at_ms=ms(row.last_at),
-        ended_at_ms=ms(row.ended_at) if row.ended_at else None,
-        acknowledged_by=row.acknowledged_by,
-    )
+    return shown(AlarmRow, row, since_ms=ms(row.since_at or row.first_at))
 
 
 def runs(*, wanted: Wanted, actor: Actor, pipeline: bool = False) -> Listed[RunRow]:
-    """Runs of jobs, the latest first; or only those of the data pipeline."""
+    """Run of jobs, the latest first; or only those of the data pipeline."""
     check_look(actor)
     rows = JobRun.objects.all()
     if pipeline:
         rows = rows.filter(Q(name__startswith="spark_") | Q(name=PURGE))
-    found, total, page, pages = select(rows, wanted=wanted, manner=RUNS)
+    found = select(rows, wanted=wanted, manner=RUNS)
     with reachable():
         now_ms = ms(database_now())
-    return Listed(tuple(_run(row, now_ms) for row in found), total, page, pages)
+    return found.map(lambda row: _run(row, now_ms))
 
 
 def reports(*, wanted: Wanted, actor: Actor) -> Listed[ReportItem]:
     """Reports, the latest first. Needs `admin` on everything, because they tell of every topic."""
     access.require(actor, "admin", "*", what="report")
-    found, total, page, pages = select(Report.objects.all(), wanted=wanted, manner=REPORTS)
-    items = [ReportItem(row.pk, row.name, row.engine, ms(row.made_at), row.settings) for row in found]
-    return Listed(tuple(items), total, page, pages)
+    found = select(Report.objects.all(), wanted=wanted, manner=REPORTS)
+    return found.map(lambda row: shown(ReportItem, row))
 
 
 def last_runs(*, actor: Actor) -> dict[str, RunRow]:
-    """The last run of each job, by name."""
     check_look(actor)
     with reachable():
         latest = (
@@ -206,18 +180,4 @@ def last_runs(*, actor: Actor) -> dict[str, RunRow]:
 
 def _run(row: JobRun, now_ms: int) -> RunRow:
     took = ms(row.finished_at) - ms(row.started_at) if row.finished_at else None
-    return RunRow(
-        id=row.pk,
-        name=row.name,
-        state=row.state,
-        started_at_ms=ms(row.started_at),
-        took_ms=took,
-        count=row.count,
-        detail=row.detail,
-        cancelling=row.cancel_asked,
-        stage=row.stage,
-        done=row.done,
-        total=row.total,
-        asked_by=row.asked_by,
-        silent=is_silent(row, now_ms),
-    )
+    return shown(RunRow, row, took_ms=took, cancelling=row.cancel_asked, silent=is_silent(row, now_ms))

@@ -24,7 +24,7 @@ from metadata.models import (
     Topic,
 )
 from metadata.monitoring import dead_letter_counts
-from metadata.monitoring.dead_letter_counts import Dead
+from metadata.monitoring.dead_letter_counts import DeadLetters
 
 MOST = 8  # groups, alarms or runs that are named
 CANDIDATES = 100  # groups, those furthest behind, among which those are looked for that fall behind fastest
@@ -49,7 +49,7 @@ class Overview:
     unread: tuple[str, ...]
     stopped_behind: tuple[str, ...]
     stalled: tuple[str, ...]
-    dead: Dead
+    dead: DeadLetters
     alarms: tuple[AlarmRow, ...]
     alarm_count: int
     acknowledged_count: int
@@ -58,7 +58,6 @@ class Overview:
 
 
 def overview(*, actor: Actor) -> Overview:
-    """The figures of the first page. Raises Forbidden, MetadataUnavailable."""
     check_look(actor)
     behind = [
         one for one in groups(wanted=Wanted(sort="-lag", rows=CANDIDATES), actor=actor).items if one.lag
@@ -77,9 +76,7 @@ def overview(*, actor: Actor) -> Overview:
             behind=tuple(sorted(behind, key=_growth, reverse=True)[:MOST]),
             unread=_unread(),
             stopped_behind=_stopped_behind(),
-            stalled=tuple(
-                one.name for one in behind if one.progress and one.progress.said.state == "stalled"
-            )[:MOST],
+            stalled=_stalled(behind),
             dead=dead_letter_counts.dead(),
             alarms=lasting.items,
             alarm_count=lasting.total,

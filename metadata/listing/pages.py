@@ -1,8 +1,8 @@
-"""Pages of a list for people: cut by page number, as they want to sort by more than the name."""
+"""Pages of a list in the portal: cut by page number, because it is sorted by more than the name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
@@ -16,6 +16,7 @@ from metadata.db.transactions import reachable
 
 M = TypeVar("M", bound=Model)
 V = TypeVar("V")
+W = TypeVar("W")
 PAGE_ROWS = 50
 MOST_SEARCH = 200  # characters
 
@@ -39,6 +40,9 @@ class Listed(Generic[V]):
     page: int
     pages: int
 
+    def map(self, show: Callable[[V], W]) -> Listed[W]:
+        return Listed(tuple(map(show, self.items)), self.total, self.page, self.pages)
+
 
 @dataclass(frozen=True, slots=True)
 class Manner:
@@ -53,8 +57,8 @@ class Manner:
     figures: Mapping[str, Any] = field(default_factory=dict)
 
 
-def select(rows: QuerySet[M], *, wanted: Wanted, manner: Manner) -> tuple[list[M], int, int, int]:
-    """(rows of the page, all that fit, the page, how many pages), in three queries.
+def select(rows: QuerySet[M], *, wanted: Wanted, manner: Manner) -> Listed[M]:
+    """A page of rows, in three queries.
 
     What is sorted is ids alone: whole rows can be long, and sums over other tables cost something for each.
     """
@@ -67,7 +71,7 @@ def select(rows: QuerySet[M], *, wanted: Wanted, manner: Manner) -> tuple[list[M
         first = (page - 1) * wanted.rows
         ids = list(_sorted(rows, wanted.sort, manner)[first : first + wanted.rows])
         found = rows.annotate(**manner.figures).in_bulk(ids)
-    return [found[one] for one in ids if one in found], total, page, pages
+    return Listed(tuple(found[one] for one in ids if one in found), total, page, pages)
 
 
 def cut(items: Sequence[V], *, wanted: Wanted) -> Listed[V]:

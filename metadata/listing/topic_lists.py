@@ -9,7 +9,7 @@ from django.db.models import Count, Max, Q, Sum
 
 from metadata.actors import Actor
 from metadata.db.access import LOOK, may
-from metadata.db.clock import ms
+from metadata.db.rows import shown
 from metadata.db.transactions import reachable
 from metadata.errors import Forbidden
 from metadata.listing import minutes
@@ -108,23 +108,21 @@ class SubscriptionRow:
 
 
 def check_look(actor: Actor) -> None:
-    """Raises Forbidden unless the actor may see everything: lists for people are not for API keys."""
+    """Raise Forbidden unless the actor may see everything: these lists are not for API keys."""
     if not may(actor, LOOK, "*"):
         raise Forbidden(f"{actor.kind} {actor.name} may not look at these lists.")
 
 
 def topics(*, wanted: Wanted, actor: Actor, kind: str = "normal") -> Listed[TopicRow]:
-    """Topics of a kind that are not deleted, in seven queries."""
     check_look(actor)
     rows = Topic.objects.filter(kind=kind).exclude(state="deleted").defer("layout", "description")
-    found, total, page, pages = select(rows, wanted=wanted, manner=TOPICS)
-    ids = [row.pk for row in found]
+    found = select(rows, wanted=wanted, manner=TOPICS)
+    ids = [row.pk for row in found.items]
     with reachable():
         queues = _counts(Queue.objects.filter(topic__in=ids).exclude(state="retired"), "topic_id")
         groups = _counts(ConsumerGroupTopic.objects.filter(topic__in=ids, state="ready"), "topic_id")
     lines = minutes.recent(topic_ids=ids)
-    items = tuple(_topic(row, queues, groups, lines.get(row.pk, [])) for row in found)
-    return Listed(items, total, page, pages)
+    return found.map(lambda row: _topic(row, queues, groups, lines.get(row.pk, [])))
 
 
 def _counts(rows: Any, field: str) -> dict[int, int]:
@@ -132,35 +130,28 @@ def _counts(rows: Any, field: str) -> dict[int, int]:
 
 
 def _topic(row: Any, queues: dict[int, int], groups: dict[int, int], line: list[int]) -> TopicRow:
-    return TopicRow(
-        name=row.name,
-        state=row.state,
-        kind=row.kind,
+    return shown(
+        TopicRow,
+        row,
         queues=queues.get(row.pk, 0),
         groups=groups.get(row.pk, 0),
         lag=row.worst,
         lag_ms=row.oldest,
-        retention_days=row.retention_days,
-        owners=row.owners,
-        department=row.department,
-        created_at_ms=ms(row.created_at),
         minutes=tuple(line),
     )
 
 
 def groups(*, wanted: Wanted, actor: Actor) -> Listed[GroupRow]:
-    """Groups that are not deleted, in fourteen queries."""
     check_look(actor)
     rows = ConsumerGroup.objects.filter(deleted_at__isnull=True).defer("description")
-    found, total, page, pages = select(rows, wanted=wanted, manner=GROUPS)
-    ids = [row.pk for row in found]
+    found = select(rows, wanted=wanted, manner=GROUPS)
+    ids = [row.pk for row in found.items]
     with reachable():
         members = _counts(ConsumerGroupConsumer.objects.filter(group__in=ids), "group_id")
         topics = _counts(ConsumerGroupTopic.objects.filter(group__in=ids, state="ready"), "group_id")
     lines = minutes.handled_by(group_ids=ids)
     known = progress.of_groups(ids)
-    items = tuple(_group(row, (members, topics), lines.get(row.pk, []), known.get(row.pk)) for row in found)
-    return Listed(items, total, page, pages)
+    return found.map(lambda row: _group(row, (members, topics), lines.get(row.pk, []), known.get(row.pk)))
 
 
 def _group(
@@ -170,16 +161,13 @@ def _group(
     known: GroupProgress | None,
 ) -> GroupRow:
     members, topics = counts
-    return GroupRow(
-        name=row.name,
-        mode=row.mode,
-        stopped=row.stopped,
+    return shown(
+        GroupRow,
+        row,
         members=members.get(row.pk, 0),
         topics=topics.get(row.pk, 0),
         lag=row.behind,
         lag_ms=row.oldest,
-        owners=row.owners,
-        department=row.department,
         minutes=tuple(line),
         progress=known,
     )
@@ -194,29 +182,22 @@ def subscriptions(*, wanted: Wanted, actor: Actor, topic: str | None = None) -> 
     )
     if topic is not None:
         rows = rows.filter(topic__name=topic)
-    found, total, page, pages = select(rows, wanted=wanted, manner=SUBSCRIPTIONS)
-    lines = minutes.handled_of(pairs=[(row.group_id, row.topic_id) for row in found])
-    items = tuple(_subscription(row, lines.get((row.group_id, row.topic_id), [])) for row in found)
-    return Listed(items, total, page, pages)
+    found = select(rows, wanted=wanted, manner=SUBSCRIPTIONS)
+    lines = minutes.handled_of(pairs=[(row.group_id, row.topic_id) for row in found.items])
+    return found.map(lambda row: _subscription(row, lines.get((row.group_id, row.topic_id), [])))
 
 
 def _subscription(row: ConsumerGroupTopic, line: list[int]) -> SubscriptionRow:
-    return SubscriptionRow(
-        group=row.group.name,
-        topic=row.topic.name,
-        state=row.state,
-        start=row.start,
+    return shown(
+        SubscriptionRow,
+        row,
         stopped=row.stopped or row.group.stopped,
         stopped_queues=len(row.stopped_queues),
-        lag=row.lag,
-        lag_ms=row.lag_ms,
-        created_at_ms=ms(row.created_at),
         minutes=tuple(line),
     )
 
 
 def topic_names(*, most: int, actor: Actor) -> tuple[str, ...]:
-    """The first names of topics that are not deleted, to choose from."""
     check_look(actor)
     with reachable():
         rows = Topic.objects.filter(kind="normal").exclude(state="deleted").order_by("name")

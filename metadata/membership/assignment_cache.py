@@ -33,7 +33,7 @@ _COLUMNS = (  # no more: a topic's layout alone is 6 KB
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class OwnedQueue:
     """A queue whose owner the member is; one that is `leaving` was revoked at `target_generation`."""
 
     topic: str
@@ -53,12 +53,11 @@ class Stops:
     queues: set[tuple[int, int]]
 
     def cover(self, group_id: int, topic_id: int, queue: int) -> bool:
-        """Return True if the group must not read the queue of the topic."""
         return (group_id, topic_id) in self.topics or (group_id, queue) in self.queues
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class Owner:
     """A member as its row names it now, read together with its group's generation."""
 
     member_id: int
@@ -71,21 +70,21 @@ class Holder:
 class _Known:
     generation: int
     read_at: float  # time.monotonic()
-    held: tuple[Held, ...]
+    held: tuple[OwnedQueue, ...]
 
 
-class Holdings:
+class AssignmentCache:
     """Queues that members own; safe for threads, which at worst read the same twice."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
 
-    def of(self, holders: Sequence[Holder]) -> dict[str, tuple[Held, ...]]:
-        """Consumer id → the queues it owns, at its holder's generation or later."""
+    def of(self, owners: Sequence[Owner]) -> dict[str, tuple[OwnedQueue, ...]]:
+        """Consumer id → the queues it owns, at its owner's generation or later."""
         now = time.monotonic()
-        found: dict[str, tuple[Held, ...]] = {}
+        found: dict[str, tuple[OwnedQueue, ...]] = {}
         unknown = []
-        for one in holders:
+        for one in owners:
             known = self._known.get(one.text)
             if known and known.generation == one.generation and now - known.read_at < KNOWN_S:
                 found[one.text] = known.held
@@ -101,14 +100,14 @@ class Holdings:
         return found
 
 
-def read_owned(holders: Sequence[Holder]) -> dict[str, tuple[Held, ...]]:
+def read_owned(owners: Sequence[Owner]) -> dict[str, tuple[OwnedQueue, ...]]:
     """Consumer id → the queues it owns now. One that was replaced meanwhile owns nothing."""
-    stops = read_stops(sorted({one.group_id for one in holders}))
-    rows = QueueOffset.objects.filter(owner_id__in=sorted({one.member_id for one in holders}))
-    found: dict[str, list[Held]] = {one.text: [] for one in holders}
+    stops = read_stops(sorted({one.group_id for one in owners}))
+    rows = QueueOffset.objects.filter(owner_id__in=sorted({one.member_id for one in owners}))
+    found: dict[str, list[OwnedQueue]] = {one.text: [] for one in owners}
     for row in rows.order_by("queue_id").values_list(*_COLUMNS):
         queue, epoch, owner, target, ordered, text, topic_id, topic, group_id, stopped, origin, of = row
-        held = Held(
+        held = OwnedQueue(
             topic=topic,
             queue=queue,
             epoch=epoch,
@@ -124,7 +123,6 @@ def read_owned(holders: Sequence[Holder]) -> dict[str, tuple[Held, ...]]:
 
 
 def read_stops(groups: Sequence[int]) -> Stops:
-    """Read what operators stopped for some groups."""
     stops = Stops(set(), set())
     rows = ConsumerGroupTopic.objects.filter(group_id__in=groups)
     for group_id, topic_id, stopped, some in rows.values_list(

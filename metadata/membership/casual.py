@@ -13,6 +13,6 @@ def is_casual(sdk: str) -> bool:
 
 
 def take_in_earnest(group: ConsumerGroup) -> None:
-    """Makes a casual group one whose lack of consumers is an alarm."""
+    """Make a casual group one whose lack of consumers is an alarm."""
     if group.casual:
         ConsumerGroup.objects.filter(pk=group.pk).update(casual=False)

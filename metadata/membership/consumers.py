@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from secrets import token_hex
+from typing import Any
 from uuid import UUID
 
 from django.db.models import F, Value
@@ -28,10 +29,10 @@ from metadata.db.changes import changed
 from metadata.db.clock import before, database_now
 from metadata.db.consumer_ids import ConsumerId
 from metadata.db.contact import contact
-from metadata.db.locks import group_by_id, group_by_name, no_group
+from metadata.db.rows import group_by_id, group_by_name, group_named
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, MetadataUnavailable, NotFound
-from metadata.limits.bulkhead import gated
+from metadata.limits.bulkhead import bulkhead
 from metadata.membership import casual, instances, rebalance
 from metadata.membership.heartbeats import Assigned, HeartbeatAnswer, heartbeat, replaced
 from metadata.membership.outage_guard import OutageGuard
@@ -71,8 +72,6 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class _Applicant:
-    """Client that wants to be a member."""
-
     name: str
     incarnation: str
     instance_id: str
@@ -84,12 +83,16 @@ class _Applicant:
     def identity(self) -> str:
         return self.instance_id or self.name
 
+    @property
+    def process(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("name", "incarnation", "address", "sdk", "key_id")}
 
-@gated
+
+@bulkhead.permit()
 def register(
     *, group: str, name: str, incarnation: str, instance_id: str | None, sdk: str, address: str, actor: Actor
 ) -> Registered:
-    """Makes the process a member of the group and rebalances it. Needs `consume` on the group.
+    """Make the process a member of the group and rebalance it. Needs `consume` on the group.
 
     `incarnation` is a UUID made at the process's start: the same one again gets the same answer, another
     one replaces the earlier process of that identity. Raises Invalid, NotFound(group_not_found),
@@ -110,7 +113,7 @@ def register(
     return registered
 
 
-@gated
+@bulkhead.permit()
 def check_settings(*, group: str, asked: Mapping[str, object], instance_id: str | None) -> int:
     """The id of the group, if a consumer that asks for these settings (None: any) may register in it.
 
@@ -118,9 +121,7 @@ def check_settings(*, group: str, asked: Mapping[str, object], instance_id: str 
     no instance_id, NotFound(group_not_found), MetadataUnavailable.
     """
     with reachable():
-        row = ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True).first()
-    if row is None or row.name != group:
-        raise no_group(group)
+        row = group_named(group)
     for setting, wanted in asked.items():
         has = getattr(row, setting)
         if wanted is not None and wanted != has:
@@ -134,7 +135,7 @@ def check_settings(*, group: str, asked: Mapping[str, object], instance_id: str 
 
 
 def check_instance(*, group: str, mode: str | None, instance_id: str | None) -> None:
-    """Raises Invalid unless the instance_id is given where the mode needs one."""
+    """Raise Invalid unless the instance_id is given where the mode needs one."""
     if mode == ConsumerGroup.Mode.BROADCASTING and not instance_id:
         raise Invalid.field(
             "instance_id",
@@ -151,7 +152,7 @@ def _uuid(text: str) -> str:
 
 
 def _rebalance_now(group_id: int) -> None:
-    """Runs the rebalance whose mark was just committed; if it cannot, the sweep over pending() will."""
+    """Run the rebalance whose mark was just committed; if it cannot, the sweep over pending() will."""
     try:
         rebalance.settle(group_id)
     except (MetadataUnavailable, NotFound) as error:
@@ -175,13 +176,7 @@ def _registered(*, group: str, applicant: _Applicant) -> tuple[int, Registered, 
 def _joined(group: ConsumerGroup, applicant: _Applicant) -> tuple[str, bool]:
     """The consumer id of a new member, and whether the group was marked."""
     now = database_now()
-    process = Consumer.objects.create(
-        name=applicant.name,
-        incarnation=applicant.incarnation,
-        address=applicant.address,
-        sdk=applicant.sdk,
-        key_id=applicant.key_id,
-    )
+    process = Consumer.objects.create(**applicant.process)
     member = ConsumerGroupConsumer.objects.create(
         group=group,
         process=process,
@@ -199,7 +194,7 @@ def _joined(group: ConsumerGroup, applicant: _Applicant) -> tuple[str, bool]:
 
 
 def _mark(group: ConsumerGroup, cause: str) -> bool:
-    """Marks the group for a rebalance, if who comes and goes concerns the others."""
+    """Mark the group for a rebalance, if who comes and goes concerns the others."""
     concerns = group.mode == ConsumerGroup.Mode.CLUSTERING or group.max_active_members is not None
     if concerns:
         rebalance.mark(group.pk, cause)
@@ -241,13 +236,7 @@ def _replace(
     if member.process.incarnation != applicant.incarnation:
         earlier = [*member.replaced_incarnations, member.process.incarnation]
         member.replaced_incarnations = earlier[-MOST_REPLACED:]
-    Consumer.objects.filter(pk=member.process_id).update(
-        name=applicant.name,
-        incarnation=applicant.incarnation,
-        address=applicant.address,
-        sdk=applicant.sdk,
-        key_id=applicant.key_id,
-    )
+    Consumer.objects.filter(pk=member.process_id).update(**applicant.process)
     member.generation = 0
     member.instance_id = applicant.instance_id
     member.save(update_fields=("replaced_incarnations", "generation", "instance_id"))
@@ -262,9 +251,9 @@ def _replace(
     return text
 
 
-@gated
+@bulkhead.permit()
 def leave(*, consumer: ConsumerId, actor: Actor) -> None:
-    """Ends a membership and gives its queues to the others at once; one that has ended already is fine."""
+    """End a membership and give its queues to the others at once; one that has ended already is fine."""
     group_id = consumer.group_id
     if _left(consumer=consumer, actor=actor):
         _rebalance_now(group_id)
@@ -286,7 +275,7 @@ def _left(*, consumer: ConsumerId, actor: Actor) -> bool:
 
 
 def _drop(group: ConsumerGroup, members: Mapping[int, datetime], cause: str) -> bool:
-    """Removes memberships, last heard at the given times, and frees their queues; whether the group was
+    """Remove memberships, last heard at the given times, and free their queues; whether the group was
     marked. The caller holds the group's lock."""
     ids = sorted(members)
     Heartbeat.objects.filter(pk__in=ids).delete()
@@ -317,7 +306,7 @@ def look() -> None:
 
 
 def expire(*, guard: OutageGuard | None = None) -> int:
-    """Expires members that were silent for session timeout + 1 s, and rebalances their groups; how many.
+    """Expire members that were silent for session timeout + 1 s, and rebalance their groups; how many.
 
     One pass of about a second, to be made every second; the rest is left to the next one, and a group that
     fails keeps none of the others waiting. After an outage of the database, and for the first time in a
@@ -361,7 +350,7 @@ def _silent(watch: liveness.Watch) -> list[tuple[int, int]]:
 
 @transactional
 def _expired(*, group_id: int, members: Sequence[int]) -> int:
-    """Drops those of `members` that are still silent, judged again under the group's lock; how many."""
+    """Drop those of `members` that are still silent, judged again under the group's lock; return how many."""
     try:
         group = group_by_id(group_id)
     except NotFound:

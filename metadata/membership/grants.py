@@ -34,7 +34,7 @@ _served = False
 
 
 def note(group_id: int, queues: Collection[int]) -> None:
-    """Notes the owners of some queues as they are once the transaction under way commits."""
+    """Note the owners of some queues as they are once the transaction under way commits."""
     if not _served or not queues:
         return
     rows = QueueOffset.objects.filter(group=group_id, queue__in=queues, owner__isnull=False)

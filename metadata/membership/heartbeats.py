@@ -5,7 +5,7 @@ thread reads for all of them: first the groups' generations, then the queues whe
 (assignment_cache.py). In that order an answer may carry newer queues than its generation, which costs a
 member one more heartbeat, but never older ones, which could make a release count that was never ordered.
 Releases are guarded updates of their own, and so that no other kind of call can hold a hand-over up, neither
-they nor the recording take a place at the gate.
+they nor the recording take a place at the bulkhead.
 
 One that cannot be recorded is refused within moments, with a promise that lets its member go on (contact.py).
 
@@ -26,13 +26,20 @@ from metadata.db.changes import changed
 from metadata.db.clock import UtcNow
 from metadata.db.consumer_ids import ConsumerId
 from metadata.db.contact import SILENT_S, contact
-from metadata.db.locks import group_by_id
+from metadata.db.rows import group_by_id
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Gone, MetadataUnavailable, Unrecorded
-from metadata.limits.bulkhead import gate, gated_in
-from metadata.limits.coalescer import Combiner
+from metadata.limits.bulkhead import bulkhead
+from metadata.limits.coalescer import PacedCoalescer
 from metadata.membership import grants, instances, rebalance
-from metadata.membership.assignment_cache import Held, Holder, Holdings, Stops, read_owned, read_stops
+from metadata.membership.assignment_cache import (
+    AssignmentCache,
+    OwnedQueue,
+    Owner,
+    Stops,
+    read_owned,
+    read_stops,
+)
 from metadata.models import (
     ConsumerGroup,
     ConsumerGroupConsumer,
@@ -44,7 +51,7 @@ EVERY_S = 0.25  # at most four UPDATEs a second and process; a lone heartbeat is
 MOST = 500  # ids in one UPDATE
 SERVE_S = 0.25  # longest pass of the loop that records them
 
-_Owned = Callable[[Sequence[Holder]], dict[str, tuple[Held, ...]]]
+_Owned = Callable[[Sequence[Owner]], dict[str, tuple[OwnedQueue, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +82,6 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True, slots=True)
 class _Beat:
-    """Contents of one heartbeat."""
-
     consumer: ConsumerId
     generation: int
 
@@ -90,14 +95,14 @@ class _Seen:
     """
 
     generation: int = 0
-    held: tuple[Held, ...] = ()
+    held: tuple[OwnedQueue, ...] = ()
     gone: Gone | None = None
     instance_epoch: int = 0
     stands_by: bool = False
 
 
 def heartbeat(*, consumer: ConsumerId, generation: int, owned: Sequence[tuple[int, int]]) -> HeartbeatAnswer:
-    """Records that the member lives, and tells it what to own and what to give up.
+    """Record that the member lives, and tell it what to own and what to give up.
 
     `generation` is the one the member has applied, `owned` the (queue, epoch) pairs it holds: a queue that
     was revoked at or before that generation and is not among them counts as released. The lease of the
@@ -127,17 +132,17 @@ def _recorded(beat: _Beat) -> _Seen:
     """Return what was read for a recorded heartbeat. Raises Unrecorded, or MetadataUnavailable(busy)."""
     try:
         _check()  # here, because waiting for one's turn in a batch that is refused would hold a thread, too
-        return _combiner.submit(beat)
+        return _coalescer.submit(beat)
     except MetadataUnavailable as error:
         raise _unrecorded(error) from error
 
 
 def _check() -> None:
-    """Raises MetadataUnavailable if heartbeats cannot be recorded now, or not soon."""
-    gate.check()
-    if not gate.watched:
+    """Raise MetadataUnavailable if heartbeats cannot be recorded now, or not soon."""
+    bulkhead.check()
+    if not bulkhead.watched:
         return
-    if contact.silent_s() > SILENT_S or _combiner.stuck_s() > SILENT_S:
+    if contact.silent_s() > SILENT_S or _coalescer.stuck_s() > SILENT_S:
         raise MetadataUnavailable("The metadata database is away.", retry_after_ms=1000)
 
 
@@ -169,13 +174,13 @@ def _told_to_stand_by(consumer: ConsumerId, seen: _Seen, owned: Sequence[tuple[i
     return HeartbeatAnswer(seen.generation, (), tuple(sorted({queue for queue, _ in owned})))
 
 
-def _released(one: Held, generation: int, holds: set[int]) -> bool:
+def _released(one: OwnedQueue, generation: int, holds: set[int]) -> bool:
     return one.leaving and one.target_generation <= generation and one.queue not in holds
 
 
-@gated_in(None)
+@bulkhead.permit(None)
 def _record(beats: Sequence[_Beat]) -> list[_Seen]:
-    """Records a batch of heartbeats and reads the answers; in the order of `beats`."""
+    """Record a batch of heartbeats and read the answers; in the order of `beats`."""
     ids = sorted({beat.consumer.member_id for beat in beats})
     with reachable():
         members = _members(ids)
@@ -183,7 +188,7 @@ def _record(beats: Sequence[_Beat]) -> list[_Seen]:
         if Heartbeat.objects.filter(pk__in=alive).update(last_seen=UtcNow()) < len(alive):
             members = _members(ids)  # somebody expired meanwhile
         contact.recorded()
-        return _read(beats, members, _holdings.of)
+        return _read(beats, members, _assignments.of)
 
 
 def _is_valid(beat: _Beat, members: Mapping[int, ConsumerGroupConsumer]) -> bool:
@@ -199,12 +204,12 @@ def _members(ids: list[int]) -> dict[int, ConsumerGroupConsumer]:
 
 def _read(beats: Sequence[_Beat], members: Mapping[int, ConsumerGroupConsumer], owned: _Owned) -> list[_Seen]:
     """Return what each member must know; also note which generation a member says it has applied."""
-    holders = [
-        Holder(row.pk, row.consumer_id, row.group_id, row.group.generation)
+    owners = [
+        Owner(row.pk, row.consumer_id, row.group_id, row.group.generation)
         for row in members.values()
         if row.group.mode == ConsumerGroup.Mode.CLUSTERING
     ]
-    found = {text: _Seen(held=held) for text, held in owned(holders).items()} | _broadcast(members.values())
+    found = {text: _Seen(held=held) for text, held in owned(owners).items()} | _broadcast(members.values())
     _note_generations(beats, members)
     return [_seen(beat, members.get(beat.consumer.member_id), found) for beat in beats]
 
@@ -231,8 +236,8 @@ def _broadcast(members: Iterable[ConsumerGroupConsumer]) -> dict[str, _Seen]:
     }
 
 
-def _held(read: instances.Read, instance_epoch: int, stops: Stops) -> Held:
-    return Held(
+def _held(read: instances.Read, instance_epoch: int, stops: Stops) -> OwnedQueue:
+    return OwnedQueue(
         topic=read.topic,
         queue=read.queue,
         epoch=read.base_epoch + instance_epoch,
@@ -254,7 +259,7 @@ def _has_limits(group: ConsumerGroup) -> bool:
 
 
 def _note_generations(beats: Sequence[_Beat], members: Mapping[int, ConsumerGroupConsumer]) -> None:
-    """Writes the applied generation of members that moved on, in one UPDATE: right after many groups were
+    """Write the applied generation of members that moved on, in one UPDATE: right after many groups were
     rebalanced, one for each would hold up everybody's answer. So would a row that somebody has locked: it is
     left to the next heartbeat."""
     moved: dict[int, list[int]] = {}
@@ -279,19 +284,17 @@ def _seen(beat: _Beat, member: ConsumerGroupConsumer | None, found: dict[str, _S
 
 
 def expired() -> Gone:
-    """The error for a member that was silent for too long, or left."""
     return Gone("This consumer has expired or left: register again.", code=Code.EXPIRED)
 
 
 def replaced() -> Gone:
-    """The error for a member whose name another process took over."""
     return Gone("Another process registered under this consumer's name: stop.", code=Code.REPLACED)
 
 
-@gated_in(None)
+@bulkhead.permit(None)
 @transactional
 def _release(*, consumer: ConsumerId, generation: int, holds: set[int]) -> _Seen:
-    """Hands over what the member let go of, judged by rows read under the group's lock; what it holds now."""
+    """Hand over what the member let go of, judged by rows read under the group's lock; what it holds now."""
     group = group_by_id(consumer.group_id)
     rows = QueueOffset.objects.filter(
         group=group,
@@ -308,10 +311,10 @@ def _release(*, consumer: ConsumerId, generation: int, holds: set[int]) -> _Seen
     return _read([_Beat(consumer, generation)], _members([consumer.member_id]), read_owned)[0]
 
 
-def _new_combiner() -> Combiner[_Beat, _Seen]:
+def _new_coalescer() -> PacedCoalescer[_Beat, _Seen]:
     """Of the threads that are not for long polls half may wait for their heartbeat to be recorded: a
     database that is frozen must leave the others for sends and pulls. Who finds no place tries again soon."""
-    return Combiner(
+    return PacedCoalescer(
         _record,
         every_s=EVERY_S,
         most=MOST,
@@ -322,14 +325,14 @@ def _new_combiner() -> Combiner[_Beat, _Seen]:
 
 
 def serve() -> None:
-    """Records the heartbeats that come: one pass of a loop, see Combiner.serve."""
-    _combiner.serve(SERVE_S)
+    """Record the heartbeats that come: one pass of a loop, see PacedCoalescer.serve."""
+    _coalescer.serve(SERVE_S)
 
 
 def end_service() -> None:
     """The loop has ended: from now on the threads of requests record them."""
-    _combiner.end_service()
+    _coalescer.end_service()
 
 
-_combiner = _new_combiner()
-_holdings = Holdings()  # as this process read them
+_coalescer = _new_coalescer()
+_assignments = AssignmentCache()  # as this process read them

@@ -9,19 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Count
-
 from metadata.actors import Actor
 from metadata.db import access
-from metadata.db.clock import UtcNow, database_now, ms
-from metadata.db.clock import before as earlier
+from metadata.db.clock import UtcNow, ms
 from metadata.db.consumer_ids import ConsumerId
-from metadata.db.locks import no_group
 from metadata.db.paging import MAX_LIMIT
+from metadata.db.prune import Rule
+from metadata.db.rows import group_named, shown
 from metadata.db.transactions import reachable
 from metadata.errors import Invalid, MetadataUnavailable
-from metadata.limits.bulkhead import gated_in
-from metadata.models import ConsumerGroup, QueueOffset, Rebalance, RebalanceMove
+from metadata.limits.bulkhead import bulkhead
+from metadata.models import QueueOffset, Rebalance, RebalanceMove
 
 log = logging.getLogger(__name__)
 KEPT_DAYS = 30
@@ -74,15 +72,11 @@ def page(
 
     Needs any right on the group. Raises NotFound, Invalid.
     """
-    if not access.sees(actor, group):
-        access.require(actor, "consume", group, what="group")
+    access.require_seen(actor, group)
     if not 1 <= limit <= MAX_LIMIT:
         raise Invalid.field("limit", f"must be 1 to {MAX_LIMIT}")
     with reachable():
-        row = ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True).first()
-        if row is None or row.name != group:
-            raise no_group(group)
-        rows = Rebalance.objects.filter(group=row).order_by("-id")
+        rows = Rebalance.objects.filter(group=group_named(group)).order_by("-id")
         if after is not None:
             rows = rows.filter(pk__lt=after)
         found = list(rows.prefetch_related("moves__queue__topic")[: limit + 1])
@@ -91,12 +85,9 @@ def page(
 
 
 def _view(row: Rebalance) -> RebalanceView:
-    return RebalanceView(
-        id=row.pk,
-        generation=row.generation,
-        cause=row.cause,
-        at_ms=ms(row.at),
-        assignment=row.assignment,
+    return shown(
+        RebalanceView,
+        row,
         moves=tuple(
             MoveView(
                 queue=move.queue_id,
@@ -119,7 +110,7 @@ def record(
     assignment: Mapping[str, Sequence[int]],
     moves: Sequence[tuple[int, str, str]],
 ) -> None:
-    """Writes one rebalance with its moves (queue, from, to), in the caller's transaction."""
+    """Write one rebalance with its moves (queue, from, to), in the caller's transaction."""
     row = Rebalance.objects.create(
         group_id=group_id, generation=generation, cause=cause, at=at, assignment=dict(assignment)
     )
@@ -132,7 +123,7 @@ def record(
 
 
 def acquired(*, consumer: ConsumerId, queues: Sequence[tuple[int, int]]) -> None:
-    """Notes that the owner acquired these (queue, epoch)s on their nodes: their pauses are over.
+    """Note that the owner acquired these (queue, epoch)s on their nodes: their pauses are over.
 
     Only the history depends on it, so a metadata database that is away is not an error here: it is noted
     when the database is back (catch_up).
@@ -148,7 +139,7 @@ def acquired(*, consumer: ConsumerId, queues: Sequence[tuple[int, int]]) -> None
 
 
 def catch_up() -> None:
-    """Notes what could not be noted when it happened. Raises MetadataUnavailable if it still cannot."""
+    """Note what could not be noted when it happened. Raises MetadataUnavailable if it still cannot."""
     for _ in range(len(_late)):
         note = _late.popleft()
         try:
@@ -158,7 +149,7 @@ def catch_up() -> None:
             raise
 
 
-@gated_in("notes")
+@bulkhead.permit("notes")
 def _write(note: _Note) -> None:
     """By guarded updates, not under the group's lock: a new owner must not wait for a rebalance to end."""
     consumer, epochs = note.consumer, note.epochs
@@ -186,7 +177,7 @@ def _write(note: _Note) -> None:
 
 
 def _record_pauses(*, group_id: int, member: str, pauses: Mapping[int, int]) -> None:
-    """Notes how many ms each queue had stood still when `member` acquired it, at its latest move."""
+    """Note how many ms each queue had stood still when `member` acquired it, at its latest move."""
     open_moves = RebalanceMove.objects.filter(
         rebalance__group_id=group_id, queue_id__in=sorted(pauses), to_member=member, pause_ms__isnull=True
     )
@@ -195,15 +186,4 @@ def _record_pauses(*, group_id: int, member: str, pauses: Mapping[int, int]) -> 
     RebalanceMove.objects.bulk_update(moves, ["pause_ms"], batch_size=500)
 
 
-def trim(*, limit: int = 1_000) -> int:
-    """Deletes up to `limit` rebalances that are old, or too many of one group; how many went."""
-    with reachable():
-        old = Rebalance.objects.filter(at__lt=earlier(database_now(), seconds=KEPT_DAYS * 86_400))
-        ids = list(old.order_by("pk").values_list("pk", flat=True)[:limit])
-        sizes = Rebalance.objects.order_by().values("group_id").annotate(size=Count("id"))
-        for group_id in sizes.filter(size__gt=KEPT_EACH).values_list("group_id", flat=True):
-            kept = Rebalance.objects.filter(group_id=group_id).order_by("-pk")
-            ids += kept.values_list("pk", flat=True)[KEPT_EACH : KEPT_EACH + limit]
-        doomed = sorted(set(ids))[:limit]
-        RebalanceMove.objects.filter(rebalance_id__in=doomed).delete()
-        return Rebalance.objects.filter(pk__in=doomed).delete()[0]
+prune = Rule(Rebalance.objects.all(), at="at", days=KEPT_DAYS, each="group_id", most_each=KEPT_EACH)

@@ -22,7 +22,7 @@ from metadata.db.clock import before, database_now
 from metadata.db.consumer_ids import reader_instance
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict
-from metadata.limits.bulkhead import gated
+from metadata.limits.bulkhead import bulkhead
 from metadata.membership.rebalance import LIVE_QUEUES
 from metadata.models import BroadcastInstance, ConsumerGroup, ConsumerGroupConsumer, QueueOffset
 
@@ -72,14 +72,14 @@ def arrive(*, group: ConsumerGroup, name: str, now: datetime) -> int:
 
 
 def depart(*, group: ConsumerGroup, seen: Mapping[str, datetime]) -> None:
-    """Notes when instances, by name, were last seen as members. The caller holds the group's lock."""
+    """Note when instances, by name, were last seen as members. The caller holds the group's lock."""
     for name, last_seen in sorted(seen.items()):
         BroadcastInstance.objects.filter(group=group, name=name).update(last_seen=last_seen)
 
 
-@gated
+@bulkhead.permit()
 def fence(*, instance_id: int, epoch: int) -> None:
-    """Raises the epoch of an instance that is at `epoch`, so that what was granted before is void."""
+    """Raise the epoch of an instance that is at `epoch`, so that what was granted before is void."""
     with reachable():
         BroadcastInstance.objects.filter(pk=instance_id, epoch=epoch).update(epoch=F("epoch") + 1)
 
@@ -138,7 +138,7 @@ def readers_of(groups: Collection[int]) -> dict[int, list[str]]:
 
 
 def part(*, after_days: float = KEPT_DAYS) -> list[Parted]:
-    """Takes the names of instances that are due to be forgotten; all that have none. One bounded pass.
+    """Take the names of instances that are due to be forgotten; all that have none. One bounded pass.
 
     Due is one that nobody has held for so long, and every one of a deleted group.
     """
@@ -165,7 +165,7 @@ def _is_due(limit: datetime) -> Q:
 
 @transactional
 def _part(*, instance_id: int, group_id: int, limit: datetime) -> None:
-    """Takes the instance's name if it is still due, judged under the group's lock."""
+    """Take the instance's name if it is still due, judged under the group's lock."""
     ConsumerGroup.objects.select_for_update().filter(pk=group_id).first()
     row = _named().filter(_is_due(limit), pk=instance_id).first()
     if row is not None:
@@ -174,6 +174,6 @@ def _part(*, instance_id: int, group_id: int, limit: datetime) -> None:
 
 
 def forget(instance_id: int) -> None:
-    """Removes an instance that has given up its name, once its reader rows are gone."""
+    """Remove an instance that has given up its name, once its reader rows are gone."""
     with reachable():
         BroadcastInstance.objects.filter(pk=instance_id, name__contains=PARTED).delete()

@@ -37,7 +37,7 @@ from metadata.actors import Actor
 from metadata.db import access, audit
 from metadata.db.changes import changed
 from metadata.db.clock import database_now
-from metadata.db.locks import group_by_id, group_by_name
+from metadata.db.rows import group_by_id, group_by_name
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import MetadataUnavailable, NotFound
 from metadata.membership import grants, history
@@ -71,38 +71,34 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Moves of one rebalance, by queue."""
-
     group_id: int
     generation: int
     moves: tuple[Move, ...] = ()
 
     @property
     def granted(self) -> tuple[int, ...]:
-        """Queues that were given to a member at once."""
         return tuple(move.queue for move in self.moves if move.at_once)
 
     @property
     def revoked(self) -> tuple[int, ...]:
-        """Queues whose owners are to give them up."""
         return tuple(move.queue for move in self.moves if not move.at_once)
 
 
 def set_background(hook: Background | None) -> None:
-    """Sets who is asked to run a rebalance soon; called once, by the composition root."""
+    """Set who is asked to run a rebalance soon; called once, by the composition root."""
     global _background
     _background = hook
 
 
 def request(group_id: int, cause: str) -> None:
-    """Marks the group for a rebalance, inside the caller's transaction, which holds the group's lock."""
+    """Mark the group for a rebalance, inside the caller's transaction, which holds the group's lock."""
     if mark(group_id, cause):
         log.info("group %d is to be rebalanced: %s", group_id, cause)
         transaction.on_commit(lambda: _ask(group_id), robust=True)
 
 
 def mark(group_id: int, cause: str) -> bool:
-    """Sets the mark without asking anybody to act on it; whether it was clear. Caller holds the lock."""
+    """Set the mark without asking anybody to act on it; whether it was clear. Caller holds the lock."""
     rows = ConsumerGroup.objects.filter(pk=group_id)
     wanted, done, before = rows.values_list("rebalance_wanted", "rebalance_done", "rebalance_cause").get()
     was_clear: bool = wanted == done
@@ -143,7 +139,7 @@ def neglected(limit: int = 1_000) -> list[int]:
 
 
 def each(groups: Iterable[int], run: Callable[[int], object] | None = None) -> int:
-    """Runs rebalance(), or `run`, for some groups in any order; how many there were. One that fails keeps no
+    """Run rebalance(), or `run`, for some groups in any order; how many there were. One that fails keeps no
     other waiting.
 
     Raises MetadataUnavailable at the end, if one could not be reached.
@@ -165,7 +161,7 @@ def each(groups: Iterable[int], run: Callable[[int], object] | None = None) -> i
 
 
 def ask(*, group: str, actor: Actor, dry_run: bool = False) -> Moves:
-    """Shares the queues of a group anew, now; or only says what that would do. Needs `manage`.
+    """Share the queues of a group anew, now; or only says what that would do. Needs `manage`.
 
     Queues that are shared evenly stay where they are. Raises NotFound(group_not_found), Forbidden.
     """
@@ -192,39 +188,33 @@ def _asked(*, group: str, actor: Actor) -> Moves:
     row.refresh_from_db()
     moves = _rebalanced(row)
     after = {"generation": moves.generation, "moves": len(moves.moves)}
-    audit.record(actor=actor, verb="rebalance", kind="group", name=group, before=None, after=after)
+    audit.record(actor=actor, verb="rebalance", kind="group", name=group, after=after)
     return moves
 
 
 def rebalance(group_id: int) -> Moves:
-    """Computes the target of every queue, grants the free ones, announces the others; clears the mark.
+    """Compute the target of every queue, grant the free ones, announce the others; clear the mark.
 
     Raises NotFound(group_not_found).
     """
-    group, moves = _locked_and_rebalanced(group_id)
+    group, moves = _settled(group_id, only_marked=False)
     _tell(group, moves)
     return moves
 
 
 def settle(group_id: int) -> None:
-    """Rebalances a group that is marked; of many that join at once, the first does it for all that have.
+    """Rebalance a group that is marked; of many that join at once, the first does it for all that have.
 
     Raises NotFound(group_not_found).
     """
-    _tell(*_settled(group_id))
+    _tell(*_settled(group_id, only_marked=True))
 
 
 @transactional
-def _settled(group_id: int) -> tuple[str, Moves]:
+def _settled(group_id: int, *, only_marked: bool) -> tuple[str, Moves]:
     group = group_by_id(group_id)
-    if group.rebalance_wanted == group.rebalance_done:
+    if only_marked and group.rebalance_wanted == group.rebalance_done:
         return group.name, Moves(group.pk, group.generation)
-    return group.name, _rebalanced(group)
-
-
-@transactional
-def _locked_and_rebalanced(group_id: int) -> tuple[str, Moves]:
-    group = group_by_id(group_id)
     return group.name, _rebalanced(group)
 
 
@@ -263,7 +253,7 @@ def _rebalanced(group: ConsumerGroup) -> Moves:
 
 
 def _moved(group: ConsumerGroup, now: datetime) -> tuple[tuple[Move, ...], dict[str, list[int]]]:
-    """Writes the new targets under the next generation; the moves, and what everyone shall have then."""
+    """Write the new targets under the next generation; the moves, and what everyone shall have then."""
     rows = list(_readable(group))
     members = _members(group)
     names = {member.pk: member.identity for member in members}
@@ -354,7 +344,7 @@ def _readable(group: ConsumerGroup) -> list[QueueOffset]:
 
 
 def _abandon(group: ConsumerGroup, readable: list[int], now: datetime) -> list[QueueOffset]:
-    """Takes the target away from rows that nobody shall read any more; these rows."""
+    """Take the target away from rows that nobody shall read any more; these rows."""
     rows = QueueOffset.objects.filter(group=group, target__isnull=False).exclude(pk__in=readable)
     left = list(rows.select_related("queue__topic"))
     if left:
@@ -365,7 +355,7 @@ def _abandon(group: ConsumerGroup, readable: list[int], now: datetime) -> list[Q
 
 
 def _grant(group: ConsumerGroup, queues: list[int], *, owner: int | None, member: int, now: datetime) -> None:
-    """Makes `member` the owner now, under a new epoch; guarded by the owner that was read."""
+    """Make `member` the owner now, under a new epoch; guarded by the owner that was read."""
     QueueOffset.objects.filter(group=group, queue__in=queues, owner=owner).update(
         owner=member,
         target=member,
@@ -378,7 +368,7 @@ def _grant(group: ConsumerGroup, queues: list[int], *, owner: int | None, member
 def _retarget(
     group: ConsumerGroup, queues: list[int], *, owner: int | None, target: int | None, now: datetime
 ) -> None:
-    """Tells the owner, from the next generation on, to give the queues up; guarded by the owner read."""
+    """Tell the owner, from the next generation on, to give the queues up; guarded by the owner read."""
     QueueOffset.objects.filter(group=group, queue__in=queues, owner=owner).update(
         target=target,
         target_generation=group.generation + 1,
@@ -387,7 +377,7 @@ def _retarget(
 
 
 def hand_over(row: QueueOffset) -> bool:
-    """Gives a leaving queue to its target, or frees it; False if the row moved on. Caller holds the lock."""
+    """Give a leaving queue to its target, or free it; False if the row moved on. Caller holds the lock."""
     leaving = QueueOffset.objects.filter(pk=row.pk, owner=row.owner_id, target=row.target_id, epoch=row.epoch)
     if row.target_id is None:
         return leaving.update(owner=None) > 0
@@ -395,6 +385,6 @@ def hand_over(row: QueueOffset) -> bool:
 
 
 def next_generation(group_id: int) -> int:
-    """Raises the group's generation, so that waiting pulls return. Caller locks and calls changed()."""
+    """Raise the group's generation, so that waiting pulls return. Caller locks and calls changed()."""
     ConsumerGroup.objects.filter(pk=group_id).update(generation=F("generation") + 1)
     return ConsumerGroup.objects.values_list("generation", flat=True).get(pk=group_id)

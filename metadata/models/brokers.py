@@ -15,8 +15,6 @@ class Broker(models.Model):
     """
 
     class State(models.TextChoices):
-        """Pulled in or out by an operator."""
-
         IN = "in"
         OUT = "out"
 

@@ -14,7 +14,7 @@ class Redrive(models.Model):
 
     Which: `chosen` ({node: rows}), or those of `topic_id` and `error_class` where given, none of them younger
     than `bounds` ({node: the highest row when it was asked for}). `places` ({node: [died at in ms, row]}) is
-    how far it has come. What cannot be redriven is `skipped` and stays dead. Names of topics are for people.
+    how far it has come. What cannot be redriven is `skipped` and stays dead. Names of topics are for display.
     """
 
     class To(models.TextChoices):

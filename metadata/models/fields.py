@@ -23,7 +23,7 @@ class NameField(_Text):
     """
 
     def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
-        """Adds the binary collation on MySQL and MariaDB."""
+        """Add the binary collation on MySQL and MariaDB."""
         parameters: dict[str, Any] = dict(super().db_parameters(connection))
         if connection.vendor == "mysql":
             parameters["collation"] = "utf8mb4_bin"

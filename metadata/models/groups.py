@@ -89,8 +89,6 @@ class ConsumerGroupTopic(models.Model):
         DELETING = "deleting"
 
     class Start(models.TextChoices):
-        """Offset at which reading begins."""
-
         EARLIEST = "earliest"
         LATEST = "latest"
 
@@ -136,7 +134,6 @@ class ConsumerGroupTopic(models.Model):
 
     @property
     def delivery(self) -> Delivery:
-        """Its settings of how messages come."""
         return Delivery(
             ordered=self.ordered,
             retries=self.retries,

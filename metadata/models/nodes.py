@@ -24,8 +24,6 @@ class DbNode(models.Model):
         SQLITE = "sqlite"
 
     class State(models.TextChoices):
-        """Access that brokers have to it."""
-
         READ_WRITE = "read_write"
         READ_ONLY = "read_only"
         OFFLINE = "offline"

@@ -33,7 +33,7 @@ class JobRun(models.Model):
 
     A run of the data pipeline may be asked for: then `asked_by` and `settings` say by whom and for what, and
     a process takes it up. That process notes again and again that it lives (`seen_at`), and the end of its
-    `log`, which people may read on whatever machine it lies.
+    `log`, which users may read on whatever machine it lies.
     """
 
     class State(models.TextChoices):

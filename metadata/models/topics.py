@@ -49,7 +49,7 @@ class Topic(models.Model):
     max_bytes_per_s = models.PositiveBigIntegerField(null=True, blank=True)
     layout = models.TextField(blank=True)  # JSON list of 1,024 queue ids; '' while creating
     layout_version = models.BigIntegerField(default=0)
-    # Of a failure topic: whose failed messages it holds. Names are only for people and old clients.
+    # Of a failure topic: whose failed messages it holds. Names are for display and old clients.
     failure_group = models.ForeignKey(
         "metadata.ConsumerGroup",
         on_delete=models.PROTECT,

@@ -1,4 +1,4 @@
-"""UserRights of people in the portal; ApiKey of programs; KeyFingerprint of the keys of brokers."""
+"""UserRights in the portal; ApiKey of clients; KeyFingerprint of the keys of brokers."""
 
 from __future__ import annotations
 
@@ -48,8 +48,6 @@ class KeyFingerprint(models.Model):
     """A mark that tells a key that signs or seals from another one; the key itself is in no database."""
 
     class Purpose(models.TextChoices):
-        """The use of the key."""
-
         SIGNING = "signing"
         ENCRYPTION = "encryption"
 

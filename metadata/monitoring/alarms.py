@@ -12,8 +12,9 @@ from datetime import datetime
 from django.db.models import F, Q
 
 from metadata.actors import Actor
-from metadata.db import access, audit, prune
+from metadata.db import access, audit
 from metadata.db.clock import before, database_now
+from metadata.db.prune import Rule
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict, NotFound
 from metadata.models import Alarm
@@ -37,7 +38,7 @@ FIELDS = (
 
 @transactional
 def raise_alarm(*, kind: str, name: str, detail: str, count: int = 0, place: int | None = None) -> None:
-    """Records that something is so (again), at once; `count` is added to what was counted before."""
+    """Record that something is so (again), at once; `count` is added to what was counted before."""
     now = database_now()
     given = {"detail": detail[:1000], "place": place, "last_at": now}
     known = Alarm.objects.filter(kind=kind, name=name)
@@ -53,7 +54,7 @@ def raise_alarm(*, kind: str, name: str, detail: str, count: int = 0, place: int
 
 @transactional
 def end(*, kind: str, names: Collection[str]) -> int:
-    """Records that it is so no more, at once; how many alarms ended."""
+    """Record that it is so no more, at once; how many alarms ended."""
     rows = Alarm.objects.filter(kind=kind, name__in=sorted(names), ended_at__isnull=True)
     return rows.update(ended_at=database_now(), pending_since=None)
 
@@ -67,7 +68,7 @@ def keep(
     begins_after_s: float = 0.0,
     ends_after_s: float = ENDS_AFTER_S,
 ) -> int:
-    """Makes the alarms of a kind agree with what a look at everything found; how many began or ended.
+    """Make the alarms of a kind agree with what a look at everything found; return how many began or ended.
 
     `found`: {name: detail} of where it is so. Where it is `unclear`, all stays as it is. What is found must
     have been so for `begins_after_s`, what is not for `ends_after_s`.
@@ -95,7 +96,7 @@ def _new(kind: str, name: str, detail: str, now: datetime) -> Alarm:
 
 
 def _turn(row: Alarm, met: bool, patience_s: float, now: datetime) -> bool:
-    """Changes a row as a look demands; whether it began or ended."""
+    """Change a row as a look demands; whether it began or ended."""
     since = row.pending_since
     decided = alarm_rules.turn(
         lasts=row.ended_at is None,
@@ -116,7 +117,7 @@ def _turn(row: Alarm, met: bool, patience_s: float, now: datetime) -> bool:
 
 @transactional
 def acknowledge(*, kind: str, name: str, actor: Actor) -> None:
-    """Records that somebody looks after an alarm; one that tells of what happened once is over with that.
+    """Record that somebody looks after an alarm; one that tells of what happened once is over with that.
 
     Needs `admin` on everything, or `manage` on the group or topic that it is about. Raises Forbidden,
     NotFound, Conflict when it has ended, or somebody was faster.
@@ -131,11 +132,10 @@ def acknowledge(*, kind: str, name: str, actor: Actor) -> None:
     values = {"acknowledged_at": now, "acknowledged_by": actor.name}
     if not lasting.update(**values, **({"ended_at": now} if kind in ONCE else {})):
         raise Conflict(f"The alarm {kind} at {name} is over, or was acknowledged before.")
-    audit.record(actor=actor, verb="acknowledge", kind="alarm", name=name, before=None, after={"alarm": kind})
+    audit.record(actor=actor, verb="acknowledge", kind="alarm", name=name, after={"alarm": kind})
 
 
 def may_manage(actor: Actor, about: Subject) -> bool:
-    """Return True if the actor looks after what an alarm is about."""
     if access.may(actor, "admin", "*"):
         return True
     named = [("group", about.group), ("topic", about.topic)]
@@ -143,14 +143,14 @@ def may_manage(actor: Actor, about: Subject) -> bool:
 
 
 def require_manage(actor: Actor, about: Subject) -> None:
-    """Raises Forbidden unless the actor looks after what an alarm is about."""
+    """Raise Forbidden unless the actor looks after what an alarm is about."""
     if not may_manage(actor, about):
         what, name = ("group", about.group) if about.group else ("topic", about.topic or "*")
         access.require(actor, "manage" if about.group or about.topic else "admin", name, what=what)
 
 
 def end_quiet() -> int:
-    """Ends what happened once and was not raised again for a week; how many."""
+    """End what happened once and was not raised again for a week; return how many."""
     with reachable():
         now = database_now()
         rows = Alarm.objects.filter(kind__in=ONCE, ended_at__isnull=True)
@@ -166,12 +166,9 @@ def lasting(*, kind: str, calm_s: float) -> list[tuple[str, int | None]]:
         )
 
 
-def trim(*, days: int = KEPT_DAYS, limit: int = prune.MOST_TRIMMED) -> int:
-    """Deletes up to `limit` alarms that nobody raised for so long, unless they last; how many.
-
-    Their mails go with them: `mails.trim` comes first, so that few are left.
-    """
-    with reachable():
-        old = Alarm.objects.filter(last_at__lt=before(database_now(), seconds=days * 86_400))
-        over = old.exclude(ended_at__isnull=True, kind__in=("node_low", "node_full", "corrupt"))
-        return prune.delete(over.order_by("pk"), limit=limit)
+# One that lasts stays. Mails go with their alarm: prune them first, so that few are left.
+prune = Rule(
+    Alarm.objects.exclude(ended_at__isnull=True, kind__in=("node_low", "node_full", "corrupt")),
+    at="last_at",
+    days=KEPT_DAYS,
+)

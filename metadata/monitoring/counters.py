@@ -25,7 +25,6 @@ class Count:
     handled: int = 0
 
     def plus(self, other: Count) -> Count:
-        """Both together."""
         return Count(
             self.messages + other.messages,
             self.bytes + other.bytes,
@@ -34,7 +33,7 @@ class Count:
         )
 
 
-class Tally:
+class Counters:
     """Counts of one process, by (ten seconds, topic, group); group 0 is what was sent.
 
     `totals`: (pulled, handled) of each group since the process began, whatever was written down.
@@ -47,11 +46,9 @@ class Tally:
         self._ahead_s: float | None = None  # the database's clock, of this process's steady one
 
     def learn(self, now_s: float) -> None:
-        """Takes note of the database's time, s since 1970."""
         self._ahead_s = now_s - monotonic()
 
     def add(self, topic_id: int, group_id: int, count: Count) -> None:
-        """Counts something that happens now."""
         ahead_s = self._ahead_s
         slot = None if ahead_s is None else int(monotonic() + ahead_s) // SLOT_S
         with self._lock:
@@ -61,13 +58,12 @@ class Tally:
                 self.totals[group_id] = pulled + count.messages, handled + count.handled
 
     def take(self) -> dict[Key, Count]:
-        """Return the counts; they are forgotten here."""
         with self._lock:
             taken, self._counts = self._counts, {}
         return taken
 
     def put_back(self, counts: Mapping[Key, Count]) -> None:
-        """Keeps what could not be written: it will belong to the time at which it is, so it stays little."""
+        """Keep what could not be written: it will belong to the time at which it is, so it stays little."""
         with self._lock:
             for (_slot, topic, group), count in counts.items():
                 self._add((None, topic, group), count)

@@ -11,7 +11,7 @@ from django.db.models import F, Q, Sum
 from metadata.actors import Actor
 from metadata.db import access, audit
 from metadata.db.clock import database_now, ms
-from metadata.db.locks import group_by_name
+from metadata.db.rows import group_by_name
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict
 from metadata.models import ConsumerGroup, DeadLetterCount
@@ -28,13 +28,12 @@ class Count:
     newest_ms: int
 
     def plus(self, other: Count) -> Count:
-        """Those of two nodes."""
         newest_ms = max(self.newest_ms, other.newest_ms)
         return Count(self.messages + other.messages, self.last_hour + other.last_hour, newest_ms)
 
 
 @dataclass(frozen=True, slots=True)
-class TallyRow:
+class GroupDeadLetters:
     """The dead of a group, for lists. `unseen`: some died since somebody last said that they were seen."""
 
     group: str
@@ -46,18 +45,18 @@ class TallyRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Dead:
+class DeadLetters:
     """All dead messages together, and the groups that have any, those with the newest first."""
 
     messages: int
     groups: int
-    rows: tuple[TallyRow, ...]
-    unseen: tuple[TallyRow, ...]
+    rows: tuple[GroupDeadLetters, ...]
+    unseen: tuple[GroupDeadLetters, ...]
 
 
 @transactional
 def record(counts: Mapping[int, Count]) -> int:
-    """Records what was counted, by group id: the groups that are not named have none. How many have any."""
+    """Record what was counted, by group id: the groups that are not named have none. How many have any."""
     now = database_now()
     DeadLetterCount.objects.exclude(group_ref__in=list(counts)).delete()
     known = {row.group_ref: row for row in DeadLetterCount.objects.select_for_update()}
@@ -69,8 +68,7 @@ def record(counts: Mapping[int, Count]) -> int:
     return len(counts)
 
 
-def dead(*, most: int = MOST) -> Dead:
-    """Return the dead messages as they were counted last."""
+def dead(*, most: int = MOST) -> DeadLetters:
     unseen = Q(seen_at__isnull=True) | Q(seen_at__lt=F("newest_at"))
     with reachable():
         names = ConsumerGroup.objects.filter(deleted_at__isnull=True)
@@ -81,12 +79,12 @@ def dead(*, most: int = MOST) -> Dead:
             names.filter(pk__in=[row.group_ref for row in (*shown, *fresh)]).values_list("pk", "name")
         )
         count = rows.count()
-    return Dead(total, count, _rows(shown, called), _rows(fresh, called))
+    return DeadLetters(total, count, _rows(shown, called), _rows(fresh, called))
 
 
-def _rows(rows: list[DeadLetterCount], called: Mapping[int, str]) -> tuple[TallyRow, ...]:
+def _rows(rows: list[DeadLetterCount], called: Mapping[int, str]) -> tuple[GroupDeadLetters, ...]:
     return tuple(
-        TallyRow(
+        GroupDeadLetters(
             group=called[row.group_ref],
             messages=row.messages,
             last_hour=row.last_hour,
@@ -101,7 +99,7 @@ def _rows(rows: list[DeadLetterCount], called: Mapping[int, str]) -> tuple[Tally
 
 @transactional
 def saw(*, group: str, actor: Actor) -> None:
-    """Records that somebody has looked at the dead of a group, up to the newest that was counted.
+    """Record that somebody has looked at the dead of a group, up to the newest that was counted.
 
     Needs `manage` on the group. Raises Forbidden, NotFound, Conflict where there is nothing new to see.
     """
@@ -111,7 +109,7 @@ def saw(*, group: str, actor: Actor) -> None:
     if not fresh.update(seen_at=F("newest_at"), seen_by=actor.name):
         raise Conflict(f"No message of group {group} died since its dead were last looked at.")
     count = rows.values_list("messages", flat=True).get()
-    audit.record(actor=actor, verb="saw", kind="dead", name=group, before=None, after={"dead": count})
+    audit.record(actor=actor, verb="saw", kind="dead", name=group, after={"dead": count})
 
 
 def unseen(*, group: str) -> bool:

@@ -10,15 +10,15 @@ from metadata.db.transactions import reachable
 from metadata.models import ConsumerGroupConsumer, DeadLetterCount
 
 
-class Standing(NamedTuple):
+class GroupCounts(NamedTuple):
     """By group: its members, and its dead messages as a job counted them last; who has none is left out."""
 
     members: dict[int, int]
     dead: dict[int, int]
 
 
-def standing() -> Standing:
+def read() -> GroupCounts:
     """Of all groups, in two queries. Raises MetadataUnavailable."""
     with reachable():
         members = ConsumerGroupConsumer.objects.order_by().values_list("group_id").annotate(n=Count("pk"))
-        return Standing(dict(members), dict(DeadLetterCount.objects.values_list("group_ref", "messages")))
+        return GroupCounts(dict(members), dict(DeadLetterCount.objects.values_list("group_ref", "messages")))

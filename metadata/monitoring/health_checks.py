@@ -99,7 +99,7 @@ def idle() -> Found:
 
 
 def numbers(queues: Collection[int]) -> str:
-    """Some ids for people.
+    """Some ids as text.
 
     >>> numbers([3, 1, 2])
     '1, 2, 3'
@@ -131,7 +131,7 @@ def _went_well_before(run: JobRun, since: datetime) -> bool:
 
 
 def end_of_the_gone(*, nodes: Iterable[str], queues: Iterable[str]) -> int:
-    """Ends alarms at nodes, and at queues (`topic/queue`), that are there no more; how many."""
+    """End alarms at nodes, and at queues (`topic/queue`), that are there no more; return how many."""
     with reachable():
         lasting = Alarm.objects.filter(ended_at__isnull=True)
         of_nodes = Q(kind__in=("node_low", "node_full")) & ~Q(name__in=list(nodes))

@@ -15,8 +15,8 @@ from datetime import datetime
 from django.db.models import F, Max, Q
 
 from metadata.config import config
-from metadata.db import prune
 from metadata.db.clock import before, database_now, ms
+from metadata.db.prune import Rule
 from metadata.db.transactions import reachable, transactional
 from metadata.models import Alarm, AlarmMail, ConsumerGroup, Topic
 from metadata.rules.alarm_rules import Subject, subject
@@ -24,12 +24,12 @@ from metadata.rules.mail import addresses, is_address, may_go_to
 
 PACE_S = 300.0  # an address gets mails again no earlier
 GIVEN_UP_S = 86_400.0  # a mail that could not be sent for so long is not sent
-KEPT_S = 30 * 86_400.0
+KEPT_DAYS = 30
 MOST = 5_000  # alarms, or rows, in one pass
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class AlarmNotice:
     """An alarm in a mail, whose row is `id`; `ended_at_ms` is None in one that says that it began."""
 
     id: int
@@ -43,7 +43,7 @@ class Told:
 
 @transactional
 def write() -> int:
-    """Writes the mails for all that began or ended since; how many rows were made."""
+    """Write the mails for all that began or ended since; return how many rows were made."""
     now = database_now()
     began = Q(ended_at__isnull=True, notified__lt=F("times"))
     ended = Q(ended_at__isnull=False, notified_end__lt=F("times"))
@@ -94,7 +94,7 @@ class _Addresses:
         ]
 
 
-def waiting() -> dict[str, list[Told]]:
+def waiting() -> dict[str, list[AlarmNotice]]:
     """{address: what it is to be told}, the oldest first; without those that had mail just now.
 
     What has waited for a day is given up.
@@ -104,38 +104,37 @@ def waiting() -> dict[str, list[Told]]:
         rows = AlarmMail.objects.filter(sent_at__isnull=True)
         rows.filter(made_at__lt=before(now, seconds=GIVEN_UP_S)).delete()
         lately = AlarmMail.objects.filter(sent_at__gt=before(now, seconds=PACE_S)).values("address")
-        found: dict[str, list[Told]] = {}
+        found: dict[str, list[AlarmNotice]] = {}
         due = rows.exclude(address__in=lately).select_related("alarm").order_by("pk")
         for row in due[:MOST]:
             if may_go_to(row.address, config.mail_domains):  # the setting may be younger than the row
-                found.setdefault(row.address, []).append(_told(row))
+                found.setdefault(row.address, []).append(_notice(row))
         return found
 
 
-def _told(row: AlarmMail) -> Told:
+def _notice(row: AlarmMail) -> AlarmNotice:
     alarm = row.alarm
     ended = alarm.ended_at if row.what == "ended" else None
     since_ms = ms(alarm.since_at or alarm.first_at)
     until_ms = ms(ended) if ended else None
-    return Told(row.pk, ms(row.made_at), alarm.kind, alarm.name, alarm.detail, since_ms, until_ms)
+    return AlarmNotice(row.pk, ms(row.made_at), alarm.kind, alarm.name, alarm.detail, since_ms, until_ms)
 
 
 def sent(ids: Collection[int]) -> None:
-    """Records that some were sent."""
     with reachable():
         rows = AlarmMail.objects.filter(pk__in=list(ids))
         rows.update(sent_at=database_now(), tries=F("tries") + 1, error="")
 
 
 def refused(ids: Collection[int], *, why: str) -> None:
-    """Records that some will never be sent: the mail server does not take them for this address."""
+    """Record that some will never be sent: the mail server does not take them for this address."""
     with reachable():
         rows = AlarmMail.objects.filter(pk__in=list(ids))
         rows.update(sent_at=database_now(), tries=F("tries") + 1, error=why[:500])
 
 
 def failed(ids: Iterable[int], *, why: str) -> None:
-    """Records that some could not be sent now, unless they were."""
+    """Record that some could not be sent now, unless they were."""
     with reachable():
         rows = AlarmMail.objects.filter(pk__in=list(ids), sent_at__isnull=True)
         rows.update(tries=F("tries") + 1, error=why[:500])
@@ -151,7 +150,6 @@ class Post:
 
 
 def post() -> Post:
-    """For people."""
     with reachable():
         rows = AlarmMail.objects.filter(sent_at__isnull=True)
         error = rows.exclude(error="").order_by("-pk").values_list("error", flat=True).first()
@@ -159,8 +157,4 @@ def post() -> Post:
         return Post(rows.count(), error or "", ms(last) if last else None)
 
 
-def trim(*, limit: int = prune.MOST_TRIMMED) -> int:
-    """Forgets up to `limit` mails that were sent long ago; how many."""
-    with reachable():
-        old = AlarmMail.objects.filter(made_at__lt=before(database_now(), seconds=KEPT_S))
-        return prune.delete(old.order_by("pk"), limit=limit)
+prune = Rule(AlarmMail.objects.all(), at="made_at", days=KEPT_DAYS)

@@ -6,7 +6,7 @@ reset, a declared gap or retention skipped.
 
 Every process counts in memory; a loop of each worker adds what it counted to the rows of the current minute
 (`flush`), so a worker that is killed loses a few seconds of statistics and nothing else. A job records lag,
-rolls minutes up into quarters of an hour and days, and trims. Times are the database's.
+rolls minutes up into quarters of an hour and days, and prunes. Times are the database's.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 from django.db.models import F, Max, Min, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 
-from metadata.db import prune
 from metadata.db.clock import before, database_now, ms
+from metadata.db.prune import Rule
 from metadata.db.transactions import reachable, transactional
 from metadata.models import ConsumerGroupTopic, Sample
-from metadata.monitoring.counters import SLOT_S, Count, Key, Tally
+from metadata.monitoring.counters import SLOT_S, Count, Counters, Key
 
 ALL_TOPICS = 0  # in place of a topic: what was sent to all of them, and with ALL_GROUPS what was pulled
 ALL_GROUPS = -1
@@ -34,7 +34,7 @@ BUCKETS = tuple(
 HANDLED = tuple(f"handled_{number}" for number in range(1, 7))  # likewise, of what a group handled
 WRITTEN_S = 5  # after so long every process has written down what it counted
 LIVE_S = 900  # a series that is no longer is told in steps of SLOT_S
-KEPT_S = {60: 2 * 86_400, 900: 30 * 86_400, 86_400: 730 * 86_400}  # step → how long its rows are kept
+KEPT_DAYS = {60: 2, 900: 30, 86_400: 730}  # step → how long its rows are kept
 FINER = {900: 60, 86_400: 900}  # step → the step it is made of
 MOST_STEPS = 200  # rolled up in one pass
 MOST_POINTS = 2_000  # of one answer
@@ -81,47 +81,44 @@ class Backlog:
     lag_ms: int
 
 
-_tally = Tally()
+_counters = Counters()
 
 
 def sent(*, topic_id: int, messages: int, bytes: int, errors: int = 0) -> None:
-    """Counts what was sent to a topic."""
-    _tally.add(topic_id, 0, Count(messages, bytes, errors))
+    _counters.add(topic_id, 0, Count(messages, bytes, errors))
 
 
 def pulled(*, topic_id: int, group_id: int, messages: int, bytes: int) -> None:
-    """Counts what a group pulled of a topic."""
-    _tally.add(topic_id, group_id, Count(messages, bytes))
+    _counters.add(topic_id, group_id, Count(messages, bytes))
 
 
 def handled(*, topic_id: int, group_id: int, messages: int) -> None:
-    """Counts what a commit of a group moved its position past."""
-    _tally.add(topic_id, group_id, Count(handled=messages))
+    """Count what a commit of a group moved its position past."""
+    _counters.add(topic_id, group_id, Count(handled=messages))
 
 
 def totals() -> dict[int, tuple[int, int]]:
     """Group → messages that it pulled and handled through this process since that began."""
-    return dict(_tally.totals)
+    return dict(_counters.totals)
 
 
-def forget_groups(keep: Collection[int]) -> None:
-    """Forgets the totals of other groups."""
+def evict_groups(keep: Collection[int]) -> None:
     for group_id in [one for one in totals() if one not in keep]:
-        _tally.totals.pop(group_id, None)
+        _counters.totals.pop(group_id, None)
 
 
 def flush() -> int:
-    """Adds what this process counted to the rows of its minutes; of how many topics and groups.
+    """Add what this process counted to the rows of its minutes; of how many topics and groups.
 
     A loop of every worker. Raises MetadataUnavailable; what was counted is kept for the next pass then.
     """
-    counts = _tally.take()
+    counts = _counters.take()
     if not counts:
         return 0
     try:
         _write(counts)
     except BaseException:
-        _tally.put_back(counts)
+        _counters.put_back(counts)
         raise
     return len({(topic, group) for _slot, topic, group in counts})
 
@@ -129,7 +126,7 @@ def flush() -> int:
 @transactional
 def _write(counts: Mapping[Key, Count]) -> None:
     now_s = database_now().timestamp()
-    _tally.learn(now_s)
+    _counters.learn(now_s)
     # All processes write the sums of all topics: last, so that they wait for each other only then.
     by_minute = _by_minute(counts, latest=int(now_s) // SLOT_S)
     found = sorted(by_minute.items(), key=lambda one: (one[0][1] == ALL_TOPICS, one[0]))
@@ -169,7 +166,7 @@ def _minute(number: int) -> datetime:
 
 
 def _make_missing(keys: Iterable[tuple[int, int, int]]) -> None:
-    """Makes the rows of minutes that are not there; another process may make them at the same time."""
+    """Make the rows of minutes that are not there; another process may make them at the same time."""
     wanted = set(keys)
     times = {_minute(minute) for minute, _topic, _group in wanted}
     topics = {topic for _minute, topic, _group in wanted}
@@ -186,14 +183,13 @@ def _make_missing(keys: Iterable[tuple[int, int, int]]) -> None:
 
 
 def start_of(at: datetime, *, step_s: int) -> datetime:
-    """Return the start of the step that contains `at`."""
     seconds = int(at.timestamp())
     return datetime.fromtimestamp(seconds - seconds % step_s, tz=UTC)
 
 
 @transactional
 def record_lag(found: Iterable[Backlog]) -> int:
-    """Records how far subscriptions are behind, for lists and in the series; how many."""
+    """Record how far subscriptions are behind, for lists and in the series; return how many."""
     now = database_now()
     minute = int(now.timestamp()) // 60
     known = [one for one in found if _note_lag(one, now)]
@@ -210,7 +206,7 @@ def _note_lag(one: Backlog, now: datetime) -> bool:
 
 @transactional
 def sum_lag() -> None:
-    """Records how far all groups together are behind, as their rows tell: after `record_lag`."""
+    """Record how far all groups together are behind, as their rows tell: after `record_lag`."""
     minute = int(database_now().timestamp()) // 60
     rows = ConsumerGroupTopic.objects.filter(state="ready", group__deleted_at__isnull=True)
     sums = rows.aggregate(lag=Sum("lag"), lag_ms=Max("lag_ms"))
@@ -322,7 +318,7 @@ def _times(minute: datetime) -> list[tuple[int, str, str]]:
 
 
 def roll_up() -> int:
-    """Sums finer steps up into coarser ones; how many steps. One bounded pass; harmless when repeated."""
+    """Sum finer steps up into coarser ones; how many steps. One bounded pass; harmless when repeated."""
     return sum(_roll_up(step_s) for step_s in (900, 86_400))
 
 
@@ -343,7 +339,7 @@ def _roll_up(step_s: int) -> int:
 
 @transactional
 def _sum_up(at: datetime, step_s: int) -> None:
-    """Makes the rows of one coarse step anew, so that a repeat changes nothing."""
+    """Make the rows of one coarse step anew, so that a repeat changes nothing."""
     within = {"at__gte": at, "at__lt": at + timedelta(seconds=step_s)}
     rows = Sample.objects.filter(step_s=FINER[step_s], **within).order_by("topic_ref", "group_ref")
     sums = rows.values("topic_ref", "group_ref").annotate(
@@ -361,12 +357,11 @@ def _sum_up(at: datetime, step_s: int) -> None:
     Sample.objects.bulk_create(made, batch_size=500)
 
 
-def trim(*, limit: int = prune.MOST_TRIMMED) -> int:
-    """Deletes rows of each step that are older than it is kept; how many. One bounded pass."""
-    with reachable():
-        now = database_now()
-        count = 0
-        for step_s, kept_s in KEPT_S.items():
-            old = Sample.objects.filter(step_s=step_s, at__lt=before(now, seconds=kept_s)).order_by("at")
-            count += prune.delete(old, limit=limit - count)
-    return count
+_RULES = [
+    Rule(Sample.objects.filter(step_s=step_s), at="at", days=days) for step_s, days in KEPT_DAYS.items()
+]
+
+
+def prune() -> int:
+    """Delete rows of each step that are older than it is kept; return how many."""
+    return sum(rule() for rule in _RULES)

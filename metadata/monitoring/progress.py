@@ -66,8 +66,6 @@ class _Minute(NamedTuple):
 
 @dataclass(slots=True)
 class _Group:
-    """The figures of a group in the rows."""
-
     stopped: bool
     members: int = 0
     moved_at: datetime | None = None
@@ -76,7 +74,6 @@ class _Group:
 
     @property
     def running(self) -> list[_Subscription]:
-        """Those that are not paused."""
         return [] if self.stopped else [one for one in self.subscriptions if not one.stopped]
 
 
@@ -126,7 +123,6 @@ def _groups(group_ids: Collection[int], since: datetime) -> dict[int, _Group]:
 
 
 def _sent(topics: Collection[int], since: datetime) -> dict[int, dict[datetime, int]]:
-    """Topic → minute → messages sent to it."""
     found: dict[int, dict[datetime, int]] = defaultdict(dict)
     rows = Sample.objects.filter(step_s=60, at__gte=since, group_ref=0, topic_ref__in=list(topics))
     for topic, at, messages in rows.values_list("topic_ref", "at", "messages"):
@@ -196,7 +192,6 @@ class _Counted:
         self._group, self._sent, self._topics = group, sent, topics
 
     def sent_since(self, since: datetime) -> int:
-        """Messages that were sent to the topics."""
         minutes = [(at, count) for topic in self._topics for at, count in self._sent.get(topic, {}).items()]
         return _since(minutes, since)
 
@@ -212,7 +207,6 @@ class _Counted:
         return _since(known, since) if len(known) == len(rows) else None
 
     def pulled_since(self, since: datetime) -> int:
-        """Messages that the group pulled."""
         rows = self._group.minutes.items()
         return _since([(at, one.pulled) for at, row in rows for one in row.values()], since)
 

@@ -13,6 +13,7 @@ from metadata.actors import Actor
 from metadata.db import access, audit
 from metadata.db.changes import changed
 from metadata.db.consumer_ids import reader_instance
+from metadata.db.rows import node_by_name
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, NotFound
 from metadata.groups import commits
@@ -62,7 +63,7 @@ class ReaderEpoch:
 
 
 def begin(*, name: str, verb: str, actor: Actor) -> Begun:
-    """Takes a node offline under a new epoch. Needs `admin`; raises NotFound (node_not_found)."""
+    """Take a node offline under a new epoch. Needs `admin`; raises NotFound (node_not_found)."""
     begun = _begin(name=name, verb=verb, actor=actor)
     with reachable():  # the number is given at the commit; a later one will do as well
         last = ChangeCounter.objects.values_list("n", flat=True).get()
@@ -72,9 +73,7 @@ def begin(*, name: str, verb: str, actor: Actor) -> Begun:
 @transactional
 def _begin(*, name: str, verb: str, actor: Actor) -> Begun:
     access.require_everything(actor, name, what="node")
-    row = DbNode.objects.select_for_update().filter(name=name).first()
-    if row is None or row.name != name:
-        raise NotFound(f"Node {name} does not exist. List them: catmq nodes", code=Code.NODE_NOT_FOUND)
+    row = node_by_name(name)
     before = {"state": row.state, "epoch": row.epoch}
     row.state, row.epoch = DbNode.State.OFFLINE, row.epoch + 1
     row.save(update_fields=("state", "epoch"))
@@ -95,7 +94,7 @@ def finish(
     report: Mapping[str, object],
     actor: Actor,
 ) -> str:
-    """Puts a node back into use; its state. `address` holds the columns that change; `report` is for the log.
+    """Put a node back into use; its state. `address` holds the columns that change; `report` is for the log.
 
     A node that was read-only stays so. Raises NotFound when another run of the command came first.
     """
@@ -158,26 +157,20 @@ def readers(node_id: int) -> list[ReaderEpoch]:
 
 @transactional
 def bar(*, node_id: int, epoch: int, why: str, actor: Actor) -> bool:
-    """Keeps every broker from serving a node until it gets another epoch; whether that is news."""
+    """Keep every broker from serving a node until it gets another epoch; whether that is news."""
     row = DbNode.objects.select_for_update().filter(pk=node_id, epoch=epoch, quarantined="").first()
     if row is None:
         return False
     row.quarantined = why[:500]
     row.save(update_fields=("quarantined",))
-    audit.record(
-        actor=actor,
-        verb="quarantine",
-        kind="node",
-        name=row.name,
-        before=None,
-        after={"quarantined": row.quarantined},
-    )
+    after = {"quarantined": row.quarantined}
+    audit.record(actor=actor, verb="quarantine", kind="node", name=row.name, after=after)
     changed("node", row.pk)
     return True
 
 
 def record_heads(heads: Sequence[tuple[int, int]]) -> int:
-    """Keeps (queue, head)s as they were read; how many rows changed. An idle queue costs no write.
+    """Keep (queue, head)s as they were read; return how many rows changed. An idle queue costs no write.
 
     What was read last time and is still there counts as seen: no crash can take it back.
     """
@@ -189,7 +182,7 @@ def record_heads(heads: Sequence[tuple[int, int]]) -> int:
 
 @transactional
 def record_known(heads: Mapping[int, int]) -> None:
-    """Keeps how far a broker has seen the queues of a node that went out of use; nothing falls by it."""
+    """Keep how far a broker has seen the queues of a node that went out of use; nothing falls by it."""
     for queue, head in sorted(heads.items()):
         Queue.objects.filter(pk=queue, head_read__lt=head).update(head_read=head)
 

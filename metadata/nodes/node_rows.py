@@ -10,19 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from django.db import IntegrityError
 from django.db.models import Count
 
 from metadata.actors import Actor
 from metadata.brokers import fingerprints
 from metadata.config import config
-from metadata.db import access, audit, paging
+from metadata.db import access, audit, paging, rows
 from metadata.db.changes import changed
-from metadata.db.clock import database_now, ms
+from metadata.db.clock import database_now
 from metadata.db.paging import Page, Window
 from metadata.db.secrets import decrypt, encrypt
 from metadata.db.transactions import reachable, transactional
-from metadata.errors import Code, Conflict, Invalid, NotFound
+from metadata.errors import Code, Conflict, Invalid
 from metadata.models import DbNode, Queue, Topic
 from metadata.rules.settings import NODE, checked, one_of, text, whole
 from metadata.rules.topics.names import check_confirmed, check_name
@@ -42,7 +41,7 @@ CREATE = {
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node for people, without passwords; `queues` counts those of deleted topics too.
+    """A node without passwords; `queues` counts those of deleted topics too.
 
     `replica_*`: where pulls go while it is away; `quarantined`: why no broker serves it, '' if they do.
     """
@@ -92,7 +91,7 @@ def check_new(*, name: str, actor: Actor, **given: object) -> dict[str, Any]:
 
 
 def _check_place(database: str) -> None:
-    """Raises Invalid unless a file lies where nodes may: any other could be one that is not ours to touch."""
+    """Raise Invalid unless a file lies where nodes may: any other could be one that is not ours to touch."""
     try:
         path = Path(config.data_dir, database).resolve()
     except (ValueError, OSError, RuntimeError):  # a NUL, a name that is too long, links in a circle
@@ -108,44 +107,22 @@ def _check_place(database: str) -> None:
 
 
 def with_identity(identity: str) -> str | None:
-    """The name of the node whose data carries this identity."""
     with reachable():
         return DbNode.objects.filter(identity=identity).values_list("name", flat=True).first()
 
 
 @transactional
-def create(
-    *,
-    name: str,
-    engine: str,
-    database: str,
-    actor: Actor,
-    kind: str = "normal",
-    host: str = "",
-    port: int | None = None,
-    username: str = "",
-    password: str = "",
-    dedicated: bool = False,
-    capacity_gb: int | None = None,
-    identity: str = "",
-) -> NodeView:
-    """A new node, read-write. Needs `admin`. `messagestore.nodes.registry.register` has checked that it
-    can serve, and has written `identity` into its database.
+def create(*, name: str, actor: Actor, password: str = "", identity: str = "", **given: object) -> NodeView:
+    """A new node, read-write, `given` the columns of CREATE. Needs `admin`.
 
-    Raises Invalid, Conflict(already_exists).
+    `messagestore.nodes.registry.register` has checked that it can serve, and has written `identity` into its
+    database. Raises Invalid, Conflict(already_exists).
     """
-    values = check_new(
-        name=name, engine=engine, database=database, actor=actor, kind=kind, host=host, port=port,
-        username=username, dedicated=dedicated, capacity_gb=capacity_gb,
-    )  # fmt: skip
+    values = check_new(name=name, actor=actor, **given)
     sealed = _sealed(password)
-    try:
-        row = DbNode.objects.create(
-            name=name, password_encrypted=sealed, created_at=database_now(), identity=identity, **values
-        )
-    except IntegrityError:
-        raise Conflict(f"Node {name} exists already.", code=Code.ALREADY_EXISTS) from None
-    audit.record(actor=actor, verb="create", kind="node", name=name, before=None, after=values)
+    values_of_new = {"password_encrypted": sealed, "created_at": database_now(), "identity": identity}
+    row = rows.create(DbNode.objects.all(), "Node", name=name, **values_of_new, **values)
+    audit.record(actor=actor, verb="create", kind="node", name=name, after=values)
     changed("node", row.pk)
     return _view(row)
 
@@ -163,8 +140,8 @@ def open_queues(node_id: int) -> list[int]:
     """The queues of a node that metadata calls read_write, or will once their topic is made; rising."""
     states = (Queue.State.CREATING, Queue.State.READ_WRITE)
     with reachable():
-        rows = Queue.objects.filter(node=node_id, state__in=states).exclude(topic__state=Topic.State.DELETED)
-        return sorted(rows.values_list("pk", flat=True))
+        queues = Queue.objects.filter(node=node_id, state__in=states)
+        return sorted(queues.exclude(topic__state=Topic.State.DELETED).values_list("pk", flat=True))
 
 
 def topics_only_there(*, name: str, actor: Actor) -> list[str]:
@@ -177,8 +154,8 @@ def topics_only_there(*, name: str, actor: Actor) -> list[str]:
     elsewhere = opened.filter(node__state=DbNode.State.READ_WRITE).exclude(node=node.id)
     with reachable():
         here = Topic.objects.filter(pk__in=opened.filter(node=node.id).values("topic"))
-        rows = here.exclude(state=Topic.State.DELETED).exclude(pk__in=elsewhere.values("topic"))
-        return list(rows.order_by("name").values_list("name", flat=True))
+        topics = here.exclude(state=Topic.State.DELETED).exclude(pk__in=elsewhere.values("topic"))
+        return list(topics.order_by("name").values_list("name", flat=True))
 
 
 @transactional
@@ -189,51 +166,51 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
     """
     access.require_everything(actor, name, what="node")
     values = checked(NODE, settings)
-    row = _locked(name)
-    before = {key: getattr(row, key) for key in values if getattr(row, key) != values[key]}
+    row = rows.node_by_name(name)
+    before = rows.differing(row, values)
     if before:
-        for key in before:
-            setattr(row, key, values[key])
-        row.save(update_fields=tuple(before))
-        after = {key: values[key] for key in before}
-        audit.record(actor=actor, verb="update", kind="node", name=name, before=before, after=after)
+        rows.edit(row, before, values, actor=actor, kind="node", name=name)
         changed("node", row.pk)
     return _view(row)
 
 
 @transactional
 def note_disk(*, node_id: int, state: str) -> None:
-    """Records how full a node is (`ok`, `low`, `full`), as it was measured; brokers learn it at once."""
+    """Record how full a node is (`ok`, `low`, `full`), as it was measured; brokers learn it at once."""
     if DbNode.objects.filter(pk=node_id).exclude(disk=state).update(disk=state):
         changed("node", node_id)
 
 
 @transactional
 def set_reader(*, name: str, username: str, password: str, actor: Actor) -> None:
-    """Keeps the account with which jobs read a node; '' takes it away. Needs `admin`.
+    """Keep the account with which jobs read a node; '' takes it away. Needs `admin`.
 
     `messagestore.nodes.registry.set_reader` has tried it.
     """
     access.require_everything(actor, name, what="node")
-    row = _locked(name)
+    row = rows.node_by_name(name)
     before, row.reader_username = row.reader_username, username
     row.reader_password_encrypted = _sealed(password)
     row.save(update_fields=("reader_username", "reader_password_encrypted"))
     audit.record(
-        actor=actor, verb="set_reader", kind="node", name=name,
-        before={"reader_username": before}, after={"reader_username": username},
-    )  # fmt: skip
+        actor=actor,
+        verb="set_reader",
+        kind="node",
+        name=name,
+        before={"reader_username": before},
+        after={"reader_username": username},
+    )
 
 
 @transactional
 def set_account(*, name: str, username: str, password: str, actor: Actor) -> None:
-    """Keeps the account with which brokers reach a node. Needs `admin`.
+    """Keep the account with which brokers reach a node. Needs `admin`.
 
     `messagestore.nodes.registry.set_account` has tried it.
     """
     access.require_everything(actor, name, what="node")
     values = checked({"username": CREATE["username"]}, {"username": username})
-    row = _locked(name)
+    row = rows.node_by_name(name)
     before = {"username": row.username}
     row.username, row.password_encrypted = values["username"], _sealed(password)
     row.save(update_fields=("username", "password_encrypted"))
@@ -251,58 +228,42 @@ def _sealed(password: str) -> str:
 def reader_accounts(node_ids: Iterable[int]) -> dict[int, ReaderAccount]:
     """{node id: its reader account}. Raises Undecryptable."""
     with reachable():
-        rows = DbNode.objects.filter(pk__in=list(node_ids))
-        found = list(rows.values_list("pk", "reader_username", "reader_password_encrypted"))
+        nodes = DbNode.objects.filter(pk__in=list(node_ids))
+        found = list(nodes.values_list("pk", "reader_username", "reader_password_encrypted"))
     return {node_id: ReaderAccount(username, decrypt(sealed)) for node_id, username, sealed in found}
 
 
 @transactional
 def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
-    """Takes a node out of the registry; its database stays as it is. Needs `admin`.
+    """Take a node out of the registry; its database stays as it is. Needs `admin`.
 
     Raises Conflict(in_use) while queues are on it, those of topics deleted less than three days ago too.
     """
     access.require_everything(actor, name, what="node")
-    row = _locked(name)
+    row = rows.node_by_name(name)
     check_confirmed(name, confirm)
     held = row.queues.count()
     if held:
         raise Conflict(f"Node {name} still holds {held} queues.", code=Code.IN_USE)
     node_id, before = row.pk, {"engine": row.engine, "host": row.host, "database": row.database}
     row.delete()
-    audit.record(actor=actor, verb="delete", kind="node", name=name, before=before, after=None)
+    audit.record(actor=actor, verb="delete", kind="node", name=name, before=before)
     changed("node", node_id)
 
 
 def named(*, name: str, actor: Actor) -> NodeView:
-    """The node called `name`. Needs `admin`; raises NotFound(node_not_found)."""
     access.require_everything(actor, name, what="node")
     with reachable():
-        row = DbNode.objects.filter(name=name).first()
-        if row is None or row.name != name:
-            raise _no_node(name)
-        return _view(row)
+        return _view(rows.by_name(DbNode.objects.all(), name, rows.no_node))
 
 
 def page(*, actor: Actor, window: Window) -> Page[NodeView]:
-    """Nodes by name. Needs `admin`."""
     access.require_everything(actor, "list", what="node")
-    rows, following = paging.select(DbNode.objects.all(), window=window, actor=actor, right="admin")
+    found, following = paging.select(DbNode.objects.all(), window=window, actor=actor, right="admin")
     with reachable():
-        counted = DbNode.objects.filter(pk__in=[row.pk for row in rows]).annotate(held=Count("queues"))
+        counted = DbNode.objects.filter(pk__in=[row.pk for row in found]).annotate(held=Count("queues"))
         held = dict(counted.values_list("pk", "held"))
-    return Page(tuple(_as_view(row, held.get(row.pk, 0)) for row in rows), following)
-
-
-def _locked(name: str) -> DbNode:
-    row = DbNode.objects.select_for_update().filter(name=name).first()
-    if row is None or row.name != name:
-        raise _no_node(name)
-    return row
-
-
-def _no_node(name: str) -> NotFound:
-    return NotFound(f"Node {name} does not exist. List them: catmq nodes", code=Code.NODE_NOT_FOUND)
+    return Page(tuple(_as_view(row, held.get(row.pk, 0)) for row in found), following)
 
 
 def _view(row: DbNode) -> NodeView:
@@ -310,24 +271,4 @@ def _view(row: DbNode) -> NodeView:
 
 
 def _as_view(row: DbNode, held: int) -> NodeView:
-    return NodeView(
-        id=row.pk,
-        name=row.name,
-        kind=row.kind,
-        engine=row.engine,
-        host=row.host,
-        port=row.port,
-        database=row.database,
-        username=row.username,
-        state=row.state,
-        dedicated=row.dedicated,
-        epoch=row.epoch,
-        capacity_gb=row.capacity_gb,
-        disk=row.disk,
-        created_at_ms=ms(row.created_at),
-        queues=held,
-        replica_host=row.replica_host,
-        replica_port=row.replica_port,
-        reader_username=row.reader_username,
-        quarantined=row.quarantined,
-    )
+    return rows.shown(NodeView, row, queues=held)

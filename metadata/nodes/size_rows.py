@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from metadata.actors import Actor
-from metadata.db import access, prune
+from metadata.db import access
 from metadata.db.clock import before, database_now, ms
+from metadata.db.prune import Rule
 from metadata.db.transactions import reachable, transactional
 from metadata.models import DbNode, NodeSize
 from metadata.monitoring.metrics_history import start_of
@@ -29,7 +30,7 @@ class Growth:
 
 @transactional
 def note(found: Mapping[int, tuple[int, int]]) -> int:
-    """Keeps {node id: (bytes, tables)} for this hour; how many nodes. The last word of an hour counts."""
+    """Keep {node id: (bytes, tables)} for this hour; how many nodes. The last word of an hour counts."""
     at = start_of(database_now(), step_s=3600)
     there = set(DbNode.objects.filter(pk__in=found).values_list("pk", flat=True))
     for node_id in sorted(there):
@@ -70,8 +71,4 @@ def _thinned(sizes: Iterable[Size], most: int = 200) -> list[Size]:
     return found[::-1][::step][::-1]
 
 
-def trim() -> int:
-    """Deletes sizes older than they are kept; how many. One bounded pass."""
-    with reachable():
-        old = NodeSize.objects.filter(at__lt=before(database_now(), seconds=KEPT_DAYS * 86_400))
-        return prune.delete(old.order_by("at"))
+prune = Rule(NodeSize.objects.all(), at="at", days=KEPT_DAYS)

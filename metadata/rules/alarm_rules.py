@@ -14,8 +14,6 @@ ONCE = ("unread_dropped",)  # tell of what happened, not of what is so: acknowle
 
 
 class Turn(Enum):
-    """Action on an alarm after a look."""
-
     STAY = "stay"  # the look agrees with it
     WAIT = "wait"  # the look contradicts it, not yet for long enough
     TURN = "turn"  # it begins, or ends

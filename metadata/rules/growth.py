@@ -10,8 +10,6 @@ LEAST_MS = DAY_MS // 4  # growth of less than six hours is not told: it would be
 
 
 class Size(NamedTuple):
-    """A measurement: when, ms since 1970, and bytes."""
-
     at_ms: int
     bytes: int
 

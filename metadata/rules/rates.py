@@ -21,7 +21,6 @@ class Rates:
 
     @property
     def unlimited(self) -> bool:
-        """Return True if nothing is limited."""
         return self.messages is None and self.bytes is None
 
 

@@ -40,7 +40,7 @@ def percentile(rising: Sequence[int], percent: int) -> int | None:
 
 
 def day_name(number: int) -> str:
-    """A day, counted from 1970, as people write it.
+    """A day, counted from 1970, as text.
 
     >>> day_name(0), day_name(20_779)
     ('1970-01-01', '2026-11-22')

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from django.db.models import Count, Q
 
-from metadata.errors import Code, Invalid, NotFound, NoWritableQueue
+from metadata.db.rows import by_name, no_node
+from metadata.errors import Invalid, NoWritableQueue
 from metadata.models import DbNode
 from metadata.rules.topics.placement import place
 
@@ -38,9 +39,7 @@ def failure_nodes(count: int) -> list[int]:
 
 
 def _named_node(name: str) -> int:
-    row = DbNode.objects.filter(name=name).first()
-    if row is None or row.name != name:
-        raise NotFound(f"Node {name} does not exist. List them: catmq nodes", code=Code.NODE_NOT_FOUND)
+    row = by_name(DbNode.objects.all(), name, no_node)
     if row.state != DbNode.State.READ_WRITE or row.kind != DbNode.Kind.NORMAL:
         raise Invalid.field(
             "node", f"{name} is {row.kind} and {row.state}; topics need normal and read_write"

@@ -20,7 +20,7 @@ LIVE = (Queue.State.READ_WRITE, Queue.State.READ_ONLY)
 
 
 def remember(topic: Topic) -> None:
-    """Keeps how a locked topic routes now, in the transaction that is about to change it."""
+    """Keep how a locked topic routes now, in the transaction that is about to change it."""
     queues = topic.queues.filter(state__in=LIVE).order_by("number").values_list("pk", flat=True)
     TopicRouting.objects.create(
         topic=topic,
@@ -32,8 +32,8 @@ def remember(topic: Topic) -> None:
 
 
 @transactional
-def trim(*, days: int = KEPT_DAYS) -> int:
-    """Forgets routings that no remembered send went by; how many."""
+def prune(*, days: int = KEPT_DAYS) -> int:
+    """Delete routings that no remembered send went by; return how many."""
     old = TopicRouting.objects.filter(until_at__lt=before(database_now(), seconds=days * 86_400))
     topics = sorted(set(old.values_list("topic_id", flat=True)))
     if not topics:

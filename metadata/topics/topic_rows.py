@@ -11,16 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db import IntegrityError
 from django.db.models import QuerySet
 
 from metadata.actors import Actor, job
 from metadata.config import config
-from metadata.db import access, audit, paging
+from metadata.db import access, audit, paging, rows
 from metadata.db.changes import changed
-from metadata.db.clock import before, database_now, ms
-from metadata.db.locks import no_topic, origin_of, topic_by_name
+from metadata.db.clock import before, database_now
 from metadata.db.paging import Page, Window
+from metadata.db.rows import no_topic, origin_of, topic_by_name
 from metadata.db.transactions import in_pages, reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound
 from metadata.models import ConsumerGroupTopic, Queue, QueueOffset, Topic
@@ -36,7 +35,7 @@ DROP_AFTER_DAYS = 3
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """A queue for people: its id, its place in the topic, the name of its node."""
+    """A queue: its id, its place in the topic, the name of its node."""
 
     queue: int
     number: int
@@ -47,7 +46,7 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """A topic for people; `layout` has 1,024 queue ids, or none while creating. Times in ms since 1970."""
+    """A topic; `layout` has 1,024 queue ids, or none while creating. Times in ms since 1970."""
 
     id: int
     name: str
@@ -92,22 +91,16 @@ def plan(
     values = check_domains(checked(TOPIC, settings or {}))
     if values.get("owners"):
         access.require_ownership(actor, name)
-    if Topic.objects.filter(name=name).exists():
-        raise Conflict(f"Topic {name} exists already.", code=Code.ALREADY_EXISTS)
-    placed = nodes_for(queues, node=node)
     now = database_now()
-    try:
-        topic = Topic.objects.create(name=name, created_at=now, **values)
-    except IntegrityError:
-        raise Conflict(f"Topic {name} exists already.", code=Code.ALREADY_EXISTS) from None
+    topic = rows.create(Topic.objects.all(), "Topic", name=name, created_at=now, **values)
     Queue.objects.bulk_create(
         [
             Queue(topic=topic, node_id=node_id, number=number, state_since=now)
-            for number, node_id in enumerate(placed)
+            for number, node_id in enumerate(nodes_for(queues, node=node))
         ]
     )
     after = {"queues": queues, **values}
-    audit.record(actor=actor, verb="create", kind="topic", name=name, before=None, after=after)
+    audit.record(actor=actor, verb="create", kind="topic", name=name, after=after)
     changed("topic", topic.pk)
     return view_of(topic)
 
@@ -128,7 +121,7 @@ def make_ready(topic_id: int) -> TopicView:
 
 @transactional
 def give_up(topic_id: int, actor: Actor | None = None) -> bool:
-    """Claims a topic that is not ready, so that its tables may be dropped: False if it is ready after all.
+    """Claim a topic that is not ready, so that its tables may be dropped: False if it is ready after all.
 
     creating → deleted, under the row's lock; whoever still makes its tables cannot make it ready any more.
     """
@@ -142,7 +135,7 @@ def give_up(topic_id: int, actor: Actor | None = None) -> bool:
 
 @transactional
 def remove(topic_id: int, actor: Actor | None = None) -> None:
-    """Removes the rows of a deleted topic, after its tables were dropped.
+    """Remove the rows of a deleted topic, after its tables were dropped.
 
     Raises Conflict(in_use) while a subscription of it still has to be taken down.
     """
@@ -159,9 +152,7 @@ def _erase(topic: Topic, *, verb: str, actor: Actor) -> None:
     topic_id = topic.pk
     topic.queues.all().delete()
     topic.delete()
-    audit.record(
-        actor=actor, verb=verb, kind="topic", name=topic.name, before={"state": topic.state}, after=None
-    )
+    audit.record(actor=actor, verb=verb, kind="topic", name=topic.name, before={"state": topic.state})
     changed("topic", topic_id)
 
 
@@ -174,17 +165,13 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> TopicView
     values = check_domains(checked(TOPIC, settings))
     topic = topic_by_name(name)
     access.require_failed(actor, "manage", name, origin_of(topic))
-    before = {key: getattr(topic, key) for key in values if getattr(topic, key) != values[key]}
+    before = rows.differing(topic, values)
     if "owners" in before:
         access.require_ownership(actor, name)
     if before:
         if "keyed" in before:
             routings.remember(topic)
-        for key in before:
-            setattr(topic, key, values[key])
-        topic.save(update_fields=tuple(before))
-        after = {key: values[key] for key in before}
-        audit.record(actor=actor, verb="update", kind="topic", name=name, before=before, after=after)
+        rows.edit(topic, before, values, actor=actor, kind="topic", name=name)
         changed("topic", topic.pk)
     return view_of(topic)
 
@@ -218,7 +205,7 @@ def _delete(topic: Topic, *, verb: str, actor: Actor) -> None:
 
 
 def end_failure_topic(topic: Topic, actor: Actor) -> None:
-    """Deletes a failure topic whose subscription is gone; its tables stay for three more days."""
+    """Delete a failure topic whose subscription is gone; its tables stay for three more days."""
     if topic.kind == Topic.Kind.FAILURE and topic.state != Topic.State.DELETED:
         _delete(topic, verb="delete", actor=actor)
 
@@ -243,7 +230,6 @@ def page(*, actor: Actor, window: Window, kind: str = "normal") -> Page[TopicVie
 
 
 def ready() -> list[TopicView]:
-    """Every topic that is ready, by name."""
     with reachable():
         return _views(list(Topic.objects.filter(state="ready").order_by("name")))
 
@@ -256,7 +242,6 @@ def unfinished(older_than_s: float) -> Iterator[TopicView]:
 
 
 def due_for_drop(after_days: float = DROP_AFTER_DAYS) -> Iterator[TopicView]:
-    """Deleted topics whose three days are over."""
     with reachable():
         limit = before(database_now(), seconds=after_days * 86_400)
     return _paged(Topic.objects.filter(state="deleted", deleted_at__lt=limit))
@@ -277,7 +262,6 @@ def _locked(topic_id: int) -> Topic:
 
 
 def view_of(row: Topic) -> TopicView:
-    """The view of one row."""
     return _views([row])[0]
 
 
@@ -291,25 +275,5 @@ def _views(rows: Sequence[Topic]) -> list[TopicView]:
 
 
 def _as_view(row: Topic, queues: tuple[QueueView, ...]) -> TopicView:
-    return TopicView(
-        id=row.pk,
-        name=row.name,
-        kind=row.kind,
-        state=row.state,
-        keyed=row.keyed,
-        on_unknown=row.on_unknown,
-        retention_days=row.retention_days,
-        keep_unread_days=row.keep_unread_days,
-        retention_bytes=row.retention_bytes,
-        max_messages_per_s=row.max_messages_per_s,
-        max_bytes_per_s=row.max_bytes_per_s,
-        layout_version=row.layout_version,
-        layout=tuple(json.loads(row.layout)) if row.layout else (),
-        owners=row.owners,
-        department=row.department,
-        alarm_emails=row.alarm_emails,
-        description=row.description,
-        created_at_ms=ms(row.created_at),
-        deleted_at_ms=ms(row.deleted_at) if row.deleted_at else None,
-        queues=queues,
-    )
+    layout = tuple(json.loads(row.layout)) if row.layout else ()
+    return rows.shown(TopicView, row, layout=layout, queues=queues)

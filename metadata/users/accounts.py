@@ -1,4 +1,4 @@
-"""People: accounts of the portal, and what each may do.
+"""Users: accounts of the portal, and what each may do.
 
 administrator   an account marked as staff or superuser: everything
 owner           named among the owners of a topic or group: manages it, sends to it, reads its messages
@@ -34,7 +34,7 @@ LOOK: Mapping[str, tuple[str, ...]] = {access.LOOK: ("*",)}
 
 @dataclass(frozen=True, slots=True)
 class UserView:
-    """An account for people; `rights` only where it is no administrator."""
+    """An account; `rights` only where it is no administrator."""
 
     name: str
     email: str
@@ -58,7 +58,6 @@ def actor_of(*, name: str, administrator: bool, address: str) -> Actor:
 
 
 def _owned(rows: Any, name: str) -> list[str]:
-    """The names of rows that name a user among their owners."""
     named = rows.filter(owners__icontains=name).values_list("name", "owners")
     return [one for one, owners in named if name in owner_names(owners)]
 
@@ -73,7 +72,6 @@ def owner_names(text: str) -> list[str]:
 
 
 def listed(*, actor: Actor) -> list[UserView]:
-    """All accounts, by name. Needs `admin`."""
     access.require(actor, "admin", "*", what="user")
     with reachable():
         rights = dict(UserRights.objects.values_list("name", "rights"))
@@ -81,7 +79,6 @@ def listed(*, actor: Actor) -> list[UserView]:
 
 
 def named(*, name: str, actor: Actor) -> UserView:
-    """The account called `name`. Needs `admin`; raises NotFound."""
     access.require(actor, "admin", "*", what="user")
     with reachable():
         rights = UserRights.objects.filter(name=name).values_list("rights", flat=True).first()
@@ -124,7 +121,7 @@ def _create(row: Any, rights: dict[str, list[str]], *, actor: Actor, dry_run: bo
         raise Conflict(f"User {name} exists already.", code=Code.ALREADY_EXISTS) from None
     UserRights.objects.update_or_create(name=name, defaults={"rights": rights})
     after = {"administrator": _is_admin(row), "email": row.email, "rights": rights}
-    audit.record(actor=actor, verb="create", kind="user", name=name, before=None, after=after)
+    audit.record(actor=actor, verb="create", kind="user", name=name, after=after)
     transaction.set_rollback(dry_run)
     return _view(row, rights)
 
@@ -173,7 +170,7 @@ def _update(
 
 
 def change_own_password(*, password: str, actor: Actor, dry_run: bool = False) -> None:
-    """Gives the person who asks a new password; whoever asks has proved to know the old one.
+    """Give the person who asks a new password; whoever asks has proved to know the old one.
 
     `dry_run` only says whether it will do. Raises Invalid, NotFound, and Conflict for an account that logs in
     by another service, which keeps its password.
@@ -195,7 +192,7 @@ def _save_password(hashed: str, actor: Actor) -> None:
     row.password = hashed
     row.save(update_fields=("password",))
     after = {"new_login_secret": True}
-    audit.record(actor=actor, verb="change_password", kind="user", name=actor.name, before=None, after=after)
+    audit.record(actor=actor, verb="change_password", kind="user", name=actor.name, after=after)
 
 
 def _hashed(password: str, name: str, *, dry_run: bool) -> str:
@@ -210,7 +207,7 @@ def _hashed(password: str, name: str, *, dry_run: bool) -> str:
 
 @transactional
 def delete(*, name: str, confirm: str | None, actor: Actor, dry_run: bool = False) -> None:
-    """Forgets an account and its rights; whoever is logged in with it is so no more. Needs `admin`.
+    """Forget an account and its rights; whoever is logged in with it is so no more. Needs `admin`.
 
     The names of owners stay as they are: see `owned`. `dry_run` changes nothing. Raises NotFound,
     Invalid(not_confirmed), and Conflict(in_use) for the last administrator.
@@ -224,7 +221,7 @@ def delete(*, name: str, confirm: str | None, actor: Actor, dry_run: bool = Fals
     row.delete()
     rights.delete()
     _require_administrator(before, name)
-    audit.record(actor=actor, verb="delete", kind="user", name=name, before=before, after=None)
+    audit.record(actor=actor, verb="delete", kind="user", name=name, before=before)
     transaction.set_rollback(dry_run)
 
 
@@ -236,7 +233,7 @@ def owned(*, name: str, actor: Actor) -> list[str]:
 
 
 def _require_administrator(before: Mapping[str, Any], name: str) -> None:
-    """Raises Conflict if who was changed was the last administrator who may log in."""
+    """Raise Conflict if who was changed was the last administrator who may log in."""
     was_one = before["administrator"] and before["active"]
     if was_one and not _users().filter(is_superuser=True, is_active=True).exists():
         raise Conflict(f"{name} is the last administrator.", code=Code.IN_USE)

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import IntegrityError, transaction
+from django.db import transaction
 
 from metadata.actors import Actor
-from metadata.db import access, audit, paging
+from metadata.db import access, audit, paging, rows
 from metadata.db.changes import changed
-from metadata.db.clock import database_now, ms
+from metadata.db.clock import database_now
 from metadata.db.paging import Page, Window
 from metadata.db.transactions import reachable, transactional
-from metadata.errors import Code, Conflict, Forbidden, NotFound
+from metadata.errors import Code, Forbidden, NotFound
 from metadata.models import ApiKey, Consumer
 from metadata.rules.settings import KEY, checked
 from metadata.rules.topics.names import check_confirmed, check_name
@@ -26,7 +26,7 @@ PREFIX = "catmq_"
 
 @dataclass(frozen=True, slots=True)
 class KeyView:
-    """An API key for people; the key itself cannot be had again."""
+    """An API key; the key itself cannot be had again."""
 
     id: int
     name: str
@@ -62,16 +62,11 @@ def create(
     _require_unlimited(actor)
     given = checked(KEY, settings or {})
     plaintext = PREFIX + secrets.token_urlsafe(32)
-    if ApiKey.objects.filter(name=name).exists():
-        raise Conflict(f"Key {name} exists already.", code=Code.ALREADY_EXISTS)
-    try:
-        row = ApiKey.objects.create(
-            name=name, digest=digest(plaintext), rights=values, created_at=database_now(), **given
-        )
-    except IntegrityError:
-        raise Conflict(f"Key {name} exists already.", code=Code.ALREADY_EXISTS) from None
     after = {"rights": values, **given}
-    audit.record(actor=actor, verb="create", kind="key", name=name, before=None, after=after)
+    row = rows.create(
+        ApiKey.objects.all(), "Key", name=name, digest=digest(plaintext), created_at=database_now(), **after
+    )
+    audit.record(actor=actor, verb="create", kind="key", name=name, after=after)
     changed("key", row.pk)
     transaction.set_rollback(dry_run)
     return _view(row), "" if dry_run else plaintext
@@ -85,36 +80,28 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> KeyView:
     """
     access.require_everything(actor, name, what="key")
     values = checked(KEY, settings)
-    row = ApiKey.objects.select_for_update().filter(name=name).first()
-    if row is None or row.name != name:
-        raise _no_key(name)
-    before = {field: getattr(row, field) for field in values if getattr(row, field) != values[field]}
+    row = rows.by_name(ApiKey.objects.select_for_update(), name, _no_key)
+    before = rows.differing(row, values)
     if before:
-        for field in before:
-            setattr(row, field, values[field])
-        row.save(update_fields=tuple(before))
-        after = {field: values[field] for field in before}
-        audit.record(actor=actor, verb="update", kind="key", name=name, before=before, after=after)
+        rows.edit(row, before, values, actor=actor, kind="key", name=name)
         changed("key", row.pk)
     return _view(row)
 
 
 @transactional
 def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
-    """Revokes a key: brokers refuse it within a refresh of their snapshot.
+    """Revoke a key: brokers refuse it within a refresh of their snapshot.
 
     Needs `admin` on its name and on its rights. Raises NotFound(key_not_found), Invalid(not_confirmed).
     """
     access.require(actor, "admin", name, what="key")
-    row = ApiKey.objects.select_for_update().filter(name=name).first()
-    if row is None or row.name != name:
-        raise _no_key(name)
+    row = rows.by_name(ApiKey.objects.select_for_update(), name, _no_key)
     access.require_grantable(actor, row.rights)
     check_confirmed(name, confirm)
     key_id, before = row.pk, {"rights": row.rights}
     Consumer.objects.filter(key=row).update(key=None)  # they expire when their heartbeats are refused
     row.delete()
-    audit.record(actor=actor, verb="delete", kind="key", name=name, before=before, after=None)
+    audit.record(actor=actor, verb="delete", kind="key", name=name, before=before)
     changed("key", key_id)
 
 
@@ -122,21 +109,19 @@ def named(*, name: str, actor: Actor) -> KeyView:
     """The key called `name`. Needs `admin` on its name and rights; raises NotFound(key_not_found)."""
     access.require(actor, "admin", name, what="key")
     with reachable():
-        row = ApiKey.objects.filter(name=name).first()
-    if row is None or row.name != name:
-        raise _no_key(name)
+        row = rows.by_name(ApiKey.objects.all(), name, _no_key)
     access.require_grantable(actor, row.rights)
     return _view(row)
 
 
 def page(*, actor: Actor, window: Window) -> Page[KeyView]:
     """Keys by name, those that the actor could have made: with names and rights within its own."""
-    rows, following = paging.select(ApiKey.objects.all(), window=window, actor=actor, right="admin")
-    return Page(tuple(_view(row) for row in rows if access.may_grant(actor, row.rights)), following)
+    found, following = paging.select(ApiKey.objects.all(), window=window, actor=actor, right="admin")
+    return Page(tuple(_view(row) for row in found if access.may_grant(actor, row.rights)), following)
 
 
 def _require_unlimited(actor: Actor) -> None:
-    """Raises Forbidden for a key that may send only so much: one that it makes would have no such limit."""
+    """Raise Forbidden for a key that may send only so much: one that it makes would have no such limit."""
     if access.may_everything(actor) or actor.key_id is None:
         return
     row = ApiKey.objects.filter(pk=actor.key_id).first()
@@ -150,11 +135,4 @@ def _no_key(name: str) -> NotFound:
 
 def _view(row: ApiKey) -> KeyView:
     rights = {right: tuple(patterns) for right, patterns in row.rights.items()}
-    return KeyView(
-        id=row.pk,
-        name=row.name,
-        rights=rights,
-        max_messages_per_s=row.max_messages_per_s,
-        max_bytes_per_s=row.max_bytes_per_s,
-        created_at_ms=ms(row.created_at),
-    )
+    return rows.shown(KeyView, row, rights=rights)

@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from metadata.listing.topic_lists import GroupRow
-from metadata.monitoring.dead_letter_counts import TallyRow
+from metadata.monitoring.dead_letter_counts import GroupDeadLetters
 from metadata.rules.alarm_rules import subject
 from portal.kit import progress
 from portal.kit.pages import to
@@ -123,7 +123,7 @@ def alarm_href(kind: str, name: str, *, administrator: bool) -> str:
     return to("group", about.group) if about.group else to("topic", about.topic)
 
 
-def dead(row: TallyRow, *, manages: bool) -> Sequence[Cell]:
+def dead(row: GroupDeadLetters, *, manages: bool) -> Sequence[Cell]:
     """A group with dead messages, on the first page."""
     href = to("failures" if manages else "group", row.group)
     return (

@@ -15,7 +15,7 @@ from django.db import OperationalError
 
 from brokerapi.http import draining
 from messagestore.heads.heads import board
-from metadata.brokers import brokers
+from metadata.brokers import discovery
 from metadata.config import config
 from metadata.db.clock import database_now
 from metadata.models import Broker as Row
@@ -216,11 +216,11 @@ def test_a_broker_stays_in_or_out_while_metadata_is_away(
         passes.append(1)
         raise OperationalError(2006, "gone")
 
-    monkeypatch.setattr(brokers, "_rows", away)
+    monkeypatch.setattr(discovery, "rows", away)
     with caplog.at_level(logging.WARNING, logger="catmq_site"):
         until(lambda: len(passes) >= 3)
     assert [
-        record.levelname for record in caplog.records if record.name == "catmq_site.server.registration"
+        record.levelname for record in caplog.records if record.name == "catmq_site.server.broker_loop"
     ] == ["WARNING"], "once, and without a traceback"
     assert {one["name"]: one["state"] for one in listed(work.broker)} == {ME: "out", "other": "in"}
     assert work.broker.ok("GET", f"/brokers/{ME}")["alive"]

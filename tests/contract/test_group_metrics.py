@@ -168,7 +168,7 @@ def test_a_scrape_goes_on_while_metadata_is_away(
     def away() -> Any:
         raise MetadataUnavailable("frozen")
 
-    monkeypatch.setattr(group_counts, "standing", away)
+    monkeypatch.setattr(group_counts, "read", away)
     told = group_metrics.board.told()
     assert told is not None and told.metadata_read_at is not None
     told.metadata_read_at -= 100
@@ -188,7 +188,7 @@ def test_what_metadata_never_told_has_no_sample(
     def away() -> Any:
         raise MetadataUnavailable("frozen")
 
-    monkeypatch.setattr(group_counts, "standing", away)
+    monkeypatch.setattr(group_counts, "read", away)
     seen = refreshed(broker)
     assert seen.groups("catmq_group_lag_messages") == {"readers"}
     assert seen.groups("catmq_group_members") == set()

@@ -1,15 +1,13 @@
-"""The queues of a topic over HTTP, through the client, by its commands and by those of the server."""
+"""The queues of a topic over HTTP, through the client and by its commands."""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections.abc import Iterator
-from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
 
 from catmq_client import HttpTransport, Producer
 from catmq_client.admin.api import Admin
@@ -213,28 +211,3 @@ def test_the_commands_of_the_client_show_what_they_did(
     assert main(["topic", "queue", topic, "--state", "read_only"], transport=client) == 2
     assert main(["topic", "shrink", topic, "--queue", str(first)], transport=client) == 1
     assert "No other queue" in capsys.readouterr().err
-
-
-def test_the_commands_of_the_server_say_what_they_did(broker: Broker, topic: str) -> None:
-    def ran(*words: str) -> list[str]:
-        out = StringIO()
-        call_command(*words, stdout=out)
-        return out.getvalue().splitlines()
-
-    _, second = ids(broker)
-    broker.ok("POST", "/groups", {"name": "billing"})
-    broker.ok("POST", "/groups/billing/subscriptions", {"topic": topic})
-    assert ran("expand_topic", topic, "--queues", "2", "--dry-run") == [
-        "Topic orders would get 2 queues; 50.0 % of the keys would go to another queue.",
-        "  a new queue on node main, number 2",
-        "  a new queue on node main, number 3",
-        "  group billing has 0 messages unread in the queues that keys leave",
-    ]
-    assert ran("expand_topic", topic, "--queues", "2")[0].startswith("Topic orders has got 2 queues")
-    assert ran("shrink_topic", topic, "--queue", str(second), "--dry-run")[0].startswith(
-        "Topic orders would drain 1 queue; 25.0 % of the keys would go"
-    )
-    assert ran("shrink_topic", topic, "--queue", str(second))[1] == f"  queue {second} on node main, number 1"
-    assert [one["state"] for one in broker.ok("GET", f"/topics/{topic}")["queues"]].count("read_only") == 1
-    with pytest.raises(CommandError, match="No other queue"):
-        ran("shrink_topic", topic, "--count", "3")

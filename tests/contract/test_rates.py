@@ -20,9 +20,9 @@ from tests.support.waiting import until
 
 @pytest.fixture(autouse=True)
 def full_buckets() -> Iterator[None]:
-    quotas.forget()
+    quotas.evict()
     yield
-    quotas.forget()
+    quotas.evict()
 
 
 def limit(broker: Broker, path: str, **settings: object) -> Any:

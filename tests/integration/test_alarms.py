@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import pytest
@@ -368,10 +367,9 @@ def test_old_alarms_and_their_mails_go_in_small_steps_until_none_is_left(
     )
     monkeypatch.setattr(prune, "AT_ONCE", 3)
     with CaptureQueriesContext(connection) as seen:
-        assert (mails.trim(limit=5), alarms.trim(limit=4)) == (5, 4)
-        for trimmed in (mails, alarms):
-            monkeypatch.setattr(trimmed, "trim", partial(trimmed.trim, limit=6))
-        assert schedules.trim_alarms() == 20 + 7  # three mails went with the four alarms
+        assert (mails.prune(limit=5), alarms.prune(limit=4)) == (5, 4)
+        monkeypatch.setattr(prune, "READ", 6)
+        assert schedules.prune_alarms() == 20 + 7  # three mails went with the four alarms
     deleted = [one["sql"].split("IN (")[-1].count(",") + 1 for one in seen if one["sql"].startswith("DELETE")]
     assert max(deleted) == 3, "rows that one statement names"
     assert sorted(Alarm.objects.values_list("kind", flat=True)) == ["corrupt", "lag", "node_low"]
@@ -395,5 +393,5 @@ def test_an_alarm_that_is_raised_while_old_ones_go_stays(
         return execute(sql, *rest)
 
     with connection.execute_wrapper(raises):
-        assert alarms.trim() == 3
+        assert alarms.prune() == 3
     assert lasting() == ["d"]

@@ -133,8 +133,8 @@ def test_an_instance_is_forgotten_a_week_after_it_was_last_seen(queues: list[int
     Instance("here").join()
     BroadcastInstance.objects.filter(name="here").update(last_seen=rows.long_ago(seconds=2 * WEEK_S))
 
-    assert JOBS["forget_instances"].run() == 1
-    assert JOBS["forget_instances"].run() == 0
+    assert JOBS["prune_instances"].run() == 1
+    assert JOBS["prune_instances"].run() == 0
 
     assert committed(queues[0]) == {"young": 1, "here": 0}
     assert set(BroadcastInstance.objects.values_list("name", flat=True)) == {"young", "here"}

@@ -96,9 +96,9 @@ def test_looks_are_kept_for_a_week(queue: int) -> None:
     lag.record()
     now = database_now()
     CommitLook.objects.update(at=now - timedelta(days=6))
-    assert commits.trim() == 0
+    assert commits.prune() == 0
     CommitLook.objects.update(at=now - timedelta(days=8))
-    assert commits.trim() == 1
+    assert commits.prune() == 1
 
 
 def test_nothing_is_told_of_a_group_that_does_not_read(queue: int) -> None:

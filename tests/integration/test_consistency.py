@@ -243,7 +243,7 @@ def test_a_worker_that_does_not_follow_metadata_is_named(queue: int) -> None:
 
 def test_a_node_that_is_away_is_said_to_be_unchecked(queue: int, fresh: int) -> None:
     DbNode.objects.filter(name="main").update(database="/nowhere/at/all", host="127.0.0.1", port=1)
-    snapshot.forget()
+    snapshot.evict()
     report = verb(actor=ME)
     assert list(report.unchecked) == ["main"] and report.findings == ()
 

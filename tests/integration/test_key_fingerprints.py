@@ -13,7 +13,7 @@ from django.core.management import CommandError, call_command
 
 from messagestore.nodes import registry
 from metadata import actors
-from metadata.brokers import brokers, fingerprints
+from metadata.brokers import discovery, fingerprints, registration
 from metadata.config import config
 from metadata.db import secrets
 from metadata.errors import Code, Conflict
@@ -40,9 +40,9 @@ def keys(*encryption: str, signing: str = "s", taken: tuple[str, ...] = ()) -> I
 @pytest.fixture(autouse=True)
 def no_broker() -> Iterator[None]:
     """A process that knows of no broker, before and afterwards."""
-    brokers.forget_picture()
+    registration.evict()
     yield
-    brokers.forget_picture()
+    registration.evict()
 
 
 @pytest.fixture
@@ -131,7 +131,9 @@ def test_lost_keys_are_replaced_by_accepting_others_which_names_the_nodes_and_is
 
 def test_keys_are_not_replaced_under_a_live_broker(sealed: str) -> None:
     with keys(OLD):
-        brokers.heartbeat(life=brokers.Life("b1", "http://b1:1", "1", "i1"), held=False)
+        registration.heartbeat(
+            identity=registration.BrokerIdentity("b1", "http://b1:1", "1", "i1"), held=False
+        )
     with keys(OTHER), pytest.raises(CommandError, match=r"b1\. Stop them first"):
         call_command("accept_keys", "--yes")
 
@@ -140,16 +142,18 @@ def test_a_broker_with_foreign_keys_is_not_listed_and_takes_no_work() -> None:
     with keys(OLD):
         fingerprints.record()
     with keys(OTHER):
-        standing = brokers.heartbeat(life=brokers.Life("b2", "http://b2:1", "1", "i2"), held=False)
+        standing = registration.heartbeat(
+            identity=registration.BrokerIdentity("b2", "http://b2:1", "1", "i2"), held=False
+        )
         assert standing.state == "out" and "seals the passwords" in standing.complaint
-        assert brokers.listed(actor=rows.ME) == ()
+        assert discovery.listed(actor=rows.ME) == ()
 
 
 def test_no_command_works_beside_an_installation_with_other_keys() -> None:
     with keys(OLD):
         fingerprints.record()
     with keys(OTHER), pytest.raises(CommandError, match="CATMQ_DATA_DIR for manage") as refused:
-        call_command("create_topic", "orders")
+        call_command("rebalance", "--all")
     assert refused.value.returncode == 1
 
 

@@ -96,7 +96,7 @@ def test_a_process_that_has_just_started_knows_the_heads_from_metadata(queue: in
     assert Queue.objects.get().head_seen == 10
     node_pools.forget_all()
     restoring.forget_floors()
-    snapshot.forget()
+    snapshot.evict()
     assert send()[0].offset == 10
     restoring.lose_tail(queue, 6)
     restoring.forget_floors()
@@ -108,7 +108,7 @@ def test_a_head_that_was_noted_but_never_seen_again_bars_nothing(queue: int) -> 
     registry.note_heads()
     restoring.lose_tail(queue, 6)  # a crash took back what was not on the disk
     restoring.forget_floors()
-    snapshot.forget()
+    snapshot.evict()
     assert send()[0].offset == 6
     registry.note_heads()
     assert Queue.objects.get().head_seen == 7
@@ -230,7 +230,7 @@ def test_a_database_with_the_data_of_another_node_is_neither_adopted_nor_served(
     make_node("second")
     DbNode.objects.filter(name="second").update(identity=str(uuid4()))
     node_pools.forget_all()
-    snapshot.forget()
+    snapshot.evict()
     with pytest.raises(NodeUnavailable, match="another server's data"):
         registry.ping(snapshot.find_node("second").id)
     with pytest.raises(Invalid, match="holds another node's data") as caught:

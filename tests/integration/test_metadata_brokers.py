@@ -14,11 +14,12 @@ from django.test.utils import CaptureQueriesContext
 
 from catmq_site.jobs.schedules import JOBS
 from metadata.actors import Actor
-from metadata.brokers import brokers
-from metadata.brokers.brokers import BrokerView, Life, Standing
+from metadata.brokers import broker_rows, discovery, registration
+from metadata.brokers.discovery import BrokerView
+from metadata.brokers.registration import BrokerIdentity, Registration
 from metadata.db.clock import database_now
 from metadata.errors import Code, Conflict, Forbidden, Invalid, MetadataUnavailable, NotFound
-from metadata.limits.bulkhead import Gate
+from metadata.limits.bulkhead import bulkhead
 from metadata.models import AuditLog, Broker, ChangeCounter
 from tests.support import rows
 
@@ -28,20 +29,20 @@ pytestmark = pytest.mark.usefixtures("metadata_db", "fresh_memory")
 @pytest.fixture
 def fresh_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This process has read nothing yet, and nothing was in vain."""
-    monkeypatch.setattr("metadata.limits.bulkhead.gate", Gate())
-    brokers.forget_picture()
+    monkeypatch.setattr(bulkhead, "_failed", 0)
+    registration.evict()
     yield
-    brokers.forget_picture()
+    registration.evict()
 
 
-def life(name: str = "b1", url: str = "") -> Life:
+def life(name: str = "b1", url: str = "") -> BrokerIdentity:
     """A new life of a broker."""
-    return Life(name, url or f"http://{name}:8000", "1.0", str(uuid.uuid4()))
+    return BrokerIdentity(name, url or f"http://{name}:8000", "1.0", str(uuid.uuid4()))
 
 
-def beat(one: Life, *, held: bool = False) -> Standing:
+def beat(one: BrokerIdentity, *, held: bool = False) -> Registration:
     """A heartbeat."""
-    return brokers.heartbeat(life=one, held=held)
+    return registration.heartbeat(identity=one, held=held)
 
 
 def shift(name: str, seconds: float) -> None:
@@ -51,7 +52,7 @@ def shift(name: str, seconds: float) -> None:
 
 def shown(name: str = "b1") -> BrokerView:
     """A broker as it is now."""
-    return brokers.named(name=name, actor=rows.ME)
+    return discovery.named(name=name, actor=rows.ME)
 
 
 def away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,25 +61,25 @@ def away(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> Any:
         raise OperationalError(2006, "gone")
 
-    monkeypatch.setattr(brokers, "_rows", refuse)
+    monkeypatch.setattr(discovery, "rows", refuse)
 
 
 def test_the_first_heartbeat_registers_a_broker_that_is_in() -> None:
     mine = life()
 
-    assert beat(mine) == Standing("in")
+    assert beat(mine) == Registration("in")
 
     view = shown()
     assert (view.name, view.url, view.version, view.state) == ("b1", "http://b1:8000", "1.0", "in")
     assert (view.alive, view.stopped_at_ms) == (True, None)
     assert view.started_at_ms == view.last_seen_at_ms
-    assert brokers.listed(actor=rows.ME) == (view,)
+    assert discovery.listed(actor=rows.ME) == (view,)
 
 
 def test_workers_that_start_together_are_one_broker(in_threads: Callable[..., list[Any]]) -> None:
     mine = life()
 
-    assert in_threads([lambda: beat(mine)] * 4) == [Standing("in")] * 4
+    assert in_threads([lambda: beat(mine)] * 4) == [Registration("in")] * 4
     assert Broker.objects.count() == 1
 
 
@@ -101,7 +102,7 @@ def test_heartbeats_and_pulling_out_are_no_changes_of_the_snapshot() -> None:
     before = ChangeCounter.objects.get().n
     beat(life())
     beat(life("b2"))
-    brokers.set_state(name="b1", state="out", actor=rows.ME)
+    broker_rows.set_state(name="b1", state="out", actor=rows.ME)
     assert ChangeCounter.objects.get().n == before
 
 
@@ -123,11 +124,11 @@ def test_a_clock_that_was_set_back_is_followed_by_the_next_heartbeat() -> None:
 def test_the_next_life_has_the_name_at_once_and_stays_out() -> None:
     beat(life())
     beat(life("b2"))
-    brokers.set_state(name="b1", state="out", actor=rows.ME)
+    broker_rows.set_state(name="b1", state="out", actor=rows.ME)
     Broker.objects.filter(name="b1").update(started_at=database_now() - timedelta(days=1))
     before = shown()
 
-    assert beat(life()) == Standing("out")
+    assert beat(life()) == Registration("out")
 
     assert shown().started_at_ms > before.started_at_ms
     assert Broker.objects.count() == 2
@@ -137,12 +138,12 @@ def test_a_broker_that_says_good_bye_is_no_longer_alive_until_its_next_life() ->
     mine = life()
     beat(mine)
 
-    assert brokers.stopped(life=mine)
+    assert registration.stopped(identity=mine)
 
-    assert not brokers.listed(actor=rows.ME)[0].alive
+    assert not discovery.listed(actor=rows.ME)[0].alive
     beat(mine)  # of another worker, which has not heard of the end yet
     assert (shown().alive, shown().stopped_at_ms is None) == (False, False)
-    assert not brokers.stopped(life=mine)
+    assert not registration.stopped(identity=mine)
     beat(life())
     assert (shown().alive, shown().stopped_at_ms) == (True, None)
 
@@ -151,7 +152,7 @@ def test_a_good_bye_that_comes_late_does_not_stop_the_next_life() -> None:
     old = life()
     beat(old)
     beat(life())
-    assert not brokers.stopped(life=old)
+    assert not registration.stopped(identity=old)
     assert shown().alive
 
 
@@ -164,11 +165,11 @@ def test_a_live_broker_elsewhere_keeps_its_name_and_the_other_is_told_why() -> N
     assert not refused.registered
     assert "http://b1:8000" in refused.complaint
     assert "CATMQ_BROKER_NAME" in refused.complaint
-    assert brokers.complaint() == refused.complaint
+    assert registration.complaint() == refused.complaint
     assert shown().url == "http://b1:8000"
     shift("b1", 11)
     assert beat(second).registered
-    assert brokers.complaint() == ""
+    assert registration.complaint() == ""
     assert shown().url == "http://elsewhere:8000"
 
 
@@ -177,7 +178,7 @@ def test_of_two_live_brokers_with_one_name_and_url_the_older_gives_way_and_is_to
     beat(old)
     beat(new)
     beat(life("b2"))
-    brokers.set_state(name="b1", state="out", actor=rows.ME)
+    broker_rows.set_state(name="b1", state="out", actor=rows.ME)
 
     told = beat(old, held=True)
 
@@ -185,8 +186,8 @@ def test_of_two_live_brokers_with_one_name_and_url_the_older_gives_way_and_is_to
     assert "CATMQ_BROKER_NAME" in told.complaint
     assert told.state == "in", "what is pulled out is the other one"
     assert Broker.objects.get(name="b1").incarnation == new.incarnation
-    assert beat(new, held=True) == Standing("out")
-    brokers.stopped(life=new)
+    assert beat(new, held=True) == Registration("out")
+    registration.stopped(identity=new)
     assert beat(old, held=True).registered
 
 
@@ -194,35 +195,35 @@ def test_the_list_comes_from_memory_and_outlives_the_database(monkeypatch: pytes
     mine = life()
     beat(mine)
     with CaptureQueriesContext(connection) as queries:
-        before = brokers.listed(actor=rows.ME)
+        before = discovery.listed(actor=rows.ME)
     assert len(queries) == 0
 
     away(monkeypatch)
 
     with pytest.raises(MetadataUnavailable):
         beat(mine)
-    assert brokers.listed(actor=rows.ME) == before == (shown(),)
-    brokers.forget_picture()
+    assert discovery.listed(actor=rows.ME) == before == (shown(),)
+    registration.evict()
     with pytest.raises(MetadataUnavailable):
-        brokers.listed(actor=rows.ME)
+        discovery.listed(actor=rows.ME)
     with pytest.raises(MetadataUnavailable):
         shown()
 
 
 def test_a_process_without_the_loop_reads_the_database() -> None:
-    rows_before = brokers.listed(actor=rows.ME)
+    rows_before = discovery.listed(actor=rows.ME)
     Broker.objects.create(name="b1", url="u", started_at=database_now(), last_seen=database_now())
     assert rows_before == ()
-    assert [one.name for one in brokers.listed(actor=rows.ME)] == ["b1"]
+    assert [one.name for one in discovery.listed(actor=rows.ME)] == ["b1"]
 
 
 def test_after_an_outage_nobody_is_called_dead_before_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(brokers, "monotonic", lambda: now[0])
+    monkeypatch.setattr(discovery, "monotonic", lambda: now[0])
     mine = life()
     for one in (mine, life("b2"), life("b3"), life("b4")):
         beat(one)
-    brokers.stopped(life=mine)
+    registration.stopped(identity=mine)
     shift("b3", 11)
     now[0] += 1
     beat(life("b5"))
@@ -236,7 +237,7 @@ def test_after_an_outage_nobody_is_called_dead_before_ten_seconds(monkeypatch: p
     assert _alive() == alive
     assert shown("b2").alive
     with pytest.raises(Conflict):
-        brokers.forget(name="b2", confirm="b2", actor=rows.ME)
+        broker_rows.forget(name="b2", confirm="b2", actor=rows.ME)
     shift("b4", 0)
     for _ in range(3):
         now[0] += 3.0
@@ -248,7 +249,7 @@ def test_after_an_outage_nobody_is_called_dead_before_ten_seconds(monkeypatch: p
 
 
 def _alive() -> tuple[str, ...]:
-    return tuple(one.name for one in brokers.listed(actor=rows.ME) if one.alive)
+    return tuple(one.name for one in discovery.listed(actor=rows.ME) if one.alive)
 
 
 def test_pulling_out_is_audited_once_and_shown_at_once() -> None:
@@ -256,9 +257,9 @@ def test_pulling_out_is_audited_once_and_shown_at_once() -> None:
     beat(life("b2"))
 
     for _ in range(2):
-        assert brokers.set_state(name="b1", state="out", actor=rows.ME).state == "out"
+        assert broker_rows.set_state(name="b1", state="out", actor=rows.ME).state == "out"
 
-    assert brokers.listed(actor=rows.ME)[0].state == "out"
+    assert discovery.listed(actor=rows.ME)[0].state == "out"
     audit = AuditLog.objects.get()
     assert (audit.verb, audit.kind, audit.name) == ("update", "broker", "b1")
     assert (audit.before, audit.after) == ({"state": "in"}, {"state": "out"})
@@ -268,14 +269,14 @@ def test_pulling_in_or_out_needs_admin_a_broker_and_a_state() -> None:
     beat(life())
     for rights in ({"manage": ("*",)}, {"admin": ("other*",)}):
         with pytest.raises(Forbidden):
-            brokers.set_state(name="b1", state="out", actor=Actor(kind="key", name="k", rights=rights))
+            broker_rows.set_state(name="b1", state="out", actor=Actor(kind="key", name="k", rights=rights))
         with pytest.raises(Forbidden):
-            brokers.forget(name="b1", confirm="b1", actor=Actor(kind="key", name="k", rights=rights))
+            broker_rows.forget(name="b1", confirm="b1", actor=Actor(kind="key", name="k", rights=rights))
     with pytest.raises(NotFound) as unknown:
-        brokers.set_state(name="B1", state="out", actor=rows.ME)
+        broker_rows.set_state(name="B1", state="out", actor=rows.ME)
     assert unknown.value.code is Code.BROKER_NOT_FOUND
     with pytest.raises(Invalid):
-        brokers.set_state(name="b1", state="up", actor=rows.ME)
+        broker_rows.set_state(name="b1", state="up", actor=rows.ME)
     assert (shown().state, AuditLog.objects.count()) == ("in", 0)
 
 
@@ -283,17 +284,19 @@ def test_the_last_live_broker_that_is_in_stays_in() -> None:
     for name in ("b1", "b2", "b3", "b4"):
         beat(life(name))
     shift("b2", 11)
-    brokers.set_state(name="b3", state="out", actor=rows.ME)
-    brokers.set_state(name="b4", state="out", actor=rows.ME)
+    broker_rows.set_state(name="b3", state="out", actor=rows.ME)
+    broker_rows.set_state(name="b4", state="out", actor=rows.ME)
 
     with pytest.raises(Conflict) as refused:
-        brokers.set_state(name="b1", state="out", actor=rows.ME)
+        broker_rows.set_state(name="b1", state="out", actor=rows.ME)
 
     assert refused.value.code is Code.LAST_BROKER
     assert shown().state == "in"
-    assert brokers.set_state(name="b2", state="out", actor=rows.ME).state == "out", "it serves nobody anyway"
-    brokers.set_state(name="b3", state="in", actor=rows.ME)
-    assert brokers.set_state(name="b1", state="out", actor=rows.ME).state == "out"
+    assert broker_rows.set_state(name="b2", state="out", actor=rows.ME).state == "out", (
+        "it serves nobody anyway"
+    )
+    broker_rows.set_state(name="b3", state="in", actor=rows.ME)
+    assert broker_rows.set_state(name="b1", state="out", actor=rows.ME).state == "out"
 
 
 def test_of_two_that_are_pulled_out_at_once_one_stays_in() -> None:
@@ -302,7 +305,7 @@ def test_of_two_that_are_pulled_out_at_once_one_stays_in() -> None:
 
     def second() -> Any:
         try:
-            return brokers.set_state(name="b2", state="out", actor=rows.ME)
+            return broker_rows.set_state(name="b2", state="out", actor=rows.ME)
         except Conflict as error:
             return error.code
         finally:
@@ -310,7 +313,7 @@ def test_of_two_that_are_pulled_out_at_once_one_stays_in() -> None:
 
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
-            brokers.set_state(name="b1", state="out", actor=rows.ME)
+            broker_rows.set_state(name="b1", state="out", actor=rows.ME)
             waiting = pool.submit(second)
             with pytest.raises(TimeoutError):
                 waiting.result(timeout=0.3)
@@ -320,18 +323,18 @@ def test_of_two_that_are_pulled_out_at_once_one_stays_in() -> None:
 def test_a_broker_is_forgotten_when_it_is_no_longer_alive() -> None:
     beat(life())
     with pytest.raises(Invalid) as unconfirmed:
-        brokers.forget(name="b1", confirm="", actor=rows.ME)
+        broker_rows.forget(name="b1", confirm="", actor=rows.ME)
     assert unconfirmed.value.code is Code.NOT_CONFIRMED
     with pytest.raises(Conflict) as living:
-        brokers.forget(name="b1", confirm="b1", actor=rows.ME)
+        broker_rows.forget(name="b1", confirm="b1", actor=rows.ME)
     assert living.value.code is Code.IN_USE
     with pytest.raises(NotFound):
-        brokers.forget(name="b", confirm="b", actor=rows.ME)
+        broker_rows.forget(name="b", confirm="b", actor=rows.ME)
 
     shift("b1", 11)
-    brokers.forget(name="b1", confirm="b1", actor=rows.ME)
+    broker_rows.forget(name="b1", confirm="b1", actor=rows.ME)
 
-    assert brokers.listed(actor=rows.ME) == ()
+    assert discovery.listed(actor=rows.ME) == ()
     assert AuditLog.objects.get().verb == "delete"
 
 
@@ -342,9 +345,9 @@ def test_brokers_not_seen_for_a_week_are_forgotten_by_a_job_some_at_a_time() -> 
         shift(name, 7 * 86_400 + 60)
     shift("b4", 7 * 86_400 - 60)
 
-    assert brokers.forget_silent(limit=2) == 2
-    assert JOBS["forget_brokers"].run() == 1
-    assert JOBS["forget_brokers"].run() == 0
+    assert broker_rows.prune_silent(limit=2) == 2
+    assert JOBS["prune_brokers"].run() == 1
+    assert JOBS["prune_brokers"].run() == 0
 
     assert [one.name for one in Broker.objects.all()] == ["b4"]
     assert {(one.actor_kind, one.verb) for one in AuditLog.objects.all()} == {("job", "delete")}

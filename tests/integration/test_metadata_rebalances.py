@@ -132,8 +132,8 @@ def test_an_acquire_that_could_not_be_noted_is_noted_later_with_the_pause_it_end
     member = Member("a").register()
     member.beat()
     with monkeypatch.context() as patch:
-        patch.setattr("metadata.limits.bulkhead.gate._failed", 99)
-        patch.setattr("metadata.limits.bulkhead.gate._next_probe", float("inf"))
+        patch.setattr("metadata.limits.bulkhead.bulkhead._failed", 99)
+        patch.setattr("metadata.limits.bulkhead.bulkhead._next_probe", float("inf"))
         acquire(member)
         with pytest.raises(MetadataUnavailable):
             history.catch_up()
@@ -192,16 +192,16 @@ def test_the_history_is_paged_and_needs_a_right_on_the_group() -> None:
         history.page(group="billing", actor=ME, limit=0)
 
 
-def test_old_rebalances_and_too_many_of_one_group_are_trimmed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_rebalances_and_too_many_of_one_group_are_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
     rows.world()
     for _ in range(4):
         rebalance.ask(group="billing", actor=ME)
     newest = past()[0].id
-    monkeypatch.setattr(history, "KEPT_EACH", 3)
+    monkeypatch.setattr(history, "prune", replace(history.prune, most_each=3))
     extra = Rebalance.objects.count() - 3
-    assert history.trim() == extra
+    assert history.prune() == extra
     Rebalance.objects.exclude(pk=newest).update(at="2020-01-01 00:00:00Z")
-    assert history.trim() == 2
+    assert history.prune() == 2
     assert [row.id for row in past()] == [newest]
     assert not RebalanceMove.objects.exclude(rebalance_id=newest).exists()
 

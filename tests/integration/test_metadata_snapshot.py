@@ -28,7 +28,7 @@ LIMIT_S = 20.0
 @pytest.fixture
 def fresh() -> None:
     """A holder that has loaded nothing yet."""
-    snapshot.forget()
+    snapshot.evict()
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def test_a_log_that_does_not_reach_back_loads_everything(full_loads: list[str]) 
 
 def test_the_change_log_is_trimmed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "KEPT", 5)
-    monkeypatch.setattr(changes, "TRIM_EVERY", 1)
+    monkeypatch.setattr(changes, "PRUNE_EVERY", 1)
 
     for _ in range(20):
         with transaction.atomic():

@@ -395,11 +395,11 @@ def test_job_runs_are_recorded_as_done_or_failed_and_trimmed() -> None:
     assert (done.state, done.count) == ("done", 3)
     assert (failed.state, failed.detail) == ("failed", "ZeroDivisionError: no")
     assert done.finished_at is not None
-    assert runs.trim(days=-1) == 2
+    assert runs.prune(days=-1) == 2
 
 
 def test_the_audit_log_is_trimmed() -> None:
     rows.node()
 
-    assert audit.trim() == 0
-    assert audit.trim(days=-1) == 1
+    assert audit.prune() == 0
+    assert audit.prune(days=-1) == 1

@@ -36,7 +36,7 @@ def orders(node: str) -> Iterator[None]:
     snapshot.refresh()
     membership.join(group="billing", name="one", incarnation=str(uuid4()), actor=ACTOR)
     yield
-    metrics_history._tally = counters.Tally()
+    metrics_history._counters = counters.Counters()
 
 
 def send(count: int) -> None:

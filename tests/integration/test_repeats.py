@@ -144,11 +144,11 @@ def test_while_nobody_can_say_whether_it_was_stored_a_repeat_is_not_stored_again
 def test_former_routings_are_forgotten_with_the_sends_that_went_by_them(node: str) -> None:
     make_topic()
     expand()
-    assert routings.trim() == 0
+    assert routings.prune() == 0
     snapshot.refresh()
     (former,) = snapshot.find_topic("orders").earlier
     assert len(former.queues) == 4 and former.until_ms > time.time() * 1000
-    assert routings.trim(days=-1) == 1
+    assert routings.prune(days=-1) == 1
     snapshot.refresh()
     assert snapshot.find_topic("orders").earlier == ()
     assert not TopicRouting.objects.exists()
@@ -164,7 +164,7 @@ def test_a_routing_of_which_a_queue_is_gone_is_passed(node: str) -> None:
     make_topic()
     expand()
     TopicRouting.objects.update(queues=[10**9])
-    snapshot.forget()
+    snapshot.evict()
     topic = snapshot.find_topic("orders")
     assert topic.earlier
     assert batch_routing.of_batch(topic, batch_ids.new()) == batch_routing.now(topic)

@@ -423,22 +423,22 @@ def test_a_clock_that_jumped_stops_cleaning_by_age_until_it_is_right(queue: int)
 
 def test_a_clock_that_jumped_ahead_everywhere_stops_the_schedule_until_a_person_cleans(queue: int) -> None:
     read(queue, 20)
-    assert clean(actor=job("clean_up"), topic="orders", dry_run=True).plan.keep_from == 10
+    assert clean(actor=job("expire_messages"), topic="orders", dry_run=True).plan.keep_from == 10
     ClockMark.objects.update(at=long_ago(seconds=8 * DAY))  # as if the clock had gone so far since that look
     for _ in range(2):
-        done = clean(actor=job("clean_up"))
+        done = clean(actor=job("expire_messages"))
         assert (done.plan.keep_from, low(queue)) == (0, 0)
         assert "jumped 8.0 days ahead; if it is right now, run manage.py cleanup" in str(done.plan.blocked_by)
     assert Alarm.objects.get(ended_at=None).kind == "not_cleaned"
     assert "jumped" in str(clean(dry_run=True).plan.blocked_by)
     assert clean().plan.keep_from == 10
-    assert clean(actor=job("clean_up")).plan.blocked_by is None
+    assert clean(actor=job("expire_messages")).plan.blocked_by is None
 
 
 def test_a_machine_that_was_started_anew_knows_nothing_of_before(queue: int) -> None:
     clean(dry_run=True)
     ClockMark.objects.update(at=long_ago(seconds=8 * DAY), boot="another")
-    assert clean(actor=job("clean_up")).plan.blocked_by is None
+    assert clean(actor=job("expire_messages")).plan.blocked_by is None
 
 
 def test_a_node_that_is_away_is_cleaned_later(queue: int) -> None:
@@ -457,7 +457,7 @@ def test_cleaning_needs_the_right_to_manage_and_is_audited(queue: int) -> None:
     row = AuditLog.objects.get(verb="clean")
     assert (row.name, row.before, row.after) == ("orders", {str(queue): 0}, {str(queue): 10})
     age(queue, 10, 15, seconds=10 * DAY)
-    clean(actor=job("clean_up"))
+    clean(actor=job("expire_messages"))
     assert AuditLog.objects.filter(verb="clean").count() == 1
     with pytest.raises(CatmqError):
         clean(topic="nowhere")
@@ -477,9 +477,9 @@ def test_two_runs_at_once_do_the_work_once(queue: int, in_threads: Callable[...,
 def test_alarms_that_nobody_raised_for_long_are_forgotten(queue: int) -> None:
     alarms.raise_alarm(kind="unread_dropped", name="a/b", detail="x", count=1)
     alarms.raise_alarm(kind="node_low", name="main", detail="lasts")
-    assert alarms.trim() == 0
+    assert alarms.prune() == 0
     Alarm.objects.update(last_at=long_ago(seconds=91 * DAY))
-    assert (alarms.trim(), Alarm.objects.get().name) == (1, "main")
+    assert (alarms.prune(), Alarm.objects.get().name) == (1, "main")
 
 
 # ---------------------------------------------------------------------------------------- while writing

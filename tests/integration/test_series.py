@@ -32,9 +32,9 @@ class Clock:
 @pytest.fixture(autouse=True)
 def nothing_counted(metadata_db: None) -> Iterator[None]:
     """What other tests counted in this process is not counted here."""
-    metrics_history._tally.take()
+    metrics_history._counters.take()
     yield
-    metrics_history._tally = counters.Tally()
+    metrics_history._counters = counters.Counters()
 
 
 def test_what_processes_count_adds_up_in_the_row_of_the_minute() -> None:
@@ -75,7 +75,7 @@ def test_ten_seconds_are_told_once_every_process_has_written_them(monkeypatch: p
     clock = Clock(metrics_history.start_of(database_now(), step_s=60))
     monkeypatch.setattr(metrics_history, "database_now", lambda: clock.now)
     monkeypatch.setattr(counters, "monotonic", lambda: clock.now.timestamp() % 10_000)
-    metrics_history._tally.learn(clock.now.timestamp())
+    metrics_history._counters.learn(clock.now.timestamp())
     for second in range(30):  # 3 messages a second for ten seconds, then 5, then 7; written when it pleases
         metrics_history.sent(topic_id=1, messages=3 + 2 * (second // 10), bytes=1)
         metrics_history.pulled(topic_id=1, group_id=5, messages=4, bytes=1)
@@ -94,7 +94,7 @@ def test_ten_seconds_are_told_once_every_process_has_written_them(monkeypatch: p
     assert [one.sent for one in told[-3:]] == [30, 50, 70] and {one.seconds for one in told} == {10}
     assert [(one.pulled, one.handled) for one in told[-3:]] == [(40, 10)] * 3
     assert metrics_history.pace() == (7.0, 4.0, 1.0) and metrics_history.pace(group_id=5) == (0.0, 4.0, 1.0)
-    assert metrics_history._tally.totals == {5: (120, 30)}
+    assert metrics_history._counters.totals == {5: (120, 30)}
     (minute,) = Sample.objects.filter(step_s=60, topic_ref=1, group_ref=5)
     assert (minute.messages, minute.handled) == (120, 30)
 
@@ -110,7 +110,7 @@ def test_what_an_earlier_version_counted_tells_nothing_of_what_was_handled() -> 
 
 
 def test_a_process_that_does_not_know_the_time_yet_counts_when_it_writes() -> None:
-    fresh = counters.Tally()
+    fresh = counters.Counters()
     fresh.add(1, 0, counters.Count(4))
     assert fresh.take() == {(None, 1, 0): counters.Count(4)}
     fresh.learn(1_000_000.0)
@@ -140,10 +140,11 @@ def test_minutes_are_summed_up_into_quarters_and_days_as_often_as_wanted() -> No
 
 def test_each_step_is_kept_for_its_time() -> None:
     now = metrics_history.start_of(database_now(), step_s=60)
-    for step_s, kept_s in metrics_history.KEPT_S.items():
+    for step_s, days in metrics_history.KEPT_DAYS.items():
+        kept_s = days * 86_400
         for age_s in (kept_s - 3600, kept_s + 3600):
             Sample.objects.create(step_s=step_s, at=now - timedelta(seconds=age_s), topic_ref=1)
-    assert metrics_history.trim() == 3
+    assert metrics_history.prune() == 3
     assert Sample.objects.count() == 3
 
 

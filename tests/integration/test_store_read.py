@@ -656,4 +656,4 @@ def test_resets_are_undone_one_after_the_other_and_an_undo_too(queues: list[int]
         (1, 3, True),
         (2, 1, True),
     ]
-    assert offset_resets.trim() == 0
+    assert offset_resets.prune() == 0

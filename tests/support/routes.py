@@ -29,8 +29,8 @@ from messagestore.retries import dead_letters
 from messagestore.topology import membership, subscriptions, topics
 from metadata import actors, redrive_rows
 from metadata.actors import Actor
-from metadata.brokers import brokers
-from metadata.brokers.brokers import Life
+from metadata.brokers import registration
+from metadata.brokers.registration import BrokerIdentity
 from metadata.cache import snapshot
 from metadata.db.changes import changed
 from metadata.db.clock import database_now
@@ -172,7 +172,9 @@ class World:
         subscriptions.create(group=group, topic=topic, start="earliest", actor=ME)
         api_keys.create(name=f"{prefix}-key", rights={"produce": [f"{prefix}-*"]}, actor=ME)
         accounts.create(name=f"{prefix}-user", password="enough characters", actor=ME)
-        brokers.heartbeat(life=Life(f"{prefix}-broker", f"http://{prefix}", "1.0", prefix), held=False)
+        registration.heartbeat(
+            identity=BrokerIdentity(f"{prefix}-broker", f"http://{prefix}", "1.0", prefix), held=False
+        )
         snapshot.refresh()
         publish(topic=topic, messages=[NewMessage(body=b"treasure", key="k")], batch_id=None, actor=ME)
         (receipt,) = moving.delay(topic, b"later")
@@ -255,7 +257,7 @@ class World:
     def _name(self, route: str, prefix: str) -> str:
         first = route.partition("/")[0]
         if first == "jobs":
-            return "trim_audit"
+            return "prune_audit"
         if first == "alarms":
             return f"{prefix}-billing/{prefix}-orders"
         called = {"topics": "orders", "groups": "billing"}.get(first, first.removesuffix("s"))

@@ -12,7 +12,7 @@ import pytest
 
 from messagestore.engine import db_errors
 from messagestore.heads import shared_heads
-from messagestore.heads.coalescer import Rounds
+from messagestore.heads.coalescer import NodeCoalescer
 from messagestore.heads.heads import HeadBoard
 from messagestore.heads.shared_heads import LEASE_MS, SharedHeads, now_ms
 from messagestore.pool import known_heads
@@ -96,13 +96,13 @@ def test_what_lies_beyond_the_table_is_every_workers_own(boards: tuple[HeadBoard
 
 
 def test_a_lone_caller_has_a_round_of_its_own_and_its_error() -> None:
-    rounds: Rounds[int, int] = Rounds(lambda items: [one + 1 for one in items], limit_s=1)
+    rounds: NodeCoalescer[int, int] = NodeCoalescer(lambda items: [one + 1 for one in items], limit_s=1)
     assert [rounds.submit(1), rounds.submit(5)] == [2, 6]
 
     def fail(items: object) -> list[int]:
         raise ValueError("on purpose")
 
-    failing: Rounds[int, int] = Rounds(fail, limit_s=1)
+    failing: NodeCoalescer[int, int] = NodeCoalescer(fail, limit_s=1)
     for _ in range(2):
         with pytest.raises(ValueError, match="on purpose"):
             failing.submit(1)
@@ -119,7 +119,7 @@ def test_those_who_share_a_round_raise_errors_of_their_own() -> None:
             return [0]
         raise db_errors.RolledBack("on purpose")
 
-    rounds: Rounds[int, int] = Rounds(fail, limit_s=20)
+    rounds: NodeCoalescer[int, int] = NodeCoalescer(fail, limit_s=20)
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(rounds.submit, 0)
         assert begun.wait(20)

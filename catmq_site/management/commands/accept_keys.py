@@ -6,13 +6,11 @@ from argparse import ArgumentParser
 from typing import Any
 
 from catmq_site.management.base import CatmqCommand
-from metadata.brokers import brokers, fingerprints
+from metadata.brokers import discovery, fingerprints
 from metadata.errors import Code, Conflict
 
 
 class Command(CatmqCommand):
-    """Records the keys of this process, and seals all passwords with the first one."""
-
     checks_keys = False
     help = (
         "Makes the signing key and the encryption keys of this process (its data directory's, or "
@@ -20,17 +18,15 @@ class Command(CatmqCommand):
         "others are refused from then on. Passwords of nodes that can be read are sealed anew with the first "
         "encryption key, the others have to be set anew. After an encryption key was put before the old one "
         "everywhere, this is the last step before the old one goes. After the keys were lost, stop all "
-        "brokers first; consumers register anew and people log in anew."
+        "brokers first; consumers register anew and users log in anew."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("--yes", action="store_true", help="without it only tell what would be done")
 
     def run(self, **options: Any) -> None:
-        """Calls metadata.brokers.fingerprints.accept."""
         found = fingerprints.trouble()
-        living = [one.name for one in brokers.listed(actor=self.actor) if one.alive]
+        living = [one.name for one in discovery.listed(actor=self.actor) if one.alive]
         if found and living:
             text = f"Live brokers work with the other keys: {', '.join(living)}. Stop them first."
             raise Conflict(text, code=Code.IN_USE)

@@ -11,21 +11,17 @@ from messagestore.nodes import promotion, promotion_plans
 
 
 class Command(CatmqCommand):
-    """Adopts what is at a node's address."""
-
     help = (
         "Goes on with the database that is at a node's address now: a restored backup, a replica that took "
         "over the address, or an empty one. What may be lost is declared: no consumer skips silently."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("node")
         parser.add_argument("--dry-run", action="store_true", help="only say what that would do")
         add_yes(parser)
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.nodes.promotion.adopt, or .promotion_plans.adopt."""
         if options["dry_run"]:
             plan = promotion_plans.adopt(name=options["node"], actor=self.actor)
             self.stdout.write("\n".join(foretell(plan)))

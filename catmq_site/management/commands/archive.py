@@ -11,8 +11,6 @@ from catmq_site.management.base import CatmqCommand
 
 
 class Command(CatmqCommand):
-    """Archives a topic."""
-
     help = (
         "Copies the days of a topic that are over, and not archived yet, into Parquet files. A day is "
         "published only when rows and checksums of its files equal the source's. manage.py purge then "
@@ -20,7 +18,6 @@ class Command(CatmqCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("topic")
         parser.add_argument("directory", type=Path, help="the archive; on a cluster, where all see it")
         when = parser.add_mutually_exclusive_group()
@@ -30,7 +27,6 @@ class Command(CatmqCommand):
         parser.add_argument("--master", help="Spark's master, instead of CATMQ_SPARK_MASTER")
 
     def run(self, **options: Any) -> None:
-        """Runs the job `archive`."""
         settings = {
             "topic": options["topic"],
             "archive": str(options["directory"].resolve()),

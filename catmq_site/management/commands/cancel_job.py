@@ -10,15 +10,11 @@ from metadata.jobs import runs
 
 
 class Command(CatmqCommand):
-    """Cancels a run of a job."""
-
     help = "Asks a run of a Spark job to stop; what it has published stays whole."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("run", type=int, help="the run's id")
 
     def run(self, **options: Any) -> None:
-        """Calls metadata.jobs.runs.cancel."""
         runs.cancel(id=options["run"], actor=self.actor)
         self.stdout.write(f"Run {options['run']} is asked to stop.")

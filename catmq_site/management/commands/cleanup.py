@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import CommandError
 
 from catmq_site.jobs import spark
-from catmq_site.management.base import LATER, CatmqCommand
+from catmq_site.management.base import LATER, CatmqCommand, aligned
 from messagestore import retention
 from messagestore.retention import Cleaned, QueuePlan
 from metadata.errors import Invalid
@@ -19,16 +19,13 @@ HEADINGS = ("TOPIC", "QUEUE", "NODE", "KEPT", "GOES", "WHY", "MESSAGES", "PARTIT
 
 
 class Command(CatmqCommand):
-    """Cleans topics."""
-
     help = (
-        "Removes the messages that topics keep no longer, by age and by size; the schedule clean_up does the "
-        "same every ten minutes. --dry-run changes nothing and shows, queue by queue, what would go and what "
-        "of it which group has not read. Exit codes: 0 done, 1 refused, 3 a queue could not be cleaned."
+        "Removes the messages that topics keep no longer, by age and by size; the schedule expire_messages "
+        "does so every ten minutes. --dry-run changes nothing and shows, queue by queue, what would go and "
+        "what of it which group has not read. Exit codes: 0 done, 1 refused, 3 a queue could not be cleaned."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("--topic", help="only this topic (default: all)")
         parser.add_argument("--dry-run", action="store_true", help="show what would go, and change nothing")
         parser.add_argument(
@@ -40,7 +37,6 @@ class Command(CatmqCommand):
         parser.add_argument("--archive", type=Path, help="with --engine spark: the archive's directory")
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.retention.clean, or archives and calls messagestore.retention.purge."""
         if options["engine"] == "spark":
             found = self._archived_first(options["topic"], options["archive"], dry_run=options["dry_run"])
         else:
@@ -50,14 +46,10 @@ class Command(CatmqCommand):
                 progress=self.progress(),
                 actor=self.actor,
             )
-        self.stdout.write("\n".join(shown(found, dry_run=options["dry_run"])))
-        failed = sum(problem_of(one) is not None for one in found)
-        if failed:
-            text = f"{failed} of {len(found)} queues could not be cleaned."
-            raise CommandError(text, returncode=LATER)
+        conclude(self.stdout.write, found, "cleaned", dry_run=options["dry_run"])
 
     def _archived_first(self, topic: str | None, archive: Path | None, *, dry_run: bool) -> list[Cleaned]:
-        """Runs the job `archive`, unless nothing is to be changed, and purges what the archive proves."""
+        """Run the job `archive`, unless nothing is to be changed, and purge what the archive proves."""
         if topic is None or archive is None:
             field = "topic" if topic is None else "archive"
             raise Invalid.field(field, f"--engine spark needs --{field}")
@@ -69,14 +61,18 @@ class Command(CatmqCommand):
         )
 
 
+def conclude(write: Callable[[str], object], found: Sequence[Cleaned], done: str, *, dry_run: bool) -> None:
+    """Write what came of it; end the command with 3 if a queue could not be `done`."""
+    write("\n".join(shown(found, dry_run=dry_run)))
+    failed = sum(problem_of(one) is not None for one in found)
+    if failed:
+        raise CommandError(f"{failed} of {len(found)} queues could not be {done}.", returncode=LATER)
+
+
 def shown(found: Sequence[Cleaned], *, dry_run: bool) -> list[str]:
     """The table, what is to be said of single queues, and the sum, line by line."""
     table = [HEADINGS, *(row(one.plan) for one in found)]
-    widths = [max(len(line[column]) for line in table) for column in range(len(HEADINGS))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in table
-    ]
+    lines = aligned(table)
     for one in found:
         name = f"{one.plan.topic} queue {one.plan.queue} (node {one.plan.node})"
         lines += [f"{name}: {text}" for text in notes(one)]
@@ -84,7 +80,6 @@ def shown(found: Sequence[Cleaned], *, dry_run: bool) -> list[str]:
 
 
 def notes(one: Cleaned) -> list[str]:
-    """Return the notes on a queue beside the table."""
     plan, problem = one.plan, problem_of(one)
     said = [f"group {loss.group} has not read {loss.messages:,} of what goes" for loss in plan.unread]
     if plan.messages and plan.keep_from == plan.head:
@@ -99,7 +94,6 @@ def problem_of(one: Cleaned) -> str | None:
 
 
 def row(plan: QueuePlan) -> tuple[str, ...]:
-    """A queue's line in the table."""
     name = (plan.topic, str(plan.queue), plan.node)
     if plan.problem is not None:
         return (*name, "-", "-", "-", "-", "-", "-")
@@ -115,12 +109,11 @@ def row(plan: QueuePlan) -> tuple[str, ...]:
 
 
 def span(first: int, end: int) -> str:
-    """Offsets for people, who count the last one in."""
+    """Offsets, the last one included."""
     return f"{first:,} … {end - 1:,}" if first < end else "none"
 
 
 def summary(found: Sequence[Cleaned], *, dry_run: bool) -> str:
-    """The last line."""
     messages = sum(one.plan.messages for one in found if dry_run or one.raised)
     if dry_run:
         size = sum(one.plan.bytes for one in found)

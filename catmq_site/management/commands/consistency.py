@@ -13,8 +13,6 @@ from messagestore.verify import Finding
 
 
 class Command(CatmqCommand):
-    """Checks, and repairs what is named."""
-
     help = (
         "Compares metadata with the nodes: tables, heads, positions, members; only looks without --repair. "
         "Nothing is deleted that may hold messages. Exit codes: 0 in order, or repaired; 1 something is "
@@ -22,7 +20,6 @@ class Command(CatmqCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         chosen = parser.add_mutually_exclusive_group()
         chosen.add_argument(
             "--repair", metavar="KEY", nargs="+", help="repair these findings; their keys are shown"
@@ -30,7 +27,6 @@ class Command(CatmqCommand):
         chosen.add_argument("--repair-all", action="store_true", help="repair all that is safe to repair")
 
     def run(self, **options: Any) -> None:
-        """Calls check and repair of messagestore.verify."""
         keys = options["repair"] or []
         if options["repair_all"]:
             keys = [one.key for one in verify.check(actor=self.actor).findings if one.safe]
@@ -48,6 +44,5 @@ class Command(CatmqCommand):
 
 
 def shown(one: Finding) -> str:
-    """A finding as lines."""
     todo = f"Safe: --repair {one.key}" if one.safe else "No safe repair."
     return f"{one.kind}: {one.where}: {one.what}\n  {one.means}\n  {todo} {one.advice}"

@@ -11,15 +11,12 @@ from metadata.users import api_keys
 
 
 class Command(CatmqCommand):
-    """Creates an API key and prints it, this once."""
-
     help = (
         "Creates an API key and prints it on stdout; stored as a digest, it cannot be shown again. "
         "Example: create_api_key shop --right 'produce=orders*' --right 'consume=orders*,billing'"
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("name")
         parser.add_argument(
             "--right",
@@ -30,7 +27,6 @@ class Command(CatmqCommand):
         )
 
     def run(self, **options: Any) -> None:
-        """Calls metadata.users.api_keys.create."""
         _, plaintext = api_keys.create(
             name=options["name"], rights=parsed(options["right"]), actor=self.actor
         )

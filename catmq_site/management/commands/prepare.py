@@ -19,8 +19,6 @@ EMBEDDED_NODES = {"main": "normal", "failure": "failure"}
 
 
 class Command(CatmqCommand):
-    """Migrates, registers the embedded nodes, makes first credentials, writes the schedules."""
-
     help = (
         "Brings the metadata database up to date and makes what is missing: on the embedded engine the nodes "
         "main and failure; fingerprints of the keys; an administrator and an API key, written to "
@@ -31,7 +29,6 @@ class Command(CatmqCommand):
     checks_keys = False  # before the first migration there is no place for them
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("--url", default=config.broker_url, help="where the broker will be")
 
     def run(self, **options: Any) -> None:

@@ -12,15 +12,12 @@ from metadata.errors import Invalid
 
 
 class Command(CatmqCommand):
-    """Promotes a replica."""
-
     help = (
         "Moves a node to its replica: fences the old primary, declares what may be lost, tells brokers and "
         "consumers. Nothing needs a restart. If it stops half way the node stays offline: repeat it."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("node")
         parser.add_argument("--to", metavar="HOST:PORT", help="default: the replica that the registry knows")
         parser.add_argument(
@@ -40,7 +37,6 @@ class Command(CatmqCommand):
         add_yes(parser)
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.nodes.promotion.promote, or .promotion_plans.promote."""
         host, port = address(options["to"])
         if options["dry_run"]:
             plan = promotion_plans.promote(name=options["node"], host=host, port=port, actor=self.actor)

@@ -6,16 +6,12 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import CommandError
-
-from catmq_site.management.base import LATER, CatmqCommand, add_yes
-from catmq_site.management.commands.cleanup import problem_of, shown
+from catmq_site.management.base import CatmqCommand, add_yes
+from catmq_site.management.commands.cleanup import conclude
 from messagestore import retention
 
 
 class Command(CatmqCommand):
-    """Purges a topic."""
-
     help = (
         "Removes the messages of a topic that an archive (job archive) holds, by dropping whole partitions. "
         "Every file of the archive is checked first; a damaged one, or one of another installation, purges "
@@ -24,7 +20,6 @@ class Command(CatmqCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("topic")
         parser.add_argument("--archive", type=Path, required=True, help="the archive's directory")
         parser.add_argument("--dry-run", action="store_true", help="show what would go, and change nothing")
@@ -36,7 +31,6 @@ class Command(CatmqCommand):
         add_yes(parser)
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.retention.purge."""
         if not options["dry_run"]:
             self.confirm("Drop what the archive holds of topic", options["topic"], yes=options["yes"])
         found = retention.purge(
@@ -46,8 +40,4 @@ class Command(CatmqCommand):
             rest_s=0.0 if options["no_rest"] else retention.REST_S,
             actor=self.actor,
         )
-        self.stdout.write("\n".join(shown(found, dry_run=options["dry_run"])))
-        failed = sum(problem_of(one) is not None for one in found)
-        if failed:
-            text = f"{failed} of {len(found)} queues could not be purged."
-            raise CommandError(text, returncode=LATER)
+        conclude(self.stdout.write, found, "purged", dry_run=options["dry_run"])

@@ -14,21 +14,17 @@ from metadata.membership.rebalance import Move, Moves
 
 
 class Command(CatmqCommand):
-    """Rebalances groups."""
-
     help = (
         "Shares the queues of groups anew among their members, and prints what moves. Brokers do this by "
         "themselves when members come and go; queues that are shared evenly stay where they are."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("groups", nargs="*", metavar="GROUP")
         parser.add_argument("--all", action="store_true", help="every group")
         parser.add_argument("--dry-run", action="store_true", help="only say what would move")
 
     def run(self, **options: Any) -> None:
-        """Calls metadata.membership.rebalance.ask per group."""
         dry_run = options["dry_run"]
         for group in chosen(options["groups"], everything=options["all"]):
             moves = rebalance.ask(group=group.name, dry_run=dry_run, actor=self.actor)
@@ -54,7 +50,6 @@ def report(group: GroupInfo, done: Moves, *, dry_run: bool) -> list[str]:
 
 
 def line(move: Move) -> str:
-    """Return the line about the move of one queue."""
     when = "at once" if move.at_once else f"when {move.source} has let go"
     source, target = move.source or "nobody", move.target or "nobody"
     return f"  {move.topic} queue {move.queue}: {source} -> {target}, {when}"

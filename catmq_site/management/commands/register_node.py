@@ -7,7 +7,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from catmq_site.management.base import CatmqCommand
+from catmq_site.management.base import CatmqCommand, variable_of_node
 from catmq_site.management.outcomes import findings
 from messagestore.nodes import preflight, registry
 from metadata.config import ConfigError, parse_database_url
@@ -15,8 +15,6 @@ from metadata.errors import Invalid
 
 
 class Command(CatmqCommand):
-    """Registers a node after trying that it can serve."""
-
     help = (
         "Registers a database that shall hold message tables. It must exist, and its account must have all "
         "rights on it. To keep the password out of the process list, leave URL out and put it into the "
@@ -24,7 +22,6 @@ class Command(CatmqCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("name")
         parser.add_argument(
             "url",
@@ -51,7 +48,6 @@ class Command(CatmqCommand):
         )
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.nodes.registry.register, or .examination.examine."""
         given = {name: options[name] for name in ("name", "kind", "dedicated", "capacity_gb", "unsafe")}
         given |= where(options["name"], options["url"])
         if options["dry_run"]:
@@ -69,7 +65,7 @@ class Command(CatmqCommand):
 
 def where(name: str, url: str | None) -> dict[str, Any]:
     """The arguments of `register` that a node's URL stands for. Raises Invalid."""
-    variable = f"CATMQ_NODE_{name.upper().replace('-', '_').replace('.', '_')}_URL"
+    variable = variable_of_node(name, "URL")
     url = url or os.environ.get(variable)
     if not url:
         raise Invalid.field("url", f"give it, or set {variable}")

@@ -11,15 +11,12 @@ from catmq_site.management.base import CatmqCommand
 
 
 class Command(CatmqCommand):
-    """Replays an archive."""
-
     help = (
         "Sends the messages of an archive to a topic, in the order of each queue, after checking every file. "
         "With the same --run-id a repeat within a day stores nothing twice."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("directory", type=Path, help="the archive")
         parser.add_argument("topic", help="the topic that was archived")
         parser.add_argument("to", help="the topic to send to")
@@ -30,7 +27,6 @@ class Command(CatmqCommand):
         parser.add_argument("--master", help="Spark's master, instead of CATMQ_SPARK_MASTER")
 
     def run(self, **options: Any) -> None:
-        """Runs the job `replay`."""
         settings = {
             "archive": str(options["directory"].resolve()),
             **{name: options[name] for name in ("topic", "to", "since", "through", "messages_per_second")},

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from catmq_site.jobs import reporting
-from catmq_site.management.base import CatmqCommand
+from catmq_site.management.base import CatmqCommand, aligned
 from messagestore.inspect import light_reports
 from metadata.jobs import report_files
 
 
 class Command(CatmqCommand):
-    """Makes a report."""
-
     help = (
         "Makes a report, prints it and keeps it. --engine direct reads heads, partitions and a few rows, in "
         "moments; --engine spark scans the messages and adds what only a scan tells: exact bytes, keys, "
@@ -24,7 +22,6 @@ class Command(CatmqCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("name", choices=sorted(light_reports.REPORTS))
         parser.add_argument("--topic", help="only this topic (default: all)")
         parser.add_argument("--days", type=int, default=7, help="how far back (default %(default)s)")
@@ -33,7 +30,6 @@ class Command(CatmqCommand):
         parser.add_argument("--json", action="store_true", help="one JSON object a line")
 
     def run(self, **options: Any) -> None:
-        """Calls reporting.make, and perhaps reporting.save."""
         output = options["output"]
         if output is not None:
             reporting.check(output)
@@ -53,12 +49,10 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     columns = report_files.columns_of(rows)
     cells = [[column.upper() for column in columns]]
     cells += [[text(row.get(column)) for column in columns] for row in rows]
-    widths = [max(len(line[number]) for line in cells) for number in range(len(columns))]
-    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
+    return aligned(cells)
 
 
 def text(value: object) -> str:
-    """A cell."""
     if value is None or value == "":
         return "-"
     if isinstance(value, float):

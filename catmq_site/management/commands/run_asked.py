@@ -10,19 +10,15 @@ from catmq_site.management.base import CatmqCommand
 
 
 class Command(CatmqCommand):
-    """Carries out what was asked for."""
-
     help = (
         "Takes up a run of the data pipeline that was asked for in the portal, and carries it out. A worker "
         "of django-q calls this; by hand it helps where none runs."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("run", type=int, help="the run's id")
 
     def run(self, **options: Any) -> None:
-        """Calls pipeline.carry_out."""
         done = pipeline.carry_out(options["run"])
         number = options["run"]
         self.stdout.write(

@@ -11,15 +11,11 @@ from catmq_site.management.base import CatmqCommand
 
 
 class Command(CatmqCommand):
-    """Runs a job."""
-
     help = "Runs a job of the schedule now, in this process, and records the run. Its schedule stays."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("name", choices=sorted(JOBS), metavar="NAME", help=", ".join(sorted(JOBS)))
 
     def run(self, **options: Any) -> None:
-        """Calls the job."""
         count = tasks.run_here(options["name"])
         self.stdout.write(f"{options['name']}: done {count:,}.")

@@ -13,19 +13,15 @@ from metadata.rules.mail import is_address, may_go_to
 
 
 class Command(CatmqCommand):
-    """Sends a test mail."""
-
     help = (
         "Sends one mail to each address, or to all of CATMQ_ALARM_EMAILS, by the server of CATMQ_SMTP_URL. "
         "Exit codes: 0 the server took all, 1 refused, 3 the server cannot be used now."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("address", nargs="*", help="e-mail addresses (default: CATMQ_ALARM_EMAILS)")
 
     def run(self, **options: Any) -> None:
-        """Calls alarm_mails.send_test for each."""
         if not config.smtp_url:
             raise Invalid("Set CATMQ_SMTP_URL first, such as smtp://mail.example.org:25.")
         to = options["address"] or config.alarm_emails

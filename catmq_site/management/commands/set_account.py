@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from argparse import ArgumentParser
 from typing import Any
 
-from catmq_site.management.base import CatmqCommand
+from catmq_site.management.base import CatmqCommand, password_of
 from messagestore.nodes import registry
-from metadata.errors import Invalid
 
 
 class Command(CatmqCommand):
-    """Changes a node's account."""
-
     help = (
         "Changes the account with which brokers reach a node, once it was tried; nothing needs a restart. "
         "The new password is taken from the environment, CATMQ_NODE_<NAME>_PASSWORD, and kept encrypted. "
@@ -21,16 +17,11 @@ class Command(CatmqCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("node")
         parser.add_argument("username")
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.nodes.registry.set_account."""
         name, username = options["node"], options["username"]
-        variable = f"CATMQ_NODE_{name.upper().replace('-', '_').replace('.', '_')}_PASSWORD"
-        password = os.environ.get(variable, "")
-        if not password:
-            raise Invalid.field("password", f"set {variable} to the password of {username}")
+        password = password_of(name, username, "PASSWORD")
         registry.set_account(name=name, username=username, password=password, actor=self.actor)
         self.stdout.write(f"Node {name} is reached by {username}.")

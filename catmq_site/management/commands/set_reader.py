@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from argparse import ArgumentParser
 from typing import Any
 
-from catmq_site.management.base import CatmqCommand
+from catmq_site.management.base import CatmqCommand, password_of
 from messagestore.nodes import registry
-from metadata.errors import Invalid
 
 
 class Command(CatmqCommand):
-    """Sets a node's reader account."""
-
     help = (
         "Gives a node the account with which Spark jobs read it. It needs SELECT on the node's database and "
         "nothing else. Its password is taken from the environment, CATMQ_NODE_<NAME>_READER_PASSWORD, and "
@@ -21,17 +17,12 @@ class Command(CatmqCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("node")
         parser.add_argument("username", nargs="?", default="", help="leave out: the node has no such account")
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.nodes.registry.set_reader."""
         name, username = options["node"], options["username"]
-        variable = f"CATMQ_NODE_{name.upper().replace('-', '_').replace('.', '_')}_READER_PASSWORD"
-        password = os.environ.get(variable, "")
-        if username and not password:
-            raise Invalid.field("password", f"set {variable} to the password of {username}")
+        password = password_of(name, username, "READER_PASSWORD")
         registry.set_reader(name=name, username=username, password=password, actor=self.actor)
         said = f"is read by {username}" if username else "has no reader account"
         self.stdout.write(f"Node {name} {said}.")

@@ -11,20 +11,16 @@ from messagestore.nodes import registry
 
 
 class Command(CatmqCommand):
-    """Sets a node's replica."""
-
     help = (
         "Says where the replica of a node is: pulls go on from it while the node is away, and promote_node "
         "moves the node there. It must have the same database and account."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("node")
         parser.add_argument("to", nargs="?", metavar="HOST:PORT", help="leave out: the node has no replica")
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.nodes.registry.update."""
         host, port = address(options["to"])
         settings = {"replica_host": host, "replica_port": port}
         registry.update(name=options["node"], settings=settings, actor=self.actor)

@@ -20,18 +20,14 @@ An empty variable counts as not set; an unknown one that begins with `CATMQ_` is
 
 
 class Command(BaseCommand):
-    """Prints the reference of all settings."""
-
     requires_system_checks: list[str] = []  # noqa: RUF012  Django's own declaration
     help = "Prints a table of all settings in Markdown: their variables, defaults and meanings."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Prints the page."""
         self.stdout.write(page(), ending="")
 
 
 def page() -> str:
-    """The whole page."""
     said = meanings()
     rows = [
         f"| `{variable_of(one.name)}` | {shown(one.default)} | {said[one.name]} |" for one in fields(Config)

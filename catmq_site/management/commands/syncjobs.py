@@ -9,11 +9,8 @@ from catmq_site.management.base import CatmqCommand
 
 
 class Command(CatmqCommand):
-    """Makes django-q's schedules equal to catmq_site/jobs/schedules.py."""
-
     help = "Makes django-q's schedules equal to catmq_site/jobs/schedules.py: adds new ones, removes others."
 
     def run(self, **options: Any) -> None:
-        """Calls schedules.sync."""
         there, removed = schedules.sync()
         self.stdout.write(f"{there} schedules, {removed} others removed.")

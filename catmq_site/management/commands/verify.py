@@ -11,7 +11,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from catmq_site.management.base import LATER, CatmqCommand
+from catmq_site.management.base import LATER, CatmqCommand, aligned
 from messagestore import verify
 from messagestore.verify import QueueReport, Report, Since
 from metadata.errors import Invalid
@@ -20,10 +20,10 @@ FOUND = 1
 UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 HEADINGS = ("TOPIC", "QUEUE", "NODE", "OFFSETS", "ROWS", "BATCHES", "POSITIONS", "RESULT")
 
+FINDING = ("kind", "where", "what", "first", "end", "means", "advice")
+
 
 class Command(CatmqCommand):
-    """Verifies topics."""
-
     help = (
         "Proves that no message of the topics is missing, double or out of order, and that heads, positions "
         "and metadata agree. Only reads; brokers may be as busy as they like. Exit codes: 0 clean, "
@@ -31,7 +31,6 @@ class Command(CatmqCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
         parser.add_argument("topics", nargs="*", metavar="TOPIC")
         parser.add_argument("--all", action="store_true", help="every topic")
         parser.add_argument(
@@ -55,7 +54,6 @@ class Command(CatmqCommand):
         )
 
     def run(self, **options: Any) -> None:
-        """Calls messagestore.verify."""
         if bool(options["topics"]) == options["all"]:
             raise Invalid("Name topics, or say --all.")
         report = verify.verify(
@@ -96,7 +94,7 @@ def parsed_since(text: str | None) -> Since | None:
 
 
 def conclude(report: Report) -> None:
-    """Ends the command with 1 or 3 unless everything was looked at and is well."""
+    """End the command with 1 or 3 unless everything was looked at and is well."""
     wrong = sum(bool(queue.findings) for queue in report.queues)
     if wrong:
         stopped = "" if report.complete else "Stopped. "
@@ -112,11 +110,7 @@ def conclude(report: Report) -> None:
 def shown(report: Report) -> list[str]:
     """The table, the notes, the findings and the sum, line by line."""
     table = [HEADINGS, *(row(queue, report) for queue in report.queues)]
-    widths = [max(len(line[column]) for line in table) for column in range(len(HEADINGS))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in table
-    ]
+    lines = aligned(table)
     for queue in report.queues:
         name = f"{queue.expected.topic} queue {queue.id} (node {queue.expected.node})"
         lines += [f"{name}: {note}" for note in queue.notes]
@@ -138,14 +132,12 @@ def shown(report: Report) -> list[str]:
 
 
 def verdict(report: Report) -> str:
-    """The report in a word or four."""
     if report.findings:
         return "not clean"
     return "clean" if report.complete and not report.unseen else "nothing wrong so far"
 
 
 def row(queue: QueueReport, report: Report) -> tuple[str, ...]:
-    """A queue's line in the table."""
     opening = queue.opening
     offsets = "-"
     if opening is not None:
@@ -164,7 +156,6 @@ def row(queue: QueueReport, report: Report) -> tuple[str, ...]:
 
 
 def result(queue: QueueReport, report: Report) -> str:
-    """Return the table's text about a queue."""
     if queue.findings:
         return f"{len(queue.findings)} findings"
     if queue.unseen:
@@ -173,7 +164,6 @@ def result(queue: QueueReport, report: Report) -> str:
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """The report for programs."""
     clean = report.complete and not report.findings and not report.unseen
     return {
         "clean": clean,
@@ -200,16 +190,5 @@ def queue_as_json(queue: QueueReport) -> dict[str, Any]:
         "positions": queue.readers,
         "unseen": queue.unseen,
         "notes": queue.notes,
-        "findings": [
-            {
-                "kind": one.kind,
-                "where": one.where,
-                "what": one.what,
-                "first": one.first,
-                "end": one.end,
-                "means": one.means,
-                "advice": one.advice,
-            }
-            for one in queue.findings
-        ],
+        "findings": [{name: getattr(one, name) for name in FINDING} for one in queue.findings],
     }

@@ -59,7 +59,7 @@ def tags_of(text: str) -> tuple[str, ...]:
 
 
 def check_filter(text: str) -> None:
-    """Raises ValueError for a filter that cannot be meant: an expression, which would be taken for one tag.
+    """Raise ValueError for a filter that cannot be meant: an expression, which would be taken for one tag.
 
     No message carries such a tag, so everything would be passed over, and committed.
 

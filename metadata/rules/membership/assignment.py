@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 # hold a lock meanwhile. Above it the assignment is balanced, too, but may move a few queues more than needed.
 MOST_WORK = 2_000_000
 
-Holdings = Mapping[int, Counter[int]]  # topic → member → queues it holds now
+OwnedCounts = Mapping[int, Counter[int]]  # topic → member → queues it holds now
 
 
 def assign(
@@ -53,11 +53,11 @@ def assign(
     by_topic: dict[int, list[int]] = defaultdict(list)
     for queue in sorted(queues):
         by_topic[queues[queue]].append(queue)
-    holdings = {
+    owned = {
         topic: Counter(member for one in ids if (member := current.get(one)) is not None)
         for topic, ids in by_topic.items()
     }
-    extras = _extras(order, by_topic, holdings)
+    extras = _extras(order, by_topic, owned)
     result: dict[int, int] = {}
     for topic, ids in by_topic.items():
         base = len(ids) // len(order)
@@ -66,11 +66,11 @@ def assign(
     return dict(sorted(result.items()))
 
 
-def _extras(order: list[int], by_topic: Mapping[int, list[int]], holdings: Holdings) -> dict[int, set[int]]:
+def _extras(order: list[int], by_topic: Mapping[int, list[int]], owned: OwnedCounts) -> dict[int, set[int]]:
     """Member → topics of which it gets one queue more than the base."""
     extras: dict[int, set[int]] = {member: set() for member in order}
     wants = {
-        topic: {member for member in order if holdings[topic][member] > len(ids) // len(order)}
+        topic: {member for member in order if owned[topic][member] > len(ids) // len(order)}
         for topic, ids in by_topic.items()
     }
     for topic, ids in sorted(by_topic.items()):
@@ -91,7 +91,7 @@ def _extras(order: list[int], by_topic: Mapping[int, list[int]], holdings: Holdi
 
 
 def _level(order: list[int], extras: dict[int, set[int]], wants: Mapping[int, set[int]]) -> bool:
-    """Moves one extra from the richest to the poorest member; False if they differ by at most one."""
+    """Move one extra from the richest to the poorest member; False if they differ by at most one."""
     poor = min(order, key=lambda member: (len(extras[member]), member))
     rich = max(order, key=lambda member: (len(extras[member]), -member))
     if len(extras[rich]) - len(extras[poor]) < 2:

@@ -19,8 +19,6 @@ ALIVE_S = 10.0
 
 
 class Claim(StrEnum):
-    """Outcome of a claim to a name."""
-
     TAKE = "take"
     REPLACED = "replaced"  # the claimant had the name until another life took it
     TAKEN = "taken"  # by a live broker somewhere else

@@ -21,7 +21,7 @@ def is_name(text: str) -> bool:
 
 
 def failure_name(group: str, topic: str) -> str:
-    """The name of the failure topic of a pair; only for people and old clients, the pair identifies it.
+    """The name of the failure topic of a pair; for display and old clients, the pair identifies it.
 
     >>> failure_name("billing", "orders")
     'billing_orders_fail'
@@ -51,6 +51,6 @@ def check_spelling(kind: str, text: str, *, field: str = "name") -> str:
 
 
 def check_confirmed(name: str, confirm: str | None) -> None:
-    """Raises Invalid(not_confirmed) unless whoever deletes `name` repeated it."""
+    """Raise Invalid(not_confirmed) unless whoever deletes `name` repeated it."""
     if confirm != name:
         raise Invalid(f"Deleting {name} must be confirmed: give confirm={name}", code=Code.NOT_CONFIRMED)

@@ -10,7 +10,6 @@ from metadata.rules.topics.slots import slot_of
 
 
 def queue_for_key(key: str, layout: Sequence[int]) -> int:
-    """The queue that the layout gives to `key`."""
     return layout[slot_of(key)]
 
 

@@ -73,5 +73,4 @@ def _quotas(of_open: Mapping[int, int], of_closed: Mapping[int, int]) -> dict[in
 
 
 def moved(before: Sequence[int], after: Sequence[int]) -> list[int]:
-    """The slots that two layouts give to different queues."""
     return [slot for slot, queue in enumerate(before) if after[slot] != queue]

@@ -9,8 +9,8 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
-from metadata.brokers import brokers
-from metadata.brokers.brokers import BrokerView
+from metadata.brokers import broker_rows, discovery
+from metadata.brokers.discovery import BrokerView
 from metadata.listing.pages import Listed
 from portal.actions.action import Action, Preview
 from portal.actions.toggle import Toggle
@@ -23,7 +23,7 @@ from portal.views.topics.topic_actions import Confirm
 
 def brokers_list(request: HttpRequest) -> HttpResponse:
     """All brokers."""
-    views = brokers.listed(actor=actor(request))
+    views = discovery.listed(actor=actor(request))
     admin = may(request, "admin")
     columns = [
         Column(_("Broker")),
@@ -94,7 +94,7 @@ class SetBrokerState(Toggle, BrokerAction):
 
     def other(self) -> str:
         """Out if it is in."""
-        return "out" if brokers.named(name=self.name, actor=self.actor).state == "in" else "in"
+        return "out" if discovery.named(name=self.name, actor=self.actor).state == "in" else "in"
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe what clients notice."""
@@ -106,7 +106,7 @@ class SetBrokerState(Toggle, BrokerAction):
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Does it."""
-        done = brokers.set_state(name=self.name, state=fields["state"], actor=self.actor)
+        done = broker_rows.set_state(name=self.name, state=fields["state"], actor=self.actor)
         return (
             _("Broker %s was pulled out.") if done.state == "out" else _("Broker %s is in again.")
         ) % self.name
@@ -128,5 +128,5 @@ class ForgetBroker(BrokerAction):
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Forgets it."""
-        brokers.forget(name=self.name, confirm=fields["confirm"], actor=self.actor)
+        broker_rows.forget(name=self.name, confirm=fields["confirm"], actor=self.actor)
         return _("Broker %s was forgotten.") % self.name

@@ -7,7 +7,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from metadata.actors import Actor
-from metadata.brokers import brokers
+from metadata.brokers import discovery
 from metadata.cache import snapshot
 from metadata.listing import overview_lists
 from metadata.listing.overview_lists import Overview
@@ -62,7 +62,7 @@ def _quiet(known: Overview) -> str:
 def _tiles(known: Overview, now: Pace, who: Actor, admin: bool) -> list[Fact]:
     all_nodes = snapshot.current().nodes
     away = len(outages.silent()) + len(outages.offline())
-    alive = [one for one in brokers.listed(actor=who) if one.alive]
+    alive = [one for one in discovery.listed(actor=who) if one.alive]
     answering = f"{len(all_nodes) - away} / {len(all_nodes)}"
     oldest = max((one.lag_ms or 0 for one in known.behind), default=0) or None
     return [

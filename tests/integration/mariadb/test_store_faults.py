@@ -339,7 +339,7 @@ def test_an_account_that_lost_the_right_to_write_is_named_and_half_of_nothing_is
         bench.execute(f"GRANT ALL ON {{schema}}.* TO {user}")
         sealed = secrets.encrypt("x")
         DbNode.objects.update(username=f"writer_{bench.queue}", password_encrypted=sealed)
-        snapshot.forget()
+        snapshot.evict()
         node_pools.forget_all()
         bench.send()
         for right in ("INSERT", "UPDATE"):

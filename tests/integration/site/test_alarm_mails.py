@@ -166,8 +166,8 @@ def test_a_mail_server_that_is_away_costs_the_job_nothing_and_gets_the_mail_late
 ) -> None:
     lag()
     with override_settings(EMAIL_PORT=free_port()):
-        schedules.watch_everything()
-        schedules.watch_everything()
+        schedules.check_health()
+        schedules.check_health()
     row = AlarmMail.objects.get()
     assert (row.tries, row.sent_at) == (2, None) and "refused" in row.error
     assert "refused" in mails.post().error

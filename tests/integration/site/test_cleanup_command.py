@@ -117,11 +117,11 @@ def test_long_work_says_how_far_it_is(queue: int, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_schedule_does_it_and_counts_queues(queue: int) -> None:
-    assert JOBS["clean_up"].run() == 1
-    assert (JOBS["clean_up"].run(), low(queue)) == (0, 4)
+    assert JOBS["expire_messages"].run() == 1
+    assert (JOBS["expire_messages"].run(), low(queue)) == (0, 4)
 
 
 def test_the_schedule_stops_in_time_and_goes_on_with_the_next_run(queue: int) -> None:
     assert retention.clean(actor=ME, pass_s=1e-9) == []
     assert low(queue) == 0
-    assert JOBS["clean_up"].run() == 1
+    assert JOBS["expire_messages"].run() == 1

@@ -12,8 +12,8 @@ from django.urls import URLPattern
 from messagestore import retention
 from messagestore.nodes import promotion
 from metadata.actors import command
-from metadata.brokers import brokers
-from metadata.brokers.brokers import Life
+from metadata.brokers import registration
+from metadata.brokers.registration import BrokerIdentity
 from metadata.groups import groups
 from metadata.users import api_keys
 from portal.actions.action import CONFIRM
@@ -44,7 +44,7 @@ def ada(metadata_db: None) -> Client:
     rows.topic("orders", queues=1)
     groups.create(name="orders", actor=ME)
     api_keys.create(name="orders", rights={"produce": ["*"]}, actor=ME)
-    brokers.heartbeat(life=Life("orders", "http://b", "1.0", "b"), held=False)
+    registration.heartbeat(identity=BrokerIdentity("orders", "http://b", "1.0", "b"), held=False)
     browser("orders")
     return browser("ada", administrator=True)
 

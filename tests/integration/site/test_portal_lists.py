@@ -107,7 +107,7 @@ def _history(groups: Sequence[ConsumerGroup], now: datetime, first: int) -> None
     for n, group in enumerate(groups, start=first):
         Alarm.objects.create(kind="not_cleaned", name=f"t{n}", detail="x", first_at=now, last_at=now)
         AuditLog.objects.create(at=now, actor_kind="user", actor_name="ada", verb="x", kind="y", name=f"t{n}")
-        JobRun.objects.create(name="clean_up", state="failed", started_at=now, finished_at=now)
+        JobRun.objects.create(name="expire_messages", state="failed", started_at=now, finished_at=now)
         Rebalance.objects.create(group=group, generation=n, cause="a member came", at=now)
         ApiKey.objects.create(name=f"key-{n}", digest=f"{n:064}", rights={"send": ["*"]}, created_at=now)
         get_user_model().objects.create(username=f"user-{n}", password="!")

@@ -172,4 +172,4 @@ def test_the_page_of_a_node_shows_how_it_grows(ada: Client, node: str) -> None:
     assert "+3.0 MiB" in text(ada.get("/nodes"))
     old = last.at.fromtimestamp(last.at.timestamp() - 91 * 86_400, tz=last.at.tzinfo)
     NodeSize.objects.filter(at=day_before).update(at=old)
-    assert size_rows.trim() == 1 and size_rows.trim() == 0
+    assert size_rows.prune() == 1 and size_rows.prune() == 0

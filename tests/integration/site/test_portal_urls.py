@@ -12,8 +12,8 @@ from django.urls import URLPattern
 
 from catmq_site.jobs import tasks
 from messagestore.topology import queues
-from metadata.brokers import brokers
-from metadata.brokers.brokers import Life
+from metadata.brokers import registration
+from metadata.brokers.registration import BrokerIdentity
 from metadata.models import AuditLog, JobRun, OffsetMove
 from metadata.topics import topic_rows
 from portal.actions.action import Action
@@ -59,7 +59,7 @@ def world(make_node: Callable[..., str]) -> dict[str, object]:
     failing.fail(failing.member(), queue, 0, 1)
     (receipt,) = moving.delay("orders", b"later")
     for name in ("b1", "b2"):
-        brokers.heartbeat(life=Life(name, f"http://{name}", "1.0", name), held=False)
+        registration.heartbeat(identity=BrokerIdentity(name, f"http://{name}", "1.0", name), held=False)
     words = {"topic": "orders", "group": "billing", "reset": "none", "message_id": f"{queue}-2"}
     words |= {"kind": "lag", "key": "none"}  # neither is there
     return {**words, "queue": queue, "delayed": receipt.message_id, **kept()}
@@ -128,7 +128,7 @@ def deeds(world: dict[str, object], database: dict[str, Any]) -> dict[str, tuple
         "node-register": ("/create/node", {"name": "n9", **given}),
         "node-delete": ("/nodes/n9/delete", {"confirm": "n9"}),
         "broker-state": ("/brokers/b1/state", {}),
-        "job-run": ("/jobs/trim_audit/run", {}),
+        "job-run": ("/jobs/prune_audit/run", {}),
         "run-cancel": (f"/runs/{world['run']}/cancel", {}),
         "report-make": ("/create/report", {"name": "volume", "topic": "orders"}),
         "key-create": ("/create/key", {"name": "till", "produce": "orders"}),
@@ -170,7 +170,7 @@ def test_what_is_dropped_or_forgotten_by_hand_is_in_the_audit_log(world: dict[st
     count = AuditLog.objects.count()
     carry_out(ada, "/topics/orders/clean")  # nothing is old enough: nothing to tell
     assert AuditLog.objects.count() == count
-    brokers.stopped(life=Life("b2", "http://b2", "1.0", "b2"))
+    registration.stopped(identity=BrokerIdentity("b2", "http://b2", "1.0", "b2"))
     carry_out(ada, "/brokers/b2/forget", confirm="b2")
     assert AuditLog.objects.filter(actor_name="ada", kind="broker", verb="delete").exists()
 

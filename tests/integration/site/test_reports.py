@@ -82,7 +82,7 @@ def test_a_scan_leaves_out_the_queues_of_a_node_that_cannot_be_read(topic: str) 
     )
     assert (settings["away"], len(rows)) == ({}, 2)
     DbNode.objects.filter(name="main").update(quarantined="it was restored")
-    snapshot.forget()
+    snapshot.evict()
     snapshot.refresh()
     settings, _ = reporting.for_spark("size_and_expiry", rows, **asked)
     queues = settings["queues"][topic]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
+from catmq_site.management import base
 from catmq_site.management.commands import verify as command
 from messagestore.engine.messages import NewMessage
 from messagestore.produce.publish import publish
@@ -98,7 +99,7 @@ def test_ctrl_c_says_how_far_it_came(queue: int, monkeypatch: pytest.MonkeyPatch
 
 
 def test_long_work_says_where_it_is(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("catmq_site.management.base.PROGRESS_EVERY_S", 0)
+    monkeypatch.setattr(base, "PROGRESS_EVERY_S", 0)
     _, _, err = verify("orders")
     assert f"orders queue {queue}: offsets 6 of 6\n" in err
     assert "batches on node main: 1\n" in err

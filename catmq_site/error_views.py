@@ -1,4 +1,4 @@
-"""Refusals of Django itself, told to programs as a problem and to people as a page."""
+"""Refusals of Django itself: a problem for an API client, a page for a browser."""
 
 from __future__ import annotations
 
@@ -15,24 +15,22 @@ def handler400(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def handler403(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Answer a request that Django forbids."""
-    if _is_of_a_program(request):
+    if _is_api_request(request):
         return errors.handler403(request, exception)
     return error_pages.handler403(request, exception)
 
 
 def handler404(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """An unknown URL."""
-    if _is_of_a_program(request):
+    if _is_api_request(request):
         return errors.handler404(request, exception)
     return error_pages.handler404(request, exception)
 
 
 def handler500(request: HttpRequest) -> HttpResponse:
     """An error that nobody expected; Django has logged it."""
-    return errors.handler500(request) if _is_of_a_program(request) else error_pages.handler500(request)
+    return errors.handler500(request) if _is_api_request(request) else error_pages.handler500(request)
 
 
-def _is_of_a_program(request: HttpRequest) -> bool:
-    """Browsers say that they take pages; a program that takes anything is told what it can read."""
+def _is_api_request(request: HttpRequest) -> bool:
+    """Return True for a client that does not say that it takes pages, as browsers do."""
     return request.path.startswith(PATHS) or "text/html" not in request.headers.get("Accept", "")

@@ -10,7 +10,7 @@ from brokerapi.http import draining
 from catmq_site.server import master
 from messagestore.nodes import registry
 from messagestore.pool import node_pools
-from metadata.brokers import brokers, snapshot_acks
+from metadata.brokers import registration, snapshot_acks
 from metadata.cache import snapshot
 from metadata.errors import MetadataUnavailable
 
@@ -25,8 +25,8 @@ class BrokerLoop:
     While metadata is away the last list stays, and the broker is in or out as it was.
     """
 
-    life: brokers.Life
-    voice: snapshot_acks.Voice
+    identity: registration.BrokerIdentity
+    ack: snapshot_acks.SnapshotAck
     complained: str = ""
     complained_at: float = float("-inf")
     away: bool = False
@@ -35,9 +35,9 @@ class BrokerLoop:
         """One heartbeat; a good-bye instead if the broker stops."""
         try:
             if draining.draining():
-                brokers.stopped(life=self.life)
+                registration.stopped(identity=self.identity)
                 return
-            standing = brokers.heartbeat(life=self.life, held=master.registered())
+            known = registration.heartbeat(identity=self.identity, held=master.registered())
             self._acknowledge()
         except MetadataUnavailable as error:
             if not self.away:
@@ -45,23 +45,23 @@ class BrokerLoop:
             self.away = True
             return
         self.away = False
-        self._follow(standing)
+        self._follow(known)
 
     def _acknowledge(self) -> None:
-        """Tells up to which change this worker uses nothing older: who moves a node waits for that."""
+        """Tell up to which change this worker uses nothing older: who moves a node waits for that."""
         change = snapshot.current().version[1]
         if node_pools.follows():
             registry.report_heads()
-            self.voice.acknowledge(life=self.life, change=change)
+            self.ack.acknowledge(identity=self.identity, change=change)
 
-    def _follow(self, standing: brokers.Standing) -> None:
-        if standing.registered:
+    def _follow(self, known: registration.Registration) -> None:
+        if known.registered:
             master.note_registered()
-        if standing.state == "out":
+        if known.state == "out":
             draining.pull_out()
         else:
             draining.pull_in()
-        self._complain(standing.complaint)
+        self._complain(known.complaint)
 
     def _complain(self, complaint: str) -> None:
         now = time.monotonic()
@@ -74,6 +74,6 @@ class BrokerLoop:
         """The good-bye, if there was none, and the end of the list that nobody keeps fresh now."""
         try:
             if draining.draining():
-                brokers.stopped(life=self.life)
+                registration.stopped(identity=self.identity)
         finally:
-            brokers.forget_picture()
+            registration.evict()

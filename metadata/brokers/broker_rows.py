@@ -1,0 +1,94 @@
+"""The registry of brokers as operators change it: pulled in or out, taken out of the list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from metadata.actors import Actor, job
+from metadata.brokers import discovery
+from metadata.brokers.discovery import BrokerView
+from metadata.db import access, audit
+from metadata.db.clock import UtcNow, before, database_now
+from metadata.db.rows import by_name
+from metadata.db.transactions import transactional
+from metadata.errors import Code, Conflict
+from metadata.models import Broker
+from metadata.rules.settings import Fields, checked, one_of
+from metadata.rules.topics.names import check_confirmed
+
+SETTINGS: Fields = {"state": one_of("in", "out")}
+
+
+def set_state(*, name: str, state: str, actor: Actor) -> BrokerView:
+    """The broker pulled `in` or `out`; it notices within about a second. Needs `admin`.
+
+    Raises Invalid, NotFound, Conflict(last_broker) for the last live broker that is in.
+    """
+    view = _set_state(name=name, state=state, actor=actor)
+    discovery.read_again()
+    return view
+
+
+@transactional
+def _set_state(*, name: str, state: str, actor: Actor) -> BrokerView:
+    access.require_everything(actor, name, what="broker")
+    values = checked(SETTINGS, {"state": state})
+    rows = list(Broker.objects.select_for_update().annotate(now=UtcNow()).order_by("pk"))
+    row = next((one for one in rows if one.name == name), None)
+    if row is None:
+        raise discovery.no_broker(name)
+    if row.state != state:
+        if state == Broker.State.OUT:
+            _check_not_last(row, rows)
+        audit.record(
+            actor=actor, verb="update", kind="broker", name=name, before={"state": row.state}, after=values
+        )
+        row.state = state
+        row.save(update_fields=("state",))
+    return discovery.view(row)
+
+
+def _check_not_last(row: Broker, rows: Iterable[Broker]) -> None:
+    serving = [one.name for one in rows if one.state == Broker.State.IN and discovery.is_alive(one)]
+    if serving == [row.name]:
+        raise Conflict(
+            f"Broker {row.name} is the last live one that is in: pull another one in first.",
+            code=Code.LAST_BROKER,
+        )
+
+
+def forget(*, name: str, confirm: str | None, actor: Actor) -> None:
+    """Take a broker that is no longer alive out of the registry. Needs `admin`.
+
+    Raises NotFound, Invalid(not_confirmed), Conflict(in_use) while it is alive.
+    """
+    _forget(name=name, confirm=confirm, actor=actor)
+    discovery.read_again()
+
+
+@transactional
+def _forget(*, name: str, confirm: str | None, actor: Actor) -> None:
+    access.require_everything(actor, name, what="broker")
+    row = by_name(Broker.objects.select_for_update().annotate(now=UtcNow()), name, discovery.no_broker)
+    check_confirmed(name, confirm)
+    if discovery.is_alive(row):
+        raise Conflict(f"Broker {name} is alive: stop it first.", code=Code.IN_USE)
+    _delete(row, actor)
+
+
+@transactional
+def prune_silent(*, days: int = 7, limit: int = 100) -> int:
+    """Take up to `limit` brokers out that were not seen for so many days; return how many."""
+    silent = Broker.objects.select_for_update().filter(
+        last_seen__lt=before(database_now(), seconds=days * 86_400)
+    )
+    rows = list(silent.order_by("pk")[:limit])
+    for row in rows:
+        _delete(row, job("brokers"))
+    return len(rows)
+
+
+def _delete(row: Broker, actor: Actor) -> None:
+    before_it = {"url": row.url, "state": row.state}
+    row.delete()
+    audit.record(actor=actor, verb="delete", kind="broker", name=row.name, before=before_it)
