@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, UnsetType, json
 from brokerapi.http import formats
 from brokerapi.http.parsers import Body
 from brokerapi.shapes.base import Answer, Id, Request
+from brokerapi.shapes.fields import body_of
 from messagestore.engine.messages import (
     NewMessage,
     StoredMessage,
@@ -269,13 +270,7 @@ def stored(message: StoredMessage, kind: formats.Format, queue: int | UnsetType 
         message.attempt,
         queue,
     )
-    if kind.name == formats.MSGPACK.name:
-        answer.body_bytes = message.body
-        return answer
-    try:
-        answer.body = message.body.decode()
-    except UnicodeDecodeError:
-        answer.body_base64 = message.body
+    setattr(answer, *body_of(message.body, kind))
     return answer
 
 

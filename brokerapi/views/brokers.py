@@ -6,7 +6,7 @@ from django.http import HttpResponse
 
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import list_of, operation
-from brokerapi.shapes import answers, management
+from brokerapi.shapes import node_shapes
 from brokerapi.shapes.base import ConfirmQuery
 from metadata.brokers import brokers
 
@@ -14,25 +14,31 @@ from metadata.brokers import brokers
 class Brokers(Endpoint):
     """/brokers"""
 
-    @operation("listBrokers", tag="brokers", answer=list_of("brokers", management.BrokerAnswer))
+    @operation("listBrokers", tag="brokers", answer=list_of("brokers", node_shapes.BrokerAnswer))
     def get(self, call: Call) -> HttpResponse:
         """All brokers, as this one saw them a second ago at most; use those that are alive and in."""
-        return call.answer({"brokers": [answers.broker(one) for one in brokers.listed(actor=call.actor)]})
+        return call.answer(
+            {"brokers": [node_shapes.BrokerAnswer.of(one) for one in brokers.listed(actor=call.actor)]}
+        )
 
 
 class Broker(Endpoint):
     """/brokers/{broker}"""
 
-    @operation("showBroker", tag="brokers", answer=management.BrokerAnswer)
+    @operation("showBroker", tag="brokers", answer=node_shapes.BrokerAnswer)
     def get(self, call: Call, broker: str) -> HttpResponse:
         """One broker."""
-        return call.answer(answers.broker(brokers.named(name=broker, actor=call.actor)))
+        return call.answer(node_shapes.BrokerAnswer.of(brokers.named(name=broker, actor=call.actor)))
 
-    @operation("changeBroker", tag="brokers", request=management.BrokerChange, answer=management.BrokerAnswer)
+    @operation(
+        "changeBroker", tag="brokers", request=node_shapes.BrokerChange, answer=node_shapes.BrokerAnswer
+    )
     def patch(self, call: Call, broker: str) -> HttpResponse:
         """Pulls a broker out, so that clients go to the others, or in again; it follows within a second."""
-        state = call.fields(management.BrokerChange)["state"]
-        return call.answer(answers.broker(brokers.set_state(name=broker, state=state, actor=call.actor)))
+        state = call.fields(node_shapes.BrokerChange)["state"]
+        return call.answer(
+            node_shapes.BrokerAnswer.of(brokers.set_state(name=broker, state=state, actor=call.actor))
+        )
 
     @operation("deleteBroker", tag="brokers", query=ConfirmQuery, status=204)
     def delete(self, call: Call, broker: str) -> HttpResponse:

@@ -27,8 +27,7 @@ class DeadMessages(Endpoint):
             limit=asked.limit,
             actor=call.actor,
         )
-        found = dead_shapes.dead_messages(page.messages)
-        return call.answer({"messages": found, "next": page.next, "away": list(page.away)})
+        return call.answer(dead_shapes.DeadPageAnswer.of(page))
 
     @operation("dropDead", tag="failures", query=dead_shapes.DropQuery, answer=dead_shapes.DroppedAnswer)
     def delete(self, call: Call, group: str) -> HttpResponse:
@@ -129,4 +128,4 @@ class Failed(Endpoint):
         """The messages that wait for a retry, those that are due first."""
         asked = call.query(dead_shapes.FailedQuery)
         found = pending.waiting(group=group, topic=asked.topic, limit=asked.limit, actor=call.actor)
-        return call.answer(dead_shapes.failed(found))
+        return call.answer(dead_shapes.FailedAnswer.of(found))

@@ -6,7 +6,7 @@ from django.http import HttpResponse
 
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
-from brokerapi.shapes import answers, management, offset_shapes
+from brokerapi.shapes import group_shapes, offset_shapes
 from brokerapi.shapes.base import ConfirmQuery, ListQuery, NewestQuery
 from messagestore.consume import lag, offset_reset
 from metadata.groups import groups, offset_resets
@@ -15,40 +15,44 @@ from metadata.groups import groups, offset_resets
 class Groups(Endpoint):
     """/groups"""
 
-    @operation("listGroups", tag="groups", query=ListQuery, answer=page_of("groups", management.GroupSummary))
+    @operation(
+        "listGroups", tag="groups", query=ListQuery, answer=page_of("groups", group_shapes.GroupSummary)
+    )
     def get(self, call: Call) -> HttpResponse:
         """The groups the key may do anything with, by name."""
         page = groups.page(window=call.window(), actor=call.actor)
-        return call.answer(answers.page("groups", page, answers.group_summary))
+        return call.answer(group_shapes.GroupSummary.page("groups", page))
 
     @operation(
         "createGroup",
         tag="groups",
-        request=management.GroupCreate,
-        answer=management.GroupAnswer,
+        request=group_shapes.GroupCreate,
+        answer=group_shapes.GroupAnswer,
         status=201,
     )
     def post(self, call: Call) -> HttpResponse:
         """Creates a group."""
-        asked = call.fields(management.GroupCreate, manages=("group", ""))
+        asked = call.fields(group_shapes.GroupCreate, manages=("group", ""))
         name, mode = asked.pop("name"), asked.pop("mode")
         made = groups.create(name=name, mode=mode, settings=asked, actor=call.actor)
-        return call.created(answers.group(made), "groups", name)
+        return call.created(group_shapes.GroupAnswer.of(made), "groups", name)
 
 
 class Group(Endpoint):
     """/groups/{group}"""
 
-    @operation("showGroup", tag="groups", answer=management.GroupAnswer)
+    @operation("showGroup", tag="groups", answer=group_shapes.GroupAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
         """A group with its subscriptions and members."""
-        return call.answer(answers.group(groups.describe(name=group, actor=call.actor)))
+        return call.answer(group_shapes.GroupAnswer.of(groups.describe(name=group, actor=call.actor)))
 
-    @operation("changeGroup", tag="groups", request=management.GroupChange, answer=management.GroupAnswer)
+    @operation("changeGroup", tag="groups", request=group_shapes.GroupChange, answer=group_shapes.GroupAnswer)
     def patch(self, call: Call, group: str) -> HttpResponse:
         """Stops or starts a group, changes its settings."""
-        settings = call.fields(management.GroupChange, manages=("group", group))
-        return call.answer(answers.group(groups.update(name=group, settings=settings, actor=call.actor)))
+        settings = call.fields(group_shapes.GroupChange, manages=("group", group))
+        return call.answer(
+            group_shapes.GroupAnswer.of(groups.update(name=group, settings=settings, actor=call.actor))
+        )
 
     @operation("deleteGroup", tag="groups", query=ConfirmQuery, status=204)
     def delete(self, call: Call, group: str) -> HttpResponse:
@@ -63,7 +67,7 @@ class Offsets(Endpoint):
     @operation("showOffsets", tag="groups", answer=offset_shapes.OffsetsAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
         """Return how far the group is in each queue, how much is unread, and whether it catches up."""
-        return call.answer(answers.offsets(group, *lag.standing(group=group, actor=call.actor)))
+        return call.answer(offset_shapes.offsets(group, *lag.standing(group=group, actor=call.actor)))
 
     @operation(
         "resetOffsets", tag="groups", request=offset_shapes.OffsetsReset, answer=offset_shapes.OffsetsMoved
@@ -75,7 +79,7 @@ class Offsets(Endpoint):
         chosen = {name: asked.pop(name, None) for name in ("topic", "queues", "instance")}
         target = offset_reset.Target(**asked)
         made = offset_reset.reset(group=group, target=target, dry_run=dry_run, actor=call.actor, **chosen)
-        return call.answer(answers.moved(made, dry_run=dry_run))
+        return call.answer(offset_shapes.moved(made, dry_run=dry_run))
 
 
 class OffsetMoves(Endpoint):
@@ -91,7 +95,7 @@ class OffsetMoves(Endpoint):
         """The positions of a group that were moved by hand, the newest first."""
         asked = call.query(NewestQuery)
         page = offset_resets.page(group=group, limit=asked.limit, after=asked.after, actor=call.actor)
-        return call.answer(answers.page("moves", page, answers.past_move))
+        return call.answer(offset_shapes.PastMoveAnswer.page("moves", page))
 
 
 class UndoOffsets(Endpoint):
@@ -105,4 +109,4 @@ class UndoOffsets(Endpoint):
         asked = call.fields(offset_shapes.OffsetsUndo, manages=("group", group))
         dry_run, reset = asked["dry_run"], asked.get("reset")
         made = offset_reset.undo(group=group, reset=reset, dry_run=dry_run, actor=call.actor)
-        return call.answer(answers.moved(made, dry_run=dry_run))
+        return call.answer(offset_shapes.moved(made, dry_run=dry_run))

@@ -6,7 +6,7 @@ from django.http import HttpResponse
 
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
-from brokerapi.shapes import answers, management
+from brokerapi.shapes import key_shapes
 from brokerapi.shapes.base import ConfirmQuery, ListQuery
 from metadata.users import api_keys
 
@@ -14,36 +14,38 @@ from metadata.users import api_keys
 class Keys(Endpoint):
     """/keys"""
 
-    @operation("listKeys", tag="keys", query=ListQuery, answer=page_of("keys", management.KeyAnswer))
+    @operation("listKeys", tag="keys", query=ListQuery, answer=page_of("keys", key_shapes.KeyAnswer))
     def get(self, call: Call) -> HttpResponse:
         """The keys' names and rights; their secrets are not kept."""
         page = api_keys.page(window=call.window(), actor=call.actor)
-        return call.answer(answers.page("keys", page, answers.key))
+        return call.answer(key_shapes.KeyAnswer.page("keys", page))
 
     @operation(
-        "createKey", tag="keys", request=management.KeyCreate, answer=management.NewKeyAnswer, status=201
+        "createKey", tag="keys", request=key_shapes.KeyCreate, answer=key_shapes.NewKeyAnswer, status=201
     )
     def post(self, call: Call) -> HttpResponse:
         """Creates a key. The answer alone shows it: keep it."""
-        asked = call.fields(management.KeyCreate)
+        asked = call.fields(key_shapes.KeyCreate)
         name, rights = asked.pop("name"), asked.pop("rights")
         view, plaintext = api_keys.create(name=name, rights=rights, settings=asked, actor=call.actor)
-        return call.created({**answers.key(view), "api_key": plaintext}, "keys", name)
+        return call.created(key_shapes.NewKeyAnswer.of(view, api_key=plaintext), "keys", name)
 
 
 class Key(Endpoint):
     """/keys/{key}"""
 
-    @operation("showKey", tag="keys", answer=management.KeyAnswer)
+    @operation("showKey", tag="keys", answer=key_shapes.KeyAnswer)
     def get(self, call: Call, key: str) -> HttpResponse:
         """One key's rights."""
-        return call.answer(answers.key(api_keys.named(name=key, actor=call.actor)))
+        return call.answer(key_shapes.KeyAnswer.of(api_keys.named(name=key, actor=call.actor)))
 
-    @operation("changeKey", tag="keys", request=management.KeyChange, answer=management.KeyAnswer)
+    @operation("changeKey", tag="keys", request=key_shapes.KeyChange, answer=key_shapes.KeyAnswer)
     def patch(self, call: Call, key: str) -> HttpResponse:
         """Changes what the key may send in a second."""
-        settings = call.fields(management.KeyChange)
-        return call.answer(answers.key(api_keys.update(name=key, settings=settings, actor=call.actor)))
+        settings = call.fields(key_shapes.KeyChange)
+        return call.answer(
+            key_shapes.KeyAnswer.of(api_keys.update(name=key, settings=settings, actor=call.actor))
+        )
 
     @operation("deleteKey", tag="keys", query=ConfirmQuery, status=204)
     def delete(self, call: Call, key: str) -> HttpResponse:

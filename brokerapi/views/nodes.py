@@ -6,7 +6,7 @@ from django.http import HttpResponse
 
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
-from brokerapi.shapes import answers, management, node_shapes
+from brokerapi.shapes import node_shapes
 from brokerapi.shapes.base import ConfirmQuery, ListQuery
 from messagestore.nodes import preflight, promotion, promotion_plans, registry
 from metadata.nodes import node_rows
@@ -15,35 +15,37 @@ from metadata.nodes import node_rows
 class Nodes(Endpoint):
     """/nodes"""
 
-    @operation("listNodes", tag="nodes", query=ListQuery, answer=page_of("nodes", management.NodeAnswer))
+    @operation("listNodes", tag="nodes", query=ListQuery, answer=page_of("nodes", node_shapes.NodeAnswer))
     def get(self, call: Call) -> HttpResponse:
         """The nodes, by name."""
         page = node_rows.page(window=call.window(), actor=call.actor)
-        return call.answer(answers.page("nodes", page, answers.node))
+        return call.answer(node_shapes.NodeAnswer.page("nodes", page))
 
     @operation(
-        "registerNode", tag="nodes", request=management.NodeCreate, answer=management.NodeAnswer, status=201
+        "registerNode", tag="nodes", request=node_shapes.NodeCreate, answer=node_shapes.NodeAnswer, status=201
     )
     def post(self, call: Call) -> HttpResponse:
         """Registers a database as a node, once it has shown that it can serve as one."""
-        asked = call.fields(management.NodeCreate)
+        asked = call.fields(node_shapes.NodeCreate)
         made = registry.register(**asked, actor=call.actor)
-        return call.created(answers.node(made), "nodes", made.name)
+        return call.created(node_shapes.NodeAnswer.of(made), "nodes", made.name)
 
 
 class Node(Endpoint):
     """/nodes/{node}"""
 
-    @operation("showNode", tag="nodes", answer=management.NodeAnswer)
+    @operation("showNode", tag="nodes", answer=node_shapes.NodeAnswer)
     def get(self, call: Call, node: str) -> HttpResponse:
         """One node."""
-        return call.answer(answers.node(node_rows.named(name=node, actor=call.actor)))
+        return call.answer(node_shapes.NodeAnswer.of(node_rows.named(name=node, actor=call.actor)))
 
-    @operation("changeNode", tag="nodes", request=management.NodeChange, answer=management.NodeAnswer)
+    @operation("changeNode", tag="nodes", request=node_shapes.NodeChange, answer=node_shapes.NodeAnswer)
     def patch(self, call: Call, node: str) -> HttpResponse:
         """Opens, closes or takes a node out."""
-        settings = call.fields(management.NodeChange)
-        return call.answer(answers.node(registry.update(name=node, settings=settings, actor=call.actor)))
+        settings = call.fields(node_shapes.NodeChange)
+        return call.answer(
+            node_shapes.NodeAnswer.of(registry.update(name=node, settings=settings, actor=call.actor))
+        )
 
     @operation("deleteNode", tag="nodes", query=ConfirmQuery, status=204)
     def delete(self, call: Call, node: str) -> HttpResponse:
@@ -62,7 +64,7 @@ class Examine(Endpoint):
         """Says what speaks for and against a database as a node of that name; changes nothing."""
         asked = call.fields(node_shapes.NodeExamine)
         found = preflight.examine(name=node, actor=call.actor, **asked)
-        return call.answer(node_shapes.examination(found))
+        return call.answer(node_shapes.ExaminationAnswer.of(found))
 
 
 class Account(Endpoint):

@@ -6,7 +6,7 @@ from django.http import HttpResponse
 
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
-from brokerapi.shapes import answers, offset_shapes
+from brokerapi.shapes import offset_shapes
 from brokerapi.shapes.base import NewestQuery
 from metadata.membership import history, rebalance
 
@@ -25,7 +25,9 @@ class Rebalances(Endpoint):
         asked = call.query(NewestQuery)
         found, following = history.page(group=group, limit=asked.limit, after=asked.after, actor=call.actor)
         behind = None if following is None else str(following)
-        return call.answer({"rebalances": [answers.rebalance(one) for one in found], "next": behind})
+        return call.answer(
+            {"rebalances": [offset_shapes.RebalanceAnswer.of(one) for one in found], "next": behind}
+        )
 
 
 class Rebalance(Endpoint):
@@ -41,4 +43,4 @@ class Rebalance(Endpoint):
         """Shares a group's queues anew, now; `dry_run` only says what would move."""
         dry_run = call.fields(offset_shapes.RebalanceRequest, manages=("group", group))["dry_run"]
         done = rebalance.ask(group=group, dry_run=dry_run, actor=call.actor)
-        return call.answer(answers.rebalanced(done, dry_run=dry_run))
+        return call.answer(offset_shapes.RebalanceMoves.of(done, dry_run=dry_run))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from django.http import HttpResponse
 
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import list_of, operation
-from brokerapi.shapes import answers, subscription_shapes
+from brokerapi.shapes import subscription_shapes
 from brokerapi.shapes.base import TagsQuery
 from messagestore.inspect.tag_preview import tag_matches
 from messagestore.topology import subscriptions
@@ -26,7 +24,9 @@ class Subscriptions(Endpoint):
     def get(self, call: Call, group: str) -> HttpResponse:
         """The topics a group reads."""
         view = groups.describe(name=group, actor=call.actor)
-        return call.answer({"subscriptions": answers.subscriptions(view.subscriptions)})
+        return call.answer(
+            {"subscriptions": [subscription_shapes.SubscriptionAnswer.of(one) for one in view.subscriptions]}
+        )
 
     @operation(
         "subscribe",
@@ -39,7 +39,9 @@ class Subscriptions(Endpoint):
         """Lets a group read a topic, from its earliest or its latest message on."""
         asked = call.fields(subscription_shapes.SubscriptionCreate, manages=("group", group))
         made = subscriptions.create(group=group, topic=asked["topic"], start=asked["start"], actor=call.actor)
-        return call.created(answers.subscription(made), "groups", group, "subscriptions", asked["topic"])
+        return call.created(
+            subscription_shapes.SubscriptionAnswer.of(made), "groups", group, "subscriptions", asked["topic"]
+        )
 
 
 class Subscription(Endpoint):
@@ -49,7 +51,7 @@ class Subscription(Endpoint):
     def get(self, call: Call, group: str, topic: str) -> HttpResponse:
         """One subscription."""
         view = subscription_rows.named(group=group, topic=topic, actor=call.actor)
-        return call.answer(answers.subscription(view))
+        return call.answer(subscription_shapes.SubscriptionAnswer.of(view))
 
     @operation(
         "changeSubscription",
@@ -61,7 +63,7 @@ class Subscription(Endpoint):
         """Stops or starts reading of one topic."""
         settings = call.fields(subscription_shapes.SubscriptionChange, manages=("group", group))
         changed = subscription_rows.update(group=group, topic=topic, settings=settings, actor=call.actor)
-        return call.answer(answers.subscription(changed))
+        return call.answer(subscription_shapes.SubscriptionAnswer.of(changed))
 
     @operation("unsubscribe", tag="groups", status=204)
     def delete(self, call: Call, group: str, topic: str) -> HttpResponse:
@@ -77,4 +79,4 @@ class TagMatches(Endpoint):
     def get(self, call: Call, topic: str) -> HttpResponse:
         """Count the matches of a tag filter in a topic's last 1,000 messages; try it before it is set."""
         found = tag_matches(topic=topic, tags=call.query(TagsQuery).tags, actor=call.actor)
-        return call.answer(asdict(found))
+        return call.answer(found)

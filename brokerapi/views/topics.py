@@ -6,9 +6,8 @@ from django.http import HttpResponse
 
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
-from brokerapi.shapes import answers, management
+from brokerapi.shapes import topic_shapes
 from brokerapi.shapes.base import ConfirmQuery, PlanQuery, TopicsQuery
-from brokerapi.shapes.queue_shapes import ReadPlanAnswer
 from messagestore.inspect import read_plans
 from messagestore.topology import topics
 from metadata.topics import topic_rows
@@ -18,43 +17,45 @@ class Topics(Endpoint):
     """/topics"""
 
     @operation(
-        "listTopics", tag="topics", query=TopicsQuery, answer=page_of("topics", management.TopicSummary)
+        "listTopics", tag="topics", query=TopicsQuery, answer=page_of("topics", topic_shapes.TopicSummary)
     )
     def get(self, call: Call) -> HttpResponse:
         """The topics the key may do anything with, by name."""
         kind = call.query(TopicsQuery).kind
         page = topic_rows.page(window=call.window(TopicsQuery), kind=kind, actor=call.actor)
-        return call.answer(answers.page("topics", page, answers.topic_summary))
+        return call.answer(topic_shapes.TopicSummary.page("topics", page))
 
     @operation(
         "createTopic",
         tag="topics",
-        request=management.TopicCreate,
-        answer=management.TopicAnswer,
+        request=topic_shapes.TopicCreate,
+        answer=topic_shapes.TopicAnswer,
         status=201,
     )
     def post(self, call: Call) -> HttpResponse:
         """Creates a topic with its queues."""
-        asked = call.fields(management.TopicCreate, manages=("topic", ""))
+        asked = call.fields(topic_shapes.TopicCreate, manages=("topic", ""))
         name, queues, node = asked.pop("name"), asked.pop("queues"), asked.pop("node", None)
         topic = topics.create(name=name, queues=queues, node=node, settings=asked, actor=call.actor)
-        return call.created(answers.topic(topic), "topics", name)
+        return call.created(topic_shapes.topic(topic), "topics", name)
 
 
 class Topic(Endpoint):
     """/topics/{topic}"""
 
-    @operation("showTopic", tag="topics", answer=management.TopicAnswer)
+    @operation("showTopic", tag="topics", answer=topic_shapes.TopicAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
         """A topic with its queues and their heads."""
-        return call.answer(answers.topic(topics.describe(name=topic, actor=call.actor)))
+        return call.answer(topic_shapes.topic(topics.describe(name=topic, actor=call.actor)))
 
-    @operation("changeTopic", tag="topics", request=management.TopicChange, answer=management.TopicSummary)
+    @operation(
+        "changeTopic", tag="topics", request=topic_shapes.TopicChange, answer=topic_shapes.TopicSummary
+    )
     def patch(self, call: Call, topic: str) -> HttpResponse:
         """Changes settings of a topic."""
-        settings = call.fields(management.TopicChange, manages=("topic", topic))
+        settings = call.fields(topic_shapes.TopicChange, manages=("topic", topic))
         changed = topic_rows.update(name=topic, settings=settings, actor=call.actor)
-        return call.answer(answers.topic_summary(changed))
+        return call.answer(topic_shapes.TopicSummary.of(changed))
 
     @operation("deleteTopic", tag="topics", query=ConfirmQuery, status=204)
     def delete(self, call: Call, topic: str) -> HttpResponse:
@@ -66,7 +67,7 @@ class Topic(Endpoint):
 class ReadPlan(Endpoint):
     """/topics/{topic}/read-plan"""
 
-    @operation("readPlan", tag="topics", query=PlanQuery, answer=ReadPlanAnswer)
+    @operation("readPlan", tag="topics", query=PlanQuery, answer=topic_shapes.ReadPlanAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
         """Tables and ranges for jobs that read straight from the nodes. Keys with `admin` on `*` are told the
         nodes' reader accounts, too, which read every topic there."""

@@ -27,10 +27,11 @@ from metadata.limits.bulkhead import gated
 from metadata.models import Broker
 from metadata.rules.membership.brokers import ALIVE_S, Claim, alive, claim
 from metadata.rules.membership.liveness import MAX_BLIND_S
-from metadata.rules.settings import Fields, checked, one_of
+from metadata.rules.setting_types import Choice
+from metadata.rules.settings import Fields, checked
 from metadata.rules.topics.names import check_confirmed
 
-SETTINGS: Fields = {"state": one_of("in", "out")}
+SETTINGS: Fields = {"state": Choice({"in": "", "out": ""})}
 FRESH_S = 0.7  # a row seen so lately is left alone: an UPDATE a second or so, however many workers there are
 
 

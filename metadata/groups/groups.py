@@ -20,7 +20,8 @@ from metadata.groups.subscription_rows import SubscriptionView, views_of
 from metadata.membership import instances, rebalance
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, ConsumerGroupTopic, QueueOffset
 from metadata.monitoring.mail_domains import check_domains
-from metadata.rules.settings import GROUP, LIMITS, checked
+from metadata.rules.setting_types import read_settings
+from metadata.rules.settings import GROUP, LIMITS, GroupSettings, checked
 from metadata.rules.topics.names import check_confirmed, check_name
 
 
@@ -45,26 +46,15 @@ class MemberView:
     active: bool
 
 
-@dataclass(frozen=True, slots=True)
-class GroupView:
+@dataclass(frozen=True, kw_only=True)
+class GroupView(GroupSettings):
     """A group for people. `rebalancing`: a rebalance is due. `members` is empty in lists."""
 
     id: int
     name: str
     mode: str
-    stopped: bool
-    session_timeout_ms: int
-    allow_addresses: str
-    deny_addresses: str
-    max_active_members: int | None
-    alarm_lag: int | None
-    alarm_lag_s: int | None
     generation: int
     rebalancing: bool
-    owners: str
-    department: str
-    alarm_emails: str
-    remark: str
     created_at_ms: int
     subscriptions: tuple[SubscriptionView, ...]
     members: tuple[MemberView, ...]
@@ -227,20 +217,10 @@ def _as_view(
         id=row.pk,
         name=row.name,
         mode=row.mode,
-        stopped=row.stopped,
-        session_timeout_ms=row.session_timeout_ms,
-        allow_addresses=row.allow_addresses,
-        deny_addresses=row.deny_addresses,
-        max_active_members=row.max_active_members,
-        alarm_lag=row.alarm_lag,
-        alarm_lag_s=row.alarm_lag_s,
         generation=row.generation,
         rebalancing=row.rebalance_wanted > row.rebalance_done,
-        owners=row.owners,
-        department=row.department,
-        alarm_emails=row.alarm_emails,
-        remark=row.remark,
         created_at_ms=ms(row.created_at),
         subscriptions=tuple(subscriptions),
         members=tuple(members),
+        **read_settings(GROUP, row),
     )

@@ -25,7 +25,8 @@ from metadata.db.transactions import in_pages, reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound
 from metadata.models import ConsumerGroupTopic, Queue, QueueOffset, Topic
 from metadata.monitoring.mail_domains import check_domains
-from metadata.rules.settings import TOPIC, checked
+from metadata.rules.setting_types import read_settings
+from metadata.rules.settings import TOPIC, TopicSettings, checked
 from metadata.rules.topics.names import check_confirmed, check_name, is_name
 from metadata.rules.topics.slots import initial_layout
 from metadata.topics import routings
@@ -45,27 +46,16 @@ class QueueView:
     state: str
 
 
-@dataclass(frozen=True, slots=True)
-class TopicView:
+@dataclass(frozen=True, kw_only=True)
+class TopicView(TopicSettings):
     """A topic for people; `layout` has 1,024 queue ids, or none while creating. Times in ms since 1970."""
 
     id: int
     name: str
     kind: str
     state: str
-    keyed: str
-    on_unknown: str
-    retention_days: int
-    keep_unread_days: int
-    retention_bytes: int | None
-    max_messages_per_s: int | None
-    max_bytes_per_s: int | None
     layout_version: int
     layout: tuple[int, ...] = field(repr=False)
-    owners: str
-    department: str
-    alarm_emails: str
-    remark: str
     created_at_ms: int
     deleted_at_ms: int | None
     queues: tuple[QueueView, ...]
@@ -296,20 +286,10 @@ def _as_view(row: Topic, queues: tuple[QueueView, ...]) -> TopicView:
         name=row.name,
         kind=row.kind,
         state=row.state,
-        keyed=row.keyed,
-        on_unknown=row.on_unknown,
-        retention_days=row.retention_days,
-        keep_unread_days=row.keep_unread_days,
-        retention_bytes=row.retention_bytes,
-        max_messages_per_s=row.max_messages_per_s,
-        max_bytes_per_s=row.max_bytes_per_s,
         layout_version=row.layout_version,
         layout=tuple(json.loads(row.layout)) if row.layout else (),
-        owners=row.owners,
-        department=row.department,
-        alarm_emails=row.alarm_emails,
-        remark=row.remark,
         created_at_ms=ms(row.created_at),
         deleted_at_ms=ms(row.deleted_at) if row.deleted_at else None,
         queues=queues,
+        **read_settings(TOPIC, row),
     )

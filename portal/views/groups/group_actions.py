@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from django import forms
@@ -12,58 +11,21 @@ from django.utils.translation import gettext_lazy as lazy
 from metadata.db import access
 from metadata.groups import groups
 from metadata.membership import rebalance
+from metadata.rules.setting_types import read_settings
+from metadata.rules.settings import GROUP
 from portal.actions.action import Action, Preview
 from portal.actions.edit import Edit, EditFields
-from portal.actions.fields import PeopleFields, given
+from portal.actions.fields import given
 from portal.kit.pages import to
+from portal.kit.setting_fields import with_settings
 from portal.kit.tables import Column, Empty, Text, badge, plain, text
 from portal.views.topics.topic_actions import Confirm
 
-SETTINGS = (
-    "session_timeout_ms", "max_active_members", "allow_addresses", "deny_addresses", "alarm_lag",
-    "alarm_lag_s",
-)  # fmt: skip
+PAUSED = ("stopped",)  # by an action of its own
 
 
-class GroupSettings(PeopleFields):
-    """Settings of a group."""
-
-    field_order: Iterable[str] | None = SETTINGS
-
-    session_timeout_ms = forms.IntegerField(
-        label=lazy("Session timeout, ms"),
-        min_value=2_000,
-        max_value=300_000,
-        initial=15_000,
-        help_text=lazy("A member that is silent for longer loses its queues."),
-    )
-    max_active_members = forms.IntegerField(
-        label=lazy("Most active members"), required=False, min_value=1, help_text=lazy("Empty: no limit.")
-    )
-    allow_addresses = forms.CharField(
-        label=lazy("Allowed addresses"),
-        required=False,
-        max_length=2000,
-        help_text=lazy("Addresses or networks such as 10.0.0.0/8, separated by commas; empty: all."),
-    )
-    deny_addresses = forms.CharField(label=lazy("Refused addresses"), required=False, max_length=2000)
-    alarm_lag = forms.IntegerField(
-        label=lazy("Alarm from a lag of"),
-        required=False,
-        min_value=1,
-        max_value=1 << 60,
-        help_text=lazy("Unread messages in a topic; empty: as the settings say."),
-    )
-    alarm_lag_s = forms.IntegerField(
-        label=lazy("Alarm from an age of, s"),
-        required=False,
-        min_value=1,
-        max_value=3650 * 86_400,
-        help_text=lazy("Of the oldest unread message in a topic; empty: as the settings say."),
-    )
-
-
-class NewGroup(GroupSettings):
+@with_settings(GROUP, without=PAUSED)
+class NewGroup(forms.Form):
     """A group to be made."""
 
     name = forms.CharField(label=lazy("Name"), max_length=100, help_text=lazy("Letters, digits, . _ -"))
@@ -74,10 +36,10 @@ class NewGroup(GroupSettings):
             ("broadcasting", lazy("broadcasting: every instance reads all")),
         ),
     )
-    field_order: Iterable[str] | None = ("name", "mode", *SETTINGS)
 
 
-class EditGroup(EditFields, GroupSettings):
+@with_settings(GROUP, without=PAUSED)
+class EditGroup(EditFields):
     """Settings of a group that exists."""
 
 
@@ -128,7 +90,7 @@ class CreateGroup(Action):
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Makes it."""
-        settings = given(fields, without=("name", "mode"))
+        settings = given(fields, GROUP)
         groups.create(name=fields["name"], mode=fields["mode"], settings=settings, actor=self.actor)
         return _("Group %s is ready.") % str(fields["name"])
 
@@ -145,7 +107,7 @@ class ChangeGroup(Edit, GroupAction):
     def now(self) -> dict[str, Any]:
         """The settings as they are."""
         view = groups.describe(name=self.name, actor=self.actor)
-        return {field: getattr(view, field) for field in GroupSettings.base_fields}
+        return given(read_settings(GROUP, view), EditGroup.base_fields)
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe the changes. Raises Forbidden for other owners unless the actor may do all they get."""

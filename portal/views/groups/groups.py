@@ -19,10 +19,12 @@ from metadata.listing.topic_lists import GroupRow
 from metadata.monitoring import metrics_history
 from metadata.monitoring.metrics_history import Pace
 from metadata.monitoring.progress import GroupProgress
+from metadata.rules.settings import GROUP
 from metadata.rules.topics.names import failure_name
 from portal.auth.access import actor, may
 from portal.kit import charts, outages, pages, progress, rows
 from portal.kit.pages import Fact, Link, to
+from portal.kit.setting_fields import facts
 from portal.kit.tables import (
     Cell,
     Column,
@@ -235,20 +237,10 @@ def _member(one: MemberView, view: GroupView) -> Sequence[Cell]:
 
 
 def _facts(view: GroupView) -> list[Fact]:
-    mode = rows.state(view.mode)
     return [
-        Fact(_("Mode"), mode.value),
-        Fact(_("Session timeout"), view.session_timeout_ms, kind="lasting"),
-        Fact(_("Most active members"), view.max_active_members or _("no limit")),
-        Fact(_("Allowed addresses"), view.allow_addresses or _("all")),
-        Fact(_("Refused addresses"), view.deny_addresses or _("none")),
-        Fact(_("Owners"), view.owners or None),
-        Fact(_("Department"), view.department or None),
-        Fact(_("Alarm e-mails"), view.alarm_emails or None),
-        Fact(_("Alarm from a lag of"), view.alarm_lag or _("as the settings say")),
-        Fact(_("Alarm from an age of, s"), view.alarm_lag_s or _("as the settings say")),
+        Fact(_("Mode"), rows.state(view.mode).value),
+        *facts(GROUP, view, without=["stopped"]),
         Fact(_("Created"), view.created_at_ms, kind="when"),
         Fact(_("Changes"), _("audit log"), f"{to('audit')}?name={view.name}"),
         Fact(_("Rebalances"), _("history"), f"{to('rebalances')}?q={view.name}"),
-        Fact(_("Remark"), view.remark or None),
     ]

@@ -16,10 +16,10 @@ from metadata.actors import Actor
 from metadata.groups import groups, offset_resets
 from metadata.groups.offset_resets import PastMove
 from portal.actions.action import Preview
-from portal.actions.fields import numbers
 from portal.auth.access import actor, may
 from portal.kit import pages, rows
 from portal.kit.pages import to
+from portal.kit.setting_fields import IdsField
 from portal.kit.tables import Cell, Column, Empty, Table, Text, badge, number, plain, text, when
 from portal.views.groups.group_actions import GroupAction
 
@@ -49,7 +49,7 @@ class Resetting(forms.Form):
     minutes_ago = forms.IntegerField(
         label=lazy("Minutes ago"), required=False, min_value=0, help_text=lazy("For a point in time.")
     )
-    queues = forms.CharField(
+    queues = IdsField(
         label=lazy("Only these queues"),
         required=False,
         help_text=lazy("Ids, separated by commas; empty: all."),
@@ -57,11 +57,6 @@ class Resetting(forms.Form):
     instance = forms.CharField(
         label=lazy("Instance"), required=False, help_text=lazy("Only for broadcasting groups.")
     )
-
-    def clean_queues(self) -> list[int] | None:
-        """The ids, None for all. Raises ValidationError."""
-        message = _("Give ids of queues, separated by commas.")
-        return numbers(self.cleaned_data["queues"], message) or None
 
 
 class MoveOffsets(GroupAction):
@@ -123,7 +118,7 @@ class ResetGroup(MoveOffsets):
             ago_ms=None if ago is None or not at_time else ago * 60_000,
         )
         return offset_reset.reset(
-            group=self.name, topic=fields["topic"] or None, target=target, queues=fields["queues"],
+            group=self.name, topic=fields["topic"] or None, target=target, queues=fields["queues"] or None,
             instance=fields["instance"] or None, actor=self.actor, dry_run=dry_run,
         )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from django import forms
@@ -13,16 +13,13 @@ from django.utils.translation import ngettext
 from messagestore.inspect.tag_preview import TagMatches, tag_matches
 from messagestore.topology import subscriptions
 from metadata.groups import subscription_rows
-from metadata.rules.groups.delivery import SEPARATOR
+from metadata.rules.settings import DELIVERY, SUBSCRIPTION
 from portal.actions.action import NoFields, Preview
 from portal.actions.edit import Edit, EditFields
-from portal.actions.fields import numbers
+from portal.kit.setting_fields import with_settings
 from portal.kit.tables import Text
 from portal.templatetags.shapes import count
 from portal.views.groups.group_actions import GroupAction
-
-CLIENT_DECIDES = lazy("Empty: the client decides.")
-MOST_DELAY_S = 365 * 86_400
 
 
 class Subscribing(forms.Form):
@@ -35,95 +32,9 @@ class Subscribing(forms.Form):
     )
 
 
+@with_settings(SUBSCRIPTION)
 class SubscriptionSettings(EditFields):
     """Settings of a subscription: what a group reads, when and how often, and how it handles messages."""
-
-    stopped = forms.BooleanField(label=lazy("Stop reading this topic"), required=False)
-    stopped_queues = forms.CharField(
-        label=lazy("Queues not to read"), required=False, help_text=lazy("Ids, separated by commas.")
-    )
-    tags = forms.CharField(
-        label=lazy("Tags"),
-        required=False,
-        max_length=1000,
-        help_text=lazy("Only messages with one of these tags, such as new || paid; empty: all."),
-    )
-    delay_s = forms.IntegerField(
-        label=lazy("Delay, s"),
-        min_value=0,
-        max_value=MOST_DELAY_S,
-        help_text=lazy("A message is served so long after it was stored."),
-    )
-    ordered = forms.BooleanField(
-        label=lazy("Keep the order"),
-        required=False,
-        help_text=lazy("A failing message holds its queue until its retries are used up."),
-    )
-    retries = forms.IntegerField(
-        label=lazy("Retries"),
-        min_value=0,
-        max_value=1000,
-        help_text=lazy("After the first delivery; then the message is dead."),
-    )
-    retry_delays_s = forms.CharField(
-        label=lazy("Pauses before the retries, s"),
-        max_length=1000,
-        help_text=lazy("Separated by commas: before the first retry, the second, …; the last repeats."),
-    )
-    dead_days = forms.IntegerField(label=lazy("Dead messages kept, days"), min_value=1, max_value=3650)
-    handler_timeout_ms = forms.IntegerField(
-        label=lazy("Limit of a handler, ms"),
-        required=False,
-        min_value=100,
-        max_value=86_400_000,
-        help_text=lazy("Empty: no limit."),
-    )
-    breaker_failures = forms.IntegerField(
-        label=lazy("Pause after so many failures in a row"),
-        required=False,
-        min_value=1,
-        max_value=1_000_000,
-        help_text=lazy("Empty: never."),
-    )
-    breaker_pause_s = forms.IntegerField(
-        label=lazy("Length of that pause, s"),
-        min_value=1,
-        max_value=86_400,
-        help_text=lazy("Then one message is tried."),
-    )
-    threads = forms.IntegerField(
-        label=lazy("Threads"), required=False, min_value=1, max_value=1000, help_text=CLIENT_DECIDES
-    )
-    handler_batch = forms.IntegerField(
-        label=lazy("Messages a handler gets at once"),
-        required=False,
-        min_value=1,
-        max_value=1000,
-        help_text=CLIENT_DECIDES,
-    )
-    max_poll_records = forms.IntegerField(
-        label=lazy("Messages of a pull"),
-        required=False,
-        min_value=1,
-        max_value=1000,
-        help_text=CLIENT_DECIDES,
-    )
-    fetch_max_wait_ms = forms.IntegerField(
-        label=lazy("Longest wait of a pull, ms"),
-        required=False,
-        min_value=0,
-        max_value=30_000,
-        help_text=CLIENT_DECIDES,
-    )
-
-    def clean_stopped_queues(self) -> list[int]:
-        """The ids. Raises ValidationError."""
-        message = _("Give ids of queues, separated by commas.")
-        return sorted(set(numbers(self.cleaned_data["stopped_queues"], message)))
-
-    def clean_retry_delays_s(self) -> list[int]:
-        """The pauses. Raises ValidationError."""
-        return numbers(self.cleaned_data["retry_delays_s"], _("Give whole seconds, separated by commas."))
 
 
 class Subscribe(GroupAction):
@@ -161,11 +72,8 @@ class ChangeSubscription(Edit, GroupAction):
         """The settings as they are."""
         view = subscription_rows.named(group=self.name, topic=self.word("topic"), actor=self.actor)
         return {
-            **asdict(view.delivery),
-            "stopped": view.stopped,
-            "stopped_queues": list(view.stopped_queues),
-            "retry_delays_s": list(view.delivery.retry_delays_s),
-            "tags": f" {SEPARATOR} ".join(view.delivery.tags),
+            name: one.kind.written(getattr(view.delivery if name in DELIVERY else view, name))
+            for name, one in SUBSCRIPTION.items()
         }
 
     def preview(self, fields: dict[str, Any]) -> Preview:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from django import forms
@@ -13,53 +12,20 @@ from messagestore import retention
 from messagestore.topology import queues, topics
 from messagestore.topology.queues import Change
 from metadata.db import access
-from metadata.rules.settings import RATES
+from metadata.rules.setting_types import read_settings
+from metadata.rules.settings import TOPIC
 from metadata.topics import topic_rows
 from portal.actions.action import Action, Preview
 from portal.actions.edit import Edit, EditFields
-from portal.actions.fields import PeopleFields, RateFields, given
+from portal.actions.fields import given
 from portal.actions.toggle import Toggle
 from portal.kit.pages import to
+from portal.kit.setting_fields import with_settings
 from portal.kit.tables import Column, Empty, Table, Text, number, plain, text
 
-SETTINGS = ("retention_days", "keep_unread_days", "retention_bytes", "keyed", "on_unknown", *RATES)
 
-
-class TopicSettings(RateFields, PeopleFields):
-    """Settings of a topic."""
-
-    field_order: Iterable[str] | None = SETTINGS
-
-    retention_days = forms.IntegerField(
-        label=lazy("Kept, days"), min_value=1, max_value=3650, initial=7, help_text=lazy("Read or not.")
-    )
-    keep_unread_days = forms.IntegerField(
-        label=lazy("Unread kept, days"),
-        min_value=0,
-        max_value=3650,
-        initial=30,
-        help_text=lazy("Longer for messages that an active group has not read; 0 gives them no longer life."),
-    )
-    retention_bytes = forms.IntegerField(
-        label=lazy("Kept at most, bytes"),
-        required=False,
-        min_value=1 << 20,
-        help_text=lazy(
-            "Empty: no limit. On MySQL and MariaDB whole partitions are dropped, and never the one that is "
-            "written to: a queue keeps at least one, which holds 100,000 messages at first."
-        ),
-    )
-    keyed = forms.ChoiceField(
-        label=lazy("Keys when their queue is closed"),
-        choices=(("strict", lazy("wait for it")), ("available", lazy("go to another queue"))),
-    )
-    on_unknown = forms.ChoiceField(
-        label=lazy("Sends of unknown fate"),
-        choices=(("fail", lazy("the client raises")), ("resend", lazy("the client sends again elsewhere"))),
-    )
-
-
-class NewTopic(TopicSettings):
+@with_settings(TOPIC)
+class NewTopic(forms.Form):
     """A topic to be made."""
 
     name = forms.CharField(label=lazy("Name"), max_length=100, help_text=lazy("Letters, digits, . _ -"))
@@ -69,10 +35,10 @@ class NewTopic(TopicSettings):
     node = forms.CharField(
         label=lazy("Node"), required=False, help_text=lazy("Empty: spread over the emptiest nodes.")
     )
-    field_order: Iterable[str] | None = ("name", "queues", "node", *SETTINGS)
 
 
-class EditTopic(EditFields, TopicSettings):
+@with_settings(TOPIC)
+class EditTopic(EditFields):
     """Settings of a topic that exists."""
 
 
@@ -140,7 +106,7 @@ class CreateTopic(Action):
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Makes it."""
-        settings = given(fields, without=("name", "queues", "node"))
+        settings = given(fields, TOPIC)
         topics.create(
             name=fields["name"],
             queues=fields["queues"],
@@ -162,8 +128,7 @@ class ChangeTopic(Edit, TopicAction):
 
     def now(self) -> dict[str, Any]:
         """The settings as they are."""
-        view = topic_rows.named(name=self.name, actor=self.actor)
-        return {field: getattr(view, field) for field in TopicSettings.base_fields}
+        return read_settings(TOPIC, topic_rows.named(name=self.name, actor=self.actor))
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe the changes. Raises Forbidden for other owners unless the actor may do all they get."""

@@ -14,17 +14,18 @@ from metadata.listing import topic_lists
 from metadata.listing.pages import Wanted
 from metadata.listing.topic_lists import SubscriptionRow, TopicRow
 from metadata.monitoring import metrics_history
+from metadata.rules.settings import TOPIC
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import TopicView
 from portal.auth.access import actor, may
 from portal.kit import charts, outages, pages, rows
 from portal.kit.pages import Fact, Link, to
+from portal.kit.setting_fields import facts
 from portal.kit.tables import (
     Cell,
     Column,
     Empty,
     Table,
-    badge,
     code,
     listed,
     number,
@@ -35,7 +36,6 @@ from portal.kit.tables import (
     wanted,
     when,
 )
-from portal.templatetags.shapes import size
 
 MOST_GROUPS = 200
 
@@ -209,21 +209,12 @@ def _group(one: SubscriptionRow) -> Sequence[Cell]:
 
 
 def _facts(view: TopicView) -> list[Any]:
-    bytes_kept = size(view.retention_bytes) if view.retention_bytes else _("no limit")
+    state = rows.state(view.state)
     return [
-        Fact(_("State"), rows.state(view.state).value, kind="badge", tone=rows.state(view.state).tone),
-        Fact(_("Kind"), badge(view.kind).value),
-        Fact(_("Kept at most"), bytes_kept),
-        Fact(_("Unread kept, days"), view.keep_unread_days),
-        Fact(_("Keys when their queue is closed"), view.keyed),
-        Fact(_("Sends of unknown fate"), view.on_unknown),
-        Fact(_("At most, messages a second"), view.max_messages_per_s or _("no limit")),
-        Fact(_("At most, bytes a second"), view.max_bytes_per_s or _("no limit")),
+        Fact(_("State"), state.value, kind="badge", tone=state.tone),
+        Fact(_("Kind"), rows.state(view.kind).value),
+        *facts(TOPIC, view),
         Fact(_("Layout version"), view.layout_version),
-        Fact(_("Owners"), view.owners or None),
-        Fact(_("Department"), view.department or None),
-        Fact(_("Alarm e-mails"), view.alarm_emails or None),
         Fact(_("Created"), view.created_at_ms, kind="when"),
         Fact(_("Changes"), _("audit log"), f"{to('audit')}?name={view.name}"),
-        Fact(_("Remark"), view.remark or None),
     ]

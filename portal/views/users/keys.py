@@ -13,14 +13,17 @@ from django.utils.translation import gettext_lazy as lazy
 from metadata.db import access
 from metadata.db.paging import Window
 from metadata.listing.pages import cut
+from metadata.rules.setting_types import read_settings
+from metadata.rules.settings import KEY
 from metadata.users import api_keys
 from metadata.users.api_keys import KeyView
 from portal.actions.action import Action, Preview
 from portal.actions.edit import Edit, EditFields
-from portal.actions.fields import RateFields
+from portal.actions.fields import given
 from portal.auth.access import actor
 from portal.kit import pages
 from portal.kit.pages import Link, to
+from portal.kit.setting_fields import with_settings
 from portal.kit.tables import Cell, Column, Empty, Text, code, listed, text, wanted, when
 from portal.views.topics.topic_actions import Confirm
 
@@ -98,7 +101,8 @@ def rights_of(fields: Mapping[str, Any]) -> dict[str, list[str]]:
     return {right: patterns for right, patterns in found.items() if patterns}
 
 
-class NewKey(RateFields, RightsFields):
+@with_settings(KEY)
+class NewKey(RightsFields):
     """A key to be made."""
 
     name = forms.CharField(label=lazy("Name"), max_length=100)
@@ -142,7 +146,7 @@ class CreateKey(KeyAction):
         return _("Key %s was made.") % view.name
 
     def _create(self, fields: dict[str, Any], *, dry_run: bool = False) -> tuple[KeyView, str]:
-        limits = {name: fields[name] for name in RateFields.base_fields}
+        limits = given(fields, KEY)
         rights = rights_of(fields)
         return api_keys.create(
             name=fields["name"], rights=rights, settings=limits, actor=self.actor, dry_run=dry_run
@@ -155,7 +159,8 @@ class CreateKey(KeyAction):
         )
 
 
-class KeyLimits(EditFields, RateFields):
+@with_settings(KEY)
+class KeyLimits(EditFields):
     """Send limits of a key that exists."""
 
 
@@ -170,8 +175,7 @@ class LimitKey(Edit, KeyAction):
 
     def now(self) -> dict[str, Any]:
         """The limits as they are."""
-        view = api_keys.named(name=self.word("name"), actor=self.actor)
-        return {name: getattr(view, name) for name in RateFields.base_fields}
+        return read_settings(KEY, api_keys.named(name=self.word("name"), actor=self.actor))
 
     def save(self, changed: dict[str, Any]) -> Text:
         """Changes them."""

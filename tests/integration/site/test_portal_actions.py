@@ -194,7 +194,7 @@ def test_how_messages_come_is_changed_with_a_look_before(queue: int, ada: Client
     assert (found.retries, found.retry_delays_s, found.tags) == (3, (5, 60), ("new", "paid"))
     assert (found.threads, found.ordered, found.dead_days, found.handler_timeout_ms) == (8, True, 30, None)
     wrong = filled(ada, url, retry_delays_s="soon", tags="a||")
-    assert wrong.status_code == 400 and "whole seconds" in text(wrong)
+    assert wrong.status_code == 400 and "whole numbers" in text(wrong)
     assert "a tag is missing" in text(filled(ada, url, tags="a||"))
 
 
