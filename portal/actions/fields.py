@@ -9,7 +9,7 @@ from django import forms
 from django.utils.translation import gettext as _
 
 from portal.actions.action import Preview
-from portal.kit.tables import Column, Empty, code, plain, text
+from portal.kit.tables import Column, Columns, Empty, code, plain, text
 from portal.templatetags.shapes import DASH
 
 
@@ -20,16 +20,14 @@ def given(fields: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
 
 def changes(form: type[forms.Form], before: Mapping[str, Any], after: Mapping[str, Any]) -> Preview:
     """List the settings that change, from what to what."""
-    columns = (Column(_("Setting")), Column(_("Now")), Column(_("Then")))
-    labels = form.base_fields
-    rows = [
-        (text(labels[name].label), code(shown(before.get(name))), code(shown(value)))
-        for name, value in after.items()
-        if before.get(name) != value
+    columns: Columns[str] = [
+        Column(_("Setting"), lambda name: text(form.base_fields[name].label)),
+        Column(_("Now"), lambda name: code(shown(before.get(name)))),
+        Column(_("Then"), lambda name: code(shown(after[name]))),
     ]
-    if not rows:
-        return Preview(effects=[_("Nothing changes.")])
-    return Preview(table=plain(columns, rows, Empty(_("Nothing changes."))))
+    names = [name for name, value in after.items() if before.get(name) != value]
+    none = Empty(_("Nothing changes."))
+    return Preview(table=plain(columns, names, none)) if names else Preview(effects=[none.text])
 
 
 def shown(value: Any) -> Any:

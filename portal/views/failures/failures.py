@@ -20,6 +20,7 @@ from portal.kit.pages import Fact, Link, to
 from portal.kit.tables import (
     Cell,
     Column,
+    Columns,
     Empty,
     Table,
     badge,
@@ -93,86 +94,60 @@ def _actions(name: str, topic: str | None, error: str | None, *, count: int) -> 
 
 
 def _waiting(found: Failed) -> Table:
-    columns = (
-        Column(_("Topic")), Column(_("Message")), Column(_("Key")), Column(_("Attempt"), right=True),
-        Column(_("Next try (UTC)")), Column(_("Error")),
-    )  # fmt: skip
-    hint = Empty(_("Nothing waits for another try."))
-    return plain(columns, [_waits(one) for one in found.messages], hint)
+    columns: Columns[FailedMessage] = [
+        Column(_("Topic"), lambda one: rows.topic(one.topic)),
+        Column(_("Message"), lambda one: _origin(one.topic, f"{one.queue}-{one.offset}")),
+        Column(_("Key"), lambda one: long(one.key)),
+        Column(_("Attempt"), lambda one: number(one.attempt), right=True),
+        Column(_("Next try (UTC)"), lambda one: when(one.due_at_ms)),
+        Column(_("Error"), lambda one: long(one.error or None)),
+    ]
+    return plain(columns, found.messages, Empty(_("Nothing waits for another try.")))
 
 
-def _waits(one: FailedMessage) -> Sequence[Cell]:
-    message = f"{one.queue}-{one.offset}"
-    return (
-        rows.topic(one.topic),
-        code(message, to("message", one.topic, message)),
-        long(one.key),
-        number(one.attempt),
-        when(one.due_at_ms),
-        long(one.error or None),
-    )
+def _origin(topic: str, message: str) -> Cell:
+    return code(message, to("message", topic, message))
 
 
 def _errors(name: str, summary: Summary) -> Table:
-    columns = (
-        Column(_("Error")), Column(_("Topic")), Column(_("Dead"), right=True), Column(_("First (UTC)")),
-        Column(_("Last (UTC)")), Column(_("Do")),
-    )  # fmt: skip
-    hint = Empty(_("No message is dead."))
-    return plain(columns, [_error(name, one) for one in summary.errors], hint)
+    def which(one: DeadCount) -> str:
+        return _link(topic=one.topic, error=one.error_class)
 
-
-def _error(name: str, one: DeadCount) -> Sequence[Cell]:
-    which = _link(topic=one.topic, error=one.error_class)
-    return (
-        code(one.error_class, to("failures", name) + which),
-        rows.topic(one.topic),
-        number(one.count),
-        when(one.first_at_ms),
-        when(one.last_at_ms),
-        text(_("redrive"), to("redrive", name) + which),
-    )
+    columns: Columns[DeadCount] = [
+        Column(_("Error"), lambda one: code(one.error_class, to("failures", name) + which(one))),
+        Column(_("Topic"), lambda one: rows.topic(one.topic)),
+        Column(_("Dead"), lambda one: number(one.count), right=True),
+        Column(_("First (UTC)"), lambda one: when(one.first_at_ms)),
+        Column(_("Last (UTC)"), lambda one: when(one.last_at_ms)),
+        Column(_("Do"), lambda one: text(_("redrive"), to("redrive", name) + which(one))),
+    ]
+    return plain(columns, summary.errors, Empty(_("No message is dead.")))
 
 
 def _dead(name: str, found: DeadPage) -> Table:
-    columns = (
-        Column(_("Message")), Column(_("Topic")), Column(_("Key")), Column(_("Tries"), right=True),
-        Column(_("Died (UTC)")), Column(_("Error")),
-    )  # fmt: skip
+    columns: Columns[DeadMessage] = [
+        Column(_("Message"), lambda one: code(one.id, to("dead", name, one.id))),
+        Column(_("Topic"), lambda one: rows.topic(one.topic)),
+        Column(_("Key"), lambda one: long(one.key)),
+        Column(_("Tries"), lambda one: number(one.attempts), right=True),
+        Column(_("Died (UTC)"), lambda one: when(one.died_at_ms)),
+        Column(_("Error"), lambda one: long(one.error or one.error_class)),
+    ]
     hint = Empty(_("No message is dead, or none of this kind."))
-    return plain(columns, [_died(name, one) for one in found.messages], hint)
-
-
-def _died(name: str, one: DeadMessage) -> Sequence[Cell]:
-    return (
-        code(one.id, to("dead", name, one.id)),
-        rows.topic(one.topic),
-        long(one.key),
-        number(one.attempts),
-        when(one.died_at_ms),
-        long(one.error or one.error_class),
-    )
+    return plain(columns, found.messages, hint)
 
 
 def _redrives(found: Sequence[RedriveView]) -> Table:
-    columns = (
-        Column(_("Asked for (UTC)")), Column(_("By")), Column(_("State")),
-        Column(_("Brought back"), right=True), Column(_("Of"), right=True),
-        Column(_("Skipped"), right=True), Column(_("Detail")),
-    )  # fmt: skip
-    return plain(columns, [_redrive(one) for one in found], Empty(_("No message was brought back yet.")))
-
-
-def _redrive(one: RedriveView) -> Sequence[Cell]:
-    return (
-        when(one.created_at_ms),
-        text(one.asked_by),
-        rows.state(one.state),
-        number(one.redriven),
-        number(one.total),
-        number(one.skipped),
-        long(one.detail or None),
-    )
+    columns: Columns[RedriveView] = [
+        Column(_("Asked for (UTC)"), lambda one: when(one.created_at_ms)),
+        Column(_("By"), lambda one: text(one.asked_by)),
+        Column(_("State"), lambda one: rows.state(one.state)),
+        Column(_("Brought back"), lambda one: number(one.redriven), right=True),
+        Column(_("Of"), lambda one: number(one.total), right=True),
+        Column(_("Skipped"), lambda one: number(one.skipped), right=True),
+        Column(_("Detail"), lambda one: long(one.detail or None)),
+    ]
+    return plain(columns, found, Empty(_("No message was brought back yet.")))
 
 
 def dead_message(request: HttpRequest, name: str, message_id: str) -> HttpResponse:

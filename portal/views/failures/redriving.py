@@ -9,10 +9,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
 from messagestore.retries import dead_letters, redrives
+from messagestore.retries.dead_letters import DeadCount
 from metadata.monitoring import dead_letter_counts
 from portal.actions.action import NoFields, Preview
-from portal.kit.pages import to
-from portal.kit.tables import Column, Empty, Text, code, number, plain
+from portal.kit.tables import Column, Columns, Empty, Text, code, number, plain
 from portal.views.groups.group_actions import GroupAction
 
 
@@ -69,14 +69,12 @@ def _reach(choice: dict[str, Any]) -> str:
 class OfTheDead(GroupAction):
     """Something done to dead messages of a group."""
 
+    back_to = ("failures", "name")
+
     def initial(self) -> dict[str, Any]:
         """Return the ids ticked in the list."""
         ids = self.request.GET.getlist("ids")
         return {**super().initial(), "ids": ", ".join(ids)}
-
-    def back(self) -> str:
-        """The group's failed messages."""
-        return to("failures", self.name)
 
     def effects(self, fields: dict[str, Any], what: str) -> Preview:
         """Count the messages it reaches, by kind of error."""
@@ -87,9 +85,12 @@ class OfTheDead(GroupAction):
             return Preview(effects=[what % {"count": len(set(choice["ids"])), "group": self.name}])
         summary = dead_letters.summary(group=self.name, topic=choice["topic"], actor=self.actor)
         reached = [one for one in summary.errors if choice["error"] in (None, one.error_class)]
-        columns = (Column(_("Error")), Column(_("Topic")), Column(_("Dead"), right=True))
-        listed = [(code(one.error_class), code(one.topic), number(one.count)) for one in reached]
-        table = plain(columns, listed, Empty(_("None of this kind is dead.")))
+        columns: Columns[DeadCount] = [
+            Column(_("Error"), lambda one: code(one.error_class)),
+            Column(_("Topic"), lambda one: code(one.topic)),
+            Column(_("Dead"), lambda one: number(one.count), right=True),
+        ]
+        table = plain(columns, reached, Empty(_("None of this kind is dead.")))
         count = sum(one.count for one in reached)
         effects = [what % {"count": count, "group": self.name}, _reach(choice)]
         return Preview(effects=effects, table=table)
@@ -100,10 +101,7 @@ class Redrive(OfTheDead):
 
     form_class = Redriving
     button = lazy("Bring back")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Redrive dead messages of %s") % self.name
+    title = lazy("Redrive dead messages of %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Count the messages to try again."""
@@ -123,10 +121,7 @@ class DropDead(OfTheDead):
     form_class = Choosing
     danger = True
     button = lazy("Drop for good")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Drop dead messages of %s") % self.name
+    title = lazy("Drop dead messages of %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Count the messages to delete."""
@@ -145,10 +140,7 @@ class SawDead(OfTheDead):
 
     form_class = NoFields
     button = lazy("Mark as seen")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Mark the dead messages of %s as seen") % self.name
+    title = lazy("Mark the dead messages of %(name)s as seen")
 
     def initial(self) -> dict[str, Any]:
         """Nothing is to be filled in."""

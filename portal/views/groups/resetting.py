@@ -20,7 +20,7 @@ from portal.auth.access import actor, may
 from portal.kit import pages, rows
 from portal.kit.pages import to
 from portal.kit.setting_fields import IdsField
-from portal.kit.tables import Cell, Column, Empty, Table, Text, badge, number, plain, text, when
+from portal.kit.tables import Cell, Column, Columns, Empty, Table, Text, badge, number, plain, text, when
 from portal.views.groups.group_actions import GroupAction
 
 SHOWN = 50  # moves of queues
@@ -97,10 +97,7 @@ class ResetGroup(MoveOffsets):
 
     form_class = Resetting
     button = lazy("Move the offsets")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Reset offsets of %s") % self.name
+    title = lazy("Reset offsets of %(name)s")
 
     def initial(self) -> dict[str, Any]:
         """The first topic, if none is named."""
@@ -127,10 +124,7 @@ class UndoReset(MoveOffsets):
     """Moves the offsets of a reset back to where they were."""
 
     button = lazy("Move them back")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Take a move of %s back") % self.name
+    title = lazy("Take a move of %(name)s back")
 
     def moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
         """The moves back."""
@@ -138,17 +132,16 @@ class UndoReset(MoveOffsets):
 
 
 def _planned(found: Sequence[Move]) -> Table:
-    columns = (
-        Column(_("Topic")), Column(_("Queue")), Column(_("Asked for"), right=True),
-        Column(_("Now"), right=True), Column(_("Then"), right=True),
-        Column(_("Repeated"), right=True), Column(_("Skipped"), right=True),
-    )  # fmt: skip
-    listed = [
-        (rows.topic(one.topic), text(one.queue), number(one.asked), number(one.from_offset),
-         number(one.to_offset), number(one.repeated), number(one.skipped))
-        for one in found
-    ]  # fmt: skip
-    return plain(columns, listed, Empty(_("No queues.")))
+    columns: Columns[Move] = [
+        Column(_("Topic"), lambda one: rows.topic(one.topic)),
+        Column(_("Queue"), lambda one: text(one.queue)),
+        Column(_("Asked for"), lambda one: number(one.asked), right=True),
+        Column(_("Now"), lambda one: number(one.from_offset), right=True),
+        Column(_("Then"), lambda one: number(one.to_offset), right=True),
+        Column(_("Repeated"), lambda one: number(one.repeated), right=True),
+        Column(_("Skipped"), lambda one: number(one.skipped), right=True),
+    ]
+    return plain(columns, found, Empty(_("No queues.")))
 
 
 def moves_of(request: HttpRequest, name: str) -> HttpResponse:
@@ -174,29 +167,27 @@ def latest(*, group: str, manages: bool, actor: Actor) -> Table:
 
 
 def _past(group: str, found: Sequence[PastMove], *, manages: bool) -> Table:
-    columns = [
-        Column(_("Moved (UTC)")), Column(_("By")), Column(_("Topic")), Column(_("Queue")),
-        Column(_("From"), right=True), Column(_("To"), right=True), Column(_("State")),
-    ]  # fmt: skip
-    if manages:
-        columns.append(Column(_("Do")))
     undone = {one.undoes for one in found}
-    listed = [_moved(group, one, undone=one.reset in undone, manages=manages) for one in found]
-    return plain(columns, listed, Empty(_("No offset of this group was moved by hand.")))
-
-
-def _moved(group: str, one: PastMove, *, undone: bool, manages: bool) -> Sequence[Cell]:
-    state = badge(_("taken back")) if undone else badge(_("moved"), "ok")
-    cells = [
-        when(one.at_ms),
-        text(one.actor),
-        rows.topic(one.topic),
-        text(f"{one.queue} ({one.instance})" if one.instance else one.queue),
-        number(one.from_offset),
-        number(one.to_offset),
-        state if one.done else badge(_("not carried out"), "warn"),
+    columns: list[Column[PastMove]] = [
+        Column(_("Moved (UTC)"), lambda one: when(one.at_ms)),
+        Column(_("By"), lambda one: text(one.actor)),
+        Column(_("Topic"), lambda one: rows.topic(one.topic)),
+        Column(_("Queue"), lambda one: text(f"{one.queue} ({one.instance})" if one.instance else one.queue)),
+        Column(_("From"), lambda one: number(one.from_offset), right=True),
+        Column(_("To"), lambda one: number(one.to_offset), right=True),
+        Column(_("State"), lambda one: _moved(one, undone=one.reset in undone)),
     ]
-    if not manages:
-        return cells
+    if manages:
+        columns.append(Column(_("Do"), lambda one: _way_back(group, one, undone=one.reset in undone)))
+    return plain(columns, found, Empty(_("No offset of this group was moved by hand.")))
+
+
+def _moved(one: PastMove, *, undone: bool) -> Cell:
+    if not one.done:
+        return badge(_("not carried out"), "warn")
+    return badge(_("taken back")) if undone else badge(_("moved"), "ok")
+
+
+def _way_back(group: str, one: PastMove, *, undone: bool) -> Cell:
     offered = one.done and not undone
-    return [*cells, text(_("take back"), to("group-undo", group, one.reset)) if offered else text(None)]
+    return text(_("take back"), to("group-undo", group, one.reset)) if offered else text(None)

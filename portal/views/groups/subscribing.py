@@ -41,10 +41,7 @@ class Subscribe(GroupAction):
     """Lets a group read a topic."""
 
     form_class = Subscribing
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Let %s read a topic") % self.name
+    title = lazy("Let %(name)s read a topic")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe where reading begins."""
@@ -63,10 +60,7 @@ class ChangeSubscription(Edit, GroupAction):
     """Changes what a group reads of a topic, and how; members hear of it within a moment."""
 
     form_class = SubscriptionSettings
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("%(group)s reading %(topic)s") % {"group": self.name, "topic": self.word("topic")}
+    title = lazy("%(name)s reading %(topic)s")
 
     def now(self) -> dict[str, Any]:
         """The settings as they are."""
@@ -85,11 +79,12 @@ class ChangeSubscription(Edit, GroupAction):
         taken = _taken(tag_matches(topic=self.word("topic"), tags=tags, actor=self.actor))
         return replace(found, effects=[*found.effects, *taken.effects], warnings=taken.warnings)
 
-    def save(self, changed: dict[str, Any]) -> Text:
-        """Changes them."""
+    def save(self, changed: dict[str, Any]) -> None:
         topic = self.word("topic")
         subscription_rows.update(group=self.name, topic=topic, settings=changed, actor=self.actor)
-        return _("How %(group)s reads %(topic)s was changed.") % {"group": self.name, "topic": topic}
+
+    def saved(self) -> Text:
+        return _("How %(name)s reads %(topic)s was changed.") % self.kwargs
 
 
 def _taken(found: TagMatches) -> Preview:
@@ -125,10 +120,7 @@ class Unsubscribe(GroupAction):
     form_class = NoFields
     danger = True
     button = lazy("Unsubscribe")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("%(group)s reads %(topic)s no more") % {"group": self.name, "topic": self.word("topic")}
+    title = lazy("%(name)s reads %(topic)s no more")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe the positions that would be forgotten."""

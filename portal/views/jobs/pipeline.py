@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,21 @@ from portal.actions.action import Action, Preview
 from portal.auth.access import actor
 from portal.kit import pages, rows
 from portal.kit.pages import Fact, Link, to
-from portal.kit.tables import Cell, Column, Empty, Table, Text, code, listed, number, plain, text, wanted
-from portal.views.jobs.operations import run_cells, run_columns
+from portal.kit.tables import (
+    Cell,
+    Column,
+    Columns,
+    Empty,
+    Table,
+    Text,
+    code,
+    listed,
+    number,
+    plain,
+    text,
+    wanted,
+)
+from portal.views.jobs.operations import run_columns
 
 
 def overview(request: HttpRequest) -> HttpResponse:
@@ -53,34 +65,27 @@ def overview(request: HttpRequest) -> HttpResponse:
             Fact(_("Memory of each process"), place.memory, kind="code"),
         ],
         stock=stock,
-        table=listed(request, run_columns(), found, row=run_cells, empty=hint),
+        table=listed(request, run_columns(), found, empty=hint),
         query=request.GET.get("q", ""),
     )
 
 
 def _stock(archive: str) -> tuple[Table, str]:
     """Return the archive's stock, and what is wrong with it."""
-    columns = (
-        Column(_("Topic")), Column(_("Days"), right=True), Column(_("First day")), Column(_("Last day")),
-        Column(_("Messages"), right=True), Column(_("Size"), right=True),
-    )  # fmt: skip
+    columns: Columns[Stock] = [
+        Column(_("Topic"), lambda one: code(one.topic)),
+        Column(_("Days"), lambda one: number(one.days), right=True),
+        Column(_("First day"), lambda one: text(one.first_day)),
+        Column(_("Last day"), lambda one: text(one.last_day)),
+        Column(_("Messages"), lambda one: number(one.rows), right=True),
+        Column(_("Size"), lambda one: Cell(one.bytes, "size"), right=True),
+    ]
     problem, found = "", []
     try:
         found = archives.stock(Path(archive))
     except Conflict as error:
         problem = error.detail
-    return plain(columns, [_stored(one) for one in found], Empty(_("Nothing is archived yet."))), problem
-
-
-def _stored(one: Stock) -> Sequence[Cell]:
-    return (
-        code(one.topic),
-        number(one.days),
-        text(one.first_day),
-        text(one.last_day),
-        number(one.rows),
-        Cell(one.bytes, "size"),
-    )
+    return plain(columns, found, Empty(_("Nothing is archived yet."))), problem
 
 
 def run(request: HttpRequest, run: int) -> HttpResponse:
@@ -141,10 +146,7 @@ class Asking(Action):
     section = "pipeline"
     job = ""
     asked = 0
-
-    def target(self) -> str:
-        """Files of the server are read and written."""
-        return "*"
+    everywhere = True
 
     def back(self) -> str:
         """The run, once it is asked for."""
@@ -209,10 +211,7 @@ class StartArchive(Asking):
     form_class = ArchiveFields
     job = pipeline.ARCHIVE
     button = lazy("Archive it")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Archive a topic")
+    title = lazy("Archive a topic")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe what is written where."""
@@ -239,10 +238,7 @@ class StartPurge(Asking):
     job = pipeline.PURGE
     danger = True
     button = lazy("Purge it")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Purge a topic")
+    title = lazy("Purge a topic")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe what is deleted."""
@@ -275,10 +271,7 @@ class StartReplay(Asking):
     form_class = ReplayFields
     job = pipeline.REPLAY
     button = lazy("Replay it")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Replay an archive")
+    title = lazy("Replay an archive")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe what is sent where."""

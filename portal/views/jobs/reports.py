@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -39,30 +39,22 @@ def reports_list(request: HttpRequest) -> HttpResponse:
     """The reports that were kept."""
     access.require(actor(request), "admin", "*", what="report")
     found = operation_lists.reports(wanted=wanted(request), actor=actor(request))
-    columns = [
-        Column(_("Made (UTC)"), "at"), Column(_("Report"), "name"), Column(_("Made by")),
-        Column(_("Asked for")), Column(_("Download")),
-    ]  # fmt: skip
+    columns: list[Column[ReportItem]] = [
+        Column(_("Made (UTC)"), lambda one: when(one.made_at_ms), "at"),
+        Column(_("Report"), lambda one: code(one.name, to("report", one.id)), "name"),
+        Column(_("Made by"), lambda one: text(one.engine)),
+        Column(_("Asked for"), lambda one: text(_asked(one.settings))),
+        Column(_("Download"), lambda one: text("CSV", to("report-csv", one.id))),
+    ]
     if report_files.can_parquet():
-        columns.append(Column(_("Download")))
+        columns.append(Column(_("Download"), lambda one: text("Parquet", to("report-parquet", one.id))))
     hint = Empty(
         _("No report was made yet, or none fits the search."), "python manage.py report volume",
         to("report-make"), _("Make a report"),
     )  # fmt: skip
-    table = listed(request, columns, found, row=_row, empty=hint)
+    table = listed(request, columns, found, empty=hint)
     actions = [Link(_("Make a report"), to("report-make"))]
     return pages.list_page(request, _("Reports"), table, section="reports", actions=actions)
-
-
-def _row(one: ReportItem) -> Sequence[Cell]:
-    return (
-        when(one.made_at_ms),
-        code(one.name, to("report", one.id)),
-        text(one.engine),
-        text(_asked(one.settings)),
-        text("CSV", to("report-csv", one.id)),
-        *([text("Parquet", to("report-parquet", one.id))] if report_files.can_parquet() else []),
-    )
 
 
 def _asked(settings: Any) -> str | None:
@@ -72,8 +64,7 @@ def _asked(settings: Any) -> str | None:
 def report(request: HttpRequest, number_: int) -> HttpResponse:
     """One report, with its first rows."""
     found = reports.shown(id=number_, actor=actor(request))
-    columns = [Column(name, right=_is_number(found.rows, name)) for name in found.columns]
-    rows = [[_cell(row.get(name)) for name in found.columns] for row in found.rows[:MOST_ROWS]]
+    columns = [_column(name, number=_is_number(found.rows, name)) for name in found.columns]
     facts = [
         Fact(_("Made (UTC)"), found.made_at_ms, kind="when"),
         Fact(_("Made by"), found.engine),
@@ -89,7 +80,7 @@ def report(request: HttpRequest, number_: int) -> HttpResponse:
         actions=_downloads(number_),
         facts=facts,
         drawn=bars.drawn(found.name, found.rows),
-        table=plain(columns, rows, Empty(_("It found nothing."))),
+        table=plain(columns, found.rows[:MOST_ROWS], Empty(_("It found nothing."))),
         cut=len(found.rows) > MOST_ROWS,
     )
 
@@ -105,6 +96,10 @@ def _downloads(number_: int) -> list[Link]:
 def _is_number(rows: Sequence[Any], name: str) -> bool:
     first = next((row[name] for row in rows if row.get(name) is not None), None)
     return isinstance(first, int | float) and not isinstance(first, bool)
+
+
+def _column(name: str, *, number: bool) -> Column[Mapping[str, Any]]:
+    return Column(name, lambda row: _cell(row.get(name)), right=number)
 
 
 def _cell(value: Any) -> Cell:
@@ -168,14 +163,8 @@ class MakeReport(Action):
     section = "reports"
     button = lazy("Make it")
     seen_at = ""
-
-    def target(self) -> str:
-        """Reports tell of every topic."""
-        return "*"
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Make a report")
+    everywhere = True
+    title = lazy("Make a report")
 
     def back(self) -> str:
         """The report or the run that makes it; before, the list."""

@@ -16,7 +16,6 @@ from messagestore.produce import operator_sends
 from metadata.errors import Forbidden, Invalid
 from portal.actions.action import Action, Preview
 from portal.kit import bodies
-from portal.kit.pages import to
 from portal.kit.tables import Text
 
 
@@ -63,19 +62,13 @@ class Send(Action):
     right = "produce"
     section = "messages"
     button = lazy("Send")
+    title = lazy("Send to %(topic)s")
+    back_to = ("topic", "topic")
 
     @property
     def topic(self) -> str:
         """The topic's name."""
         return self.word("topic")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Send to %s") % self.topic
-
-    def back(self) -> str:
-        """The topic's page."""
-        return to("topic", self.topic)
 
     def initial(self) -> dict[str, Any]:
         """A fresh batch."""
@@ -116,13 +109,8 @@ class Send(Action):
 class Resend(Send):
     """Sends a stored message again."""
 
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Send %s again") % self.word("message_id")
-
-    def back(self) -> str:
-        """The message's page."""
-        return to("message", self.topic, self.word("message_id"))
+    title = lazy("Send %(message_id)s again")
+    back_to = ("message", "topic", "message_id")
 
     def _stored(self) -> StoredMessage:
         found = browse.by_id(topic=self.topic, message_id=self.word("message_id"), actor=self.actor)

@@ -11,12 +11,10 @@ from django.utils.translation import gettext_lazy as lazy
 
 from messagestore.nodes import preflight, registry
 from metadata.nodes import node_rows
-from portal.actions.action import Action, NoFields, Preview
+from portal.actions.action import Action, Confirm, NoFields, Preview
 from portal.actions.edit import Edit, EditFields
 from portal.kit import findings
-from portal.kit.pages import to
 from portal.kit.tables import Text
-from portal.views.topics.topic_actions import Confirm
 
 SETTINGS = ("state", "special", "capacity_gb", "replica_host", "replica_port")
 MOST_NAMED = 20  # topics in a sentence
@@ -66,18 +64,9 @@ class RegisterNode(Action):
     what = "node"
     section = "nodes"
     says = lazy("What was found there; nothing was changed")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Register a node")
-
-    def target(self) -> str:
-        """New nodes are for whoever may do everything."""
-        return "*"
-
-    def back(self) -> str:
-        """The list."""
-        return to("nodes")
+    title = lazy("Register a node")
+    everywhere = True
+    back_to = ("nodes",)
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe what speaks for and against the node."""
@@ -100,15 +89,7 @@ class NodeAction(Action):
     right = "admin"
     what = "node"
     section = "nodes"
-
-    @property
-    def name(self) -> str:
-        """The node's name."""
-        return self.word("name")
-
-    def back(self) -> str:
-        """The node's page."""
-        return to("node", self.name)
+    back_to = ("node", "name")
 
 
 class NodeSettings(EditFields):
@@ -141,10 +122,7 @@ class ChangeNode(Edit, NodeAction):
     """Changes settings."""
 
     form_class = NodeSettings
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Settings of %s") % self.name
+    title = lazy("Settings of %(name)s")
 
     def now(self) -> dict[str, Any]:
         """As they are."""
@@ -171,10 +149,8 @@ class ChangeNode(Edit, NodeAction):
             said.append(what % {"count": len(alone), "names": ", ".join(alone[:MOST_NAMED])})
         return list(said)
 
-    def save(self, changed: dict[str, Any]) -> Text:
-        """Changes them."""
+    def save(self, changed: dict[str, Any]) -> None:
         registry.update(name=self.name, settings=changed, actor=self.actor)
-        return _("The settings of %s were changed.") % self.name
 
 
 class TryNode(NodeAction):
@@ -183,10 +159,7 @@ class TryNode(NodeAction):
     form_class = NoFields
     button = lazy("Test again, with the rights of its account")
     says = lazy("What was found there; nothing was changed")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Test of %s") % self.name
+    title = lazy("Test of %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Show the node's answers; rights are tried on a table made for it, so not by a mere link."""
@@ -204,10 +177,8 @@ class DeleteNode(NodeAction):
 
     form_class = Confirm
     danger = True
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Remove node %s") % self.name
+    title = lazy("Remove node %(name)s")
+    gone_to = "nodes"
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe what is forgotten."""
@@ -217,12 +188,3 @@ class DeleteNode(NodeAction):
         """Forgets it."""
         node_rows.delete(name=self.name, confirm=fields["confirm"], actor=self.actor)
         return _("Node %s was removed.") % self.name
-
-    def done(self, said: Text) -> Any:
-        """Its page is gone: to the list."""
-        self.kwargs = {}
-        return super().done(said)
-
-    def back(self) -> str:
-        """The node, or once it is gone the list."""
-        return to("node", self.name) if self.kwargs else to("nodes")

@@ -11,9 +11,10 @@ from django.utils.translation import gettext_lazy as lazy
 from messagestore.nodes import promotion, promotion_plans, registry
 from messagestore.nodes.promotion import Outcome
 from messagestore.nodes.promotion_plans import Plan
+from messagestore.nodes.replica_inspection import Lost
 from metadata.nodes import node_rows
 from portal.actions.action import NoFields, Preview
-from portal.kit.tables import Column, Empty, Table, Text, code, number, plain, when
+from portal.kit.tables import Column, Columns, Empty, Table, Text, code, number, plain, when
 from portal.views.nodes.node_actions import NEW_PASSWORD, NodeAction
 
 PATIENCE_S = 15.0  # a browser waits meanwhile
@@ -32,10 +33,7 @@ class SetAccount(NodeAction):
     """Changes the account with which brokers reach a node."""
 
     form_class = AccountFields
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Account of %s") % self.name
+    title = lazy("Account of %(name)s")
 
     def initial(self) -> dict[str, Any]:
         """The account as it is, without its password."""
@@ -77,10 +75,7 @@ class SetReader(NodeAction):
     """Changes the account with which jobs read a node."""
 
     form_class = ReaderFields
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Reader account of %s") % self.name
+    title = lazy("Reader account of %(name)s")
 
     def initial(self) -> dict[str, Any]:
         """The account as it is, without its password."""
@@ -117,10 +112,7 @@ class PromoteNode(NodeAction):
     form_class = PromoteFields
     danger = True
     button = lazy("Promote it now")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Promote a replica of %s") % self.name
+    title = lazy("Promote a replica of %(name)s")
 
     def initial(self) -> dict[str, Any]:
         """The replica that is known."""
@@ -148,10 +140,7 @@ class AdoptNode(NodeAction):
     form_class = NoFields
     danger = True
     button = lazy("Go on with it")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Adopt what was restored at %s") % self.name
+    title = lazy("Adopt what was restored at %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe what would be lost."""
@@ -193,18 +182,14 @@ def _lost(of: Plan) -> Table | None:
     """List the missing messages that groups did not read."""
     if not of.lost:
         return None
-    columns = (
-        Column(_("Group")),
-        Column(_("Topic")),
-        Column(_("Queue"), right=True),
-        Column(_("Messages"), right=True),
-        Column(_("As of")),
-    )
-    cells = [
-        (code(one.group), code(one.topic), number(one.queue), number(one.messages), when(one.as_of_ms))
-        for one in of.lost
+    columns: Columns[Lost] = [
+        Column(_("Group"), lambda one: code(one.group)),
+        Column(_("Topic"), lambda one: code(one.topic)),
+        Column(_("Queue"), lambda one: number(one.queue), right=True),
+        Column(_("Messages"), lambda one: number(one.messages), right=True),
+        Column(_("As of"), lambda one: when(one.as_of_ms)),
     ]
-    return plain(columns, cells, Empty(_("Nothing.")))
+    return plain(columns, of.lost, Empty(_("Nothing.")))
 
 
 def _told(done: Outcome) -> Text:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -51,29 +50,19 @@ def _asked(name: str, after: str | None, who: Actor) -> tuple[Waiting | None, li
 
 
 def _table(name: str, found: Waiting | None, *, known: bool, recalls: bool) -> Table:
-    columns = [
-        Column(_("Message")), Column(_("Due (UTC)")), Column(_("Key")), Column(_("Tag")),
-        Column(_("Size"), right=True), Column(_("Body")),
-    ]  # fmt: skip
+    columns: list[Column[WaitingMessage]] = [
+        Column(_("Message"), lambda one: code(one.message_id)),
+        Column(_("Due (UTC)"), lambda one: when(one.row.due_at_ms)),
+        Column(_("Key"), lambda one: code(one.row.key)),
+        Column(_("Tag"), lambda one: text(one.row.tag)),
+        Column(_("Size"), lambda one: Cell(len(one.row.body), "size"), right=True),
+        Column(_("Body"), lambda one: long(bodies.preview(one.row.body) or None)),
+    ]
     if recalls:
-        columns.append(Column(_("Do")))
+        columns.append(Column(_("Do"), lambda one: text(_("recall"), to("recall", name, one.message_id))))
     hint = Empty(_("Nothing waits for its time. Send something for later:"), f"catmq send {name} --delay 60s")
     messages = found.messages if found else ()
-    rows = [_row(name, one, recalls=recalls) for one in messages]
-    return plain(columns, rows, hint if known else Empty(_("What waits is not known.")))
-
-
-def _row(name: str, one: WaitingMessage, *, recalls: bool) -> Sequence[Cell]:
-    row = one.row
-    cells = [
-        code(one.message_id),
-        when(row.due_at_ms),
-        code(row.key),
-        text(row.tag),
-        Cell(len(row.body), "size"),
-        long(bodies.preview(row.body) or None),
-    ]
-    return [*cells, text(_("recall"), to("recall", name, one.message_id))] if recalls else cells
+    return plain(columns, messages, hint if known else Empty(_("What waits is not known.")))
 
 
 class Recall(TopicAction):
@@ -82,10 +71,8 @@ class Recall(TopicAction):
     right = "produce"
     danger = True
     button = lazy("Take it back")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Take %s back") % self.word("message_id")
+    title = lazy("Take %(message_id)s back")
+    back_to = ("delayed", "name")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe what recalling a message means."""
@@ -95,7 +82,3 @@ class Recall(TopicAction):
         """Takes it back."""
         operator_sends.recall(topic=self.name, message_id=self.word("message_id"), actor=self.actor)
         return _("Message %s was taken back.") % self.word("message_id")
-
-    def back(self) -> str:
-        """The topic's delayed messages."""
-        return to("delayed", self.name)

@@ -9,19 +9,19 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
 from messagestore import retention
+from messagestore.retention.cleaning import Cleaned
 from messagestore.topology import queues, topics
 from messagestore.topology.queues import Change
-from metadata.db import access
 from metadata.rules.setting_types import read_settings
 from metadata.rules.settings import TOPIC
 from metadata.topics import topic_rows
-from portal.actions.action import Action, Preview
+from metadata.topics.topic_rows import QueueView
+from portal.actions.action import Action, Confirm, Create, Preview
 from portal.actions.edit import Edit, EditFields
 from portal.actions.fields import given
 from portal.actions.toggle import Toggle
-from portal.kit.pages import to
 from portal.kit.setting_fields import with_settings
-from portal.kit.tables import Column, Empty, Table, Text, number, plain, text
+from portal.kit.tables import Column, Columns, Empty, Table, Text, number, plain, text
 
 
 @with_settings(TOPIC)
@@ -57,61 +57,31 @@ class Shrink(forms.Form):
     count = forms.IntegerField(label=lazy("Queues to take away"), min_value=1, initial=1)
 
 
-class Confirm(forms.Form):
-    """The name once more."""
-
-    confirm = forms.CharField(label=lazy("Type the name to confirm"), max_length=210)
-
-
 class TopicAction(Action):
     """Something done to one topic."""
 
-    @property
-    def name(self) -> str:
-        """The topic's name."""
-        return self.word("name")
-
-    def back(self) -> str:
-        """The topic's page."""
-        return to("topic", self.name)
+    back_to = ("topic", "name")
 
 
-class CreateTopic(Action):
+class CreateTopic(Create):
     """Makes a topic."""
 
     form_class = NewTopic
+    title = lazy("Create a topic")
+    back_to = ("topics",)
 
-    def target(self) -> str:
-        """The name that was typed; without one, whoever may manage anything may open the form."""
-        return self.request.POST.get("name", "").strip() or next(iter(self._patterns()), "*")
-
-    def _patterns(self) -> tuple[str, ...]:
-        return (*self.actor.rights.get("manage", ()), *self.actor.rights.get("admin", ()))
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Create a topic")
-
-    def back(self) -> str:
-        """The list."""
-        return to("topics")
-
-    def preview(self, fields: dict[str, Any]) -> Preview:
+    def effect(self, fields: dict[str, Any]) -> Text:
         """Describe the topic that would be made."""
-        if fields["owners"]:
-            access.require_ownership(self.actor, fields["name"])
         where = fields["node"] or _("the emptiest nodes")
         what = _("Topic %(name)s gets %(queues)d queues, each a table, on %(node)s.")
-        return Preview(effects=[what % {"name": fields["name"], "queues": fields["queues"], "node": where}])
+        return what % {"name": fields["name"], "queues": fields["queues"], "node": where}
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Makes it."""
-        settings = given(fields, TOPIC)
         topics.create(
             name=fields["name"],
             queues=fields["queues"],
             node=fields["node"] or None,
-            settings=settings,
+            settings=given(fields, TOPIC),
             actor=self.actor,
         )
         return _("Topic %s is ready.") % str(fields["name"])
@@ -121,35 +91,20 @@ class ChangeTopic(Edit, TopicAction):
     """Changes settings."""
 
     form_class = EditTopic
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Settings of %s") % self.name
+    title = lazy("Settings of %(name)s")
 
     def now(self) -> dict[str, Any]:
-        """The settings as they are."""
         return read_settings(TOPIC, topic_rows.named(name=self.name, actor=self.actor))
 
-    def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe the changes. Raises Forbidden for other owners unless the actor may do all they get."""
-        if "owners" in self._merge(fields).changed:
-            access.require_ownership(self.actor, self.name, what="topic")
-        return super().preview(fields)
-
-    def save(self, changed: dict[str, Any]) -> Text:
-        """Changes them."""
+    def save(self, changed: dict[str, Any]) -> None:
         topic_rows.update(name=self.name, settings=changed, actor=self.actor)
-        return _("The settings of %s were changed.") % self.name
 
 
 class ExpandTopic(TopicAction):
     """Adds queues."""
 
     form_class = Expand
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Expand %s") % self.name
+    title = lazy("Expand %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe which queues come where, and which keys move."""
@@ -175,10 +130,7 @@ class ShrinkTopic(TopicAction):
 
     form_class = Shrink
     danger = True
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Shrink %s") % self.name
+    title = lazy("Shrink %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe which queues drain, and which keys move."""
@@ -203,9 +155,11 @@ def _preview(change: Change, caption: str) -> Preview:
 
 
 def _queue_table(change: Change, caption: str) -> Table:
-    columns = (Column(_("Number"), right=True), Column(_("Node")))
-    listed = [(number(one.number), text(one.node)) for one in change.queues]
-    return plain(columns, listed, Empty(_("None.")), caption)
+    columns: Columns[QueueView] = [
+        Column(_("Number"), lambda one: number(one.number), right=True),
+        Column(_("Node"), lambda one: text(one.node)),
+    ]
+    return plain(columns, change.queues, Empty(_("None.")), caption)
 
 
 class CleanTopic(TopicAction):
@@ -213,24 +167,23 @@ class CleanTopic(TopicAction):
 
     danger = True
     button = lazy("Clean now")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Clean %s") % self.name
+    title = lazy("Clean %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """List the messages that would go, queue by queue."""
         found = retention.clean(topic=self.name, actor=self.actor, dry_run=True)
-        columns = (
-            Column(_("Queue")), Column(_("First kept"), right=True), Column(_("First kept then"), right=True),
-            Column(_("Messages that go"), right=True), Column(_("Why not more")),
-        )  # fmt: skip
-        listed = [
-            (text(one.plan.queue), number(one.plan.low), number(one.plan.keep_from),
-             number(max(0, one.plan.keep_from - one.plan.low)), text(one.problem or one.plan.hindrance))
-            for one in found
-        ]  # fmt: skip
-        table = plain(columns, listed, Empty(_("Nothing is older or more than it keeps.")))
+        columns: Columns[Cleaned] = [
+            Column(_("Queue"), lambda one: text(one.plan.queue)),
+            Column(_("Log start offset"), lambda one: number(one.plan.low), right=True),
+            Column(_("Log start offset then"), lambda one: number(one.plan.keep_from), right=True),
+            Column(
+                _("Messages that go"),
+                lambda one: number(max(0, one.plan.keep_from - one.plan.low)),
+                right=True,
+            ),
+            Column(_("Why not more"), lambda one: text(one.problem or one.plan.hindrance)),
+        ]
+        table = plain(columns, found, Empty(_("Nothing is older or more than it keeps.")))
         return Preview(effects=[_("What is removed cannot be brought back.")], table=table)
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -245,10 +198,8 @@ class DeleteTopic(TopicAction):
 
     form_class = Confirm
     danger = True
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Delete %s") % self.name
+    title = lazy("Delete %(name)s")
+    gone_to = "topics"
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe what would be deleted."""
@@ -265,24 +216,12 @@ class DeleteTopic(TopicAction):
         topics.delete(name=self.name, confirm=fields["confirm"], actor=self.actor)
         return _("Topic %s was deleted; its tables are dropped after three days.") % self.name
 
-    def done(self, said: Text) -> Any:
-        """Its page is gone: to the list."""
-        self.kwargs = {}
-        return super().done(said)
-
-    def back(self) -> str:
-        """The topic, or once it is gone the list."""
-        return to("topic", self.name) if self.kwargs else to("topics")
-
 
 class SetQueueState(Toggle, TopicAction):
     """Closes or opens one queue."""
 
     button: ClassVar[Text] = lazy("Do it")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Queue %(queue)d of %(name)s") % {"queue": self.kwargs["queue"], "name": self.name}
+    title = lazy("Queue %(queue)d of %(name)s")
 
     def other(self) -> str:
         """Closed if it is open."""
