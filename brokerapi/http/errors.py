@@ -2,7 +2,7 @@
 
 type            /api/v1/docs#<code>: the docs page explains every code
 title, status   words and number of the HTTP answer
-detail, code    what happened, for people and for programs
+detail, code    what happened, in words and as a word for programs
 retriable       whether the same request may succeed later; `retry_after_ms` says when, if known
 errors          [{field, message}] when fields are wrong
 id              only for status 500: the same id stands in the broker's log

@@ -69,7 +69,7 @@ class Docs(Endpoint):
 
     @extend_schema(exclude=True)
     def get(self, call: Call) -> HttpResponse:
-        """A page for people: all operations and all error codes."""
+        """A readable page: all operations and all error codes."""
         return HttpResponse(docs.page())
 
 

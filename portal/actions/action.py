@@ -232,7 +232,7 @@ class Action(View):
             form=form,
             carried=[one for one in form if not form_secrets.is_secret(one.field)] if preview else (),
             preview=preview,
-            once=number,
+            form_number=number,
             section=self.section,
             back=self.back(),
             button=self.button,

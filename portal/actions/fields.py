@@ -31,7 +31,7 @@ def changes(form: type[forms.Form], before: Mapping[str, Any], after: Mapping[st
 
 
 def shown(value: Any) -> Any:
-    """A setting as people read it."""
+    """A setting as a page shows it."""
     if isinstance(value, bool):
         return _("yes") if value else _("no")
     return written(value) if value not in (None, "", []) else DASH

@@ -1,4 +1,4 @@
-"""People: accounts and what they may do. Django's own pages would change accounts past the audit log."""
+"""Users: accounts and what they may do. Django's own pages would change accounts past the audit log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class UserAdmin(ReadOnlyAdmin):
 
 @admin.register(UserRights)
 class UserRightsAdmin(ReadOnlyAdmin):
-    """Rights of people who are no administrators."""
+    """Rights of users who are no administrators."""
 
     list_display = ("name", "rights")
     search_fields = ("name",)

@@ -1,4 +1,4 @@
-"""Findings about a database, as a table that people read in their language."""
+"""Findings about a database, as a table in the language of the page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ABOUT: dict[str, Text] = {
     "place": lazy("Place"),
     "capacity": lazy("Capacity"),
 }
-VERDICTS: dict[str, Text] = {"ok": lazy("good"), "warn": lazy("look at it"), "bad": lazy("will not do")}
+VERDICTS: dict[str, Text] = {"ok": lazy("passed"), "warn": lazy("warning"), "bad": lazy("failed")}
 
 
 def table(found: Examination) -> Table:

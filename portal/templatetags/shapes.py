@@ -27,7 +27,7 @@ def count(value: Any) -> str:
 
 @register.filter
 def size(value: int | None) -> str:
-    """Bytes as people read them.
+    """Bytes as a page shows them.
 
     >>> size(1536), size(700)
     ('1.5 KiB', '700 B')

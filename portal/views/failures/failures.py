@@ -50,7 +50,7 @@ def failures(request: HttpRequest, name: str) -> HttpResponse:
     return pages.show(
         request,
         "failures",
-        _("Failed messages of %s") % name,
+        _("Retries and dead letters of %s") % name,
         section="groups",
         live=True,
         name=name,
@@ -81,9 +81,9 @@ def _actions(name: str, topic: str | None, error: str | None, *, count: int) -> 
     if not count:
         return []
     which = _link(topic=topic, error=error, everything="" if topic or error else "on")
-    redrive, drop = _("Redrive all %s dead messages"), _("Drop all %s dead messages")
+    redrive, drop = _("Redrive all %s dead letters"), _("Delete all %s dead letters")
     if topic or error:
-        redrive, drop = _("Redrive the %s of this kind"), _("Drop the %s of this kind")
+        redrive, drop = _("Redrive the %s of this kind"), _("Delete the %s of this kind")
     found = [
         Link(redrive % counted(count), to("redrive", name) + which),
         Link(drop % counted(count), to("dead-drop", name) + which, "danger"),
@@ -99,10 +99,10 @@ def _waiting(found: Failed) -> Table:
         Column(_("Message"), lambda one: _origin(one.topic, f"{one.queue}-{one.offset}")),
         Column(_("Key"), lambda one: long(one.key)),
         Column(_("Attempt"), lambda one: number(one.attempt), right=True),
-        Column(_("Next try (UTC)"), lambda one: when(one.due_at_ms)),
+        Column(_("Next attempt (UTC)"), lambda one: when(one.due_at_ms)),
         Column(_("Error"), lambda one: long(one.error or None)),
     ]
-    return plain(columns, found.messages, Empty(_("Nothing waits for another try.")))
+    return plain(columns, found.messages, Empty(_("No pending retries")))
 
 
 def _origin(topic: str, message: str) -> Cell:
@@ -116,12 +116,12 @@ def _errors(name: str, summary: Summary) -> Table:
     columns: Columns[DeadCount] = [
         Column(_("Error"), lambda one: code(one.error_class, to("failures", name) + which(one))),
         Column(_("Topic"), lambda one: rows.topic(one.topic)),
-        Column(_("Dead"), lambda one: number(one.count), right=True),
+        Column(_("Dead letters"), lambda one: number(one.count), right=True),
         Column(_("First (UTC)"), lambda one: when(one.first_at_ms)),
         Column(_("Last (UTC)"), lambda one: when(one.last_at_ms)),
         Column(_("Do"), lambda one: text(_("redrive"), to("redrive", name) + which(one))),
     ]
-    return plain(columns, summary.errors, Empty(_("No message is dead.")))
+    return plain(columns, summary.errors, Empty(_("No dead letters")))
 
 
 def _dead(name: str, found: DeadPage) -> Table:
@@ -129,25 +129,25 @@ def _dead(name: str, found: DeadPage) -> Table:
         Column(_("Message"), lambda one: code(one.id, to("dead", name, one.id))),
         Column(_("Topic"), lambda one: rows.topic(one.topic)),
         Column(_("Key"), lambda one: long(one.key)),
-        Column(_("Tries"), lambda one: number(one.attempts), right=True),
-        Column(_("Died (UTC)"), lambda one: when(one.died_at_ms)),
+        Column(_("Attempts"), lambda one: number(one.attempts), right=True),
+        Column(_("Dead since (UTC)"), lambda one: when(one.died_at_ms)),
         Column(_("Error"), lambda one: long(one.error or one.error_class)),
     ]
-    hint = Empty(_("No message is dead, or none of this kind."))
+    hint = Empty(_("No matching dead letters"))
     return plain(columns, found.messages, hint)
 
 
 def _redrives(found: Sequence[RedriveView]) -> Table:
     columns: Columns[RedriveView] = [
-        Column(_("Asked for (UTC)"), lambda one: when(one.created_at_ms)),
+        Column(_("Requested (UTC)"), lambda one: when(one.created_at_ms)),
         Column(_("By"), lambda one: text(one.asked_by)),
         Column(_("State"), lambda one: rows.state(one.state)),
-        Column(_("Brought back"), lambda one: number(one.redriven), right=True),
+        Column(_("Redriven"), lambda one: number(one.redriven), right=True),
         Column(_("Of"), lambda one: number(one.total), right=True),
         Column(_("Skipped"), lambda one: number(one.skipped), right=True),
         Column(_("Detail"), lambda one: long(one.detail or None)),
     ]
-    return plain(columns, found, Empty(_("No message was brought back yet.")))
+    return plain(columns, found, Empty(_("No redrives yet")))
 
 
 def dead_message(request: HttpRequest, name: str, message_id: str) -> HttpResponse:
@@ -161,16 +161,16 @@ def dead_message(request: HttpRequest, name: str, message_id: str) -> HttpRespon
         Fact(_("Key"), about.key, kind="code"),
         Fact(_("Tag"), about.tag),
         Fact(_("Trace id"), about.trace_id, kind="code"),
-        Fact(_("Tries"), about.attempts),
+        Fact(_("Attempts"), about.attempts),
         Fact(_("First failed (UTC)"), about.first_failed_at_ms, kind="when"),
-        Fact(_("Died (UTC)"), about.died_at_ms, kind="when"),
+        Fact(_("Dead since (UTC)"), about.died_at_ms, kind="when"),
         Fact(_("Size"), size(about.size)),
-        Fact(_("Kind of error"), badge(about.error_class).value, kind="badge", tone="bad"),
+        Fact(_("Error class"), badge(about.error_class).value, kind="badge", tone="bad"),
         Fact(_("Error"), about.error or None),
     ]
     actions = [
         Link(_("Redrive"), f"{to('redrive', name)}?ids={message_id}"),
-        Link(_("Drop"), f"{to('dead-drop', name)}?ids={message_id}", "danger"),
+        Link(_("Delete"), f"{to('dead-drop', name)}?ids={message_id}", "danger"),
     ]
     headers = sorted((found.headers or {}).items())
     return pages.show(

@@ -22,11 +22,11 @@ class Choosing(forms.Form):
     ids = forms.CharField(
         label=lazy("Messages"),
         required=False,
-        help_text=lazy("Ids of dead messages, separated by commas; or the fields below."),
+        help_text=lazy("Ids of dead letters, separated by commas; or the fields below."),
     )
     topic = forms.CharField(label=lazy("Topic"), required=False, max_length=210)
-    error = forms.CharField(label=lazy("Kind of error"), required=False, max_length=200)
-    everything = forms.BooleanField(label=lazy("All dead messages of the group"), required=False)
+    error = forms.CharField(label=lazy("Error class"), required=False, max_length=200)
+    everything = forms.BooleanField(label=lazy("All dead letters of the group"), required=False)
 
 
 class Redriving(Choosing):
@@ -88,9 +88,9 @@ class OfTheDead(GroupAction):
         columns: Columns[DeadCount] = [
             Column(_("Error"), lambda one: code(one.error_class)),
             Column(_("Topic"), lambda one: code(one.topic)),
-            Column(_("Dead"), lambda one: number(one.count), right=True),
+            Column(_("Dead letters"), lambda one: number(one.count), right=True),
         ]
-        table = plain(columns, reached, Empty(_("None of this kind is dead.")))
+        table = plain(columns, reached, Empty(_("No matching dead letters")))
         count = sum(one.count for one in reached)
         effects = [what % {"count": count, "group": self.name}, _reach(choice)]
         return Preview(effects=effects, table=table)
@@ -100,12 +100,12 @@ class Redrive(OfTheDead):
     """Brings dead messages back."""
 
     form_class = Redriving
-    button = lazy("Bring back")
-    title = lazy("Redrive dead messages of %(name)s")
+    button = lazy("Redrive")
+    title = lazy("Redrive dead letters of %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Count the messages to try again."""
-        return self.effects(fields, _("Dead messages of group %(group)s that are tried again: %(count)d."))
+        return self.effects(fields, _("Dead letters of group %(group)s that are redriven: %(count)d."))
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Asks for it; a broker does it step by step."""
@@ -120,19 +120,19 @@ class DropDead(OfTheDead):
 
     form_class = Choosing
     danger = True
-    button = lazy("Drop for good")
-    title = lazy("Drop dead messages of %(name)s")
+    button = lazy("Delete for good")
+    title = lazy("Delete dead letters of %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Count the messages to delete."""
         return self.effects(
-            fields, _("Dead messages of group %(group)s that are deleted for good: %(count)d.")
+            fields, _("Dead letters of group %(group)s that are deleted for good: %(count)d.")
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Deletes them."""
         count = dead_letters.drop(group=self.name, actor=self.actor, **chosen(fields))
-        return _("Dead messages that were deleted: %d.") % count
+        return _("Dead letters deleted: %d.") % count
 
 
 class SawDead(OfTheDead):
@@ -140,7 +140,7 @@ class SawDead(OfTheDead):
 
     form_class = NoFields
     button = lazy("Mark as seen")
-    title = lazy("Mark the dead messages of %(name)s as seen")
+    title = lazy("Mark the dead letters of %(name)s as seen")
 
     def initial(self) -> dict[str, Any]:
         """Nothing is to be filled in."""
@@ -155,4 +155,4 @@ class SawDead(OfTheDead):
     def run(self, fields: dict[str, Any]) -> Text:
         """Says so."""
         dead_letter_counts.saw(group=self.name, actor=self.actor)
-        return _("The dead messages are marked as seen.")
+        return _("The dead letters are marked as seen.")

@@ -40,7 +40,7 @@ def subscriptions(request: HttpRequest) -> HttpResponse:
         Column(_("Handled, last 30 min"), lambda one: spark(one.minutes)),
         Column(_("Since"), lambda one: when(one.created_at_ms)),
     ]
-    hint = Empty(_("No subscription is here, or none fits the search."), "catmq subscribe billing orders")
+    hint = Empty(_("No matching subscriptions"), "catmq subscribe billing orders")
     table = listed(request, columns, found, empty=hint)
     return pages.list_page(request, _("Subscriptions"), table, section="subscriptions")
 
@@ -50,7 +50,7 @@ def _state(row: SubscriptionRow) -> Cell:
     if row.stopped and row.state == "ready":
         return rows.state("stopped")
     if row.stopped_queues:
-        what = ngettext("%d queue stopped", "%d queues stopped", row.stopped_queues)
+        what = ngettext("%d queue paused", "%d queues paused", row.stopped_queues)
         return badge(what % row.stopped_queues, "warn")
     return rows.state(row.state)
 
@@ -62,7 +62,9 @@ def consumers(request: HttpRequest) -> HttpResponse:
         Column(_("Consumer"), lambda one: text(one.name), "name"),
         Column(_("Group"), lambda one: rows.group(one.group), "group"),
         Column(_("Queues"), lambda one: number(one.queues), right=True),
-        Column(_("Heard"), lambda one: rows.silence(one.silent_ms, one.timeout_ms), "heard", right=True),
+        Column(
+            _("Last heartbeat"), lambda one: rows.silence(one.silent_ms, one.timeout_ms), "heard", right=True
+        ),
         Column(_("Address"), lambda one: code(one.address)),
         Column(_("Client"), lambda one: text(one.sdk or None)),
         Column(_("Since"), lambda one: when(one.joined_at_ms), "joined"),
@@ -84,6 +86,6 @@ def rebalances(request: HttpRequest) -> HttpResponse:
         Column(_("Queues moved"), lambda one: number(one.moved), right=True),
         Column(_("Longest pause"), lambda one: lasting(one.pause_ms), "pause", right=True),
     ]
-    hint = Empty(_("Nothing was shared anew yet: that happens when consumers come and go."))
+    hint = Empty(_("No rebalances yet: they happen when consumers join or leave."))
     table = listed(request, columns, found, empty=hint)
     return pages.list_page(request, _("Rebalances"), table, section="rebalances")

@@ -87,8 +87,8 @@ class StopGroup(GroupAction):
 
     danger = True
     stopped = True
-    button = lazy("Stop")
-    title = lazy("Stop %(name)s")
+    button = lazy("Pause")
+    title = lazy("Pause %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Count the members and topics it stops."""
@@ -101,7 +101,7 @@ class StopGroup(GroupAction):
     def run(self, fields: dict[str, Any]) -> Text:
         """Stops or starts it."""
         groups.update(name=self.name, settings={"stopped": self.stopped}, actor=self.actor)
-        return (_("Group %s was stopped.") if self.stopped else _("Group %s was started.")) % self.name
+        return (_("Group %s is paused.") if self.stopped else _("Group %s is resumed.")) % self.name
 
 
 class StartGroup(StopGroup):
@@ -109,13 +109,13 @@ class StartGroup(StopGroup):
 
     danger = False
     stopped = False
-    button = lazy("Start")
-    title = lazy("Start %(name)s")
+    button = lazy("Resume")
+    title = lazy("Resume %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Count the members that go on."""
         view = groups.describe(name=self.name, actor=self.actor)
-        return Preview(effects=[_("%d members go on where they were.") % len(view.members)])
+        return Preview(effects=[_("%d members go on at their offsets.") % len(view.members)])
 
 
 class RebalanceGroup(GroupAction):

@@ -62,7 +62,7 @@ def groups_list(request: HttpRequest) -> HttpResponse:
         Column(_("Owners"), lambda one: text(one.owners or None)),
     ]
     hint = Empty(
-        _("No group is here, or none fits the search. A consumer that names topics makes its group; or:"),
+        _("No matching groups. A consumer that names topics creates its group; or:"),
         "catmq group create billing && catmq subscribe billing orders",
         to("group-create"),
         _("Create a group"),
@@ -101,16 +101,16 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
 
 def _actions(view: GroupView) -> list[Link]:
     switch = (
-        Link(_("Start"), to("group-start", view.name))
+        Link(_("Resume"), to("group-start", view.name))
         if view.stopped
-        else Link(_("Stop"), to("group-stop", view.name))
+        else Link(_("Pause"), to("group-stop", view.name))
     )
     return [
         switch,
         Link(_("Subscribe"), to("subscribe", view.name)),
         Link(_("Reset offsets"), to("group-reset", view.name)),
         Link(_("Rebalance"), to("group-rebalance", view.name)),
-        Link(_("Failed messages"), to("failures", view.name)),
+        Link(_("Retries and dead letters"), to("failures", view.name)),
         Link(_("Settings"), to("group-settings", view.name)),
         Link(_("Delete"), to("group-delete", view.name), "danger"),
     ]
@@ -154,7 +154,7 @@ def _matrix(
     columns: Columns[QueueLag] = [
         Column(_("Queue"), _position),
         Column(_("Owner"), _reader),
-        Column(_("Heard"), lambda one: lasting(_silent_ms(heard.get(one.owner or ""))), right=True),
+        Column(_("Last heartbeat"), lambda one: lasting(_silent_ms(heard.get(one.owner or ""))), right=True),
         Column(_("Position"), lambda one: number(one.committed), right=True),
         Column(_("Log end offset"), lambda one: number(one.head), right=True),
         Column(_("Unread"), lambda one: rows.lag(one.lag), right=True),
@@ -189,7 +189,9 @@ def _members(view: GroupView) -> Table:
     columns: Columns[MemberView] = [
         Column(_("Member"), lambda one: text(one.name)),
         Column(
-            _("Heard"), lambda one: rows.silence(one.heartbeat_age_ms, view.session_timeout_ms), right=True
+            _("Last heartbeat"),
+            lambda one: rows.silence(one.heartbeat_age_ms, view.session_timeout_ms),
+            right=True,
         ),
         Column(_("Queues"), lambda one: number(len(one.queues)), right=True),
         Column(_("State"), lambda one: badge(_("reads"), "ok") if one.active else badge(_("stands by"))),
@@ -197,7 +199,7 @@ def _members(view: GroupView) -> Table:
         Column(_("Client"), lambda one: text(one.sdk or None)),
         Column(_("Since"), lambda one: when(one.joined_at_ms)),
     ]
-    hint = Empty(_("Nobody is here. Start a consumer:"), f"catmq consume --group {view.name} TOPIC")
+    hint = Empty(_("No members. Start a consumer:"), f"catmq consume --group {view.name} TOPIC")
     return plain(columns, view.members, hint)
 
 

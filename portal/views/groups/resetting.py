@@ -89,14 +89,14 @@ class MoveOffsets(GroupAction):
     def run(self, fields: dict[str, Any]) -> Text:
         """Moves them."""
         made = self.moves(fields, dry_run=False)
-        return _("%d offsets were moved. The list of moves on this page takes them back.") % len(made)
+        return _("%d offsets were reset. The list of resets on this page undoes it.") % len(made)
 
 
 class ResetGroup(MoveOffsets):
     """Moves offsets to a place."""
 
     form_class = Resetting
-    button = lazy("Move the offsets")
+    button = lazy("Reset the offsets")
     title = lazy("Reset offsets of %(name)s")
 
     def initial(self) -> dict[str, Any]:
@@ -123,8 +123,8 @@ class ResetGroup(MoveOffsets):
 class UndoReset(MoveOffsets):
     """Moves the offsets of a reset back to where they were."""
 
-    button = lazy("Move them back")
-    title = lazy("Take a move of %(name)s back")
+    button = lazy("Undo the reset")
+    title = lazy("Undo an offset reset of %(name)s")
 
     def moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
         """The moves back."""
@@ -135,7 +135,7 @@ def _planned(found: Sequence[Move]) -> Table:
     columns: Columns[Move] = [
         Column(_("Topic"), lambda one: rows.topic(one.topic)),
         Column(_("Queue"), lambda one: text(one.queue)),
-        Column(_("Asked for"), lambda one: number(one.asked), right=True),
+        Column(_("Requested"), lambda one: number(one.asked), right=True),
         Column(_("Now"), lambda one: number(one.from_offset), right=True),
         Column(_("Then"), lambda one: number(one.to_offset), right=True),
         Column(_("Repeated"), lambda one: number(one.repeated), right=True),
@@ -152,7 +152,7 @@ def moves_of(request: HttpRequest, name: str) -> HttpResponse:
     return pages.show(
         request,
         "moves",
-        _("Moved offsets of %s") % name,
+        _("Offset resets of %s") % name,
         section="groups",
         name=name,
         table=_past(name, page.items, manages=may(request, "manage", name, what="group")),
@@ -169,7 +169,7 @@ def latest(*, group: str, manages: bool, actor: Actor) -> Table:
 def _past(group: str, found: Sequence[PastMove], *, manages: bool) -> Table:
     undone = {one.undoes for one in found}
     columns: list[Column[PastMove]] = [
-        Column(_("Moved (UTC)"), lambda one: when(one.at_ms)),
+        Column(_("Reset (UTC)"), lambda one: when(one.at_ms)),
         Column(_("By"), lambda one: text(one.actor)),
         Column(_("Topic"), lambda one: rows.topic(one.topic)),
         Column(_("Queue"), lambda one: text(f"{one.queue} ({one.instance})" if one.instance else one.queue)),
@@ -179,15 +179,15 @@ def _past(group: str, found: Sequence[PastMove], *, manages: bool) -> Table:
     ]
     if manages:
         columns.append(Column(_("Do"), lambda one: _way_back(group, one, undone=one.reset in undone)))
-    return plain(columns, found, Empty(_("No offset of this group was moved by hand.")))
+    return plain(columns, found, Empty(_("No offset resets")))
 
 
 def _moved(one: PastMove, *, undone: bool) -> Cell:
     if not one.done:
         return badge(_("not carried out"), "warn")
-    return badge(_("taken back")) if undone else badge(_("moved"), "ok")
+    return badge(_("undone")) if undone else badge(_("done"), "ok")
 
 
 def _way_back(group: str, one: PastMove, *, undone: bool) -> Cell:
     offered = one.done and not undone
-    return text(_("take back"), to("group-undo", group, one.reset)) if offered else text(None)
+    return text(_("undo"), to("group-undo", group, one.reset)) if offered else text(None)

@@ -41,7 +41,7 @@ class Subscribe(GroupAction):
     """Lets a group read a topic."""
 
     form_class = Subscribing
-    title = lazy("Let %(name)s read a topic")
+    title = lazy("Subscribe %(name)s to a topic")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe where reading begins."""
@@ -60,7 +60,7 @@ class ChangeSubscription(Edit, GroupAction):
     """Changes what a group reads of a topic, and how; members hear of it within a moment."""
 
     form_class = SubscriptionSettings
-    title = lazy("%(name)s reading %(topic)s")
+    title = lazy("Subscription of %(name)s to %(topic)s")
 
     def now(self) -> dict[str, Any]:
         """The settings as they are."""
@@ -120,7 +120,7 @@ class Unsubscribe(GroupAction):
     form_class = NoFields
     danger = True
     button = lazy("Unsubscribe")
-    title = lazy("%(name)s reads %(topic)s no more")
+    title = lazy("Unsubscribe %(name)s from %(topic)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe the positions that would be forgotten."""

@@ -48,9 +48,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
     columns = run_columns(opens=cancels)
     if cancels:
         columns.append(Column(_("Cancel"), _ending))
-    hint = Empty(
-        _("No job has run yet, or none fits the search. Does a worker run?"), "python manage.py qcluster"
-    )
+    hint = Empty(_("No matching runs. Does a worker run?"), "python manage.py qcluster")
     return pages.show(
         request,
         "jobs",
@@ -70,7 +68,7 @@ def run_columns(*, opens: bool = True) -> list[Column[RunRow]]:
         Column(_("Job"), lambda one: code(one.name, to("run", one.id) if opens else ""), "name"),
         Column(_("State"), _state),
         Column(_("Took"), lambda one: lasting(one.took_ms), right=True),
-        Column(_("Did"), lambda one: number(one.count), right=True),
+        Column(_("Processed"), lambda one: number(one.count), right=True),
         Column(_("Detail"), lambda one: long(_where(one)[:MOST_SHOWN] or None)),
     ]
 
@@ -172,12 +170,12 @@ def audit(request: HttpRequest) -> HttpResponse:
     columns: Columns[AuditRow] = [
         Column(_("When (UTC)"), lambda one: when(one.at_ms), "at"),
         Column(_("Who"), _who),
-        Column(_("Did"), lambda one: text(f"{one.verb} {one.kind}")),
+        Column(_("Processed"), lambda one: text(f"{one.verb} {one.kind}")),
         Column(_("To"), lambda one: rows.of_audit(one.kind, one.name), "name"),
         Column(_("Before"), lambda one: long(_values(one.before))),
         Column(_("After"), lambda one: long(_values(one.after))),
     ]
-    hint = Empty(_("Nobody changed anything yet, or nothing fits the search."))
+    hint = Empty(_("No matching changes"))
     mine = "" if may(request, "admin") else _("You see what was done to topics and groups that you manage.")
     intro = _("Changes of %s") % name if name else mine
     filters = [Link(_("All changes"), to("audit"))] if name else []

@@ -42,7 +42,7 @@ def overview(request: HttpRequest) -> HttpResponse:
     """Show where jobs work, what is archived, and the runs."""
     place = pipeline.place(actor=actor(request))
     found = operation_lists.runs(wanted=wanted(request), actor=actor(request), pipeline=True)
-    hint = Empty(_("No job of the pipeline has run yet, or none fits the search."))
+    hint = Empty(_("No matching runs"))
     actions = [
         Link(_("Archive a topic"), to("archive-start")),
         Link(_("Purge a topic"), to("purge-start")),
@@ -114,17 +114,17 @@ def _facts(found: RunView) -> list[Fact]:
     state = rows.state(found.state)
     return [
         Fact(_("State"), state.value, tone=state.tone, kind="badge"),
-        Fact(_("Asked for by"), found.asked_by or None),
+        Fact(_("Requested by"), found.asked_by or None),
         Fact(_("Its settings"), asked or None),
         Fact(_("Started (UTC)"), found.started_at_ms, kind="when"),
         Fact(_("Took"), (found.finished_at_ms or found.now_ms) - found.started_at_ms, kind="lasting"),
-        Fact(_("Did"), found.count, kind="number"),
+        Fact(_("Processed"), found.count, kind="number"),
         Fact(_("Works in"), found.directory or None, kind="code"),
     ]
 
 
 def _note(found: RunView) -> Text:
-    """Return what people should know of a run's state."""
+    """Return a note on a run's state."""
     if found.waiting:
         return _("No worker has taken it up yet. Does a worker run: python manage.py qcluster?")
     if found.silent:

@@ -43,13 +43,13 @@ def reports_list(request: HttpRequest) -> HttpResponse:
         Column(_("Made (UTC)"), lambda one: when(one.made_at_ms), "at"),
         Column(_("Report"), lambda one: code(one.name, to("report", one.id)), "name"),
         Column(_("Made by"), lambda one: text(one.engine)),
-        Column(_("Asked for"), lambda one: text(_asked(one.settings))),
+        Column(_("Requested"), lambda one: text(_asked(one.settings))),
         Column(_("Download"), lambda one: text("CSV", to("report-csv", one.id))),
     ]
     if report_files.can_parquet():
         columns.append(Column(_("Download"), lambda one: text("Parquet", to("report-parquet", one.id))))
     hint = Empty(
-        _("No report was made yet, or none fits the search."), "python manage.py report volume",
+        _("No matching reports"), "python manage.py report volume",
         to("report-make"), _("Make a report"),
     )  # fmt: skip
     table = listed(request, columns, found, empty=hint)
@@ -68,7 +68,7 @@ def report(request: HttpRequest, number_: int) -> HttpResponse:
     facts = [
         Fact(_("Made (UTC)"), found.made_at_ms, kind="when"),
         Fact(_("Made by"), found.engine),
-        Fact(_("Asked for"), _asked(found.settings)),
+        Fact(_("Requested"), _asked(found.settings)),
         Fact(_("Rows"), len(found.rows), kind="number"),
     ]
     return pages.show(

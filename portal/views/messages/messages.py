@@ -49,7 +49,7 @@ TRACES: dict[str, tuple[Text, str]] = {
     "unread": (lazy("not read yet"), "warn"),
     "read": (lazy("read"), "ok"),
     "waiting": (lazy("waits for a retry"), "warn"),
-    "dead": (lazy("dead"), "bad"),
+    "dead": (lazy("dead letter"), "bad"),
 }
 
 
@@ -183,7 +183,7 @@ def _table(topic: str, found: Sequence[StoredMessage]) -> Table:
         Column(_("Size"), lambda one: Cell(len(one.body) or None, "size"), right=True),
         Column(_("Body"), lambda one: long(bodies.preview(one.body) or None)),
     ]
-    hint = Empty(_("No message fits, as far as was looked. Send one:"), f"catmq send {topic} 'hello'")
+    hint = Empty(_("No matching messages so far. Send one:"), f"catmq send {topic} 'hello'")
     return plain(columns, found, hint)
 
 
@@ -223,7 +223,7 @@ def _traces(topic: str, one: StoredMessage, who: Actor) -> Table:
         Column(_("Group"), lambda one: rows.group(one.group)),
         Column(_("State"), _trace),
         Column(_("Failures"), lambda one: number(one.attempt), right=True),
-        Column(_("Due or died (UTC)"), lambda one: when(one.at_ms)),
+        Column(_("Due or dead since (UTC)"), lambda one: when(one.at_ms)),
         Column(
             _("Error"),
             lambda one: Cell(

@@ -30,7 +30,7 @@ class NewNode(forms.Form):
     )
     kind = forms.ChoiceField(
         label=lazy("Kind"),
-        choices=(("normal", lazy("normal")), ("failure", lazy("failure: only failed messages"))),
+        choices=(("normal", lazy("normal")), ("failure", lazy("retries: only messages that failed"))),
     )
     host = forms.CharField(label=lazy("Host"), required=False, max_length=255)
     port = forms.IntegerField(

@@ -49,7 +49,7 @@ def nodes_list(request: HttpRequest) -> HttpResponse:
         Column(_("A day"), lambda one: text(grown(growing.get(one.id)))),
         Column(_("Room"), lambda one: rows.state(one.disk)),
     ]
-    hint = Empty(_("No node is here, or none fits the search."), "python manage.py register_node --help")
+    hint = Empty(_("No matching nodes"), "python manage.py register_node --help")
     table = listed(request, columns, Listed(found, len(found), 1, 1), empty=hint)
     actions = [Link(_("Register a node"), to("node-register"))]
     return pages.list_page(request, _("Nodes"), table, section="nodes", actions=actions)

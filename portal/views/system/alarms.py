@@ -52,9 +52,9 @@ def alarms_list(request: HttpRequest) -> HttpResponse:
         Column(_("Times"), lambda one: number(one.times), right=True),
         Column(_("Since (UTC)"), lambda one: when(one.since_ms), "since"),
         Column(_("Until (UTC)"), lambda one: when(one.ended_at_ms)),
-        Column(_("Looked after"), lambda one: _care(one, who)),
+        Column(_("Acknowledged by"), lambda one: _care(one, who)),
     ]
-    words = {"lasting": _("Lasting"), "over": _("Over"), "all": _("All")}
+    words = {"lasting": _("Active"), "over": _("Resolved"), "all": _("All")}
     filters = [Link(words[one], f"{to('alarms')}?show={one}", "on" if one == shown else "") for one in SHOWN]
     table = listed(request, columns, found, empty=_none(shown))
     intro = _mails() if admin else ""
@@ -63,12 +63,12 @@ def alarms_list(request: HttpRequest) -> HttpResponse:
 
 def _none(shown: str) -> Empty:
     if shown == "lasting":
-        return Empty(_("No alarm lasts, or none fits the search. A job looks for trouble every minute."))
-    return Empty(_("There was no alarm, or none fits the search."))
+        return Empty(_("No active alarms. A job checks every minute."))
+    return Empty(_("No matching alarms"))
 
 
 def _mails() -> str:
-    """Describe whether people are mailed, for administrators."""
+    """Describe the state of alarm mails, for administrators."""
     if not config.smtp_url:
         return _("Nobody is mailed: CATMQ_SMTP_URL is not set.")
     post = mails.post()
@@ -82,8 +82,8 @@ def _mails() -> str:
 
 def _state(one: AlarmRow) -> Cell:
     if one.ended_at_ms is not None:
-        return badge(_("over"), "ok")
-    return badge(_("lasts"), "warn" if one.acknowledged_by else "bad")
+        return badge(_("resolved"), "ok")
+    return badge(_("active"), "warn" if one.acknowledged_by else "bad")
 
 
 def _detail(one: AlarmRow) -> str:

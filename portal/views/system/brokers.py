@@ -24,7 +24,7 @@ def brokers_list(request: HttpRequest) -> HttpResponse:
     views = brokers.listed(actor=actor(request))
     columns: list[Column[BrokerView]] = [
         Column(_("Broker"), lambda one: text(one.name)),
-        Column(_("Heard"), lambda one: rows.state("alive" if one.alive else "dead")),
+        Column(_("Last heartbeat"), lambda one: rows.state("alive" if one.alive else "dead")),
         Column(_("State"), lambda one: rows.state(one.state)),
         Column(_("Address"), lambda one: code(one.url)),
         Column(_("Version"), lambda one: text(one.version or None)),
@@ -35,14 +35,14 @@ def brokers_list(request: HttpRequest) -> HttpResponse:
         columns.append(Column(_("Change"), _change))
     hint = Empty(_("No broker is registered."))
     table = listed(request, columns, Listed(views, len(views), 1, 1), empty=hint)
-    intro = _("A broker that is pulled out finishes what it began; clients go to the others.")
+    intro = _("A drained broker finishes what it began; clients go to the others.")
     return pages.list_page(request, _("Brokers"), table, section="brokers", intro=intro, searched=False)
 
 
 def _change(one: BrokerView) -> Cell:
     if not one.alive:
         return text(_("forget"), to("broker-forget", one.name))
-    return text(_("pull out") if one.state == "in" else _("pull in"), to("broker-state", one.name))
+    return text(_("drain") if one.state == "in" else _("enable"), to("broker-state", one.name))
 
 
 class BrokerAction(Action):
@@ -58,7 +58,7 @@ class SetBrokerState(Toggle, BrokerAction):
     """Pulls a broker in or out."""
 
     danger = True
-    button = lazy("Do it")
+    button = lazy("Confirm")
     title = lazy("Broker %(name)s")
 
     def other(self) -> str:
@@ -76,9 +76,7 @@ class SetBrokerState(Toggle, BrokerAction):
     def run(self, fields: dict[str, Any]) -> Text:
         """Does it."""
         done = brokers.set_state(name=self.name, state=fields["state"], actor=self.actor)
-        return (
-            _("Broker %s was pulled out.") if done.state == "out" else _("Broker %s is in again.")
-        ) % self.name
+        return (_("Broker %s is drained.") if done.state == "out" else _("Broker %s is enabled.")) % self.name
 
 
 class ForgetBroker(BrokerAction):

@@ -70,8 +70,8 @@ class Recall(TopicAction):
 
     right = "produce"
     danger = True
-    button = lazy("Take it back")
-    title = lazy("Take %(message_id)s back")
+    button = lazy("Recall")
+    title = lazy("Recall %(message_id)s")
     back_to = ("delayed", "name")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
@@ -81,4 +81,4 @@ class Recall(TopicAction):
     def run(self, fields: dict[str, Any]) -> Text:
         """Takes it back."""
         operator_sends.recall(topic=self.name, message_id=self.word("message_id"), actor=self.actor)
-        return _("Message %s was taken back.") % self.word("message_id")
+        return _("Message %s was recalled.") % self.word("message_id")

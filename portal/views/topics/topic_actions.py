@@ -220,7 +220,7 @@ class DeleteTopic(TopicAction):
 class SetQueueState(Toggle, TopicAction):
     """Closes or opens one queue."""
 
-    button: ClassVar[Text] = lazy("Do it")
+    button: ClassVar[Text] = lazy("Confirm")
     title = lazy("Queue %(queue)d of %(name)s")
 
     def other(self) -> str:

@@ -50,14 +50,14 @@ def topics_list(request: HttpRequest) -> HttpResponse:
         Column(_("State"), lambda one: rows.state(one.state)),
         Column(_("Queues"), lambda one: number(one.queues), right=True),
         Column(_("Groups"), lambda one: number(one.groups), right=True),
-        Column(_("Most unread"), lambda one: rows.lag(one.lag), "lag", right=True),
+        Column(_("Maximum unread"), lambda one: rows.lag(one.lag), "lag", right=True),
         Column(_("Oldest unread"), lambda one: rows.age(one.lag_ms), "age", right=True),
-        Column(_("Kept, days"), lambda one: number(one.retention_days), "days", right=True),
+        Column(_("Retention, days"), lambda one: number(one.retention_days), "days", right=True),
         Column(_("Sent, last 30 min"), lambda one: spark(one.minutes)),
         Column(_("Owners"), lambda one: text(one.owners or None)),
     ]
     hint = Empty(
-        _("No topic is here, or none fits the search. Create one:"),
+        _("No matching topics. Create one:"),
         "catmq topic create orders --queues 4",
         to("topic-create"),
         _("Create a topic"),
@@ -66,7 +66,7 @@ def topics_list(request: HttpRequest) -> HttpResponse:
     table = listed(request, columns, found, empty=hint)
     filters = [
         Link(_("Topics"), to("topics"), "on" if kind == "normal" else ""),
-        Link(_("Failure topics"), to("topics") + "?kind=failure", "on" if kind == "failure" else ""),
+        Link(_("Retry topics"), to("topics") + "?kind=failure", "on" if kind == "failure" else ""),
     ]
     return pages.list_page(request, _("Topics"), table, section="topics", actions=actions, filters=filters)
 
@@ -126,7 +126,7 @@ def _tiles(view: TopicView, queues: Sequence[QueueDrain], sent: float) -> list[F
             kind="number",
         ),
         Fact(_("Queues"), sum(one.queue.state != "retired" for one in queues), kind="number"),
-        Fact(_("Kept, days"), view.retention_days, kind="number"),
+        Fact(_("Retention, days"), view.retention_days, kind="number"),
     ]
 
 

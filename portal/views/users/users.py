@@ -43,7 +43,7 @@ def users_list(request: HttpRequest) -> HttpResponse:
         request,
         columns,
         cut(views, wanted=wanted(request)),
-        empty=Empty(_("Nobody fits the search.")),
+        empty=Empty(_("No matching users")),
     )
     intro = _(
         "Administrators may do everything. Who is named among the owners of a topic or group manages it. "

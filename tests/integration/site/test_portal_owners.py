@@ -61,7 +61,7 @@ def test_who_owns_a_topic_has_no_right_on_a_group_of_that_name_and_the_other_way
     assert statuses(olga, *mine) == [200] * 3
     others = ("/groups/orders/settings", "/groups/orders/stop", "/groups/orders/delete", "/create/node")
     assert statuses(olga, *others) == [403] * 4
-    assert olga.post("/groups/orders/stop", {"confirmed": "yes", "once": "x" * 20}).status_code == 403
+    assert olga.post("/groups/orders/stop", {"confirmed": "yes", "form_number": "x" * 20}).status_code == 403
     assert "/groups/orders/stop" not in text(olga.get("/groups/orders"))
     own(group="billing")
     mine = ("/groups/billing/settings", "/groups/billing/stop", "/groups/billing/failures")
