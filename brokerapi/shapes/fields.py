@@ -33,7 +33,6 @@ class Text(serializers.CharField):
         super().__init__(**{"trim_whitespace": False, "allow_blank": True, **options})
 
     def to_internal_value(self, data: Any) -> str:
-        """Return the string itself."""
         if not isinstance(data, str):
             raise serializers.ValidationError(f"must be a string, not {type(data).__name__}")
         return super().to_internal_value(data)
@@ -46,7 +45,6 @@ class Number(serializers.IntegerField):
         super().__init__(**{"min_value": 0, "max_value": MAX_BIGINT, **options})
 
     def to_internal_value(self, data: Any) -> int:
-        """Return the integer itself."""
         if not isinstance(data, int) or isinstance(data, bool):
             raise serializers.ValidationError(f"must be an integer, not {type(data).__name__}")
         return super().to_internal_value(data)
@@ -56,7 +54,6 @@ class Count(Number):
     """The length of a list of the view."""
 
     def to_representation(self, value: Any) -> int:
-        """Return the length."""
         return len(value)
 
 
@@ -64,7 +61,6 @@ class Flag(serializers.BooleanField):
     """true or false; not "yes"."""
 
     def to_internal_value(self, data: Any) -> bool:
-        """Return the flag itself."""
         if not isinstance(data, bool):
             raise serializers.ValidationError(f"must be true or false, not {type(data).__name__}")
         return data
@@ -74,7 +70,6 @@ class Tags(Text):
     """A tag filter: tags in the view, a text outside."""
 
     def to_representation(self, value: Iterable[str]) -> str:
-        """Return the filter as operators write it."""
         return setting_types.Tags.separator.join(value)
 
 
@@ -114,7 +109,6 @@ class Shape(serializers.Serializer[Any]):
     settings_required: ClassVar[bool] = False
 
     def get_fields(self) -> dict[str, Any]:
-        """Return the fields by name."""
         made = {
             name: _field(one, required=self.settings_required, **self.place(name))
             for name, one in self.settings.items()
@@ -130,7 +124,6 @@ class Request(Shape):
     """Base of requests: an object without unknown fields."""
 
     def to_internal_value(self, data: Any) -> Any:
-        """Return the checked fields."""
         if not isinstance(data, Mapping):
             raise serializers.ValidationError({WHOLE: [f"must be an object, not {type(data).__name__}"]})
         unknown = (str(name)[:MOST_NAME_CHARS] for name in data if name not in self.fields)
@@ -158,7 +151,6 @@ class Change(Request):
     """Base of PATCH requests: at least one field."""
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields to change."""
         if not attrs:
             raise serializers.ValidationError({WHOLE: ["names nothing to change"]})
         return attrs

@@ -43,7 +43,6 @@ class Message(Request, kw_only=True):
     deliver_at_ms: Id | UnsetType = UNSET
 
     def raw(self) -> bytes | UnsetType:
-        """The body given as bytes."""
         return UNSET
 
     def new(self, index: int) -> NewMessage:
@@ -69,7 +68,6 @@ class Message(Request, kw_only=True):
         raise Invalid.field(f"messages[{index}].body", f"body or {self.raw_name()}: {both}")
 
     def raw_name(self) -> str:
-        """The name of the field for bytes."""
         return "body_base64"
 
 
@@ -79,7 +77,6 @@ class JsonMessage(Message):
     body_base64: bytes | UnsetType = UNSET
 
     def raw(self) -> bytes | UnsetType:
-        """The body given as bytes."""
         return self.body_base64
 
 
@@ -89,11 +86,9 @@ class PackedMessage(Message):
     body_bytes: bytes | UnsetType = UNSET
 
     def raw(self) -> bytes | UnsetType:
-        """The body given as bytes."""
         return self.body_bytes
 
     def raw_name(self) -> str:
-        """The name of the field for bytes."""
         return "body_bytes"
 
 

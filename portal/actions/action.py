@@ -56,8 +56,6 @@ class Preview:
 
 
 class Confirm(forms.Form):
-    """The name once more."""
-
     confirm = forms.CharField(label=lazy("Type the name to confirm"), max_length=210)
 
 
@@ -66,6 +64,7 @@ class Action(View):
 
     title: ClassVar[Text] = ""  # with words of the URL, such as %(name)s
     back_to: ClassVar[tuple[str, ...]] = ()  # the page where its effect is seen, and the words of its URL
+    would: ClassVar[Text] = ""  # its effect, where that is always the same
     gone_to: ClassVar[str] = ""  # the page to go to when that one is gone
     everywhere: ClassVar[bool] = False  # the right must reach everything
 
@@ -82,16 +81,14 @@ class Action(View):
 
     @property
     def name(self) -> str:
-        """The name in the URL."""
         return self.word("name")
 
     def heading(self) -> Text:
-        """Return the page's title."""
         return str(self.title) % self.kwargs
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe what `run` would do with these fields. Raises CatmqError when it would be refused."""
-        raise NotImplementedError
+        return Preview(effects=[self.would])
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Does it; a sentence that says what was done."""
@@ -107,7 +104,6 @@ class Action(View):
         return "*" if self.everywhere else str(next(iter(self.kwargs.values()), "*"))
 
     def word(self, name: str) -> str:
-        """A word of the URL."""
         return str(self.kwargs[name])
 
     def initial(self) -> dict[str, Any]:

@@ -67,7 +67,6 @@ class SeenField(forms.CharField):
     widget = forms.HiddenInput
 
     def clean(self, value: Any) -> dict[str, Any]:
-        """The values."""
         try:
             found = json.loads(super().clean(value) or "{}")
         except (ValueError, RecursionError):
@@ -91,7 +90,6 @@ class Edit(Action):
         raise NotImplementedError
 
     def save(self, changed: dict[str, Any]) -> None:
-        """Saves what changed."""
         raise NotImplementedError
 
     def saved(self) -> Text:
@@ -129,7 +127,6 @@ class Edit(Action):
         return Preview(effects=effects, table=_three(self.form_class, merge))
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Saves it."""
         self.save(self._merge(fields).changed)
         return self.saved()
 
@@ -149,7 +146,6 @@ class Edit(Action):
 
 
 def _filled(values: Values, *, seen: Values) -> dict[str, Any]:
-    """A form's data."""
     as_read = {name: _plain(value) for name, value in seen.items()}
     return {**{name: written(value) for name, value in values.items()}, SEEN: json.dumps(as_read)}
 

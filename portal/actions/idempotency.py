@@ -28,7 +28,6 @@ class Earlier:
 
 
 def number() -> str:
-    """A fresh number for a form."""
     return secrets.token_urlsafe(16)
 
 

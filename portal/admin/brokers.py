@@ -10,8 +10,6 @@ from portal.admin.readonly import ReadOnlyAdmin
 
 @admin.register(Broker)
 class BrokerAdmin(ReadOnlyAdmin):
-    """One row per gunicorn master."""
-
     list_display = ("name", "url", "state", "version", "started_at", "last_seen", "stopped_at")
     list_filter = ("state",)
     search_fields = ("name", "url")

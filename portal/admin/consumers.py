@@ -19,8 +19,6 @@ class ConsumerAdmin(ReadOnlyAdmin):
 
 @admin.register(ConsumerGroupConsumer)
 class ConsumerGroupConsumerAdmin(ReadOnlyAdmin):
-    """Memberships."""
-
     list_display = ("identity", "group", "generation", "joined_at")
     list_select_related = ("group",)
     search_fields = ("identity", "group__name")

@@ -28,8 +28,6 @@ class ConsumerGroupAdmin(ReadOnlyAdmin):
 
 @admin.register(ConsumerGroupTopic)
 class ConsumerGroupTopicAdmin(ReadOnlyAdmin):
-    """Subscriptions."""
-
     list_display = ("group", "topic", "state", "start", "stopped", "stopped_queues", "created_at")
     list_filter = ("state", "stopped")
     list_select_related = ("group", "topic")

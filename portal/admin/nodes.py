@@ -31,8 +31,6 @@ class DbNodeAdmin(ReadOnlyAdmin):
 
 @admin.register(NodeSize)
 class NodeSizeAdmin(ReadOnlyAdmin):
-    """The latest sizes first."""
-
     list_display = ("at", "node", "bytes", "tables")
     list_filter = ("node",)
     search_fields = ("node__name",)

@@ -29,8 +29,6 @@ class AuditLogAdmin(ReadOnlyAdmin):
 
 @admin.register(JobRun)
 class JobRunAdmin(ReadOnlyAdmin):
-    """Runs of scheduled jobs."""
-
     list_display = ("name", "state", "started_at", "finished_at", "count")
     list_filter = ("name", "state")
     search_fields = ("name", "detail")
@@ -80,8 +78,6 @@ class RedriveAdmin(ReadOnlyAdmin):
 
 @admin.register(Sample)
 class SampleAdmin(ReadOnlyAdmin):
-    """The latest steps first."""
-
     list_display = ("at", "step_s", "topic_ref", "group_ref", "messages", "bytes", "errors", "lag", "lag_ms")
     list_filter = ("step_s",)
     search_fields = ("=topic_ref", "=group_ref")
@@ -90,8 +86,6 @@ class SampleAdmin(ReadOnlyAdmin):
 
 @admin.register(CommitLook)
 class CommitLookAdmin(ReadOnlyAdmin):
-    """The latest looks first."""
-
     list_display = ("at", "topic_ref", "group_ref")
     search_fields = ("=topic_ref", "=group_ref")
     ordering = ("-id",)

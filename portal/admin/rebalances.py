@@ -19,8 +19,6 @@ else:
 
 
 class MoveInline(_TabularInline):
-    """The moves of one rebalance."""
-
     model = RebalanceMove
     fields = readonly_fields = ("queue", "from_member", "to_member", "pause_ms")
     extra = 0
@@ -31,11 +29,9 @@ class MoveInline(_TabularInline):
         return super().get_queryset(request).select_related("queue")
 
     def has_add_permission(self, request: HttpRequest, *objects: Any) -> bool:
-        """Nobody adds."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Nobody changes."""
         return False
 
 

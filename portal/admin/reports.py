@@ -10,8 +10,6 @@ from portal.admin.readonly import ReadOnlyAdmin
 
 @admin.register(Report)
 class ReportAdmin(ReadOnlyAdmin):
-    """Reports, the newest first."""
-
     list_display = ("id", "name", "engine", "made_at", "settings")
     list_filter = ("name", "engine")
     search_fields = ("name",)
@@ -19,7 +17,5 @@ class ReportAdmin(ReadOnlyAdmin):
 
 @admin.register(ReportRow)
 class ReportRowAdmin(ReadOnlyAdmin):
-    """Rows that reports found."""
-
     list_display = ("report", "number", "values")
     search_fields = ("report__name",)

@@ -23,19 +23,14 @@ class ScheduleAdmin(ReadOnlyAdmin):
 
 @admin.register(Failure, Success)
 class TaskAdmin(ReadOnlyAdmin):
-    """Tasks that ended."""
-
     list_display = ("name", "func", "started", "stopped", "success", "attempt_count")
     search_fields = ("name", "func")
 
 
 @admin.register(OrmQ)
 class OrmQAdmin(ReadOnlyAdmin):
-    """Tasks that wait."""
-
     list_display = ("id", "key", "lock")
     search_fields = ("key",)
 
     def get_fields(self, request: object, obj: object = None) -> Any:
-        """Without the payload, which is pickled."""
         return ["key", "lock"]

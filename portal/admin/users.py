@@ -31,8 +31,6 @@ class UserRightsAdmin(ReadOnlyAdmin):
 
 @admin.register(ApiKey)
 class ApiKeyAdmin(ReadOnlyAdmin):
-    """Names and rights."""
-
     list_display = ("name", "rights", "created_at")
     search_fields = ("name",)
 

@@ -38,7 +38,6 @@ def status_of(error: CatmqError) -> int:
 
 
 def respond(request: HttpRequest, error: CatmqError) -> HttpResponse:
-    """The page of an error."""
     if isinstance(error, MetadataUnavailable):
         return _outage(request)
     status = status_of(error)
@@ -80,7 +79,6 @@ def handler403(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def handler404(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """An unknown URL."""
     return _page(request, 404, title=_title(404), detail=_("There is no page at this address."))
 
 

@@ -25,7 +25,6 @@ VERDICTS: dict[str, Text] = {"ok": lazy("passed"), "warn": lazy("warning"), "bad
 
 
 def table(found: Examination) -> Table:
-    """All findings, one a row."""
     columns: Columns[Finding] = [
         Column(_("What"), lambda one: text(ABOUT[one.about])),
         Column(_("Verdict"), lambda one: badge(VERDICTS[one.verdict], one.verdict)),

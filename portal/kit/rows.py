@@ -76,7 +76,6 @@ def alarm_kind(kind: str) -> Text:
 
 
 def lag(value: int | None, href: str = "") -> Cell:
-    """Unread messages."""
     return number(value, href)
 
 
@@ -131,7 +130,6 @@ def of_audit(kind: str, name: str) -> Cell:
 
 
 def yes(value: bool) -> Cell:
-    """Yes or no."""
     return badge(_("yes"), "ok") if value else badge(_("no"))
 
 

@@ -22,7 +22,6 @@ class NumbersField(forms.CharField):
     """Whole numbers, separated by commas or blanks. Raises ValidationError."""
 
     def clean(self, value: Any) -> list[int]:
-        """Return the numbers."""
         found = str(super().clean(value)).replace(",", " ").split()
         if not all(word.isascii() and word.isdigit() and len(word) < 19 for word in found):
             raise forms.ValidationError(_("Give whole numbers, separated by commas."))
@@ -30,10 +29,7 @@ class NumbersField(forms.CharField):
 
 
 class IdsField(NumbersField):
-    """Different ids, rising."""
-
     def clean(self, value: Any) -> list[int]:
-        """Return the ids."""
         return sorted(set(super().clean(value)))
 
 

@@ -102,12 +102,10 @@ def per_second(value: float | None) -> Cell:
 
 
 def share(value: float) -> Cell:
-    """A part of a whole, of 1."""
     return Cell(f"{100 * value:.1f} %", "share")
 
 
 def badge(value: Text, tone: str = "") -> Cell:
-    """A state."""
     return Cell(value, "badge", tone=tone)
 
 
@@ -117,12 +115,10 @@ def when(at_ms: int | None) -> Cell:
 
 
 def lasting(for_ms: int | None, tone: str = "") -> Cell:
-    """A length of time in ms."""
     return Cell(for_ms, "lasting", tone=tone)
 
 
 def spark(values: Sequence[int]) -> Cell:
-    """A small line."""
     return Cell(values, "spark")
 
 

@@ -89,7 +89,6 @@ def at(value: int | None) -> str:
 
 @register.filter
 def iso(value: int) -> str:
-    """The same for machines."""
     return datetime.fromtimestamp(value / 1000, tz=UTC).isoformat(timespec="milliseconds")
 
 

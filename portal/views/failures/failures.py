@@ -151,7 +151,6 @@ def _redrives(found: Sequence[RedriveView]) -> Table:
 
 
 def dead_message(request: HttpRequest, name: str, message_id: str) -> HttpResponse:
-    """One dead message, whole."""
     found = dead_letters.show(group=name, message=message_id, actor=actor(request))
     about = found.about
     origin = f"{about.queue}-{about.offset}"

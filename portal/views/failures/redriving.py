@@ -72,12 +72,10 @@ class OfTheDead(GroupAction):
     back_to = ("failures", "name")
 
     def initial(self) -> dict[str, Any]:
-        """Return the ids ticked in the list."""
         ids = self.request.GET.getlist("ids")
         return {**super().initial(), "ids": ", ".join(ids)}
 
     def effects(self, fields: dict[str, Any], what: str) -> Preview:
-        """Count the messages it reaches, by kind of error."""
         choice = chosen(fields)
         dead_letters.check_choice(**choice)
         if choice["ids"]:
@@ -97,14 +95,11 @@ class OfTheDead(GroupAction):
 
 
 class Redrive(OfTheDead):
-    """Brings dead messages back."""
-
     form_class = Redriving
     button = lazy("Redrive")
     title = lazy("Redrive dead letters of %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Count the messages to try again."""
         return self.effects(fields, _("Dead letters of group %(group)s that are redriven: %(count)d."))
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -124,13 +119,11 @@ class DropDead(OfTheDead):
     title = lazy("Delete dead letters of %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Count the messages to delete."""
         return self.effects(
             fields, _("Dead letters of group %(group)s that are deleted for good: %(count)d.")
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Deletes them."""
         count = dead_letters.drop(group=self.name, actor=self.actor, **chosen(fields))
         return _("Dead letters deleted: %d.") % count
 
@@ -141,18 +134,11 @@ class SawDead(OfTheDead):
     form_class = NoFields
     button = lazy("Mark as seen")
     title = lazy("Mark the dead letters of %(name)s as seen")
+    would = lazy("They stay as they are. The first page says nothing of them until another one dies.")
 
     def initial(self) -> dict[str, Any]:
-        """Nothing is to be filled in."""
         return {}
 
-    def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what marking them as seen means."""
-        return Preview(
-            effects=[_("They stay as they are. The first page says nothing of them until another one dies.")]
-        )
-
     def run(self, fields: dict[str, Any]) -> Text:
-        """Says so."""
         dead_letter_counts.saw(group=self.name, actor=self.actor)
         return _("The dead letters are marked as seen.")

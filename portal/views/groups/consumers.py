@@ -56,7 +56,6 @@ def _state(row: SubscriptionRow) -> Cell:
 
 
 def consumers(request: HttpRequest) -> HttpResponse:
-    """All members of all groups."""
     found = consumer_lists.consumers(wanted=wanted(request), actor=actor(request))
     columns: Columns[ConsumerRow] = [
         Column(_("Consumer"), lambda one: text(one.name), "name"),

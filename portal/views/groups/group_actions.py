@@ -24,8 +24,6 @@ PAUSED = ("stopped",)  # by an action of its own
 
 @with_settings(GROUP, without=PAUSED)
 class NewGroup(forms.Form):
-    """A group to be made."""
-
     name = forms.CharField(label=lazy("Name"), max_length=100, help_text=lazy("Letters, digits, . _ -"))
     mode = forms.ChoiceField(
         label=lazy("Mode"),
@@ -42,16 +40,12 @@ class EditGroup(EditFields):
 
 
 class GroupAction(Action):
-    """Something done to one group."""
-
     what = "group"
     section = "groups"
     back_to = ("group", "name")
 
 
 class CreateGroup(Create):
-    """Makes a group."""
-
     form_class = NewGroup
     what = "group"
     section = "groups"
@@ -59,7 +53,6 @@ class CreateGroup(Create):
     back_to = ("groups",)
 
     def effect(self, fields: dict[str, Any]) -> Text:
-        """Describe the group that would be made."""
         return _("Group %s is made. It reads nothing until it subscribes.") % fields["name"]
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -69,8 +62,6 @@ class CreateGroup(Create):
 
 
 class ChangeGroup(Edit, GroupAction):
-    """Changes settings."""
-
     form_class = EditGroup
     title = lazy("Settings of %(name)s")
 
@@ -83,15 +74,12 @@ class ChangeGroup(Edit, GroupAction):
 
 
 class StopGroup(GroupAction):
-    """Stops reading."""
-
     danger = True
     stopped = True
     button = lazy("Pause")
     title = lazy("Pause %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Count the members and topics it stops."""
         view = groups.describe(name=self.name, actor=self.actor)
         what = _(
             "Nothing is pulled any more: members %(members)d, topics %(topics)d. Positions stay as they are."
@@ -99,33 +87,26 @@ class StopGroup(GroupAction):
         return Preview(effects=[what % {"members": len(view.members), "topics": len(view.subscriptions)}])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Stops or starts it."""
         groups.update(name=self.name, settings={"stopped": self.stopped}, actor=self.actor)
         return (_("Group %s is paused.") if self.stopped else _("Group %s is resumed.")) % self.name
 
 
 class StartGroup(StopGroup):
-    """Goes on reading."""
-
     danger = False
     stopped = False
     button = lazy("Resume")
     title = lazy("Resume %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Count the members that go on."""
         view = groups.describe(name=self.name, actor=self.actor)
         return Preview(effects=[_("%d members go on at their offsets.") % len(view.members)])
 
 
 class RebalanceGroup(GroupAction):
-    """Shares the queues anew."""
-
     button = lazy("Rebalance")
     title = lazy("Rebalance %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """List the queues that would move, from whom to whom."""
         plan = rebalance.ask(group=self.name, actor=self.actor, dry_run=True)
         columns: Columns[Move] = [
             Column(_("Topic"), lambda one: text(one.topic)),
@@ -138,26 +119,21 @@ class RebalanceGroup(GroupAction):
         return Preview(effects=[_("%d queues move.") % len(plan.moves)], table=table)
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Does it."""
         done = rebalance.ask(group=self.name, actor=self.actor)
         return _("%(count)d queues of %(name)s move.") % {"count": len(done.moves), "name": self.name}
 
 
 class DeleteGroup(GroupAction):
-    """Deletes a group."""
-
     form_class = Confirm
     danger = True
     title = lazy("Delete %(name)s")
     gone_to = "groups"
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe the group and positions that would be forgotten."""
         view = groups.describe(name=self.name, actor=self.actor)
         what = _("Group %(name)s and its positions in %(topics)d topics are forgotten.")
         return Preview(effects=[what % {"name": self.name, "topics": len(view.subscriptions)}])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Deletes it."""
         groups.delete(name=self.name, confirm=fields["confirm"], actor=self.actor)
         return _("Group %s was deleted.") % self.name

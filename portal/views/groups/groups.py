@@ -54,7 +54,6 @@ class Matrix(NamedTuple):
 
 
 def groups_list(request: HttpRequest) -> HttpResponse:
-    """All groups."""
     found = topic_lists.groups(wanted=wanted(request), actor=actor(request))
     columns: Columns[GroupRow] = [
         *rows.GROUP,
@@ -73,7 +72,6 @@ def groups_list(request: HttpRequest) -> HttpResponse:
 
 
 def group(request: HttpRequest, name: str) -> HttpResponse:
-    """One group."""
     view = groups.describe(name=name, actor=actor(request))
     offsets, found = lag.standing(group=name, actor=actor(request))
     whose: dict[str, Any] = {"group_id": view.id, "sent_to": [one.topic_id for one in view.subscriptions]}

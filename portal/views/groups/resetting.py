@@ -65,7 +65,6 @@ class MoveOffsets(GroupAction):
     danger = True
 
     def moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
-        """The moves, made or only planned."""
         raise NotImplementedError
 
     def preview(self, fields: dict[str, Any]) -> Preview:
@@ -87,26 +86,21 @@ class MoveOffsets(GroupAction):
         return effects
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Moves them."""
         made = self.moves(fields, dry_run=False)
         return _("%d offsets were reset. The list of resets on this page undoes it.") % len(made)
 
 
 class ResetGroup(MoveOffsets):
-    """Moves offsets to a place."""
-
     form_class = Resetting
     button = lazy("Reset the offsets")
     title = lazy("Reset offsets of %(name)s")
 
     def initial(self) -> dict[str, Any]:
-        """The first topic, if none is named."""
         view = groups.describe(name=self.name, actor=self.actor)
         first = next((one.topic for one in view.subscriptions), "")
         return {"topic": first, "to": "earliest", **super().initial()}
 
     def moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
-        """The moves to where the form says."""
         ago = fields["minutes_ago"]
         at_time = fields["to"] == "time"
         target = Target(
@@ -127,7 +121,6 @@ class UndoReset(MoveOffsets):
     title = lazy("Undo an offset reset of %(name)s")
 
     def moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
-        """The moves back."""
         return offset_reset.undo(group=self.name, reset=self.word("reset"), actor=self.actor, dry_run=dry_run)
 
 

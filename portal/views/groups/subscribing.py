@@ -23,8 +23,6 @@ from portal.views.groups.group_actions import GroupAction
 
 
 class Subscribing(forms.Form):
-    """A topic to read."""
-
     topic = forms.CharField(label=lazy("Topic"), max_length=100)
     start = forms.ChoiceField(
         label=lazy("From"),
@@ -38,20 +36,16 @@ class SubscriptionSettings(EditFields):
 
 
 class Subscribe(GroupAction):
-    """Lets a group read a topic."""
-
     form_class = Subscribing
     title = lazy("Subscribe %(name)s to a topic")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe where reading begins."""
         late = fields["start"] == "latest"
         where = _("what comes from now on") if late else _("the earliest message that is kept")
         what = _("Group %(group)s reads %(topic)s, beginning with %(where)s.")
         return Preview(effects=[what % {"group": self.name, "topic": fields["topic"], "where": where}])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Subscribes it."""
         subscriptions.create(group=self.name, topic=fields["topic"], start=fields["start"], actor=self.actor)
         return _("Group %(group)s reads %(topic)s.") % {"group": self.name, "topic": fields["topic"]}
 
@@ -63,7 +57,6 @@ class ChangeSubscription(Edit, GroupAction):
     title = lazy("Subscription of %(name)s to %(topic)s")
 
     def now(self) -> dict[str, Any]:
-        """The settings as they are."""
         view = subscription_rows.named(group=self.name, topic=self.word("topic"), actor=self.actor)
         return {
             name: one.kind.written(getattr(view.delivery if name in DELIVERY else view, name))
@@ -115,19 +108,13 @@ def _taken(found: TagMatches) -> Preview:
 
 
 class Unsubscribe(GroupAction):
-    """Ends a subscription."""
-
     form_class = NoFields
     danger = True
     button = lazy("Unsubscribe")
     title = lazy("Unsubscribe %(name)s from %(topic)s")
-
-    def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe the positions that would be forgotten."""
-        return Preview(effects=[_("The positions of the group in this topic are forgotten for good.")])
+    would = lazy("The positions of the group in this topic are forgotten for good.")
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Ends it."""
         topic = self.word("topic")
         subscriptions.delete(group=self.name, topic=topic, actor=self.actor)
         return _("Group %(group)s reads %(topic)s no more.") % {"group": self.name, "topic": topic}

@@ -119,8 +119,6 @@ def _next(at: datetime | None) -> Cell:
 
 
 class RunJob(Action):
-    """Runs a scheduled job now."""
-
     right = "admin"
     what = "job"
     section = "jobs"
@@ -129,19 +127,15 @@ class RunJob(Action):
     back_to = ("jobs",)
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what the job does."""
         job = runs.known().get(self.name)
         return Preview(effects=[_(job.text) if job else _("There is no such job.")])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Asks for it."""
         runs.ask(name=self.name, actor=self.actor)
         return _("Job %s was asked for; it runs as soon as a worker is free.") % self.name
 
 
 class CancelRun(Action):
-    """Asks a run of a job to end."""
-
     right = "admin"
     what = "job"
     section = "jobs"
@@ -150,21 +144,14 @@ class CancelRun(Action):
     everywhere = True
     title = lazy("Cancel run %(run)d")
     back_to = ("run", "run")
-
-    def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe how the run would end."""
-        return Preview(
-            effects=[_("A long job looks for this now and then and ends; a short one ends by itself before.")]
-        )
+    would = lazy("A long job looks for this now and then and ends; a short one ends by itself before.")
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Asks."""
         runs.cancel(id=self.kwargs["run"], actor=self.actor)
         return _("The run was asked to end.")
 
 
 def audit(request: HttpRequest) -> HttpResponse:
-    """Show who changed what."""
     name = request.GET.get("name", "").replace("\0", "")[:500]
     found = operation_lists.audit(wanted=wanted(request), actor=actor(request), name=name)
     columns: Columns[AuditRow] = [

@@ -149,7 +149,6 @@ class Asking(Action):
     everywhere = True
 
     def back(self) -> str:
-        """The run, once it is asked for."""
         return to("run", self.asked) if self.asked else to("pipeline")
 
     def settings(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -157,7 +156,6 @@ class Asking(Action):
         return {name: f"{one:%Y-%m-%d}" if hasattr(one, "year") else one for name, one in fields.items()}
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Asks for it."""
         self.asked = pipeline.ask(name=self.job, settings=self.settings(fields), actor=self.actor)
         return _("Run %d was asked for; it begins as soon as a worker is free.") % self.asked
 
@@ -198,7 +196,6 @@ class ArchiveFields(forms.Form):
     )  # fmt: skip
 
     def clean(self) -> dict[str, Any]:
-        """One of the two says where it ends."""
         found: dict[str, Any] = super().clean() or self.cleaned_data
         if found.get("through") and found.get("up_to_now"):
             raise forms.ValidationError(_("Choose a last day, or today, not both."))
@@ -214,7 +211,6 @@ class StartArchive(Asking):
     title = lazy("Archive a topic")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what is written where."""
         self.known_topic(fields["topic"])
         where = pipeline.place(actor=self.actor).archive
         words = {"topic": fields["topic"], "archive": where}
@@ -226,8 +222,6 @@ class StartArchive(Asking):
 
 
 class PurgeFields(forms.Form):
-    """Topic to purge."""
-
     topic = forms.CharField(label=lazy("Topic"), max_length=210)
 
 
@@ -241,7 +235,6 @@ class StartPurge(Asking):
     title = lazy("Purge a topic")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what is deleted."""
         self.known_topic(fields["topic"])
         found = self.archived_topic(fields["topic"])
         words = {"topic": found.topic, "first": found.first_day, "last": found.last_day, "rows": found.rows}
@@ -274,7 +267,6 @@ class StartReplay(Asking):
     title = lazy("Replay an archive")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what is sent where."""
         found = self.archived_topic(fields["topic"])
         self.known_topic(fields["to"])
         words = {"topic": found.topic, "to": fields["to"], "rows": found.rows, "days": found.days}

@@ -36,7 +36,6 @@ MEANING: dict[str, Text] = {
 
 
 def reports_list(request: HttpRequest) -> HttpResponse:
-    """The reports that were kept."""
     access.require(actor(request), "admin", "*", what="report")
     found = operation_lists.reports(wanted=wanted(request), actor=actor(request))
     columns: list[Column[ReportItem]] = [
@@ -107,7 +106,6 @@ def _cell(value: Any) -> Cell:
 
 
 def report_csv(request: HttpRequest, number_: int) -> HttpResponse:
-    """A report as a file."""
     found = reports.shown(id=number_, actor=actor(request))
     response = _file(found, "csv", "text/csv; charset=utf-8")
     written = csv.writer(response)
@@ -171,7 +169,6 @@ class MakeReport(Action):
         return self.seen_at or to("reports")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what the report tells."""
         if fields["engine"] == "direct":
             what = _("It is read from the heads and partitions of each queue, and kept: %s")
             return Preview(effects=[what % MEANING[fields["name"]]])
@@ -182,7 +179,6 @@ class MakeReport(Action):
         return Preview(effects=[what % MEANING[fields["name"]], *([hindrance] if hindrance else [])])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Makes it, or asks for it."""
         asked = {"topic": fields["topic"] or None, "days": fields["days"]}
         if fields["engine"] == "spark":
             number_ = pipeline.ask(name=pipeline.REPORT + fields["name"], settings=asked, actor=self.actor)

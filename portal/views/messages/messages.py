@@ -188,7 +188,6 @@ def _table(topic: str, found: Sequence[StoredMessage]) -> Table:
 
 
 def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
-    """One message."""
     found = browse.by_id(topic=topic, message_id=message_id, actor=actor(request))
     (one,) = found.messages
     actions = [

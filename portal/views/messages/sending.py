@@ -56,8 +56,6 @@ class Sending(forms.Form):
 
 
 class Send(Action):
-    """Sends a new message."""
-
     form_class = Sending
     right = "produce"
     section = "messages"
@@ -67,15 +65,12 @@ class Send(Action):
 
     @property
     def topic(self) -> str:
-        """The topic's name."""
         return self.word("topic")
 
     def initial(self) -> dict[str, Any]:
-        """A fresh batch."""
         return {**super().initial(), "batch": batch_ids.new()}
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe the message that would be stored."""
         message = self._message(fields)
         what = _(
             "A message of %(bytes)d bytes is stored in %(topic)s and delivered to every group that reads it."
@@ -87,7 +82,6 @@ class Send(Action):
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Stores it."""
         receipt = operator_sends.send(
             topic=self.topic, message=self._message(fields), batch_id=self._batch(fields), actor=self.actor,
             again=str(self.kwargs.get("message_id", "")),
@@ -131,7 +125,6 @@ class Resend(Send):
         }
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe the differences from the stored message."""
         before, after = self._described(self.initial()), self._described(fields)
         diff = bodies.differences(before, after)
         effects = [_("A new message is stored in %s; the old one stays as it is.") % self.topic]

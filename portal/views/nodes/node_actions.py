@@ -22,8 +22,6 @@ NEW_PASSWORD = {"autocomplete": "new-password"}
 
 
 class NewNode(forms.Form):
-    """A database to be registered."""
-
     name = forms.CharField(label=lazy("Name"), max_length=100)
     engine = forms.ChoiceField(
         label=lazy("Engine"), choices=(("mysql", "MySQL / MariaDB"), ("sqlite", lazy("SQLite (embedded)")))
@@ -69,7 +67,6 @@ class RegisterNode(Action):
     back_to = ("nodes",)
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what speaks for and against the node."""
         found = preflight.examine(actor=self.actor, **fields)
         if found.passed:
             said = _("It can be registered. Its tables are made when you confirm.")
@@ -84,8 +81,6 @@ class RegisterNode(Action):
 
 
 class NodeAction(Action):
-    """Something done to one node."""
-
     right = "admin"
     what = "node"
     section = "nodes"
@@ -93,8 +88,6 @@ class NodeAction(Action):
 
 
 class NodeSettings(EditFields):
-    """Settings of a node."""
-
     state = forms.ChoiceField(
         label=lazy("State"),
         choices=(
@@ -119,13 +112,10 @@ class NodeSettings(EditFields):
 
 
 class ChangeNode(Edit, NodeAction):
-    """Changes settings."""
-
     form_class = NodeSettings
     title = lazy("Settings of %(name)s")
 
     def now(self) -> dict[str, Any]:
-        """As they are."""
         view = node_rows.named(name=self.name, actor=self.actor)
         return {name: getattr(view, name) for name in SETTINGS}
 
@@ -168,7 +158,6 @@ class TryNode(NodeAction):
         return Preview(table=findings.table(found))
 
     def post(self, request: HttpRequest, **words: Any) -> HttpResponse:
-        """The same once more."""
         return self._ask(NoFields({}))
 
 
@@ -179,12 +168,8 @@ class DeleteNode(NodeAction):
     danger = True
     title = lazy("Remove node %(name)s")
     gone_to = "nodes"
-
-    def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what is forgotten."""
-        return Preview(effects=[_("The node is forgotten; its database stays as it is.")])
+    would = lazy("The node is forgotten; its database stays as it is.")
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Forgets it."""
         node_rows.delete(name=self.name, confirm=fields["confirm"], actor=self.actor)
         return _("Node %s was removed.") % self.name

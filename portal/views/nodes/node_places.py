@@ -36,11 +36,9 @@ class SetAccount(NodeAction):
     title = lazy("Account of %(name)s")
 
     def initial(self) -> dict[str, Any]:
-        """The account as it is, without its password."""
         return {"username": node_rows.named(name=self.name, actor=self.actor).username, **super().initial()}
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """It is tried."""
         registry.set_account(name=self.name, **fields, actor=self.actor, dry_run=True)
         before = node_rows.named(name=self.name, actor=self.actor).username
         words = {"before": before, "after": fields["username"]}
@@ -49,7 +47,6 @@ class SetAccount(NodeAction):
         return Preview(effects=[tried, said % words])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Changes it."""
         registry.set_account(name=self.name, **fields, actor=self.actor)
         return _("Node %(node)s is reached by %(account)s.") % {
             "node": self.name,
@@ -78,19 +75,16 @@ class SetReader(NodeAction):
     title = lazy("Reader account of %(name)s")
 
     def initial(self) -> dict[str, Any]:
-        """The account as it is, without its password."""
         view = node_rows.named(name=self.name, actor=self.actor)
         return {"username": view.reader_username, **super().initial()}
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """It is tried."""
         registry.set_reader(name=self.name, **fields, actor=self.actor, dry_run=True)
         if not fields["username"]:
             return Preview(effects=[_("Jobs cannot read this node any more, unless they bring an account.")])
         return Preview(effects=[_("It was tried: jobs can read the node with %s.") % fields["username"]])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Changes it."""
         registry.set_reader(name=self.name, **fields, actor=self.actor)
         return _("The reader account of %s was changed.") % self.name
 
@@ -107,20 +101,16 @@ class PromoteFields(forms.Form):
 
 
 class PromoteNode(NodeAction):
-    """Moves a node to its replica."""
-
     form_class = PromoteFields
     danger = True
     button = lazy("Promote it now")
     title = lazy("Promote a replica of %(name)s")
 
     def initial(self) -> dict[str, Any]:
-        """The replica that is known."""
         view = node_rows.named(name=self.name, actor=self.actor)
         return {"host": view.replica_host, "port": view.replica_port, **super().initial()}
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe where it would be, and what would be lost."""
         place = {"host": fields["host"], "port": fields["port"]}
         plan = promotion_plans.promote(name=self.name, actor=self.actor, **place)
         waits = _(
@@ -130,7 +120,6 @@ class PromoteNode(NodeAction):
         return Preview(effects=[*_foretold(plan), *_fence(plan, fields), waits], table=_lost(plan))
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Moves it."""
         return _told(promotion.promote(name=self.name, **fields, patience_s=PATIENCE_S, actor=self.actor))
 
 
@@ -143,13 +132,11 @@ class AdoptNode(NodeAction):
     title = lazy("Adopt what was restored at %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what would be lost."""
         plan = promotion_plans.adopt(name=self.name, actor=self.actor)
         why = _("For a restored backup, a replica that took over the address, or an empty database.")
         return Preview(effects=[why, *_foretold(plan)], table=_lost(plan))
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Adopts it."""
         return _told(promotion.adopt(name=self.name, actor=self.actor))
 
 

@@ -27,7 +27,6 @@ FAR_DAYS = 3650  # a node that lasts longer is not said to become full
 
 
 def nodes_list(request: HttpRequest) -> HttpResponse:
-    """All nodes."""
     access.require(actor(request), "admin", "*", what="node")
     window = Window(search=wanted(request).search, limit=MOST)
     found = node_rows.page(window=window, actor=actor(request)).items
@@ -71,7 +70,6 @@ def _where(one: NodeView) -> str:
 
 
 def node(request: HttpRequest, name: str) -> HttpResponse:
-    """One node."""
     view = node_rows.named(name=name, actor=actor(request))
     latency, room, why = _measured(view)
     growth = size_rows.growth().get(view.id)

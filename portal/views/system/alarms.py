@@ -111,7 +111,6 @@ class Acknowledge(Action):
     back_to = ("alarms",)
 
     def heading(self) -> Text:
-        """The page's title."""
         words = {"what": rows.alarm_kind(self.word("kind")), "where": self.name}
         return _("Acknowledge: %(what)s, %(where)s") % words
 
@@ -127,6 +126,5 @@ class Acknowledge(Action):
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Says so."""
         alarms.acknowledge(kind=self.word("kind"), name=self.name, actor=self.actor)
         return _("The alarm is acknowledged.")

@@ -20,7 +20,6 @@ from portal.kit.tables import Cell, Column, Empty, Text, code, listed, text, whe
 
 
 def brokers_list(request: HttpRequest) -> HttpResponse:
-    """All brokers."""
     views = brokers.listed(actor=actor(request))
     columns: list[Column[BrokerView]] = [
         Column(_("Broker"), lambda one: text(one.name)),
@@ -55,18 +54,14 @@ class BrokerAction(Action):
 
 
 class SetBrokerState(Toggle, BrokerAction):
-    """Pulls a broker in or out."""
-
     danger = True
     button = lazy("Confirm")
     title = lazy("Broker %(name)s")
 
     def other(self) -> str:
-        """Out if it is in."""
         return "out" if brokers.named(name=self.name, actor=self.actor).state == "in" else "in"
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what clients notice."""
         if fields["state"] == "out":
             return Preview(
                 effects=[_("The broker takes no new work; clients go to the others within seconds.")]
@@ -74,7 +69,6 @@ class SetBrokerState(Toggle, BrokerAction):
         return Preview(effects=[_("The broker takes work again.")])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Does it."""
         done = brokers.set_state(name=self.name, state=fields["state"], actor=self.actor)
         return (_("Broker %s is drained.") if done.state == "out" else _("Broker %s is enabled.")) % self.name
 
@@ -85,12 +79,8 @@ class ForgetBroker(BrokerAction):
     form_class = Confirm
     danger = True
     title = lazy("Forget broker %(name)s")
-
-    def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what is forgotten."""
-        return Preview(effects=[_("Its row goes; if it comes back, it registers anew.")])
+    would = lazy("Its row goes; if it comes back, it registers anew.")
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Forgets it."""
         brokers.forget(name=self.name, confirm=fields["confirm"], actor=self.actor)
         return _("Broker %s was forgotten.") % self.name

@@ -50,8 +50,6 @@ def findings(request: HttpRequest) -> HttpResponse:
 
 
 class Repair(Action):
-    """Mends one thing."""
-
     right = "admin"
     what = "check"
     section = "checks"
@@ -75,6 +73,5 @@ class Repair(Action):
         return Preview(effects=[_(found.advice)], table=plain(columns, facts, Empty("")))
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Mends it."""
         done = consistency.repair(key=self.word("key"), actor=self.actor)
         return _("Repaired: %s.") % done.where

@@ -53,8 +53,6 @@ def _word(value: Any) -> str:
 
 
 class Checking(forms.Form):
-    """Scope of a check."""
-
     topic = forms.CharField(label=lazy("Topic"), required=False, help_text=lazy("Empty: all topics."))
     minutes = forms.IntegerField(
         label=lazy("Of the last minutes"), min_value=1, initial=60,
@@ -75,7 +73,6 @@ class Check(Action):
     back_to = ("checks",)
 
     def words(self) -> dict[str, Any]:
-        """Return the links and the intro of the page."""
         return {
             "actions": [Link(_("Metadata and nodes"), to("consistency"))],
             "intro": _(
@@ -84,7 +81,6 @@ class Check(Action):
         }
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """The findings."""
         topics = [fields["topic"]] if fields["topic"] else None
         since = Since(ago_ms=fields["minutes"] * 60_000)
         report = verify.verify(topics=topics, since=since, actor=self.actor)
@@ -105,7 +101,6 @@ class Check(Action):
         return Preview(effects=[bad if report.findings else good], table=table)
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """The same once more."""
         return self.preview(fields).effects[0]
 
 

@@ -12,7 +12,6 @@ from messagestore.produce import delayed_admin, operator_sends
 from messagestore.produce.delayed_admin import Waiting, WaitingMessage
 from metadata.actors import Actor
 from metadata.errors import NodeUnavailable
-from portal.actions.action import Preview
 from portal.auth.access import actor, may
 from portal.kit import bodies, outages, pages
 from portal.kit.pages import Fact, to
@@ -73,12 +72,8 @@ class Recall(TopicAction):
     button = lazy("Recall")
     title = lazy("Recall %(message_id)s")
     back_to = ("delayed", "name")
-
-    def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what recalling a message means."""
-        return Preview(effects=[_("It is deleted before it comes into its queue: no group reads it.")])
+    would = lazy("It is deleted before it comes into its queue: no group reads it.")
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Takes it back."""
         operator_sends.recall(topic=self.name, message_id=self.word("message_id"), actor=self.actor)
         return _("Message %s was recalled.") % self.word("message_id")

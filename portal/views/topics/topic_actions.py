@@ -26,8 +26,6 @@ from portal.kit.tables import Column, Columns, Empty, Table, Text, number, plain
 
 @with_settings(TOPIC)
 class NewTopic(forms.Form):
-    """A topic to be made."""
-
     name = forms.CharField(label=lazy("Name"), max_length=100, help_text=lazy("Letters, digits, . _ -"))
     queues = forms.IntegerField(
         label=lazy("Queues"), min_value=1, initial=4, help_text=lazy("As many consumers can share the work.")
@@ -43,8 +41,6 @@ class EditTopic(EditFields):
 
 
 class Expand(forms.Form):
-    """More queues."""
-
     queues = forms.IntegerField(label=lazy("Queues to add"), min_value=1, initial=1)
     node = forms.CharField(
         label=lazy("Node"), required=False, help_text=lazy("Empty: spread over the emptiest nodes.")
@@ -52,26 +48,19 @@ class Expand(forms.Form):
 
 
 class Shrink(forms.Form):
-    """Fewer queues."""
-
     count = forms.IntegerField(label=lazy("Queues to take away"), min_value=1, initial=1)
 
 
 class TopicAction(Action):
-    """Something done to one topic."""
-
     back_to = ("topic", "name")
 
 
 class CreateTopic(Create):
-    """Makes a topic."""
-
     form_class = NewTopic
     title = lazy("Create a topic")
     back_to = ("topics",)
 
     def effect(self, fields: dict[str, Any]) -> Text:
-        """Describe the topic that would be made."""
         where = fields["node"] or _("the emptiest nodes")
         what = _("Topic %(name)s gets %(queues)d queues, each a table, on %(node)s.")
         return what % {"name": fields["name"], "queues": fields["queues"], "node": where}
@@ -88,8 +77,6 @@ class CreateTopic(Create):
 
 
 class ChangeTopic(Edit, TopicAction):
-    """Changes settings."""
-
     form_class = EditTopic
     title = lazy("Settings of %(name)s")
 
@@ -101,17 +88,13 @@ class ChangeTopic(Edit, TopicAction):
 
 
 class ExpandTopic(TopicAction):
-    """Adds queues."""
-
     form_class = Expand
     title = lazy("Expand %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe which queues come where, and which keys move."""
         return _preview(self._do(fields, dry_run=True), _("New queues"))
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Adds them."""
         done = self._do(fields, dry_run=False)
         return _("%(count)d queues were added to %(name)s.") % {"count": len(done.queues), "name": self.name}
 
@@ -126,19 +109,15 @@ class ExpandTopic(TopicAction):
 
 
 class ShrinkTopic(TopicAction):
-    """Takes queues away."""
-
     form_class = Shrink
     danger = True
     title = lazy("Shrink %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe which queues drain, and which keys move."""
         done = queues.shrink(topic=self.name, count=fields["count"], actor=self.actor, dry_run=True)
         return _preview(done, _("Queues that close and are retired once every group has read them"))
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Closes them."""
         done = queues.shrink(topic=self.name, count=fields["count"], actor=self.actor)
         return _("%(count)d queues of %(name)s drain.") % {"count": len(done.queues), "name": self.name}
 
@@ -170,7 +149,6 @@ class CleanTopic(TopicAction):
     title = lazy("Clean %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """List the messages that would go, queue by queue."""
         found = retention.clean(topic=self.name, actor=self.actor, dry_run=True)
         columns: Columns[Cleaned] = [
             Column(_("Queue"), lambda one: text(one.plan.queue)),
@@ -187,22 +165,18 @@ class CleanTopic(TopicAction):
         return Preview(effects=[_("What is removed cannot be brought back.")], table=table)
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Removes it."""
         found = retention.clean(topic=self.name, actor=self.actor, pass_s=retention.PASS_S)
         touched = sum(bool(one.raised or one.dropped or one.deleted) for one in found)
         return _("%(count)d queues of %(name)s gave something up.") % {"count": touched, "name": self.name}
 
 
 class DeleteTopic(TopicAction):
-    """Deletes a topic."""
-
     form_class = Confirm
     danger = True
     title = lazy("Delete %(name)s")
     gone_to = "topics"
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what would be deleted."""
         state = topics.describe(name=self.name, actor=self.actor)
         kept = sum((one.head or 0) - (one.low or 0) for one in state.queues)
         what = _(
@@ -212,31 +186,25 @@ class DeleteTopic(TopicAction):
         return Preview(effects=[what % words, _("Its tables are dropped after three days.")])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Deletes it."""
         topics.delete(name=self.name, confirm=fields["confirm"], actor=self.actor)
         return _("Topic %s was deleted; its tables are dropped after three days.") % self.name
 
 
 class SetQueueState(Toggle, TopicAction):
-    """Closes or opens one queue."""
-
     button: ClassVar[Text] = lazy("Confirm")
     title = lazy("Queue %(queue)d of %(name)s")
 
     def other(self) -> str:
-        """Closed if it is open."""
         view = topic_rows.named(name=self.name, actor=self.actor)
         states = {one.queue: one.state for one in view.queues}
         return "read_only" if states.get(self.kwargs["queue"]) == "read_write" else "read_write"
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what closing or opening means."""
         if fields["state"] == "read_only":
             return Preview(effects=[_("The queue is closed for sends; what is in it can still be read.")])
         return Preview(effects=[_("The queue is opened: sends go to it again.")])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Does it."""
         done = queues.set_state(
             topic=self.name, queue=self.kwargs["queue"], state=fields["state"], actor=self.actor
         )

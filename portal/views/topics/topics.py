@@ -42,7 +42,6 @@ MOST_GROUPS = 200
 
 
 def topics_list(request: HttpRequest) -> HttpResponse:
-    """All topics."""
     kind = "failure" if request.GET.get("kind") == "failure" else "normal"
     found = topic_lists.topics(wanted=wanted(request), kind=kind, actor=actor(request))
     columns: Columns[TopicRow] = [
@@ -72,7 +71,6 @@ def topics_list(request: HttpRequest) -> HttpResponse:
 
 
 def topic(request: HttpRequest, name: str) -> HttpResponse:
-    """One topic."""
     view = topic_rows.named(name=name, actor=actor(request))
     queues = drains.describe(topic=name, actor=actor(request))
     every = Wanted(rows=MOST_GROUPS)

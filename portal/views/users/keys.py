@@ -37,7 +37,6 @@ MEANING: dict[str, Text] = {
 
 
 def keys_list(request: HttpRequest) -> HttpResponse:
-    """All keys."""
     access.require(actor(request), "admin", "*", what="key")
     window = Window(search=wanted(request).search, limit=MOST)
     found = api_keys.page(window=window, actor=actor(request)).items
@@ -65,7 +64,6 @@ def _limits(one: KeyView) -> str | None:
 
 
 def in_words(rights: Mapping[str, Sequence[str]]) -> str:
-    """Rights as one line."""
     return "; ".join(f"{right} {', '.join(patterns)}" for right, patterns in rights.items())
 
 
@@ -91,15 +89,11 @@ def rights_of(fields: Mapping[str, Any]) -> dict[str, list[str]]:
 
 @with_settings(KEY)
 class NewKey(RightsFields):
-    """A key to be made."""
-
     name = forms.CharField(label=lazy("Name"), max_length=100)
     field_order = ("name",)
 
 
 class KeyAction(Action):
-    """Something done to keys."""
-
     right = "admin"
     what = "key"
     section = "keys"
@@ -114,13 +108,11 @@ class CreateKey(KeyAction):
     title = lazy("Create a key")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what the key may do."""
         view, _secret = self._create(fields, dry_run=True)
         effects = [f"{MEANING[right]}: {', '.join(patterns)}" for right, patterns in view.rights.items()]
         return Preview(effects=[*effects, _("The key is shown once, on the next page.")])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Makes it."""
         view, self.secret = self._create(fields)
         return _("Key %s was made.") % view.name
 
@@ -150,7 +142,6 @@ class LimitKey(Edit, KeyAction):
     title = lazy("Limits of key %(name)s")
 
     def now(self) -> dict[str, Any]:
-        """The limits as they are."""
         return read_settings(KEY, api_keys.named(name=self.name, actor=self.actor))
 
     def save(self, changed: dict[str, Any]) -> None:
@@ -161,20 +152,16 @@ class LimitKey(Edit, KeyAction):
 
 
 class DeleteKey(KeyAction):
-    """Revokes a key."""
-
     form_class = Confirm
     danger = True
     button = lazy("Revoke")
     title = lazy("Revoke key %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe who is refused."""
         view = api_keys.named(name=self.name, actor=self.actor)
         what = _("Whoever uses it is refused within a second. It may: %s")
         return Preview(effects=[what % in_words(view.rights)])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Revokes it."""
         api_keys.delete(name=self.name, confirm=fields["confirm"], actor=self.actor)
         return _("Key %s was revoked.") % self.name

@@ -49,7 +49,6 @@ class ChangePassword(Action):
     back_to = ("overview",)
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Return what that means."""
         self._prove(fields)
         accounts.change_own_password(password=fields["password"], actor=self.actor, dry_run=True)
         return Preview(
@@ -57,7 +56,6 @@ class ChangePassword(Action):
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Changes it."""
         self._prove(fields)
         accounts.change_own_password(password=fields["password"], actor=self.actor)
         return _("Your password was changed.")

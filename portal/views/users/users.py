@@ -22,7 +22,6 @@ from portal.views.users.keys import MEANING, RightsFields, in_words, rights_of
 
 
 def users_list(request: HttpRequest) -> HttpResponse:
-    """All accounts."""
     search = wanted(request).search.lower()
     views = tuple(
         one for one in accounts.listed(actor=actor(request)) if search in f"{one.name} {one.email}".lower()
@@ -70,8 +69,6 @@ class Account(EditFields, RightsFields):
 
 
 class NewAccount(RightsFields):
-    """An account to be made."""
-
     name = forms.CharField(label=lazy("Name"), max_length=150)
     email = forms.EmailField(label=lazy("E-mail"), required=False)
     password = forms.CharField(
@@ -82,8 +79,6 @@ class NewAccount(RightsFields):
 
 
 class UserAction(Action):
-    """Something done to accounts."""
-
     right = "admin"
     what = "user"
     section = "users"
@@ -92,17 +87,13 @@ class UserAction(Action):
 
 
 class CreateUser(UserAction):
-    """Makes an account."""
-
     form_class = NewAccount
     title = lazy("Create a user")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what the account may do."""
         return Preview(effects=_may(self._create(fields, dry_run=True)))
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Makes it."""
         return _("User %s was made.") % self._create(fields).name
 
     def _create(self, fields: dict[str, Any], *, dry_run: bool = False) -> UserView:
@@ -122,8 +113,6 @@ def _may(view: UserView) -> list[Text]:
 
 
 class ChangeUser(Edit, UserAction):
-    """Changes an account."""
-
     form_class = Account
     title = lazy("User %(name)s")
 
@@ -134,7 +123,6 @@ class ChangeUser(Edit, UserAction):
         return {"administrator": view.administrator, "active": view.active, **rights}
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what changes."""
         self._update(fields, dry_run=True)
         found = super().preview(fields)
         if not fields["password"]:
@@ -144,7 +132,6 @@ class ChangeUser(Edit, UserAction):
         return Preview(effects=[*effects, said % self.name], table=found.table)
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Changes it."""
         return _("User %s was changed.") % self._update(fields).name
 
     def _update(self, fields: dict[str, Any], *, dry_run: bool = False) -> UserView:
@@ -156,14 +143,11 @@ class ChangeUser(Edit, UserAction):
 
 
 class DeleteUser(UserAction):
-    """Deletes an account."""
-
     form_class = Confirm
     danger = True
     title = lazy("Delete user %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what is forgotten, and what is not."""
         self._delete(fields, dry_run=True)
         effects = [_("The account with its rights is forgotten, and its sessions end.")]
         owns = accounts.owned(name=self.name, actor=self.actor)
@@ -173,7 +157,6 @@ class DeleteUser(UserAction):
         return Preview(effects=effects)
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Deletes it."""
         self._delete(fields)
         return _("User %s was deleted.") % self.name
 

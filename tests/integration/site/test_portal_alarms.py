@@ -48,9 +48,9 @@ def test_dead_messages_stand_on_the_first_page_until_somebody_says_they_were_see
     look()
     page = text(ada.get("/"))
     assert "Everything is in order" not in page
-    assert 'href="/groups/billing/failures">Group billing has 2 dead messages' in page
+    assert 'href="/groups/billing/failures">Group billing has 2 dead letters' in page
     listed = text(ada.get("/groups/billing/failures"))
-    assert "Redrive all 2 dead messages" in listed and "Drop all 2 dead messages" in listed
+    assert "Redrive all 2 dead letters" in listed and "Drop all 2 dead letters" in listed
     preview = ada.get("/groups/billing/dead/seen")
     assert "are marked as seen" in text(confirm(ada, "/groups/billing/dead/seen", preview))
     page = text(ada.get("/"))
@@ -66,10 +66,10 @@ def test_a_redrive_says_whose_and_how_many_and_of_which_kind(queue: int, ada: Cl
     some = text(ada.get("/groups/billing/failures?topic=orders&error=ValueError"))
     assert "Redrive the 1 of this kind" in some and "Drop the 1 of this kind" in some
     preview = text(filled(ada, "/groups/billing/dead/drop?topic=orders&error=ValueError"))
-    assert "Dead messages of group billing that are deleted for good: 1." in preview
+    assert "Dead letters of group billing that are deleted for good: 1." in preview
     assert "Those of topic orders that died of ValueError." in preview
     preview = text(filled(ada, "/groups/billing/dead/redrive?everything=on"))
-    assert "Dead messages of group billing that are tried again: 2." in preview
+    assert "Dead letters of group billing that are redriven: 2." in preview
     assert "All of them, of all topics and kinds of error." in preview
 
 

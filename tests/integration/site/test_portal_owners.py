@@ -128,7 +128,7 @@ def test_a_confirmation_that_comes_after_the_session_ended_does_nothing_and_lead
     )
     assert fields(page)["ids"] == died.id and "nothing was done" in text(page)
     again = olga.post(url, {**fields(page), "confirmed": ""})
-    assert "are tried again: 1." in text(again)
+    assert "are redriven: 1." in text(again)
     assert "It has begun" in text(confirm(olga, url, again)) and Redrive.objects.count() == 1
 
 

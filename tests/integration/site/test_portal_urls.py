@@ -50,7 +50,7 @@ def fingerprint() -> dict[str, Any]:
 
 @pytest.fixture
 def world(make_node: Callable[..., str]) -> dict[str, object]:
-    """One of everything, two dead messages among it; what stands in URLs."""
+    """One of everything, two dead letters among it; what stands in URLs."""
     make_node("main")
     make_node("failure", kind="failure")
     make_node("spare")
