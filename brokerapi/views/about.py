@@ -14,8 +14,8 @@ from brokerapi.http.errors import respond
 from brokerapi.http.parsers import read_query
 from brokerapi.http.renderers import takes_gzip
 from brokerapi.schema import operation
-from brokerapi.shapes import key_shapes
 from brokerapi.shapes.base import SchemaQuery
+from brokerapi.shapes.key_shapes import AboutAnswer
 from metadata.config import Config, config
 
 VERSION = "0.1.0"
@@ -31,7 +31,7 @@ class About(Endpoint):
 
     public = True
 
-    @operation("about", tag="about", answer=key_shapes.AboutAnswer)
+    @operation("about", tag="about", answer=AboutAnswer)
     def get(self, call: Call) -> HttpResponse:
         """Version and limits."""
         limits = {name: getattr(config, name) for name in LIMITS}

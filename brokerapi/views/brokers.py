@@ -6,39 +6,33 @@ from django.http import HttpResponse
 
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import list_of, operation
-from brokerapi.shapes import node_shapes
 from brokerapi.shapes.base import ConfirmQuery
+from brokerapi.shapes.node_shapes import BrokerAnswer, BrokerChange
 from metadata.brokers import brokers
 
 
 class Brokers(Endpoint):
     """/brokers"""
 
-    @operation("listBrokers", tag="brokers", answer=list_of("brokers", node_shapes.BrokerAnswer))
+    @operation("listBrokers", tag="brokers", answer=list_of("brokers", BrokerAnswer))
     def get(self, call: Call) -> HttpResponse:
         """All brokers, as this one saw them a second ago at most; use those that are alive and in."""
-        return call.answer(
-            {"brokers": [node_shapes.BrokerAnswer.of(one) for one in brokers.listed(actor=call.actor)]}
-        )
+        return call.answer({"brokers": [BrokerAnswer.of(one) for one in brokers.listed(actor=call.actor)]})
 
 
 class Broker(Endpoint):
     """/brokers/{broker}"""
 
-    @operation("showBroker", tag="brokers", answer=node_shapes.BrokerAnswer)
+    @operation("showBroker", tag="brokers", answer=BrokerAnswer)
     def get(self, call: Call, broker: str) -> HttpResponse:
         """One broker."""
-        return call.answer(node_shapes.BrokerAnswer.of(brokers.named(name=broker, actor=call.actor)))
+        return call.answer(BrokerAnswer.of(brokers.named(name=broker, actor=call.actor)))
 
-    @operation(
-        "changeBroker", tag="brokers", request=node_shapes.BrokerChange, answer=node_shapes.BrokerAnswer
-    )
+    @operation("changeBroker", tag="brokers", request=BrokerChange, answer=BrokerAnswer)
     def patch(self, call: Call, broker: str) -> HttpResponse:
         """Pulls a broker out, so that clients go to the others, or in again; it follows within a second."""
-        state = call.fields(node_shapes.BrokerChange)["state"]
-        return call.answer(
-            node_shapes.BrokerAnswer.of(brokers.set_state(name=broker, state=state, actor=call.actor))
-        )
+        state = call.fields(BrokerChange)["state"]
+        return call.answer(BrokerAnswer.of(brokers.set_state(name=broker, state=state, actor=call.actor)))
 
     @operation("deleteBroker", tag="brokers", query=ConfirmQuery, status=204)
     def delete(self, call: Call, broker: str) -> HttpResponse:

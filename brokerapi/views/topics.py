@@ -8,6 +8,7 @@ from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
 from brokerapi.shapes import topic_shapes
 from brokerapi.shapes.base import ConfirmQuery, PlanQuery, TopicsQuery
+from brokerapi.shapes.topic_shapes import ReadPlanAnswer, TopicAnswer, TopicChange, TopicCreate, TopicSummary
 from messagestore.inspect import read_plans
 from messagestore.topology import topics
 from metadata.topics import topic_rows
@@ -16,25 +17,17 @@ from metadata.topics import topic_rows
 class Topics(Endpoint):
     """/topics"""
 
-    @operation(
-        "listTopics", tag="topics", query=TopicsQuery, answer=page_of("topics", topic_shapes.TopicSummary)
-    )
+    @operation("listTopics", tag="topics", query=TopicsQuery, answer=page_of("topics", TopicSummary))
     def get(self, call: Call) -> HttpResponse:
         """The topics the key may do anything with, by name."""
         kind = call.query(TopicsQuery).kind
         page = topic_rows.page(window=call.window(TopicsQuery), kind=kind, actor=call.actor)
-        return call.answer(topic_shapes.TopicSummary.page("topics", page))
+        return call.answer(TopicSummary.page("topics", page))
 
-    @operation(
-        "createTopic",
-        tag="topics",
-        request=topic_shapes.TopicCreate,
-        answer=topic_shapes.TopicAnswer,
-        status=201,
-    )
+    @operation("createTopic", tag="topics", request=TopicCreate, answer=TopicAnswer, status=201)
     def post(self, call: Call) -> HttpResponse:
         """Creates a topic with its queues."""
-        asked = call.fields(topic_shapes.TopicCreate, manages=("topic", ""))
+        asked = call.fields(TopicCreate, manages=("topic", ""))
         name, queues, node = asked.pop("name"), asked.pop("queues"), asked.pop("node", None)
         topic = topics.create(name=name, queues=queues, node=node, settings=asked, actor=call.actor)
         return call.created(topic_shapes.topic(topic), "topics", name)
@@ -43,19 +36,17 @@ class Topics(Endpoint):
 class Topic(Endpoint):
     """/topics/{topic}"""
 
-    @operation("showTopic", tag="topics", answer=topic_shapes.TopicAnswer)
+    @operation("showTopic", tag="topics", answer=TopicAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
         """A topic with its queues and their heads."""
         return call.answer(topic_shapes.topic(topics.describe(name=topic, actor=call.actor)))
 
-    @operation(
-        "changeTopic", tag="topics", request=topic_shapes.TopicChange, answer=topic_shapes.TopicSummary
-    )
+    @operation("changeTopic", tag="topics", request=TopicChange, answer=TopicSummary)
     def patch(self, call: Call, topic: str) -> HttpResponse:
         """Changes settings of a topic."""
-        settings = call.fields(topic_shapes.TopicChange, manages=("topic", topic))
+        settings = call.fields(TopicChange, manages=("topic", topic))
         changed = topic_rows.update(name=topic, settings=settings, actor=call.actor)
-        return call.answer(topic_shapes.TopicSummary.of(changed))
+        return call.answer(TopicSummary.of(changed))
 
     @operation("deleteTopic", tag="topics", query=ConfirmQuery, status=204)
     def delete(self, call: Call, topic: str) -> HttpResponse:
@@ -67,7 +58,7 @@ class Topic(Endpoint):
 class ReadPlan(Endpoint):
     """/topics/{topic}/read-plan"""
 
-    @operation("readPlan", tag="topics", query=PlanQuery, answer=topic_shapes.ReadPlanAnswer)
+    @operation("readPlan", tag="topics", query=PlanQuery, answer=ReadPlanAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
         """Tables and ranges for jobs that read straight from the nodes. Keys with `admin` on `*` are told the
         nodes' reader accounts, too, which read every topic there."""

@@ -84,7 +84,8 @@ class Action(View):
         return self.word("name")
 
     def heading(self) -> Text:
-        return str(self.title) % self.kwargs
+        title: str = str(self.title) % self.kwargs
+        return title
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe what `run` would do with these fields. Raises CatmqError when it would be refused."""

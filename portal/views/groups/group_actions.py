@@ -53,7 +53,7 @@ class CreateGroup(Create):
     back_to = ("groups",)
 
     def effect(self, fields: dict[str, Any]) -> Text:
-        return _("Group %s is made. It reads nothing until it subscribes.") % fields["name"]
+        return _("Group %s is made. It reads nothing until it subscribes.") % str(fields["name"])
 
     def run(self, fields: dict[str, Any]) -> Text:
         settings = given(fields, GROUP)

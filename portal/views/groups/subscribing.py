@@ -77,7 +77,8 @@ class ChangeSubscription(Edit, GroupAction):
         subscription_rows.update(group=self.name, topic=topic, settings=changed, actor=self.actor)
 
     def saved(self) -> Text:
-        return _("How %(name)s reads %(topic)s was changed.") % self.kwargs
+        said: str = _("How %(name)s reads %(topic)s was changed.") % self.kwargs
+        return said
 
 
 def _taken(found: TagMatches) -> Preview:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 from django import forms
@@ -61,7 +61,7 @@ class Send(Action):
     section = "messages"
     button = lazy("Send")
     title = lazy("Send to %(topic)s")
-    back_to = ("topic", "topic")
+    back_to: ClassVar[tuple[str, ...]] = ("topic", "topic")
 
     @property
     def topic(self) -> str:
