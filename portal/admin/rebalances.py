@@ -58,13 +58,3 @@ class RebalanceAdmin(ReadOnlyAdmin):
     def longest_pause(self, row: Any) -> int | None:
         """Pause in ms of the queue that stood still longest."""
         return None if row.longest is None else int(row.longest)
-
-
-@admin.register(RebalanceMove)
-class RebalanceMoveAdmin(ReadOnlyAdmin):
-    """Single moves, to be searched by queue or member."""
-
-    list_display = ("rebalance", "queue", "from_member", "to_member", "pause_ms")
-    list_select_related = ("rebalance", "queue")
-    search_fields = ("=queue__id", "from_member", "to_member")
-    ordering = ("-id",)
