@@ -188,7 +188,7 @@ def test_how_messages_come_is_changed_with_a_look_before(queue: int, ada: Client
     url = "/groups/billing/of/orders"
     typed = {"retries": "3", "retry_delays_s": "5, 60", "tags": "new||paid", "threads": "8", "ordered": "on"}
     seen = filled(ada, url, **typed)
-    assert "5, 60" in text(seen) and "Retries" in text(seen) and "Delay, s" not in text(seen)
+    assert "5, 60" in text(seen) and "Retries" in text(seen) and "Delivery delay, s" not in text(seen)
     assert "was changed" in text(confirm(ada, url, seen))
     found = subscription_rows.named(group="billing", topic="orders", actor=ME).delivery
     assert (found.retries, found.retry_delays_s, found.tags) == (3, (5, 60), ("new", "paid"))

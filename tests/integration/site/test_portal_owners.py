@@ -87,7 +87,7 @@ def test_an_owner_who_is_none_any_more_cannot_confirm_what_was_previewed_before(
     answer = olga.post("/groups/billing/stop", fields(seen))
     assert answer.status_code == 403 and not groups.describe(name="billing", actor=ME).stopped
     own(group="billing")
-    assert "was stopped" in text(confirm(olga, "/groups/billing/stop", seen))
+    assert "is paused" in text(confirm(olga, "/groups/billing/stop", seen))
 
 
 @pytest.mark.parametrize("owners", ["OLGA", "olgab", "bolga", "olg", "o*", "ann.olga"])
@@ -138,7 +138,7 @@ def test_a_stop_that_comes_after_the_session_ended_is_asked_for_again(olga: Clie
     olga.logout()
     page = back_in(olga, olga.post("/groups/billing/stop", fields(seen)))
     assert not groups.describe(name="billing", actor=ME).stopped
-    assert "was stopped" in text(confirm(olga, "/groups/billing/stop", page))
+    assert "is paused" in text(confirm(olga, "/groups/billing/stop", page))
 
 
 def test_who_may_only_manage_is_refused_other_owners_before_the_confirmation(olga: Client) -> None:
