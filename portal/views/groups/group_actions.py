@@ -113,9 +113,11 @@ class RebalanceGroup(GroupAction):
             Column(_("Queue"), lambda one: text(one.queue)),
             Column(_("From"), lambda one: text(one.source or _("nobody"))),
             Column(_("To"), lambda one: text(one.target or _("nobody"))),
-            Column(_("When"), lambda one: badge(_("at once") if one.at_once else _("when its owner let go"))),
+            Column(
+                _("When"), lambda one: badge(_("at once") if one.at_once else _("when its owner releases it"))
+            ),
         ]
-        table = plain(columns, plan.moves, Empty(_("Nothing moves: the queues are shared evenly.")))
+        table = plain(columns, plan.moves, Empty(_("No moves: the assignment is balanced.")))
         return Preview(effects=[_("%d queues move.") % len(plan.moves)], table=table)
 
     def run(self, fields: dict[str, Any]) -> Text:

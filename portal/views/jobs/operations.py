@@ -74,7 +74,7 @@ def run_columns(*, opens: bool = True) -> list[Column[RunRow]]:
 
 
 def _state(one: RunRow) -> Cell:
-    return badge(_("no sign of life"), "warn") if one.silent else rows.state(one.state)
+    return badge(_("not responding"), "warn") if one.silent else rows.state(one.state)
 
 
 def _ending(one: RunRow) -> Cell:
@@ -107,7 +107,7 @@ def _schedules(request: HttpRequest) -> Table:
     ]
     if may(request, "admin"):
         columns.append(Column(_("Now"), lambda one: text(_("run"), to("job-run", one[0]))))
-    return plain(columns, sorted(runs.known().items()), Empty(_("This process knows of no jobs.")))
+    return plain(columns, sorted(runs.known().items()), Empty(_("No jobs")))
 
 
 def _last_state(run: RunRow | None) -> Cell:
@@ -128,7 +128,7 @@ class RunJob(Action):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         job = runs.known().get(self.name)
-        return Preview(effects=[_(job.text) if job else _("There is no such job.")])
+        return Preview(effects=[_(job.text) if job else _("Unknown job")])
 
     def run(self, fields: dict[str, Any]) -> Text:
         runs.ask(name=self.name, actor=self.actor)

@@ -136,7 +136,7 @@ def _plain(value: Any) -> Any:
 
 
 ENGINES: dict[str, Text] = {
-    "direct": lazy("Heads and partitions: done in moments"),
+    "direct": lazy("Log end offsets and partitions: done in moments"),
     "spark": lazy("A scan of all messages by Spark: also exact bytes, keys, skew, waits"),
 }
 
@@ -170,7 +170,7 @@ class MakeReport(Action):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         if fields["engine"] == "direct":
-            what = _("It is read from the heads and partitions of each queue, and kept: %s")
+            what = _("It is made from the log end offsets and partitions of each queue, and kept: %s")
             return Preview(effects=[what % MEANING[fields["name"]]])
         if fields["topic"]:
             topic_rows.named(name=fields["topic"], actor=self.actor)

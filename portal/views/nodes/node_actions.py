@@ -168,7 +168,7 @@ class DeleteNode(NodeAction):
     danger = True
     title = lazy("Remove node %(name)s")
     gone_to = "nodes"
-    would = lazy("The node is forgotten; its database stays as it is.")
+    would = lazy("The node is removed from the registry; its database stays as it is.")
 
     def run(self, fields: dict[str, Any]) -> Text:
         node_rows.delete(name=self.name, confirm=fields["confirm"], actor=self.actor)

@@ -34,9 +34,7 @@ def findings(request: HttpRequest) -> HttpResponse:
             lambda one: code(_("repair"), to("repair", one.key)) if one.safe else text(_("by hand")),
         ),
     ]
-    good = Empty(
-        _("Metadata and the nodes agree: no table, head, position or member is missing or left over.")
-    )
+    good = Empty(_("Metadata and nodes agree: no table, offset or member is missing or left over."))
     return pages.show(
         request,
         "consistency",
@@ -45,7 +43,7 @@ def findings(request: HttpRequest) -> HttpResponse:
         table=plain(columns, report.findings, good),
         unchecked=sorted(report.unchecked.items()),
         actions=[Link(_("Check again"), to("consistency")), Link(_("Check messages"), to("checks"))],
-        intro=_("Tables, heads, positions and members are compared; looking changes nothing."),
+        intro=_("Tables, log end offsets, consumer offsets and members are compared; nothing is changed."),
     )
 
 

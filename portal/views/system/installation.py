@@ -76,7 +76,8 @@ class Check(Action):
         return {
             "actions": [Link(_("Metadata and nodes"), to("consistency"))],
             "intro": _(
-                "Every row, head, batch and position of the topic is read and compared; nothing is changed."
+                "Every row, log end offset, batch and consumer offset of the topic is read and compared; "
+                "nothing is changed."
             ),
         }
 

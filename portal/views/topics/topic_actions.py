@@ -155,19 +155,19 @@ class CleanTopic(TopicAction):
             Column(_("Log start offset"), lambda one: number(one.plan.low), right=True),
             Column(_("Log start offset then"), lambda one: number(one.plan.keep_from), right=True),
             Column(
-                _("Messages that go"),
+                _("Messages to delete"),
                 lambda one: number(max(0, one.plan.keep_from - one.plan.low)),
                 right=True,
             ),
-            Column(_("Why not more"), lambda one: text(one.problem or one.plan.hindrance)),
+            Column(_("Limited by"), lambda one: text(one.problem or one.plan.hindrance)),
         ]
-        table = plain(columns, found, Empty(_("Nothing is older or more than it keeps.")))
+        table = plain(columns, found, Empty(_("Nothing to clean")))
         return Preview(effects=[_("What is removed cannot be brought back.")], table=table)
 
     def run(self, fields: dict[str, Any]) -> Text:
         found = retention.clean(topic=self.name, actor=self.actor, pass_s=retention.PASS_S)
         touched = sum(bool(one.raised or one.dropped or one.deleted) for one in found)
-        return _("%(count)d queues of %(name)s gave something up.") % {"count": touched, "name": self.name}
+        return _("%(count)d queues of %(name)s were cleaned.") % {"count": touched, "name": self.name}
 
 
 class DeleteTopic(TopicAction):

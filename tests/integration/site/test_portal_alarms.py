@@ -128,7 +128,7 @@ def test_a_failure_topic_stands_below_its_topic(queue: int, ada: Client) -> None
 
 
 def test_a_repair_shows_what_it_does_and_what_is_not_safe_is_not_offered(queue: int, ada: Client) -> None:
-    assert "Metadata and the nodes agree" in text(ada.get("/consistency"))
+    assert "Metadata and nodes agree" in text(ada.get("/consistency"))
     with node_pools.node_of(queue).writing() as session:
         tables.create_queue(session, queue=900, node_epoch=1)
     page = text(ada.get("/consistency"))
