@@ -1,4 +1,4 @@
-"""A setting is declared once: models agree with it, and requests, answers, forms and pages are made from it."""
+"""A setting is declared once: models agree with it; requests, answers, forms and pages are made from it."""
 
 from __future__ import annotations
 
