@@ -55,9 +55,11 @@ class Matrix(NamedTuple):
 
 def groups_list(request: HttpRequest) -> HttpResponse:
     found = topic_lists.groups(wanted=wanted(request), actor=actor(request))
+    *figures, minutes = rows.GROUP
     columns: Columns[GroupRow] = [
-        *rows.GROUP,
+        *figures,
         Column(_("Topics"), lambda one: number(one.topics), right=True),
+        minutes,
         Column(_("Owners"), lambda one: text(one.owners or None)),
     ]
     hint = Empty(
