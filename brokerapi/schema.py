@@ -89,9 +89,7 @@ def operation(
         request=dict.fromkeys(MEDIA_TYPES, request) if request is not None else None,
         responses={
             **_success(status, answer),
-            (501 if status == 501 else "default", "application/problem+json"): OpenApiResponse(
-                Problem, description="Not built yet" if status == 501 else "What went wrong"
-            ),
+            ("default", "application/problem+json"): OpenApiResponse(Problem, description="What went wrong"),
         },
         parameters=_parameters(query) if query else None,
     )
@@ -99,8 +97,6 @@ def operation(
 
 
 def _success(status: int, answer: Any) -> dict[Any, Any]:
-    if status == 501:
-        return {}
     if answer is None:
         return {status: OpenApiResponse(description="Done")}
     return {(status, media_type): answer for media_type in MEDIA_TYPES}

@@ -1,1 +1,1 @@
-"""HTML for people. For now: Django admin, every model listed, searchable and read-only."""
+"""The console: pages for users who log in, and Django admin as a read-only browser of the metadata."""

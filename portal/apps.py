@@ -14,7 +14,5 @@ class PortalConfig(AppConfig):
 
 
 class ConsoleConfig(admin.AdminConfig):
-    """Django's admin, on our site."""
-
     default = False
     default_site = "portal.auth.site.Console"

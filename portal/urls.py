@@ -1,4 +1,4 @@
-"""Every page for people. All but the login are only for those who logged in (access.for_people)."""
+"""Every page. All but the login are only for those who logged in (access.login_required_page)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import URLPattern, path
 from django.views.i18n import set_language
 
-from portal.auth.access import View, for_people
+from portal.auth.access import View, login_required_page
 from portal.auth.logins import LoginForm
 from portal.views.failures import failures, redriving
 from portal.views.groups import consumers, group_actions, groups, resetting, subscribing
@@ -19,8 +19,8 @@ from portal.views.users import keys, own_password, users
 
 
 def page(route: str, view: View, name: str) -> URLPattern:
-    """A page for people who logged in."""
-    return path(route, for_people(view), name=name)
+    """Return the route of a page for users who logged in."""
+    return path(route, login_required_page(view), name=name)
 
 
 urlpatterns = [

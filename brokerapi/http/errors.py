@@ -2,7 +2,7 @@
 
 type            /api/v1/docs#<code>: the docs page explains every code
 title, status   words and number of the HTTP answer
-detail, code    what happened, for people and for programs
+detail, code    what happened, in words and as a word for programs
 retriable       whether the same request may succeed later; `retry_after_ms` says when, if known
 errors          [{field, message}] when fields are wrong
 id              only for status 500: the same id stands in the broker's log
@@ -51,18 +51,15 @@ log = logging.getLogger(__name__)
 DOCS = "/api/v1/docs"
 MOST_NAMED = 20  # wrong fields in one answer
 MOST_CHARS = 500  # of what is said about one of them
-# The first that fits counts.
-STATUS_BY_CODE = {
-    Code.METHOD_NOT_ALLOWED: HTTPStatus.METHOD_NOT_ALLOWED,
-    Code.UNSUPPORTED_MEDIA_TYPE: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-    Code.NOT_ACCEPTABLE: HTTPStatus.NOT_ACCEPTABLE,
-    Code.INTERNAL: HTTPStatus.INTERNAL_SERVER_ERROR,
-    Code.RATE_LIMITED: HTTPStatus.TOO_MANY_REQUESTS,
-    Code.REQUEST_TIMEOUT: HTTPStatus.REQUEST_TIMEOUT,
-    # 503 means "nothing was done"; here it is not known.
-    Code.OUTCOME_UNKNOWN: HTTPStatus.GATEWAY_TIMEOUT,
-}
-STATUS_BY_CLASS: tuple[tuple[type[CatmqError], HTTPStatus], ...] = (
+# A code, or a class for all its codes that are not named; the first that fits counts.
+STATUS: tuple[tuple[Code | type[CatmqError], HTTPStatus], ...] = (
+    (Code.METHOD_NOT_ALLOWED, HTTPStatus.METHOD_NOT_ALLOWED),
+    (Code.UNSUPPORTED_MEDIA_TYPE, HTTPStatus.UNSUPPORTED_MEDIA_TYPE),
+    (Code.NOT_ACCEPTABLE, HTTPStatus.NOT_ACCEPTABLE),
+    (Code.INTERNAL, HTTPStatus.INTERNAL_SERVER_ERROR),
+    (Code.RATE_LIMITED, HTTPStatus.TOO_MANY_REQUESTS),
+    (Code.REQUEST_TIMEOUT, HTTPStatus.REQUEST_TIMEOUT),
+    (Code.OUTCOME_UNKNOWN, HTTPStatus.GATEWAY_TIMEOUT),  # 503 means "nothing was done"; here it is not known
     (TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (Unauthenticated, HTTPStatus.UNAUTHORIZED),
     (Forbidden, HTTPStatus.FORBIDDEN),
@@ -74,15 +71,6 @@ STATUS_BY_CLASS: tuple[tuple[type[CatmqError], HTTPStatus], ...] = (
     (Unavailable, HTTPStatus.SERVICE_UNAVAILABLE),
     (StoreCorrupt, HTTPStatus.INTERNAL_SERVER_ERROR),
 )
-CODE_BY_STATUS = {
-    401: Code.UNAUTHENTICATED,
-    403: Code.FORBIDDEN,
-    404: Code.URL_NOT_FOUND,
-    405: Code.METHOD_NOT_ALLOWED,
-    406: Code.NOT_ACCEPTABLE,
-    413: Code.TOO_LARGE,
-    415: Code.UNSUPPORTED_MEDIA_TYPE,
-}
 
 
 class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -143,11 +131,19 @@ def title(code: Code) -> str:
 
 
 def status_of(error: CatmqError) -> HTTPStatus:
-    """The HTTP status of an error: by its code if that is special, else by its class."""
-    by_code = STATUS_BY_CODE.get(error.code)
-    if by_code is not None:
-        return by_code
-    return next((status for kind, status in STATUS_BY_CLASS if isinstance(error, kind)), HTTPStatus(500))
+    """The HTTP status of an error: the first in the table that fits."""
+    fits = (
+        status
+        for what, status in STATUS
+        if (what == error.code if isinstance(what, Code) else isinstance(error, what))
+    )
+    return next(fits, HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def _code_of(status: int) -> Code:
+    """Return the code of a status that the framework chose."""
+    known = (what if isinstance(what, Code) else what.code for what, one in STATUS if one == status)
+    return next(known, Code.INVALID)
 
 
 def as_catmq(error: BaseException) -> CatmqError:
@@ -157,7 +153,7 @@ def as_catmq(error: BaseException) -> CatmqError:
     if isinstance(error, ValidationError):
         return _invalid(error)
     if isinstance(error, APIException):
-        code = CODE_BY_STATUS.get(error.status_code, Code.INVALID)
+        code = _code_of(error.status_code)
         return Invalid(str(error.detail), code=code) if error.status_code < 500 else _internal()
     if isinstance(error, OperationalError | InterfaceError):
         log.warning("metadata database: %s", error)

@@ -1,6 +1,6 @@
 """The WSGI side of the API: Django's requests, URLs and answers, without its way through middleware.
 
-Sessions, CSRF tokens, messages and frames are for people with browsers. A program has a key in a header, and
+Sessions, CSRF tokens, messages and frames are for users with browsers. A program has a key in a header, and
 what it does not need costs more than its authentication, its limits and its metrics together: see
 docs/decisions/0019-short-way-of-requests.md.
 """

@@ -297,9 +297,9 @@ class DeliverySettings(Answer, kw_only=True, omit_defaults=True):
 
     ordered: bool
     retries: int
-    retry_delays_s: list[int]
+    retry_delays_s: Sequence[int]
     delay_s: int
-    tags: list[str]
+    tags: Sequence[str]
     breaker_pause_s: int
     handler_timeout_ms: int | UnsetType = UNSET
     breaker_failures: int | UnsetType = UNSET
@@ -328,21 +328,5 @@ def delivery_settings(group_id: int, topics: Iterable[str]) -> dict[str, Deliver
 @lru_cache(maxsize=1_000)
 def _settings(delivery: Delivery) -> DeliverySettings:
     # Heartbeats come by the hundred a second, and most subscriptions are alike.
-    return DeliverySettings(
-        ordered=delivery.ordered,
-        retries=delivery.retries,
-        retry_delays_s=list(delivery.retry_delays_s),
-        delay_s=delivery.delay_s,
-        tags=list(delivery.tags),
-        breaker_pause_s=delivery.breaker_pause_s,
-        handler_timeout_ms=_given(delivery.handler_timeout_ms),
-        breaker_failures=_given(delivery.breaker_failures),
-        threads=_given(delivery.threads),
-        handler_batch=_given(delivery.handler_batch),
-        max_poll_records=_given(delivery.max_poll_records),
-        fetch_max_wait_ms=_given(delivery.fetch_max_wait_ms),
-    )
-
-
-def _given(value: int | None) -> int | UnsetType:
-    return UNSET if value is None else value
+    found = {name: getattr(delivery, name) for name in DeliverySettings.__struct_fields__}
+    return DeliverySettings(**{name: value for name, value in found.items() if value is not None})

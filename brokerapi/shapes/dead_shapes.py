@@ -1,10 +1,7 @@
-"""The shapes of requests and answers about dead messages, redrives and what waits for a retry (see
-serializers)."""
+"""Dead letters, redrives, and messages that wait for a retry."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -12,9 +9,8 @@ from rest_framework import serializers
 
 from brokerapi.http import formats
 from brokerapi.shapes.base import Request as Query
-from brokerapi.shapes.fields import Flag, Number, Request, Text
-from messagestore.retries.dead_letters import DeadLetterDetail, DeadLetterInfo, Summary
-from messagestore.retries.pending import PendingRetries
+from brokerapi.shapes.fields import Answer, Flag, Number, Request, Text, body_of, texts
+from messagestore.retries.dead_letters import DeadLetterDetail, Summary
 from metadata.redrive_rows import RedriveView
 
 
@@ -56,7 +52,7 @@ class DropQuery(Query, kw_only=True):
 class RedriveCreate(Request):
     """Dead messages to redrive: some, those of a topic and a kind of error, or all; and the target."""
 
-    ids = serializers.ListField(child=Text(), required=False, allow_empty=False)
+    ids = texts(required=False, allow_empty=False)
     topic = Text(required=False)
     error = Text(required=False, help_text="the kind, as lists show it")
     all = Flag(required=False)
@@ -71,7 +67,7 @@ class RedriveCreate(Request):
 # Answers -----------------------------------------------------------------------------------------
 
 
-class DeadAnswer(serializers.Serializer[Any]):
+class DeadAnswer(Answer):
     """A dead message; `topic`, `queue`, `offset`: where it was sent."""
 
     id = Text()
@@ -98,15 +94,15 @@ class WholeDeadAnswer(DeadAnswer):
     body_bytes = Text(required=False)
 
 
-class DeadPageAnswer(serializers.Serializer[Any]):
+class DeadPageAnswer(Answer):
     """Dead messages, the newest first; `next`: what to ask after. `away`: nodes that did not answer."""
 
     messages = DeadAnswer(many=True)
     next = Text(allow_null=True)
-    away = serializers.ListField(child=Text())
+    away = texts()
 
 
-class DeadCountAnswer(serializers.Serializer[Any]):
+class DeadCountAnswer(Answer):
     """Number of a topic's dead messages that died of one kind of error."""
 
     topic = Text()
@@ -116,21 +112,21 @@ class DeadCountAnswer(serializers.Serializer[Any]):
     last_at_ms = Number()
 
 
-class DeadSummaryAnswer(serializers.Serializer[Any]):
+class DeadSummaryAnswer(Answer):
     """Counts by topic and kind of error, the largest first."""
 
     count = Number()
     errors: Any = DeadCountAnswer(many=True)
-    away = serializers.ListField(child=Text())
+    away = texts()
 
 
-class DroppedAnswer(serializers.Serializer[Any]):
+class DroppedAnswer(Answer):
     """Number of dead messages that were dropped."""
 
     dropped = Number()
 
 
-class RedriveAnswer(serializers.Serializer[Any]):
+class RedriveAnswer(Answer):
     """A redrive: running, done, stopped or failed. `skipped` ones stay dead; `detail`: what holds it up."""
 
     id = Number()
@@ -149,7 +145,7 @@ class RedriveAnswer(serializers.Serializer[Any]):
     finished_at_ms = Number(allow_null=True)
 
 
-class FailedMessageAnswer(serializers.Serializer[Any]):
+class FailedMessageAnswer(Answer):
     """A message that waits for its retry; `topic`, `queue`, `offset`: where it was sent."""
 
     topic = Text()
@@ -164,7 +160,7 @@ class FailedMessageAnswer(serializers.Serializer[Any]):
     size = Number()
 
 
-class FailedCountAnswer(serializers.Serializer[Any]):
+class FailedCountAnswer(Answer):
     """Number of a topic's messages that wait for their time, and of those that have come and are unread."""
 
     topic = Text()
@@ -173,47 +169,25 @@ class FailedCountAnswer(serializers.Serializer[Any]):
     unread = Number()
 
 
-class FailedAnswer(serializers.Serializer[Any]):
+class FailedAnswer(Answer):
     """Messages that wait for a retry."""
 
     topics = FailedCountAnswer(many=True)
     messages = FailedMessageAnswer(many=True)
-    away = serializers.ListField(child=Text())
-
-
-def dead_messages(messages: Sequence[DeadLetterInfo]) -> list[dict[str, Any]]:
-    """Dead messages in a list."""
-    return [asdict(one) for one in messages]
+    away = texts()
 
 
 def whole(message: DeadLetterDetail, kind: formats.Format) -> dict[str, Any]:
-    """A dead message with headers and body."""
-    shown = {**asdict(message.about), "headers": message.headers}
-    if kind.name == formats.MSGPACK.name:
-        return {**shown, "body_bytes": message.body}
-    try:
-        return {**shown, "body": message.body.decode()}
-    except UnicodeDecodeError:
-        return {**shown, "body_base64": message.body}
+    """Return a dead letter with headers and body."""
+    name, body = body_of(message.body, kind)
+    return {**DeadAnswer.of(message.about), "headers": message.headers, name: body}
 
 
 def redrive(view: RedriveView) -> dict[str, Any]:
-    """A redrive."""
-    names = ("id", "group", "to", "rate", "state", "total", "redriven", "skipped", "detail", "asked_by")
-    shown = {name: getattr(view, name) for name in (*names, "created_at_ms", "finished_at_ms")}
-    return {**shown, "topic": view.chosen.topic or None, "error": view.chosen.error_class}
+    """Return a redrive."""
+    return RedriveAnswer.of(view, topic=view.chosen.topic or None, error=view.chosen.error_class)
 
 
 def summary(found: Summary) -> dict[str, Any]:
-    """Counts of dead messages."""
-    errors = [asdict(one) for one in found.errors]
-    return {"count": sum(one.count for one in found.errors), "errors": errors, "away": list(found.away)}
-
-
-def failed(found: PendingRetries) -> dict[str, Any]:
-    """Return the messages that wait for a retry."""
-    return {
-        "topics": [asdict(one) for one in found.topics],
-        "messages": [asdict(one) for one in found.messages],
-        "away": list(found.away),
-    }
+    """Return the counts of dead letters."""
+    return DeadSummaryAnswer.of(found, count=sum(one.count for one in found.errors))

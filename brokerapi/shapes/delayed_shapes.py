@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from brokerapi.http import formats
 from brokerapi.shapes.base import Answer, Request
+from brokerapi.shapes.fields import body_of
 from messagestore.engine.messages import headers_of
 from messagestore.produce.delayed_admin import Waiting, WaitingMessage
 from metadata.config import config
@@ -69,11 +70,5 @@ def _message(one: WaitingMessage, kind: formats.Format) -> DelayedMessage:
         stored_at_ms=row.stored_at_ms,
         attempt=row.attempt,
     )
-    if kind.name == formats.MSGPACK.name:
-        answer.body_bytes = row.body
-        return answer
-    try:
-        answer.body = row.body.decode()
-    except UnicodeDecodeError:
-        answer.body_base64 = row.body
+    setattr(answer, *body_of(row.body, kind))
     return answer

@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, UnsetType, json
 from brokerapi.http import formats
 from brokerapi.http.parsers import Body
 from brokerapi.shapes.base import Answer, Id, Request
+from brokerapi.shapes.fields import body_of
 from messagestore.engine.messages import (
     NewMessage,
     StoredMessage,
@@ -42,7 +43,6 @@ class Message(Request, kw_only=True):
     deliver_at_ms: Id | UnsetType = UNSET
 
     def raw(self) -> bytes | UnsetType:
-        """The body given as bytes."""
         return UNSET
 
     def new(self, index: int) -> NewMessage:
@@ -68,7 +68,6 @@ class Message(Request, kw_only=True):
         raise Invalid.field(f"messages[{index}].body", f"body or {self.raw_name()}: {both}")
 
     def raw_name(self) -> str:
-        """The name of the field for bytes."""
         return "body_base64"
 
 
@@ -78,7 +77,6 @@ class JsonMessage(Message):
     body_base64: bytes | UnsetType = UNSET
 
     def raw(self) -> bytes | UnsetType:
-        """The body given as bytes."""
         return self.body_base64
 
 
@@ -88,11 +86,9 @@ class PackedMessage(Message):
     body_bytes: bytes | UnsetType = UNSET
 
     def raw(self) -> bytes | UnsetType:
-        """The body given as bytes."""
         return self.body_bytes
 
     def raw_name(self) -> str:
-        """The name of the field for bytes."""
         return "body_bytes"
 
 
@@ -269,13 +265,7 @@ def stored(message: StoredMessage, kind: formats.Format, queue: int | UnsetType 
         message.attempt,
         queue,
     )
-    if kind.name == formats.MSGPACK.name:
-        answer.body_bytes = message.body
-        return answer
-    try:
-        answer.body = message.body.decode()
-    except UnicodeDecodeError:
-        answer.body_base64 = message.body
+    setattr(answer, *body_of(message.body, kind))
     return answer
 
 

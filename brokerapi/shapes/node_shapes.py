@@ -1,18 +1,82 @@
-"""The shapes of what is asked and answered about nodes: examinations, accounts, moves (see management)."""
+"""Nodes and brokers: registration, examinations, accounts, moves."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from rest_framework import serializers
 
-from brokerapi.shapes.fields import Flag, Number, Request, Text
-from brokerapi.shapes.management import NodeCreate
-from messagestore.nodes.preflight import Preflight
+from brokerapi.shapes.fields import Answer, Change, Flag, Number, Request, Text, texts
 from messagestore.nodes.promotion import Outcome
 from messagestore.nodes.promotion_plans import Plan
-from messagestore.nodes.replica_inspection import Lost
+
+
+class NodeCreate(Request):
+    """A database to hold message tables. The password is never shown again."""
+
+    name = Text()
+    kind = serializers.ChoiceField(choices=["normal", "failure"], default="normal")
+    engine = serializers.ChoiceField(choices=["mysql", "sqlite"])
+    host = Text(required=False)
+    port = Number(required=False)
+    database = Text(allow_blank=False, help_text="the schema on mysql, the file's path on sqlite")
+    username = Text(required=False)
+    password = Text(required=False, write_only=True)
+    dedicated = Flag(required=False, help_text="true: used only when named")
+    capacity_gb = Number(required=False, allow_null=True)
+    unsafe = Flag(required=False, help_text="true: accept settings that lose messages in a crash")
+
+
+class NodeChange(Change):
+    """Changes to a node."""
+
+    state = serializers.ChoiceField(choices=["read_write", "read_only", "offline"], required=False)
+    dedicated = Flag(required=False)
+    capacity_gb = Number(required=False, allow_null=True)
+    replica_host = Text(required=False, allow_blank=True, help_text="serves pulls while the node is away")
+    replica_port = Number(required=False, allow_null=True)
+
+
+class NodeAnswer(Answer):
+    """A node, without its password."""
+
+    name = Text()
+    kind = Text()
+    engine = Text()
+    host = Text()
+    port = Number(allow_null=True)
+    database = Text()
+    username = Text()
+    state = Text()
+    dedicated = Flag()
+    epoch = Number()
+    capacity_gb = Number(allow_null=True)
+    replica_host = Text()
+    replica_port = Number(allow_null=True)
+    reader_username = Text(help_text="with which jobs read it; empty if there is none")
+    quarantined = Text(help_text="why no broker serves it; empty if they do")
+    disk = Text(help_text="ok, low, or full: it stores nothing more")
+    queues = Number()
+    created_at_ms = Number()
+
+
+class BrokerChange(Request):
+    """Changes to a broker."""
+
+    state = serializers.ChoiceField(choices=["in", "out"])
+
+
+class BrokerAnswer(Answer):
+    """A broker; clients use those that are alive and in."""
+
+    name = Text()
+    url = Text()
+    state = Text(help_text="in, or out: it takes no work")
+    alive = Flag(help_text="seen within 10 s, and it did not say that it stops")
+    version = Text()
+    started_at_ms = Number()
+    last_seen_at_ms = Number()
+    stopped_at_ms = Number(allow_null=True, help_text="when it said that it stops")
 
 
 class NodeExamine(NodeCreate):
@@ -43,7 +107,7 @@ class NodeAdopt(Request):
     dry_run = Flag(default=False)
 
 
-class FindingAnswer(serializers.Serializer[Any]):
+class FindingAnswer(Answer):
     """Finding about one thing."""
 
     about = Text()
@@ -51,14 +115,14 @@ class FindingAnswer(serializers.Serializer[Any]):
     detail = Text()
 
 
-class ExaminationAnswer(serializers.Serializer[Any]):
+class ExaminationAnswer(Answer):
     """Findings for and against a database as a node."""
 
     passed = Flag(help_text="whether it could be registered")
     findings = FindingAnswer(many=True)
 
 
-class LostAnswer(serializers.Serializer[Any]):
+class LostAnswer(Answer):
     """Messages that a group had not read and that are not there any more."""
 
     topic = Text()
@@ -70,7 +134,7 @@ class LostAnswer(serializers.Serializer[Any]):
     )
 
 
-class NodePlanAnswer(serializers.Serializer[Any]):
+class NodePlanAnswer(Answer):
     """Plan of a move, by what is known now."""
 
     target = Text()
@@ -79,7 +143,7 @@ class NodePlanAnswer(serializers.Serializer[Any]):
     brokers = Number(help_text="processes that must let go of the old primary if it cannot be fenced")
 
 
-class NodeMoveAnswer(serializers.Serializer[Any]):
+class NodeMoveAnswer(Answer):
     """Result that a move had, or would have (`plan`)."""
 
     dry_run = Flag()
@@ -90,40 +154,15 @@ class NodeMoveAnswer(serializers.Serializer[Any]):
     gaps = Number(help_text="queues with a declared loss")
     messages = Number(help_text="known to be lost")
     lost = LostAnswer(many=True)
-    notes = serializers.ListField(child=Text())
+    notes = texts()
     plan = NodePlanAnswer(allow_null=True)
 
 
-def examination(found: Preflight) -> dict[str, Any]:
-    """See ExaminationAnswer."""
-    findings = [{"about": one.about, "verdict": one.verdict, "detail": one.detail} for one in found.findings]
-    return {"passed": found.passed, "findings": findings}
-
-
 def planned(plan: Plan) -> dict[str, Any]:
-    """See NodeMoveAnswer."""
-    names = ("target", "primary_answers", "copies", "brokers")
-    seen: dict[str, Any] = {
-        "state": None,
-        "epoch": None,
-        "notes": [],
-        "plan": {name: getattr(plan, name) for name in names},
-    }
-    return {"dry_run": True, **_counts(plan), **seen}
+    """Return the move that a plan would make."""
+    return NodeMoveAnswer.of(plan, dry_run=True, state=None, epoch=None, notes=(), plan=plan)
 
 
 def moved(done: Outcome) -> dict[str, Any]:
-    """See NodeMoveAnswer."""
-    more = {"state": done.state, "epoch": done.epoch, "notes": list(done.notes), "plan": None}
-    return {"dry_run": False, **_counts(done), **more}
-
-
-def _counts(of: Plan | Outcome) -> dict[str, Any]:
-    lost: list[dict[str, Any]] = [_lost(one) for one in of.lost]
-    return {
-        "node": of.node, "queues": of.queues, "gaps": of.gaps, "messages": of.messages, "lost": lost
-    }  # fmt: skip
-
-
-def _lost(one: Lost) -> dict[str, Any]:
-    return asdict(one)
+    """Return the move that was made."""
+    return NodeMoveAnswer.of(done, dry_run=False, plan=None)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, get_args
 
 from rest_framework import serializers
 
-from brokerapi.shapes.fields import Flag, Number, Request, Text
+from brokerapi.shapes.fields import Answer, Flag, FromTo, Number, Request, Text, numbers
+from messagestore.consume.lag import QueueLag
+from messagestore.consume.offset_reset import Move
+from metadata.monitoring.progress import GroupProgress
 from metadata.rules.groups.progress import State
 
 Rate = partial(serializers.FloatField, allow_null=True)
@@ -18,7 +22,7 @@ class OffsetsReset(Request):
 
     topic = Text(required=False, help_text="else all topics that the group reads")
     instance = Text(required=False, help_text="whose, in a broadcasting group")
-    queues = serializers.ListField(child=Number(), required=False, allow_empty=False, help_text="else all")
+    queues = numbers(required=False, allow_empty=False, help_text="else all")
     to = serializers.ChoiceField(choices=["earliest", "latest", "offset", "time"])
     offset = Number(required=False, help_text="the nearest that a queue has, where it has not this one")
     at_ms = Number(required=False)
@@ -33,15 +37,7 @@ class OffsetsUndo(Request):
     dry_run = Flag(default=False)
 
 
-class _FromTo(serializers.Serializer[Any]):
-    to = Number()
-
-    def get_fields(self) -> dict[str, Any]:
-        """The fields; `from` is a word of Python and cannot stand among the others."""
-        return {**super().get_fields(), "from": Number()}
-
-
-class MoveAnswer(_FromTo):
+class MoveAnswer(FromTo):
     """A position that moves: forward it skips messages, backward it repeats them."""
 
     topic = Text()
@@ -52,7 +48,7 @@ class MoveAnswer(_FromTo):
     asked = Number(allow_null=True, help_text="what was asked for, if `to` is only the nearest there is")
 
 
-class OffsetsMoved(serializers.Serializer[Any]):
+class OffsetsMoved(Answer):
     """Offsets that a reset moved, or with `dry_run` would move."""
 
     dry_run = Flag()
@@ -60,7 +56,12 @@ class OffsetsMoved(serializers.Serializer[Any]):
     moves = MoveAnswer(many=True)
 
 
-class PastMoveAnswer(_FromTo):
+def moved(made: Sequence[Move], *, dry_run: bool) -> dict[str, Any]:
+    """Return the offsets that a reset moved, or would move."""
+    return OffsetsMoved.of(None, dry_run=dry_run, reset=made[0].reset or None if made else None, moves=made)
+
+
+class PastMoveAnswer(FromTo):
     """A move of the past; those with the same `reset` were asked for together."""
 
     id = Number()
@@ -75,7 +76,7 @@ class PastMoveAnswer(_FromTo):
     actor = Text()
 
 
-class LagAnswer(serializers.Serializer[Any]):
+class LagAnswer(Answer):
     """The position of a group, or of a broadcasting one's instance, in a queue; lag = head - committed."""
 
     topic = Text()
@@ -91,24 +92,27 @@ class LagAnswer(serializers.Serializer[Any]):
     epoch = Number()
 
 
-class ProgressAnswer(serializers.Serializer[Any]):
+class ProgressAnswer(Answer):
     """The trend of a group in the topics where it is not paused; rates are of the last minute or two.
 
     A message counts as handled when a commit moves the position of the group, or of one instance, past it.
     """
 
-    state = serializers.ChoiceField(choices=list(get_args(State)))
-    per_s = Rate(help_text="by so many messages a second the lag grows or shrinks; null: it does neither")
-    catches_up_in_s = Rate(help_text="s from now; null unless state is catches_up")
-    sent_per_s = serializers.FloatField(help_text="to the topics of the group")
-    pulled_per_s = serializers.FloatField(help_text="the same messages again, too")
-    handled_per_s = Rate(help_text="null where it was not counted")
+    state = serializers.ChoiceField(choices=list(get_args(State)), source="said.state")
+    per_s = Rate(
+        source="said.per_s",
+        help_text="by so many messages a second the lag grows or shrinks; null: it does neither",
+    )
+    catches_up_in_s = Rate(source="said.in_s", help_text="s from now; null unless state is catches_up")
+    sent_per_s = serializers.FloatField(source="pace.sent", help_text="to the topics of the group")
+    pulled_per_s = serializers.FloatField(source="pace.pulled", help_text="the same messages again, too")
+    handled_per_s = Rate(source="pace.handled", help_text="null where it was not counted")
     lag = Number(allow_null=True)
     lag_before = Number(allow_null=True, help_text="what was unread `between_s` ago")
     between_s = serializers.FloatField(help_text="at most about 600")
 
 
-class OffsetsAnswer(serializers.Serializer[Any]):
+class OffsetsAnswer(Answer):
     """The positions of a group; `lag` is the sum, `lag_ms` the worst."""
 
     group = Text()
@@ -118,35 +122,42 @@ class OffsetsAnswer(serializers.Serializer[Any]):
     queues = LagAnswer(many=True)
 
 
+def offsets(group: str, lags: Sequence[QueueLag], found: GroupProgress | None) -> dict[str, Any]:
+    """Return a group's offsets, sum of lags and worst age, null while one of them is not known."""
+    behind = [one.lag for one in lags if one.lag is not None]
+    ages = [one.lag_ms for one in lags if one.lag_ms is not None]
+    lag = sum(behind) if len(behind) == len(lags) else None
+    lag_ms = max(ages, default=0) if len(ages) == len(lags) else None
+    return OffsetsAnswer.of(None, group=group, lag=lag, lag_ms=lag_ms, progress=found, queues=lags)
+
+
 class RebalanceRequest(Request):
     """A wish to share a group's queues anew."""
 
     dry_run = Flag(default=False)
 
 
-class _QueueMove(serializers.Serializer[Any]):
+class _QueueMove(FromTo):
+    field = (Text, {"allow_null": True})
     queue = Number()
     topic = Text()
-    to = Text(allow_null=True)
-
-    def get_fields(self) -> dict[str, Any]:
-        """The fields; `from` is a word of Python and cannot stand among the others."""
-        return {**super().get_fields(), "from": Text(allow_null=True)}
 
 
 class PlannedMove(_QueueMove):
     """A queue that goes from one member to another (null: nobody)."""
 
+    sources = ("source", "target")
     at_once = Flag(help_text="nobody has to give it up first")
 
 
 class PastMove(_QueueMove):
     """A queue that went from one member to another (null: nobody), and how long it stood still."""
 
+    sources = ("from_member", "to_member")
     pause_ms = Number(allow_null=True, help_text="null while it does, or when it moved on before")
 
 
-class RebalanceMoves(serializers.Serializer[Any]):
+class RebalanceMoves(Answer):
     """Moves that a rebalance made, or with `dry_run` would make."""
 
     dry_run = Flag()
@@ -154,12 +165,12 @@ class RebalanceMoves(serializers.Serializer[Any]):
     moves = PlannedMove(many=True)
 
 
-class RebalanceAnswer(serializers.Serializer[Any]):
+class RebalanceAnswer(Answer):
     """A rebalance of the past; `assignment` maps members to the queues meant for them."""
 
     id = Number()
     generation = Number()
     cause = Text()
     at_ms = Number()
-    assignment = serializers.DictField(child=serializers.ListField(child=Number()))
+    assignment = serializers.DictField(child=numbers())
     moves = PastMove(many=True)

@@ -17,7 +17,7 @@ from brokerapi.http.parsers import read_query
 from brokerapi.http.renderers import takes_gzip
 from brokerapi.schema import operation
 from brokerapi.shapes.base import SchemaQuery
-from brokerapi.shapes.management import AboutAnswer
+from brokerapi.shapes.key_shapes import AboutAnswer
 from metadata.config import Config, config
 
 # The client is never imported here, so the one file of it that holds the version is run alone.
@@ -73,7 +73,7 @@ class Docs(Endpoint):
 
     @extend_schema(exclude=True)
     def get(self, call: Call) -> HttpResponse:
-        """A page for people: all operations and all error codes."""
+        """A readable page: all operations and all error codes."""
         return HttpResponse(docs.page())
 
 

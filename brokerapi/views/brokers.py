@@ -6,33 +6,33 @@ from django.http import HttpResponse
 
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import list_of, operation
-from brokerapi.shapes import answers, management
 from brokerapi.shapes.base import ConfirmQuery
+from brokerapi.shapes.node_shapes import BrokerAnswer, BrokerChange
 from metadata.brokers import broker_rows, discovery
 
 
 class Brokers(Endpoint):
     """/brokers"""
 
-    @operation("listBrokers", tag="brokers", answer=list_of("brokers", management.BrokerAnswer))
+    @operation("listBrokers", tag="brokers", answer=list_of("brokers", BrokerAnswer))
     def get(self, call: Call) -> HttpResponse:
         """All brokers, as this one saw them a second ago at most; use those that are alive and in."""
-        return call.answer({"brokers": [answers.broker(one) for one in discovery.listed(actor=call.actor)]})
+        return call.answer({"brokers": [BrokerAnswer.of(one) for one in discovery.listed(actor=call.actor)]})
 
 
 class Broker(Endpoint):
     """/brokers/{broker}"""
 
-    @operation("showBroker", tag="brokers", answer=management.BrokerAnswer)
+    @operation("showBroker", tag="brokers", answer=BrokerAnswer)
     def get(self, call: Call, broker: str) -> HttpResponse:
         """One broker."""
-        return call.answer(answers.broker(discovery.named(name=broker, actor=call.actor)))
+        return call.answer(BrokerAnswer.of(discovery.named(name=broker, actor=call.actor)))
 
-    @operation("changeBroker", tag="brokers", request=management.BrokerChange, answer=management.BrokerAnswer)
+    @operation("changeBroker", tag="brokers", request=BrokerChange, answer=BrokerAnswer)
     def patch(self, call: Call, broker: str) -> HttpResponse:
         """Pulls a broker out, so that clients go to the others, or in again; it follows within a second."""
-        state = call.fields(management.BrokerChange)["state"]
-        return call.answer(answers.broker(broker_rows.set_state(name=broker, state=state, actor=call.actor)))
+        state = call.fields(BrokerChange)["state"]
+        return call.answer(BrokerAnswer.of(broker_rows.set_state(name=broker, state=state, actor=call.actor)))
 
     @operation("deleteBroker", tag="brokers", query=ConfirmQuery, status=204)
     def delete(self, call: Call, broker: str) -> HttpResponse:

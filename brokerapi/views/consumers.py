@@ -8,7 +8,25 @@ from brokerapi.endpoint import Call, Endpoint
 from brokerapi.http import draining, errors, longpoll, metrics
 from brokerapi.schema import operation
 from brokerapi.shapes import consumer_shapes, failure_shapes
-from brokerapi.shapes.consumer_shapes import delivery_settings
+from brokerapi.shapes.consumer_shapes import (
+    ACQUIRE,
+    COMMIT,
+    HEARTBEAT,
+    PULL,
+    REGISTER,
+    AcquireAnswer,
+    AcquireRequest,
+    CommitAnswer,
+    CommitRequest,
+    HeartbeatAnswer,
+    HeartbeatRequest,
+    PullAnswer,
+    PullRequest,
+    RegisterAnswer,
+    RegisterRequest,
+    delivery_settings,
+)
+from brokerapi.shapes.failure_shapes import FAILURES, FailuresAnswer, FailuresRequest
 from messagestore.consume import node_owners, positions
 from messagestore.retries import failures
 from messagestore.topology import membership
@@ -21,15 +39,11 @@ class Consumers(Endpoint):
     """/groups/{group}/consumers"""
 
     @operation(
-        "registerConsumer",
-        tag="consumers",
-        request=consumer_shapes.RegisterRequest,
-        answer=consumer_shapes.RegisterAnswer,
-        status=201,
+        "registerConsumer", tag="consumers", request=RegisterRequest, answer=RegisterAnswer, status=201
     )
     def post(self, call: Call, group: str) -> HttpResponse:
         """Joins a group; the answer's consumer id stands in all further calls. Harmless when repeated."""
-        asked = call.read(consumer_shapes.REGISTER)
+        asked = call.read(REGISTER)
         draining.check()
         joined = membership.join(
             group=group,
@@ -43,7 +57,7 @@ class Consumers(Endpoint):
             address=call.actor.address,
             actor=call.actor,
         )
-        answer = consumer_shapes.RegisterAnswer(
+        answer = RegisterAnswer(
             consumer_id=joined.consumer_id,
             session_timeout_ms=joined.session_timeout_ms,
             heartbeat_interval_ms=joined.heartbeat_interval_ms,
@@ -65,15 +79,10 @@ class Consumer(Endpoint):
 class Heartbeat(Endpoint):
     """/consumers/{consumer}/heartbeat"""
 
-    @operation(
-        "heartbeat",
-        tag="consumers",
-        request=consumer_shapes.HeartbeatRequest,
-        answer=consumer_shapes.HeartbeatAnswer,
-    )
+    @operation("heartbeat", tag="consumers", request=HeartbeatRequest, answer=HeartbeatAnswer)
     def post(self, call: Call, consumer: str) -> HttpResponse:
         """Says what is held, learns what to own and what to give up; answered once it is recorded."""
-        member, asked = call.consumer(consumer), call.read(consumer_shapes.HEARTBEAT)
+        member, asked = call.consumer(consumer), call.read(HEARTBEAT)
         owned = [(queue.queue, queue.epoch) for queue in asked.owned]
         try:
             told = consumers.heartbeat(consumer=member, generation=asked.generation, owned=owned)
@@ -92,15 +101,10 @@ def _by_the_nodes(member: ConsumerId, error: Unrecorded) -> HttpResponse:
 class Acquire(Endpoint):
     """/consumers/{consumer}/acquire"""
 
-    @operation(
-        "acquire",
-        tag="consumers",
-        request=consumer_shapes.AcquireRequest,
-        answer=consumer_shapes.AcquireAnswer,
-    )
+    @operation("acquire", tag="consumers", request=AcquireRequest, answer=AcquireAnswer)
     def post(self, call: Call, consumer: str) -> HttpResponse:
         """Takes hold of assigned queues on their nodes, and learns where to go on in each."""
-        member, asked = call.consumer(consumer), call.read(consumer_shapes.ACQUIRE)
+        member, asked = call.consumer(consumer), call.read(ACQUIRE)
         acquired = positions.acquire(consumer=member, queues=asked.claims())
         return call.answer(consumer_shapes.acquire_answer(acquired, positions.generation(consumer=member)))
 
@@ -108,12 +112,10 @@ class Acquire(Endpoint):
 class Pull(Endpoint):
     """/consumers/{consumer}/pull"""
 
-    @operation(
-        "pull", tag="consumers", request=consumer_shapes.PullRequest, answer=consumer_shapes.PullAnswer
-    )
+    @operation("pull", tag="consumers", request=PullRequest, answer=PullAnswer)
     def post(self, call: Call, consumer: str) -> HttpResponse:
         """Reads messages from positions on, waiting up to `wait_ms` for the first."""
-        member, asked = call.consumer(consumer), call.read(consumer_shapes.PULL)
+        member, asked = call.consumer(consumer), call.read(PULL)
         pulled = longpoll.pull_or_wait(consumer=member, asked=asked.asked())
         metrics.count_pulled(member.group_id, pulled.queues)
         return call.answer(consumer_shapes.pull_answer(pulled, call.kind))
@@ -122,12 +124,10 @@ class Pull(Endpoint):
 class Commit(Endpoint):
     """/consumers/{consumer}/commit"""
 
-    @operation(
-        "commit", tag="consumers", request=consumer_shapes.CommitRequest, answer=consumer_shapes.CommitAnswer
-    )
+    @operation("commit", tag="consumers", request=CommitRequest, answer=CommitAnswer)
     def post(self, call: Call, consumer: str) -> HttpResponse:
         """Records the next offset to read, per queue. Harmless when repeated; never goes backwards."""
-        member, asked = call.consumer(consumer), call.read(consumer_shapes.COMMIT)
+        member, asked = call.consumer(consumer), call.read(COMMIT)
         committed = positions.commit(consumer=member, offsets=asked.positions())
         metrics.count_committed(member.group_id, committed)
         return call.answer(consumer_shapes.commit_answer(committed, positions.generation(consumer=member)))
@@ -136,15 +136,10 @@ class Commit(Endpoint):
 class Failures(Endpoint):
     """/consumers/{consumer}/failures"""
 
-    @operation(
-        "reportFailures",
-        tag="consumers",
-        request=failure_shapes.FailuresRequest,
-        answer=failure_shapes.FailuresAnswer,
-    )
+    @operation("reportFailures", tag="consumers", request=FailuresRequest, answer=FailuresAnswer)
     def post(self, call: Call, consumer: str) -> HttpResponse:
         """Hands messages over for a later retry; answered once that is stored. Harmless when repeated."""
-        member, asked = call.consumer(consumer), call.read(failure_shapes.FAILURES)
+        member, asked = call.consumer(consumer), call.read(FAILURES)
         report = failures.report(consumer=member, failures=asked.failures())
         metrics.FAILURES.labels("retried").inc(len(report.retried))
         metrics.FAILURES.labels("dead").inc(len(report.dead))

@@ -8,6 +8,19 @@ from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
 from brokerapi.shapes import dead_shapes
 from brokerapi.shapes.base import NewestQuery
+from brokerapi.shapes.dead_shapes import (
+    DeadPageAnswer,
+    DeadQuery,
+    DeadSummaryAnswer,
+    DroppedAnswer,
+    DropQuery,
+    FailedAnswer,
+    FailedQuery,
+    RedriveAnswer,
+    RedriveCreate,
+    SummaryQuery,
+    WholeDeadAnswer,
+)
 from messagestore.retries import dead_letters, pending, redrives
 from metadata import redrive_rows
 
@@ -15,10 +28,10 @@ from metadata import redrive_rows
 class DeadMessages(Endpoint):
     """/groups/{group}/dead"""
 
-    @operation("listDead", tag="failures", query=dead_shapes.DeadQuery, answer=dead_shapes.DeadPageAnswer)
+    @operation("listDead", tag="failures", query=DeadQuery, answer=DeadPageAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
         """The messages of which no retry is left, the newest first."""
-        asked = call.query(dead_shapes.DeadQuery)
+        asked = call.query(DeadQuery)
         page = dead_letters.page(
             group=group,
             topic=asked.topic,
@@ -27,13 +40,12 @@ class DeadMessages(Endpoint):
             limit=asked.limit,
             actor=call.actor,
         )
-        found = dead_shapes.dead_messages(page.messages)
-        return call.answer({"messages": found, "next": page.next, "away": list(page.away)})
+        return call.answer(DeadPageAnswer.of(page))
 
-    @operation("dropDead", tag="failures", query=dead_shapes.DropQuery, answer=dead_shapes.DroppedAnswer)
+    @operation("dropDead", tag="failures", query=DropQuery, answer=DroppedAnswer)
     def delete(self, call: Call, group: str) -> HttpResponse:
         """Drops dead messages for good: some, or all that match."""
-        asked = call.query(dead_shapes.DropQuery)
+        asked = call.query(DropQuery)
         count = dead_letters.drop(
             group=group,
             ids=asked.list_of_ids(),
@@ -48,12 +60,10 @@ class DeadMessages(Endpoint):
 class DeadSummary(Endpoint):
     """/groups/{group}/dead/summary"""
 
-    @operation(
-        "countDead", tag="failures", query=dead_shapes.SummaryQuery, answer=dead_shapes.DeadSummaryAnswer
-    )
+    @operation("countDead", tag="failures", query=SummaryQuery, answer=DeadSummaryAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
         """Count the dead messages by topic and kind of error."""
-        asked = call.query(dead_shapes.SummaryQuery)
+        asked = call.query(SummaryQuery)
         return call.answer(
             dead_shapes.summary(dead_letters.summary(group=group, topic=asked.topic, actor=call.actor))
         )
@@ -62,7 +72,7 @@ class DeadSummary(Endpoint):
 class DeadMessage(Endpoint):
     """/groups/{group}/dead/{message}"""
 
-    @operation("showDead", tag="failures", answer=dead_shapes.WholeDeadAnswer)
+    @operation("showDead", tag="failures", answer=WholeDeadAnswer)
     def get(self, call: Call, group: str, message: str) -> HttpResponse:
         """A dead message with headers and body."""
         shown = dead_letters.show(group=group, message=message, actor=call.actor)
@@ -72,16 +82,10 @@ class DeadMessage(Endpoint):
 class RedriveDead(Endpoint):
     """/groups/{group}/dead/redrive"""
 
-    @operation(
-        "redrive",
-        tag="failures",
-        request=dead_shapes.RedriveCreate,
-        answer=dead_shapes.RedriveAnswer,
-        status=201,
-    )
+    @operation("redrive", tag="failures", request=RedriveCreate, answer=RedriveAnswer, status=201)
     def post(self, call: Call, group: str) -> HttpResponse:
         """Begins to bring dead messages back; it goes on in the background."""
-        asked = call.fields(dead_shapes.RedriveCreate, manages=("group", group))
+        asked = call.fields(RedriveCreate, manages=("group", group))
         everything = asked.pop("all", False)
         made = redrives.request(group=group, everything=everything, actor=call.actor, **asked)
         return call.created(dead_shapes.redrive(made), "groups", group, "redrives", str(made.id))
@@ -90,12 +94,7 @@ class RedriveDead(Endpoint):
 class Redrives(Endpoint):
     """/groups/{group}/redrives"""
 
-    @operation(
-        "listRedrives",
-        tag="failures",
-        query=NewestQuery,
-        answer=page_of("redrives", dead_shapes.RedriveAnswer),
-    )
+    @operation("listRedrives", tag="failures", query=NewestQuery, answer=page_of("redrives", RedriveAnswer))
     def get(self, call: Call, group: str) -> HttpResponse:
         """The redrives of a group, the newest first."""
         asked = call.query(NewestQuery)
@@ -107,7 +106,7 @@ class Redrives(Endpoint):
 class Redrive(Endpoint):
     """/groups/{group}/redrives/{redrive}"""
 
-    @operation("showRedrive", tag="failures", answer=dead_shapes.RedriveAnswer)
+    @operation("showRedrive", tag="failures", answer=RedriveAnswer)
     def get(self, call: Call, group: str, redrive: int) -> HttpResponse:
         """A redrive and how far it is."""
         return call.answer(
@@ -124,9 +123,9 @@ class Redrive(Endpoint):
 class Failed(Endpoint):
     """/groups/{group}/failed"""
 
-    @operation("listFailed", tag="failures", query=dead_shapes.FailedQuery, answer=dead_shapes.FailedAnswer)
+    @operation("listFailed", tag="failures", query=FailedQuery, answer=FailedAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
         """The messages that wait for a retry, those that are due first."""
-        asked = call.query(dead_shapes.FailedQuery)
+        asked = call.query(FailedQuery)
         found = pending.waiting(group=group, topic=asked.topic, limit=asked.limit, actor=call.actor)
-        return call.answer(dead_shapes.failed(found))
+        return call.answer(FailedAnswer.of(found))

@@ -6,8 +6,16 @@ from django.http import HttpResponse
 
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
-from brokerapi.shapes import answers, management, offset_shapes
+from brokerapi.shapes import offset_shapes
 from brokerapi.shapes.base import ConfirmQuery, ListQuery, NewestQuery
+from brokerapi.shapes.group_shapes import GroupAnswer, GroupChange, GroupCreate, GroupSummary
+from brokerapi.shapes.offset_shapes import (
+    OffsetsAnswer,
+    OffsetsMoved,
+    OffsetsReset,
+    OffsetsUndo,
+    PastMoveAnswer,
+)
 from messagestore.consume import lag, offset_reset
 from metadata.groups import groups, offset_resets
 
@@ -15,40 +23,34 @@ from metadata.groups import groups, offset_resets
 class Groups(Endpoint):
     """/groups"""
 
-    @operation("listGroups", tag="groups", query=ListQuery, answer=page_of("groups", management.GroupSummary))
+    @operation("listGroups", tag="groups", query=ListQuery, answer=page_of("groups", GroupSummary))
     def get(self, call: Call) -> HttpResponse:
         """The groups the key may do anything with, by name."""
         page = groups.page(window=call.window(), actor=call.actor)
-        return call.answer(answers.page("groups", page, answers.group_summary))
+        return call.answer(GroupSummary.page("groups", page))
 
-    @operation(
-        "createGroup",
-        tag="groups",
-        request=management.GroupCreate,
-        answer=management.GroupAnswer,
-        status=201,
-    )
+    @operation("createGroup", tag="groups", request=GroupCreate, answer=GroupAnswer, status=201)
     def post(self, call: Call) -> HttpResponse:
         """Creates a group."""
-        asked = call.fields(management.GroupCreate, manages=("group", ""))
+        asked = call.fields(GroupCreate, manages=("group", ""))
         name, mode = asked.pop("name"), asked.pop("mode")
         made = groups.create(name=name, mode=mode, settings=asked, actor=call.actor)
-        return call.created(answers.group(made), "groups", name)
+        return call.created(GroupAnswer.of(made), "groups", name)
 
 
 class Group(Endpoint):
     """/groups/{group}"""
 
-    @operation("showGroup", tag="groups", answer=management.GroupAnswer)
+    @operation("showGroup", tag="groups", answer=GroupAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
         """A group with its subscriptions and members."""
-        return call.answer(answers.group(groups.describe(name=group, actor=call.actor)))
+        return call.answer(GroupAnswer.of(groups.describe(name=group, actor=call.actor)))
 
-    @operation("changeGroup", tag="groups", request=management.GroupChange, answer=management.GroupAnswer)
+    @operation("changeGroup", tag="groups", request=GroupChange, answer=GroupAnswer)
     def patch(self, call: Call, group: str) -> HttpResponse:
         """Stops or starts a group, changes its settings."""
-        settings = call.fields(management.GroupChange, manages=("group", group))
-        return call.answer(answers.group(groups.update(name=group, settings=settings, actor=call.actor)))
+        settings = call.fields(GroupChange, manages=("group", group))
+        return call.answer(GroupAnswer.of(groups.update(name=group, settings=settings, actor=call.actor)))
 
     @operation("deleteGroup", tag="groups", query=ConfirmQuery, status=204)
     def delete(self, call: Call, group: str) -> HttpResponse:
@@ -60,49 +62,40 @@ class Group(Endpoint):
 class Offsets(Endpoint):
     """/groups/{group}/offsets"""
 
-    @operation("showOffsets", tag="groups", answer=offset_shapes.OffsetsAnswer)
+    @operation("showOffsets", tag="groups", answer=OffsetsAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
         """Return how far the group is in each queue, how much is unread, and whether it catches up."""
-        return call.answer(answers.offsets(group, *lag.standing(group=group, actor=call.actor)))
+        return call.answer(offset_shapes.offsets(group, *lag.standing(group=group, actor=call.actor)))
 
-    @operation(
-        "resetOffsets", tag="groups", request=offset_shapes.OffsetsReset, answer=offset_shapes.OffsetsMoved
-    )
+    @operation("resetOffsets", tag="groups", request=OffsetsReset, answer=OffsetsMoved)
     def patch(self, call: Call, group: str) -> HttpResponse:
         """Moves the positions of a group, which may be running; `dry_run` only says how."""
-        asked = call.fields(offset_shapes.OffsetsReset, manages=("group", group))
+        asked = call.fields(OffsetsReset, manages=("group", group))
         dry_run = asked.pop("dry_run")
         chosen = {name: asked.pop(name, None) for name in ("topic", "queues", "instance")}
         target = offset_reset.Target(**asked)
         made = offset_reset.reset(group=group, target=target, dry_run=dry_run, actor=call.actor, **chosen)
-        return call.answer(answers.moved(made, dry_run=dry_run))
+        return call.answer(offset_shapes.moved(made, dry_run=dry_run))
 
 
 class OffsetMoves(Endpoint):
     """/groups/{group}/offsets/moves"""
 
-    @operation(
-        "listOffsetMoves",
-        tag="groups",
-        query=NewestQuery,
-        answer=page_of("moves", offset_shapes.PastMoveAnswer),
-    )
+    @operation("listOffsetMoves", tag="groups", query=NewestQuery, answer=page_of("moves", PastMoveAnswer))
     def get(self, call: Call, group: str) -> HttpResponse:
         """The positions of a group that were moved by hand, the newest first."""
         asked = call.query(NewestQuery)
         page = offset_resets.page(group=group, limit=asked.limit, after=asked.after, actor=call.actor)
-        return call.answer(answers.page("moves", page, answers.past_move))
+        return call.answer(PastMoveAnswer.page("moves", page))
 
 
 class UndoOffsets(Endpoint):
     """/groups/{group}/offsets/undo"""
 
-    @operation(
-        "undoOffsets", tag="groups", request=offset_shapes.OffsetsUndo, answer=offset_shapes.OffsetsMoved
-    )
+    @operation("undoOffsets", tag="groups", request=OffsetsUndo, answer=OffsetsMoved)
     def post(self, call: Call, group: str) -> HttpResponse:
         """Moves positions back to where a reset found them."""
-        asked = call.fields(offset_shapes.OffsetsUndo, manages=("group", group))
+        asked = call.fields(OffsetsUndo, manages=("group", group))
         dry_run, reset = asked["dry_run"], asked.get("reset")
         made = offset_reset.undo(group=group, reset=reset, dry_run=dry_run, actor=call.actor)
-        return call.answer(answers.moved(made, dry_run=dry_run))
+        return call.answer(offset_shapes.moved(made, dry_run=dry_run))

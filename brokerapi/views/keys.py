@@ -6,44 +6,42 @@ from django.http import HttpResponse
 
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
-from brokerapi.shapes import answers, management
 from brokerapi.shapes.base import ConfirmQuery, ListQuery
+from brokerapi.shapes.key_shapes import KeyAnswer, KeyChange, KeyCreate, NewKeyAnswer
 from metadata.users import api_keys
 
 
 class Keys(Endpoint):
     """/keys"""
 
-    @operation("listKeys", tag="keys", query=ListQuery, answer=page_of("keys", management.KeyAnswer))
+    @operation("listKeys", tag="keys", query=ListQuery, answer=page_of("keys", KeyAnswer))
     def get(self, call: Call) -> HttpResponse:
         """The keys' names and rights; their secrets are not kept."""
         page = api_keys.page(window=call.window(), actor=call.actor)
-        return call.answer(answers.page("keys", page, answers.key))
+        return call.answer(KeyAnswer.page("keys", page))
 
-    @operation(
-        "createKey", tag="keys", request=management.KeyCreate, answer=management.NewKeyAnswer, status=201
-    )
+    @operation("createKey", tag="keys", request=KeyCreate, answer=NewKeyAnswer, status=201)
     def post(self, call: Call) -> HttpResponse:
         """Creates a key. The answer alone shows it: keep it."""
-        asked = call.fields(management.KeyCreate)
+        asked = call.fields(KeyCreate)
         name, rights = asked.pop("name"), asked.pop("rights")
         view, plaintext = api_keys.create(name=name, rights=rights, settings=asked, actor=call.actor)
-        return call.created({**answers.key(view), "api_key": plaintext}, "keys", name)
+        return call.created(NewKeyAnswer.of(view, api_key=plaintext), "keys", name)
 
 
 class Key(Endpoint):
     """/keys/{key}"""
 
-    @operation("showKey", tag="keys", answer=management.KeyAnswer)
+    @operation("showKey", tag="keys", answer=KeyAnswer)
     def get(self, call: Call, key: str) -> HttpResponse:
         """One key's rights."""
-        return call.answer(answers.key(api_keys.named(name=key, actor=call.actor)))
+        return call.answer(KeyAnswer.of(api_keys.named(name=key, actor=call.actor)))
 
-    @operation("changeKey", tag="keys", request=management.KeyChange, answer=management.KeyAnswer)
+    @operation("changeKey", tag="keys", request=KeyChange, answer=KeyAnswer)
     def patch(self, call: Call, key: str) -> HttpResponse:
         """Changes what the key may send in a second."""
-        settings = call.fields(management.KeyChange)
-        return call.answer(answers.key(api_keys.update(name=key, settings=settings, actor=call.actor)))
+        settings = call.fields(KeyChange)
+        return call.answer(KeyAnswer.of(api_keys.update(name=key, settings=settings, actor=call.actor)))
 
     @operation("deleteKey", tag="keys", query=ConfirmQuery, status=204)
     def delete(self, call: Call, key: str) -> HttpResponse:

@@ -8,6 +8,8 @@ from brokerapi.endpoint import Call, Endpoint
 from brokerapi.http import draining, metrics
 from brokerapi.schema import operation
 from brokerapi.shapes import delayed_shapes, message_shapes
+from brokerapi.shapes.delayed_shapes import DelayedAnswer, DelayedQuery
+from brokerapi.shapes.message_shapes import SEND, BrowseQuery, MessagesAnswer, SendAnswer, SendRequest
 from messagestore.inspect import browse, search
 from messagestore.produce import delayed_admin, publish
 from metadata.errors import Invalid
@@ -16,29 +18,22 @@ from metadata.errors import Invalid
 class Messages(Endpoint):
     """/topics/{topic}/messages"""
 
-    @operation(
-        "sendMessages", tag="messages", request=message_shapes.SendRequest, answer=message_shapes.SendAnswer
-    )
+    @operation("sendMessages", tag="messages", request=SendRequest, answer=SendAnswer)
     def post(self, call: Call, topic: str) -> HttpResponse:
         """Stores messages, each exactly once per `batch_id`; answered when they are durable."""
-        asked = call.read(message_shapes.SEND)
+        asked = call.read(SEND)
         draining.check()
         messages = message_shapes.new_messages(asked)
         runs = publish.send(topic=topic, messages=messages, batch_id=asked.batch_id, actor=call.actor)
         metrics.count_sent(topic, runs, bytes=sum([len(message.body) for message in messages]))
         return call.answer(message_shapes.send_answer(runs, asked.receipts))
 
-    @operation(
-        "browseMessages",
-        tag="messages",
-        query=message_shapes.BrowseQuery,
-        answer=message_shapes.MessagesAnswer,
-    )
+    @operation("browseMessages", tag="messages", query=BrowseQuery, answer=MessagesAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
         """Shows stored messages without a group: from an offset of a queue on, one by its id, or those that
         carry a key, tag, trace id or text, or were stored within a time. One request of a search looks at a
         part of the topic: go on with `next` as `after`."""
-        asked = call.query(message_shapes.BrowseQuery)
+        asked = call.query(BrowseQuery)
         if asked.is_search():
             return call.answer(message_shapes.browsed(_searched(call, topic, asked), call.kind))
         if isinstance(asked.message_id, str):
@@ -67,18 +62,16 @@ class Message(Endpoint):
 class Delayed(Endpoint):
     """/topics/{topic}/delayed"""
 
-    @operation(
-        "listDelayed", tag="messages", query=delayed_shapes.DelayedQuery, answer=delayed_shapes.DelayedAnswer
-    )
+    @operation("listDelayed", tag="messages", query=DelayedQuery, answer=DelayedAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
         """Shows messages that wait for their time, in the order of their ids, and how many there are."""
-        asked = call.query(delayed_shapes.DelayedQuery)
+        asked = call.query(DelayedQuery)
         after = asked.after if isinstance(asked.after, str) else None
         found = delayed_admin.of_topic(topic=topic, after=after, limit=asked.limit, actor=call.actor)
         return call.answer(delayed_shapes.delayed(found, call.kind))
 
 
-def _searched(call: Call, topic: str, asked: message_shapes.BrowseQuery) -> search.Found:
+def _searched(call: Call, topic: str, asked: BrowseQuery) -> search.Found:
     if isinstance(asked.message_id, str):
         raise Invalid.field("message_id", "names one message: leave out what it should carry")
     return search.search(

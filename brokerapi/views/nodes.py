@@ -6,8 +6,19 @@ from django.http import HttpResponse
 
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
-from brokerapi.shapes import answers, management, node_shapes
+from brokerapi.shapes import node_shapes
 from brokerapi.shapes.base import ConfirmQuery, ListQuery
+from brokerapi.shapes.node_shapes import (
+    ExaminationAnswer,
+    NodeAccount,
+    NodeAdopt,
+    NodeAnswer,
+    NodeChange,
+    NodeCreate,
+    NodeExamine,
+    NodeMoveAnswer,
+    NodePromote,
+)
 from messagestore.nodes import preflight, promotion, promotion_plans, registry
 from metadata.nodes import node_rows
 
@@ -15,35 +26,33 @@ from metadata.nodes import node_rows
 class Nodes(Endpoint):
     """/nodes"""
 
-    @operation("listNodes", tag="nodes", query=ListQuery, answer=page_of("nodes", management.NodeAnswer))
+    @operation("listNodes", tag="nodes", query=ListQuery, answer=page_of("nodes", NodeAnswer))
     def get(self, call: Call) -> HttpResponse:
         """The nodes, by name."""
         page = node_rows.page(window=call.window(), actor=call.actor)
-        return call.answer(answers.page("nodes", page, answers.node))
+        return call.answer(NodeAnswer.page("nodes", page))
 
-    @operation(
-        "registerNode", tag="nodes", request=management.NodeCreate, answer=management.NodeAnswer, status=201
-    )
+    @operation("registerNode", tag="nodes", request=NodeCreate, answer=NodeAnswer, status=201)
     def post(self, call: Call) -> HttpResponse:
         """Registers a database as a node, once it has shown that it can serve as one."""
-        asked = call.fields(management.NodeCreate)
+        asked = call.fields(NodeCreate)
         made = registry.register(**asked, actor=call.actor)
-        return call.created(answers.node(made), "nodes", made.name)
+        return call.created(NodeAnswer.of(made), "nodes", made.name)
 
 
 class Node(Endpoint):
     """/nodes/{node}"""
 
-    @operation("showNode", tag="nodes", answer=management.NodeAnswer)
+    @operation("showNode", tag="nodes", answer=NodeAnswer)
     def get(self, call: Call, node: str) -> HttpResponse:
         """One node."""
-        return call.answer(answers.node(node_rows.named(name=node, actor=call.actor)))
+        return call.answer(NodeAnswer.of(node_rows.named(name=node, actor=call.actor)))
 
-    @operation("changeNode", tag="nodes", request=management.NodeChange, answer=management.NodeAnswer)
+    @operation("changeNode", tag="nodes", request=NodeChange, answer=NodeAnswer)
     def patch(self, call: Call, node: str) -> HttpResponse:
         """Opens, closes or takes a node out."""
-        settings = call.fields(management.NodeChange)
-        return call.answer(answers.node(registry.update(name=node, settings=settings, actor=call.actor)))
+        settings = call.fields(NodeChange)
+        return call.answer(NodeAnswer.of(registry.update(name=node, settings=settings, actor=call.actor)))
 
     @operation("deleteNode", tag="nodes", query=ConfirmQuery, status=204)
     def delete(self, call: Call, node: str) -> HttpResponse:
@@ -55,33 +64,31 @@ class Node(Endpoint):
 class Examine(Endpoint):
     """/nodes/{node}/examine"""
 
-    @operation(
-        "examineNode", tag="nodes", request=node_shapes.NodeExamine, answer=node_shapes.ExaminationAnswer
-    )
+    @operation("examineNode", tag="nodes", request=NodeExamine, answer=ExaminationAnswer)
     def post(self, call: Call, node: str) -> HttpResponse:
         """Says what speaks for and against a database as a node of that name; changes nothing."""
-        asked = call.fields(node_shapes.NodeExamine)
+        asked = call.fields(NodeExamine)
         found = preflight.examine(name=node, actor=call.actor, **asked)
-        return call.answer(node_shapes.examination(found))
+        return call.answer(ExaminationAnswer.of(found))
 
 
 class Account(Endpoint):
     """/nodes/{node}/account"""
 
-    @operation("setNodeAccount", tag="nodes", request=node_shapes.NodeAccount, status=204)
+    @operation("setNodeAccount", tag="nodes", request=NodeAccount, status=204)
     def patch(self, call: Call, node: str) -> HttpResponse:
         """Changes the account with which brokers reach a node, once it was tried."""
-        registry.set_account(name=node, actor=call.actor, **call.fields(node_shapes.NodeAccount))
+        registry.set_account(name=node, actor=call.actor, **call.fields(NodeAccount))
         return call.done()
 
 
 class Reader(Endpoint):
     """/nodes/{node}/reader"""
 
-    @operation("setNodeReader", tag="nodes", request=node_shapes.NodeAccount, status=204)
+    @operation("setNodeReader", tag="nodes", request=NodeAccount, status=204)
     def patch(self, call: Call, node: str) -> HttpResponse:
         """Gives a node the account with which jobs read it, once it was tried."""
-        registry.set_reader(name=node, actor=call.actor, **call.fields(node_shapes.NodeAccount))
+        registry.set_reader(name=node, actor=call.actor, **call.fields(NodeAccount))
         return call.done()
 
     @operation("deleteNodeReader", tag="nodes", status=204)
@@ -94,10 +101,10 @@ class Reader(Endpoint):
 class Promote(Endpoint):
     """/nodes/{node}/promote"""
 
-    @operation("promoteNode", tag="nodes", request=node_shapes.NodePromote, answer=node_shapes.NodeMoveAnswer)
+    @operation("promoteNode", tag="nodes", request=NodePromote, answer=NodeMoveAnswer)
     def post(self, call: Call, node: str) -> HttpResponse:
         """Moves a node to its replica, which may take a minute; `dry_run` only says what that would do."""
-        asked = call.fields(node_shapes.NodePromote)
+        asked = call.fields(NodePromote)
         to = {name: asked[name] for name in ("host", "port") if name in asked}
         if asked["dry_run"]:
             plan = promotion_plans.promote(name=node, actor=call.actor, **to)
@@ -109,9 +116,9 @@ class Promote(Endpoint):
 class Adopt(Endpoint):
     """/nodes/{node}/adopt"""
 
-    @operation("adoptNode", tag="nodes", request=node_shapes.NodeAdopt, answer=node_shapes.NodeMoveAnswer)
+    @operation("adoptNode", tag="nodes", request=NodeAdopt, answer=NodeMoveAnswer)
     def post(self, call: Call, node: str) -> HttpResponse:
         """Goes on with what is at a node's address now; `dry_run` only says what that would do."""
-        if call.fields(node_shapes.NodeAdopt)["dry_run"]:
+        if call.fields(NodeAdopt)["dry_run"]:
             return call.answer(node_shapes.planned(promotion_plans.adopt(name=node, actor=call.actor)))
         return call.answer(node_shapes.moved(promotion.adopt(name=node, actor=call.actor)))

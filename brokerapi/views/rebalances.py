@@ -6,8 +6,8 @@ from django.http import HttpResponse
 
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
-from brokerapi.shapes import answers, offset_shapes
 from brokerapi.shapes.base import NewestQuery
+from brokerapi.shapes.offset_shapes import RebalanceAnswer, RebalanceMoves, RebalanceRequest
 from metadata.membership import history, rebalance
 
 
@@ -15,30 +15,22 @@ class Rebalances(Endpoint):
     """/groups/{group}/rebalances"""
 
     @operation(
-        "listRebalances",
-        tag="groups",
-        query=NewestQuery,
-        answer=page_of("rebalances", offset_shapes.RebalanceAnswer),
+        "listRebalances", tag="groups", query=NewestQuery, answer=page_of("rebalances", RebalanceAnswer)
     )
     def get(self, call: Call, group: str) -> HttpResponse:
         """The rebalances of a group, the newest first: why, who got which queue, how long it stood still."""
         asked = call.query(NewestQuery)
         found, following = history.page(group=group, limit=asked.limit, after=asked.after, actor=call.actor)
         behind = None if following is None else str(following)
-        return call.answer({"rebalances": [answers.rebalance(one) for one in found], "next": behind})
+        return call.answer({"rebalances": [RebalanceAnswer.of(one) for one in found], "next": behind})
 
 
 class Rebalance(Endpoint):
     """/groups/{group}/rebalance"""
 
-    @operation(
-        "rebalance",
-        tag="groups",
-        request=offset_shapes.RebalanceRequest,
-        answer=offset_shapes.RebalanceMoves,
-    )
+    @operation("rebalance", tag="groups", request=RebalanceRequest, answer=RebalanceMoves)
     def post(self, call: Call, group: str) -> HttpResponse:
         """Shares a group's queues anew, now; `dry_run` only says what would move."""
-        dry_run = call.fields(offset_shapes.RebalanceRequest, manages=("group", group))["dry_run"]
+        dry_run = call.fields(RebalanceRequest, manages=("group", group))["dry_run"]
         done = rebalance.ask(group=group, dry_run=dry_run, actor=call.actor)
-        return call.answer(answers.rebalanced(done, dry_run=dry_run))
+        return call.answer(RebalanceMoves.of(done, dry_run=dry_run))

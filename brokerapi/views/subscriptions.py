@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from django.http import HttpResponse
 
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import list_of, operation
-from brokerapi.shapes import answers, subscription_shapes
 from brokerapi.shapes.base import TagsQuery
+from brokerapi.shapes.subscription_shapes import (
+    SubscriptionAnswer,
+    SubscriptionChange,
+    SubscriptionCreate,
+    TagMatchesAnswer,
+)
 from messagestore.inspect.tag_preview import tag_matches
 from messagestore.topology import subscriptions
 from metadata.groups import groups, subscription_rows
@@ -18,50 +21,35 @@ from metadata.groups import groups, subscription_rows
 class Subscriptions(Endpoint):
     """/groups/{group}/subscriptions"""
 
-    @operation(
-        "listSubscriptions",
-        tag="groups",
-        answer=list_of("subscriptions", subscription_shapes.SubscriptionAnswer),
-    )
+    @operation("listSubscriptions", tag="groups", answer=list_of("subscriptions", SubscriptionAnswer))
     def get(self, call: Call, group: str) -> HttpResponse:
         """The topics a group reads."""
         view = groups.describe(name=group, actor=call.actor)
-        return call.answer({"subscriptions": answers.subscriptions(view.subscriptions)})
+        return call.answer({"subscriptions": [SubscriptionAnswer.of(one) for one in view.subscriptions]})
 
-    @operation(
-        "subscribe",
-        tag="groups",
-        request=subscription_shapes.SubscriptionCreate,
-        answer=subscription_shapes.SubscriptionAnswer,
-        status=201,
-    )
+    @operation("subscribe", tag="groups", request=SubscriptionCreate, answer=SubscriptionAnswer, status=201)
     def post(self, call: Call, group: str) -> HttpResponse:
         """Lets a group read a topic, from its earliest or its latest message on."""
-        asked = call.fields(subscription_shapes.SubscriptionCreate, manages=("group", group))
+        asked = call.fields(SubscriptionCreate, manages=("group", group))
         made = subscriptions.create(group=group, topic=asked["topic"], start=asked["start"], actor=call.actor)
-        return call.created(answers.subscription(made), "groups", group, "subscriptions", asked["topic"])
+        return call.created(SubscriptionAnswer.of(made), "groups", group, "subscriptions", asked["topic"])
 
 
 class Subscription(Endpoint):
     """/groups/{group}/subscriptions/{topic}"""
 
-    @operation("showSubscription", tag="groups", answer=subscription_shapes.SubscriptionAnswer)
+    @operation("showSubscription", tag="groups", answer=SubscriptionAnswer)
     def get(self, call: Call, group: str, topic: str) -> HttpResponse:
         """One subscription."""
         view = subscription_rows.named(group=group, topic=topic, actor=call.actor)
-        return call.answer(answers.subscription(view))
+        return call.answer(SubscriptionAnswer.of(view))
 
-    @operation(
-        "changeSubscription",
-        tag="groups",
-        request=subscription_shapes.SubscriptionChange,
-        answer=subscription_shapes.SubscriptionAnswer,
-    )
+    @operation("changeSubscription", tag="groups", request=SubscriptionChange, answer=SubscriptionAnswer)
     def patch(self, call: Call, group: str, topic: str) -> HttpResponse:
         """Stops or starts reading of one topic."""
-        settings = call.fields(subscription_shapes.SubscriptionChange, manages=("group", group))
+        settings = call.fields(SubscriptionChange, manages=("group", group))
         changed = subscription_rows.update(group=group, topic=topic, settings=settings, actor=call.actor)
-        return call.answer(answers.subscription(changed))
+        return call.answer(SubscriptionAnswer.of(changed))
 
     @operation("unsubscribe", tag="groups", status=204)
     def delete(self, call: Call, group: str, topic: str) -> HttpResponse:
@@ -73,8 +61,8 @@ class Subscription(Endpoint):
 class TagMatches(Endpoint):
     """/topics/{topic}/tag-matches"""
 
-    @operation("countTagMatches", tag="topics", query=TagsQuery, answer=subscription_shapes.TagMatchesAnswer)
+    @operation("countTagMatches", tag="topics", query=TagsQuery, answer=TagMatchesAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
         """Count the matches of a tag filter in a topic's last 1,000 messages; try it before it is set."""
         found = tag_matches(topic=topic, tags=call.query(TagsQuery).tags, actor=call.actor)
-        return call.answer(asdict(found))
+        return call.answer(found)

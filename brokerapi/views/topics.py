@@ -6,9 +6,9 @@ from django.http import HttpResponse
 
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
-from brokerapi.shapes import answers, management
+from brokerapi.shapes import topic_shapes
 from brokerapi.shapes.base import ConfirmQuery, PlanQuery, TopicsQuery
-from brokerapi.shapes.queue_shapes import ReadPlanAnswer
+from brokerapi.shapes.topic_shapes import ReadPlanAnswer, TopicAnswer, TopicChange, TopicCreate, TopicSummary
 from messagestore.inspect import read_plans
 from messagestore.topology import topics
 from metadata.topics import topic_rows
@@ -17,44 +17,36 @@ from metadata.topics import topic_rows
 class Topics(Endpoint):
     """/topics"""
 
-    @operation(
-        "listTopics", tag="topics", query=TopicsQuery, answer=page_of("topics", management.TopicSummary)
-    )
+    @operation("listTopics", tag="topics", query=TopicsQuery, answer=page_of("topics", TopicSummary))
     def get(self, call: Call) -> HttpResponse:
         """The topics the key may do anything with, by name."""
         kind = call.query(TopicsQuery).kind
         page = topic_rows.page(window=call.window(TopicsQuery), kind=kind, actor=call.actor)
-        return call.answer(answers.page("topics", page, answers.topic_summary))
+        return call.answer(TopicSummary.page("topics", page))
 
-    @operation(
-        "createTopic",
-        tag="topics",
-        request=management.TopicCreate,
-        answer=management.TopicAnswer,
-        status=201,
-    )
+    @operation("createTopic", tag="topics", request=TopicCreate, answer=TopicAnswer, status=201)
     def post(self, call: Call) -> HttpResponse:
         """Creates a topic with its queues."""
-        asked = call.fields(management.TopicCreate, manages=("topic", ""))
+        asked = call.fields(TopicCreate, manages=("topic", ""))
         name, queues, node = asked.pop("name"), asked.pop("queues"), asked.pop("node", None)
         topic = topics.create(name=name, queues=queues, node=node, settings=asked, actor=call.actor)
-        return call.created(answers.topic(topic), "topics", name)
+        return call.created(topic_shapes.topic(topic), "topics", name)
 
 
 class Topic(Endpoint):
     """/topics/{topic}"""
 
-    @operation("showTopic", tag="topics", answer=management.TopicAnswer)
+    @operation("showTopic", tag="topics", answer=TopicAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
         """A topic with its queues and their heads."""
-        return call.answer(answers.topic(topics.describe(name=topic, actor=call.actor)))
+        return call.answer(topic_shapes.topic(topics.describe(name=topic, actor=call.actor)))
 
-    @operation("changeTopic", tag="topics", request=management.TopicChange, answer=management.TopicSummary)
+    @operation("changeTopic", tag="topics", request=TopicChange, answer=TopicSummary)
     def patch(self, call: Call, topic: str) -> HttpResponse:
         """Changes settings of a topic."""
-        settings = call.fields(management.TopicChange, manages=("topic", topic))
+        settings = call.fields(TopicChange, manages=("topic", topic))
         changed = topic_rows.update(name=topic, settings=settings, actor=call.actor)
-        return call.answer(answers.topic_summary(changed))
+        return call.answer(TopicSummary.of(changed))
 
     @operation("deleteTopic", tag="topics", query=ConfirmQuery, status=204)
     def delete(self, call: Call, topic: str) -> HttpResponse:

@@ -13,10 +13,11 @@ from metadata.db.rows import by_name
 from metadata.db.transactions import transactional
 from metadata.errors import Code, Conflict
 from metadata.models import Broker
-from metadata.rules.settings import Fields, checked, one_of
+from metadata.rules.setting_types import Choice
+from metadata.rules.settings import Fields, checked
 from metadata.rules.topics.names import check_confirmed
 
-SETTINGS: Fields = {"state": one_of("in", "out")}
+SETTINGS: Fields = {"state": Choice({"in": "", "out": ""})}
 
 
 def set_state(*, name: str, state: str, actor: Actor) -> BrokerView:

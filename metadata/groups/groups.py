@@ -18,7 +18,7 @@ from metadata.groups.subscription_rows import SubscriptionView, views_of
 from metadata.membership import instances, rebalance
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, ConsumerGroupTopic, QueueOffset
 from metadata.monitoring.mail_domains import check_domains
-from metadata.rules.settings import GROUP, LIMITS, checked
+from metadata.rules.settings import GROUP, LIMITS, GroupSettings, checked
 from metadata.rules.topics.names import check_confirmed, check_name
 
 
@@ -43,26 +43,15 @@ class MemberView:
     active: bool
 
 
-@dataclass(frozen=True, slots=True)
-class GroupView:
+@dataclass(frozen=True, kw_only=True)
+class GroupView(GroupSettings):
     """A group. `rebalancing`: a rebalance is due. `members` is empty in lists."""
 
     id: int
     name: str
     mode: str
-    stopped: bool
-    session_timeout_ms: int
-    allow_addresses: str
-    deny_addresses: str
-    max_active_members: int | None
-    alarm_lag: int | None
-    alarm_lag_s: int | None
     generation: int
     rebalancing: bool
-    owners: str
-    department: str
-    alarm_emails: str
-    description: str
     created_at_ms: int
     subscriptions: tuple[SubscriptionView, ...]
     members: tuple[MemberView, ...]

@@ -8,6 +8,8 @@ from django.db.models import F, Q
 from metadata.models.fields import MAX_NAME, NameField
 from metadata.models.topics import Topic
 from metadata.rules.groups.delivery import RETRY_DELAYS_S, Delivery, tags_of
+from metadata.rules.setting_types import read_settings
+from metadata.rules.settings import DELIVERY
 
 MIN_SESSION_TIMEOUT_MS = 2_000
 MAX_SESSION_TIMEOUT_MS = 300_000
@@ -134,18 +136,7 @@ class ConsumerGroupTopic(models.Model):
 
     @property
     def delivery(self) -> Delivery:
-        return Delivery(
-            ordered=self.ordered,
-            retries=self.retries,
-            retry_delays_s=tuple(self.retry_delays_s),
-            dead_days=self.dead_days,
-            delay_s=self.delay_s,
-            tags=tags_of(self.tags),
-            handler_timeout_ms=self.handler_timeout_ms,
-            breaker_failures=self.breaker_failures,
-            breaker_pause_s=self.breaker_pause_s,
-            threads=self.threads,
-            handler_batch=self.handler_batch,
-            max_poll_records=self.max_poll_records,
-            fetch_max_wait_ms=self.fetch_max_wait_ms,
-        )
+        """Its settings of how messages come."""
+        found = read_settings(DELIVERY, self)
+        found["retry_delays_s"], found["tags"] = tuple(self.retry_delays_s), tags_of(self.tags)
+        return Delivery(**found)

@@ -23,17 +23,18 @@ from metadata.db.secrets import decrypt, encrypt
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid
 from metadata.models import DbNode, Queue, Topic
-from metadata.rules.settings import NODE, checked, one_of, text, whole
+from metadata.rules.setting_types import Choice, Text, Whole
+from metadata.rules.settings import NODE, checked
 from metadata.rules.topics.names import check_confirmed, check_name
 
 OWN_FILES = ("metadata.sqlite3", "jobs.sqlite3", "secret.key", "encryption.key", "credentials.env")
 CREATE = {
-    "kind": one_of("normal", "failure"),
-    "engine": one_of("mysql", "sqlite"),
-    "host": text(255),
-    "port": whole(0, 65_535, or_null=True),
-    "database": text(1000),
-    "username": text(200),
+    "kind": Choice({"normal": "", "failure": ""}),
+    "engine": Choice({"mysql": "", "sqlite": ""}),
+    "host": Text(255),
+    "port": Whole(0, 65_535, null="none"),
+    "database": Text(1000),
+    "username": Text(200),
     "dedicated": NODE["dedicated"],
     "capacity_gb": NODE["capacity_gb"],
 }

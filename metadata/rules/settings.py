@@ -1,161 +1,191 @@
-"""Checks the settings of topics and groups: a table of fields, each with what it takes."""
+"""Settings of topics, groups, subscriptions and API keys: each is declared here or in `Delivery`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from metadata.errors import FieldError, Invalid
 from metadata.rules import mail
-from metadata.rules.groups.delivery import check_filter
+from metadata.rules.groups.delivery import Delivery
 from metadata.rules.membership.eligibility import networks
+from metadata.rules.setting_types import (
+    Choice,
+    Flag,
+    Kind,
+    Numbers,
+    Setting,
+    Text,
+    Whole,
+    declared,
+    setting,
+)
 
-Check = Callable[[Any], str | None]  # what is wrong with a value, None if nothing
-Fields = Mapping[str, Check]
+Fields = Mapping[str, Kind]
+NO_LIMIT = "no limit"
+MAX_ID = (1 << 63) - 1
+DAYS = 3650
 
 
-def text(most: int) -> Check:
-    """A text of at most `most` characters."""
-    return lambda value: (
-        None
-        if isinstance(value, str) and len(value) <= most
-        else f"must be a text of at most {most} characters"
+def check_addresses(value: str) -> None:
+    """Raises ValueError unless a text lists addresses and networks."""
+    try:
+        networks(value)
+    except ValueError as error:
+        remedy = "write addresses or networks such as 10.0.0.0/8, separated by commas"
+        raise ValueError(f"{error}: {remedy}") from error
+
+
+def check_emails(value: str) -> None:
+    """Raises ValueError unless a text lists e-mail addresses."""
+    wrong = [one for one in mail.addresses(value) if not mail.is_address(one)]
+    if wrong:
+        raise ValueError(f"{wrong[0][:100]!r} is not an e-mail address; separate several by commas")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnerSettings:
+    """Owners of a topic or group."""
+
+    owners: str = setting(
+        "", Text(1000), "Owners", "User names, separated by commas: these users may manage it."
+    )
+    department: str = setting("", Text(200), "Department")
+    alarm_emails: str = setting(
+        "",
+        Text(1000, check_emails),
+        "Alarm e-mails",
+        "Addresses that get its alarms, separated by commas.",
+    )
+    description: str = setting("", Text(10_000, lines=True), "Remark")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RateSettings:
+    """Rate limits of sends, through all brokers together (metadata.rules.rates.Rates)."""
+
+    max_messages_per_s: int | None = setting(
+        None,
+        Whole(1, 1_000_000_000, "messages/s", null=NO_LIMIT),
+        "Send rate limit",
+        "Through all brokers together.",
+    )
+    max_bytes_per_s: int | None = setting(
+        None,
+        Whole(1, 1 << 50, "bytes/s", null=NO_LIMIT),
+        "Send rate limit",
+        "Of bodies and headers, through all brokers together.",
     )
 
 
-def whole(least: int, most: int, *, or_null: bool = False) -> Check:
-    """A whole number between two others."""
-    also = " or null" if or_null else ""
+@dataclass(frozen=True, kw_only=True)
+class TopicSettings(RateSettings, OwnerSettings):
+    """Settings of a topic."""
 
-    def check(value: Any) -> str | None:
-        if value is None and or_null:
-            return None
-        good = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-        return None if good else f"must be a whole number from {least} to {most}{also}"
-
-    return check
-
-
-def one_of(*choices: str) -> Check:
-    """One of some words."""
-    return lambda value: None if value in choices else f"must be one of {', '.join(choices)}"
-
-
-def truth(value: Any) -> str | None:
-    """True or false."""
-    return None if isinstance(value, bool) else "must be true or false"
-
-
-def addresses(most: int) -> Check:
-    """A list of addresses and networks, as one text."""
-
-    def check(value: Any) -> str | None:
-        if (problem := text(most)(value)) is not None:
-            return problem
-        try:
-            networks(value)
-        except ValueError as error:
-            return f"{error}: write addresses or networks such as 10.0.0.0/8, separated by commas"
-        return None
-
-    return check
+    retention_days: int = setting(
+        7, Whole(1, DAYS, "days"), "Retention", "Messages are kept for so long, read or not."
+    )
+    keep_unread_days: int = setting(
+        30,
+        Whole(0, DAYS, "days"),
+        "Retention of unread messages",
+        "For messages that an active group has not read; 0: no longer than the others.",
+    )
+    retention_bytes: int | None = setting(
+        None,
+        Whole(1 << 20, 1 << 60, "bytes", null=NO_LIMIT),
+        "Retention size",
+        "MySQL and MariaDB drop whole partitions, never the one that is written to: a queue keeps at least "
+        "one, which holds 100,000 messages at first.",
+    )
+    keyed: str = setting(
+        "strict",
+        Choice({"strict": "wait for it", "available": "go to another queue"}),
+        "Keyed messages whose queue is closed",
+    )
+    on_unknown: str = setting(
+        "fail",
+        Choice({"fail": "the client raises", "resend": "the client sends again, perhaps twice"}),
+        "Sends of unknown outcome",
+    )
 
 
-def emails(most: int) -> Check:
-    """A list of e-mail addresses, as one text."""
+@dataclass(frozen=True, kw_only=True)
+class LimitSettings:
+    """Limits on the members of a group that own queues."""
 
-    def check(value: Any) -> str | None:
-        if (problem := text(most)(value)) is not None:
-            return problem
-        wrong = [one for one in mail.addresses(value) if not mail.is_address(one)]
-        return f"{wrong[0][:100]!r} is not an e-mail address; separate several by commas" if wrong else None
-
-    return check
-
-
-def ids(value: Any) -> str | None:
-    """A list of different ids."""
-    good = isinstance(value, list) and all(isinstance(one, int) and one is not True for one in value)
-    return None if good and len(set(value)) == len(value) else "must be a list of different ids"
-
-
-def tag_filter(value: Any) -> str | None:
-    """Tags joined by || or commas, or a text for all messages: '' or *."""
-    if (problem := text(1000)(value)) is not None:
-        return problem
-    try:
-        check_filter(value)
-    except ValueError as error:
-        return f"{error}: write tags joined by ||, such as new || paid, or by commas; or * for all messages"
-    return None
+    max_active_members: int | None = setting(
+        None, Whole(1, 1_000_000, null=NO_LIMIT), "Maximum active members", "Further members stand by."
+    )
+    allow_addresses: str = setting(
+        "",
+        Text(2000, check_addresses, null="all"),
+        "Allowed addresses",
+        "Addresses or networks of members, such as 10.0.0.0/8, separated by commas.",
+    )
+    deny_addresses: str = setting(
+        "",
+        Text(2000, check_addresses, null="none"),
+        "Denied addresses",
+        "Addresses or networks, separated by commas; they go before the allowed ones.",
+    )
 
 
-def delays(value: Any) -> str | None:
-    """Some pauses in seconds."""
-    good = isinstance(value, list) and 0 < len(value) <= 100 and all(DELAY(one) is None for one in value)
-    return None if good else "must be a list of 1 to 100 whole numbers of seconds, each up to 31536000"
+@dataclass(frozen=True, kw_only=True)
+class GroupSettings(LimitSettings, OwnerSettings):
+    """Settings of a consumer group."""
+
+    stopped: bool = setting(False, Flag(), "Paused", "The group reads nothing.")
+    session_timeout_ms: int = setting(
+        15_000,
+        Whole(2_000, 300_000, "ms"),
+        "Session timeout",
+        "A member without a heartbeat for so long loses its queues.",
+    )
+    alarm_lag: int | None = setting(
+        None,
+        Whole(1, 1 << 60, "messages", null="as configured for all groups"),
+        "Lag alarm threshold",
+        "Unread messages in a topic.",
+    )
+    alarm_lag_s: int | None = setting(
+        None,
+        Whole(1, DAYS * 86_400, "s", null="as configured for all groups"),
+        "Lag age alarm threshold",
+        "Age of the oldest unread message in a topic.",
+    )
 
 
-DELAY = whole(0, 365 * 86_400)  # s
-PEOPLE: Fields = {
-    "owners": text(1000),
-    "department": text(200),
-    "alarm_emails": emails(1000),
-    "description": text(10_000),
-}
-RATES: Fields = {  # metadata.rules.rates.Rates
-    "max_messages_per_s": whole(1, 1_000_000_000, or_null=True),
-    "max_bytes_per_s": whole(1, 1 << 50, or_null=True),
-}
-TOPIC: Fields = {
-    "keyed": one_of("strict", "available"),
-    "on_unknown": one_of("fail", "resend"),
-    "retention_days": whole(1, 3650),
-    "keep_unread_days": whole(0, 3650),
-    "retention_bytes": whole(1 << 20, 1 << 60, or_null=True),
-    **RATES,
-    **PEOPLE,
-}
-KEY: Fields = {**RATES}
-LIMITS: Fields = {
-    "allow_addresses": addresses(2000),
-    "deny_addresses": addresses(2000),
-    "max_active_members": whole(1, 1_000_000, or_null=True),
-}
-GROUP: Fields = {
-    "session_timeout_ms": whole(2_000, 300_000),
-    "stopped": truth,
-    "alarm_lag": whole(1, 1 << 60, or_null=True),
-    "alarm_lag_s": whole(1, 3650 * 86_400, or_null=True),
-    **LIMITS,
-    **PEOPLE,
-}
-DELIVERY: Fields = {  # metadata.rules.groups.delivery.Delivery
-    "ordered": truth,
-    "retries": whole(0, 1000),
-    "retry_delays_s": delays,
-    "dead_days": whole(1, 3650),
-    "delay_s": DELAY,
-    "tags": tag_filter,
-    "handler_timeout_ms": whole(100, 86_400_000, or_null=True),
-    "breaker_failures": whole(1, 1_000_000, or_null=True),
-    "breaker_pause_s": whole(1, 86_400),
-    "threads": whole(1, 1000, or_null=True),
-    "handler_batch": whole(1, 1000, or_null=True),
-    "max_poll_records": whole(1, 1000, or_null=True),
-    "fetch_max_wait_ms": whole(0, 30_000, or_null=True),
-}
-SUBSCRIPTION: Fields = {"stopped": truth, "stopped_queues": ids, **DELIVERY}
+@dataclass(frozen=True, kw_only=True)
+class PauseSettings:
+    """Pauses of a subscription."""
+
+    stopped: bool = setting(False, Flag(), "Paused", "The group does not read this topic.")
+    stopped_queues: tuple[int, ...] = setting(
+        (),
+        Numbers(MAX_ID, ids=True),
+        "Paused queues",
+        "Ids of queues, separated by commas: they are not read.",
+    )
+
+
+TOPIC = declared(TopicSettings)
+LIMITS = declared(LimitSettings)
+GROUP = declared(GroupSettings)
+DELIVERY = declared(Delivery)
+SUBSCRIPTION = {**declared(PauseSettings), **DELIVERY}
+KEY = declared(RateSettings)
 NODE: Fields = {
-    "state": one_of("read_write", "read_only", "offline"),
-    "dedicated": truth,
-    "capacity_gb": whole(1, 10_000_000, or_null=True),
-    "replica_host": text(255),
-    "replica_port": whole(0, 65_535, or_null=True),
+    "state": Choice(dict.fromkeys(("read_write", "read_only", "offline"), "")),
+    "dedicated": Flag(),
+    "capacity_gb": Whole(1, 10_000_000, "GB", null="not known"),
+    "replica_host": Text(255),
+    "replica_port": Whole(0, 65_535, null="none"),
 }
 
 
-def checked(fields: Fields, given: Mapping[str, Any]) -> dict[str, Any]:
+def checked(fields: Mapping[str, Kind | Setting], given: Mapping[str, Any]) -> dict[str, Any]:
     """`given` if every field exists and takes its value; raises Invalid naming all that do not.
 
     >>> checked(SUBSCRIPTION, {"stopped": True})
@@ -171,7 +201,8 @@ def checked(fields: Fields, given: Mapping[str, Any]) -> dict[str, Any]:
     return dict(given)
 
 
-def _problem(fields: Fields, name: str, value: Any) -> str | None:
+def _problem(fields: Mapping[str, Kind | Setting], name: str, value: Any) -> str | None:
     if name not in fields:
         return f"is not a setting here; there are {', '.join(fields)}"
-    return fields[name](value)
+    found = fields[name]
+    return (found.kind if isinstance(found, Setting) else found).problem(value)

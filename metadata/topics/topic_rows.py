@@ -24,7 +24,7 @@ from metadata.db.transactions import in_pages, reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound
 from metadata.models import ConsumerGroupTopic, Queue, QueueOffset, Topic
 from metadata.monitoring.mail_domains import check_domains
-from metadata.rules.settings import TOPIC, checked
+from metadata.rules.settings import TOPIC, TopicSettings, checked
 from metadata.rules.topics.names import check_confirmed, check_name, is_name
 from metadata.rules.topics.slots import initial_layout
 from metadata.topics import routings
@@ -44,27 +44,16 @@ class QueueView:
     state: str
 
 
-@dataclass(frozen=True, slots=True)
-class TopicView:
+@dataclass(frozen=True, kw_only=True)
+class TopicView(TopicSettings):
     """A topic; `layout` has 1,024 queue ids, or none while creating. Times in ms since 1970."""
 
     id: int
     name: str
     kind: str
     state: str
-    keyed: str
-    on_unknown: str
-    retention_days: int
-    keep_unread_days: int
-    retention_bytes: int | None
-    max_messages_per_s: int | None
-    max_bytes_per_s: int | None
     layout_version: int
     layout: tuple[int, ...] = field(repr=False)
-    owners: str
-    department: str
-    alarm_emails: str
-    description: str
     created_at_ms: int
     deleted_at_ms: int | None
     queues: tuple[QueueView, ...]

@@ -55,8 +55,18 @@ class Preview:
     warnings: Sequence[Text] = ()
 
 
+class Confirm(forms.Form):
+    confirm = forms.CharField(label=lazy("Type the name to confirm"), max_length=210)
+
+
 class Action(View):
-    """A page that does one thing. Subclasses say what: `heading`, `preview`, `run`, `back`."""
+    """A page that does one thing. Subclasses say what: `title`, `preview`, `run`, `back_to`."""
+
+    title: ClassVar[Text] = ""  # with words of the URL, such as %(name)s
+    back_to: ClassVar[tuple[str, ...]] = ()  # the page where its effect is seen, and the words of its URL
+    would: ClassVar[Text] = ""  # its effect, where that is always the same
+    gone_to: ClassVar[str] = ""  # the page to go to when that one is gone
+    everywhere: ClassVar[bool] = False  # the right must reach everything
 
     form_class: ClassVar[type[forms.Form]] = NoFields
     right: ClassVar[str] = "manage"
@@ -69,28 +79,32 @@ class Action(View):
 
     actor: Actor
 
+    @property
+    def name(self) -> str:
+        return self.word("name")
+
     def heading(self) -> Text:
-        """The page's title."""
-        raise NotImplementedError
+        title: str = str(self.title) % self.kwargs
+        return title
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe what `run` would do with these fields. Raises CatmqError when it would be refused."""
-        raise NotImplementedError
+        return Preview(effects=[self.would])
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Does it; a sentence that says what was done."""
         raise NotImplementedError
 
     def back(self) -> str:
-        """The URL of the page that this action belongs to, where its effect is seen."""
-        raise NotImplementedError
+        """Return the URL of the page that this action belongs to, where its effect is seen."""
+        page, *words = self.back_to
+        return pages.to(page, *(self.kwargs[word] for word in words))
 
     def target(self) -> str:
-        """The name that the right must reach: the first word of the URL."""
-        return str(next(iter(self.kwargs.values()), "*"))
+        """Return the name that the right must reach: the first word of the URL, or everything."""
+        return "*" if self.everywhere else str(next(iter(self.kwargs.values()), "*"))
 
     def word(self, name: str) -> str:
-        """A word of the URL."""
         return str(self.kwargs[name])
 
     def initial(self) -> dict[str, Any]:
@@ -169,7 +183,7 @@ class Action(View):
     def done(self, said: Text) -> HttpResponse:
         """After the deed: back to where its effect is seen, so that a reload repeats nothing."""
         messages.success(self.request, str(said))
-        return HttpResponseRedirect(self.back())
+        return HttpResponseRedirect(pages.to(self.gone_to) if self.gone_to else self.back())
 
     def _ask(self, form: forms.Form) -> HttpResponse:
         form.is_valid()
@@ -215,7 +229,7 @@ class Action(View):
             form=form,
             carried=[one for one in form if not form_secrets.is_secret(one.field)] if preview else (),
             preview=preview,
-            once=number,
+            form_number=number,
             section=self.section,
             back=self.back(),
             button=self.button,
@@ -223,3 +237,22 @@ class Action(View):
             says=self.says,
             **self.words(),
         )
+
+
+class Create(Action):
+    """Makes something whose name is typed: a topic or group."""
+
+    def target(self) -> str:
+        """Return the name that was typed; without one, who may manage anything may open the form."""
+        patterns = (*self.actor.rights.get("manage", ()), *self.actor.rights.get("admin", ()))
+        return self.request.POST.get("name", "").strip() or next(iter(patterns), "*")
+
+    def effect(self, fields: dict[str, Any]) -> Text:
+        """Describe what would be made."""
+        raise NotImplementedError
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """Describe what would be made. Raises Forbidden for owners unless the actor may do all they get."""
+        if fields["owners"]:
+            access.require_ownership(self.actor, fields["name"], what=self.what)
+        return Preview(effects=[self.effect(fields)])

@@ -16,9 +16,10 @@ from django import forms
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
+from metadata.db import access
 from portal.actions.action import Action, Preview
 from portal.actions.fields import changes, shown, written
-from portal.kit.tables import Column, Empty, Table, Text, code, plain, text
+from portal.kit.tables import Column, Columns, Empty, Table, Text, code, plain, text
 
 SEEN = "seen"
 Values = Mapping[str, Any]
@@ -66,7 +67,6 @@ class SeenField(forms.CharField):
     widget = forms.HiddenInput
 
     def clean(self, value: Any) -> dict[str, Any]:
-        """The values."""
         try:
             found = json.loads(super().clean(value) or "{}")
         except (ValueError, RecursionError):
@@ -89,9 +89,12 @@ class Edit(Action):
         """The settings as they are, each as its field cleans it; JSON can hold them."""
         raise NotImplementedError
 
-    def save(self, changed: dict[str, Any]) -> Text:
-        """Saves what changed; a sentence that says so."""
+    def save(self, changed: dict[str, Any]) -> None:
         raise NotImplementedError
+
+    def saved(self) -> Text:
+        """Return a sentence that says that it was saved."""
+        return _("The settings of %s were changed.") % self.name
 
     def initial(self) -> dict[str, Any]:
         """The settings as they are, or as the URL wants them."""
@@ -107,8 +110,13 @@ class Edit(Action):
         return super().post(request, **words)
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what changes, from what to what; and what others changed since the form was opened."""
+        """Describe what changes, from what to what; and what others changed since the form was opened.
+
+        Raises Forbidden for other owners unless the actor may do all that they get.
+        """
         merge = self._merge(fields)
+        if "owners" in merge.changed:
+            access.require_ownership(self.actor, self.name, what=self.what)
         if not merge.theirs:
             return changes(self.form_class, merge.now, merge.changed)
         effects: list[Text] = [
@@ -119,8 +127,8 @@ class Edit(Action):
         return Preview(effects=effects, table=_three(self.form_class, merge))
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Saves it."""
-        return self.save(self._merge(fields).changed)
+        self.save(self._merge(fields).changed)
+        return self.saved()
 
     def _merge(self, fields: Values) -> Merge:
         now = {name: _plain(value) for name, value in self.now().items()}
@@ -138,7 +146,6 @@ class Edit(Action):
 
 
 def _filled(values: Values, *, seen: Values) -> dict[str, Any]:
-    """A form's data."""
     as_read = {name: _plain(value) for name, value in seen.items()}
     return {**{name: written(value) for name, value in values.items()}, SEEN: json.dumps(as_read)}
 
@@ -149,11 +156,11 @@ def _plain(value: Any) -> Any:
 
 
 def _three(form: type[forms.Form], merge: Merge) -> Table:
-    columns = (Column(_("Setting")), Column(_("When you opened it")), Column(_("Now")), Column(_("Then")))
-    rows = [
-        (text(form.base_fields[name].label), code(shown(merge.seen[name])), code(shown(value)),
-         code(shown(merge.changed.get(name, value))))
-        for name, value in merge.now.items()
-        if name in merge.changed or name in merge.theirs
-    ]  # fmt: skip
-    return plain(columns, rows, Empty(_("Nothing changes.")))
+    columns: Columns[str] = [
+        Column(_("Setting"), lambda name: text(form.base_fields[name].label)),
+        Column(_("When you opened it"), lambda name: code(shown(merge.seen[name]))),
+        Column(_("Now"), lambda name: code(shown(merge.now[name]))),
+        Column(_("Then"), lambda name: code(shown(merge.changed.get(name, merge.now[name])))),
+    ]
+    names = [name for name in merge.now if name in merge.changed or name in merge.theirs]
+    return plain(columns, names, Empty(_("Nothing changes.")))

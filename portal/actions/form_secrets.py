@@ -16,7 +16,7 @@ from metadata.db.secrets import decrypt, encrypt
 from portal.actions import idempotency
 
 KEPT_S = 600
-_WHAT = "sealed"
+_WHAT = "secrets"
 
 
 def is_secret(field: forms.Field) -> bool:

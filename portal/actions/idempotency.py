@@ -15,7 +15,7 @@ from django.contrib.sessions.backends.base import CreateError
 from django.contrib.sessions.backends.db import SessionStore
 from django.http import HttpRequest
 
-FIELD = "once"
+FIELD = "form_number"
 MOST = 100  # characters of a number
 
 
@@ -28,7 +28,6 @@ class Earlier:
 
 
 def number() -> str:
-    """A fresh number for a form."""
     return secrets.token_urlsafe(16)
 
 

@@ -11,8 +11,6 @@ from portal.actions.action import Action
 
 
 class StateFields(forms.Form):
-    """The state that is wanted."""
-
     state = forms.CharField(max_length=20, widget=forms.HiddenInput)
 
 
@@ -22,7 +20,7 @@ class Toggle(Action):
     form_class = StateFields
 
     def other(self) -> str:
-        """The state that is offered."""
+        """Return the state that is offered."""
         raise NotImplementedError
 
     def get(self, request: HttpRequest, **words: Any) -> HttpResponse:

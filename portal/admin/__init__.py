@@ -1,38 +1,9 @@
-"""The admin's pages, one file per noun; Django imports this package and with it all of them."""
+"""The admin's pages; Django imports this package and with it all of them."""
 
 from __future__ import annotations
 
-from portal.admin import (
-    alarms,
-    brokers,
-    consumers,
-    groups,
-    names,
-    nodes,
-    operations,
-    rebalances,
-    reports,
-    schedules,
-    topics,
-    users,
-)
+from portal.admin import names, rebalances, schedules, tables
 
 names.translate()
 
-__all__ = [
-    "alarms",
-    "brokers",
-    "consumers",
-    "groups",
-    "keys",
-    "names",
-    "nodes",
-    "operations",
-    "queues",
-    "rebalances",
-    "reports",
-    "schedules",
-    "series",
-    "topics",
-    "users",
-]
+__all__ = ["names", "rebalances", "schedules", "tables"]

@@ -25,7 +25,6 @@ class ReadOnlyAdmin(_ModelAdmin):
     actions = None
 
     def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        """All columns but the secret ones."""
         return [field.name for field in self.opts.fields if field.name not in SECRET]
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
@@ -34,13 +33,10 @@ class ReadOnlyAdmin(_ModelAdmin):
         return lookup.partition("__")[0] in offered
 
     def has_add_permission(self, request: HttpRequest, *objects: Any) -> bool:
-        """Nobody adds."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Nobody changes."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Nobody deletes."""
         return False

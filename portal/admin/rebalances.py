@@ -19,8 +19,6 @@ else:
 
 
 class MoveInline(_TabularInline):
-    """The moves of one rebalance."""
-
     model = RebalanceMove
     fields = readonly_fields = ("queue", "from_member", "to_member", "pause_ms")
     extra = 0
@@ -31,11 +29,9 @@ class MoveInline(_TabularInline):
         return super().get_queryset(request).select_related("queue")
 
     def has_add_permission(self, request: HttpRequest, *objects: Any) -> bool:
-        """Nobody adds."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Nobody changes."""
         return False
 
 
@@ -62,13 +58,3 @@ class RebalanceAdmin(ReadOnlyAdmin):
     def longest_pause(self, row: Any) -> int | None:
         """Pause in ms of the queue that stood still longest."""
         return None if row.longest is None else int(row.longest)
-
-
-@admin.register(RebalanceMove)
-class RebalanceMoveAdmin(ReadOnlyAdmin):
-    """Single moves, to be searched by queue or member."""
-
-    list_display = ("rebalance", "queue", "from_member", "to_member", "pause_ms")
-    list_select_related = ("rebalance", "queue")
-    search_fields = ("=queue__id", "from_member", "to_member")
-    ordering = ("-id",)

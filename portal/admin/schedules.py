@@ -1,41 +1,23 @@
-"""Schedules and tasks of django-q: its own pages would let a browser name any function to be run."""
+"""The queue of django-q, without what its tasks carry."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from django.contrib import admin
-from django_q.models import Failure, OrmQ, Schedule, Success
+from django_q.models import OrmQ
 
+from portal.admin import tables
 from portal.admin.readonly import ReadOnlyAdmin
 
-for model in (Failure, OrmQ, Schedule, Success):
-    admin.site.unregister(model)
-
-
-@admin.register(Schedule)
-class ScheduleAdmin(ReadOnlyAdmin):
-    """Schedules of the jobs; catmq_site/jobs/schedules.py is where they are written."""
-
-    list_display = ("name", "func", "schedule_type", "minutes", "next_run")
-    search_fields = ("name", "func")
-
-
-@admin.register(Failure, Success)
-class TaskAdmin(ReadOnlyAdmin):
-    """Tasks that ended."""
-
-    list_display = ("name", "func", "started", "stopped", "success", "attempt_count")
-    search_fields = ("name", "func")
+__all__ = ["tables"]  # unregisters django-q's own pages first
 
 
 @admin.register(OrmQ)
 class OrmQAdmin(ReadOnlyAdmin):
-    """Tasks that wait."""
-
     list_display = ("id", "key", "lock")
     search_fields = ("key",)
 
     def get_fields(self, request: object, obj: object = None) -> Any:
-        """Without the payload, which is pickled."""
+        """Return the columns without the payload, which is pickled."""
         return ["key", "lock"]

@@ -27,8 +27,8 @@ THEME_COOKIE = "theme"
 MOST_KEPT = 1500  # characters of a form that may stand in a URL
 
 
-def for_people(view: View) -> View:
-    """A view that only people who logged in reach; it finds its actor in `request.actor`."""
+def login_required_page(view: View) -> View:
+    """Let only users who logged in reach a view; it finds its actor in `request.actor`."""
 
     @functools.wraps(view)
     def seen(request: HttpRequest, *args: Any, **words: Any) -> HttpResponseBase:
@@ -91,7 +91,7 @@ def address_of(request: HttpRequest) -> str:
 
 def actor(request: HttpRequest) -> Actor:
     """The actor of a request on its way through a view."""
-    found: Actor = request.actor  # type: ignore[attr-defined]  # set by for_people()
+    found: Actor = request.actor  # type: ignore[attr-defined]  # set by login_required_page()
     return found
 
 

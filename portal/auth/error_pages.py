@@ -38,7 +38,6 @@ def status_of(error: CatmqError) -> int:
 
 
 def respond(request: HttpRequest, error: CatmqError) -> HttpResponse:
-    """The page of an error."""
     if isinstance(error, MetadataUnavailable):
         return _outage(request)
     status = status_of(error)
@@ -66,22 +65,21 @@ def _page(request: HttpRequest, status: int, **words: Any) -> HttpResponse:
 
 def _title(status: int) -> str:
     return {
-        403: _("You may not do that"),
-        404: _("There is no such thing"),
-        409: _("That contradicts what is"),
-        400: _("Something in it is wrong"),
-        503: _("Not possible right now"),
-    }.get(status, _("A fault of the server"))
+        403: _("Permission denied"),
+        404: _("Not found"),
+        409: _("Conflict"),
+        400: _("Invalid request"),
+        503: _("Unavailable right now"),
+    }.get(status, _("Server error"))
 
 
 def handler403(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Answer 403 to what Django forbids."""
-    return _page(request, 403, title=_title(403), detail=_("This page is for others."))
+    return _page(request, 403, title=_title(403), detail=_("You have no permission for this page."))
 
 
 def handler404(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """An unknown URL."""
-    return _page(request, 404, title=_title(404), detail=_("Nothing is at this address."))
+    return _page(request, 404, title=_title(404), detail=_("There is no page at this address."))
 
 
 def handler500(request: HttpRequest) -> HttpResponse:

@@ -1,4 +1,4 @@
-"""Middleware of every page for people: a policy that lets nothing foreign run, and errors as pages."""
+"""Middleware of every page: a policy that lets nothing foreign run, and errors as pages."""
 
 from __future__ import annotations
 

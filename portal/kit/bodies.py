@@ -1,4 +1,4 @@
-"""Bodies of messages as people read them: JSON with indents, other text as it is, bytes in hexadecimal."""
+"""Bodies of messages as a page shows them: JSON with indents, other text as it is, bytes in hexadecimal."""
 
 from __future__ import annotations
 

@@ -82,7 +82,6 @@ def lags(points: Sequence[Point]) -> Chart:
 
 
 def sizes(found: Sequence[Size]) -> Chart:
-    """Bytes that a node held."""
     rows = [(one.at_ms, one.at_ms // 1000, ((size(one.bytes), one.bytes),)) for one in found]
     return Chart(_("Size, bytes"), [_("Size")], rows)
 

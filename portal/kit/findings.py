@@ -1,4 +1,4 @@
-"""Findings about a database, as a table that people read in their language."""
+"""Findings about a database, as a table in the language of the page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
 from messagestore.nodes.preflight import TEXTS, Finding, Preflight
-from portal.kit.tables import Cell, Column, Empty, Table, Text, badge, long, plain, text
+from portal.kit.tables import Column, Columns, Empty, Table, Text, badge, long, plain, text
 
 ABOUT: dict[str, Text] = {
     "reachable": lazy("Connection"),
@@ -21,15 +21,13 @@ ABOUT: dict[str, Text] = {
     "place": lazy("Place"),
     "capacity": lazy("Capacity"),
 }
-VERDICTS: dict[str, Text] = {"ok": lazy("good"), "warn": lazy("look at it"), "bad": lazy("will not do")}
+VERDICTS: dict[str, Text] = {"ok": lazy("passed"), "warn": lazy("warning"), "bad": lazy("failed")}
 
 
 def table(found: Preflight) -> Table:
-    """All findings, one a row."""
-    columns = (Column(_("What")), Column(_("Verdict")), Column(_("What was found")))
-    return plain(columns, [_row(one) for one in found.findings], Empty(_("Nothing was found.")))
-
-
-def _row(one: Finding) -> tuple[Cell, ...]:
-    said = _(TEXTS[one.text]) % one.words
-    return text(ABOUT[one.about]), badge(VERDICTS[one.verdict], one.verdict), long(said)
+    columns: Columns[Finding] = [
+        Column(_("What"), lambda one: text(ABOUT[one.about])),
+        Column(_("Verdict"), lambda one: badge(VERDICTS[one.verdict], one.verdict)),
+        Column(_("What was found"), lambda one: long(_(TEXTS[one.text]) % one.words)),
+    ]
+    return plain(columns, found.findings, Empty(_("Nothing was found.")))

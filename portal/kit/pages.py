@@ -51,7 +51,6 @@ def list_page(
     searched: bool = True,
     filters: Sequence[Link] = (),
 ) -> HttpResponse:
-    """A page that is one list."""
     return show(
         request,
         "list",
@@ -68,5 +67,4 @@ def list_page(
 
 
 def to(name: str, *words: object) -> str:
-    """The URL of a page."""
     return reverse(name, args=words)

@@ -1,8 +1,8 @@
-"""Problems on the first page: each trouble is a line with its link, the worse ones first.
+"""Problems on the first page, a line with its link each, the worse ones first.
 
-Wrong are: alarms that nobody acknowledged; nodes that are silent, offline, quarantined or nearly full; groups
-with unread messages that nobody reads, were stopped, or are late; dead messages that nobody has said to have
-seen; failed jobs of the last day. What an alarm says is not said twice.
+They are: alarms that nobody acknowledged; nodes that are silent, offline, quarantined or nearly full; groups
+with unread messages that nobody reads, were paused, or are late; dead letters that nobody has marked as seen;
+failed jobs of the last day. What an alarm says is not said twice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LATE_MS = 15 * 60_000  # an unread message older than that makes a group worth a
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class Problem:
     """Something that a person should look at; `tone` is bad or warn."""
 
     tone: str
@@ -36,7 +36,7 @@ class Trouble:
     href: str = ""
 
 
-def troubles(known: Overview, who: Actor) -> list[Trouble]:
+def problems(known: Overview, who: Actor) -> list[Problem]:
     """All of them, the worse ones first."""
     admin = may(who, "admin", "*")
     said = {(one.kind, subject(one.kind, one.name)) for one in known.alarms}
@@ -52,75 +52,74 @@ def troubles(known: Overview, who: Actor) -> list[Trouble]:
     return sorted(found, key=lambda one: one.tone)  # bad before warn
 
 
-def _alarms(known: Overview, admin: bool) -> Iterator[Trouble]:
+def _alarms(known: Overview, admin: bool) -> Iterator[Problem]:
     for one in known.alarms:
         words = {"kind": rows.alarm_kind(one.kind), "name": one.name, "detail": one.detail}
         text = _("Alarm: %(kind)s, %(name)s: %(detail)s") if one.name else _("Alarm: %(kind)s: %(detail)s")
-        yield Trouble(
+        yield Problem(
             "bad", text % words, rows.alarm_href(one.kind, one.name, administrator=admin) or to("alarms")
         )
     more = known.alarm_count - len(known.alarms)
     if more > 0:
         left = ngettext("%s more alarm", "%s more alarms", more)
-        yield Trouble("bad", left % count(more), to("alarms"))
+        yield Problem("bad", left % count(more), to("alarms"))
 
 
-def _nodes(href: str, said: set[str]) -> Iterator[Trouble]:
+def _nodes(href: str, said: set[str]) -> Iterator[Problem]:
     for name in outages.silent():
         if name not in said:
-            yield Trouble("bad", _("Node %s does not answer.") % name, href)
+            yield Problem("bad", _("Node %s does not answer.") % name, href)
     for name in outages.offline():
         text = _("Node %s is offline: what is on it is neither read nor written.") % name
-        yield Trouble("warn", text, href)
+        yield Problem("warn", text, href)
     for name, why in registry.quarantined().items():
         if name not in said:
-            yield Trouble(
-                "bad", _("Node %(name)s is quarantined: %(why)s") % {"name": name, "why": why}, href
-            )
+            what = _("Node %(name)s is quarantined: %(why)s") % {"name": name, "why": why}
+            yield Problem("bad", what, href)
     yield from _stores(href, said)
 
 
-def _stores(href: str, said: set[str]) -> Iterator[Trouble]:
+def _stores(href: str, said: set[str]) -> Iterator[Problem]:
     for info in snapshot.current().nodes.values():
         if info.disk != "ok" and info.name not in said:
             tone = "bad" if info.disk == "full" else "warn"
-            yield Trouble(tone, _("Node %s runs out of room.") % info.name, href)
+            yield Problem(tone, _("Node %s runs out of room.") % info.name, href)
 
 
-def _groups(known: Overview, said: set[str]) -> Iterator[Trouble]:
+def _groups(known: Overview, said: set[str]) -> Iterator[Problem]:
     lone = [name for name in known.unread if name not in said]
     for name in lone:
         text = _("Group %s has unread messages in queues that nobody reads.") % name
-        yield Trouble("warn", text, to("group", name))
+        yield Problem("warn", text, to("group", name))
     for name in known.stopped_behind:
-        text = _("Group %s was stopped, and messages wait for it.") % name
-        yield Trouble("warn", text, to("group", name))
+        text = _("Group %s is paused, and messages wait for it.") % name
+        yield Problem("warn", text, to("group", name))
     for name in known.stalled:
         text = _("Group %s has members and unread messages, and has handled none of them for minutes.") % name
-        yield Trouble("warn", text, to("group", name))
+        yield Problem("warn", text, to("group", name))
     quiet = {*said, *lone, *known.stopped_behind, *known.stalled}
     for one in known.behind:
         if (one.lag_ms or 0) > LATE_MS and one.name not in quiet:
             text = _("Group %s is late: its oldest unread message waits for long.") % one.name
-            yield Trouble("warn", text, to("group", one.name))
+            yield Problem("warn", text, to("group", one.name))
 
 
-def _dead(known: Overview, who: Actor) -> Iterator[Trouble]:
+def _dead(known: Overview, who: Actor) -> Iterator[Problem]:
     for one in known.dead.unseen:
         text = ngettext(
-            "Group %(group)s has %(count)s dead message, the newest of %(when)s.",
-            "Group %(group)s has %(count)s dead messages, the newest of %(when)s.",
+            "Group %(group)s has %(count)s dead letter, the newest of %(when)s.",
+            "Group %(group)s has %(count)s dead letters, the newest of %(when)s.",
             one.messages,
         )
         words = {"group": one.group, "count": count(one.messages), "when": at(one.newest_at_ms)}
         page = "failures" if may(who, "manage", one.group, what="group") else "group"
-        yield Trouble("warn", text % words, to(page, one.group))
+        yield Problem("warn", text % words, to(page, one.group))
 
 
-def _jobs(known: Overview) -> Iterator[Trouble]:
+def _jobs(known: Overview) -> Iterator[Problem]:
     failed = known.failed_job_count
     if failed and not any(one.kind == "job_failed" for one in known.alarms):
         text = ngettext(
             "%d run of a job failed in the last day.", "%d runs of jobs failed in the last day.", failed
         )
-        yield Trouble("warn", text % failed, to("jobs") + "?q=failed")
+        yield Problem("warn", text % failed, to("jobs") + "?q=failed")

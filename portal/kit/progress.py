@@ -39,7 +39,6 @@ def _rounded(ms: float) -> int:
 
 
 def cell(found: GroupProgress | None) -> Cell:
-    """The same as a badge."""
     return badge(*words(found.said)) if found else badge(*WORDS["unknown"])
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from metadata.listing.operation_lists import AlarmRow
 from metadata.listing.topic_lists import GroupRow
-from metadata.monitoring.dead_letter_counts import GroupDeadLetters
 from metadata.rules.alarm_rules import subject
 from portal.kit import progress
 from portal.kit.pages import to
-from portal.kit.tables import Cell, Text, badge, code, lasting, number, spark, text, when
+from portal.kit.tables import Cell, Column, Columns, Text, badge, code, lasting, number, spark
 
 WORDS: dict[str, tuple[Text, str]] = {
     "ready": (gettext_lazy("ready"), "ok"),
@@ -25,18 +24,18 @@ WORDS: dict[str, tuple[Text, str]] = {
     "retired": (gettext_lazy("retired"), ""),
     "offline": (gettext_lazy("offline"), "bad"),
     "running": (gettext_lazy("running"), "ok"),
-    "stopped": (gettext_lazy("stopped"), "warn"),
+    "stopped": (gettext_lazy("paused"), "warn"),
     "failed": (gettext_lazy("failed"), "bad"),
     "cancelled": (gettext_lazy("cancelled"), "warn"),
     "done": (gettext_lazy("done"), "ok"),
-    "in": (gettext_lazy("in"), "ok"),
-    "out": (gettext_lazy("pulled out"), "warn"),
+    "in": (gettext_lazy("enabled"), "ok"),
+    "out": (gettext_lazy("drained"), "warn"),
     "alive": (gettext_lazy("alive"), "ok"),
-    "dead": (gettext_lazy("not heard"), "bad"),
+    "dead": (gettext_lazy("no heartbeat"), "bad"),
     "clustering": (gettext_lazy("clustering"), ""),
     "broadcasting": (gettext_lazy("broadcasting"), ""),
     "normal": (gettext_lazy("normal"), ""),
-    "failure": (gettext_lazy("failure"), ""),
+    "failure": (gettext_lazy("retry"), ""),
     "ok": (gettext_lazy("ok"), "ok"),
     "low": (gettext_lazy("low"), "warn"),
     "full": (gettext_lazy("full"), "bad"),
@@ -57,7 +56,7 @@ ALARMS: dict[str, Text] = {
     "not_cleaned": gettext_lazy("not cleaned"),
     "lag": gettext_lazy("far behind"),
     "no_consumer": gettext_lazy("no consumer"),
-    "dead_growing": gettext_lazy("messages die"),
+    "dead_growing": gettext_lazy("dead letters grow"),
     "job_failed": gettext_lazy("job failed"),
     "inconsistent": gettext_lazy("metadata and nodes disagree"),
     "corrupt": gettext_lazy("queue contradicts itself"),
@@ -77,13 +76,17 @@ def alarm_kind(kind: str) -> Text:
 
 
 def lag(value: int | None, href: str = "") -> Cell:
-    """Unread messages."""
     return number(value, href)
 
 
 def age(value_ms: int | None) -> Cell:
     """Return the age of the oldest unread message; a dash where none is unread."""
     return lasting(value_ms or None, "warn" if (value_ms or 0) > LATE_MS else "")
+
+
+def silence(for_ms: int | None, timeout_ms: int) -> Cell:
+    """Return the time since the last heartbeat; bad beyond the session timeout."""
+    return lasting(for_ms, "bad" if (for_ms or 0) > timeout_ms else "")
 
 
 def topic(name: str) -> Cell:
@@ -94,19 +97,6 @@ def topic(name: str) -> Cell:
 def group(name: str) -> Cell:
     """A group's name with its link."""
     return code(name, to("group", name))
-
-
-def behind(row: GroupRow) -> Sequence[Cell]:
-    """A group on the first page."""
-    return (
-        group(row.name),
-        progress.cell(row.progress),
-        lag(row.lag),
-        age(row.lag_ms),
-        progress.handled(row.progress),
-        number(row.members),
-        spark(row.minutes),
-    )
 
 
 def alarm_href(kind: str, name: str, *, administrator: bool) -> str:
@@ -123,16 +113,9 @@ def alarm_href(kind: str, name: str, *, administrator: bool) -> str:
     return to("group", about.group) if about.group else to("topic", about.topic)
 
 
-def dead(row: GroupDeadLetters, *, manages: bool) -> Sequence[Cell]:
-    """A group with dead messages, on the first page."""
-    href = to("failures" if manages else "group", row.group)
-    return (
-        code(row.group, href),
-        number(row.messages, href, "bad" if row.unseen else ""),
-        number(row.last_hour),
-        when(row.newest_at_ms),
-        text(_("new") if row.unseen else _("seen by %s") % row.seen_by),
-    )
+def alarm_place(one: AlarmRow, *, administrator: bool) -> Cell:
+    """Return the name of what an alarm is about, with its link."""
+    return code(one.name or None, alarm_href(one.kind, one.name, administrator=administrator))
 
 
 def of_audit(kind: str, name: str) -> Cell:
@@ -147,5 +130,15 @@ def of_audit(kind: str, name: str) -> Cell:
 
 
 def yes(value: bool) -> Cell:
-    """Yes or no."""
     return badge(_("yes"), "ok") if value else badge(_("no"))
+
+
+GROUP: Columns[GroupRow] = (  # of a list of groups
+    Column(gettext_lazy("Group"), lambda one: group(one.name), "name"),
+    Column(gettext_lazy("Trend"), lambda one: progress.cell(one.progress)),
+    Column(gettext_lazy("Unread"), lambda one: lag(one.lag), "lag", right=True),
+    Column(gettext_lazy("Oldest unread"), lambda one: age(one.lag_ms), "age", right=True),
+    Column(gettext_lazy("Handled/s"), lambda one: progress.handled(one.progress), right=True),
+    Column(gettext_lazy("Members"), lambda one: number(one.members), right=True),
+    Column(gettext_lazy("Handled, last 30 min"), lambda one: spark(one.minutes)),
+)

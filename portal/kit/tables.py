@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
 
 from django.http import HttpRequest
@@ -27,12 +27,17 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A column; `key` is what the URL sorts by, '' if it cannot be sorted; `right`: numbers."""
+class Column(Generic[V]):
+    """A column: `cell` makes its value of a row; `key` is what the URL sorts by, '' if it cannot be sorted;
+    `right`: numbers."""
 
     label: Text
+    cell: Callable[[V], Cell]
     key: str = ""
     right: bool = False
+
+
+Columns = Sequence[Column[V]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +102,10 @@ def per_second(value: float | None) -> Cell:
 
 
 def share(value: float) -> Cell:
-    """A part of a whole, of 1."""
     return Cell(f"{100 * value:.1f} %", "share")
 
 
 def badge(value: Text, tone: str = "") -> Cell:
-    """A state."""
     return Cell(value, "badge", tone=tone)
 
 
@@ -112,12 +115,10 @@ def when(at_ms: int | None) -> Cell:
 
 
 def lasting(for_ms: int | None, tone: str = "") -> Cell:
-    """A length of time in ms."""
     return Cell(for_ms, "lasting", tone=tone)
 
 
 def spark(values: Sequence[int]) -> Cell:
-    """A small line."""
     return Cell(values, "spark")
 
 
@@ -132,18 +133,11 @@ def wanted(request: HttpRequest, *, sort: str = "") -> Wanted:
     )
 
 
-def listed(
-    request: HttpRequest,
-    columns: Sequence[Column],
-    found: Listed[V],
-    *,
-    row: Callable[[V], Sequence[Cell]],
-    empty: Empty,
-) -> Table:
+def listed(request: HttpRequest, columns: Columns[V], found: Listed[V], *, empty: Empty) -> Table:
     """One page of a list as a table."""
     return Table(
         heads=_heads(request, columns),
-        rows=[row(one) for one in found.items],
+        rows=_rows(columns, found.items),
         empty=empty,
         total=found.total,
         page=found.page,
@@ -154,15 +148,17 @@ def listed(
     )
 
 
-def plain(
-    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], empty: Empty, caption: Text = ""
-) -> Table:
+def plain(columns: Columns[V], found: Iterable[V], empty: Empty, caption: Text = "") -> Table:
     """A short table that is shown as a whole."""
     heads = [Head(column.label, column.right, "", "") for column in columns]
-    return Table(heads=heads, rows=rows, empty=empty, caption=caption)
+    return Table(heads=heads, rows=_rows(columns, found), empty=empty, caption=caption)
 
 
-def _heads(request: HttpRequest, columns: Sequence[Column]) -> list[Head]:
+def _rows(columns: Columns[V], found: Iterable[V]) -> list[list[Cell]]:
+    return [[column.cell(one) for column in columns] for one in found]
+
+
+def _heads(request: HttpRequest, columns: Columns[V]) -> list[Head]:
     sort = request.GET.get("sort", "")
     heads = []
     for column in columns:

@@ -27,7 +27,7 @@ def count(value: Any) -> str:
 
 @register.filter
 def size(value: int | None) -> str:
-    """Bytes as people read them.
+    """Bytes as a page shows them.
 
     >>> size(1536), size(700)
     ('1.5 KiB', '700 B')
@@ -89,7 +89,6 @@ def at(value: int | None) -> str:
 
 @register.filter
 def iso(value: int) -> str:
-    """The same for machines."""
     return datetime.fromtimestamp(value / 1000, tz=UTC).isoformat(timespec="milliseconds")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from catmq_site.management.commands.settings_reference import page
+from catmq_site.management.commands.settings_reference import files
 from metadata.errors import Code
 from tests.support.environment import ROOT
 
@@ -22,8 +22,10 @@ def first_column(path: Path) -> list[str]:
 ROOMS = ("tutorial", "how-to", "reference", "explanation", "decisions")
 
 
-def test_the_settings_page_is_what_the_command_prints() -> None:
-    assert (DOCS / "reference/settings.md").read_text() == page()
+@pytest.mark.parametrize("path", files(), ids=lambda path: path.name)
+def test_what_is_made_from_the_declarations_of_settings_is_up_to_date(path: Path) -> None:
+    """`manage.py settings_reference --write` makes it anew."""
+    assert path.read_text() == files()[path]
 
 
 def test_every_dependency_has_its_reason() -> None:

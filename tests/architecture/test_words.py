@@ -13,6 +13,7 @@ from django.utils.translation import gettext, ngettext, override
 
 from catmq_site.jobs.schedules import JOBS
 from messagestore.nodes import preflight
+from metadata.rules.settings import GROUP, SUBSCRIPTION, TOPIC
 from tests.support.environment import ROOT
 
 PORTAL = ROOT / "portal"
@@ -65,6 +66,13 @@ def of_findings() -> Iterator[Words]:
     yield from preflight.TEXTS.values()
 
 
+def of_settings() -> Iterator[Words]:
+    """What declared settings are called, their units, and what they mean."""
+    for one in (*TOPIC.values(), *GROUP.values(), *SUBSCRIPTION.values()):
+        words = getattr(one.kind, "words", {}).values()
+        yield from (one.label, one.help, one.kind.null, getattr(one.kind, "unit", ""), *words)
+
+
 def is_translated(words: Words) -> bool:
     """Asked as the page asks: gettext() finds a text that has a plural in some releases of Python only."""
     if isinstance(words, str):
@@ -72,7 +80,7 @@ def is_translated(words: Words) -> bool:
     return ngettext(*words, 1) != words[0] and ngettext(*words, 2) != words[1]
 
 
-@pytest.mark.parametrize("source", [of_code, of_templates, of_names, of_findings])
+@pytest.mark.parametrize("source", [of_code, of_templates, of_names, of_findings, of_settings])
 def test_every_word_has_a_chinese_one(source: Callable[[], Iterator[Words]]) -> None:
     with override("en"):
         said = set(source()) - SAME

@@ -1,14 +1,19 @@
-"""manage.py settings_reference: the page docs/reference/settings.md."""
+"""manage.py settings_reference: pages and data made from the declarations of settings."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandParser
 
 from metadata import config
 from metadata.config import Config, meanings, variable_of
+from metadata.rules.setting_types import Setting
+from metadata.rules.settings import GROUP, KEY, SUBSCRIPTION, TOPIC
 
 HEAD = """# Settings
 
@@ -17,17 +22,53 @@ An empty variable counts as not set; an unknown one that begins with `CATMQ_` is
 
 | variable | default | meaning |
 |---|---|---|"""
+DECLARED_HEAD = """# Settings of topics, groups, subscriptions and keys
+
+Made from `metadata/rules/settings.py` and `metadata/rules/groups/delivery.py` by
+`manage.py settings_reference --write`. The names are those of the API. Values may change at any time."""
+COLUMNS = ("| setting | default | values | meaning |", "|---|---|---|---|")
+NOUNS: Mapping[str, Mapping[str, Setting]] = {
+    "topic": TOPIC,
+    "group": GROUP,
+    "subscription": SUBSCRIPTION,
+    "key": KEY,
+}
 
 
 class Command(BaseCommand):
+    """Prints the reference of the server's settings, or writes all that is made from declarations."""
+
     requires_system_checks: list[str] = []  # noqa: RUF012  Django's own declaration
-    help = "Prints a table of all settings in Markdown: their variables, defaults and meanings."
+    help = (
+        "Prints the page of the server's settings. With --write, writes that page, the page of the "
+        "settings of topics, groups, subscriptions and keys, and the client's table of them."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Adds --write."""
+        parser.add_argument("--write", action="store_true", help="write the files instead")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        self.stdout.write(page(), ending="")
+        """Prints the page, or writes the files."""
+        if not options["write"]:
+            self.stdout.write(page(), ending="")
+            return
+        for path, text in files().items():
+            path.write_text(text)
+            self.stdout.write(str(path))
+
+
+def files() -> dict[Path, str]:
+    """Return the files that are made from declarations."""
+    return {
+        config.HOME / "docs/reference/settings.md": page(),
+        config.HOME / "docs/reference/declared-settings.md": declared_page(),
+        config.HOME / "client/src/catmq_client/cli/settings.json": client_table(),
+    }
 
 
 def page() -> str:
+    """Return the page of the server's settings."""
     said = meanings()
     rows = [
         f"| `{variable_of(one.name)}` | {shown(one.default)} | {said[one.name]} |" for one in fields(Config)
@@ -39,6 +80,41 @@ def shown(default: object) -> str:
     """A default as readers want it."""
     if default == config.HOME / "var":
         return "`var` beside `manage.py`"
-    if default in ("", ()):
+    if default in ("", (), None):
         return ""
+    if isinstance(default, tuple):
+        return f"`{', '.join(map(str, default))}`"
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"
+
+
+def declared_page() -> str:
+    """Return the page of the settings of topics, groups, subscriptions and keys."""
+    lines = [DECLARED_HEAD]
+    for noun, settings in NOUNS.items():
+        lines += ["", f"## {noun.capitalize()}", "", *COLUMNS]
+        for one in settings.values():
+            unit = getattr(one.kind, "unit", "")
+            empty = one.kind.null and f" {'null' if one.default is None else 'Empty'}: {one.kind.null}."
+            meaning = f"{one.label}{unit and f', {unit}'}. {one.help}{empty}".strip()
+            lines.append(f"| `{one.name}` | {shown(one.default)} | {one.kind.range()} | {meaning} |")
+    return "\n".join([*lines, ""]).replace("||, ", "\\|\\|, ").replace("|| or", "\\|\\| or")
+
+
+def client_table() -> str:
+    """Return the declarations as JSON, by noun, for the options of the client's command line."""
+    told = {noun: [_told(one) for one in settings.values()] for noun, settings in NOUNS.items()}
+    return json.dumps(told, indent=1, ensure_ascii=False) + "\n"
+
+
+def _told(one: Setting) -> dict[str, Any]:
+    kind = {name: value for name, value in asdict(one.kind).items() if value is not False and value != ""}
+    for server_only in ("check", "separator"):
+        kind.pop(server_only, None)
+    return {
+        "name": one.name,
+        "kind": type(one.kind).__name__.lower(),
+        "label": one.label,
+        "help": one.help,
+        "default": one.default,
+        **kind,
+    }

@@ -6,34 +6,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from metadata.rules.setting_types import Flag, Numbers, Tags, Whole, setting
+
 SEPARATOR = "||"  # between the tags of a filter; a comma will do
 # Operators and quotes of other systems' filters, and words that only stand between two tags.
 _EXPRESSION = re.compile(
     r"""[&()<>=!]|^(["']).*\1$|\s(and|or|not|in|is|like|between)\s|^not\s""", re.IGNORECASE
 )
 RETRY_DELAYS_S = (10, 30, 60, 300, 600, 1_800, 3_600)
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """The settings of a subscription that say when and how often a message comes; they change while running.
-
-    None: whoever reads decides (the client's own option).
-    """
-
-    ordered: bool = False  # a failing message holds its queue until its retries are used up
-    retries: int = 16  # after the first delivery; then the message is dead
-    retry_delays_s: tuple[int, ...] = RETRY_DELAYS_S  # before retry 1, 2, …; the last one repeats
-    dead_days: int = 30  # how long dead messages are kept
-    delay_s: int = 0  # a message is served so long after it was stored
-    tags: tuple[str, ...] = ()  # none: all messages
-    handler_timeout_ms: int | None = None  # None: no limit
-    breaker_failures: int | None = None  # so many failures in a row pause the subscription; None: never
-    breaker_pause_s: int = 30  # how long, before one message is tried
-    threads: int | None = None
-    handler_batch: int | None = None  # messages a handler gets at once
-    max_poll_records: int | None = None
-    fetch_max_wait_ms: int | None = None
 
 
 def tags_of(text: str) -> tuple[str, ...]:
@@ -70,6 +50,79 @@ def check_filter(text: str) -> None:
     for tag in tags_of(text):
         if _EXPRESSION.search(tag):
             raise ValueError(f"{tag!r} is an expression, not a tag")
+
+
+def _check_written(text: str) -> None:
+    try:
+        check_filter(text)
+    except ValueError as error:
+        remedy = "write tags joined by ||, such as new || paid, or by commas; or * for all messages"
+        raise ValueError(f"{error}: {remedy}") from error
+
+
+YEAR_S = 365 * 86_400
+CLIENT = "the client decides"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The settings of a subscription that say when and how often a message comes; they change while running.
+
+    None: no limit, or whoever reads decides (the client's own option).
+    """
+
+    tags: tuple[str, ...] = setting(
+        (),
+        Tags(1000, _check_written, null="all messages"),
+        "Tag filter",
+        "Only messages with one of these tags, joined by || or commas.",
+    )
+    delay_s: int = setting(
+        0, Whole(0, YEAR_S, "s"), "Delivery delay", "A message is delivered so long after it was stored."
+    )
+    ordered: bool = setting(
+        False, Flag(), "Ordered", "A failing message holds its queue until its retries are used up."
+    )
+    retries: int = setting(
+        16, Whole(0, 1000), "Retries", "After the first delivery; then the message is a dead letter."
+    )
+    retry_delays_s: tuple[int, ...] = setting(
+        RETRY_DELAYS_S,
+        Numbers(YEAR_S, "seconds"),
+        "Retry delays",
+        "Before retry 1, 2, …, separated by commas; the last one repeats.",
+    )
+    dead_days: int = setting(
+        30, Whole(1, 3650, "days"), "Retention of dead letters", "They are removed after that."
+    )
+    handler_timeout_ms: int | None = setting(
+        None,
+        Whole(100, 86_400_000, "ms", null="no limit"),
+        "Handler timeout",
+        "A handler that takes longer has failed.",
+    )
+    breaker_failures: int | None = setting(
+        None,
+        Whole(1, 1_000_000, null="never"),
+        "Failures before a pause",
+        "So many failures in a row pause the subscription.",
+    )
+    breaker_pause_s: int = setting(
+        30, Whole(1, 86_400, "s"), "Length of that pause", "Then one message is tried."
+    )
+    threads: int | None = setting(None, Whole(1, 1000, null=CLIENT), "Handler threads", "Of each member.")
+    handler_batch: int | None = setting(
+        None, Whole(1, 1000, null=CLIENT), "Handler batch size", "Messages that a handler gets at once."
+    )
+    max_poll_records: int | None = setting(
+        None, Whole(1, 1000, null=CLIENT), "Maximum poll records", "Messages that one poll returns."
+    )
+    fetch_max_wait_ms: int | None = setting(
+        None,
+        Whole(0, 30_000, "ms", null=CLIENT),
+        "Maximum fetch wait",
+        "A fetch that finds nothing waits so long for a message.",
+    )
 
 
 def retry_delay_s(delays_s: Sequence[int], attempt: int) -> int:

@@ -20,6 +20,7 @@ from portal.kit.pages import Fact, Link, to
 from portal.kit.tables import (
     Cell,
     Column,
+    Columns,
     Empty,
     Table,
     badge,
@@ -49,7 +50,7 @@ def failures(request: HttpRequest, name: str) -> HttpResponse:
     return pages.show(
         request,
         "failures",
-        _("Failed messages of %s") % name,
+        _("Retries and dead letters of %s") % name,
         section="groups",
         live=True,
         name=name,
@@ -80,9 +81,9 @@ def _actions(name: str, topic: str | None, error: str | None, *, count: int) -> 
     if not count:
         return []
     which = _link(topic=topic, error=error, everything="" if topic or error else "on")
-    redrive, drop = _("Redrive all %s dead messages"), _("Drop all %s dead messages")
+    redrive, drop = _("Redrive all %s dead letters"), _("Delete all %s dead letters")
     if topic or error:
-        redrive, drop = _("Redrive the %s of this kind"), _("Drop the %s of this kind")
+        redrive, drop = _("Redrive the %s of this kind"), _("Delete the %s of this kind")
     found = [
         Link(redrive % counted(count), to("redrive", name) + which),
         Link(drop % counted(count), to("dead-drop", name) + which, "danger"),
@@ -93,90 +94,63 @@ def _actions(name: str, topic: str | None, error: str | None, *, count: int) -> 
 
 
 def _waiting(found: PendingRetries) -> Table:
-    columns = (
-        Column(_("Topic")), Column(_("Message")), Column(_("Key")), Column(_("Attempt"), right=True),
-        Column(_("Next try (UTC)")), Column(_("Error")),
-    )  # fmt: skip
-    hint = Empty(_("Nothing waits for another try."))
-    return plain(columns, [_waits(one) for one in found.messages], hint)
+    columns: Columns[PendingRetry] = [
+        Column(_("Topic"), lambda one: rows.topic(one.topic)),
+        Column(_("Message"), lambda one: _origin(one.topic, f"{one.queue}-{one.offset}")),
+        Column(_("Key"), lambda one: long(one.key)),
+        Column(_("Attempt"), lambda one: number(one.attempt), right=True),
+        Column(_("Next attempt (UTC)"), lambda one: when(one.due_at_ms)),
+        Column(_("Error"), lambda one: long(one.error or None)),
+    ]
+    return plain(columns, found.messages, Empty(_("No pending retries")))
 
 
-def _waits(one: PendingRetry) -> Sequence[Cell]:
-    message = f"{one.queue}-{one.offset}"
-    return (
-        rows.topic(one.topic),
-        code(message, to("message", one.topic, message)),
-        long(one.key),
-        number(one.attempt),
-        when(one.due_at_ms),
-        long(one.error or None),
-    )
+def _origin(topic: str, message: str) -> Cell:
+    return code(message, to("message", topic, message))
 
 
 def _errors(name: str, summary: Summary) -> Table:
-    columns = (
-        Column(_("Error")), Column(_("Topic")), Column(_("Dead"), right=True), Column(_("First (UTC)")),
-        Column(_("Last (UTC)")), Column(_("Do")),
-    )  # fmt: skip
-    hint = Empty(_("No message is dead."))
-    return plain(columns, [_error(name, one) for one in summary.errors], hint)
+    def which(one: DeadCount) -> str:
+        return _link(topic=one.topic, error=one.error_class)
 
-
-def _error(name: str, one: DeadCount) -> Sequence[Cell]:
-    which = _link(topic=one.topic, error=one.error_class)
-    return (
-        code(one.error_class, to("failures", name) + which),
-        rows.topic(one.topic),
-        number(one.count),
-        when(one.first_at_ms),
-        when(one.last_at_ms),
-        text(_("redrive"), to("redrive", name) + which),
-    )
+    columns: Columns[DeadCount] = [
+        Column(_("Error"), lambda one: code(one.error_class, to("failures", name) + which(one))),
+        Column(_("Topic"), lambda one: rows.topic(one.topic)),
+        Column(_("Dead letters"), lambda one: number(one.count), right=True),
+        Column(_("First (UTC)"), lambda one: when(one.first_at_ms)),
+        Column(_("Last (UTC)"), lambda one: when(one.last_at_ms)),
+        Column(_("Do"), lambda one: text(_("redrive"), to("redrive", name) + which(one))),
+    ]
+    return plain(columns, summary.errors, Empty(_("No dead letters")))
 
 
 def _dead(name: str, found: DeadPage) -> Table:
-    columns = (
-        Column(_("Message")), Column(_("Topic")), Column(_("Key")), Column(_("Tries"), right=True),
-        Column(_("Died (UTC)")), Column(_("Error")),
-    )  # fmt: skip
-    hint = Empty(_("No message is dead, or none of this kind."))
-    return plain(columns, [_died(name, one) for one in found.messages], hint)
-
-
-def _died(name: str, one: DeadLetterInfo) -> Sequence[Cell]:
-    return (
-        code(one.id, to("dead", name, one.id)),
-        rows.topic(one.topic),
-        long(one.key),
-        number(one.attempts),
-        when(one.died_at_ms),
-        long(one.error or one.error_class),
-    )
+    columns: Columns[DeadLetterInfo] = [
+        Column(_("Message"), lambda one: code(one.id, to("dead", name, one.id))),
+        Column(_("Topic"), lambda one: rows.topic(one.topic)),
+        Column(_("Key"), lambda one: long(one.key)),
+        Column(_("Attempts"), lambda one: number(one.attempts), right=True),
+        Column(_("Dead since (UTC)"), lambda one: when(one.died_at_ms)),
+        Column(_("Error"), lambda one: long(one.error or one.error_class)),
+    ]
+    hint = Empty(_("No matching dead letters"))
+    return plain(columns, found.messages, hint)
 
 
 def _redrives(found: Sequence[RedriveView]) -> Table:
-    columns = (
-        Column(_("Asked for (UTC)")), Column(_("By")), Column(_("State")),
-        Column(_("Brought back"), right=True), Column(_("Of"), right=True),
-        Column(_("Skipped"), right=True), Column(_("Detail")),
-    )  # fmt: skip
-    return plain(columns, [_redrive(one) for one in found], Empty(_("No message was brought back yet.")))
-
-
-def _redrive(one: RedriveView) -> Sequence[Cell]:
-    return (
-        when(one.created_at_ms),
-        text(one.asked_by),
-        rows.state(one.state),
-        number(one.redriven),
-        number(one.total),
-        number(one.skipped),
-        long(one.detail or None),
-    )
+    columns: Columns[RedriveView] = [
+        Column(_("Requested (UTC)"), lambda one: when(one.created_at_ms)),
+        Column(_("By"), lambda one: text(one.asked_by)),
+        Column(_("State"), lambda one: rows.state(one.state)),
+        Column(_("Redriven"), lambda one: number(one.redriven), right=True),
+        Column(_("Of"), lambda one: number(one.total), right=True),
+        Column(_("Skipped"), lambda one: number(one.skipped), right=True),
+        Column(_("Detail"), lambda one: long(one.detail or None)),
+    ]
+    return plain(columns, found, Empty(_("No redrives yet")))
 
 
 def dead_message(request: HttpRequest, name: str, message_id: str) -> HttpResponse:
-    """One dead message, whole."""
     found = dead_letters.show(group=name, message=message_id, actor=actor(request))
     about = found.about
     origin = f"{about.queue}-{about.offset}"
@@ -185,17 +159,17 @@ def dead_message(request: HttpRequest, name: str, message_id: str) -> HttpRespon
         Fact(_("Sent as"), origin, to("message", about.topic, origin), kind="code"),
         Fact(_("Key"), about.key, kind="code"),
         Fact(_("Tag"), about.tag),
-        Fact(_("Trace id"), about.trace_id, kind="code"),
-        Fact(_("Tries"), about.attempts),
+        Fact(_("DeliveryStatus id"), about.trace_id, kind="code"),
+        Fact(_("Attempts"), about.attempts),
         Fact(_("First failed (UTC)"), about.first_failed_at_ms, kind="when"),
-        Fact(_("Died (UTC)"), about.died_at_ms, kind="when"),
+        Fact(_("Dead since (UTC)"), about.died_at_ms, kind="when"),
         Fact(_("Size"), size(about.size)),
-        Fact(_("Kind of error"), badge(about.error_class).value, kind="badge", tone="bad"),
+        Fact(_("Error class"), badge(about.error_class).value, kind="badge", tone="bad"),
         Fact(_("Error"), about.error or None),
     ]
     actions = [
         Link(_("Redrive"), f"{to('redrive', name)}?ids={message_id}"),
-        Link(_("Drop"), f"{to('dead-drop', name)}?ids={message_id}", "danger"),
+        Link(_("Delete"), f"{to('dead-drop', name)}?ids={message_id}", "danger"),
     ]
     headers = sorted((found.headers or {}).items())
     return pages.show(

@@ -9,10 +9,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
 from messagestore.retries import dead_letters, redrives
+from messagestore.retries.dead_letters import DeadCount
 from metadata.monitoring import dead_letter_counts
 from portal.actions.action import NoFields, Preview
-from portal.kit.pages import to
-from portal.kit.tables import Column, Empty, Text, code, number, plain
+from portal.kit.tables import Column, Columns, Empty, Text, code, number, plain
 from portal.views.groups.group_actions import GroupAction
 
 
@@ -22,11 +22,11 @@ class Choosing(forms.Form):
     ids = forms.CharField(
         label=lazy("Messages"),
         required=False,
-        help_text=lazy("Ids of dead messages, separated by commas; or the fields below."),
+        help_text=lazy("Ids of dead letters, separated by commas; or the fields below."),
     )
     topic = forms.CharField(label=lazy("Topic"), required=False, max_length=210)
-    error = forms.CharField(label=lazy("Kind of error"), required=False, max_length=200)
-    everything = forms.BooleanField(label=lazy("All dead messages of the group"), required=False)
+    error = forms.CharField(label=lazy("Error class"), required=False, max_length=200)
+    everything = forms.BooleanField(label=lazy("All dead letters of the group"), required=False)
 
 
 class Redriving(Choosing):
@@ -69,17 +69,13 @@ def _reach(choice: dict[str, Any]) -> str:
 class OfTheDead(GroupAction):
     """Something done to dead messages of a group."""
 
+    back_to = ("failures", "name")
+
     def initial(self) -> dict[str, Any]:
-        """Return the ids ticked in the list."""
         ids = self.request.GET.getlist("ids")
         return {**super().initial(), "ids": ", ".join(ids)}
 
-    def back(self) -> str:
-        """The group's failed messages."""
-        return to("failures", self.name)
-
     def effects(self, fields: dict[str, Any], what: str) -> Preview:
-        """Count the messages it reaches, by kind of error."""
         choice = chosen(fields)
         dead_letters.check_choice(**choice)
         if choice["ids"]:
@@ -87,27 +83,24 @@ class OfTheDead(GroupAction):
             return Preview(effects=[what % {"count": len(set(choice["ids"])), "group": self.name}])
         summary = dead_letters.summary(group=self.name, topic=choice["topic"], actor=self.actor)
         reached = [one for one in summary.errors if choice["error"] in (None, one.error_class)]
-        columns = (Column(_("Error")), Column(_("Topic")), Column(_("Dead"), right=True))
-        listed = [(code(one.error_class), code(one.topic), number(one.count)) for one in reached]
-        table = plain(columns, listed, Empty(_("None of this kind is dead.")))
+        columns: Columns[DeadCount] = [
+            Column(_("Error"), lambda one: code(one.error_class)),
+            Column(_("Topic"), lambda one: code(one.topic)),
+            Column(_("Dead letters"), lambda one: number(one.count), right=True),
+        ]
+        table = plain(columns, reached, Empty(_("No matching dead letters")))
         count = sum(one.count for one in reached)
         effects = [what % {"count": count, "group": self.name}, _reach(choice)]
         return Preview(effects=effects, table=table)
 
 
 class Redrive(OfTheDead):
-    """Brings dead messages back."""
-
     form_class = Redriving
-    button = lazy("Bring back")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Redrive dead messages of %s") % self.name
+    button = lazy("Redrive")
+    title = lazy("Redrive dead letters of %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Count the messages to try again."""
-        return self.effects(fields, _("Dead messages of group %(group)s that are tried again: %(count)d."))
+        return self.effects(fields, _("Dead letters of group %(group)s that are redriven: %(count)d."))
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Asks for it; a broker does it step by step."""
@@ -122,22 +115,17 @@ class DropDead(OfTheDead):
 
     form_class = Choosing
     danger = True
-    button = lazy("Drop for good")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Drop dead messages of %s") % self.name
+    button = lazy("Delete for good")
+    title = lazy("Delete dead letters of %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Count the messages to delete."""
         return self.effects(
-            fields, _("Dead messages of group %(group)s that are deleted for good: %(count)d.")
+            fields, _("Dead letters of group %(group)s that are deleted for good: %(count)d.")
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Deletes them."""
         count = dead_letters.drop(group=self.name, actor=self.actor, **chosen(fields))
-        return _("Dead messages that were deleted: %d.") % count
+        return _("Dead letters deleted: %d.") % count
 
 
 class SawDead(OfTheDead):
@@ -145,22 +133,12 @@ class SawDead(OfTheDead):
 
     form_class = NoFields
     button = lazy("Mark as seen")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Mark the dead messages of %s as seen") % self.name
+    title = lazy("Mark the dead letters of %(name)s as seen")
+    would = lazy("They stay as they are. The first page says nothing of them until another one dies.")
 
     def initial(self) -> dict[str, Any]:
-        """Nothing is to be filled in."""
         return {}
 
-    def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what marking them as seen means."""
-        return Preview(
-            effects=[_("They stay as they are. The first page says nothing of them until another one dies.")]
-        )
-
     def run(self, fields: dict[str, Any]) -> Text:
-        """Says so."""
         dead_letter_counts.saw(group=self.name, actor=self.actor)
-        return _("The dead messages are marked as seen.")
+        return _("The dead letters are marked as seen.")

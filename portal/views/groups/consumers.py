@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -16,6 +14,7 @@ from portal.kit import pages, rows
 from portal.kit.tables import (
     Cell,
     Column,
+    Columns,
     Empty,
     badge,
     code,
@@ -32,30 +31,18 @@ from portal.kit.tables import (
 def subscriptions(request: HttpRequest) -> HttpResponse:
     """Show which group reads which topic."""
     found = topic_lists.subscriptions(wanted=wanted(request), actor=actor(request))
-    columns = (
-        Column(_("Group"), "group"),
-        Column(_("Topic"), "topic"),
-        Column(_("State")),
-        Column(_("Unread"), "lag", right=True),
-        Column(_("Oldest unread"), "age", right=True),
-        Column(_("Handled, last 30 min")),
-        Column(_("Since")),
-    )
-    hint = Empty(_("No subscription is here, or none fits the search."), "catmq subscribe billing orders")
-    table = listed(request, columns, found, row=_subscription, empty=hint)
+    columns: Columns[SubscriptionRow] = [
+        Column(_("Group"), lambda one: rows.group(one.group), "group"),
+        Column(_("Topic"), lambda one: rows.topic(one.topic), "topic"),
+        Column(_("State"), _state),
+        Column(_("Unread"), lambda one: rows.lag(one.lag), "lag", right=True),
+        Column(_("Oldest unread"), lambda one: rows.age(one.lag_ms), "age", right=True),
+        Column(_("Handled, last 30 min"), lambda one: spark(one.minutes)),
+        Column(_("Since"), lambda one: when(one.created_at_ms)),
+    ]
+    hint = Empty(_("No matching subscriptions"), "catmq subscribe billing orders")
+    table = listed(request, columns, found, empty=hint)
     return pages.list_page(request, _("Subscriptions"), table, section="subscriptions")
-
-
-def _subscription(row: SubscriptionRow) -> Sequence[Cell]:
-    return (
-        rows.group(row.group),
-        rows.topic(row.topic),
-        _state(row),
-        rows.lag(row.lag),
-        rows.age(row.lag_ms),
-        spark(row.minutes),
-        when(row.created_at_ms),
-    )
 
 
 def _state(row: SubscriptionRow) -> Cell:
@@ -63,63 +50,41 @@ def _state(row: SubscriptionRow) -> Cell:
     if row.stopped and row.state == "ready":
         return rows.state("stopped")
     if row.stopped_queues:
-        what = ngettext("%d queue stopped", "%d queues stopped", row.stopped_queues)
+        what = ngettext("%d queue paused", "%d queues paused", row.stopped_queues)
         return badge(what % row.stopped_queues, "warn")
     return rows.state(row.state)
 
 
 def consumers(request: HttpRequest) -> HttpResponse:
-    """All members of all groups."""
     found = consumer_lists.consumers(wanted=wanted(request), actor=actor(request))
-    columns = (
-        Column(_("Consumer"), "name"),
-        Column(_("Group"), "group"),
-        Column(_("Queues"), right=True),
-        Column(_("Heard"), "heard", right=True),
-        Column(_("Address")),
-        Column(_("Client")),
-        Column(_("Since"), "joined"),
-    )
+    columns: Columns[ConsumerRow] = [
+        Column(_("Consumer"), lambda one: text(one.name), "name"),
+        Column(_("Group"), lambda one: rows.group(one.group), "group"),
+        Column(_("Queues"), lambda one: number(one.queues), right=True),
+        Column(
+            _("Last heartbeat"), lambda one: rows.silence(one.silent_ms, one.timeout_ms), "heard", right=True
+        ),
+        Column(_("Address"), lambda one: code(one.address)),
+        Column(_("Client"), lambda one: text(one.sdk or None)),
+        Column(_("Since"), lambda one: when(one.joined_at_ms), "joined"),
+    ]
     hint = Empty(_("No consumer is connected. Start one:"), "catmq consume orders --group billing")
-    table = listed(request, columns, found, row=_consumer, empty=hint)
-    return pages.list_page(request, _("Consumers"), table, section="consumers")
-
-
-def _consumer(row: ConsumerRow) -> Sequence[Cell]:
-    late = row.silent_ms is not None and row.silent_ms > row.timeout_ms
-    return (
-        text(row.name),
-        rows.group(row.group),
-        number(row.queues),
-        lasting(row.silent_ms, "bad" if late else ""),
-        code(row.address),
-        text(row.sdk or None),
-        when(row.joined_at_ms),
+    return pages.list_page(
+        request, _("Consumers"), listed(request, columns, found, empty=hint), section="consumers"
     )
 
 
 def rebalances(request: HttpRequest) -> HttpResponse:
     """Show the rebalances, their causes, and how long queues stood still for them."""
     found = consumer_lists.rebalances(wanted=wanted(request), actor=actor(request))
-    columns = (
-        Column(_("When (UTC)"), "at"),
-        Column(_("Group"), "group"),
-        Column(_("Cause")),
-        Column(_("Generation"), right=True),
-        Column(_("Queues moved"), right=True),
-        Column(_("Longest pause"), "pause", right=True),
-    )
-    hint = Empty(_("Nothing was shared anew yet: that happens when consumers come and go."))
-    table = listed(request, columns, found, row=_rebalance, empty=hint)
+    columns: Columns[RebalanceRow] = [
+        Column(_("When (UTC)"), lambda one: when(one.at_ms), "at"),
+        Column(_("Group"), lambda one: rows.group(one.group), "group"),
+        Column(_("Cause"), lambda one: text(one.cause)),
+        Column(_("Generation"), lambda one: number(one.generation), right=True),
+        Column(_("Queues moved"), lambda one: number(one.moved), right=True),
+        Column(_("Longest pause"), lambda one: lasting(one.pause_ms), "pause", right=True),
+    ]
+    hint = Empty(_("No rebalances yet: they happen when consumers join or leave."))
+    table = listed(request, columns, found, empty=hint)
     return pages.list_page(request, _("Rebalances"), table, section="rebalances")
-
-
-def _rebalance(row: RebalanceRow) -> Sequence[Cell]:
-    return (
-        when(row.at_ms),
-        rows.group(row.group),
-        text(row.cause),
-        number(row.generation),
-        number(row.moved),
-        lasting(row.pause_ms),
-    )

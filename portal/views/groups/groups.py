@@ -19,13 +19,16 @@ from metadata.listing.topic_lists import GroupRow
 from metadata.monitoring import metrics_history
 from metadata.monitoring.metrics_history import Pace
 from metadata.monitoring.progress import GroupProgress
+from metadata.rules.settings import GROUP
 from metadata.rules.topics.names import failure_name
 from portal.auth.access import actor, may
 from portal.kit import charts, outages, pages, progress, rows
 from portal.kit.pages import Fact, Link, to
+from portal.kit.setting_fields import facts
 from portal.kit.tables import (
     Cell,
     Column,
+    Columns,
     Empty,
     Table,
     badge,
@@ -34,7 +37,6 @@ from portal.kit.tables import (
     listed,
     number,
     plain,
-    spark,
     text,
     wanted,
     when,
@@ -52,46 +54,26 @@ class Matrix(NamedTuple):
 
 
 def groups_list(request: HttpRequest) -> HttpResponse:
-    """All groups."""
     found = topic_lists.groups(wanted=wanted(request), actor=actor(request))
-    columns = (
-        Column(_("Group"), "name"),
-        Column(_("Trend")),
-        Column(_("Unread"), "lag", right=True),
-        Column(_("Oldest unread"), "age", right=True),
-        Column(_("Handled/s"), right=True),
-        Column(_("Members"), right=True),
-        Column(_("Topics"), right=True),
-        Column(_("Handled, last 30 min")),
-        Column(_("Owners")),
-    )
+    *figures, minutes = rows.GROUP
+    columns: Columns[GroupRow] = [
+        *figures,
+        Column(_("Topics"), lambda one: number(one.topics), right=True),
+        minutes,
+        Column(_("Owners"), lambda one: text(one.owners or None)),
+    ]
     hint = Empty(
-        _("No group is here, or none fits the search. A consumer that names topics makes its group; or:"),
+        _("No matching groups. A consumer that names topics creates its group; or:"),
         "catmq group create billing && catmq subscribe billing orders",
         to("group-create"),
         _("Create a group"),
     )
-    table = listed(request, columns, found, row=_row, empty=hint)
+    table = listed(request, columns, found, empty=hint)
     actions = [Link(_("Create a group"), to("group-create"))]
     return pages.list_page(request, _("Consumer groups"), table, section="groups", actions=actions)
 
 
-def _row(row: GroupRow) -> Sequence[Cell]:
-    return (
-        rows.group(row.name),
-        progress.cell(row.progress),
-        rows.lag(row.lag),
-        rows.age(row.lag_ms),
-        progress.handled(row.progress),
-        number(row.members),
-        number(row.topics),
-        spark(row.minutes),
-        text(row.owners or None),
-    )
-
-
 def group(request: HttpRequest, name: str) -> HttpResponse:
-    """One group."""
     view = groups.describe(name=name, actor=actor(request))
     offsets, found = lag.standing(group=name, actor=actor(request))
     whose: dict[str, Any] = {"group_id": view.id, "sent_to": [one.topic_id for one in view.subscriptions]}
@@ -119,16 +101,16 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
 
 def _actions(view: GroupView) -> list[Link]:
     switch = (
-        Link(_("Start"), to("group-start", view.name))
+        Link(_("Resume"), to("group-start", view.name))
         if view.stopped
-        else Link(_("Stop"), to("group-stop", view.name))
+        else Link(_("Pause"), to("group-stop", view.name))
     )
     return [
         switch,
         Link(_("Subscribe"), to("subscribe", view.name)),
         Link(_("Reset offsets"), to("group-reset", view.name)),
         Link(_("Rebalance"), to("group-rebalance", view.name)),
-        Link(_("Failed messages"), to("failures", view.name)),
+        Link(_("Retries and dead letters"), to("failures", view.name)),
         Link(_("Settings"), to("group-settings", view.name)),
         Link(_("Delete"), to("group-delete", view.name), "danger"),
     ]
@@ -168,87 +150,64 @@ def _matrices(view: GroupView, offsets: Sequence[QueueLag]) -> list[Matrix]:
 def _matrix(
     offsets: Sequence[QueueLag], heard: Mapping[str, MemberView], subscription: SubscriptionView | None
 ) -> Table:
-    columns = (
-        Column(_("Queue")),
-        Column(_("Owner")),
-        Column(_("Heard"), right=True),
-        Column(_("Position"), right=True),
-        Column(_("Head"), right=True),
-        Column(_("Unread"), right=True),
-        Column(_("Oldest unread"), right=True),
-        Column(_("First kept"), right=True),
-        Column(_("Epoch")),
-        Column(_("State")),
-    )
     stopped = set(subscription.stopped_queues) if subscription else set()
-    return plain(
-        columns, [_queue(one, heard, one.queue in stopped) for one in offsets], Empty(_("No queues."))
-    )
+    columns: Columns[QueueLag] = [
+        Column(_("Queue"), _position),
+        Column(_("Owner"), _reader),
+        Column(_("Last heartbeat"), lambda one: lasting(_silent_ms(heard.get(one.owner or ""))), right=True),
+        Column(_("Position"), lambda one: number(one.committed), right=True),
+        Column(_("Log end offset"), lambda one: number(one.head), right=True),
+        Column(_("Unread"), lambda one: rows.lag(one.lag), right=True),
+        Column(_("Oldest unread"), lambda one: rows.age(one.lag_ms), right=True),
+        Column(_("Log start offset"), lambda one: number(one.low), right=True),
+        Column(_("Epoch"), lambda one: code(one.epoch)),
+        Column(_("State"), lambda one: _queue_state(one, stopped)),
+    ]
+    return plain(columns, offsets, Empty(_("No queues.")))
 
 
-def _queue(one: QueueLag, heard: Mapping[str, MemberView], stopped: bool) -> Sequence[Cell]:
-    member = heard.get(one.owner or "")
-    state = "away" if one.head is None else "stopped" if stopped else "ok"
-    return (
-        code(one.queue, f"{to('messages')}?topic={one.topic}&queue={one.queue}&offset={one.committed or 0}"),
-        text(_reader(one)) if one.owner else badge(_("nobody"), "warn"),
-        lasting(member.heartbeat_age_ms if member else None),
-        number(one.committed),
-        number(one.head),
-        rows.lag(one.lag),
-        rows.age(one.lag_ms),
-        number(one.low),
-        code(one.epoch),
-        rows.state(state),
-    )
+def _position(one: QueueLag) -> Cell:
+    place = f"?topic={one.topic}&queue={one.queue}&offset={one.committed or 0}"
+    return code(one.queue, to("messages") + place)
 
 
-def _reader(one: QueueLag) -> str:
-    return f"{one.owner} ({one.instance})" if one.instance else str(one.owner)
+def _queue_state(one: QueueLag, stopped: set[int]) -> Cell:
+    return rows.state("away" if one.head is None else "stopped" if one.queue in stopped else "ok")
+
+
+def _silent_ms(member: MemberView | None) -> int | None:
+    return member.heartbeat_age_ms if member else None
+
+
+def _reader(one: QueueLag) -> Cell:
+    if not one.owner:
+        return badge(_("nobody"), "warn")
+    return text(f"{one.owner} ({one.instance})" if one.instance else one.owner)
 
 
 def _members(view: GroupView) -> Table:
-    columns = (
-        Column(_("Member")),
-        Column(_("Heard"), right=True),
-        Column(_("Queues"), right=True),
-        Column(_("State")),
-        Column(_("Address")),
-        Column(_("Client")),
-        Column(_("Since")),
-    )
-    hint = Empty(_("Nobody is here. Start a consumer:"), f"catmq consume --group {view.name} TOPIC")
-    return plain(columns, [_member(one, view) for one in view.members], hint)
-
-
-def _member(one: MemberView, view: GroupView) -> Sequence[Cell]:
-    late = (one.heartbeat_age_ms or 0) > view.session_timeout_ms
-    return (
-        text(one.name),
-        lasting(one.heartbeat_age_ms, "bad" if late else ""),
-        number(len(one.queues)),
-        badge(_("reads"), "ok") if one.active else badge(_("stands by")),
-        code(one.address),
-        text(one.sdk or None),
-        when(one.joined_at_ms),
-    )
+    columns: Columns[MemberView] = [
+        Column(_("Member"), lambda one: text(one.name)),
+        Column(
+            _("Last heartbeat"),
+            lambda one: rows.silence(one.heartbeat_age_ms, view.session_timeout_ms),
+            right=True,
+        ),
+        Column(_("Queues"), lambda one: number(len(one.queues)), right=True),
+        Column(_("State"), lambda one: badge(_("reads"), "ok") if one.active else badge(_("stands by"))),
+        Column(_("Address"), lambda one: code(one.address)),
+        Column(_("Client"), lambda one: text(one.sdk or None)),
+        Column(_("Since"), lambda one: when(one.joined_at_ms)),
+    ]
+    hint = Empty(_("No members. Start a consumer:"), f"catmq consume --group {view.name} TOPIC")
+    return plain(columns, view.members, hint)
 
 
 def _facts(view: GroupView) -> list[Fact]:
-    mode = rows.state(view.mode)
     return [
-        Fact(_("Mode"), mode.value),
-        Fact(_("Session timeout"), view.session_timeout_ms, kind="lasting"),
-        Fact(_("Most active members"), view.max_active_members or _("no limit")),
-        Fact(_("Allowed addresses"), view.allow_addresses or _("all")),
-        Fact(_("Refused addresses"), view.deny_addresses or _("none")),
-        Fact(_("Owners"), view.owners or None),
-        Fact(_("Department"), view.department or None),
-        Fact(_("Alarm e-mails"), view.alarm_emails or None),
-        Fact(_("Alarm from a lag of"), view.alarm_lag or _("as the settings say")),
-        Fact(_("Alarm from an age of, s"), view.alarm_lag_s or _("as the settings say")),
+        Fact(_("Mode"), rows.state(view.mode).value),
+        *facts(GROUP, view, without=["stopped"]),
         Fact(_("Created"), view.created_at_ms, kind="when"),
         Fact(_("Changes"), _("audit log"), f"{to('audit')}?name={view.name}"),
         Fact(_("Rebalances"), _("history"), f"{to('rebalances')}?q={view.name}"),
-        Fact(_("Description"), view.description or None),
     ]

@@ -16,11 +16,11 @@ from metadata.actors import Actor
 from metadata.groups import groups, offset_resets
 from metadata.groups.offset_resets import PastMove
 from portal.actions.action import Preview
-from portal.actions.fields import numbers
 from portal.auth.access import actor, may
 from portal.kit import pages, rows
 from portal.kit.pages import to
-from portal.kit.tables import Cell, Column, Empty, Table, Text, badge, number, plain, text, when
+from portal.kit.setting_fields import IdsField
+from portal.kit.tables import Cell, Column, Columns, Empty, Table, Text, badge, number, plain, text, when
 from portal.views.groups.group_actions import GroupAction
 
 SHOWN = 50  # moves of queues
@@ -49,7 +49,7 @@ class Resetting(forms.Form):
     minutes_ago = forms.IntegerField(
         label=lazy("Minutes ago"), required=False, min_value=0, help_text=lazy("For a point in time.")
     )
-    queues = forms.CharField(
+    queues = IdsField(
         label=lazy("Only these queues"),
         required=False,
         help_text=lazy("Ids, separated by commas; empty: all."),
@@ -58,11 +58,6 @@ class Resetting(forms.Form):
         label=lazy("Instance"), required=False, help_text=lazy("Only for broadcasting groups.")
     )
 
-    def clean_queues(self) -> list[int] | None:
-        """The ids, None for all. Raises ValidationError."""
-        message = _("Give ids of queues, separated by commas.")
-        return numbers(self.cleaned_data["queues"], message) or None
-
 
 class MoveOffsets(GroupAction):
     """Moves offsets; subclasses say which."""
@@ -70,7 +65,6 @@ class MoveOffsets(GroupAction):
     danger = True
 
     def moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
-        """The moves, made or only planned."""
         raise NotImplementedError
 
     def preview(self, fields: dict[str, Any]) -> Preview:
@@ -92,29 +86,21 @@ class MoveOffsets(GroupAction):
         return effects
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Moves them."""
         made = self.moves(fields, dry_run=False)
-        return _("%d offsets were moved. The list of moves on this page takes them back.") % len(made)
+        return _("%d offsets were reset. The list of resets on this page undoes it.") % len(made)
 
 
 class ResetGroup(MoveOffsets):
-    """Moves offsets to a place."""
-
     form_class = Resetting
-    button = lazy("Move the offsets")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Reset offsets of %s") % self.name
+    button = lazy("Reset the offsets")
+    title = lazy("Reset offsets of %(name)s")
 
     def initial(self) -> dict[str, Any]:
-        """The first topic, if none is named."""
         view = groups.describe(name=self.name, actor=self.actor)
         first = next((one.topic for one in view.subscriptions), "")
         return {"topic": first, "to": "earliest", **super().initial()}
 
     def moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
-        """The moves to where the form says."""
         ago = fields["minutes_ago"]
         at_time = fields["to"] == "time"
         target = Target(
@@ -123,7 +109,7 @@ class ResetGroup(MoveOffsets):
             ago_ms=None if ago is None or not at_time else ago * 60_000,
         )
         return offset_reset.reset(
-            group=self.name, topic=fields["topic"] or None, target=target, queues=fields["queues"],
+            group=self.name, topic=fields["topic"] or None, target=target, queues=fields["queues"] or None,
             instance=fields["instance"] or None, actor=self.actor, dry_run=dry_run,
         )  # fmt: skip
 
@@ -131,29 +117,24 @@ class ResetGroup(MoveOffsets):
 class UndoReset(MoveOffsets):
     """Moves the offsets of a reset back to where they were."""
 
-    button = lazy("Move them back")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Take a move of %s back") % self.name
+    button = lazy("Undo the reset")
+    title = lazy("Undo an offset reset of %(name)s")
 
     def moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
-        """The moves back."""
         return offset_reset.undo(group=self.name, reset=self.word("reset"), actor=self.actor, dry_run=dry_run)
 
 
 def _planned(found: Sequence[Move]) -> Table:
-    columns = (
-        Column(_("Topic")), Column(_("Queue")), Column(_("Asked for"), right=True),
-        Column(_("Now"), right=True), Column(_("Then"), right=True),
-        Column(_("Repeated"), right=True), Column(_("Skipped"), right=True),
-    )  # fmt: skip
-    listed = [
-        (rows.topic(one.topic), text(one.queue), number(one.asked), number(one.from_offset),
-         number(one.to_offset), number(one.repeated), number(one.skipped))
-        for one in found
-    ]  # fmt: skip
-    return plain(columns, listed, Empty(_("No queues.")))
+    columns: Columns[Move] = [
+        Column(_("Topic"), lambda one: rows.topic(one.topic)),
+        Column(_("Queue"), lambda one: text(one.queue)),
+        Column(_("Requested"), lambda one: number(one.asked), right=True),
+        Column(_("Now"), lambda one: number(one.from_offset), right=True),
+        Column(_("Then"), lambda one: number(one.to_offset), right=True),
+        Column(_("Repeated"), lambda one: number(one.repeated), right=True),
+        Column(_("Skipped"), lambda one: number(one.skipped), right=True),
+    ]
+    return plain(columns, found, Empty(_("No queues.")))
 
 
 def moves_of(request: HttpRequest, name: str) -> HttpResponse:
@@ -164,7 +145,7 @@ def moves_of(request: HttpRequest, name: str) -> HttpResponse:
     return pages.show(
         request,
         "moves",
-        _("Moved offsets of %s") % name,
+        _("Offset resets of %s") % name,
         section="groups",
         name=name,
         table=_past(name, page.items, manages=may(request, "manage", name, what="group")),
@@ -179,29 +160,27 @@ def latest(*, group: str, manages: bool, actor: Actor) -> Table:
 
 
 def _past(group: str, found: Sequence[PastMove], *, manages: bool) -> Table:
-    columns = [
-        Column(_("Moved (UTC)")), Column(_("By")), Column(_("Topic")), Column(_("Queue")),
-        Column(_("From"), right=True), Column(_("To"), right=True), Column(_("State")),
-    ]  # fmt: skip
-    if manages:
-        columns.append(Column(_("Do")))
     undone = {one.undoes for one in found}
-    listed = [_moved(group, one, undone=one.reset in undone, manages=manages) for one in found]
-    return plain(columns, listed, Empty(_("No offset of this group was moved by hand.")))
-
-
-def _moved(group: str, one: PastMove, *, undone: bool, manages: bool) -> Sequence[Cell]:
-    state = badge(_("taken back")) if undone else badge(_("moved"), "ok")
-    cells = [
-        when(one.at_ms),
-        text(one.actor),
-        rows.topic(one.topic),
-        text(f"{one.queue} ({one.instance})" if one.instance else one.queue),
-        number(one.from_offset),
-        number(one.to_offset),
-        state if one.done else badge(_("not carried out"), "warn"),
+    columns: list[Column[PastMove]] = [
+        Column(_("Reset (UTC)"), lambda one: when(one.at_ms)),
+        Column(_("By"), lambda one: text(one.actor)),
+        Column(_("Topic"), lambda one: rows.topic(one.topic)),
+        Column(_("Queue"), lambda one: text(f"{one.queue} ({one.instance})" if one.instance else one.queue)),
+        Column(_("From"), lambda one: number(one.from_offset), right=True),
+        Column(_("To"), lambda one: number(one.to_offset), right=True),
+        Column(_("State"), lambda one: _moved(one, undone=one.reset in undone)),
     ]
-    if not manages:
-        return cells
+    if manages:
+        columns.append(Column(_("Do"), lambda one: _way_back(group, one, undone=one.reset in undone)))
+    return plain(columns, found, Empty(_("No offset resets")))
+
+
+def _moved(one: PastMove, *, undone: bool) -> Cell:
+    if not one.done:
+        return badge(_("not carried out"), "warn")
+    return badge(_("undone")) if undone else badge(_("done"), "ok")
+
+
+def _way_back(group: str, one: PastMove, *, undone: bool) -> Cell:
     offered = one.done and not undone
-    return [*cells, text(_("take back"), to("group-undo", group, one.reset)) if offered else text(None)]
+    return text(_("undo"), to("group-undo", group, one.reset)) if offered else text(None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from django import forms
@@ -13,21 +13,16 @@ from django.utils.translation import ngettext
 from messagestore.inspect.tag_preview import TagMatches, tag_matches
 from messagestore.topology import subscriptions
 from metadata.groups import subscription_rows
-from metadata.rules.groups.delivery import SEPARATOR
+from metadata.rules.settings import DELIVERY, SUBSCRIPTION
 from portal.actions.action import NoFields, Preview
 from portal.actions.edit import Edit, EditFields
-from portal.actions.fields import numbers
+from portal.kit.setting_fields import with_settings
 from portal.kit.tables import Text
 from portal.templatetags.shapes import count
 from portal.views.groups.group_actions import GroupAction
 
-CLIENT_DECIDES = lazy("Empty: the client decides.")
-MOST_DELAY_S = 365 * 86_400
-
 
 class Subscribing(forms.Form):
-    """A topic to read."""
-
     topic = forms.CharField(label=lazy("Topic"), max_length=100)
     start = forms.ChoiceField(
         label=lazy("From"),
@@ -35,115 +30,22 @@ class Subscribing(forms.Form):
     )
 
 
+@with_settings(SUBSCRIPTION)
 class SubscriptionSettings(EditFields):
     """Settings of a subscription: what a group reads, when and how often, and how it handles messages."""
 
-    stopped = forms.BooleanField(label=lazy("Stop reading this topic"), required=False)
-    stopped_queues = forms.CharField(
-        label=lazy("Queues not to read"), required=False, help_text=lazy("Ids, separated by commas.")
-    )
-    tags = forms.CharField(
-        label=lazy("Tags"),
-        required=False,
-        max_length=1000,
-        help_text=lazy("Only messages with one of these tags, such as new || paid; empty: all."),
-    )
-    delay_s = forms.IntegerField(
-        label=lazy("Delay, s"),
-        min_value=0,
-        max_value=MOST_DELAY_S,
-        help_text=lazy("A message is served so long after it was stored."),
-    )
-    ordered = forms.BooleanField(
-        label=lazy("Keep the order"),
-        required=False,
-        help_text=lazy("A failing message holds its queue until its retries are used up."),
-    )
-    retries = forms.IntegerField(
-        label=lazy("Retries"),
-        min_value=0,
-        max_value=1000,
-        help_text=lazy("After the first delivery; then the message is dead."),
-    )
-    retry_delays_s = forms.CharField(
-        label=lazy("Pauses before the retries, s"),
-        max_length=1000,
-        help_text=lazy("Separated by commas: before the first retry, the second, …; the last repeats."),
-    )
-    dead_days = forms.IntegerField(label=lazy("Dead messages kept, days"), min_value=1, max_value=3650)
-    handler_timeout_ms = forms.IntegerField(
-        label=lazy("Limit of a handler, ms"),
-        required=False,
-        min_value=100,
-        max_value=86_400_000,
-        help_text=lazy("Empty: no limit."),
-    )
-    breaker_failures = forms.IntegerField(
-        label=lazy("Pause after so many failures in a row"),
-        required=False,
-        min_value=1,
-        max_value=1_000_000,
-        help_text=lazy("Empty: never."),
-    )
-    breaker_pause_s = forms.IntegerField(
-        label=lazy("Length of that pause, s"),
-        min_value=1,
-        max_value=86_400,
-        help_text=lazy("Then one message is tried."),
-    )
-    threads = forms.IntegerField(
-        label=lazy("Threads"), required=False, min_value=1, max_value=1000, help_text=CLIENT_DECIDES
-    )
-    handler_batch = forms.IntegerField(
-        label=lazy("Messages a handler gets at once"),
-        required=False,
-        min_value=1,
-        max_value=1000,
-        help_text=CLIENT_DECIDES,
-    )
-    max_poll_records = forms.IntegerField(
-        label=lazy("Messages of a pull"),
-        required=False,
-        min_value=1,
-        max_value=1000,
-        help_text=CLIENT_DECIDES,
-    )
-    fetch_max_wait_ms = forms.IntegerField(
-        label=lazy("Longest wait of a pull, ms"),
-        required=False,
-        min_value=0,
-        max_value=30_000,
-        help_text=CLIENT_DECIDES,
-    )
-
-    def clean_stopped_queues(self) -> list[int]:
-        """The ids. Raises ValidationError."""
-        message = _("Give ids of queues, separated by commas.")
-        return sorted(set(numbers(self.cleaned_data["stopped_queues"], message)))
-
-    def clean_retry_delays_s(self) -> list[int]:
-        """The pauses. Raises ValidationError."""
-        return numbers(self.cleaned_data["retry_delays_s"], _("Give whole seconds, separated by commas."))
-
 
 class Subscribe(GroupAction):
-    """Lets a group read a topic."""
-
     form_class = Subscribing
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Let %s read a topic") % self.name
+    title = lazy("Subscribe %(name)s to a topic")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe where reading begins."""
         late = fields["start"] == "latest"
         where = _("what comes from now on") if late else _("the earliest message that is kept")
         what = _("Group %(group)s reads %(topic)s, beginning with %(where)s.")
         return Preview(effects=[what % {"group": self.name, "topic": fields["topic"], "where": where}])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Subscribes it."""
         subscriptions.create(group=self.name, topic=fields["topic"], start=fields["start"], actor=self.actor)
         return _("Group %(group)s reads %(topic)s.") % {"group": self.name, "topic": fields["topic"]}
 
@@ -152,20 +54,13 @@ class ChangeSubscription(Edit, GroupAction):
     """Changes what a group reads of a topic, and how; members hear of it within a moment."""
 
     form_class = SubscriptionSettings
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("%(group)s reading %(topic)s") % {"group": self.name, "topic": self.word("topic")}
+    title = lazy("Subscription of %(name)s to %(topic)s")
 
     def now(self) -> dict[str, Any]:
-        """The settings as they are."""
         view = subscription_rows.named(group=self.name, topic=self.word("topic"), actor=self.actor)
         return {
-            **asdict(view.delivery),
-            "stopped": view.stopped,
-            "stopped_queues": list(view.stopped_queues),
-            "retry_delays_s": list(view.delivery.retry_delays_s),
-            "tags": f" {SEPARATOR} ".join(view.delivery.tags),
+            name: one.kind.written(getattr(view.delivery if name in DELIVERY else view, name))
+            for name, one in SUBSCRIPTION.items()
         }
 
     def preview(self, fields: dict[str, Any]) -> Preview:
@@ -177,11 +72,13 @@ class ChangeSubscription(Edit, GroupAction):
         taken = _taken(tag_matches(topic=self.word("topic"), tags=tags, actor=self.actor))
         return replace(found, effects=[*found.effects, *taken.effects], warnings=taken.warnings)
 
-    def save(self, changed: dict[str, Any]) -> Text:
-        """Changes them."""
+    def save(self, changed: dict[str, Any]) -> None:
         topic = self.word("topic")
         subscription_rows.update(group=self.name, topic=topic, settings=changed, actor=self.actor)
-        return _("How %(group)s reads %(topic)s was changed.") % {"group": self.name, "topic": topic}
+
+    def saved(self) -> Text:
+        said: str = _("How %(name)s reads %(topic)s was changed.") % self.kwargs
+        return said
 
 
 def _taken(found: TagMatches) -> Preview:
@@ -212,22 +109,13 @@ def _taken(found: TagMatches) -> Preview:
 
 
 class Unsubscribe(GroupAction):
-    """Ends a subscription."""
-
     form_class = NoFields
     danger = True
     button = lazy("Unsubscribe")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("%(group)s reads %(topic)s no more") % {"group": self.name, "topic": self.word("topic")}
-
-    def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe the positions that would be forgotten."""
-        return Preview(effects=[_("The positions of the group in this topic are forgotten for good.")])
+    title = lazy("Unsubscribe %(name)s from %(topic)s")
+    would = lazy("The positions of the group in this topic are forgotten for good.")
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Ends it."""
         topic = self.word("topic")
         subscriptions.delete(group=self.name, topic=topic, actor=self.actor)
         return _("Group %(group)s reads %(topic)s no more.") % {"group": self.name, "topic": topic}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +21,28 @@ from portal.actions.action import Action, Preview
 from portal.auth.access import actor
 from portal.kit import pages, rows
 from portal.kit.pages import Fact, Link, to
-from portal.kit.tables import Cell, Column, Empty, Table, Text, code, listed, number, plain, text, wanted
-from portal.views.jobs.operations import run_cells, run_columns
+from portal.kit.tables import (
+    Cell,
+    Column,
+    Columns,
+    Empty,
+    Table,
+    Text,
+    code,
+    listed,
+    number,
+    plain,
+    text,
+    wanted,
+)
+from portal.views.jobs.operations import run_columns
 
 
 def overview(request: HttpRequest) -> HttpResponse:
     """Show where jobs work, what is archived, and the runs."""
     place = pipeline.place(actor=actor(request))
     found = operation_lists.runs(wanted=wanted(request), actor=actor(request), pipeline=True)
-    hint = Empty(_("No job of the pipeline has run yet, or none fits the search."))
+    hint = Empty(_("No matching runs"))
     actions = [
         Link(_("Archive a topic"), to("archive-start")),
         Link(_("Purge a topic"), to("purge-start")),
@@ -53,34 +65,27 @@ def overview(request: HttpRequest) -> HttpResponse:
             Fact(_("Memory of each process"), place.memory, kind="code"),
         ],
         stock=stock,
-        table=listed(request, run_columns(), found, row=run_cells, empty=hint),
+        table=listed(request, run_columns(), found, empty=hint),
         query=request.GET.get("q", ""),
     )
 
 
 def _stock(archive: str) -> tuple[Table, str]:
     """Return the archive's stock, and what is wrong with it."""
-    columns = (
-        Column(_("Topic")), Column(_("Days"), right=True), Column(_("First day")), Column(_("Last day")),
-        Column(_("Messages"), right=True), Column(_("Size"), right=True),
-    )  # fmt: skip
+    columns: Columns[Stock] = [
+        Column(_("Topic"), lambda one: code(one.topic)),
+        Column(_("Days"), lambda one: number(one.days), right=True),
+        Column(_("First day"), lambda one: text(one.first_day)),
+        Column(_("Last day"), lambda one: text(one.last_day)),
+        Column(_("Messages"), lambda one: number(one.rows), right=True),
+        Column(_("Size"), lambda one: Cell(one.bytes, "size"), right=True),
+    ]
     problem, found = "", []
     try:
         found = archives.stock(Path(archive))
     except Conflict as error:
         problem = error.detail
-    return plain(columns, [_stored(one) for one in found], Empty(_("Nothing is archived yet."))), problem
-
-
-def _stored(one: Stock) -> Sequence[Cell]:
-    return (
-        code(one.topic),
-        number(one.days),
-        text(one.first_day),
-        text(one.last_day),
-        number(one.rows),
-        Cell(one.bytes, "size"),
-    )
+    return plain(columns, found, Empty(_("Nothing is archived yet."))), problem
 
 
 def run(request: HttpRequest, run: int) -> HttpResponse:
@@ -109,17 +114,17 @@ def _facts(found: RunView) -> list[Fact]:
     state = rows.state(found.state)
     return [
         Fact(_("State"), state.value, tone=state.tone, kind="badge"),
-        Fact(_("Asked for by"), found.asked_by or None),
+        Fact(_("Requested by"), found.asked_by or None),
         Fact(_("Its settings"), asked or None),
         Fact(_("Started (UTC)"), found.started_at_ms, kind="when"),
         Fact(_("Took"), (found.finished_at_ms or found.now_ms) - found.started_at_ms, kind="lasting"),
-        Fact(_("Did"), found.count, kind="number"),
+        Fact(_("Processed"), found.count, kind="number"),
         Fact(_("Works in"), found.directory or None, kind="code"),
     ]
 
 
 def _note(found: RunView) -> Text:
-    """Return what people should know of a run's state."""
+    """Return a note on a run's state."""
     if found.waiting:
         return _("No worker has taken it up yet. Does a worker run: python manage.py qcluster?")
     if found.silent:
@@ -141,13 +146,9 @@ class Asking(Action):
     section = "pipeline"
     job = ""
     asked = 0
-
-    def target(self) -> str:
-        """Files of the server are read and written."""
-        return "*"
+    everywhere = True
 
     def back(self) -> str:
-        """The run, once it is asked for."""
         return to("run", self.asked) if self.asked else to("pipeline")
 
     def settings(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -155,7 +156,6 @@ class Asking(Action):
         return {name: f"{one:%Y-%m-%d}" if hasattr(one, "year") else one for name, one in fields.items()}
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Asks for it."""
         self.asked = pipeline.ask(name=self.job, settings=self.settings(fields), actor=self.actor)
         return _("Run %d was asked for; it begins as soon as a worker is free.") % self.asked
 
@@ -196,7 +196,6 @@ class ArchiveFields(forms.Form):
     )  # fmt: skip
 
     def clean(self) -> dict[str, Any]:
-        """One of the two says where it ends."""
         found: dict[str, Any] = super().clean() or self.cleaned_data
         if found.get("through") and found.get("up_to_now"):
             raise forms.ValidationError(_("Choose a last day, or today, not both."))
@@ -209,13 +208,9 @@ class StartArchive(Asking):
     form_class = ArchiveFields
     job = pipeline.ARCHIVE
     button = lazy("Archive it")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Archive a topic")
+    title = lazy("Archive a topic")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what is written where."""
         self.known_topic(fields["topic"])
         where = pipeline.place(actor=self.actor).archive
         words = {"topic": fields["topic"], "archive": where}
@@ -227,8 +222,6 @@ class StartArchive(Asking):
 
 
 class PurgeFields(forms.Form):
-    """Topic to purge."""
-
     topic = forms.CharField(label=lazy("Topic"), max_length=210)
 
 
@@ -239,13 +232,9 @@ class StartPurge(Asking):
     job = pipeline.PURGE
     danger = True
     button = lazy("Purge it")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Purge a topic")
+    title = lazy("Purge a topic")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what is deleted."""
         self.known_topic(fields["topic"])
         found = self.archived_topic(fields["topic"])
         words = {"topic": found.topic, "first": found.first_day, "last": found.last_day, "rows": found.rows}
@@ -275,13 +264,9 @@ class StartReplay(Asking):
     form_class = ReplayFields
     job = pipeline.REPLAY
     button = lazy("Replay it")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Replay an archive")
+    title = lazy("Replay an archive")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what is sent where."""
         found = self.archived_topic(fields["topic"])
         self.known_topic(fields["to"])
         words = {"topic": found.topic, "to": fields["to"], "rows": found.rows, "days": found.days}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -36,33 +36,24 @@ MEANING: dict[str, Text] = {
 
 
 def reports_list(request: HttpRequest) -> HttpResponse:
-    """The reports that were kept."""
     access.require(actor(request), "admin", "*", what="report")
     found = operation_lists.reports(wanted=wanted(request), actor=actor(request))
-    columns = [
-        Column(_("Made (UTC)"), "at"), Column(_("Report"), "name"), Column(_("Made by")),
-        Column(_("Asked for")), Column(_("Download")),
-    ]  # fmt: skip
+    columns: list[Column[ReportItem]] = [
+        Column(_("Made (UTC)"), lambda one: when(one.made_at_ms), "at"),
+        Column(_("Report"), lambda one: code(one.name, to("report", one.id)), "name"),
+        Column(_("Made by"), lambda one: text(one.engine)),
+        Column(_("Requested"), lambda one: text(_asked(one.settings))),
+        Column(_("Download"), lambda one: text("CSV", to("report-csv", one.id))),
+    ]
     if report_files.can_parquet():
-        columns.append(Column(_("Download")))
+        columns.append(Column(_("Download"), lambda one: text("Parquet", to("report-parquet", one.id))))
     hint = Empty(
-        _("No report was made yet, or none fits the search."), "python manage.py report volume",
+        _("No matching reports"), "python manage.py report volume",
         to("report-make"), _("Make a report"),
     )  # fmt: skip
-    table = listed(request, columns, found, row=_row, empty=hint)
+    table = listed(request, columns, found, empty=hint)
     actions = [Link(_("Make a report"), to("report-make"))]
     return pages.list_page(request, _("Reports"), table, section="reports", actions=actions)
-
-
-def _row(one: ReportItem) -> Sequence[Cell]:
-    return (
-        when(one.made_at_ms),
-        code(one.name, to("report", one.id)),
-        text(one.engine),
-        text(_asked(one.settings)),
-        text("CSV", to("report-csv", one.id)),
-        *([text("Parquet", to("report-parquet", one.id))] if report_files.can_parquet() else []),
-    )
 
 
 def _asked(settings: Any) -> str | None:
@@ -72,12 +63,11 @@ def _asked(settings: Any) -> str | None:
 def report(request: HttpRequest, number_: int) -> HttpResponse:
     """One report, with its first rows."""
     found = reports.shown(id=number_, actor=actor(request))
-    columns = [Column(name, right=_is_number(found.rows, name)) for name in found.columns]
-    rows = [[_cell(row.get(name)) for name in found.columns] for row in found.rows[:MOST_ROWS]]
+    columns = [_column(name, number=_is_number(found.rows, name)) for name in found.columns]
     facts = [
         Fact(_("Made (UTC)"), found.made_at_ms, kind="when"),
         Fact(_("Made by"), found.engine),
-        Fact(_("Asked for"), _asked(found.settings)),
+        Fact(_("Requested"), _asked(found.settings)),
         Fact(_("Rows"), len(found.rows), kind="number"),
     ]
     return pages.show(
@@ -89,7 +79,7 @@ def report(request: HttpRequest, number_: int) -> HttpResponse:
         actions=_downloads(number_),
         facts=facts,
         drawn=bars.drawn(found.name, found.rows),
-        table=plain(columns, rows, Empty(_("It found nothing."))),
+        table=plain(columns, found.rows[:MOST_ROWS], Empty(_("It found nothing."))),
         cut=len(found.rows) > MOST_ROWS,
     )
 
@@ -107,12 +97,15 @@ def _is_number(rows: Sequence[Any], name: str) -> bool:
     return isinstance(first, int | float) and not isinstance(first, bool)
 
 
+def _column(name: str, *, number: bool) -> Column[Mapping[str, Any]]:
+    return Column(name, lambda row: _cell(row.get(name)), right=number)
+
+
 def _cell(value: Any) -> Cell:
     return number(value) if isinstance(value, int) and not isinstance(value, bool) else text(value)
 
 
 def report_csv(request: HttpRequest, number_: int) -> HttpResponse:
-    """A report as a file."""
     found = reports.shown(id=number_, actor=actor(request))
     response = _file(found, "csv", "text/csv; charset=utf-8")
     written = csv.writer(response)
@@ -143,7 +136,7 @@ def _plain(value: Any) -> Any:
 
 
 ENGINES: dict[str, Text] = {
-    "direct": lazy("Heads and partitions: done in moments"),
+    "direct": lazy("Log end offsets and partitions: done in moments"),
     "spark": lazy("A scan of all messages by Spark: also exact bytes, keys, skew, waits"),
 }
 
@@ -168,23 +161,16 @@ class MakeReport(Action):
     section = "reports"
     button = lazy("Make it")
     seen_at = ""
-
-    def target(self) -> str:
-        """Reports tell of every topic."""
-        return "*"
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Make a report")
+    everywhere = True
+    title = lazy("Make a report")
 
     def back(self) -> str:
         """The report or the run that makes it; before, the list."""
         return self.seen_at or to("reports")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what the report tells."""
         if fields["engine"] == "direct":
-            what = _("It is read from the heads and partitions of each queue, and kept: %s")
+            what = _("It is made from the log end offsets and partitions of each queue, and kept: %s")
             return Preview(effects=[what % MEANING[fields["name"]]])
         if fields["topic"]:
             topic_rows.named(name=fields["topic"], actor=self.actor)
@@ -193,7 +179,6 @@ class MakeReport(Action):
         return Preview(effects=[what % MEANING[fields["name"]], *([blocked_by] if blocked_by else [])])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Makes it, or asks for it."""
         asked = {"topic": fields["topic"] or None, "days": fields["days"]}
         if fields["engine"] == "spark":
             number_ = pipeline.ask(name=pipeline.REPORT + fields["name"], settings=asked, actor=self.actor)

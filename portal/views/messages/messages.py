@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
@@ -23,7 +23,21 @@ from metadata.listing import topic_lists
 from portal.auth.access import actor, may
 from portal.kit import bodies, outages, pages, rows
 from portal.kit.pages import Fact, Link, to
-from portal.kit.tables import Cell, Column, Empty, Table, Text, badge, code, long, number, plain, text, when
+from portal.kit.tables import (
+    Cell,
+    Column,
+    Columns,
+    Empty,
+    Table,
+    Text,
+    badge,
+    code,
+    long,
+    number,
+    plain,
+    text,
+    when,
+)
 from portal.templatetags.shapes import size
 
 SHOWN = 50  # messages on a page
@@ -35,7 +49,7 @@ TRACES: dict[str, tuple[Text, str]] = {
     "unread": (lazy("not read yet"), "warn"),
     "read": (lazy("read"), "ok"),
     "waiting": (lazy("waits for a retry"), "warn"),
-    "dead": (lazy("dead"), "bad"),
+    "dead": (lazy("dead letter"), "bad"),
 }
 
 
@@ -161,31 +175,19 @@ def _link(asked: dict[str, str], **more: object) -> str:
 
 
 def _table(topic: str, found: Sequence[StoredMessage]) -> Table:
-    columns = (
-        Column(_("Message")),
-        Column(_("Stored (UTC)")),
-        Column(_("Key")),
-        Column(_("Tag")),
-        Column(_("Size"), right=True),
-        Column(_("Body")),
-    )
-    hint = Empty(_("No message fits, as far as was looked. Send one:"), f"catmq send {topic} 'hello'")
-    return plain(columns, [_row(topic, one) for one in found], hint)
-
-
-def _row(topic: str, one: StoredMessage) -> Sequence[Cell]:
-    return (
-        code(one.message_id, to("message", topic, one.message_id)),
-        when(one.stored_at_ms),
-        long(one.key),
-        text(one.tag),
-        Cell(len(one.body) or None, "size"),
-        long(bodies.preview(one.body) or None),
-    )
+    columns: Columns[StoredMessage] = [
+        Column(_("Message"), lambda one: code(one.message_id, to("message", topic, one.message_id))),
+        Column(_("Stored (UTC)"), lambda one: when(one.stored_at_ms)),
+        Column(_("Key"), lambda one: long(one.key)),
+        Column(_("Tag"), lambda one: text(one.tag)),
+        Column(_("Size"), lambda one: Cell(len(one.body) or None, "size"), right=True),
+        Column(_("Body"), lambda one: long(bodies.preview(one.body) or None)),
+    ]
+    hint = Empty(_("No matching messages so far. Send one:"), f"catmq send {topic} 'hello'")
+    return plain(columns, found, hint)
 
 
 def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
-    """One message."""
     found = browse.by_id(topic=topic, message_id=message_id, actor=actor(request))
     (one,) = found.messages
     actions = [
@@ -216,22 +218,26 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
 
 def _traces(topic: str, one: StoredMessage, who: Actor) -> Table:
     found = delivery_status.of_message(topic=topic, queue=one.queue, offset=one.offset, actor=who)
-    columns = (
-        Column(_("Group")), Column(_("State")), Column(_("Failures"), right=True),
-        Column(_("Due or died (UTC)")), Column(_("Error")),
-    )  # fmt: skip
+    columns: Columns[DeliveryStatus] = [
+        Column(_("Group"), lambda one: rows.group(one.group)),
+        Column(_("State"), _trace),
+        Column(_("Failures"), lambda one: number(one.attempt), right=True),
+        Column(_("Due or dead since (UTC)"), lambda one: when(one.at_ms)),
+        Column(
+            _("Error"),
+            lambda one: Cell(
+                one.error or None, "long", to("dead", one.group, one.dead_id) if one.dead_id else ""
+            ),
+        ),
+    ]
     hint = Empty(_("No group shares the queues of this topic."), f"catmq subscribe GROUP {topic}")
-    return plain(columns, [_trace(each) for each in found], hint)
+    return plain(columns, found, hint)
 
 
-def _trace(one: DeliveryStatus) -> Sequence[Cell]:
-    label, tone = TRACES[one.state]
+def _trace(one: DeliveryStatus) -> Cell:
     if one.partly and one.state == "read":
-        label = _("read; perhaps it waits for a retry")
-    error = long(one.error or None)
-    if one.dead_id:
-        error = replace(error, href=to("dead", one.group, one.dead_id))
-    return (rows.group(one.group), badge(label, tone), number(one.attempt), when(one.at_ms), error)
+        return badge(_("read; perhaps it waits for a retry"), "ok")
+    return badge(*TRACES[one.state])
 
 
 def _facts(one: StoredMessage, topic: str, body: bodies.Body, *, masked: bool) -> list[Fact]:
@@ -242,7 +248,7 @@ def _facts(one: StoredMessage, topic: str, body: bodies.Body, *, masked: bool) -
         Fact(_("Stored (UTC)"), one.stored_at_ms, kind="when"),
         Fact(_("Key"), one.key, kind="code"),
         Fact(_("Tag"), one.tag),
-        Fact(_("Trace id"), one.trace_id, kind="code"),
+        Fact(_("DeliveryStatus id"), one.trace_id, kind="code"),
         Fact(_("Attempt"), one.attempt),
         Fact(_("Size"), None if masked else size(body.size)),
     ]

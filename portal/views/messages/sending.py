@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 from django import forms
@@ -16,7 +16,6 @@ from messagestore.produce import operator_sends
 from metadata.errors import Forbidden, Invalid
 from portal.actions.action import Action, Preview
 from portal.kit import bodies
-from portal.kit.pages import to
 from portal.kit.tables import Text
 
 
@@ -57,32 +56,21 @@ class Sending(forms.Form):
 
 
 class Send(Action):
-    """Sends a new message."""
-
     form_class = Sending
     right = "produce"
     section = "messages"
     button = lazy("Send")
+    title = lazy("Send to %(topic)s")
+    back_to: ClassVar[tuple[str, ...]] = ("topic", "topic")
 
     @property
     def topic(self) -> str:
-        """The topic's name."""
         return self.word("topic")
 
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Send to %s") % self.topic
-
-    def back(self) -> str:
-        """The topic's page."""
-        return to("topic", self.topic)
-
     def initial(self) -> dict[str, Any]:
-        """A fresh batch."""
         return {**super().initial(), "batch": batch_ids.new()}
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe the message that would be stored."""
         message = self._message(fields)
         what = _(
             "A message of %(bytes)d bytes is stored in %(topic)s and delivered to every group that reads it."
@@ -94,7 +82,6 @@ class Send(Action):
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Stores it."""
         receipt = operator_sends.send(
             topic=self.topic, message=self._message(fields), batch_id=self._batch(fields), actor=self.actor,
             again=str(self.kwargs.get("message_id", "")),
@@ -116,13 +103,8 @@ class Send(Action):
 class Resend(Send):
     """Sends a stored message again."""
 
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Send %s again") % self.word("message_id")
-
-    def back(self) -> str:
-        """The message's page."""
-        return to("message", self.topic, self.word("message_id"))
+    title = lazy("Send %(message_id)s again")
+    back_to = ("message", "topic", "message_id")
 
     def _stored(self) -> StoredMessage:
         found = browse.by_id(topic=self.topic, message_id=self.word("message_id"), actor=self.actor)
@@ -143,7 +125,6 @@ class Resend(Send):
         }
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe the differences from the stored message."""
         before, after = self._described(self.initial()), self._described(fields)
         diff = bodies.differences(before, after)
         effects = [_("A new message is stored in %s; the old one stays as it is.") % self.topic]

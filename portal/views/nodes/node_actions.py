@@ -11,12 +11,10 @@ from django.utils.translation import gettext_lazy as lazy
 
 from messagestore.nodes import preflight, registry
 from metadata.nodes import node_rows
-from portal.actions.action import Action, NoFields, Preview
+from portal.actions.action import Action, Confirm, NoFields, Preview
 from portal.actions.edit import Edit, EditFields
 from portal.kit import findings
-from portal.kit.pages import to
 from portal.kit.tables import Text
-from portal.views.topics.topic_actions import Confirm
 
 SETTINGS = ("state", "dedicated", "capacity_gb", "replica_host", "replica_port")
 MOST_NAMED = 20  # topics in a sentence
@@ -24,15 +22,13 @@ NEW_PASSWORD = {"autocomplete": "new-password"}
 
 
 class NewNode(forms.Form):
-    """A database to be registered."""
-
     name = forms.CharField(label=lazy("Name"), max_length=100)
     engine = forms.ChoiceField(
         label=lazy("Engine"), choices=(("mysql", "MySQL / MariaDB"), ("sqlite", lazy("SQLite (embedded)")))
     )
     kind = forms.ChoiceField(
         label=lazy("Kind"),
-        choices=(("normal", lazy("normal")), ("failure", lazy("failure: only failed messages"))),
+        choices=(("normal", lazy("normal")), ("failure", lazy("retries: only messages that failed"))),
     )
     host = forms.CharField(label=lazy("Host"), required=False, max_length=255)
     port = forms.IntegerField(
@@ -66,21 +62,11 @@ class RegisterNode(Action):
     what = "node"
     section = "nodes"
     says = lazy("What was found there; nothing was changed")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Register a node")
-
-    def target(self) -> str:
-        """New nodes are for whoever may do everything."""
-        return "*"
-
-    def back(self) -> str:
-        """The list."""
-        return to("nodes")
+    title = lazy("Register a node")
+    everywhere = True
+    back_to = ("nodes",)
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what speaks for and against the node."""
         found = preflight.examine(actor=self.actor, **fields)
         if found.passed:
             said = _("It can be registered. Its tables are made when you confirm.")
@@ -95,25 +81,13 @@ class RegisterNode(Action):
 
 
 class NodeAction(Action):
-    """Something done to one node."""
-
     right = "admin"
     what = "node"
     section = "nodes"
-
-    @property
-    def name(self) -> str:
-        """The node's name."""
-        return self.word("name")
-
-    def back(self) -> str:
-        """The node's page."""
-        return to("node", self.name)
+    back_to = ("node", "name")
 
 
 class NodeSettings(EditFields):
-    """Settings of a node."""
-
     state = forms.ChoiceField(
         label=lazy("State"),
         choices=(
@@ -138,16 +112,10 @@ class NodeSettings(EditFields):
 
 
 class ChangeNode(Edit, NodeAction):
-    """Changes settings."""
-
     form_class = NodeSettings
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Settings of %s") % self.name
+    title = lazy("Settings of %(name)s")
 
     def now(self) -> dict[str, Any]:
-        """As they are."""
         view = node_rows.named(name=self.name, actor=self.actor)
         return {name: getattr(view, name) for name in SETTINGS}
 
@@ -171,10 +139,8 @@ class ChangeNode(Edit, NodeAction):
             said.append(what % {"count": len(alone), "names": ", ".join(alone[:MOST_NAMED])})
         return list(said)
 
-    def save(self, changed: dict[str, Any]) -> Text:
-        """Changes them."""
+    def save(self, changed: dict[str, Any]) -> None:
         registry.update(name=self.name, settings=changed, actor=self.actor)
-        return _("The settings of %s were changed.") % self.name
 
 
 class TryNode(NodeAction):
@@ -183,10 +149,7 @@ class TryNode(NodeAction):
     form_class = NoFields
     button = lazy("Test again, with the rights of its account")
     says = lazy("What was found there; nothing was changed")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Test of %s") % self.name
+    title = lazy("Test of %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Show the node's answers; rights are tried on a table made for it, so not by a mere link."""
@@ -195,7 +158,6 @@ class TryNode(NodeAction):
         return Preview(table=findings.table(found))
 
     def post(self, request: HttpRequest, **words: Any) -> HttpResponse:
-        """The same once more."""
         return self._ask(NoFields({}))
 
 
@@ -204,25 +166,10 @@ class DeleteNode(NodeAction):
 
     form_class = Confirm
     danger = True
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Remove node %s") % self.name
-
-    def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what is forgotten."""
-        return Preview(effects=[_("The node is forgotten; its database stays as it is.")])
+    title = lazy("Remove node %(name)s")
+    gone_to = "nodes"
+    would = lazy("The node is removed from the registry; its database stays as it is.")
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Forgets it."""
         node_rows.delete(name=self.name, confirm=fields["confirm"], actor=self.actor)
         return _("Node %s was removed.") % self.name
-
-    def done(self, said: Text) -> Any:
-        """Its page is gone: to the list."""
-        self.kwargs = {}
-        return super().done(said)
-
-    def back(self) -> str:
-        """The node, or once it is gone the list."""
-        return to("node", self.name) if self.kwargs else to("nodes")

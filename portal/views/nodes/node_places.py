@@ -11,9 +11,10 @@ from django.utils.translation import gettext_lazy as lazy
 from messagestore.nodes import promotion, promotion_plans, registry
 from messagestore.nodes.promotion import Outcome
 from messagestore.nodes.promotion_plans import Plan
+from messagestore.nodes.replica_inspection import Lost
 from metadata.nodes import node_rows
 from portal.actions.action import NoFields, Preview
-from portal.kit.tables import Column, Empty, Table, Text, code, number, plain, when
+from portal.kit.tables import Column, Columns, Empty, Table, Text, code, number, plain, when
 from portal.views.nodes.node_actions import NEW_PASSWORD, NodeAction
 
 PATIENCE_S = 15.0  # a browser waits meanwhile
@@ -32,17 +33,12 @@ class SetAccount(NodeAction):
     """Changes the account with which brokers reach a node."""
 
     form_class = AccountFields
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Account of %s") % self.name
+    title = lazy("Account of %(name)s")
 
     def initial(self) -> dict[str, Any]:
-        """The account as it is, without its password."""
         return {"username": node_rows.named(name=self.name, actor=self.actor).username, **super().initial()}
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """It is tried."""
         registry.set_account(name=self.name, **fields, actor=self.actor, dry_run=True)
         before = node_rows.named(name=self.name, actor=self.actor).username
         words = {"before": before, "after": fields["username"]}
@@ -51,7 +47,6 @@ class SetAccount(NodeAction):
         return Preview(effects=[tried, said % words])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Changes it."""
         registry.set_account(name=self.name, **fields, actor=self.actor)
         return _("Node %(node)s is reached by %(account)s.") % {
             "node": self.name,
@@ -77,25 +72,19 @@ class SetReader(NodeAction):
     """Changes the account with which jobs read a node."""
 
     form_class = ReaderFields
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Reader account of %s") % self.name
+    title = lazy("Reader account of %(name)s")
 
     def initial(self) -> dict[str, Any]:
-        """The account as it is, without its password."""
         view = node_rows.named(name=self.name, actor=self.actor)
         return {"username": view.reader_username, **super().initial()}
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """It is tried."""
         registry.set_reader(name=self.name, **fields, actor=self.actor, dry_run=True)
         if not fields["username"]:
             return Preview(effects=[_("Jobs cannot read this node any more, unless they bring an account.")])
         return Preview(effects=[_("It was tried: jobs can read the node with %s.") % fields["username"]])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Changes it."""
         registry.set_reader(name=self.name, **fields, actor=self.actor)
         return _("The reader account of %s was changed.") % self.name
 
@@ -112,23 +101,16 @@ class PromoteFields(forms.Form):
 
 
 class PromoteNode(NodeAction):
-    """Moves a node to its replica."""
-
     form_class = PromoteFields
     danger = True
     button = lazy("Promote it now")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Promote a replica of %s") % self.name
+    title = lazy("Promote a replica of %(name)s")
 
     def initial(self) -> dict[str, Any]:
-        """The replica that is known."""
         view = node_rows.named(name=self.name, actor=self.actor)
         return {"host": view.replica_host, "port": view.replica_port, **super().initial()}
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe where it would be, and what would be lost."""
         place = {"host": fields["host"], "port": fields["port"]}
         plan = promotion_plans.promote(name=self.name, actor=self.actor, **place)
         waits = _(
@@ -138,7 +120,6 @@ class PromoteNode(NodeAction):
         return Preview(effects=[*_foretold(plan), *_fence(plan, fields), waits], table=_lost(plan))
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Moves it."""
         return _told(promotion.promote(name=self.name, **fields, patience_s=PATIENCE_S, actor=self.actor))
 
 
@@ -148,19 +129,14 @@ class AdoptNode(NodeAction):
     form_class = NoFields
     danger = True
     button = lazy("Go on with it")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Adopt what was restored at %s") % self.name
+    title = lazy("Adopt what was restored at %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what would be lost."""
         plan = promotion_plans.adopt(name=self.name, actor=self.actor)
         why = _("For a restored backup, a replica that took over the address, or an empty database.")
         return Preview(effects=[why, *_foretold(plan)], table=_lost(plan))
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Adopts it."""
         return _told(promotion.adopt(name=self.name, actor=self.actor))
 
 
@@ -193,18 +169,14 @@ def _lost(of: Plan) -> Table | None:
     """List the missing messages that groups did not read."""
     if not of.lost:
         return None
-    columns = (
-        Column(_("Group")),
-        Column(_("Topic")),
-        Column(_("Queue"), right=True),
-        Column(_("Messages"), right=True),
-        Column(_("As of")),
-    )
-    cells = [
-        (code(one.group), code(one.topic), number(one.queue), number(one.messages), when(one.as_of_ms))
-        for one in of.lost
+    columns: Columns[Lost] = [
+        Column(_("Group"), lambda one: code(one.group)),
+        Column(_("Topic"), lambda one: code(one.topic)),
+        Column(_("Queue"), lambda one: number(one.queue), right=True),
+        Column(_("Messages"), lambda one: number(one.messages), right=True),
+        Column(_("As of"), lambda one: when(one.as_of_ms)),
     ]
-    return plain(columns, cells, Empty(_("Nothing.")))
+    return plain(columns, of.lost, Empty(_("Nothing.")))
 
 
 def _told(done: Outcome) -> Text:

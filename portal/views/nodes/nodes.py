@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
@@ -21,7 +19,7 @@ from metadata.rules.growth import days_left
 from portal.auth.access import actor
 from portal.kit import charts, outages, pages, rows
 from portal.kit.pages import Fact, Link, to
-from portal.kit.tables import Cell, Column, Empty, code, lasting, listed, number, text, wanted
+from portal.kit.tables import Cell, Column, Columns, Empty, code, lasting, listed, number, text, wanted
 from portal.templatetags.shapes import DASH, DAY, lasts, size
 
 MOST = 1000
@@ -29,49 +27,35 @@ FAR_DAYS = 3650  # a node that lasts longer is not said to become full
 
 
 def nodes_list(request: HttpRequest) -> HttpResponse:
-    """All nodes."""
     access.require(actor(request), "admin", "*", what="node")
     window = Window(search=wanted(request).search, limit=MOST)
     found = node_rows.page(window=window, actor=actor(request)).items
     latencies, away, growing = registry.latencies(), set(outages.silent()), size_rows.growth()
-    columns = (
-        Column(_("Node")),
-        Column(_("State")),
-        Column(_("Kind")),
-        Column(_("Engine")),
-        Column(_("Where")),
-        Column(_("Answers in"), right=True),
-        Column(_("Queues"), right=True),
-        Column(_("Size"), right=True),
-        Column(_("A day")),
-        Column(_("Room")),
-    )
-    hint = Empty(_("No node is here, or none fits the search."), "python manage.py register_node --help")
-    rows_of = Listed(found, len(found), 1, 1)
-    table = listed(
-        request,
-        columns,
-        rows_of,
-        row=lambda one: _row(one, latencies.get(one.name), away, growing.get(one.id)),
-        empty=hint,
-    )
+
+    def held(one: NodeView) -> int | None:
+        growth = growing.get(one.id)
+        return growth.bytes if growth else None
+
+    columns: Columns[NodeView] = [
+        Column(_("Node"), lambda one: code(one.name, to("node", one.name))),
+        Column(_("State"), lambda one: rows.state("away" if one.name in away else one.state)),
+        Column(_("Kind"), lambda one: rows.state(one.kind)),
+        Column(_("Engine"), lambda one: code(one.engine)),
+        Column(_("Where"), lambda one: code(_where(one))),
+        Column(_("Answers in"), lambda one: lasting(_ms(latencies.get(one.name))), right=True),
+        Column(_("Queues"), lambda one: number(one.queues), right=True),
+        Column(_("Size"), lambda one: Cell(held(one), "size"), right=True),
+        Column(_("A day"), lambda one: text(grown(growing.get(one.id)))),
+        Column(_("Room"), lambda one: rows.state(one.disk)),
+    ]
+    hint = Empty(_("No matching nodes"), "python manage.py register_node --help")
+    table = listed(request, columns, Listed(found, len(found), 1, 1), empty=hint)
     actions = [Link(_("Register a node"), to("node-register"))]
     return pages.list_page(request, _("Nodes"), table, section="nodes", actions=actions)
 
 
-def _row(one: NodeView, latency_s: float | None, away: set[str], growth: Growth | None) -> Sequence[Cell]:
-    return (
-        code(one.name, to("node", one.name)),
-        rows.state("away" if one.name in away else one.state),
-        rows.state(one.kind),
-        code(one.engine),
-        code(_where(one)),
-        lasting(None if latency_s is None else round(latency_s * 1000)),
-        number(one.queues),
-        Cell(growth and growth.bytes, "size"),
-        text(grown(growth)),
-        rows.state(one.disk),
-    )
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)
 
 
 def grown(growth: Growth | None) -> str | None:
@@ -86,7 +70,6 @@ def _where(one: NodeView) -> str:
 
 
 def node(request: HttpRequest, name: str) -> HttpResponse:
-    """One node."""
     view = node_rows.named(name=name, actor=actor(request))
     latency, room, why = _measured(view)
     growth = size_rows.growth().get(view.id)

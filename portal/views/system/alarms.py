@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -20,7 +19,19 @@ from portal.actions.action import Action, Preview
 from portal.auth.access import actor, may
 from portal.kit import pages, rows
 from portal.kit.pages import Link, to
-from portal.kit.tables import Cell, Column, Empty, Text, badge, code, listed, number, text, wanted, when
+from portal.kit.tables import (
+    Cell,
+    Column,
+    Columns,
+    Empty,
+    Text,
+    badge,
+    listed,
+    number,
+    text,
+    wanted,
+    when,
+)
 from portal.templatetags.shapes import at
 
 SHOWN: dict[str, bool | None] = {"lasting": True, "over": False, "all": None}
@@ -32,32 +43,32 @@ def alarms_list(request: HttpRequest) -> HttpResponse:
     shown = shown if shown in SHOWN else "lasting"
     who = actor(request)
     found = operation_lists.alarms(wanted=wanted(request), actor=who, lasting=SHOWN[shown])
-    columns = (
-        Column(_("State")),
-        Column(_("What"), "kind"),
-        Column(_("Where"), "name"),
-        Column(_("Detail")),
-        Column(_("Times"), right=True),
-        Column(_("Since (UTC)"), "since"),
-        Column(_("Until (UTC)")),
-        Column(_("Looked after")),
-    )
     admin = may(request, "admin")
-    words = {"lasting": _("Lasting"), "over": _("Over"), "all": _("All")}
+    columns: Columns[AlarmRow] = [
+        Column(_("State"), _state),
+        Column(_("What"), lambda one: text(rows.alarm_kind(one.kind)), "kind"),
+        Column(_("Where"), lambda one: rows.alarm_place(one, administrator=admin), "name"),
+        Column(_("Detail"), lambda one: text(_detail(one))),
+        Column(_("Times"), lambda one: number(one.times), right=True),
+        Column(_("Since (UTC)"), lambda one: when(one.since_ms), "since"),
+        Column(_("Until (UTC)"), lambda one: when(one.ended_at_ms)),
+        Column(_("Acknowledged by"), lambda one: _care(one, who)),
+    ]
+    words = {"lasting": _("Active"), "over": _("Resolved"), "all": _("All")}
     filters = [Link(words[one], f"{to('alarms')}?show={one}", "on" if one == shown else "") for one in SHOWN]
-    table = listed(request, columns, found, row=lambda row: _alarm(row, who, admin), empty=_none(shown))
+    table = listed(request, columns, found, empty=_none(shown))
     intro = _mails() if admin else ""
     return pages.list_page(request, _("Alarms"), table, section="alarms", filters=filters, intro=intro)
 
 
 def _none(shown: str) -> Empty:
     if shown == "lasting":
-        return Empty(_("No alarm lasts, or none fits the search. A job looks for trouble every minute."))
-    return Empty(_("There was no alarm, or none fits the search."))
+        return Empty(_("No active alarms. A job checks every minute."))
+    return Empty(_("No matching alarms"))
 
 
 def _mails() -> str:
-    """Describe whether people are mailed, for administrators."""
+    """Describe the state of alarm mails, for administrators."""
     if not config.smtp_url:
         return _("Nobody is mailed: CATMQ_SMTP_URL is not set.")
     post = mails.post()
@@ -69,26 +80,20 @@ def _mails() -> str:
     return _("%(count)d mails wait; the last was sent at %(last)s.") % {"count": post.waiting, "last": last}
 
 
-def _alarm(row: AlarmRow, who: Actor, admin: bool) -> Sequence[Cell]:
-    lasts = row.ended_at_ms is None
-    detail = row.detail if not row.count else _("%(detail)s (%(count)d so far)") % {
-        "detail": row.detail, "count": row.count,
-    }  # fmt: skip
-    return (
-        badge(_("lasts"), "warn" if row.acknowledged_by else "bad") if lasts else badge(_("over"), "ok"),
-        text(rows.alarm_kind(row.kind)),
-        code(row.name or None, rows.alarm_href(row.kind, row.name, administrator=admin)),
-        text(detail),
-        number(row.times),
-        when(row.since_ms),
-        when(row.ended_at_ms),
-        _care(row, lasts, who),
-    )
+def _state(one: AlarmRow) -> Cell:
+    if one.ended_at_ms is not None:
+        return badge(_("resolved"), "ok")
+    return badge(_("active"), "warn" if one.acknowledged_by else "bad")
 
 
-def _care(row: AlarmRow, lasts: bool, who: Actor) -> Cell:
+def _detail(one: AlarmRow) -> str:
+    words = {"detail": one.detail, "count": one.count}
+    return _("%(detail)s (%(count)d so far)") % words if one.count else one.detail
+
+
+def _care(row: AlarmRow, who: Actor) -> Cell:
     """Return the person who looks after an alarm, or a link to acknowledge it."""
-    if row.acknowledged_by or not lasts:
+    if row.acknowledged_by or row.ended_at_ms is not None:
         return text(row.acknowledged_by or None)
     if not alarms.may_manage(who, subject(row.kind, row.name)):
         return text(None)
@@ -102,23 +107,16 @@ class Acknowledge(Action):
     what = "alarm"
     section = "alarms"
     button = lazy("Acknowledge")
-
-    def target(self) -> str:
-        """Everybody may look at all alarms."""
-        return "*"
+    everywhere = True
+    back_to = ("alarms",)
 
     def heading(self) -> Text:
-        """The page's title."""
-        words = {"what": rows.alarm_kind(self.word("kind")), "where": self.word("name")}
+        words = {"what": rows.alarm_kind(self.word("kind")), "where": self.name}
         return _("Acknowledge: %(what)s, %(where)s") % words
-
-    def back(self) -> str:
-        """The alarms."""
-        return to("alarms")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe what acknowledging means. Raises Forbidden for who may not."""
-        alarms.require_manage(self.actor, subject(self.word("kind"), self.word("name")))
+        alarms.require_manage(self.actor, subject(self.word("kind"), self.name))
         if self.word("kind") in ONCE:
             return Preview(effects=[_("It tells of what happened, and is over with this.")])
         return Preview(
@@ -128,6 +126,5 @@ class Acknowledge(Action):
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Says so."""
-        alarms.acknowledge(kind=self.word("kind"), name=self.word("name"), actor=self.actor)
+        alarms.acknowledge(kind=self.word("kind"), name=self.name, actor=self.actor)
         return _("The alarm is acknowledged.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import fields as fields_of
 from typing import Any
 
@@ -19,7 +18,7 @@ from portal.actions.action import Action, Preview
 from portal.auth.access import actor
 from portal.kit import pages
 from portal.kit.pages import Link, to
-from portal.kit.tables import Cell, Column, Empty, Text, badge, code, number, plain, text
+from portal.kit.tables import Cell, Column, Columns, Empty, Text, badge, code, number, plain, text
 
 MOST_QUEUES = 500
 
@@ -27,9 +26,14 @@ MOST_QUEUES = 500
 def settings(request: HttpRequest) -> HttpResponse:
     """Every setting with meaning, value and default; secrets are not shown."""
     access.require(actor(request), "admin", "*", what="setting")
-    columns = (Column(_("Setting")), Column(_("Value")), Column(_("Default")), Column(_("Meaning")))
     said = meanings()
-    table = plain(columns, [_setting(one, said.get(one.name, "")) for one in fields_of(Config)], Empty(""))
+    columns: Columns[Any] = [
+        Column(_("Setting"), lambda one: code(variable_of(one.name))),
+        Column(_("Value"), _value),
+        Column(_("Default"), lambda one: code(_word(one.default)) if one.repr else text(None)),
+        Column(_("Meaning"), lambda one: text(said.get(one.name, ""))),
+    ]
+    table = plain(columns, fields_of(Config), Empty(""))
     intro = _(
         "They are read from the environment when a process starts. "
         "What is changed while it runs is on the pages of topics, groups and nodes."
@@ -37,18 +41,11 @@ def settings(request: HttpRequest) -> HttpResponse:
     return pages.list_page(request, _("Settings"), table, section="settings", intro=intro, searched=False)
 
 
-def _setting(one: Any, meaning: str) -> Sequence[Cell]:
-    value, default = getattr(config, one.name), one.default
+def _value(one: Any) -> Cell:
+    value = getattr(config, one.name)
     if not one.repr:  # secrets
-        shown: Cell = badge(_("set")) if value else badge(_("not set"))
-        return (code(variable_of(one.name)), shown, text(None), text(meaning))
-    tone = "" if value == default else "warn"
-    return (
-        code(variable_of(one.name)),
-        Cell(_word(value), "code", tone=tone),
-        code(_word(default)),
-        text(meaning),
-    )
+        return badge(_("set")) if value else badge(_("not set"))
+    return Cell(_word(value), "code", tone="" if value == one.default else "warn")
 
 
 def _word(value: Any) -> str:
@@ -56,8 +53,6 @@ def _word(value: Any) -> str:
 
 
 class Checking(forms.Form):
-    """Scope of a check."""
-
     topic = forms.CharField(label=lazy("Topic"), required=False, help_text=lazy("Empty: all topics."))
     minutes = forms.IntegerField(
         label=lazy("Of the last minutes"), min_value=1, initial=60,
@@ -74,53 +69,42 @@ class Check(Action):
     section = "checks"
     button = lazy("Check again")
     says = lazy("What was found")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Consistency checks")
-
-    def back(self) -> str:
-        """The same page."""
-        return to("checks")
+    title = lazy("Consistency checks")
+    back_to = ("checks",)
 
     def words(self) -> dict[str, Any]:
-        """Return the links and the intro of the page."""
         return {
             "actions": [Link(_("Metadata and nodes"), to("consistency"))],
             "intro": _(
-                "Every row, head, batch and position of the topic is read and compared; nothing is changed."
+                "Every row, log end offset, batch and consumer offset of the topic is read and compared; "
+                "nothing is changed."
             ),
         }
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """The findings."""
         topics = [fields["topic"]] if fields["topic"] else None
         since = Since(ago_ms=fields["minutes"] * 60_000)
         report = verify.verify(topics=topics, since=since, actor=self.actor)
-        columns = (
-            Column(_("Queue")), Column(_("Topic")), Column(_("Node")), Column(_("Findings"), right=True),
-            Column(_("What")),
-        )  # fmt: skip
-        listed = [_checked(one) for one in report.queues[:MOST_QUEUES]]
+        columns: Columns[QueueReport] = [
+            Column(_("Queue"), lambda one: code(one.id)),
+            Column(_("Topic"), lambda one: text(one.expected.topic)),
+            Column(_("Node"), lambda one: text(one.expected.node)),
+            Column(
+                _("Findings"),
+                lambda one: number(len(one.findings), tone="bad" if one.findings else ""),
+                right=True,
+            ),
+            Column(_("What"), _kinds),
+        ]
         good = _("%d queues were checked: nothing is missing, double or out of order.") % len(report.queues)
-        bad = _("%d findings. `manage.py verify` tells what each means and what to do.") % len(
-            report.findings
-        )
-        table = plain(columns, listed, Empty(_("There is no queue to check.")))
+        bad = _("%d findings. `manage.py verify` tells what each means and what to do.") % report.findings
+        table = plain(columns, report.queues[:MOST_QUEUES], Empty(_("There is no queue to check.")))
         return Preview(effects=[bad if report.findings else good], table=table)
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """The same once more."""
         return self.preview(fields).effects[0]
 
 
-def _checked(one: QueueReport) -> Sequence[Cell]:
-    count = len(one.findings)
+def _kinds(one: QueueReport) -> Cell:
     kinds = ", ".join(sorted({finding.kind for finding in one.findings}))
-    return (
-        code(one.id),
-        text(one.expected.topic),
-        text(one.expected.node),
-        number(count, tone="bad" if count else ""),
-        badge(kinds, "bad") if count else badge(_("in order"), "ok"),
-    )
+    return badge(kinds, "bad") if kinds else badge(_("in order"), "ok")

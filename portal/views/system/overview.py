@@ -10,14 +10,16 @@ from metadata.actors import Actor
 from metadata.brokers import discovery
 from metadata.cache import snapshot
 from metadata.listing import overview_lists
+from metadata.listing.operation_lists import AlarmRow
 from metadata.listing.overview_lists import Overview
 from metadata.monitoring import metrics_history
+from metadata.monitoring.dead_letter_counts import GroupDeadLetters
 from metadata.monitoring.metrics_history import Pace
 from portal.auth.access import actor, may
 from portal.kit import charts, outages, pages, rows
 from portal.kit.pages import Fact, to
-from portal.kit.problems import troubles
-from portal.kit.tables import Column, Empty, Table, badge, code, plain, text, when
+from portal.kit.problems import problems
+from portal.kit.tables import Column, Columns, Empty, Table, badge, code, number, plain, text, when
 from portal.templatetags.shapes import count
 
 
@@ -25,7 +27,7 @@ def overview(request: HttpRequest) -> HttpResponse:
     """The page `/`."""
     known = overview_lists.overview(actor=actor(request))
     points = metrics_history.points(for_s=charts.span(request).for_s)
-    found = troubles(known, actor(request))
+    found = problems(known, actor(request))
     return pages.show(
         request,
         "overview",
@@ -50,11 +52,13 @@ def _quiet(known: Overview) -> str:
     """Describe what is known and looked after; '' if nothing is."""
     said = []
     if known.acknowledged_count:
-        words = ngettext("%s alarm is looked after.", "%s alarms are looked after.", known.acknowledged_count)
+        words = ngettext("%s alarm is acknowledged.", "%s alarms are acknowledged.", known.acknowledged_count)
         said.append(words % count(known.acknowledged_count))
     seen = known.dead.groups - len(known.dead.unseen)
     if seen > 0:
-        words = ngettext("The dead of %s group were seen.", "The dead of %s groups were seen.", seen)
+        words = ngettext(
+            "The dead letters of %s group were seen.", "The dead letters of %s groups were seen.", seen
+        )
         said.append(words % count(seen))
     return " ".join(said)
 
@@ -71,7 +75,7 @@ def _tiles(known: Overview, now: Pace, who: Actor, admin: bool) -> list[Fact]:
         Fact(_("Unread messages"), known.lag, to("groups") + "?sort=-lag", kind="number"),
         Fact(_("Oldest unread"), oldest, to("groups") + "?sort=-age", kind="lasts",
              tone="warn" if (oldest or 0) > rows.LATE_MS else ""),
-        Fact(_("Dead messages"), known.dead.messages, "#dead", kind="number",
+        Fact(_("Dead letters"), known.dead.messages, "#dead", kind="number",
              tone="warn" if known.dead.unseen else ""),
         Fact(_("Alarms"), known.alarm_count + known.acknowledged_count, to("alarms"), kind="number",
              tone="bad" if known.alarm_count else "ok"),
@@ -84,40 +88,32 @@ def _tiles(known: Overview, now: Pace, who: Actor, admin: bool) -> list[Fact]:
 
 
 def _behind(known: Overview) -> Table:
-    columns = (
-        Column(_("Group")),
-        Column(_("Trend")),
-        Column(_("Unread"), right=True),
-        Column(_("Oldest unread"), right=True),
-        Column(_("Handled/s"), right=True),
-        Column(_("Members"), right=True),
-        Column(_("Handled, last 30 min")),
-    )
-    return plain(
-        columns, [rows.behind(one) for one in known.behind], Empty(_("Every group has read everything."))
-    )
+    return plain(rows.GROUP, known.behind, Empty(_("No group has unread messages")))
 
 
 def _dead(request: HttpRequest, known: Overview) -> Table:
-    columns = (
-        Column(_("Group")), Column(_("Dead"), right=True), Column(_("Last hour"), right=True),
-        Column(_("Newest (UTC)")), Column(_("State")),
-    )  # fmt: skip
-    listed = [
-        rows.dead(one, manages=may(request, "manage", one.group, what="group")) for one in known.dead.rows
+    def href(one: GroupDeadLetters) -> str:
+        return to("failures" if may(request, "manage", one.group, what="group") else "group", one.group)
+
+    columns: Columns[GroupDeadLetters] = [
+        Column(_("Group"), lambda one: code(one.group, href(one))),
+        Column(
+            _("Dead letters"),
+            lambda one: number(one.messages, href(one), "bad" if one.unseen else ""),
+            right=True,
+        ),
+        Column(_("Last hour"), lambda one: number(one.last_hour), right=True),
+        Column(_("Newest (UTC)"), lambda one: when(one.newest_at_ms)),
+        Column(_("State"), lambda one: text(_("new") if one.unseen else _("seen by %s") % one.seen_by)),
     ]
-    return plain(columns, listed, Empty(_("No message is dead.")))
+    return plain(columns, known.dead.rows, Empty(_("No dead letters")))
 
 
 def _alarms(known: Overview, admin: bool) -> Table:
-    columns = (Column(_("What")), Column(_("Where")), Column(_("Since (UTC)")), Column(_("Detail")))
-    listed = [
-        (
-            badge(rows.alarm_kind(one.kind), "bad"),
-            code(one.name or None, rows.alarm_href(one.kind, one.name, administrator=admin)),
-            when(one.since_ms),
-            text(one.detail),
-        )
-        for one in known.alarms
+    columns: Columns[AlarmRow] = [
+        Column(_("What"), lambda one: badge(rows.alarm_kind(one.kind), "bad")),
+        Column(_("Where"), lambda one: rows.alarm_place(one, administrator=admin)),
+        Column(_("Since (UTC)"), lambda one: when(one.since_ms)),
+        Column(_("Detail"), lambda one: text(one.detail)),
     ]
-    return plain(columns, listed, Empty(_("No alarm lasts that nobody looks after.")))
+    return plain(columns, known.alarms, Empty(_("No unacknowledged alarms")))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -13,7 +12,6 @@ from messagestore.produce import delayed_admin, operator_sends
 from messagestore.produce.delayed_admin import Waiting, WaitingMessage
 from metadata.actors import Actor
 from metadata.errors import NodeUnavailable
-from portal.actions.action import Preview
 from portal.auth.access import actor, may
 from portal.kit import bodies, pages
 from portal.kit.pages import Fact, to
@@ -50,29 +48,19 @@ def _asked(name: str, after: str | None, who: Actor) -> tuple[Waiting | None, li
 
 
 def _table(name: str, found: Waiting | None, *, known: bool, recalls: bool) -> Table:
-    columns = [
-        Column(_("Message")), Column(_("Due (UTC)")), Column(_("Key")), Column(_("Tag")),
-        Column(_("Size"), right=True), Column(_("Body")),
-    ]  # fmt: skip
+    columns: list[Column[WaitingMessage]] = [
+        Column(_("Message"), lambda one: code(one.message_id)),
+        Column(_("Due (UTC)"), lambda one: when(one.row.due_at_ms)),
+        Column(_("Key"), lambda one: code(one.row.key)),
+        Column(_("Tag"), lambda one: text(one.row.tag)),
+        Column(_("Size"), lambda one: Cell(len(one.row.body), "size"), right=True),
+        Column(_("Body"), lambda one: long(bodies.preview(one.row.body) or None)),
+    ]
     if recalls:
-        columns.append(Column(_("Do")))
+        columns.append(Column(_("Do"), lambda one: text(_("recall"), to("recall", name, one.message_id))))
     hint = Empty(_("Nothing waits for its time. Send something for later:"), f"catmq send {name} --delay 60s")
     messages = found.messages if found else ()
-    rows = [_row(name, one, recalls=recalls) for one in messages]
-    return plain(columns, rows, hint if known else Empty(_("What waits is not known.")))
-
-
-def _row(name: str, one: WaitingMessage, *, recalls: bool) -> Sequence[Cell]:
-    row = one.row
-    cells = [
-        code(one.message_id),
-        when(row.due_at_ms),
-        code(row.key),
-        text(row.tag),
-        Cell(len(row.body), "size"),
-        long(bodies.preview(row.body) or None),
-    ]
-    return [*cells, text(_("recall"), to("recall", name, one.message_id))] if recalls else cells
+    return plain(columns, messages, hint if known else Empty(_("What waits is not known.")))
 
 
 class Recall(TopicAction):
@@ -80,21 +68,11 @@ class Recall(TopicAction):
 
     right = "produce"
     danger = True
-    button = lazy("Take it back")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Take %s back") % self.word("message_id")
-
-    def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what recalling a message means."""
-        return Preview(effects=[_("It is deleted before it comes into its queue: no group reads it.")])
+    button = lazy("Recall")
+    title = lazy("Recall %(message_id)s")
+    back_to = ("delayed", "name")
+    would = lazy("It is deleted before it comes into its queue: no group reads it.")
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Takes it back."""
         operator_sends.recall(topic=self.name, message_id=self.word("message_id"), actor=self.actor)
-        return _("Message %s was taken back.") % self.word("message_id")
-
-    def back(self) -> str:
-        """The topic's delayed messages."""
-        return to("delayed", self.name)
+        return _("Message %s was recalled.") % self.word("message_id")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from django import forms
@@ -10,58 +9,23 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
 from messagestore import retention
+from messagestore.retention.cleaning import Cleaned
 from messagestore.topology import queues, topics
 from messagestore.topology.queues import Change
-from metadata.db import access
-from metadata.rules.settings import RATES
+from metadata.rules.setting_types import read_settings
+from metadata.rules.settings import TOPIC
 from metadata.topics import topic_rows
-from portal.actions.action import Action, Preview
+from metadata.topics.topic_rows import QueueView
+from portal.actions.action import Action, Confirm, Create, Preview
 from portal.actions.edit import Edit, EditFields
-from portal.actions.fields import PeopleFields, RateFields, given
+from portal.actions.fields import given
 from portal.actions.toggle import Toggle
-from portal.kit.pages import to
-from portal.kit.tables import Column, Empty, Table, Text, number, plain, text
-
-SETTINGS = ("retention_days", "keep_unread_days", "retention_bytes", "keyed", "on_unknown", *RATES)
+from portal.kit.setting_fields import with_settings
+from portal.kit.tables import Column, Columns, Empty, Table, Text, number, plain, text
 
 
-class TopicSettings(RateFields, PeopleFields):
-    """Settings of a topic."""
-
-    field_order: Iterable[str] | None = SETTINGS
-
-    retention_days = forms.IntegerField(
-        label=lazy("Kept, days"), min_value=1, max_value=3650, initial=7, help_text=lazy("Read or not.")
-    )
-    keep_unread_days = forms.IntegerField(
-        label=lazy("Unread kept, days"),
-        min_value=0,
-        max_value=3650,
-        initial=30,
-        help_text=lazy("Longer for messages that an active group has not read; 0 gives them no longer life."),
-    )
-    retention_bytes = forms.IntegerField(
-        label=lazy("Kept at most, bytes"),
-        required=False,
-        min_value=1 << 20,
-        help_text=lazy(
-            "Empty: no limit. On MySQL and MariaDB whole partitions are dropped, and never the one that is "
-            "written to: a queue keeps at least one, which holds 100,000 messages at first."
-        ),
-    )
-    keyed = forms.ChoiceField(
-        label=lazy("Keys when their queue is closed"),
-        choices=(("strict", lazy("wait for it")), ("available", lazy("go to another queue"))),
-    )
-    on_unknown = forms.ChoiceField(
-        label=lazy("Sends of unknown fate"),
-        choices=(("fail", lazy("the client raises")), ("resend", lazy("the client sends again elsewhere"))),
-    )
-
-
-class NewTopic(TopicSettings):
-    """A topic to be made."""
-
+@with_settings(TOPIC)
+class NewTopic(forms.Form):
     name = forms.CharField(label=lazy("Name"), max_length=100, help_text=lazy("Letters, digits, . _ -"))
     queues = forms.IntegerField(
         label=lazy("Queues"), min_value=1, initial=4, help_text=lazy("As many consumers can share the work.")
@@ -69,16 +33,14 @@ class NewTopic(TopicSettings):
     node = forms.CharField(
         label=lazy("Node"), required=False, help_text=lazy("Empty: spread over the emptiest nodes.")
     )
-    field_order: Iterable[str] | None = ("name", "queues", "node", *SETTINGS)
 
 
-class EditTopic(EditFields, TopicSettings):
+@with_settings(TOPIC)
+class EditTopic(EditFields):
     """Settings of a topic that exists."""
 
 
 class Expand(forms.Form):
-    """More queues."""
-
     queues = forms.IntegerField(label=lazy("Queues to add"), min_value=1, initial=1)
     node = forms.CharField(
         label=lazy("Node"), required=False, help_text=lazy("Empty: spread over the emptiest nodes.")
@@ -86,112 +48,53 @@ class Expand(forms.Form):
 
 
 class Shrink(forms.Form):
-    """Fewer queues."""
-
     count = forms.IntegerField(label=lazy("Queues to take away"), min_value=1, initial=1)
 
 
-class Confirm(forms.Form):
-    """The name once more."""
-
-    confirm = forms.CharField(label=lazy("Type the name to confirm"), max_length=210)
-
-
 class TopicAction(Action):
-    """Something done to one topic."""
-
-    @property
-    def name(self) -> str:
-        """The topic's name."""
-        return self.word("name")
-
-    def back(self) -> str:
-        """The topic's page."""
-        return to("topic", self.name)
+    back_to = ("topic", "name")
 
 
-class CreateTopic(Action):
-    """Makes a topic."""
-
+class CreateTopic(Create):
     form_class = NewTopic
+    title = lazy("Create a topic")
+    back_to = ("topics",)
 
-    def target(self) -> str:
-        """The name that was typed; without one, whoever may manage anything may open the form."""
-        return self.request.POST.get("name", "").strip() or next(iter(self._patterns()), "*")
-
-    def _patterns(self) -> tuple[str, ...]:
-        return (*self.actor.rights.get("manage", ()), *self.actor.rights.get("admin", ()))
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Create a topic")
-
-    def back(self) -> str:
-        """The list."""
-        return to("topics")
-
-    def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe the topic that would be made."""
-        if fields["owners"]:
-            access.require_ownership(self.actor, fields["name"])
+    def effect(self, fields: dict[str, Any]) -> Text:
         where = fields["node"] or _("the emptiest nodes")
         what = _("Topic %(name)s gets %(queues)d queues, each a table, on %(node)s.")
-        return Preview(effects=[what % {"name": fields["name"], "queues": fields["queues"], "node": where}])
+        return what % {"name": fields["name"], "queues": fields["queues"], "node": where}
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Makes it."""
-        settings = given(fields, without=("name", "queues", "node"))
         topics.create(
             name=fields["name"],
             queues=fields["queues"],
             node=fields["node"] or None,
-            settings=settings,
+            settings=given(fields, TOPIC),
             actor=self.actor,
         )
         return _("Topic %s is ready.") % str(fields["name"])
 
 
 class ChangeTopic(Edit, TopicAction):
-    """Changes settings."""
-
     form_class = EditTopic
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Settings of %s") % self.name
+    title = lazy("Settings of %(name)s")
 
     def now(self) -> dict[str, Any]:
-        """The settings as they are."""
-        view = topic_rows.named(name=self.name, actor=self.actor)
-        return {field: getattr(view, field) for field in TopicSettings.base_fields}
+        return read_settings(TOPIC, topic_rows.named(name=self.name, actor=self.actor))
 
-    def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe the changes. Raises Forbidden for other owners unless the actor may do all they get."""
-        if "owners" in self._merge(fields).changed:
-            access.require_ownership(self.actor, self.name, what="topic")
-        return super().preview(fields)
-
-    def save(self, changed: dict[str, Any]) -> Text:
-        """Changes them."""
+    def save(self, changed: dict[str, Any]) -> None:
         topic_rows.update(name=self.name, settings=changed, actor=self.actor)
-        return _("The settings of %s were changed.") % self.name
 
 
 class ExpandTopic(TopicAction):
-    """Adds queues."""
-
     form_class = Expand
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Expand %s") % self.name
+    title = lazy("Expand %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe which queues come where, and which keys move."""
         return _preview(self._do(fields, dry_run=True), _("New queues"))
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Adds them."""
         done = self._do(fields, dry_run=False)
         return _("%(count)d queues were added to %(name)s.") % {"count": len(done.queues), "name": self.name}
 
@@ -206,22 +109,15 @@ class ExpandTopic(TopicAction):
 
 
 class ShrinkTopic(TopicAction):
-    """Takes queues away."""
-
     form_class = Shrink
     danger = True
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Shrink %s") % self.name
+    title = lazy("Shrink %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe which queues drain, and which keys move."""
         done = queues.shrink(topic=self.name, count=fields["count"], actor=self.actor, dry_run=True)
         return _preview(done, _("Queues that close and are retired once every group has read them"))
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Closes them."""
         done = queues.shrink(topic=self.name, count=fields["count"], actor=self.actor)
         return _("%(count)d queues of %(name)s drain.") % {"count": len(done.queues), "name": self.name}
 
@@ -238,9 +134,11 @@ def _preview(change: Change, caption: str) -> Preview:
 
 
 def _queue_table(change: Change, caption: str) -> Table:
-    columns = (Column(_("Number"), right=True), Column(_("Node")))
-    listed = [(number(one.number), text(one.node)) for one in change.queues]
-    return plain(columns, listed, Empty(_("None.")), caption)
+    columns: Columns[QueueView] = [
+        Column(_("Number"), lambda one: number(one.number), right=True),
+        Column(_("Node"), lambda one: text(one.node)),
+    ]
+    return plain(columns, change.queues, Empty(_("None.")), caption)
 
 
 class CleanTopic(TopicAction):
@@ -248,45 +146,37 @@ class CleanTopic(TopicAction):
 
     danger = True
     button = lazy("Clean now")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Clean %s") % self.name
+    title = lazy("Clean %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """List the messages that would go, queue by queue."""
         found = retention.clean(topic=self.name, actor=self.actor, dry_run=True)
-        columns = (
-            Column(_("Queue")), Column(_("First kept"), right=True), Column(_("First kept then"), right=True),
-            Column(_("Messages that go"), right=True), Column(_("Why not more")),
-        )  # fmt: skip
-        listed = [
-            (text(one.plan.queue), number(one.plan.low), number(one.plan.keep_from),
-             number(max(0, one.plan.keep_from - one.plan.low)), text(one.problem or one.plan.blocked_by))
-            for one in found
-        ]  # fmt: skip
-        table = plain(columns, listed, Empty(_("Nothing is older or more than it keeps.")))
+        columns: Columns[Cleaned] = [
+            Column(_("Queue"), lambda one: text(one.plan.queue)),
+            Column(_("Log start offset"), lambda one: number(one.plan.low), right=True),
+            Column(_("Log start offset then"), lambda one: number(one.plan.keep_from), right=True),
+            Column(
+                _("Messages to delete"),
+                lambda one: number(max(0, one.plan.keep_from - one.plan.low)),
+                right=True,
+            ),
+            Column(_("Limited by"), lambda one: text(one.problem or one.plan.blocked_by)),
+        ]
+        table = plain(columns, found, Empty(_("Nothing to clean")))
         return Preview(effects=[_("What is removed cannot be brought back.")], table=table)
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Removes it."""
         found = retention.clean(topic=self.name, actor=self.actor, pass_s=retention.PASS_S)
         touched = sum(bool(one.raised or one.dropped or one.deleted) for one in found)
-        return _("%(count)d queues of %(name)s gave something up.") % {"count": touched, "name": self.name}
+        return _("%(count)d queues of %(name)s were cleaned.") % {"count": touched, "name": self.name}
 
 
 class DeleteTopic(TopicAction):
-    """Deletes a topic."""
-
     form_class = Confirm
     danger = True
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Delete %s") % self.name
+    title = lazy("Delete %(name)s")
+    gone_to = "topics"
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what would be deleted."""
         state = topics.describe(name=self.name, actor=self.actor)
         kept = sum((one.head or 0) - (one.low or 0) for one in state.queues)
         what = _(
@@ -296,43 +186,25 @@ class DeleteTopic(TopicAction):
         return Preview(effects=[what % words, _("Its tables are dropped after three days.")])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Deletes it."""
         topics.delete(name=self.name, confirm=fields["confirm"], actor=self.actor)
         return _("Topic %s was deleted; its tables are dropped after three days.") % self.name
 
-    def done(self, said: Text) -> Any:
-        """Its page is gone: to the list."""
-        self.kwargs = {}
-        return super().done(said)
-
-    def back(self) -> str:
-        """The topic, or once it is gone the list."""
-        return to("topic", self.name) if self.kwargs else to("topics")
-
 
 class SetQueueState(Toggle, TopicAction):
-    """Closes or opens one queue."""
-
-    button: ClassVar[Text] = lazy("Do it")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Queue %(queue)d of %(name)s") % {"queue": self.kwargs["queue"], "name": self.name}
+    button: ClassVar[Text] = lazy("Confirm")
+    title = lazy("Queue %(queue)d of %(name)s")
 
     def other(self) -> str:
-        """Closed if it is open."""
         view = topic_rows.named(name=self.name, actor=self.actor)
         states = {one.queue: one.state for one in view.queues}
         return "read_only" if states.get(self.kwargs["queue"]) == "read_write" else "read_write"
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what closing or opening means."""
         if fields["state"] == "read_only":
             return Preview(effects=[_("The queue is closed for sends; what is in it can still be read.")])
         return Preview(effects=[_("The queue is opened: sends go to it again.")])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Does it."""
         done = queues.set_state(
             topic=self.name, queue=self.kwargs["queue"], state=fields["state"], actor=self.actor
         )

@@ -14,17 +14,19 @@ from metadata.listing import topic_lists
 from metadata.listing.pages import Wanted
 from metadata.listing.topic_lists import SubscriptionRow, TopicRow
 from metadata.monitoring import metrics_history
+from metadata.rules.settings import TOPIC
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import TopicView
 from portal.auth.access import actor, may
 from portal.kit import charts, outages, pages, rows
 from portal.kit.pages import Fact, Link, to
+from portal.kit.setting_fields import facts
 from portal.kit.tables import (
     Cell,
     Column,
+    Columns,
     Empty,
     Table,
-    badge,
     code,
     listed,
     number,
@@ -35,57 +37,40 @@ from portal.kit.tables import (
     wanted,
     when,
 )
-from portal.templatetags.shapes import size
 
 MOST_GROUPS = 200
 
 
 def topics_list(request: HttpRequest) -> HttpResponse:
-    """All topics."""
     kind = "failure" if request.GET.get("kind") == "failure" else "normal"
     found = topic_lists.topics(wanted=wanted(request), kind=kind, actor=actor(request))
-    columns = (
-        Column(_("Topic"), "name"),
-        Column(_("State")),
-        Column(_("Queues"), right=True),
-        Column(_("Groups"), right=True),
-        Column(_("Most unread"), "lag", right=True),
-        Column(_("Oldest unread"), "age", right=True),
-        Column(_("Kept, days"), "days", right=True),
-        Column(_("Sent, last 30 min")),
-        Column(_("Owners")),
-    )
+    columns: Columns[TopicRow] = [
+        Column(_("Topic"), lambda one: rows.topic(one.name), "name"),
+        Column(_("State"), lambda one: rows.state(one.state)),
+        Column(_("Queues"), lambda one: number(one.queues), right=True),
+        Column(_("Groups"), lambda one: number(one.groups), right=True),
+        Column(_("Maximum unread"), lambda one: rows.lag(one.lag), "lag", right=True),
+        Column(_("Oldest unread"), lambda one: rows.age(one.lag_ms), "age", right=True),
+        Column(_("Retention, days"), lambda one: number(one.retention_days), "days", right=True),
+        Column(_("Sent, last 30 min"), lambda one: spark(one.minutes)),
+        Column(_("Owners"), lambda one: text(one.owners or None)),
+    ]
     hint = Empty(
-        _("No topic is here, or none fits the search. Create one:"),
+        _("No matching topics. Create one:"),
         "catmq topic create orders --queues 4",
         to("topic-create"),
         _("Create a topic"),
     )
     actions = [Link(_("Create a topic"), to("topic-create"))]
-    table = listed(request, columns, found, row=_row, empty=hint)
+    table = listed(request, columns, found, empty=hint)
     filters = [
         Link(_("Topics"), to("topics"), "on" if kind == "normal" else ""),
-        Link(_("Failure topics"), to("topics") + "?kind=failure", "on" if kind == "failure" else ""),
+        Link(_("Retry topics"), to("topics") + "?kind=failure", "on" if kind == "failure" else ""),
     ]
     return pages.list_page(request, _("Topics"), table, section="topics", actions=actions, filters=filters)
 
 
-def _row(row: TopicRow) -> Sequence[Cell]:
-    return (
-        rows.topic(row.name),
-        rows.state(row.state),
-        number(row.queues),
-        number(row.groups),
-        rows.lag(row.lag),
-        rows.age(row.lag_ms),
-        number(row.retention_days),
-        spark(row.minutes),
-        text(row.owners or None),
-    )
-
-
 def topic(request: HttpRequest, name: str) -> HttpResponse:
-    """One topic."""
     view = topic_rows.named(name=name, actor=actor(request))
     queues = drains.describe(topic=name, actor=actor(request))
     every = Wanted(rows=MOST_GROUPS)
@@ -139,41 +124,34 @@ def _tiles(view: TopicView, queues: Sequence[QueueDrain], sent: float) -> list[F
             kind="number",
         ),
         Fact(_("Queues"), sum(one.queue.state != "retired" for one in queues), kind="number"),
-        Fact(_("Kept, days"), view.retention_days, kind="number"),
+        Fact(_("Retention, days"), view.retention_days, kind="number"),
     ]
 
 
 def _queues(name: str, queues: Sequence[QueueDrain], manages: bool) -> Table:
-    columns = [
-        Column(_("Queue")),
-        Column(_("Number"), right=True),
-        Column(_("Node")),
-        Column(_("State")),
-        Column(_("Share of keys"), right=True),
-        Column(_("First kept"), right=True),
-        Column(_("Head"), right=True),
-        Column(_("Unread by")),
+    where = f"{to('messages')}?topic={name}&queue="
+    columns: list[Column[QueueDrain]] = [
+        Column(_("Queue"), lambda one: code(one.queue.queue, f"{where}{one.queue.queue}")),
+        Column(_("Number"), lambda one: number(one.queue.number), right=True),
+        Column(_("Node"), lambda one: text(one.queue.node)),
+        Column(_("State"), _state),
+        Column(_("Share of keys"), lambda one: share(one.slots / 1024), right=True),
+        Column(_("Log start offset"), lambda one: number(one.low), right=True),
+        Column(_("Log end offset"), lambda one: number(one.head), right=True),
+        Column(_("Unread by"), _unread),
     ]
     if manages:
-        columns.append(Column(_("Change")))
-    return plain(columns, [_queue(name, one, manages) for one in queues], Empty(_("No queues yet.")))
+        columns.append(Column(_("Change"), lambda one: _change(name, one)))
+    return plain(columns, queues, Empty(_("No queues yet.")))
 
 
-def _queue(name: str, one: QueueDrain, manages: bool) -> list[Cell]:
+def _state(one: QueueDrain) -> Cell:
+    return rows.state("away" if one.head is None else "draining" if one.draining else one.queue.state)
+
+
+def _unread(one: QueueDrain) -> Cell:
     unread = [f"{group.group}: {group.messages}" for group in one.unread if group.messages]
-    cells = [
-        code(one.queue.queue, f"{to('messages')}?topic={name}&queue={one.queue.queue}"),
-        number(one.queue.number),
-        text(one.queue.node),
-        rows.state("draining" if one.draining else one.queue.state)
-        if one.head is not None
-        else rows.state("away"),
-        share(one.slots / 1024),
-        number(one.low),
-        number(one.head),
-        text(", ".join(unread) or _("nobody")),
-    ]
-    return [*cells, _change(name, one)] if manages else cells
+    return text(", ".join(unread) or _("nobody"))
 
 
 def _change(name: str, one: QueueDrain) -> Cell:
@@ -186,44 +164,24 @@ def _change(name: str, one: QueueDrain) -> Cell:
 
 
 def _groups(found: Sequence[SubscriptionRow], name: str) -> Table:
-    columns = (
-        Column(_("Group")),
-        Column(_("State")),
-        Column(_("Unread"), right=True),
-        Column(_("Oldest unread"), right=True),
-        Column(_("Since")),
-    )
+    columns: Columns[SubscriptionRow] = [
+        Column(_("Group"), lambda one: rows.group(one.group)),
+        Column(_("State"), lambda one: rows.state("stopped" if one.stopped else one.state)),
+        Column(_("Unread"), lambda one: rows.lag(one.lag), right=True),
+        Column(_("Oldest unread"), lambda one: rows.age(one.lag_ms), right=True),
+        Column(_("Since"), lambda one: when(one.created_at_ms)),
+    ]
     hint = Empty(_("No group reads this topic. Let one read it:"), f"catmq subscribe GROUP {name}")
-    return plain(columns, [_group(one) for one in found], hint)
-
-
-def _group(one: SubscriptionRow) -> Sequence[Cell]:
-    state = "stopped" if one.stopped else one.state
-    return (
-        rows.group(one.group),
-        rows.state(state),
-        rows.lag(one.lag),
-        rows.age(one.lag_ms),
-        when(one.created_at_ms),
-    )
+    return plain(columns, found, hint)
 
 
 def _facts(view: TopicView) -> list[Any]:
-    bytes_kept = size(view.retention_bytes) if view.retention_bytes else _("no limit")
+    state = rows.state(view.state)
     return [
-        Fact(_("State"), rows.state(view.state).value, kind="badge", tone=rows.state(view.state).tone),
-        Fact(_("Kind"), badge(view.kind).value),
-        Fact(_("Kept at most"), bytes_kept),
-        Fact(_("Unread kept, days"), view.keep_unread_days),
-        Fact(_("Keys when their queue is closed"), view.keyed),
-        Fact(_("Sends of unknown fate"), view.on_unknown),
-        Fact(_("At most, messages a second"), view.max_messages_per_s or _("no limit")),
-        Fact(_("At most, bytes a second"), view.max_bytes_per_s or _("no limit")),
+        Fact(_("State"), state.value, kind="badge", tone=state.tone),
+        Fact(_("Kind"), rows.state(view.kind).value),
+        *facts(TOPIC, view),
         Fact(_("Layout version"), view.layout_version),
-        Fact(_("Owners"), view.owners or None),
-        Fact(_("Department"), view.department or None),
-        Fact(_("Alarm e-mails"), view.alarm_emails or None),
         Fact(_("Created"), view.created_at_ms, kind="when"),
         Fact(_("Changes"), _("audit log"), f"{to('audit')}?name={view.name}"),
-        Fact(_("Description"), view.description or None),
     ]

@@ -13,16 +13,18 @@ from django.utils.translation import gettext_lazy as lazy
 from metadata.db import access
 from metadata.db.paging import Window
 from metadata.listing.pages import cut
+from metadata.rules.setting_types import read_settings
+from metadata.rules.settings import KEY
 from metadata.users import api_keys
 from metadata.users.api_keys import KeyView
-from portal.actions.action import Action, Preview
+from portal.actions.action import Action, Confirm, Preview
 from portal.actions.edit import Edit, EditFields
-from portal.actions.fields import RateFields
+from portal.actions.fields import given
 from portal.auth.access import actor
 from portal.kit import pages
 from portal.kit.pages import Link, to
-from portal.kit.tables import Cell, Column, Empty, Text, code, listed, text, wanted, when
-from portal.views.topics.topic_actions import Confirm
+from portal.kit.setting_fields import with_settings
+from portal.kit.tables import Column, Columns, Empty, Text, code, listed, text, wanted, when
 
 MOST = 1000
 MEANING: dict[str, Text] = {
@@ -35,33 +37,21 @@ MEANING: dict[str, Text] = {
 
 
 def keys_list(request: HttpRequest) -> HttpResponse:
-    """All keys."""
     access.require(actor(request), "admin", "*", what="key")
     window = Window(search=wanted(request).search, limit=MOST)
     found = api_keys.page(window=window, actor=actor(request)).items
-    columns = (
-        Column(_("Key")),
-        Column(_("Rights")),
-        Column(_("Limits")),
-        Column(_("Created (UTC)")),
-        Column(_("Change")),
-        Column(_("Revoke")),
-    )
-    hint = Empty(_("No key is here, or none fits the search."), "python manage.py create_api_key --help")
-    table = listed(request, columns, cut(found, wanted=wanted(request)), row=_row, empty=hint)
+    columns: Columns[KeyView] = [
+        Column(_("Key"), lambda one: code(one.name)),
+        Column(_("Rights"), lambda one: text(in_words(one.rights))),
+        Column(_("Limits"), lambda one: text(_limits(one))),
+        Column(_("Created (UTC)"), lambda one: when(one.created_at_ms)),
+        Column(_("Change"), lambda one: text(_("limits"), to("key-limits", one.name))),
+        Column(_("Revoke"), lambda one: text(_("revoke"), to("key-delete", one.name))),
+    ]
+    hint = Empty(_("No matching keys"), "python manage.py create_api_key --help")
+    table = listed(request, columns, cut(found, wanted=wanted(request)), empty=hint)
     actions = [Link(_("Create a key"), to("key-create"))]
     return pages.list_page(request, _("API keys"), table, section="keys", actions=actions)
-
-
-def _row(one: KeyView) -> Sequence[Cell]:
-    return (
-        code(one.name),
-        text(in_words(one.rights)),
-        text(_limits(one)),
-        when(one.created_at_ms),
-        text(_("limits"), to("key-limits", one.name)),
-        text(_("revoke"), to("key-delete", one.name)),
-    )
 
 
 def _limits(one: KeyView) -> str | None:
@@ -74,7 +64,6 @@ def _limits(one: KeyView) -> str | None:
 
 
 def in_words(rights: Mapping[str, Sequence[str]]) -> str:
-    """Rights as one line."""
     return "; ".join(f"{right} {', '.join(patterns)}" for right, patterns in rights.items())
 
 
@@ -98,51 +87,37 @@ def rights_of(fields: Mapping[str, Any]) -> dict[str, list[str]]:
     return {right: patterns for right, patterns in found.items() if patterns}
 
 
-class NewKey(RateFields, RightsFields):
-    """A key to be made."""
-
+@with_settings(KEY)
+class NewKey(RightsFields):
     name = forms.CharField(label=lazy("Name"), max_length=100)
     field_order = ("name",)
 
 
 class KeyAction(Action):
-    """Something done to keys."""
-
     right = "admin"
     what = "key"
     section = "keys"
-
-    def target(self) -> str:
-        """Keys are for whoever may do everything."""
-        return "*"
-
-    def back(self) -> str:
-        """The list."""
-        return to("keys")
+    everywhere = True
+    back_to = ("keys",)
 
 
 class CreateKey(KeyAction):
     """Makes a key, and shows it this once."""
 
     form_class = NewKey
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Create a key")
+    title = lazy("Create a key")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what the key may do."""
         view, _secret = self._create(fields, dry_run=True)
         effects = [f"{MEANING[right]}: {', '.join(patterns)}" for right, patterns in view.rights.items()]
         return Preview(effects=[*effects, _("The key is shown once, on the next page.")])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Makes it."""
         view, self.secret = self._create(fields)
         return _("Key %s was made.") % view.name
 
     def _create(self, fields: dict[str, Any], *, dry_run: bool = False) -> tuple[KeyView, str]:
-        limits = {name: fields[name] for name in RateFields.base_fields}
+        limits = given(fields, KEY)
         rights = rights_of(fields)
         return api_keys.create(
             name=fields["name"], rights=rights, settings=limits, actor=self.actor, dry_run=dry_run
@@ -155,7 +130,8 @@ class CreateKey(KeyAction):
         )
 
 
-class KeyLimits(EditFields, RateFields):
+@with_settings(KEY)
+class KeyLimits(EditFields):
     """Send limits of a key that exists."""
 
 
@@ -163,40 +139,29 @@ class LimitKey(Edit, KeyAction):
     """Changes how much a key may send."""
 
     form_class = KeyLimits
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Limits of key %s") % self.word("name")
+    title = lazy("Limits of key %(name)s")
 
     def now(self) -> dict[str, Any]:
-        """The limits as they are."""
-        view = api_keys.named(name=self.word("name"), actor=self.actor)
-        return {name: getattr(view, name) for name in RateFields.base_fields}
+        return read_settings(KEY, api_keys.named(name=self.name, actor=self.actor))
 
-    def save(self, changed: dict[str, Any]) -> Text:
-        """Changes them."""
-        api_keys.update(name=self.word("name"), settings=changed, actor=self.actor)
-        return _("The limits of key %s were changed.") % self.word("name")
+    def save(self, changed: dict[str, Any]) -> None:
+        api_keys.update(name=self.name, settings=changed, actor=self.actor)
+
+    def saved(self) -> Text:
+        return _("The limits of key %s were changed.") % self.name
 
 
 class DeleteKey(KeyAction):
-    """Revokes a key."""
-
     form_class = Confirm
     danger = True
     button = lazy("Revoke")
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Revoke key %s") % self.word("name")
+    title = lazy("Revoke key %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe who is refused."""
-        view = api_keys.named(name=self.word("name"), actor=self.actor)
+        view = api_keys.named(name=self.name, actor=self.actor)
         what = _("Whoever uses it is refused within a second. It may: %s")
         return Preview(effects=[what % in_words(view.rights)])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Revokes it."""
-        api_keys.delete(name=self.word("name"), confirm=fields["confirm"], actor=self.actor)
-        return _("Key %s was revoked.") % self.word("name")
+        api_keys.delete(name=self.name, confirm=fields["confirm"], actor=self.actor)
+        return _("Key %s was revoked.") % self.name

@@ -14,7 +14,6 @@ from metadata.db.access import LOOK
 from metadata.errors import Invalid
 from metadata.users import accounts
 from portal.actions.action import Action, Preview
-from portal.kit.pages import to
 from portal.kit.tables import Text
 
 
@@ -45,21 +44,11 @@ class ChangePassword(Action):
     right = LOOK
     what = "account"
     section = "password"
-
-    def target(self) -> str:
-        """Everybody has one."""
-        return "*"
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Your password")
-
-    def back(self) -> str:
-        """The first page."""
-        return to("overview")
+    everywhere = True
+    title = lazy("Your password")
+    back_to = ("overview",)
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Return what that means."""
         self._prove(fields)
         accounts.change_own_password(password=fields["password"], actor=self.actor, dry_run=True)
         return Preview(
@@ -67,7 +56,6 @@ class ChangePassword(Action):
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Changes it."""
         self._prove(fields)
         accounts.change_own_password(password=fields["password"], actor=self.actor)
         return _("Your password was changed.")

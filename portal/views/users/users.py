@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from django import forms
@@ -13,32 +12,37 @@ from django.utils.translation import gettext_lazy as lazy
 from metadata.listing.pages import cut
 from metadata.users import accounts
 from metadata.users.accounts import UserView
-from portal.actions.action import Action, Preview
+from portal.actions.action import Action, Confirm, Preview
 from portal.actions.edit import Edit, EditFields
 from portal.auth.access import actor
 from portal.kit import pages, rows
 from portal.kit.pages import Link, to
-from portal.kit.tables import Cell, Column, Empty, Text, code, listed, text, wanted, when
-from portal.views.topics.topic_actions import Confirm
+from portal.kit.tables import Column, Columns, Empty, Text, code, listed, text, wanted, when
 from portal.views.users.keys import MEANING, RightsFields, in_words, rights_of
 
 
 def users_list(request: HttpRequest) -> HttpResponse:
-    """All accounts."""
     search = wanted(request).search.lower()
     views = tuple(
         one for one in accounts.listed(actor=actor(request)) if search in f"{one.name} {one.email}".lower()
     )
-    columns = (
-        Column(_("User")), Column(_("Role")), Column(_("State")), Column(_("Rights")), Column(_("E-mail")),
-        Column(_("Last login (UTC)")), Column(_("Delete")),
-    )  # fmt: skip
+    columns: Columns[UserView] = [
+        Column(_("User"), lambda one: code(one.name, to("user", one.name))),
+        Column(_("Role"), lambda one: rows.state("administrator" if one.administrator else "user")),
+        Column(_("State"), lambda one: rows.state("ok" if one.active else "inactive")),
+        Column(
+            _("Rights"),
+            lambda one: text(_("everything") if one.administrator else in_words(one.rights) or None),
+        ),
+        Column(_("E-mail"), lambda one: text(one.email or None)),
+        Column(_("Last login (UTC)"), lambda one: when(one.last_login_ms)),
+        Column(_("Delete"), lambda one: text(_("delete"), to("user-delete", one.name))),
+    ]
     table = listed(
         request,
         columns,
         cut(views, wanted=wanted(request)),
-        row=_row,
-        empty=Empty(_("Nobody fits the search.")),
+        empty=Empty(_("No matching users")),
     )
     intro = _(
         "Administrators may do everything. Who is named among the owners of a topic or group manages it. "
@@ -47,18 +51,6 @@ def users_list(request: HttpRequest) -> HttpResponse:
     actions = [Link(_("Create a user"), to("user-create"))]
     return pages.list_page(
         request, _("Users and roles"), table, section="users", intro=intro, actions=actions
-    )
-
-
-def _row(one: UserView) -> Sequence[Cell]:
-    return (
-        code(one.name, to("user", one.name)),
-        rows.state("administrator" if one.administrator else "user"),
-        rows.state("ok" if one.active else "inactive"),
-        text(_("everything") if one.administrator else in_words(one.rights) or None),
-        text(one.email or None),
-        when(one.last_login_ms),
-        text(_("delete"), to("user-delete", one.name)),
     )
 
 
@@ -77,8 +69,6 @@ class Account(EditFields, RightsFields):
 
 
 class NewAccount(RightsFields):
-    """An account to be made."""
-
     name = forms.CharField(label=lazy("Name"), max_length=150)
     email = forms.EmailField(label=lazy("E-mail"), required=False)
     password = forms.CharField(
@@ -89,36 +79,21 @@ class NewAccount(RightsFields):
 
 
 class UserAction(Action):
-    """Something done to accounts."""
-
     right = "admin"
     what = "user"
     section = "users"
-
-    def target(self) -> str:
-        """Accounts are for whoever may do everything."""
-        return "*"
-
-    def back(self) -> str:
-        """The list."""
-        return to("users")
+    everywhere = True
+    back_to = ("users",)
 
 
 class CreateUser(UserAction):
-    """Makes an account."""
-
     form_class = NewAccount
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Create a user")
+    title = lazy("Create a user")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what the account may do."""
         return Preview(effects=_may(self._create(fields, dry_run=True)))
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Makes it."""
         return _("User %s was made.") % self._create(fields).name
 
     def _create(self, fields: dict[str, Any], *, dry_run: bool = False) -> UserView:
@@ -138,68 +113,54 @@ def _may(view: UserView) -> list[Text]:
 
 
 class ChangeUser(Edit, UserAction):
-    """Changes an account."""
-
     form_class = Account
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("User %s") % self.word("name")
+    title = lazy("User %(name)s")
 
     def now(self) -> dict[str, Any]:
         """As it is; but for the password, which nobody can read."""
-        view = accounts.named(name=self.word("name"), actor=self.actor)
+        view = accounts.named(name=self.name, actor=self.actor)
         rights = {right: ", ".join(view.rights.get(right, ())) for right in RightsFields.base_fields}
         return {"administrator": view.administrator, "active": view.active, **rights}
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what changes."""
         self._update(fields, dry_run=True)
         found = super().preview(fields)
         if not fields["password"]:
             return found
         said = _("A new password: the sessions of %s end, and the old one does nothing any more.")
         effects = found.effects if found.table else ()  # else it says that nothing changes
-        return Preview(effects=[*effects, said % self.word("name")], table=found.table)
+        return Preview(effects=[*effects, said % self.name], table=found.table)
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Changes it."""
         return _("User %s was changed.") % self._update(fields).name
 
     def _update(self, fields: dict[str, Any], *, dry_run: bool = False) -> UserView:
         then = {**self.now(), **self._merge(fields).changed}
         return accounts.update(
-            name=self.word("name"), administrator=then["administrator"], active=then["active"],
+            name=self.name, administrator=then["administrator"], active=then["active"],
             rights=rights_of(then), password=fields["password"], actor=self.actor, dry_run=dry_run,
         )  # fmt: skip
 
 
 class DeleteUser(UserAction):
-    """Deletes an account."""
-
     form_class = Confirm
     danger = True
-
-    def heading(self) -> Text:
-        """The page's title."""
-        return _("Delete user %s") % self.word("name")
+    title = lazy("Delete user %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what is forgotten, and what is not."""
         self._delete(fields, dry_run=True)
         effects = [_("The account with its rights is forgotten, and its sessions end.")]
-        owns = accounts.owned(name=self.word("name"), actor=self.actor)
+        owns = accounts.owned(name=self.name, actor=self.actor)
         if owns:
             what = _("Stays an owner of %s: whoever gets an account of this name manages them.")
             effects.append(what % ", ".join(owns))
         return Preview(effects=effects)
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Deletes it."""
         self._delete(fields)
-        return _("User %s was deleted.") % self.word("name")
+        return _("User %s was deleted.") % self.name
 
     def _delete(self, fields: dict[str, Any], *, dry_run: bool = False) -> None:
         accounts.delete(
-            name=self.word("name"), confirm=fields["confirm"], actor=self.actor, dry_run=dry_run
+            name=self.name, confirm=fields["confirm"], actor=self.actor, dry_run=dry_run
         )  # fmt: skip

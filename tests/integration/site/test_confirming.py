@@ -1,4 +1,4 @@
-"""Actions that cannot be taken back want the name again, on pages and of commands."""
+"""Actions that cannot be undone want the name again, on pages and of commands."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_one_dead_message_is_brought_back(queue: int, ada: Client) -> None:
     first, *_ = kill(queue, b"a", b"b", b"c")
     body = dead_letters.show(group="billing", message=first, actor=ME).body
     seen = filled(ada, f"{DEAD}/redrive?ids={first}")
-    assert "are tried again: 1." in text(seen) and len(listed()) == 3
+    assert "are redriven: 1." in text(seen) and len(listed()) == 3
     assert confirm(ada, f"{DEAD}/redrive", seen).status_code == 200
     assert redriven() == [body] and len(listed()) == 2
 
@@ -101,7 +101,7 @@ def test_all_of_one_kind_are_brought_back_and_no_other(queue: int, ada: Client) 
 
 def test_dead_messages_are_dropped_for_good(queue: int, ada: Client) -> None:
     first, *_ = kill(queue, b"a", b"b")
-    assert "Dead messages that were deleted: 1." in text(carry_out(ada, f"{DEAD}/drop?ids={first}"))
+    assert "Dead letters deleted: 1." in text(carry_out(ada, f"{DEAD}/drop?ids={first}"))
     assert len(listed()) == 1
     carry_out(ada, f"{DEAD}/drop?everything=on")
     assert listed() == []
@@ -122,17 +122,17 @@ def test_a_message_tells_what_became_of_it(queue: int, ada: Client) -> None:
 def test_a_delayed_message_is_taken_back(queue: int, ada: Client) -> None:
     (receipt,) = moving.delay("orders", b"later")
     page = carry_out(ada, f"/topics/orders/delayed/{receipt.message_id}")
-    assert "was taken back" in text(page)
+    assert "was recalled" in text(page)
     assert delayed_admin.of_topic(topic="orders", actor=ME).count == 0
 
 
 def test_a_double_click_acts_once_and_says_what_the_first_did(queue: int, ada: Client) -> None:
     kill(queue, b"a", b"b")
     seen = filled(ada, f"{DEAD}/drop?everything=on")
-    assert "Dead messages that were deleted: 2." in text(confirm(ada, f"{DEAD}/drop", seen))
+    assert "Dead letters deleted: 2." in text(confirm(ada, f"{DEAD}/drop", seen))
     kill(queue, b"c")
     again = text(confirm(ada, f"{DEAD}/drop", seen))
-    assert "carried out once: Dead messages that were deleted: 2." in again
+    assert "carried out once: Dead letters deleted: 2." in again
     assert len(listed()) == 1
 
 
@@ -172,12 +172,12 @@ def test_offsets_move_while_the_group_runs_and_go_back(queue: int, ada: Client) 
     assert "0 messages are read again, 3 are skipped" in seen and "the nearest that it has" in seen
     assert "is running" in seen and committed() == 0
     page = text(carry_out(ada, url, topic="orders", to="offset", offset="99"))
-    assert committed() == 3 and "take back" in page
+    assert committed() == 3 and "undo" in page
     reset = OffsetMove.objects.get().reset
     undo = f"/groups/billing/moves/{reset}/undo"
     preview = ada.get(undo)
     assert "3 messages are read again, 0 are skipped" in text(preview) and committed() == 3
-    assert "taken back" in text(confirm(ada, undo, preview))
+    assert "undone" in text(confirm(ada, undo, preview))
     assert committed() == 0
     assert text(ada.get("/groups/billing/moves")).count("<tr>") == 3
     verbs = AuditLog.objects.filter(kind="offset", actor_name="ada").values_list("verb", flat=True)
@@ -188,13 +188,13 @@ def test_how_messages_come_is_changed_with_a_look_before(queue: int, ada: Client
     url = "/groups/billing/of/orders"
     typed = {"retries": "3", "retry_delays_s": "5, 60", "tags": "new||paid", "threads": "8", "ordered": "on"}
     seen = filled(ada, url, **typed)
-    assert "5, 60" in text(seen) and "Retries" in text(seen) and "Delay, s" not in text(seen)
+    assert "5, 60" in text(seen) and "Retries" in text(seen) and "Delivery delay, s" not in text(seen)
     assert "was changed" in text(confirm(ada, url, seen))
     found = subscription_rows.named(group="billing", topic="orders", actor=ME).delivery
     assert (found.retries, found.retry_delays_s, found.tags) == (3, (5, 60), ("new", "paid"))
     assert (found.threads, found.ordered, found.dead_days, found.handler_timeout_ms) == (8, True, 30, None)
     wrong = filled(ada, url, retry_delays_s="soon", tags="a||")
-    assert wrong.status_code == 400 and "whole seconds" in text(wrong)
+    assert wrong.status_code == 400 and "whole numbers" in text(wrong)
     assert "a tag is missing" in text(filled(ada, url, tags="a||"))
 
 

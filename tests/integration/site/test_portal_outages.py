@@ -109,7 +109,7 @@ def test_the_first_page_names_a_node_that_is_offline_or_did_not_answer_its_last_
 def test_an_action_that_needs_the_node_is_refused_with_its_name(queue: int, ada: Client, away: str) -> None:
     answer = filled(ada, "/groups/billing/reset", topic="orders", to="latest")
     assert answer.status_code == 503 and "main" in text(answer)
-    assert "was stopped" in text(carry_out(ada, "/groups/billing/stop"))  # needs none
+    assert "is paused" in text(carry_out(ada, "/groups/billing/stop"))  # needs none
 
 
 def test_without_metadata_every_page_says_so_and_what_still_works(
@@ -127,7 +127,7 @@ def test_without_metadata_every_page_says_so_and_what_still_works(
     assert ada.post("/groups/billing/stop", fields(seen)).status_code == 503
     cut.close()
     assert not groups.describe(name="billing", actor=ME).stopped
-    assert "was stopped" in text(confirm(ada, "/groups/billing/stop", seen))
+    assert "is paused" in text(confirm(ada, "/groups/billing/stop", seen))
 
 
 def test_the_page_without_metadata_names_nothing_that_is_a_secret(

@@ -61,7 +61,7 @@ def test_who_owns_a_topic_has_no_right_on_a_group_of_that_name_and_the_other_way
     assert statuses(olga, *mine) == [200] * 3
     others = ("/groups/orders/settings", "/groups/orders/stop", "/groups/orders/delete", "/create/node")
     assert statuses(olga, *others) == [403] * 4
-    assert olga.post("/groups/orders/stop", {"confirmed": "yes", "once": "x" * 20}).status_code == 403
+    assert olga.post("/groups/orders/stop", {"confirmed": "yes", "form_number": "x" * 20}).status_code == 403
     assert "/groups/orders/stop" not in text(olga.get("/groups/orders"))
     own(group="billing")
     mine = ("/groups/billing/settings", "/groups/billing/stop", "/groups/billing/failures")
@@ -87,7 +87,7 @@ def test_an_owner_who_is_none_any_more_cannot_confirm_what_was_previewed_before(
     answer = olga.post("/groups/billing/stop", fields(seen))
     assert answer.status_code == 403 and not groups.describe(name="billing", actor=ME).stopped
     own(group="billing")
-    assert "was stopped" in text(confirm(olga, "/groups/billing/stop", seen))
+    assert "is paused" in text(confirm(olga, "/groups/billing/stop", seen))
 
 
 @pytest.mark.parametrize("owners", ["OLGA", "olgab", "bolga", "olg", "o*", "ann.olga"])
@@ -128,7 +128,7 @@ def test_a_confirmation_that_comes_after_the_session_ended_does_nothing_and_lead
     )
     assert fields(page)["ids"] == died.id and "nothing was done" in text(page)
     again = olga.post(url, {**fields(page), "confirmed": ""})
-    assert "are tried again: 1." in text(again)
+    assert "are redriven: 1." in text(again)
     assert "It has begun" in text(confirm(olga, url, again)) and Redrive.objects.count() == 1
 
 
@@ -138,7 +138,7 @@ def test_a_stop_that_comes_after_the_session_ended_is_asked_for_again(olga: Clie
     olga.logout()
     page = back_in(olga, olga.post("/groups/billing/stop", fields(seen)))
     assert not groups.describe(name="billing", actor=ME).stopped
-    assert "was stopped" in text(confirm(olga, "/groups/billing/stop", page))
+    assert "is paused" in text(confirm(olga, "/groups/billing/stop", page))
 
 
 def test_who_may_only_manage_is_refused_other_owners_before_the_confirmation(olga: Client) -> None:

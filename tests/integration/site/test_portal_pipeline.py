@@ -141,7 +141,7 @@ def test_a_run_whose_process_died_says_so_and_is_ended(started: list[int], ada: 
     assert pipeline.take(id=run) is not None
     long_ago = database_now() - timedelta(milliseconds=runs.SILENT_MS + 5_000)
     JobRun.objects.filter(pk=run).update(seen_at=long_ago)
-    assert "no sign of life" in text(ada.get("/pipeline")) and "no sign of life" in text(
+    assert "not responding" in text(ada.get("/pipeline")) and "no sign of life" in text(
         ada.get(f"/runs/{run}")
     )
     assert "Its process gave no sign" in text(carry_out(ada, f"/runs/{run}/cancel"))

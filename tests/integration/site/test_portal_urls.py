@@ -50,7 +50,7 @@ def fingerprint() -> dict[str, Any]:
 
 @pytest.fixture
 def world(make_node: Callable[..., str]) -> dict[str, object]:
-    """One of everything, two dead messages among it; what stands in URLs."""
+    """One of everything, two dead letters among it; what stands in URLs."""
     make_node("main")
     make_node("failure", kind="failure")
     make_node("spare")
@@ -82,7 +82,8 @@ def test_no_page_changes_anything_without_a_token(world: dict[str, object]) -> N
     assert ada.get("/").status_code == 200
     before = fingerprint()
     for page in actions():
-        sent = {"confirmed": "yes", "once": "x" * 20, "confirm": "orders", "name": "new", "state": "out"}
+        sent = {"confirmed": "yes", "form_number": "x" * 20, "confirm": "orders", "name": "new"}
+        sent["state"] = "out"
         answer = ada.post(url_of(page, world), sent)
         assert answer.status_code == 403 and "not sent from a page" in text(answer), page.name
     assert fingerprint() == before
@@ -94,7 +95,7 @@ def test_an_owner_is_refused_by_hand_made_posts_what_is_for_administrators(world
     before = fingerprint()
     for page in actions():
         if page.name in ADMIN:
-            sent = {"confirmed": "yes", "once": "x" * 20, "name": "olga", "administrator": "on"}
+            sent = {"confirmed": "yes", "form_number": "x" * 20, "name": "olga", "administrator": "on"}
             assert olga.post(url_of(page, world), sent).status_code == 403, page.name
     assert fingerprint() == before
 

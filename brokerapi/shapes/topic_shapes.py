@@ -1,18 +1,73 @@
-"""The shapes of queues of a topic and of read plans (see management), and what fills them."""
+"""Topics and their queues, growing and shrinking, read plans."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from rest_framework import serializers
 
-from brokerapi.shapes.fields import Flag, Number, Request, Text
-from messagestore.topology.drains import QueueDrain, Unread
-from messagestore.topology.queues import Change
-from metadata.topics.topic_rows import QueueView
+from brokerapi.shapes.fields import Answer, Change, Count, Flag, Number, Request, Text, numbers
+from messagestore.topology import queues
+from messagestore.topology.topics import TopicState
+from metadata.rules.settings import TOPIC
 
-_QUEUE = ("queue", "number", "node", "state")
+
+class TopicCreate(Request):
+    """A new topic."""
+
+    settings = TOPIC
+    name = Text()
+    queues = Number(default=4, min_value=1)
+    node = Text(required=False, allow_null=True, help_text="place all queues there; else they are spread")
+
+
+class TopicChange(Change):
+    """Changes to a topic."""
+
+    settings = TOPIC
+
+
+class _PlacedQueue(Answer):
+    queue = Number(source="queue.queue", help_text="the global id")
+    number = Number(source="queue.number", help_text="its place in the topic")
+    node = Text(source="queue.node")
+    state = Text(source="queue.state")
+    low = Number(allow_null=True)
+    head = Number(allow_null=True)
+
+
+class QueueAnswer(_PlacedQueue):
+    """A queue of a topic; low and head are null while its node does not answer."""
+
+
+class LayoutAnswer(Answer):
+    """Slot → queue id; slot = crc32(UTF-8 key) mod 1024."""
+
+    version = Number(source="layout_version")
+    slots = numbers(source="layout")
+
+
+class TopicSummary(Answer):
+    """A topic in a list; `queues` counts."""
+
+    settings = TOPIC
+    name = Text()
+    kind = Text()
+    state = Text()
+    queues: Any = Count()
+    created_at_ms = Number()
+
+
+class TopicAnswer(TopicSummary):
+    """A topic."""
+
+    queues: Any = QueueAnswer(many=True)
+    layout = LayoutAnswer()
+
+
+def topic(state: TopicState) -> dict[str, Any]:
+    """Return a topic with its layout and its queues."""
+    return TopicAnswer.of(state.topic, queues=state.queues, layout=state.topic)
 
 
 class ExpandRequest(Request):
@@ -26,7 +81,7 @@ class ExpandRequest(Request):
 class ShrinkRequest(Request):
     """Queues to take out of use: either their ids or how many, the newest first."""
 
-    queues = serializers.ListField(child=Number(), required=False)
+    queues = numbers(required=False)
     count = Number(required=False)
     dry_run = Flag(default=False)
 
@@ -37,14 +92,14 @@ class QueueChange(Request):
     state = serializers.ChoiceField(choices=["read_only", "read_write"])
 
 
-class UnreadAnswer(serializers.Serializer[Any]):
+class UnreadAnswer(Answer):
     """Number of messages that a group has not read; null while a node does not answer."""
 
     group = Text()
     messages = Number(allow_null=True, help_text="of the slowest instance, if the group broadcasts")
 
 
-class ChangedQueue(serializers.Serializer[Any]):
+class ChangedQueue(Answer):
     """A queue that was added, or drains."""
 
     queue = Number(allow_null=True, help_text="the global id; null for one that is not made")
@@ -53,7 +108,7 @@ class ChangedQueue(serializers.Serializer[Any]):
     state = Text()
 
 
-class LayoutChangeAnswer(serializers.Serializer[Any]):
+class LayoutChangeAnswer(Answer):
     """Changes that an expansion or a shrinking made, or with `dry_run` would make."""
 
     topic = Text()
@@ -65,54 +120,24 @@ class LayoutChangeAnswer(serializers.Serializer[Any]):
     unread = UnreadAnswer(many=True, help_text="by group, in the queues that lose slots")
 
 
-class QueueState(serializers.Serializer[Any]):
+class QueueState(_PlacedQueue):
     """A queue of a topic; low and head are null while its node does not answer."""
 
-    queue = Number()
-    number = Number()
-    node = Text()
-    state = Text()
     slots = Number(help_text="of 1,024; keys in them come here")
     draining = Flag(help_text="it is read to its end and retired then")
-    low = Number(allow_null=True)
-    head = Number(allow_null=True)
     unread = UnreadAnswer(many=True, help_text="by group")
 
 
-def change(made: Change) -> dict[str, Any]:
+def change(made: queues.Change) -> dict[str, Any]:
     """Return the changes that an expansion or a shrinking made, or would make."""
-    return {
-        "topic": made.topic,
-        "dry_run": made.dry_run,
-        "layout_version": made.layout_version,
-        "queues": [
-            _planned(one) if made.dry_run and one.state == "creating" else _queue(one) for one in made.queues
-        ],
-        "moved_slots": made.moved_slots,
-        "moved_share": round(made.moved_share, 4),
-        "unread": _unread(made.unread),
-    }
+    shown = [
+        ChangedQueue.of(one, queue=None if made.dry_run and one.state == "creating" else one.queue)
+        for one in made.queues
+    ]
+    return LayoutChangeAnswer.of(made, queues=shown, moved_share=round(made.moved_share, 4))
 
 
-def state(drain: QueueDrain) -> dict[str, Any]:
-    """A queue, and what is unread in it."""
-    own = {name: getattr(drain, name) for name in ("slots", "draining", "low", "head")}
-    return {**_queue(drain.queue), **own, "unread": _unread(drain.unread)}
-
-
-def _queue(view: QueueView) -> dict[str, Any]:
-    return {name: getattr(view, name) for name in _QUEUE}
-
-
-def _planned(view: QueueView) -> dict[str, Any]:
-    return {**_queue(view), "queue": None}
-
-
-def _unread(unread: Iterable[Unread]) -> list[dict[str, Any]]:
-    return [{"group": one.group, "messages": one.messages} for one in unread]
-
-
-class PlannedQueueAnswer(serializers.Serializer[Any]):
+class PlannedQueueAnswer(Answer):
     """A queue: the offsets low … head - 1 of its table may be read, without those in the gaps."""
 
     queue = Number(help_text="the global id")
@@ -121,13 +146,10 @@ class PlannedQueueAnswer(serializers.Serializer[Any]):
     table = Text()
     low = Number()
     head = Number(help_text="durable: what is below it stays")
-    gaps = serializers.ListField(
-        child=serializers.ListField(child=Number()),
-        help_text="offsets lost with a node: from, to (excluded)",
-    )
+    gaps = serializers.ListField(child=numbers(), help_text="offsets lost with a node: from, to (excluded)")
 
 
-class PlannedNodeAnswer(serializers.Serializer[Any]):
+class PlannedNodeAnswer(Answer):
     """A node; user name and password are empty if it has no reader account, or the key no admin on all."""
 
     name = Text()
@@ -140,7 +162,7 @@ class PlannedNodeAnswer(serializers.Serializer[Any]):
     password = Text()
 
 
-class ReadPlanAnswer(serializers.Serializer[Any]):
+class ReadPlanAnswer(Answer):
     """Queues and nodes that hold a topic's messages."""
 
     topic = Text()

@@ -1,0 +1,46 @@
+"""API keys, and the API about itself."""
+
+from __future__ import annotations
+
+from rest_framework import serializers
+
+from brokerapi.shapes.fields import Answer, Change, Number, Request, Text, texts
+from metadata.rules.settings import KEY
+
+
+class KeyCreate(Request):
+    """A new API key: right → name patterns."""
+
+    settings = KEY
+    name = Text()
+    rights = serializers.DictField(child=texts())
+
+
+class KeyChange(Change):
+    """Changes to an API key."""
+
+    settings = KEY
+
+
+class KeyAnswer(Answer):
+    """An API key, without its secret."""
+
+    settings = KEY
+    name = Text()
+    rights = serializers.DictField(child=texts())
+    created_at_ms = Number()
+
+
+class NewKeyAnswer(KeyAnswer):
+    """A new API key; `api_key` is shown this once."""
+
+    api_key = Text()
+
+
+class AboutAnswer(Answer):
+    """Version and limits."""
+
+    name = Text()
+    version = Text()
+    api_version = Number()
+    limits = serializers.DictField(child=Number())

@@ -1,0 +1,174 @@
+"""Types of settings: the values that one takes, its unit, and the meaning of null.
+
+A setting is declared once, as a field of a dataclass made by `setting`: its name, type, default, label and
+help. Checks, the API's shapes, forms and pages of the portal, the reference page and the client's options
+are made from that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from inspect import get_annotations
+from typing import Any
+
+Check = Callable[[str], object]  # raises ValueError that says what is wrong
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Base of types. `null`: the meaning of null, or of an empty text; '' if a value is needed."""
+
+    null: str = field(default="", kw_only=True)
+
+    def problem(self, value: Any) -> str | None:
+        """Return what is wrong with a value, None if nothing."""
+        raise NotImplementedError
+
+    def range(self) -> str:
+        """Return the values that it takes, in words."""
+        raise NotImplementedError
+
+    def written(self, value: Any) -> Any:
+        """Return a value as requests and answers write it."""
+        return value
+
+
+@dataclass(frozen=True)
+class Text(Kind):
+    """A text of at most `most` characters; `check` says what else is asked of it."""
+
+    most: int
+    check: Check | None = None
+    lines: bool = False  # may have several
+
+    def problem(self, value: Any) -> str | None:
+        """Return what is wrong with a value, None if nothing."""
+        if not isinstance(value, str) or len(value) > self.most:
+            return f"must be a text of at most {self.most} characters"
+        try:
+            if self.check is not None:
+                self.check(value)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    def range(self) -> str:
+        """Return the values that it takes, in words."""
+        return f"at most {self.most} characters"
+
+
+@dataclass(frozen=True)
+class Tags(Text):
+    """A tag filter: a tuple of tags, written with a separator between them."""
+
+    separator: str = " || "
+
+    def written(self, value: Iterable[str]) -> str:
+        """Return a filter as operators write it."""
+        return self.separator.join(value)
+
+
+@dataclass(frozen=True)
+class Whole(Kind):
+    """A whole number from `least` to `most`; null too if that means something."""
+
+    least: int
+    most: int
+    unit: str = ""
+
+    def problem(self, value: Any) -> str | None:
+        """Return what is wrong with a value, None if nothing."""
+        if value is None and self.null:
+            return None
+        good = isinstance(value, int) and not isinstance(value, bool) and self.least <= value <= self.most
+        return None if good else f"must be a whole number from {self.range()}"
+
+    def range(self) -> str:
+        """Return the values that it takes, in words."""
+        return f"{self.least} to {self.most}{' or null' if self.null else ''}"
+
+
+@dataclass(frozen=True)
+class Choice(Kind):
+    """One of some words, each with its meaning."""
+
+    words: Mapping[str, str]
+
+    def problem(self, value: Any) -> str | None:
+        """Return what is wrong with a value, None if nothing."""
+        return None if value in [*self.words] else f"must be one of {', '.join(self.words)}"
+
+    def range(self) -> str:
+        """Return the values that it takes, in words."""
+        return "; ".join(f"`{word}`: {meaning}" if meaning else word for word, meaning in self.words.items())
+
+
+@dataclass(frozen=True)
+class Flag(Kind):
+    """True or false."""
+
+    def problem(self, value: Any) -> str | None:
+        """Return what is wrong with a value, None if nothing."""
+        return None if isinstance(value, bool) else "must be true or false"
+
+    def range(self) -> str:
+        """Return the values that it takes, in words."""
+        return "true or false"
+
+
+@dataclass(frozen=True)
+class Numbers(Kind):
+    """A list of whole numbers; of different ones if they are `ids`, else of 1 to 100."""
+
+    most: int
+    unit: str = ""
+    ids: bool = False
+
+    def problem(self, value: Any) -> str | None:
+        """Return what is wrong with a value, None if nothing."""
+        good = isinstance(value, list) and all(
+            isinstance(one, int) and not isinstance(one, bool) and 0 <= one <= self.most for one in value
+        )
+        if self.ids:
+            return None if good and len(set(value)) == len(value) else "must be a list of different ids"
+        return None if good and 0 < len(value) <= 100 else f"must be a list of {self.range()}"
+
+    def range(self) -> str:
+        """Return the values that it takes, in words."""
+        if self.ids:
+            return "different ids"
+        return f"1 to 100 whole numbers{self.unit and f' of {self.unit}'}, each up to {self.most}"
+
+    def written(self, value: Iterable[int]) -> list[int]:
+        """Return the numbers as a list."""
+        return list(value)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A declared setting. `label` heads its form field and page row; `help` ends with a full stop."""
+
+    name: str
+    kind: Kind
+    default: Any
+    label: str
+    help: str
+
+
+def setting(default: Any, kind: Kind, label: str, help: str = "") -> Any:
+    """Declare a setting as a field of a dataclass."""
+    return field(default=default, metadata={"kind": kind, "label": label, "help": help})
+
+
+def declared(owner: type) -> dict[str, Setting]:
+    """Return the settings that a dataclass declares, by name, its own before those of its bases."""
+    fields = {one.name: one for one in dataclasses.fields(owner)}
+    names = [name for base in owner.__mro__ for name in get_annotations(base)]
+    return {name: Setting(name, default=fields[name].default, **fields[name].metadata) for name in names}
+
+
+def read_settings(settings: Iterable[str], row: object) -> dict[str, Any]:
+    """Return the values of settings in a row, or in any object that has them."""
+    return {name: getattr(row, name) for name in settings}

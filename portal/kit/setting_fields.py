@@ -1,0 +1,101 @@
+"""Form fields and page rows of declared settings (metadata.rules.settings)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
+
+from django import forms
+from django.utils.text import format_lazy
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as lazy
+
+from metadata.rules.setting_types import Choice, Flag, Numbers, Setting, Text, Whole
+from portal.kit.pages import Fact
+from portal.kit.tables import Text as Words
+
+F = TypeVar("F", bound=forms.Form)
+SHOWN_AS = {"ms": "lasting", "bytes": "size"}  # kinds of facts by unit; others are numbers
+
+
+class NumbersField(forms.CharField):
+    """Whole numbers, separated by commas or blanks. Raises ValidationError."""
+
+    def clean(self, value: Any) -> list[int]:
+        found = str(super().clean(value)).replace(",", " ").split()
+        if not all(word.isascii() and word.isdigit() and len(word) < 19 for word in found):
+            raise forms.ValidationError(_("Give whole numbers, separated by commas."))
+        return [int(word) for word in found]
+
+
+class IdsField(NumbersField):
+    def clean(self, value: Any) -> list[int]:
+        return sorted(set(super().clean(value)))
+
+
+def label(one: Setting) -> Words:
+    """Return the label of a setting, with its unit."""
+    unit = getattr(one.kind, "unit", "")
+    return format_lazy("{}, {}", lazy(one.label), lazy(unit)) if unit else lazy(one.label)
+
+
+def _help(one: Setting) -> Words:
+    said: list[Words] = [lazy(one.help)] if one.help else []
+    if one.kind.null:
+        said.append(format_lazy(lazy("Empty: {null}."), null=lazy(one.kind.null)))
+    return format_lazy(" ".join(["{}"] * len(said)), *said)
+
+
+def field(one: Setting) -> forms.Field:
+    """Return the form field of a setting."""
+    kind, words = one.kind, {"label": label(one), "help_text": _help(one), "initial": one.default}
+    match kind:
+        case Whole():
+            return forms.IntegerField(
+                min_value=kind.least,
+                max_value=kind.most,
+                required=not kind.null,
+                **words,
+            )
+        case Choice():
+            choices = [(word, lazy(meaning)) for word, meaning in kind.words.items()]
+            return forms.ChoiceField(choices=choices, **words)
+        case Flag():
+            return forms.BooleanField(required=False, **words)
+        case Numbers():
+            made = IdsField if kind.ids else NumbersField
+            return made(required=not kind.ids, max_length=1000, **words)
+        case Text():
+            widget = forms.Textarea(attrs={"rows": 3}) if kind.lines else None
+            return forms.CharField(required=False, max_length=kind.most, widget=widget, **words)
+    raise TypeError(kind)
+
+
+def with_settings(
+    settings: Mapping[str, Setting], *, without: Collection[str] = ()
+) -> Callable[[type[F]], type[F]]:
+    """Give a form the fields of settings, behind its own."""
+    fields = {name: field(one) for name, one in settings.items() if name not in without}
+
+    def extend(form: type[F]) -> type[F]:
+        form.declared_fields = form.base_fields = {**form.base_fields, **fields}
+        return form
+
+    return extend
+
+
+def facts(settings: Mapping[str, Setting], view: object, *, without: Collection[str] = ()) -> list[Fact]:
+    """Return rows of a page that show the settings of a topic or group."""
+    return [_fact(one, getattr(view, name)) for name, one in settings.items() if name not in without]
+
+
+def _fact(one: Setting, value: Any) -> Fact:
+    kind = one.kind
+    if value in (None, ""):
+        return Fact(lazy(one.label), _(kind.null) if kind.null else None)
+    if isinstance(kind, Choice):
+        return Fact(lazy(one.label), _(kind.words[value]))
+    if isinstance(kind, Whole):
+        shown = SHOWN_AS.get(kind.unit)
+        return Fact(lazy(one.label) if shown else label(one), value, kind=shown or "number")
+    return Fact(lazy(one.label), value)
