@@ -177,7 +177,7 @@ def circuit_loop(node_id: int) -> Loop:
 
 def delays_loop(node_id: int) -> Loop:
     """Moves the due messages of one node; the mover has a lease of its own."""
-    mover = delayed_delivery.NodeMover(node_id, holder=f"{socket.gethostname()}:{os.getpid()}")
+    mover = delayed_delivery.DelayedDelivery(node_id, holder=f"{socket.gethostname()}:{os.getpid()}")
     return Loop(f"delays-{node_id}", delayed_delivery.EVERY_S, mover.run_once, mover.finish)
 
 

@@ -94,7 +94,7 @@ def _gone(node: Node, message_id: str, row: int, actor: Actor) -> None:
     if left is None:
         raise _not_found(message_id)
     _allow(left.queue or left.first_offset, message_id, actor)
-    durability.settle(node_id=node.info.id)
+    durability.confirm(node_id=node.info.id)
     if left.queue:
         raise _delivered(message_id, f" as {stored_id(left.queue, left.first_offset)}")
     if left.message_count:

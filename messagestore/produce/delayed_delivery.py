@@ -66,7 +66,7 @@ def moved_id(node_id: int, row: int) -> bytes:
     return bytes(raw)
 
 
-class NodeMover:
+class DelayedDelivery:
     """Moves the due messages of one node, while it holds the lease; used by one thread.
 
     The lease saves double work only. While metadata is away nobody can ask for it, so everybody moves.

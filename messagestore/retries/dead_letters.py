@@ -16,7 +16,6 @@ from messagestore import tables
 from messagestore.engine import db_errors
 from messagestore.engine.messages import headers_of
 from messagestore.engine.origins import Origin
-from messagestore.heads import durability
 from messagestore.pool import node_pools
 from messagestore.pool.node_pools import Node
 from messagestore.produce import delayed_store
@@ -50,17 +49,11 @@ class DeadWrite(Write[StoredCopy]):
                 raise db_errors.Refused("The head row refused the write.")
         return StoredCopy(dead=True, stored_at_ms=0)
 
-    def known(self, node: Node) -> StoredCopy | None:
+    def find(self, node: Node) -> tuple[StoredCopy, None] | None:
         """See Write; it may also be stored as a copy that waits, by other settings."""
         with node.reading() as session:
             stored = tables.find_copies(session, batches=[self.batch_id])
-        if not stored:
-            return None
-        try:
-            durability.settle(node_id=node.info.id)
-        except NodeUnavailable as error:
-            raise db_errors.Ambiguous(f"It is stored, but perhaps not durably: {error.detail}") from error
-        return stored[self.batch_id]
+        return (stored[self.batch_id], None) if stored else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,6 @@ from messagestore.tables.messages import (
     search_from,
     select_from,
     select_owned,
-    select_owned_copies,
     select_rows,
     stored_at_ms,
 )
@@ -278,7 +277,6 @@ __all__ = [
     "select_failing",
     "select_from",
     "select_owned",
-    "select_owned_copies",
     "select_rows",
     "server_facts",
     "set_queue_state",

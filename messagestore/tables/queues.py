@@ -44,7 +44,7 @@ def open_queues(session: Session, *, queues: Sequence[int]) -> None:
 
 def read_head(session: Session, *, queue: int) -> Head | None:
     """A queue's head row, or None."""
-    rows = rows_of(session, "select_head", queue=queue)
+    rows = session.run(step(session, "select_head", queue=queue))[-1].rows
     return Head(*rows[0]) if rows else None
 
 
@@ -72,4 +72,5 @@ def forget_readers(session: Session, *, queue: int) -> None:
 
 def read_gaps(session: Session, *, queue: int, position: int) -> list[tuple[int, int]]:
     """Declared gaps (from, to) that end above a position, in rising order; `to` is exclusive."""
-    return [(first, end) for first, end in rows_of(session, "select_gaps", queue=queue, position=position)]
+    rows = session.run(step(session, "select_gaps", queue=queue, position=position))[-1].rows
+    return [(first, end) for first, end in rows]

@@ -330,7 +330,7 @@ def test_a_topic_shows_what_waits_page_by_page(node: str) -> None:
 def test_a_lease_lets_one_process_move(node: str) -> None:
     (queue,) = make_topic()
     first, second = (
-        delayed_delivery.NodeMover(node_pools.node_of(queue).info.id, holder=name) for name in "ab"
+        delayed_delivery.DelayedDelivery(node_pools.node_of(queue).info.id, holder=name) for name in "ab"
     )
     delay("orders", b"a")
     make_due(queue)
@@ -339,7 +339,7 @@ def test_a_lease_lets_one_process_move(node: str) -> None:
     make_due(queue)
     assert second.run_once() == 0
     first.finish()
-    assert delayed_delivery.NodeMover(node_pools.node_of(queue).info.id, holder="b").run_once() == 1
+    assert delayed_delivery.DelayedDelivery(node_pools.node_of(queue).info.id, holder="b").run_once() == 1
 
 
 def test_an_offline_node_is_left_out(node: str) -> None:

@@ -14,7 +14,7 @@ from catmq_site.management import outcomes
 from messagestore import tables, verify
 from messagestore.consume import lag, positions, pull
 from messagestore.consume.positions import Acquired, Claim, CommitOffset
-from messagestore.consume.pull import PulledQueue, PullQueue
+from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine.messages import NewMessage
 from messagestore.nodes import promotion, registry, replica_inspection
 from messagestore.pool import node_pools

@@ -11,7 +11,7 @@ import pytest
 from messagestore import tables
 from messagestore.consume import lag, positions, pull
 from messagestore.consume.positions import Claim, CommitOffset
-from messagestore.consume.pull import PulledQueue, PullQueue
+from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine.messages import NewMessage, Wanted
 from messagestore.heads import corruption
 from messagestore.inspect import browse, search

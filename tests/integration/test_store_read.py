@@ -13,7 +13,7 @@ from messagestore import tables
 from messagestore.consume import lag, offset_reset, positions, pull
 from messagestore.consume.offset_reset import Move, Target
 from messagestore.consume.positions import Acquired, Claim, CommitOffset, Committed
-from messagestore.consume.pull import PulledQueue, PullQueue
+from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine.messages import NewMessage
 from messagestore.heads import corruption
 from messagestore.inspect import browse

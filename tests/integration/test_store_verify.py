@@ -17,7 +17,7 @@ from messagestore import tables, verify
 from messagestore.consume import offset_reset, positions, pull
 from messagestore.consume.offset_reset import Target
 from messagestore.consume.positions import Claim, CommitOffset
-from messagestore.consume.pull import PullQueue
+from messagestore.consume.pull_types import PullQueue
 from messagestore.engine import statements
 from messagestore.engine.messages import NewMessage
 from messagestore.nodes import registry

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from messagestore.consume import pull
-from messagestore.consume.pull import PulledQueue, PullQueue
+from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine.messages import NewMessage
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish

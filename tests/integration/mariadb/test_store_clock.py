@@ -12,7 +12,7 @@ import pytest
 from messagestore import retention, verify
 from messagestore.consume import lag, positions, pull
 from messagestore.consume.positions import Claim, CommitOffset
-from messagestore.consume.pull import PullQueue
+from messagestore.consume.pull_types import PullQueue
 from messagestore.engine import batch_ids
 from messagestore.engine.messages import NewMessage, Wanted
 from messagestore.inspect import browse, search

@@ -19,7 +19,7 @@ import pytest
 from messagestore import tables
 from messagestore.consume import positions, pull
 from messagestore.consume.positions import Claim, CommitOffset
-from messagestore.consume.pull import PullQueue
+from messagestore.consume.pull_types import PullQueue
 from messagestore.engine import batch_ids, db_errors
 from messagestore.engine.messages import NewMessage
 from messagestore.nodes import registry

@@ -13,7 +13,7 @@ import pytest
 
 from messagestore.consume import positions, pull
 from messagestore.consume.positions import Claim, CommitOffset
-from messagestore.consume.pull import PulledQueue, PullQueue
+from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine.messages import NewMessage
 from messagestore.nodes import promotion, promotion_plans, registry
 from messagestore.pool import node_pools
