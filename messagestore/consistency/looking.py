@@ -10,7 +10,7 @@ from messagestore import tables
 from messagestore.consistency.findings import KINDS, Finding
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
-from messagestore.pool import node_pools
+from messagestore.pool import session_pool
 from messagestore.tables import ReaderRow
 from metadata.actors import Actor
 from metadata.brokers import snapshot_acks
@@ -89,7 +89,7 @@ def _once() -> Report:
 
 def look(info: NodeInfo) -> NodeLook:
     """Read what is on a node, not asking whether it may be served. Raises NodeUnavailable and its faults."""
-    session = node_pools.connect(info)
+    session = session_pool.connect(info)
     try:
         return _look(session, info)
     except db_errors.Ambiguous as error:

@@ -7,7 +7,7 @@ from messagestore.consistency.findings import Finding
 from messagestore.consistency.looking import check, is_empty, is_lone
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
-from messagestore.pool import node_pools
+from messagestore.pool import session_pool
 from messagestore.topology import retry_topics
 from metadata.actors import Actor
 from metadata.cache import snapshot
@@ -66,7 +66,7 @@ ON_NODES = ("table_missing", "table_unknown", "head_unknown", "readers_unknown")
 
 
 def _on_node(finding: Finding) -> None:
-    session = node_pools.connect(snapshot.node_by_id(finding.node))
+    session = session_pool.connect(snapshot.node_by_id(finding.node))
     try:
         if finding.kind == "readers_unknown":
             _drop_readers(session, finding)

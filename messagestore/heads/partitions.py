@@ -24,7 +24,7 @@ from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.time_lookup import first_at
 from messagestore.pool import node_pools
-from messagestore.pool.node_pools import Node
+from messagestore.pool.node import Node
 from messagestore.tables import Partition
 from metadata.cache import snapshot
 from metadata.errors import CatmqError, NodeUnavailable

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from messagestore import tables
 from messagestore.engine.mysql_session import Session
 from messagestore.pool import node_pools
-from messagestore.pool.node_pools import sqlite_path
+from messagestore.pool.session_pool import sqlite_path
 from metadata.cache import snapshot
 from metadata.cache.snapshot import NodeInfo
 from metadata.config import config

@@ -27,7 +27,7 @@ from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.nodes.registry import check_server
 from messagestore.nodes.replica_inspection import Lost, Survey, holds
-from messagestore.pool import node_pools
+from messagestore.pool import session_pool
 from messagestore.tables import ReaderKey
 from metadata.actors import Actor
 from metadata.brokers import snapshot_acks
@@ -163,7 +163,7 @@ def target_of(info: NodeInfo, *, host: str, port: int | None) -> NodeInfo:
 @contextmanager
 def direct(info: NodeInfo) -> Iterator[Session]:
     """A session beside the pool, which lends none of a node that is offline."""
-    session = node_pools.connect(info)
+    session = session_pool.connect(info)
     try:
         yield session
     finally:

@@ -15,7 +15,7 @@ from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.heads import board
 from messagestore.nodes.preflight import Finding, of_data, of_server, reason
-from messagestore.pool import node_guard, node_pools
+from messagestore.pool import node_guard, node_pools, session_pool
 from messagestore.tables import ServerFacts
 from metadata.actors import Actor, job
 from metadata.cache import snapshot
@@ -63,9 +63,9 @@ def register(
 def _prove(info: NodeInfo, unsafe: bool) -> str:
     """Tries that a database can serve, and marks it; the identity that it has now."""
     if info.engine == "sqlite":
-        node_pools.sqlite_path(info.database).parent.mkdir(parents=True, exist_ok=True)
+        session_pool.sqlite_path(info.database).parent.mkdir(parents=True, exist_ok=True)
     try:
-        session = node_pools.connect(info)
+        session = session_pool.connect(info)
         try:
             if info.engine == "mysql":
                 check_server(tables.server_facts(session), info, unsafe=unsafe)
@@ -158,7 +158,7 @@ def set_account(*, name: str, username: str, password: str, actor: Actor, dry_ru
 
 def _try_account(info: NodeInfo) -> None:
     try:
-        session = node_pools.connect(info)
+        session = session_pool.connect(info)
         try:
             if info.identity and tables.read_identity(session) != info.identity:
                 raise Invalid("Another node's data is there.", code=Code.NODE_REFUSED)
@@ -174,7 +174,7 @@ def _try_account(info: NodeInfo) -> None:
 
 def _try_reader(info: NodeInfo) -> None:
     try:
-        session = node_pools.connect(info)
+        session = session_pool.connect(info)
         try:
             tables.read_heads(session, queues=None)
         finally:
@@ -209,7 +209,7 @@ def _apply(node_id: int, state: str) -> None:
 @contextmanager
 def _direct(node_id: int) -> Iterator[Session]:
     """A session of its own: the pool lends none of a node that is offline."""
-    session = node_pools.connect(snapshot.node_by_id(node_id))
+    session = session_pool.connect(snapshot.node_by_id(node_id))
     try:
         yield session
     finally:

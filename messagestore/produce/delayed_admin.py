@@ -16,7 +16,7 @@ from messagestore.engine.messages import message_id as stored_id
 from messagestore.engine.messages import parse_message_id
 from messagestore.heads import durability
 from messagestore.pool import node_pools
-from messagestore.pool.node_pools import Node
+from messagestore.pool.node import Node
 from messagestore.produce import delayed_store
 from messagestore.produce.delayed_delivery import moved_id
 from messagestore.produce.delayed_store import delayed_id, parse_delayed_id

@@ -28,7 +28,7 @@ from messagestore.engine.messages import NewMessage, digest, headers_of
 from messagestore.heads import corruption, partitions
 from messagestore.heads.heads import board
 from messagestore.pool import known_heads, node_pools
-from messagestore.pool.node_pools import Node
+from messagestore.pool.node import Node
 from messagestore.produce import delayed_store
 from messagestore.tables import DelayedRow, DueRow, Leaving, NewBatch, NewDelayed
 from metadata.cache import snapshot

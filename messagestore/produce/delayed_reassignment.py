@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from messagestore import tables
 from messagestore.pool import node_pools
-from messagestore.pool.node_pools import Node
+from messagestore.pool.node import Node
 from messagestore.produce import delayed_store
 from metadata.cache import snapshot
 from metadata.errors import NoWritableQueue

@@ -23,7 +23,7 @@ from messagestore import tables
 from messagestore.engine import db_errors
 from messagestore.engine.messages import MOST_DELAY_MS, NewMessage, digest
 from messagestore.pool import node_pools
-from messagestore.pool.node_pools import Node
+from messagestore.pool.node import Node
 from messagestore.produce.store_retry import Write
 from messagestore.tables import DelayedBatch, NewDelayed, StoredDelays, due_at_ms
 from metadata.errors import FieldError, Invalid, NodeUnavailable

@@ -20,7 +20,7 @@ from messagestore.engine.mysql_session import READ_TIMEOUT_S
 from messagestore.heads.coalescer import Coalescer
 from messagestore.heads.heads import board
 from messagestore.pool import known_heads
-from messagestore.pool.node_pools import Node
+from messagestore.pool.node import Node
 from messagestore.produce.store_retry import Write
 from messagestore.tables import NewBatch
 from metadata.config import config

@@ -16,7 +16,7 @@ from messagestore import tables
 from messagestore.engine import db_errors
 from messagestore.heads import corruption, durability, partitions
 from messagestore.pool import node_pools
-from messagestore.pool.node_pools import Node
+from messagestore.pool.node import Node
 from metadata.cache import snapshot
 from metadata.errors import (
     CatmqError,

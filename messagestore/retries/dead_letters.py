@@ -17,7 +17,7 @@ from messagestore.engine import db_errors
 from messagestore.engine.messages import headers_of
 from messagestore.engine.origins import Origin
 from messagestore.pool import node_pools
-from messagestore.pool.node_pools import Node
+from messagestore.pool.node import Node
 from messagestore.produce import delayed_store
 from messagestore.produce.store_retry import Write
 from messagestore.tables import DeadRow, Kept, NewDead, Place, StoredCopy

@@ -13,6 +13,7 @@ from typing import Any
 
 from messagestore import sweeping, tables
 from messagestore.pool import node_pools
+from messagestore.pool.node import Node
 from messagestore.produce import delayed_reassignment
 from metadata.actors import Actor, job
 from metadata.errors import CatmqError, NodeUnavailable
@@ -85,7 +86,7 @@ def _take_back(topic: TopicView, actor: Actor) -> None:
         log.warning("Topic %s is taken back later: %s", topic.name, error.detail)
 
 
-def _by_node(queues: Iterable[QueueView]) -> list[tuple[node_pools.Node, list[QueueView]]]:
+def _by_node(queues: Iterable[QueueView]) -> list[tuple[Node, list[QueueView]]]:
     nodes: dict[int, list[QueueView]] = {}
     for queue in queues:
         nodes.setdefault(queue.node_id, []).append(queue)

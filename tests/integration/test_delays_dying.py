@@ -35,7 +35,7 @@ def step_by_step(monkeypatch: pytest.MonkeyPatch, engine: str, act: Callable[[],
                 act()
                 return step - 1
             except Stopped:
-                node_pools.forget_all()  # what the server does when the process is gone
+                node_pools.evict_all()  # what the server does when the process is gone
     raise AssertionError("it never came through")
 
 
@@ -71,7 +71,7 @@ def test_a_mover_whose_commit_was_not_answered_moves_nothing_again(
         patch.setattr(MySqlSession, "send", unanswered)
         with pytest.raises(Stopped):
             mover(queue).move()
-    node_pools.forget_all()
+    node_pools.evict_all()
     mover(queue).run_once()
     assert (bodies(queue), waiting(queue)) == ([b"a"], [])
 

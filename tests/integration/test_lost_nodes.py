@@ -94,7 +94,7 @@ def test_a_process_that_has_just_started_knows_the_heads_from_metadata(queue: in
     registry.note_heads()
     registry.note_heads()  # what was still there a minute later counts
     assert Queue.objects.get().head_seen == 10
-    node_pools.forget_all()
+    node_pools.evict_all()
     restoring.forget_floors()
     snapshot.forget()
     assert send()[0].offset == 10
@@ -229,7 +229,7 @@ def test_a_database_with_the_data_of_another_node_is_neither_adopted_nor_served(
 ) -> None:
     make_node("second")
     DbNode.objects.filter(name="second").update(identity=str(uuid4()))
-    node_pools.forget_all()
+    node_pools.evict_all()
     snapshot.forget()
     with pytest.raises(NodeUnavailable, match="another server's data"):
         registry.ping(snapshot.find_node("second").id)

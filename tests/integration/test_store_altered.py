@@ -168,7 +168,7 @@ def test_a_table_of_the_node_that_is_gone_is_named_and_moves_nothing(
     (answer,) = pull.pull(consumer=consumer, queues=asked, max_messages=10, max_bytes=1 << 20)
     assert answer.state == state
     plant(queue, f"ALTER TABLE moved_{table} RENAME TO {table}")
-    node_pools.forget_all()
+    node_pools.evict_all()
     for way in ways.values():
         way()
     (answer,) = pull.pull(consumer=consumer, queues=asked, max_messages=10, max_bytes=1 << 20)

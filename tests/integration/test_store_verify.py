@@ -612,7 +612,7 @@ def test_a_run_keeps_to_its_rate_and_holds_no_connection_meanwhile(
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
-        assert node_pools.node_of(queue)._places._value == 8, "a connection is borrowed"  # type: ignore[attr-defined]
+        assert node_pools.node_of(queue).pool._places._value == 8, "a connection is borrowed"  # type: ignore[attr-defined]
 
     monkeypatch.setattr(visit.time, "sleep", sleep)
     look(rows_per_s=1)

@@ -10,6 +10,7 @@ from messagestore.engine.messages import NewMessage
 from messagestore.heads import corruption
 from messagestore.nodes import corruption_alarms
 from messagestore.pool import node_pools
+from messagestore.pool.node import Node
 from messagestore.produce.publish import publish
 from messagestore.topology import topics
 from metadata.actors import command
@@ -130,7 +131,7 @@ def test_a_table_that_is_missing_or_was_altered_is_an_alarm_until_it_is_back(
     corruption.report(queue, offset=None, why="the table is missing or was altered")
     assert wrong(queue, monkeypatch)
     plant(queue, mend)
-    node_pools.forget_all()
+    node_pools.evict_all()
     assert not wrong(queue, monkeypatch)
 
 
@@ -157,6 +158,6 @@ def test_while_the_node_is_away_the_alarm_stays(queue: int, monkeypatch: pytest.
         raise NodeUnavailable("away")
 
     with monkeypatch.context() as silent:
-        silent.setattr(node_pools.Node, "reading", away)
+        silent.setattr(Node, "reading", away)
         assert corruption_alarms.review(calm_s=0) == 0
     assert corruption_alarms.review(calm_s=0) == 1

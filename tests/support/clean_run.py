@@ -71,7 +71,7 @@ class CleanRun:
         self._tables.put_back()
         for path, text in self._texts.items():
             path.write_bytes(text)
-        node_pools.forget_all()
+        node_pools.evict_all()
         restoring.forget_floors()
 
     def evidence(self) -> Evidence:

@@ -96,7 +96,7 @@ def pull_copies(who: Instance, queue: int, offset: int = 0) -> PulledQueue:
 
 def forget_connections() -> None:
     """As a process that has just started."""
-    node_pools.forget_all()
+    node_pools.evict_all()
 
 
 class Stopped(BaseException):

@@ -15,7 +15,7 @@ def lose_tail(queue: int, head: int) -> None:
         f"UPDATE queue_head SET head = {head} WHERE queue_id = {queue}",
         f"UPDATE reader SET committed = {head} WHERE queue_id = {queue} AND committed > {head}",
     )
-    node_pools.forget_all()
+    node_pools.evict_all()
 
 
 def forget_floors() -> None:

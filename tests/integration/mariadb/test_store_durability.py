@@ -223,7 +223,7 @@ def test_a_synced_binary_log_needs_no_barrier(tmp_path: Path, make_node: Callabl
         durability.confirm(node_id=snapshot.find_queue(queue).node_id, heads={queue: 5})
         assert server.execute("SELECT COUNT(*) FROM node.node_pulse")[0][0] == 0
         server.execute("SET GLOBAL sync_binlog = 0")
-        node_pools.node_of(queue).forget()
+        node_pools.node_of(queue).discard()
         durability.confirm(node_id=snapshot.find_queue(queue).node_id, heads={queue: 6})
         assert server.execute("SELECT SUM(n) FROM node.node_pulse")[0][0] == 1
     finally:

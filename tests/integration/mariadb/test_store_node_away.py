@@ -54,7 +54,7 @@ def queues(ill: MariaDB, watched: None, make_node: Callable[..., str]) -> Iterat
         for queue in found.values():
             send(queue)
         yield found
-        node_pools.forget_all()
+        node_pools.evict_all()
 
 
 def freeze(server: MariaDB) -> None:
