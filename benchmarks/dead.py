@@ -84,7 +84,7 @@ def middle(rows: int) -> str:
     from metadata.cache import snapshot
 
     (node,) = failure_nodes()
-    kept = tables.Kept(snapshot.find_group("billing").id)
+    kept = tables.DeadFilter(snapshot.find_group("billing").id)
     with node.reading() as session:
         places = tables.dead_places(
             session, kept=kept, after=tables.Place(0, 0), upto=1 << 60, most=rows // 2

@@ -36,7 +36,7 @@ from metadata.limits.places import Places
 WAITING_STATES = ("ok", "stopped", "unavailable")
 # Nothing tells when a node is back, or what its replica got meanwhile: such a pull is tried again then.
 UNAVAILABLE_WAIT_S = 1.0
-LATE_WAIT_S = 0.25  # the same for a node that is only slow to answer
+SLOW_WAIT_S = 0.25  # the same for a node that is only slow to answer
 # A pull that got behind messages which a filter leaves out says so within it: till then they count as unread.
 PASSED_WAIT_S = 2.0
 TURNED_AWAY_MS = (1_000, 2_000)  # pause of a client that found no place to wait, at random
@@ -182,14 +182,14 @@ class _LongPoll:
         # In one whose next message is too young others make no difference.
         young = [queue.due_in_ms for queue in queues if queue.due_in_ms is not None]
         served = [queue for queue in queues if queue.state == "ok" and queue.due_in_ms is None]
-        self._offsets = {queue.queue: queue.next_offset for queue in served if not _late(queue)}
+        self._offsets = {queue.queue: queue.next_offset for queue in served if not _is_slow(queue)}
         if self._passed:
             self._until = min(self._until, time.monotonic() + PASSED_WAIT_S)
         pauses = [min(young) / 1000] if young else []
         if any(queue.state == "unavailable" or queue.stale for queue in queues):
             pauses.append(UNAVAILABLE_WAIT_S)
-        if any(map(_late, queues)):
-            pauses.append(LATE_WAIT_S)
+        if any(map(_is_slow, queues)):
+            pauses.append(SLOW_WAIT_S)
         return min([self._until, *(time.monotonic() + pause for pause in pauses)])
 
     def _has_news(self) -> bool:
@@ -199,6 +199,6 @@ class _LongPoll:
         return any(board.known(queue) > offset for queue, offset in self._offsets.items())
 
 
-def _late(queue: PulledQueue) -> bool:
+def _is_slow(queue: PulledQueue) -> bool:
     """Return True if the pull did not wait for the queue's node."""
     return queue.state == "ok" and queue.head is None

@@ -97,7 +97,7 @@ def trim_dead() -> int:
 
 def trim_batches() -> int:
     """Forgets sent batches that no client repeats any more, and the routings that they went by."""
-    return batches.trim() + routings.trim()
+    return batches.expire() + routings.trim()
 
 
 def note_heads() -> int:
@@ -148,7 +148,7 @@ def trim_history() -> int:
 
 def forget_instances() -> int:
     """Forgets instances of broadcasting groups that were no member for a week, and their positions."""
-    return instances.forget()
+    return instances.prune()
 
 
 def record_lag() -> int:

@@ -152,7 +152,7 @@ class SnapshotLoop:
         for group_id in changed_groups(before, self.seen):
             board.wake_group(group_id)
         if before.queues.keys() - self.seen.queues.keys():
-            process_caches.keep(self.seen.queues)
+            process_caches.evict_except(self.seen.queues)
 
 
 def changed_groups(before: snapshot.Snapshot, after: snapshot.Snapshot) -> set[int]:

@@ -65,8 +65,7 @@ class Budget:
         return self.messages <= 0 or self.size <= 0
 
 
-def keep(queues: Collection[int]) -> None:
-    """Forgets what rows of other queues weighed."""
+def evict_except(queues: Collection[int]) -> None:
     for queue in list(_row_bytes):
         if queue not in queues:
             _row_bytes.pop(queue, None)

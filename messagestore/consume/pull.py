@@ -45,7 +45,7 @@ from metadata.config import config
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import MetadataUnavailable, NodeUnavailable, Unavailable
 
-LATE_S = 0.1  # how long a node may take to answer where others are asked, too
+SLOW_S = 0.1  # how long a node may take to answer where others are asked, too
 _TAGGED_AT_ONCE = 1_000  # rows of a queue with a tag filter that are looked at with one statement
 _HOLE = "hole"  # the first message is missing although the head is above it
 
@@ -65,7 +65,7 @@ def pull(
     nodes, pulled = _by_node(queues, consumer)
     for node_id, asked in nodes.items():
         reading = _NodePull(
-            node_id, asked, consumer, budget=budget, within_s=LATE_S if len(nodes) > 1 else None
+            node_id, asked, consumer, budget=budget, within_s=SLOW_S if len(nodes) > 1 else None
         )
         try:
             for answer in itertools.chain(reading.first(), reading.empty(), reading.others()):
@@ -73,7 +73,7 @@ def pull(
         except (db_errors.Final, NodeUnavailable) as error:
             left = [ask for ask in asked if ask.queue not in pulled]
             pulled |= _not_served(left, error)
-            if isinstance(error, NodeUnavailable) and not isinstance(error, db_errors.Late):
+            if isinstance(error, NodeUnavailable) and not isinstance(error, db_errors.SlowNode):
                 failure = error
                 pulled |= replicas.pull(node_id=node_id, asked=left, consumer=consumer, budget=budget)
     if pulled and all(answer.state == "unavailable" for answer in pulled.values()):
@@ -106,7 +106,7 @@ def _not_served(
     left: Sequence[PullQueue], error: db_errors.Final | NodeUnavailable
 ) -> dict[int, PulledQueue]:
     """The answers for queues of a node that gave none."""
-    state = "ok" if isinstance(error, db_errors.Late) else "unavailable"
+    state = "ok" if isinstance(error, db_errors.SlowNode) else "unavailable"
     if isinstance(error, db_errors.Final):  # a table of the node is missing or was altered; other nodes go on
         state = "suspect"
         for ask in left:

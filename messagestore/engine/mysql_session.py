@@ -83,14 +83,11 @@ def quoted(raw: bytes) -> bytes:
 
 
 class Step(NamedTuple):
-    """A statement with its values."""
-
     statement: Runnable
     parameters: Mapping[str, object]
 
 
 def counted(steps: Sequence[Step]) -> int:
-    """Return how many statements some sections hold together."""
     return sum(step.statement.count for step in steps)
 
 
@@ -106,7 +103,7 @@ class Session(Protocol):
     idle_limit_s: float
     busy_since: float | None  # monotonic; of the statement that waits for its answer now, where that is known
     answered_at: float  # monotonic; of the last answer
-    patience_s: float | None  # how long an answer may take to begin before `Late` is raised; None: no limit
+    patience_s: float | None  # within which an answer must begin, or `SlowNode` is raised; None: no limit
 
     def run(self, *steps: Step, fits: Fits | None = None) -> list[Result]:
         """Runs sections in order, each statement by itself; one result per statement. Raises `db_errors.*`.
@@ -215,14 +212,13 @@ class MySqlSession:
         return self.send(whole, statements=counted(steps) + 2)[1:-1]
 
     def render(self, step: Step) -> bytes:
-        """A step as the bytes to send."""
         return step.statement.render(step.parameters, self.literal)
 
     def send(
         self, text: bytes, *, statements: int, ends: bool = True, fits: Fits | None = None
     ) -> list[Result]:
         """Runs a string of so many statements and reads the result of each; `ends` is False while a
-        transaction stays open. Raises `db_errors.*`, Late if the answer does not begin within `patience_s`.
+        transaction stays open. Raises `db_errors.*`, SlowNode after `patience_s`.
 
         After an error that left nothing stored the transaction is rolled back, and the session stays
         usable only if the server acknowledged that; after any other it is not clean. Nor is it when rows of
@@ -255,7 +251,7 @@ class MySqlSession:
 
     def _await_answer(self, seconds: float) -> None:
         if not self._answers_within(seconds):
-            raise db_errors.Late(f"Node {self._name} takes its time.")
+            raise db_errors.SlowNode(f"Node {self._name} takes its time.")
         self._db.read_query_result()
 
     def _answers_within(self, seconds: float) -> bool:
@@ -292,7 +288,6 @@ class MySqlSession:
         self.answered_at = time.monotonic()
 
     def catch_up(self) -> bool:
-        """See Session."""
         if not self._answers_within(0):
             return False
         try:
@@ -329,7 +324,6 @@ class MySqlSession:
         return fault, isinstance(fault, db_errors.RolledBack) or number in db_errors.UNFIT
 
     def cut(self) -> None:
-        """See Session."""
         with self._closing, suppress(OSError):  # the other side was faster
             self._socket.shutdown(socket.SHUT_RDWR)
 

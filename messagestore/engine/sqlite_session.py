@@ -101,7 +101,6 @@ class SqliteSession:
             raise unreachable(name, str(path), error) from error
 
     def run(self, *steps: Step, fits: Fits | None = None) -> list[Result]:
-        """See Session."""
         results: list[Result] = []
         try:
             for step in steps[:-1]:
@@ -112,7 +111,6 @@ class SqliteSession:
         return results
 
     def transact(self, *steps: Step) -> list[Result]:
-        """See Session."""
         results: list[Result] = []
         with self.transaction():
             for step in steps:
@@ -164,7 +162,6 @@ class SqliteSession:
         """See Session; nobody waits for a file."""
 
     def catch_up(self) -> bool:
-        """See Session; a file is never late."""
         return True
 
     def is_over(self) -> bool:
@@ -172,5 +169,4 @@ class SqliteSession:
         return False
 
     def close(self) -> None:
-        """Closes the file."""
         self._db.close()

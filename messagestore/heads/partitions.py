@@ -117,7 +117,6 @@ def _look(session: Session, queue: int) -> tuple[int, list[Partition]]:
 
 
 def _wanted(session: Session, queue: int, head: int, known: Sequence[Partition]) -> list[int]:
-    """The ends of the partitions to add."""
     missing = AHEAD - sum(one.end > head for one in known)
     if missing <= 0 or not known:
         return []

@@ -97,7 +97,7 @@ class Circuit:
         ):
             self._failure(permit)
             return
-        asked = permit.asked and not isinstance(error, db_errors.Late)
+        asked = permit.asked and not isinstance(error, db_errors.SlowNode)
         answered = asked or isinstance(error, db_errors.Final)
         if answered and (self._failed or self._open):
             with self._lock:

@@ -67,13 +67,13 @@ class Node:
         """The same for what may be repeated: a lost connection leaves nothing in doubt, so it is
         NodeUnavailable, and a node that is silent is not waited for.
 
-        Raises `db_errors.Late` if the answer does not begin `within_s`, and at once while the node is in
+        Raises `db_errors.SlowNode` if the answer does not begin `within_s`, and at once while the node is in
         doubt; for requests that ask other nodes, too (slow_nodes.py).
         """
         return Checkout(self, reads=True, within_s=within_s)
 
     def check_out(self, *, reads: bool, within_s: float | None) -> tuple[Permit, Pooled]:
-        """A session, which `check_in` takes back. Raises NodeUnavailable and Late."""
+        """A session, which `check_in` takes back. Raises NodeUnavailable and SlowNode."""
         permit = self._enter(within_s)
         try:
             check = _pass if permit.probe else self._check_answering
@@ -86,7 +86,7 @@ class Node:
 
     def check_in(self, permit: Permit, pooled: Pooled, error: BaseException | None, *, reads: bool) -> None:
         """Ends a use that may have raised. Raises NodeUnavailable where a read lost its connection."""
-        if isinstance(error, db_errors.Late):
+        if isinstance(error, db_errors.SlowNode):
             self.pool.slow.add(pooled, begun=permit.begun)
         else:
             if isinstance(error, db_errors.Ambiguous):

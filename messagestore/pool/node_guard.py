@@ -1,9 +1,9 @@
 """Check that a server at a node's address may be served from: made at every new connection.
 
 It must hold this node's data, and no head may be lower than it was known to be (`known_heads`, and
-`head_seen` of metadata). A node whose heads went back is *barred*: this process serves nothing from it until `manage.py
-promote_node` or `adopt_restored_node` gave it another epoch. `registry.probe` tells metadata, so that the
-other brokers stop, too.
+`head_seen` of metadata). A node whose heads went back is *barred*: this process serves nothing from it until
+`manage.py promote_node` or `adopt_restored_node` gave it another epoch. `registry.probe` tells metadata, so
+that the other brokers stop, too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ _complained: dict[tuple[int, str], float] = {}
 
 
 def check(info: NodeInfo) -> None:
-    """Raises NodeUnavailable if the node is barred."""
     why = info.barred
     mine = _barred.get(info.id)
     if mine is not None and mine.epoch == info.epoch:

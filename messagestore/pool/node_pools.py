@@ -58,7 +58,6 @@ def watch(node_id: int) -> None:
 
 
 def in_use() -> list[int]:
-    """The ids of the nodes that this process uses."""
     return list(_nodes)
 
 

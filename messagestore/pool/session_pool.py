@@ -15,13 +15,13 @@ from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import READ_TIMEOUT_S, MySqlSession, Session
 from messagestore.engine.sqlite_session import SqliteSession
 from messagestore.pool.circuit import SILENT_S
-from messagestore.pool.slow_nodes import SlowNode
+from messagestore.pool.slow_nodes import SlowAnswers
 from metadata.cache.snapshot import NodeInfo
 from metadata.config import config
 from metadata.errors import Code, NodeUnavailable
 from metadata.limits.concurrency import turnstile
 
-BORROW_TIMEOUT_S = 2.0
+CHECKOUT_TIMEOUT_S = 2.0
 MAX_AGE_S = 300.0
 _LOOK_EVERY_S = 0.2  # while waiting for a place: whether the node is still there
 # Calls, in pool sizes, that may wait for a node that has answered none of them for STALLED_S. A busy node
@@ -31,7 +31,6 @@ STALLED_S = 0.3
 
 
 def connect(info: NodeInfo, *, read_timeout_s: int = READ_TIMEOUT_S) -> Session:
-    """A new session on a node. Raises NodeUnavailable."""
     if info.engine == "sqlite":
         return SqliteSession(name=info.name, path=sqlite_path(info.database))
     return MySqlSession(
@@ -69,7 +68,7 @@ class SessionPool:
     """The pool; safe for all threads. `make` gives a new session, or raises."""
 
     def __init__(self, name: str, make: Callable[[], Session]) -> None:
-        self.slow: SlowNode[Pooled] = SlowNode(self.give_back)
+        self.slow: SlowAnswers[Pooled] = SlowAnswers(self.give_back)
         self._name, self._make = name, make
         self._free: list[Pooled] = []
         self._out: dict[Pooled, bool] = {}  # → whether it only reads
@@ -81,14 +80,13 @@ class SessionPool:
 
     @property
     def busy(self) -> bool:
-        """Return True if a session is checked out."""
         return bool(self._out)
 
     def take(self, *, reads: bool, within_s: float | None, check: Callable[[], None]) -> Pooled:
         """A session, with a place in the pool; `give_back` gives both back.
 
         `check` is asked while it waits for a place, and ends that by what it raises. Raises NodeUnavailable:
-        too many wait, or no place was free in time; `db_errors.Late` if the node is slow.
+        too many wait, or no place was free in time; `db_errors.SlowNode` if the node is slow.
         """
         with self._guard:
             if not self._inside:
@@ -140,9 +138,9 @@ class SessionPool:
             pooled.session.close()
 
     def check_patience(self) -> None:
-        """Raises `db_errors.Late` while the node is in doubt."""
+        """Raises `db_errors.SlowNode` while the node is in doubt."""
         if self.slow.doubts(answered_at=self._answered_at):
-            raise self._late()
+            raise self._too_slow()
 
     def is_silent(self) -> bool:
         """Return True if statements wait and none was answered for SILENT_S."""
@@ -171,10 +169,10 @@ class SessionPool:
 
     def _await_place(self, check: Callable[[], None], within_s: float | None) -> None:
         """Takes a place when one is free; gives up after a while, or when the node turns out to be away."""
-        deadline = time.monotonic() + BORROW_TIMEOUT_S
+        deadline = time.monotonic() + CHECKOUT_TIMEOUT_S
         while not self._places.acquire(timeout=_LOOK_EVERY_S if within_s is None else within_s):
             if within_s is not None and self._is_stalled():
-                raise self._late()
+                raise self._too_slow()
             check()
             if time.monotonic() > deadline:
                 raise self._crowded(f"of this worker have all {config.pool_size} connections")
@@ -183,8 +181,8 @@ class SessionPool:
         what = f"Node {self._name} is busy: {self._inside} calls {why}."
         return NodeUnavailable(what, code=Code.BUSY, retry_after_ms=200)
 
-    def _late(self) -> db_errors.Late:
-        return db_errors.Late(f"Node {self._name} takes its time.")
+    def _too_slow(self) -> db_errors.SlowNode:
+        return db_errors.SlowNode(f"Node {self._name} takes its time.")
 
     def _reused_or_new(self, reads: bool) -> Pooled:
         while True:

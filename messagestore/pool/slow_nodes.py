@@ -21,8 +21,6 @@ FORGIVING = 0.9  # what is left of that after each answer that came in time
 
 
 class CheckedOut(Protocol):
-    """A session in use."""
-
     @property
     def session(self) -> Session: ...
 
@@ -30,7 +28,7 @@ class CheckedOut(Protocol):
 L = TypeVar("L", bound=CheckedOut)
 
 
-class SlowNode(Generic[L]):
+class SlowAnswers(Generic[L]):
     """The late answers of one node; safe for all threads."""
 
     def __init__(self, give_back: Callable[[L], None]) -> None:
@@ -46,7 +44,6 @@ class SlowNode(Generic[L]):
         return max(asked_s, LENIENCE * self._slow_s)
 
     def note_answer(self) -> None:
-        """The node answered in time."""
         self._slow_s *= FORGIVING
 
     def add(self, used: L, *, begun: float) -> None:

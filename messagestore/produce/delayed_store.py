@@ -1,8 +1,8 @@
 """Messages that wait for their time, in a table of their node: stored once, like every send.
 
 A delayed message is a row of `delayed_message` on the node of its queue, durable when the send is answered.
-`moves` brings it into its queue when it is due. Its id, `d<node>-<row>`, is told to the sender and kept in
-the header `catmq-delayed-id`; rows are never numbered twice.
+`delayed_delivery` brings it into its queue when it is due. Its id, `d<node>-<row>`, is told to the sender and
+kept in the header `catmq-delayed-id`; rows are never numbered twice.
 
 What `sent_batch` remembers of such a batch has no queue (0) and names its first row: a repeat answers the
 same ids, also when the messages have moved or were recalled meanwhile, and `verify`, which asks for the
@@ -111,7 +111,6 @@ class DelayedWrite(Write[list[DelayedReceipt]]):
         self._batch = DelayedBatch(batch_id, self.digest, messages, producer)
 
     def store(self, node: Node, queue: int, *, alone: bool) -> list[DelayedReceipt]:
-        """See Write."""
         prepare(node)
         with node.writing() as session:
             epoch = node.info.epoch
@@ -119,7 +118,6 @@ class DelayedWrite(Write[list[DelayedReceipt]]):
         return self._receipts(node, stored)
 
     def find(self, node: Node) -> tuple[list[DelayedReceipt], None] | None:
-        """See Write."""
         prepare(node)
         with node.reading() as session:
             stored = tables.find_delayed_batch(session, batch_id=self.batch_id)
@@ -201,6 +199,6 @@ def prepare(node: Node) -> None:
         _prepared.add(mark)
 
 
-def forget() -> None:
+def evict_all() -> None:
     """Knows of no node's table any more, like a process that has just started."""
     _prepared.clear()

@@ -66,7 +66,6 @@ class BatchWrite(Write[tuple[int, int]]):
         return queue, first
 
     def find(self, node: Node) -> tuple[tuple[int, int], Mapping[int, int]] | None:
-        """See Write."""
         with node.reading() as session:
             known = tables.find_batch(session, batch_id=self.batch_id)
         if known is None:
@@ -88,8 +87,7 @@ def coalescer_of(queue: int) -> Coalescer[_Part, int]:
         return _coalescers.setdefault(queue, new)
 
 
-def keep(queues: Collection[int]) -> None:
-    """Forgets the senders of other queues."""
+def evict_except(queues: Collection[int]) -> None:
     with _guard:
         for queue in _coalescers.keys() - queues:
             del _coalescers[queue]

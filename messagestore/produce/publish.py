@@ -43,14 +43,11 @@ from metadata.rules.topics import routing_rules
 
 
 class Receipt(NamedTuple):
-    """Queue and offset of a stored message."""
-
     queue: int
     offset: int
 
     @property
     def message_id(self) -> str:
-        """The message's id."""
         return message_id(self.queue, self.offset)
 
 
@@ -84,7 +81,6 @@ class Run(NamedTuple):
     fate: Fate
 
     def fates(self) -> list[Fate]:
-        """The fate of each message."""
         if not isinstance(self.fate, Receipt):
             return [self.fate] * self.length
         queue, first = self.fate
@@ -175,7 +171,6 @@ class _Batch:
         return self._cut(self.routing, range(len(self.messages)))
 
     def _cut(self, routing: Routing, indexes: Iterable[int]) -> list[Part]:
-        """Some of the messages, cut by queue."""
         parts: dict[tuple[int, bool, bool], Part] = {}
         named: dict[int | None, list[int]] = {}  # indexes of messages without a delay that name their queue
         for index in indexes:
@@ -201,7 +196,6 @@ class _Batch:
         return [self.messages[index] for index in part.indexes]
 
     def part_id(self, part: Part) -> bytes:
-        """The batch id of a part."""
         whole = self.id if part.of is None else routing_rules.derived_batch_id(self.id, part.of)
         return routing_rules.derived_batch_id(whole, part.number).bytes
 

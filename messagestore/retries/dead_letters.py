@@ -20,7 +20,7 @@ from messagestore.pool import node_pools
 from messagestore.pool.node import Node
 from messagestore.produce import delayed_store
 from messagestore.produce.store_retry import Write
-from messagestore.tables import DeadRow, Kept, NewDead, Place, StoredCopy
+from messagestore.tables import DeadFilter, DeadRow, NewDead, Place, StoredCopy
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import access, audit
@@ -221,7 +221,7 @@ def show(*, group: str, message: str, actor: Actor) -> WholeMessage:
     """A dead message, whole. Needs `manage` on the group. Raises NotFound(message_not_found)."""
     kept = which(group=group, topic=None, error=None, actor=actor)
     node_id, row_id = parse_dead_id(message)
-    rows: list[tables.WholeDead] = []
+    rows: list[tables.DeadLetter] = []
     if node_id in snapshot.current().nodes:
         with prepared(node_pools.node(node_id)).reading() as session:
             rows = tables.select_dead(session, group_id=kept.group_id, ids_wanted=[row_id])
@@ -265,7 +265,7 @@ def _record_drop(group: str, actor: Actor, count: int, chosen: dict[str, object]
     audit.record(actor=actor, verb="drop", kind="dead", name=group, before=before, after=after)
 
 
-def _drop_all(node: Node, kept: Kept) -> int:
+def _drop_all(node: Node, kept: DeadFilter) -> int:
     count = 0
     with prepared(node).reading() as session:
         upto = tables.newest_dead(session)
@@ -334,12 +334,12 @@ def _trim(node: Node, chunk: int) -> int:
     return done
 
 
-def which(*, group: str, topic: str | None, error: str | None, actor: Actor) -> Kept:
+def which(*, group: str, topic: str | None, error: str | None, actor: Actor) -> DeadFilter:
     """Return the selection of dead messages. Needs `manage` on the group; raises Forbidden, NotFound."""
     access.require(actor, "manage", group, what="group")
     group_id = snapshot.find_group(group).id
     topic_id = None if topic is None else snapshot.find_topic(topic).id
-    return Kept(group_id, topic_id, error)
+    return DeadFilter(group_id, topic_id, error)
 
 
 def failure_nodes() -> Iterator[Node]:

@@ -24,7 +24,7 @@ from messagestore.produce import delayed_store
 from messagestore.produce.publish import publish
 from messagestore.retries import dead_letters
 from messagestore.retries.dead_letters import failure_nodes, prepared
-from messagestore.tables import Kept, NewDelayed, Place, WholeDead
+from messagestore.tables import DeadFilter, DeadLetter, NewDelayed, Place
 from messagestore.topology import retry_topics
 from metadata import redrive_rows
 from metadata.actors import Actor, job
@@ -71,7 +71,9 @@ def request(
     )
 
 
-def _measured(kept: Kept, rows: Mapping[int, Sequence[int]] | None) -> tuple[dict[int, int], int, set[int]]:
+def _measured(
+    kept: DeadFilter, rows: Mapping[int, Sequence[int]] | None
+) -> tuple[dict[int, int], int, set[int]]:
     """The highest row of each node, how many messages are meant, and of which topics."""
     bounds: dict[int, int] = {}
     total, topics = 0, set()
@@ -194,11 +196,11 @@ class _Step:
             return None
         return None if self._detail else len(places)
 
-    def _next(self) -> list[tuple[Place, WholeDead | None]]:
+    def _next(self) -> list[tuple[Place, DeadLetter | None]]:
         """The places that come next, each with its message if that is still there."""
         redrive = self._redrive
         chosen = redrive.chosen
-        kept = Kept(redrive.group_id, chosen.topic_id, chosen.error_class)
+        kept = DeadFilter(redrive.group_id, chosen.topic_id, chosen.error_class)
         with prepared(node_pools.node(self._node_id)).reading() as session:
             if chosen.rows is not None:
                 rows = [row for row in chosen.rows.get(self._node_id, ()) if row > self.place.id]
@@ -211,7 +213,7 @@ class _Step:
         by_id = {one.row.id: one for one in found}
         return [(place, by_id.get(place.id)) for place in places]
 
-    def _try(self, one: WholeDead | None) -> None:
+    def _try(self, one: DeadLetter | None) -> None:
         """Brings a message back; it stays dead if that cannot be, and the step ends if it cannot now."""
         if one is None:
             return
@@ -224,7 +226,7 @@ class _Step:
             log.warning("Dead message %d-%d stays dead: %s", self._node_id, one.row.id, error.detail)
             self._skipped += 1
 
-    def _bring_back(self, one: WholeDead) -> None:
+    def _bring_back(self, one: DeadLetter) -> None:
         row, to = one.row, self._redrive.to
         copy_id = failure_rules.redrive_id(died_at_ms=row.died_at_ms, dead=one.batch_id, to=to)
         message = NewMessage(

@@ -28,8 +28,6 @@ class NewDead(NamedTuple):
 
 
 class DeadRow(NamedTuple):
-    """A dead message in a list."""
-
     id: int
     group_id: int
     topic_id: int
@@ -44,7 +42,7 @@ class DeadRow(NamedTuple):
     size: int
 
 
-class WholeDead(NamedTuple):
+class DeadLetter(NamedTuple):
     """A dead message with what it holds; the fields before `headers` are those of a DeadRow."""
 
     row: DeadRow
@@ -53,7 +51,7 @@ class WholeDead(NamedTuple):
     batch_id: bytes
 
 
-class Kept(NamedTuple):
+class DeadFilter(NamedTuple):
     """Selection of a group's dead messages; None: of all topics, of all errors."""
 
     group_id: int
@@ -92,15 +90,14 @@ def insert_dead(session: Session, *, queue: int, node_epoch: int, dead: NewDead)
     return results[-1].matched == 1
 
 
-def list_dead(session: Session, *, kept: Kept, before: Place, most: int) -> list[DeadRow]:
+def list_dead(session: Session, *, kept: DeadFilter, before: Place, most: int) -> list[DeadRow]:
     """At most so many of them that died before a place, the newest first."""
     values = _which(session, kept)
     values |= {"until_ms": before.died_at_ms, "below": before.id, "most": most}
     return [DeadRow(*row) for row in rows_of(session, "list_dead", **values)]
 
 
-def summarize_dead(session: Session, *, kept: Kept) -> list[ErrorCount]:
-    """Count the dead messages by topic and kind of error."""
+def summarize_dead(session: Session, *, kept: DeadFilter) -> list[ErrorCount]:
     return [ErrorCount(*row) for row in rows_of(session, "summarize_dead", **_which(session, kept))]
 
 
@@ -110,15 +107,15 @@ def tally_dead(session: Session, *, within_s: int) -> list[tuple[int, int, int, 
     return [(group, count, int(fresh), newest) for group, count, fresh, newest in rows]
 
 
-def select_dead(session: Session, *, group_id: int, ids_wanted: Sequence[int]) -> list[WholeDead]:
+def select_dead(session: Session, *, group_id: int, ids_wanted: Sequence[int]) -> list[DeadLetter]:
     """Those of some dead messages that are the group's, by id."""
     if not ids_wanted:
         return []
     rows = rows_of(session, "select_dead", group_id=group_id, ids=ids(ids_wanted))
-    return [WholeDead(DeadRow(*row[:12]), *row[12:]) for row in rows]
+    return [DeadLetter(DeadRow(*row[:12]), *row[12:]) for row in rows]
 
 
-def dead_places(session: Session, *, kept: Kept, after: Place, upto: int, most: int) -> list[Place]:
+def dead_places(session: Session, *, kept: DeadFilter, after: Place, upto: int, most: int) -> list[Place]:
     """At most so many of them behind a place, in the order of their deaths, with ids up to `upto`."""
     values = _which(session, kept)
     values |= {"from_ms": after.died_at_ms, "after": after.id, "upto": upto, "most": most}
@@ -131,7 +128,7 @@ def newest_dead(session: Session) -> int:
     return int(rows_of(session, "select_newest_dead")[0][0])
 
 
-def count_dead(session: Session, *, kept: Kept, upto: int) -> int:
+def count_dead(session: Session, *, kept: DeadFilter, upto: int) -> int:
     """Count the dead messages with ids up to `upto`."""
     return int(rows_of(session, "count_dead", **_which(session, kept), upto=upto)[0][0])
 
@@ -155,7 +152,7 @@ def delete_old_dead(session: Session, *, group_id: int, topic_id: int, days: int
     return session.transact(delete)[0].matched
 
 
-def _which(session: Session, kept: Kept) -> dict[str, object]:
+def _which(session: Session, kept: DeadFilter) -> dict[str, object]:
     """The condition and the index that serves it, as the holes `where` and `by`, and values."""
     where = f"group_id = {kept.group_id:d}"
     by = "dead_message_group"

@@ -27,8 +27,6 @@ _AT_ONCE = 100  # queues that are asked in one round trip
 
 
 class _Send(TypedDict):
-    """Parameters of the statements of a send."""
-
     queue: int
     node_epoch: int
     message_count: int
@@ -137,13 +135,12 @@ def _values(batch: NewBatch, first: int, stored_at: int) -> Iterator[tuple[objec
 
 
 def find_batch(session: Session, *, batch_id: bytes) -> SentBatch | None:
-    """Return the batch that was sent under a batch id, or None."""
     rows = session.run(step(session, "select_sent_batch", batch_id=batch_id))[-1].rows
     return SentBatch(*rows[0]) if rows else None
 
 
 def delete_old_batches(session: Session, *, hours: int, most: int) -> int:
-    """Forgets batches stored more than some hours ago, the oldest first, at most so many; how many."""
+    """Delete batches stored more than some hours ago, the oldest first, at most so many; return how many."""
     return session.transact(step(session, "delete_old_batches", hours=hours, most=most))[0].matched
 
 

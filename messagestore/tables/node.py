@@ -32,7 +32,6 @@ def server_facts(session: Session) -> ServerFacts:
 
 
 def now_ms(session: Session) -> int:
-    """The node's clock, ms since 1970 UTC."""
     return int(session.run(step(session, "select_now"))[-1].rows[0][0])
 
 

@@ -27,7 +27,6 @@ def drop_queue(session: Session, *, queue: int) -> None:
 
 
 def set_queue_state(session: Session, *, queue: int, state: str) -> None:
-    """Opens or closes a queue for writers."""
     session.transact(step(session, "update_queue_state", queue=queue, state=state))
 
 
@@ -43,7 +42,6 @@ def open_queues(session: Session, *, queues: Sequence[int]) -> None:
 
 
 def read_head(session: Session, *, queue: int) -> Head | None:
-    """A queue's head row, or None."""
     rows = session.run(step(session, "select_head", queue=queue))[-1].rows
     return Head(*rows[0]) if rows else None
 
@@ -65,8 +63,7 @@ def read_closed(session: Session) -> dict[int, str]:
     return dict(rows_of(session, "select_closed_heads"))
 
 
-def forget_readers(session: Session, *, queue: int) -> None:
-    """Forgets every place in a queue."""
+def delete_queue_readers(session: Session, *, queue: int) -> None:
     session.transact(step(session, "delete_queue_readers", queue=queue))
 
 

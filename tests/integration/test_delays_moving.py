@@ -203,7 +203,7 @@ def test_a_message_whose_queue_is_on_another_node_is_handed_over_once(
 def test_what_waits_for_a_retired_queue_gets_another_one(node: str) -> None:
     mine = make_topic(queues=2)
     delay("orders", b"a", b"b", queue=mine[0])
-    delayed_reassignment.rehome(mine[0], topic_id=snapshot.find_topic("orders").id)
+    delayed_reassignment.reassign(mine[0], topic_id=snapshot.find_topic("orders").id)
     assert rows(mine[0]) == [(mine[1], b"a"), (mine[1], b"b")]
 
 

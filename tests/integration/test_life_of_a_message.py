@@ -124,7 +124,7 @@ def test_a_pull_that_has_to_make_sure_of_a_head_is_short(
     member: Member, queue: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heads.board, "shared", heads.SharedHeads())
-    heads.board.keep(())
+    heads.board.evict_except(())
     is_short(on_nodes(lambda: member.pull(member.position(queue, 0))))
 
 

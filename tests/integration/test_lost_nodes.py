@@ -95,11 +95,11 @@ def test_a_process_that_has_just_started_knows_the_heads_from_metadata(queue: in
     registry.note_heads()  # what was still there a minute later counts
     assert Queue.objects.get().head_seen == 10
     node_pools.evict_all()
-    restoring.forget_floors()
+    restoring.evict_known_heads()
     snapshot.forget()
     assert send()[0].offset == 10
     restoring.lose_tail(queue, 6)
-    restoring.forget_floors()
+    restoring.evict_known_heads()
     with pytest.raises(NodeUnavailable, match="has head 6, but messages up to 10 were stored"):
         send()
 
@@ -107,7 +107,7 @@ def test_a_process_that_has_just_started_knows_the_heads_from_metadata(queue: in
 def test_a_head_that_was_noted_but_never_seen_again_bars_nothing(queue: int) -> None:
     registry.note_heads()
     restoring.lose_tail(queue, 6)  # a crash took back what was not on the disk
-    restoring.forget_floors()
+    restoring.evict_known_heads()
     snapshot.forget()
     assert send()[0].offset == 6
     registry.note_heads()

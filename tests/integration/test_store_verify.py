@@ -479,7 +479,7 @@ def test_batches_that_are_trimmed_meanwhile_leave_no_row_unclaimed(
     """The walk has met the oldest and not yet the others when the three oldest are trimmed."""
     age(queue, 0, 6, seconds=3 * 86_400)
     trimmed: list[int] = []
-    meanwhile("list_batches", lambda: trimmed.append(batches.trim()))
+    meanwhile("list_batches", lambda: trimmed.append(batches.expire()))
     assert kinds() == []
     assert trimmed == [3]
 
@@ -682,7 +682,7 @@ class Busy:
             low = max(head.low, head.head - 300)
             raise_low(queue, low)
             plant(queue, f"DELETE FROM message_{{q}} WHERE msg_offset < {low}")
-        batches.trim(hours=0, chunk=5)
+        batches.expire(hours=0, chunk=5)
 
     def audit(self) -> list[Report]:
         """Until everybody had some turns; then the others may end."""

@@ -31,7 +31,7 @@ def queue(node: str) -> Iterator[int]:
     for _ in range(5):
         send(queue)
     yield queue
-    corruption.keep(())
+    corruption.evict_except(())
 
 
 def send(queue: int) -> None:
@@ -139,7 +139,7 @@ def test_the_alarm_of_a_process_that_is_no_more_ends_all_the_same(queue: int) ->
     remove(queue, 2)
     corruption.report(queue, offset=2, why="a hole")
     corruption_alarms.tell()
-    corruption.keep(())
+    corruption.evict_except(())
     assert corruption_alarms.review(calm_s=0) == 0
     declare_gap(queue, 2, 3)
     assert corruption_alarms.review() == 0, "it was raised a moment ago"

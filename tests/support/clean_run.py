@@ -72,7 +72,7 @@ class CleanRun:
         for path, text in self._texts.items():
             path.write_bytes(text)
         node_pools.evict_all()
-        restoring.forget_floors()
+        restoring.evict_known_heads()
 
     def evidence(self) -> Evidence:
         """Return what the judge is given: it reads all files and tables anew."""

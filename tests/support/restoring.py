@@ -18,6 +18,6 @@ def lose_tail(queue: int, head: int) -> None:
     node_pools.evict_all()
 
 
-def forget_floors() -> None:
+def evict_known_heads() -> None:
     """This process has just started: it knows no head."""
-    known_heads.forget()
+    known_heads.evict_all()

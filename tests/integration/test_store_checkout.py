@@ -153,13 +153,13 @@ def test_a_late_answer_keeps_its_session_and_place_until_it_has_come(
 ) -> None:
     with pool.writing():
         pass
-    late = db_errors.Late("slow")
-    with pytest.raises(db_errors.Late) as caught, way(pool) as session:
+    late = db_errors.SlowNode("slow")
+    with pytest.raises(db_errors.SlowNode) as caught, way(pool) as session:
         session.clean = False
         raise late
     assert caught.value is late
     assert pool.pool.busy and not made[0].closed
-    with pytest.raises(db_errors.Late), pool.reading(within_s=0.5):
+    with pytest.raises(db_errors.SlowNode), pool.reading(within_s=0.5):
         pytest.fail("a node in doubt is not asked")
     with pool.writing() as other:  # who can wait gets another one
         assert other is not session
@@ -189,12 +189,12 @@ def test_a_session_that_could_not_be_made_costs_no_place(
     assert pool.circuit._failed == (not isinstance(error, Broken))
 
 
-@pytest.mark.parametrize("error", [Broken(), lost(), db_errors.Late("slow")], ids=["bug", "lost", "late"])
+@pytest.mark.parametrize("error", [Broken(), lost(), db_errors.SlowNode("slow")], ids=["bug", "lost", "late"])
 def test_a_probe_that_fails_inside_lets_another_one_go(
     pool: Node, made: list[Held], error: Exception
 ) -> None:
     pool.circuit.trip()
-    with pytest.raises((Broken, db_errors.Late, NodeUnavailable)), pool.reading():
+    with pytest.raises((Broken, db_errors.SlowNode, NodeUnavailable)), pool.reading():
         assert pool.circuit._probing
         raise error
     assert not pool.circuit._probing
