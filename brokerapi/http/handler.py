@@ -22,8 +22,8 @@ from django.template.response import SimpleTemplateResponse
 from django.urls import ResolverMatch, get_resolver
 
 from brokerapi.http import errors
-from metadata.limits.bulkhead import gate
-from metadata.limits.concurrency import turnstile
+from metadata.limits.bulkhead import bulkhead
+from metadata.limits.concurrency import limiter
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -51,11 +51,11 @@ class ApiHandler:
 
     def get_response(self, request: HttpRequest) -> HttpResponseBase:
         """The answer, with its length: without one a server would have to send it in chunks."""
-        if turnstile.waiting() > MOST_WAITING and request.method == "POST" and request.path.endswith(JOINING):
-            response: HttpResponseBase = errors.respond(gate.later())
+        if limiter.waiting() > MOST_WAITING and request.method == "POST" and request.path.endswith(JOINING):
+            response: HttpResponseBase = errors.respond(bulkhead.later())
         else:
             # A heartbeat that is late costs a member its queues, and others the work of taking over.
-            with turnstile.passage(first=request.path.endswith("/heartbeat")):
+            with limiter.permit(first=request.path.endswith("/heartbeat")):
                 response = _answer(request)
         if isinstance(response, HttpResponse) and "Content-Length" not in response:
             response["Content-Length"] = str(len(response.content))

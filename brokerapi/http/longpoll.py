@@ -29,7 +29,7 @@ from metadata.cache import snapshot
 from metadata.config import config
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import Unavailable
-from metadata.limits.concurrency import turnstile
+from metadata.limits.concurrency import limiter
 from metadata.limits.places import Places
 
 # States that a client can do nothing about: worth waiting for their end like for a message.
@@ -172,7 +172,7 @@ class _LongPoll:
                 # What happened before the waiter was registered would wake nobody.
                 if self._has_news():
                     return
-                with turnstile.aside():
+                with limiter.aside():
                     waiter.wait(left_s)
 
     def _waits_until(self) -> float:

@@ -18,7 +18,7 @@ from django.http import HttpRequest
 from brokerapi.http import formats
 from metadata.config import config
 from metadata.errors import Code, FieldError, Invalid, Malformed, TooLarge, Unavailable
-from metadata.limits.concurrency import turnstile
+from metadata.limits.concurrency import limiter
 
 T = TypeVar("T")
 CHUNK_BYTES = 64 << 10
@@ -127,7 +127,7 @@ def _read_chunked(stream: _Stream, limit: int) -> bytes:
 
 def _read(stream: _Stream, size: int) -> bytes:
     try:
-        with turnstile.aside():
+        with limiter.aside():
             return stream.read(size)
     except TimeoutError as error:
         detail = f"The body did not arrive in time: {error}. Nothing was done."

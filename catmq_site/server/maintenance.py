@@ -41,7 +41,7 @@ from metadata.db import leases
 from metadata.db.clock import database_now
 from metadata.db.transactions import reachable
 from metadata.errors import CatmqError, Unavailable
-from metadata.limits.bulkhead import gate
+from metadata.limits.bulkhead import bulkhead
 from metadata.membership import consumers, heartbeats, history, rebalance
 from metadata.monitoring import metrics_history
 from metadata.outages import AGAIN_S, Outage
@@ -87,7 +87,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
     """All loops of a worker, in the order in which they start; `url` is what clients are told of it."""
     overdue = OverdueRebalances()
     return [
-        Loop("metadata", METADATA_EVERY_S, look_at_metadata, gate.end_looks),
+        Loop("metadata", METADATA_EVERY_S, look_at_metadata, bulkhead.end_looks),
         Loop("heartbeats", 0.0, heartbeats.serve, heartbeats.end_service),
         Loop("grants", 0.0, node_owners.claim_granted),
         Loop("snapshot", config.snapshot_interval_ms / 1000, SnapshotLoop().run_once),
@@ -215,8 +215,8 @@ class OverdueRebalances:
 
 
 def look_at_metadata() -> None:
-    """Asks the metadata database anything: its answer opens the gate that calls without one have shut."""
-    gate.look(_ask_metadata)
+    """Asks the metadata database anything: its answer lets calls through that were refused."""
+    bulkhead.look(_ask_metadata)
 
 
 def _ask_metadata() -> None:

@@ -23,7 +23,7 @@ from typing import Generic, TypeVar
 
 from messagestore.engine import db_errors
 from metadata.errors import CatmqError
-from metadata.limits.concurrency import turnstile
+from metadata.limits.concurrency import limiter
 
 LOOK_EVERY_S = 0.2
 
@@ -142,7 +142,7 @@ class Coalescer(Generic[Item, Result]):
                 self._waiting.append(turn)
             self._busy = True
         if turn.event is not None:
-            with turnstile.aside():
+            with limiter.aside():
                 self._wait(turn, turn.event)
             if not turn.leads:
                 return []

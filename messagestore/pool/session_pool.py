@@ -19,7 +19,7 @@ from messagestore.pool.slow_nodes import SlowAnswers
 from metadata.cache.snapshot import NodeInfo
 from metadata.config import config
 from metadata.errors import Code, NodeUnavailable
-from metadata.limits.concurrency import turnstile
+from metadata.limits.concurrency import limiter
 
 CHECKOUT_TIMEOUT_S = 2.0
 MAX_AGE_S = 300.0
@@ -98,7 +98,7 @@ class SessionPool:
         try:
             placed = self._places.acquire(blocking=False)
             if not placed:
-                with turnstile.aside():
+                with limiter.aside():
                     self._await_place(check, within_s)
                 placed = True
             pooled = self._reused_or_new(reads)

@@ -23,7 +23,7 @@ from metadata.db import access, audit
 from metadata.db.clock import UtcNow, before, database_now, ms
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, MetadataUnavailable, NotFound
-from metadata.limits.bulkhead import gated
+from metadata.limits.bulkhead import bulkhead
 from metadata.models import Broker
 from metadata.rules.membership.brokers import ALIVE_S, Claim, alive, claim
 from metadata.rules.membership.liveness import MAX_BLIND_S
@@ -275,7 +275,7 @@ def _delete(row: Broker, actor: Actor) -> None:
     audit.record(actor=actor, verb="delete", kind="broker", name=row.name, before=before_it, after=None)
 
 
-@gated
+@bulkhead.permit()
 def _read() -> tuple[BrokerView, ...]:
     with reachable():
         spared = _memory.spared()

@@ -36,7 +36,7 @@ from metadata.cache.snapshot_types import (
 from metadata.config import config
 from metadata.db.contact import SILENT_S, contact
 from metadata.errors import Code, MetadataUnavailable, NotFound
-from metadata.limits.bulkhead import gate
+from metadata.limits.bulkhead import bulkhead
 
 __all__ = [
     "GroupInfo",
@@ -127,7 +127,7 @@ class _Holder:
     def renew_after_miss(self) -> None:
         """A load for a lookup that missed: not more often than every 50 ms, and none just after a failure, or
         while the database is silent: who asks for what nobody knows would hold a thread for seconds."""
-        if gate.watched and contact.silent_s() > SILENT_S:
+        if bulkhead.watched and contact.silent_s() > SILENT_S:
             raise MetadataUnavailable("The metadata database is away.", retry_after_ms=1000)
         if self.failed and time.monotonic() - self.failed_at < PAUSE_AFTER_FAILURE_S:
             self._raise_if_failed()

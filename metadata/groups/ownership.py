@@ -19,7 +19,7 @@ from metadata.db.locks import group_by_id, no_group
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, NotFound
 from metadata.groups.subscription_rows import EPOCHS_EACH
-from metadata.limits.bulkhead import gated, gated_in
+from metadata.limits.bulkhead import bulkhead
 from metadata.membership import instances, rebalance
 from metadata.membership.heartbeats import expired, replaced
 from metadata.models import BroadcastInstance, ConsumerGroup, ConsumerGroupConsumer, QueueOffset
@@ -85,7 +85,7 @@ def _owner(group: ConsumerGroup, row: QueueOffset) -> QueueOwner:
     )
 
 
-@gated_in("acquire")
+@bulkhead.permit("acquire")
 def check_owned(*, consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int]:
     """Queue → epoch for those of `queues` that the member is to own now; others are left out.
 
@@ -121,7 +121,7 @@ def _read_by(consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int]:
     return {read.queue: read.base_epoch + epoch for read in reads}
 
 
-@gated
+@bulkhead.permit()
 def adopt_node_epoch(*, group_id: int, queue: int, epoch: int, instance_id: int = 0) -> int:
     """Raises the queue's epoch above `epoch`, which its node was found at; the epoch that counts now.
 

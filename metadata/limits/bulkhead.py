@@ -4,11 +4,11 @@ Heartbeats, registrations and acquires need metadata; sends and pulls do not. So
 of a process are inside metadata calls at once, and after several calls in a row found the database
 away, further ones are refused at once. No call of a client is the probe: it would wait for as long as a call
 may take, and the client would learn nothing. In a broker a loop asks all the time (`look`), and its first
-answer opens the gate. A process without that loop lets one call at a time through, a second after the last
-one ended. The second counts from the end because a call may take longer than that to fail.
+answer lets calls through again. A process without that loop lets one call at a time through, a second after
+the last one ended. The second counts from the end because a call may take longer than that to fail.
 
-A storm of registrations must not hold up the hand-overs that it causes. So acquires have a lane with places
-of its own, and heartbeats need none: one thread records all of a process, and a release follows only on one
+A storm of registrations must not hold up the hand-overs that it causes. So acquires have a pool of places
+of their own, and heartbeats need none: one thread records all of a process, and a release follows only on one
 that was just recorded. Nor must it feed itself: few calls are inside at once, a few more wait for a place,
 and each of those that are refused is told a time of its own to come back, one after the other as fast as
 calls have lately ended. All of them again at once would cost more than what they want.
@@ -16,32 +16,27 @@ calls have lately ended. All of them again at once would cost more than what the
 
 from __future__ import annotations
 
-import functools
 import random
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
 
 from metadata.errors import Code, MetadataUnavailable
-from metadata.limits.concurrency import turnstile
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from metadata.limits.concurrency import limiter
 
 PLACES = 4
 PATIENCE_S = 1.0  # longest wait for a place
 AGAIN_S = (1.0, 10.0)  # soonest and latest return of a call that found none
-CALLS = "calls"  # the lane of whatever has none of its own
+CALLS = "calls"  # the pool of whatever has none of its own
 FAILURES = 2  # each of them may have taken the whole time limit
 PAUSE_S = 1.0
 WATCHED_S = 30.0  # a loop that did not look for so long has ended; one look may take several time limits
 
 
-class Gate:
-    """Lets `places` threads into the usual lane, where eight times as many may wait for a place, and twice as
+class Bulkhead:
+    """Lets `places` threads into the usual pool, where eight times as many may wait for a place, and twice as
     many into each other one; after `failures` in a row nobody until a look succeeds, or where nobody looks
     only a probe, `pause_s` seconds after the last."""
 
@@ -57,14 +52,14 @@ class Gate:
         self._changed = threading.Condition()
         self._inside: Counter[str | None] = Counter()
         self._waiting = 0
-        self._turns = Turns(places)
+        self._return_times = ReturnTimes(places)
         self._failed = 0
         self._probing = False
         self._next_probe = 0.0
         self._watched_until = float("-inf")
 
     def look(self, ask: Callable[[], object]) -> bool:
-        """Asks the database, which opens the gate if it answers; whether it does. One pass of a loop."""
+        """Ask the database, and let calls through if it answers; return True then. One pass of a loop."""
         with self._changed:
             self._watched_until = time.monotonic() + WATCHED_S
         try:
@@ -76,7 +71,7 @@ class Gate:
         return True
 
     def end_looks(self) -> None:
-        """The loop has ended: calls probe again."""
+        """Let calls probe again: the loop has ended."""
         with self._changed:
             self._watched_until = float("-inf")
 
@@ -103,15 +98,15 @@ class Gate:
 
     def _full(self) -> MetadataUnavailable:
         what = "Too many calls wait for the metadata database."
-        return MetadataUnavailable(what, code=Code.BUSY, retry_after_ms=self._turns.next_ms())
+        return MetadataUnavailable(what, code=Code.BUSY, retry_after_ms=self._return_times.next_ms())
 
     @contextmanager
-    def passage(self, lane: str | None = CALLS) -> Iterator[None]:
-        """One metadata call; raises MetadataUnavailable without making it when closed, or its lane is full.
+    def permit(self, pool: str | None = CALLS) -> Iterator[None]:
+        """One metadata call; raises MetadataUnavailable without making it when closed, or its pool is full.
 
-        Lane None is never full.
+        Pool None is never full.
         """
-        probe = self._enter(lane)
+        probe = self._enter(pool)
         begun = time.monotonic()
         failed = False
         try:
@@ -120,12 +115,12 @@ class Gate:
             failed = True
             raise
         finally:
-            self._leave(lane, probe=probe, failed=failed, took_s=time.monotonic() - begun)
+            self._leave(pool, probe=probe, failed=failed, took_s=time.monotonic() - begun)
 
-    def _is_full(self, lane: str | None) -> bool:
-        if lane is None:
+    def _is_full(self, pool: str | None) -> bool:
+        if pool is None:
             return False
-        return self._inside[lane] >= (self._places if lane == CALLS else 2 * self._places)
+        return self._inside[pool] >= (self._places if pool == CALLS else 2 * self._places)
 
     def _shut(self) -> bool:
         return self._failed >= self._failures
@@ -137,21 +132,21 @@ class Gate:
         if self._is_refused():
             raise MetadataUnavailable("The metadata database is away.", retry_after_ms=1000)
 
-    def _enter(self, lane: str | None) -> bool:
+    def _enter(self, pool: str | None) -> bool:
         """Takes a place; whether this call is the probe."""
-        if lane == CALLS and self._is_full(lane):
+        if pool == CALLS and self._is_full(pool):
             self._await_place()
         with self._changed:
             self._refuse_if_shut()
-            if self._is_full(lane):
+            if self._is_full(pool):
                 raise self._full()
-            self._inside[lane] += 1
+            self._inside[pool] += 1
             self._probing = self._probing or self._shut()
             return self._shut()
 
     def _await_place(self) -> None:
-        """Returns when there is one, or the gate is shut, or there will be none in time."""
-        with turnstile.aside(), self._changed:
+        """Returns when there is one, or calls are refused, or there will be none in time."""
+        with limiter.aside(), self._changed:
             if self._waiting >= 8 * self._places:
                 return
             self._waiting += 1
@@ -162,22 +157,22 @@ class Gate:
             finally:
                 self._waiting -= 1
 
-    def _leave(self, lane: str | None, *, probe: bool, failed: bool, took_s: float) -> None:
+    def _leave(self, pool: str | None, *, probe: bool, failed: bool, took_s: float) -> None:
         with self._changed:
-            self._inside[lane] -= 1
+            self._inside[pool] -= 1
             self._failed = self._failed + 1 if failed else 0
             if probe:
                 self._probing = False
             if self._shut():
                 self._next_probe = time.monotonic() + self._pause_s
                 self._changed.notify_all()
-            elif lane == CALLS:
-                self._turns.ended(took_s)
+            elif pool == CALLS:
+                self._return_times.ended(took_s)
                 self._changed.notify()
 
 
-class Turns:
-    """Times at which refused calls shall come back, for a gate of so many places. Not safe for threads."""
+class ReturnTimes:
+    """Times at which refused calls shall come back, in a bulkhead of so many places. Not safe for threads."""
 
     def __init__(self, places: int) -> None:
         self._places = places
@@ -198,23 +193,4 @@ class Turns:
         return int((self._next - now) * 1000)
 
 
-gate = Gate()  # of this process
-
-
-def gated_in(lane: str | None) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Makes a call go only through the gate of this process, in a lane."""
-
-    def gate_it(call: Callable[P, T]) -> Callable[P, T]:
-        @functools.wraps(call)
-        def through(*args: P.args, **kwargs: P.kwargs) -> T:
-            with gate.passage(lane):
-                return call(*args, **kwargs)
-
-        return through
-
-    return gate_it
-
-
-def gated(call: Callable[P, T]) -> Callable[P, T]:
-    """`call`, only through the gate of this process."""
-    return gated_in(CALLS)(call)
+bulkhead = Bulkhead()  # of this process

@@ -3,7 +3,7 @@
 A worker has hundreds of threads, because most of them wait. When many have something to do, all of them
 would fight for the interpreter, and each would get it back only after all the others, after every call of a
 database: what takes milliseconds then takes seconds, and locks are held for as long. So a request passes a
-turnstile, in the order of arrival, but heartbeats first; and whoever waits for something else than a database
+limiter, in the order of arrival, but heartbeats first; and whoever waits for something else than a database
 steps aside meanwhile and comes back before the newcomers.
 
 A database that does not answer keeps its callers inside. So if nobody has left for STALL_S, one more is let
@@ -21,7 +21,7 @@ PLACES = 12
 STALL_S = 0.02
 
 
-class Turnstile:
+class ConcurrencyLimiter:
     """Lets `places` threads work at once. A thread that never entered passes everything freely."""
 
     def __init__(self, *, places: int = PLACES, stall_s: float = STALL_S) -> None:
@@ -33,9 +33,9 @@ class Turnstile:
         self._moved_at = 0.0  # time.monotonic() of the last time that somebody left, or was let in beyond
         self._mine = threading.local()
 
-    def passage(self, *, first: bool = False) -> AbstractContextManager[None]:
+    def permit(self, *, first: bool = False) -> AbstractContextManager[None]:
         """The work of one request; what must not be late goes before the others that come."""
-        return _Passage(self, first=first)
+        return _Permit(self, first=first)
 
     def aside(self) -> AbstractContextManager[None]:
         """Something that the thread waits for, and that is no work."""
@@ -89,35 +89,35 @@ class Turnstile:
             queue.popleft().set()
 
 
-class _Passage(AbstractContextManager[None]):
-    """See Turnstile.passage. No generator: every request comes by here."""
+class _Permit(AbstractContextManager[None]):
+    """See ConcurrencyLimiter.permit. No generator: every request comes by here."""
 
-    __slots__ = ("_first", "_turnstile")
+    __slots__ = ("_first", "_limiter")
 
-    def __init__(self, turnstile: Turnstile, *, first: bool) -> None:
-        self._turnstile, self._first = turnstile, first
+    def __init__(self, limiter: ConcurrencyLimiter, *, first: bool) -> None:
+        self._limiter, self._first = limiter, first
 
     def __enter__(self) -> None:
-        self._turnstile.enter(first=self._first)
+        self._limiter.enter(first=self._first)
 
     def __exit__(self, *raised: object) -> None:
-        self._turnstile.leave()
+        self._limiter.leave()
 
 
 class _Aside(AbstractContextManager[None]):
-    """See Turnstile.aside."""
+    """See ConcurrencyLimiter.aside."""
 
-    __slots__ = ("_had_turn", "_turnstile")
+    __slots__ = ("_had_turn", "_limiter")
 
-    def __init__(self, turnstile: Turnstile) -> None:
-        self._turnstile, self._had_turn = turnstile, False
+    def __init__(self, limiter: ConcurrencyLimiter) -> None:
+        self._limiter, self._had_turn = limiter, False
 
     def __enter__(self) -> None:
-        self._had_turn = self._turnstile.leave()
+        self._had_turn = self._limiter.leave()
 
     def __exit__(self, *raised: object) -> None:
         if self._had_turn:
-            self._turnstile.enter(first=True)
+            self._limiter.enter(first=True)
 
 
-turnstile = Turnstile()  # of this process
+limiter = ConcurrencyLimiter()  # of this process

@@ -31,7 +31,7 @@ from metadata.db.contact import contact
 from metadata.db.locks import group_by_id, group_by_name, no_group
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, MetadataUnavailable, NotFound
-from metadata.limits.bulkhead import gated
+from metadata.limits.bulkhead import bulkhead
 from metadata.membership import casual, instances, rebalance
 from metadata.membership.heartbeats import Assigned, HeartbeatAnswer, heartbeat, replaced
 from metadata.membership.outage_guard import OutageGuard
@@ -85,7 +85,7 @@ class _Applicant:
         return self.instance_id or self.name
 
 
-@gated
+@bulkhead.permit()
 def register(
     *, group: str, name: str, incarnation: str, instance_id: str | None, sdk: str, address: str, actor: Actor
 ) -> Registered:
@@ -110,7 +110,7 @@ def register(
     return registered
 
 
-@gated
+@bulkhead.permit()
 def check_settings(*, group: str, asked: Mapping[str, object], instance_id: str | None) -> int:
     """The id of the group, if a consumer that asks for these settings (None: any) may register in it.
 
@@ -262,7 +262,7 @@ def _replace(
     return text
 
 
-@gated
+@bulkhead.permit()
 def leave(*, consumer: ConsumerId, actor: Actor) -> None:
     """Ends a membership and gives its queues to the others at once; one that has ended already is fine."""
     group_id = consumer.group_id

@@ -5,7 +5,7 @@ thread reads for all of them: first the groups' generations, then the queues whe
 (assignment_cache.py). In that order an answer may carry newer queues than its generation, which costs a
 member one more heartbeat, but never older ones, which could make a release count that was never ordered.
 Releases are guarded updates of their own, and so that no other kind of call can hold a hand-over up, neither
-they nor the recording take a place at the gate.
+they nor the recording take a place at the bulkhead.
 
 One that cannot be recorded is refused within moments, with a promise that lets its member go on (contact.py).
 
@@ -29,8 +29,8 @@ from metadata.db.contact import SILENT_S, contact
 from metadata.db.locks import group_by_id
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Gone, MetadataUnavailable, Unrecorded
-from metadata.limits.bulkhead import gate, gated_in
-from metadata.limits.coalescer import Combiner
+from metadata.limits.bulkhead import bulkhead
+from metadata.limits.coalescer import PacedCoalescer
 from metadata.membership import grants, instances, rebalance
 from metadata.membership.assignment_cache import Held, Holder, Holdings, Stops, read_owned, read_stops
 from metadata.models import (
@@ -127,17 +127,17 @@ def _recorded(beat: _Beat) -> _Seen:
     """Return what was read for a recorded heartbeat. Raises Unrecorded, or MetadataUnavailable(busy)."""
     try:
         _check()  # here, because waiting for one's turn in a batch that is refused would hold a thread, too
-        return _combiner.submit(beat)
+        return _coalescer.submit(beat)
     except MetadataUnavailable as error:
         raise _unrecorded(error) from error
 
 
 def _check() -> None:
     """Raises MetadataUnavailable if heartbeats cannot be recorded now, or not soon."""
-    gate.check()
-    if not gate.watched:
+    bulkhead.check()
+    if not bulkhead.watched:
         return
-    if contact.silent_s() > SILENT_S or _combiner.stuck_s() > SILENT_S:
+    if contact.silent_s() > SILENT_S or _coalescer.stuck_s() > SILENT_S:
         raise MetadataUnavailable("The metadata database is away.", retry_after_ms=1000)
 
 
@@ -173,7 +173,7 @@ def _released(one: Held, generation: int, holds: set[int]) -> bool:
     return one.leaving and one.target_generation <= generation and one.queue not in holds
 
 
-@gated_in(None)
+@bulkhead.permit(None)
 def _record(beats: Sequence[_Beat]) -> list[_Seen]:
     """Records a batch of heartbeats and reads the answers; in the order of `beats`."""
     ids = sorted({beat.consumer.member_id for beat in beats})
@@ -288,7 +288,7 @@ def replaced() -> Gone:
     return Gone("Another process registered under this consumer's name: stop.", code=Code.REPLACED)
 
 
-@gated_in(None)
+@bulkhead.permit(None)
 @transactional
 def _release(*, consumer: ConsumerId, generation: int, holds: set[int]) -> _Seen:
     """Hands over what the member let go of, judged by rows read under the group's lock; what it holds now."""
@@ -308,10 +308,10 @@ def _release(*, consumer: ConsumerId, generation: int, holds: set[int]) -> _Seen
     return _read([_Beat(consumer, generation)], _members([consumer.member_id]), read_owned)[0]
 
 
-def _new_combiner() -> Combiner[_Beat, _Seen]:
+def _new_coalescer() -> PacedCoalescer[_Beat, _Seen]:
     """Of the threads that are not for long polls half may wait for their heartbeat to be recorded: a
     database that is frozen must leave the others for sends and pulls. Who finds no place tries again soon."""
-    return Combiner(
+    return PacedCoalescer(
         _record,
         every_s=EVERY_S,
         most=MOST,
@@ -322,14 +322,14 @@ def _new_combiner() -> Combiner[_Beat, _Seen]:
 
 
 def serve() -> None:
-    """Records the heartbeats that come: one pass of a loop, see Combiner.serve."""
-    _combiner.serve(SERVE_S)
+    """Records the heartbeats that come: one pass of a loop, see PacedCoalescer.serve."""
+    _coalescer.serve(SERVE_S)
 
 
 def end_service() -> None:
     """The loop has ended: from now on the threads of requests record them."""
-    _combiner.end_service()
+    _coalescer.end_service()
 
 
-_combiner = _new_combiner()
+_coalescer = _new_coalescer()
 _holdings = Holdings()  # as this process read them

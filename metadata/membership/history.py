@@ -20,7 +20,7 @@ from metadata.db.locks import no_group
 from metadata.db.paging import MAX_LIMIT
 from metadata.db.transactions import reachable
 from metadata.errors import Invalid, MetadataUnavailable
-from metadata.limits.bulkhead import gated_in
+from metadata.limits.bulkhead import bulkhead
 from metadata.models import ConsumerGroup, QueueOffset, Rebalance, RebalanceMove
 
 log = logging.getLogger(__name__)
@@ -158,7 +158,7 @@ def catch_up() -> None:
             raise
 
 
-@gated_in("notes")
+@bulkhead.permit("notes")
 def _write(note: _Note) -> None:
     """By guarded updates, not under the group's lock: a new owner must not wait for a rebalance to end."""
     consumer, epochs = note.consumer, note.epochs

@@ -22,7 +22,7 @@ from metadata.db.clock import before, database_now
 from metadata.db.consumer_ids import reader_instance
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict
-from metadata.limits.bulkhead import gated
+from metadata.limits.bulkhead import bulkhead
 from metadata.membership.rebalance import LIVE_QUEUES
 from metadata.models import BroadcastInstance, ConsumerGroup, ConsumerGroupConsumer, QueueOffset
 
@@ -77,7 +77,7 @@ def depart(*, group: ConsumerGroup, seen: Mapping[str, datetime]) -> None:
         BroadcastInstance.objects.filter(group=group, name=name).update(last_seen=last_seen)
 
 
-@gated
+@bulkhead.permit()
 def fence(*, instance_id: int, epoch: int) -> None:
     """Raises the epoch of an instance that is at `epoch`, so that what was granted before is void."""
     with reachable():

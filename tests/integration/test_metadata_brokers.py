@@ -18,7 +18,7 @@ from metadata.brokers import brokers
 from metadata.brokers.brokers import BrokerView, Life, Standing
 from metadata.db.clock import database_now
 from metadata.errors import Code, Conflict, Forbidden, Invalid, MetadataUnavailable, NotFound
-from metadata.limits.bulkhead import Gate
+from metadata.limits.bulkhead import bulkhead
 from metadata.models import AuditLog, Broker, ChangeCounter
 from tests.support import rows
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("metadata_db", "fresh_memory")
 @pytest.fixture
 def fresh_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This process has read nothing yet, and nothing was in vain."""
-    monkeypatch.setattr("metadata.limits.bulkhead.gate", Gate())
+    monkeypatch.setattr(bulkhead, "_failed", 0)
     brokers.forget_picture()
     yield
     brokers.forget_picture()

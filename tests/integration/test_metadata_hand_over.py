@@ -13,7 +13,7 @@ from django.db import connection
 from metadata.cache import snapshot
 from metadata.errors import Code, Gone, MetadataUnavailable, NotFound
 from metadata.groups import ownership
-from metadata.limits.bulkhead import PLACES, gate
+from metadata.limits.bulkhead import PLACES, bulkhead
 from metadata.membership import consumers, heartbeats, rebalance
 from metadata.models import Consumer, ConsumerGroup, ConsumerGroupConsumer, Heartbeat
 from tests.support import rows
@@ -248,7 +248,7 @@ def test_what_a_member_says_it_holds_and_does_not_own_is_asked_back() -> None:
     assert (rows.owners(), rows.epochs()) == before
 
 
-def test_hand_overs_go_on_while_registrations_fill_the_gate() -> None:
+def test_hand_overs_go_on_while_registrations_fill_the_bulkhead() -> None:
     queues = rows.world()
     first = Member("a").register()
     first.beat()
@@ -256,7 +256,7 @@ def test_hand_overs_go_on_while_registrations_fill_the_gate() -> None:
 
     with ExitStack() as registrations:
         for _ in range(PLACES):
-            registrations.enter_context(gate.passage())
+            registrations.enter_context(bulkhead.permit())
         with pytest.raises(MetadataUnavailable):
             Member("c").register()
         first.beat(), first.beat(), second.beat()

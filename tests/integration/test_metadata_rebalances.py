@@ -132,8 +132,8 @@ def test_an_acquire_that_could_not_be_noted_is_noted_later_with_the_pause_it_end
     member = Member("a").register()
     member.beat()
     with monkeypatch.context() as patch:
-        patch.setattr("metadata.limits.bulkhead.gate._failed", 99)
-        patch.setattr("metadata.limits.bulkhead.gate._next_probe", float("inf"))
+        patch.setattr("metadata.limits.bulkhead.bulkhead._failed", 99)
+        patch.setattr("metadata.limits.bulkhead.bulkhead._next_probe", float("inf"))
         acquire(member)
         with pytest.raises(MetadataUnavailable):
             history.catch_up()

@@ -20,7 +20,7 @@ def api() -> ApiHandler:
 def test_who_joins_is_refused_with_a_turn_while_many_wait(
     api: ApiHandler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handler.turnstile, "waiting", lambda: handler.MOST_WAITING + 1)
+    monkeypatch.setattr(handler.limiter, "waiting", lambda: handler.MOST_WAITING + 1)
 
     response = api.get_response(RequestFactory().post("/api/v1/groups/billing/consumers"))
 
@@ -35,7 +35,7 @@ def test_who_joins_is_refused_with_a_turn_while_many_wait(
     "path", ["/api/v1/consumers/x/heartbeat", "/api/v1/consumers/x/pull", "/api/v1/topics/orders/messages"]
 )
 def test_others_are_not(api: ApiHandler, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    monkeypatch.setattr(handler.turnstile, "waiting", lambda: handler.MOST_WAITING + 1)
+    monkeypatch.setattr(handler.limiter, "waiting", lambda: handler.MOST_WAITING + 1)
 
     response = api.get_response(RequestFactory().post(path, headers={"host": "127.0.0.1"}))
 

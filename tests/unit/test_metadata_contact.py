@@ -13,7 +13,7 @@ from metadata.db import contact as module
 from metadata.db.consumer_ids import ConsumerId
 from metadata.db.contact import SIZE, Contact
 from metadata.errors import Code, MetadataUnavailable, Unrecorded
-from metadata.limits.bulkhead import Gate
+from metadata.limits.bulkhead import Bulkhead
 from metadata.membership import heartbeats
 from metadata.rules.membership import liveness
 
@@ -36,20 +36,20 @@ def contact(now: list[float], monkeypatch: pytest.MonkeyPatch) -> Contact:
 
 
 @pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
-    """The gate of the process, which a loop looks after."""
-    made = Gate()
+def bulkhead(monkeypatch: pytest.MonkeyPatch) -> Bulkhead:
+    """The bulkhead of the process, which a loop looks after."""
+    made = Bulkhead()
     made.look(lambda: None)
-    monkeypatch.setattr(heartbeats, "gate", made)
+    monkeypatch.setattr(heartbeats, "bulkhead", made)
     return made
 
 
 def test_a_silent_database_is_told_at_once_with_a_promise(
-    now: list[float], contact: Contact, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    now: list[float], contact: Contact, bulkhead: Bulkhead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submitted: list[object] = []
     combined = SimpleNamespace(submit=submitted.append, stuck_s=lambda: 0.0)
-    monkeypatch.setattr(heartbeats, "_combiner", combined)
+    monkeypatch.setattr(heartbeats, "_coalescer", combined)
     now[0] += 2.0
     with pytest.raises(Unrecorded) as raised:
         heartbeats.heartbeat(consumer=ME, generation=0, owned=[])
@@ -59,7 +59,7 @@ def test_a_silent_database_is_told_at_once_with_a_promise(
 
 
 def test_a_heartbeat_that_finds_the_database_away_is_told_so_with_a_promise(
-    now: list[float], contact: Contact, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    now: list[float], contact: Contact, bulkhead: Bulkhead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def submit(beat: object) -> None:
         now[0] += 2.0
@@ -67,7 +67,7 @@ def test_a_heartbeat_that_finds_the_database_away_is_told_so_with_a_promise(
         now[0] += 1.0
         raise MetadataUnavailable("read-only")
 
-    monkeypatch.setattr(heartbeats, "_combiner", SimpleNamespace(submit=submit, stuck_s=lambda: 0.0))
+    monkeypatch.setattr(heartbeats, "_coalescer", SimpleNamespace(submit=submit, stuck_s=lambda: 0.0))
     with pytest.raises(Unrecorded) as raised:
         heartbeats.heartbeat(consumer=ME, generation=0, owned=[])
     assert raised.value.silent_ms == 1000
@@ -75,13 +75,13 @@ def test_a_heartbeat_that_finds_the_database_away_is_told_so_with_a_promise(
 
 
 def test_a_process_that_alone_cannot_record_promises_nothing(
-    contact: Contact, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    contact: Contact, bulkhead: Bulkhead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def submit(beat: object) -> None:
         contact.recorded()  # by another process
         raise MetadataUnavailable("too many connections")
 
-    monkeypatch.setattr(heartbeats, "_combiner", SimpleNamespace(submit=submit, stuck_s=lambda: 0.0))
+    monkeypatch.setattr(heartbeats, "_coalescer", SimpleNamespace(submit=submit, stuck_s=lambda: 0.0))
     with pytest.raises(MetadataUnavailable) as raised:
         heartbeats.heartbeat(consumer=ME, generation=0, owned=[])
     assert (type(raised.value), raised.value.code) == (MetadataUnavailable, Code.BUSY)
@@ -89,13 +89,13 @@ def test_a_process_that_alone_cannot_record_promises_nothing(
 
 
 def test_a_process_that_has_too_much_to_do_promises_nothing(
-    now: list[float], contact: Contact, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    now: list[float], contact: Contact, bulkhead: Bulkhead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def submit(beat: object) -> None:
         now[0] += 60.0
         raise MetadataUnavailable("full", code=Code.BUSY)
 
-    monkeypatch.setattr(heartbeats, "_combiner", SimpleNamespace(submit=submit, stuck_s=lambda: 0.0))
+    monkeypatch.setattr(heartbeats, "_coalescer", SimpleNamespace(submit=submit, stuck_s=lambda: 0.0))
     with pytest.raises(MetadataUnavailable) as raised:
         heartbeats.heartbeat(consumer=ME, generation=0, owned=[])
     assert raised.value.code == Code.BUSY
@@ -103,24 +103,24 @@ def test_a_process_that_has_too_much_to_do_promises_nothing(
 
 
 def test_a_batch_that_is_stuck_refuses_the_next_heartbeats_at_once(
-    contact: Contact, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    contact: Contact, bulkhead: Bulkhead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submitted: list[object] = []
     combined = SimpleNamespace(submit=submitted.append, stuck_s=lambda: 1.6)
-    monkeypatch.setattr(heartbeats, "_combiner", combined)
+    monkeypatch.setattr(heartbeats, "_coalescer", combined)
     with pytest.raises(MetadataUnavailable):
         heartbeats.heartbeat(consumer=ME, generation=0, owned=[])
     assert submitted == []
 
 
 def test_what_nobody_knows_is_not_asked_of_a_silent_database(
-    now: list[float], contact: Contact, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    now: list[float], contact: Contact, bulkhead: Bulkhead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holder = snapshot._Holder()
     loads: list[bool] = []
     monkeypatch.setattr(holder, "renew", lambda: loads.append(True))
     monkeypatch.setattr(snapshot, "contact", contact)
-    monkeypatch.setattr(snapshot, "gate", gate)
+    monkeypatch.setattr(snapshot, "bulkhead", bulkhead)
     holder.renew_after_miss()
     now[0] += 2.0
     with pytest.raises(MetadataUnavailable):

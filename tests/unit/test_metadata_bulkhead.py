@@ -1,4 +1,4 @@
-"""The gate and the combiner: many threads, a slow database."""
+"""The bulkhead and the coalescer: many threads, a slow database."""
 
 from __future__ import annotations
 
@@ -15,67 +15,67 @@ import pytest
 from metadata.config import config
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import MetadataUnavailable
-from metadata.limits.bulkhead import AGAIN_S, CALLS, WATCHED_S, Gate, Turns
-from metadata.limits.coalescer import Combiner
+from metadata.limits.bulkhead import AGAIN_S, CALLS, WATCHED_S, Bulkhead, ReturnTimes
+from metadata.limits.coalescer import PacedCoalescer
 from metadata.membership import heartbeats
 from tests.support.waiting import until
 
 LIMIT_S = 10.0
 
 
-def fail(gate: Gate) -> None:
-    with pytest.raises(MetadataUnavailable), gate.passage():
+def fail(bulkhead: Bulkhead) -> None:
+    with pytest.raises(MetadataUnavailable), bulkhead.permit():
         raise MetadataUnavailable("away")
 
 
-def combiner(
+def coalescer(
     write: Callable[[Sequence[int]], Sequence[int]],
     *,
     places: int = 100,
     most: int = 500,
     limit_s: float = LIMIT_S,
-) -> Combiner[int, int]:
-    return Combiner(write, every_s=0.0, most=most, places=places, limit_s=limit_s)
+) -> PacedCoalescer[int, int]:
+    return PacedCoalescer(write, every_s=0.0, most=most, places=places, limit_s=limit_s)
 
 
-def test_a_full_gate_refuses_who_waited_in_vain() -> None:
-    gate = Gate(places=1, patience_s=0)
+def test_a_full_bulkhead_refuses_who_waited_in_vain() -> None:
+    bulkhead = Bulkhead(places=1, patience_s=0)
 
-    with gate.passage(), pytest.raises(MetadataUnavailable), gate.passage():
+    with bulkhead.permit(), pytest.raises(MetadataUnavailable), bulkhead.permit():
         pass
-    with gate.passage():
+    with bulkhead.permit():
         pass
 
 
-def test_who_waits_at_a_full_gate_gets_the_next_place(in_threads: Callable[..., list[Any]]) -> None:
-    gate = Gate(places=1, patience_s=LIMIT_S)
+def test_who_waits_at_a_full_bulkhead_gets_the_next_place(in_threads: Callable[..., list[Any]]) -> None:
+    bulkhead = Bulkhead(places=1, patience_s=LIMIT_S)
 
     def hold() -> None:
-        with gate.passage():
-            assert until(lambda: gate._waiting == 3)
+        with bulkhead.permit():
+            assert until(lambda: bulkhead._waiting == 3)
 
     def come() -> None:
-        assert until(lambda: gate._is_full(CALLS))
-        with gate.passage():
+        assert until(lambda: bulkhead._is_full(CALLS))
+        with bulkhead.permit():
             pass
 
     in_threads([hold, *[come] * 3])
 
 
-def test_nobody_waits_at_a_full_gate_that_shuts(in_threads: Callable[..., list[Any]]) -> None:
-    gate = Gate(places=1, failures=1, pause_s=60, patience_s=LIMIT_S)
+def test_nobody_waits_at_a_full_bulkhead_that_shuts(in_threads: Callable[..., list[Any]]) -> None:
+    bulkhead = Bulkhead(places=1, failures=1, pause_s=60, patience_s=LIMIT_S)
     inside = threading.Event()
 
     def hold() -> None:
-        with pytest.raises(MetadataUnavailable), gate.passage():
+        with pytest.raises(MetadataUnavailable), bulkhead.permit():
             inside.set()
-            assert until(lambda: gate._waiting == 1)
+            assert until(lambda: bulkhead._waiting == 1)
             raise MetadataUnavailable("away")
 
     def come() -> None:
         assert inside.wait(LIMIT_S)
         begun = time.monotonic()
-        with pytest.raises(MetadataUnavailable, match="is away"), gate.passage():
+        with pytest.raises(MetadataUnavailable, match="is away"), bulkhead.permit():
             pass
         assert time.monotonic() - begun < LIMIT_S / 2
 
@@ -83,7 +83,7 @@ def test_nobody_waits_at_a_full_gate_that_shuts(in_threads: Callable[..., list[A
 
 
 def test_refused_calls_come_back_one_after_the_other() -> None:
-    turns = Turns(places=2)
+    turns = ReturnTimes(places=2)
     for _ in range(200):
         turns.ended(0.2)
 
@@ -97,122 +97,122 @@ def test_refused_calls_come_back_one_after_the_other() -> None:
     assert all(latest_ms / 2 - 1 <= one <= latest_ms for one in given[len(rising) :])
 
 
-def test_lanes_fill_apart_and_shut_together() -> None:
-    gate = Gate(places=2, failures=1, pause_s=60, patience_s=0)
+def test_pools_fill_apart_and_shut_together() -> None:
+    bulkhead = Bulkhead(places=2, failures=1, pause_s=60, patience_s=0)
 
     with ExitStack() as inside:
-        for lane in (*[CALLS] * 2, *["acquire"] * 4, *[None] * 9):
-            inside.enter_context(gate.passage(lane))
-        for lane in ("acquire", CALLS):
-            with pytest.raises(MetadataUnavailable), gate.passage(lane):
+        for pool in (*[CALLS] * 2, *["acquire"] * 4, *[None] * 9):
+            inside.enter_context(bulkhead.permit(pool))
+        for pool in ("acquire", CALLS):
+            with pytest.raises(MetadataUnavailable), bulkhead.permit(pool):
                 pass
-    fail(gate)
+    fail(bulkhead)
 
-    for lane in ("acquire", None):
-        with pytest.raises(MetadataUnavailable), gate.passage(lane):
+    for pool in ("acquire", None):
+        with pytest.raises(MetadataUnavailable), bulkhead.permit(pool):
             pass
 
 
-def test_a_gate_closes_after_failures_in_a_row_and_lets_one_probe_through() -> None:
-    gate = Gate(failures=2, pause_s=60)
-    fail(gate)
-    fail(gate)
+def test_a_bulkhead_closes_after_failures_in_a_row_and_lets_one_probe_through() -> None:
+    bulkhead = Bulkhead(failures=2, pause_s=60)
+    fail(bulkhead)
+    fail(bulkhead)
     entered = []
 
-    with pytest.raises(MetadataUnavailable), gate.passage():
+    with pytest.raises(MetadataUnavailable), bulkhead.permit():
         entered.append(1)
-    gate._next_probe = 0.0  # the pause is over
-    with gate.passage():
+    bulkhead._next_probe = 0.0  # the pause is over
+    with bulkhead.permit():
         entered.append(2)
-    with gate.passage():
+    with bulkhead.permit():
         entered.append(3)
 
     assert entered == [2, 3]
 
 
-def test_the_pause_of_a_shut_gate_counts_from_the_end_of_a_probe_however_long_it_took(
+def test_the_pause_of_a_shut_bulkhead_counts_from_the_end_of_a_probe_however_long_it_took(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
     monkeypatch.setattr("metadata.limits.bulkhead.time", SimpleNamespace(monotonic=lambda: now[0]))
-    gate = Gate(failures=2, pause_s=1.0)
-    fail(gate)
-    fail(gate)
+    bulkhead = Bulkhead(failures=2, pause_s=1.0)
+    fail(bulkhead)
+    fail(bulkhead)
     now[0] += 1.0
-    with pytest.raises(MetadataUnavailable), gate.passage():
+    with pytest.raises(MetadataUnavailable), bulkhead.permit():
         now[0] += 2.0  # the whole limit of a call
         raise MetadataUnavailable("away")
 
     with pytest.raises(MetadataUnavailable, match="is away"):
-        gate.check()
+        bulkhead.check()
     now[0] += 1.0
-    gate.check()
+    bulkhead.check()
 
 
-def test_while_a_probe_is_inside_a_shut_gate_everybody_else_is_refused(
+def test_while_a_probe_is_inside_a_shut_bulkhead_everybody_else_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
     monkeypatch.setattr("metadata.limits.bulkhead.time", SimpleNamespace(monotonic=lambda: now[0]))
-    gate = Gate(failures=1, pause_s=1.0)
-    fail(gate)
+    bulkhead = Bulkhead(failures=1, pause_s=1.0)
+    fail(bulkhead)
     now[0] += 1.0
-    with gate.passage():
+    with bulkhead.permit():
         now[0] += 60.0
         with pytest.raises(MetadataUnavailable):
-            gate.check()
-        with pytest.raises(MetadataUnavailable), gate.passage():
+            bulkhead.check()
+        with pytest.raises(MetadataUnavailable), bulkhead.permit():
             pass
 
-    gate.check()
+    bulkhead.check()
 
 
-def test_no_call_is_the_probe_of_a_gate_that_a_loop_looks_after() -> None:
-    gate = Gate(failures=2, pause_s=0.0)
+def test_no_call_is_the_probe_of_a_bulkhead_that_a_loop_looks_after() -> None:
+    bulkhead = Bulkhead(failures=2, pause_s=0.0)
 
     def away() -> None:
         raise MetadataUnavailable("away")
 
-    assert not gate.look(away)
-    assert not gate.look(away)
+    assert not bulkhead.look(away)
+    assert not bulkhead.look(away)
     for _ in range(3):
-        with pytest.raises(MetadataUnavailable, match="is away"), gate.passage():
+        with pytest.raises(MetadataUnavailable, match="is away"), bulkhead.permit():
             pytest.fail("a call went through")
-    assert gate.look(lambda: None)
-    with gate.passage():
+    assert bulkhead.look(lambda: None)
+    with bulkhead.permit():
         pass
 
 
-def test_a_gate_whose_loop_says_that_it_ends_lets_calls_probe_at_once() -> None:
-    gate = Gate(failures=1, pause_s=0.0)
-    assert gate.look(lambda: None)
-    fail(gate)
-    with pytest.raises(MetadataUnavailable), gate.passage():
+def test_a_bulkhead_whose_loop_says_that_it_ends_lets_calls_probe_at_once() -> None:
+    bulkhead = Bulkhead(failures=1, pause_s=0.0)
+    assert bulkhead.look(lambda: None)
+    fail(bulkhead)
+    with pytest.raises(MetadataUnavailable), bulkhead.permit():
         pass
-    gate.end_looks()
-    with gate.passage():
+    bulkhead.end_looks()
+    with bulkhead.permit():
         pass
 
 
-def test_a_gate_whose_loop_has_ended_lets_calls_probe_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bulkhead_whose_loop_has_ended_lets_calls_probe_again(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("metadata.limits.bulkhead.time", SimpleNamespace(monotonic=lambda: now[0]))
-    gate = Gate(failures=1, pause_s=1.0)
-    assert gate.look(lambda: None)
-    fail(gate)
+    bulkhead = Bulkhead(failures=1, pause_s=1.0)
+    assert bulkhead.look(lambda: None)
+    fail(bulkhead)
     now[0] += WATCHED_S + 1
-    with gate.passage():
+    with bulkhead.permit():
         pass
-    assert not gate.watched
+    assert not bulkhead.watched
 
 
-def test_a_heartbeat_does_not_queue_up_while_the_gate_is_shut(monkeypatch: pytest.MonkeyPatch) -> None:
-    shut = Gate(failures=1, pause_s=60)
+def test_a_heartbeat_does_not_queue_up_while_the_bulkhead_is_shut(monkeypatch: pytest.MonkeyPatch) -> None:
+    shut = Bulkhead(failures=1, pause_s=60)
     fail(shut)
     submitted: list[object] = []
-    monkeypatch.setattr(heartbeats, "gate", shut)
+    monkeypatch.setattr(heartbeats, "bulkhead", shut)
     combined = SimpleNamespace(submit=submitted.append, stuck_s=lambda: 0.0)
-    monkeypatch.setattr(heartbeats, "_combiner", combined)
+    monkeypatch.setattr(heartbeats, "_coalescer", combined)
 
     with pytest.raises(MetadataUnavailable):
         heartbeats.heartbeat(consumer=ConsumerId(1, 0, 1, "x"), generation=0, owned=[])
@@ -221,17 +221,17 @@ def test_a_heartbeat_does_not_queue_up_while_the_gate_is_shut(monkeypatch: pytes
 
 
 def test_heartbeats_take_at_most_half_of_the_threads_that_are_not_for_long_polls() -> None:
-    places = heartbeats._new_combiner()._places
+    places = heartbeats._new_coalescer()._places
     assert places == max(8, (config.threads - config.max_waiters) // 2)
     assert 2 * places <= config.threads - config.max_waiters
 
 
-def test_other_errors_do_not_close_the_gate() -> None:
-    gate = Gate(failures=1)
-    with pytest.raises(ValueError), gate.passage():
+def test_other_errors_do_not_close_the_bulkhead() -> None:
+    bulkhead = Bulkhead(failures=1)
+    with pytest.raises(ValueError), bulkhead.permit():
         raise ValueError
 
-    with gate.passage():
+    with bulkhead.permit():
         pass
 
 
@@ -242,7 +242,7 @@ def test_a_lone_item_is_written_at_once_even_right_after_another() -> None:
         batches.append(list(items))
         return list(items)
 
-    one = combiner(write)
+    one = coalescer(write)
 
     assert [one.submit(1), one.submit(2)] == [1, 2]
     assert batches == [[1], [2]]
@@ -257,7 +257,7 @@ def test_what_comes_while_a_batch_is_written_goes_together_into_the_next() -> No
         assert go_on.wait(LIMIT_S)
         return [item * 10 for item in items]
 
-    one = combiner(write)
+    one = coalescer(write)
     with ThreadPoolExecutor(max_workers=6) as pool:
         first = pool.submit(one.submit, 0)
         assert writing.wait(LIMIT_S)
@@ -276,7 +276,7 @@ def test_a_batch_that_fails_fails_for_each_and_the_next_goes_on() -> None:
             raise MetadataUnavailable("away")
         return list(items)
 
-    one = combiner(write)
+    one = coalescer(write)
 
     with pytest.raises(MetadataUnavailable):
         one.submit(13)
@@ -291,7 +291,7 @@ def test_a_follower_does_not_wait_longer_than_its_limit_for_a_stuck_leader() -> 
         assert go_on.wait(LIMIT_S)
         return list(items)
 
-    one = combiner(write, limit_s=0.05)
+    one = coalescer(write, limit_s=0.05)
     with ThreadPoolExecutor(max_workers=1) as pool:
         leader = pool.submit(one.submit, 1)
         assert writing.wait(LIMIT_S)
@@ -314,7 +314,7 @@ def test_more_than_the_places_are_refused_at_once() -> None:
         assert go_on.wait(LIMIT_S)
         return list(items)
 
-    one = combiner(write, places=1)
+    one = coalescer(write, places=1)
     with ThreadPoolExecutor(max_workers=1) as pool:
         leader = pool.submit(one.submit, 1)
         assert writing.wait(LIMIT_S)
@@ -338,7 +338,7 @@ def test_where_a_loop_writes_nobody_else_is_held_up_by_a_database_that_does_not_
         if away.is_set():
             raise MetadataUnavailable("away")
 
-    one = Combiner(write, every_s=0.0, most=500, places=100, limit_s=LIMIT_S, check=check)
+    one = PacedCoalescer(write, every_s=0.0, most=500, places=100, limit_s=LIMIT_S, check=check)
     with ThreadPoolExecutor(max_workers=3) as pool:
         loop = pool.submit(one.serve, LIMIT_S)
         wait_until(lambda: one._served)
@@ -358,7 +358,7 @@ def test_where_a_loop_writes_nobody_else_is_held_up_by_a_database_that_does_not_
 
 
 def test_after_the_loop_has_ended_who_waits_leads() -> None:
-    one = combiner(list)
+    one = coalescer(list)
     one.serve(0.0)
     with ThreadPoolExecutor(max_workers=1) as pool:
         waiting = pool.submit(one.submit, 1)
@@ -375,7 +375,7 @@ def test_no_item_is_lost_or_answered_twice_under_many_threads() -> None:
         written.extend(items)
         return [-item for item in items]
 
-    one = combiner(write, most=7, places=1000)
+    one = coalescer(write, most=7, places=1000)
     with ThreadPoolExecutor(max_workers=40) as pool:
         results = list(pool.map(one.submit, range(2_000)))
 

@@ -1,4 +1,4 @@
-"""The turnstile: few work at once, whoever waits steps aside, and nobody is shut out."""
+"""The limiter: few work at once, whoever waits steps aside, and nobody is shut out."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any
 
 import pytest
 
-from metadata.limits.concurrency import Turnstile
+from metadata.limits.concurrency import ConcurrencyLimiter
 from tests.support.waiting import until
 
 LIMIT_S = 15.0
 NEVER_S = 3600.0  # nobody is let in beyond the places
 
 
-def waiting(turnstile: Turnstile) -> int:
-    return len(turnstile._later) + len(turnstile._first)
+def waiting(limiter: ConcurrencyLimiter) -> int:
+    return len(limiter._later) + len(limiter._first)
 
 
 def test_no_more_than_its_places_work_at_once(in_threads: Callable[..., list[Any]]) -> None:
-    turnstile = Turnstile(places=3, stall_s=NEVER_S)
+    limiter = ConcurrencyLimiter(places=3, stall_s=NEVER_S)
     guard, inside, most = threading.Lock(), [0], [0]
     full = threading.Event()
 
     def work() -> None:
         for _ in range(50):
-            with turnstile.passage():
+            with limiter.permit():
                 with guard:
                     inside[0] += 1
                     most[0] = max(most[0], inside[0])
@@ -38,36 +38,36 @@ def test_no_more_than_its_places_work_at_once(in_threads: Callable[..., list[Any
 
     in_threads([work] * 12)
 
-    assert turnstile._inside == 0
+    assert limiter._inside == 0
     assert most[0] == 3
-    assert waiting(turnstile) == 0
+    assert waiting(limiter) == 0
 
 
 def test_who_steps_aside_makes_room_and_comes_back_before_the_newcomers(
     in_threads: Callable[..., list[Any]],
 ) -> None:
-    turnstile = Turnstile(places=1, stall_s=NEVER_S)
+    limiter = ConcurrencyLimiter(places=1, stall_s=NEVER_S)
     stepped_aside, has_come = threading.Event(), threading.Event()
     order: list[str] = []
 
     def first() -> None:
-        with turnstile.passage():
-            with turnstile.aside():
+        with limiter.permit():
+            with limiter.aside():
                 stepped_aside.set()
                 assert has_come.wait(LIMIT_S)
             order.append("first")
 
     def second() -> None:
         assert stepped_aside.wait(LIMIT_S)
-        with turnstile.passage():
+        with limiter.permit():
             order.append("second")
-            assert until(lambda: len(turnstile._later) == 1)
+            assert until(lambda: len(limiter._later) == 1)
             has_come.set()
-            assert until(lambda: len(turnstile._first) == 1)
+            assert until(lambda: len(limiter._first) == 1)
 
     def third() -> None:
         assert until(lambda: order == ["second"])
-        with turnstile.passage():
+        with limiter.permit():
             order.append("third")
 
     in_threads([first, second, third])
@@ -78,28 +78,28 @@ def test_who_steps_aside_makes_room_and_comes_back_before_the_newcomers(
 def test_while_all_who_are_inside_are_stuck_the_others_are_let_in_one_by_one(
     in_threads: Callable[..., list[Any]],
 ) -> None:
-    turnstile = Turnstile(places=2, stall_s=0.01)
+    limiter = ConcurrencyLimiter(places=2, stall_s=0.01)
     through: list[int] = []
 
     def stuck() -> None:
-        with turnstile.passage():
+        with limiter.permit():
             assert until(lambda: len(through) == 5)
 
     def quick() -> None:
-        assert until(lambda: turnstile._inside >= 2)
-        with turnstile.passage():
+        assert until(lambda: limiter._inside >= 2)
+        with limiter.permit():
             through.append(1)
 
     in_threads([stuck, stuck, *[quick] * 5])
 
-    assert turnstile._inside == 0
+    assert limiter._inside == 0
 
 
 def test_a_thread_that_never_entered_steps_aside_freely() -> None:
-    turnstile = Turnstile(places=1, stall_s=NEVER_S)
-    with turnstile.aside():
+    limiter = ConcurrencyLimiter(places=1, stall_s=NEVER_S)
+    with limiter.aside():
         pass
-    assert turnstile._inside == 0
+    assert limiter._inside == 0
 
 
 class Broken(Exception):
@@ -107,39 +107,39 @@ class Broken(Exception):
 
 
 def test_who_fails_inside_leaves_its_place() -> None:
-    turnstile = Turnstile(places=1, stall_s=NEVER_S)
+    limiter = ConcurrencyLimiter(places=1, stall_s=NEVER_S)
     for _ in range(3):
-        with pytest.raises(Broken), turnstile.passage():
-            assert turnstile._inside == 1
+        with pytest.raises(Broken), limiter.permit():
+            assert limiter._inside == 1
             raise Broken
-        assert turnstile._inside == 0
+        assert limiter._inside == 0
 
 
 def test_who_fails_aside_comes_back_in_and_leaves_once() -> None:
-    turnstile = Turnstile(places=1, stall_s=NEVER_S)
-    with turnstile.passage():
-        with pytest.raises(Broken), turnstile.aside():
-            assert turnstile._inside == 0
+    limiter = ConcurrencyLimiter(places=1, stall_s=NEVER_S)
+    with limiter.permit():
+        with pytest.raises(Broken), limiter.aside():
+            assert limiter._inside == 0
             raise Broken
-        assert turnstile._inside == 1
-    assert turnstile._inside == 0
+        assert limiter._inside == 1
+    assert limiter._inside == 0
 
-    with pytest.raises(Broken), turnstile.passage(), turnstile.aside():
+    with pytest.raises(Broken), limiter.permit(), limiter.aside():
         raise Broken
-    assert turnstile._inside == 0
+    assert limiter._inside == 0
 
 
 def test_who_fails_aside_waits_for_its_turn_before_the_failure_goes_on(
     in_threads: Callable[..., list[Any]],
 ) -> None:
-    turnstile = Turnstile(places=1, stall_s=NEVER_S)
+    limiter = ConcurrencyLimiter(places=1, stall_s=NEVER_S)
     stepped_aside, other_is_in = threading.Event(), threading.Event()
     order: list[str] = []
 
     def failing() -> None:
-        with turnstile.passage():
+        with limiter.permit():
             try:
-                with turnstile.aside():
+                with limiter.aside():
                     stepped_aside.set()
                     assert other_is_in.wait(LIMIT_S)
                     raise Broken
@@ -148,42 +148,42 @@ def test_who_fails_aside_waits_for_its_turn_before_the_failure_goes_on(
 
     def other() -> None:
         assert stepped_aside.wait(LIMIT_S)
-        with turnstile.passage():
+        with limiter.permit():
             other_is_in.set()
-            assert until(lambda: len(turnstile._first) == 1)
+            assert until(lambda: len(limiter._first) == 1)
             order.append("other")
 
     in_threads([failing, other])
 
     assert order == ["other", "failed"]
-    assert turnstile._inside == 0
+    assert limiter._inside == 0
 
 
 def test_stepping_aside_twice_gives_one_place_and_takes_one_back() -> None:
-    turnstile = Turnstile(places=2, stall_s=NEVER_S)
-    with turnstile.passage():
-        with turnstile.aside():
-            with turnstile.aside():
-                assert turnstile._inside == 0
-            assert turnstile._inside == 0  # the outer one still waits
-            with pytest.raises(Broken), turnstile.aside():
+    limiter = ConcurrencyLimiter(places=2, stall_s=NEVER_S)
+    with limiter.permit():
+        with limiter.aside():
+            with limiter.aside():
+                assert limiter._inside == 0
+            assert limiter._inside == 0  # the outer one still waits
+            with pytest.raises(Broken), limiter.aside():
                 raise Broken
-            assert turnstile._inside == 0
-        assert turnstile._inside == 1
-        with turnstile.aside():
-            assert turnstile._inside == 0
-        assert turnstile._inside == 1
-    assert turnstile._inside == 0
+            assert limiter._inside == 0
+        assert limiter._inside == 1
+        with limiter.aside():
+            assert limiter._inside == 0
+        assert limiter._inside == 1
+    assert limiter._inside == 0
 
 
 def test_a_turn_is_ended_once_and_only_by_the_thread_that_has_it(
     in_threads: Callable[..., list[Any]],
 ) -> None:
-    turnstile = Turnstile(places=2, stall_s=NEVER_S)
-    assert not turnstile.leave()
-    turnstile.enter(first=False)
-    assert in_threads([turnstile.leave]) == [False]
-    assert turnstile._inside == 1
-    assert turnstile.leave()
-    assert not turnstile.leave()
-    assert turnstile._inside == 0
+    limiter = ConcurrencyLimiter(places=2, stall_s=NEVER_S)
+    assert not limiter.leave()
+    limiter.enter(first=False)
+    assert in_threads([limiter.leave]) == [False]
+    assert limiter._inside == 1
+    assert limiter.leave()
+    assert not limiter.leave()
+    assert limiter._inside == 0
