@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from messagestore import tables
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import READ_TIMEOUT_S
-from messagestore.heads.coalescer import Coalescer
+from messagestore.heads.coalescer import NodeCoalescer
 from messagestore.heads.heads import board
 from messagestore.pool import node_pools
 from metadata.errors import NodeUnavailable
@@ -28,7 +28,7 @@ PULSES = 1024
 _WORKER = random.randrange(PULSES)
 
 _guard = threading.Lock()
-_barriers: dict[int, Coalescer[Heads, None]] = {}
+_barriers: dict[int, NodeCoalescer[Heads, None]] = {}
 
 
 def confirm(*, node_id: int, heads: Heads | None = None) -> None:
@@ -64,9 +64,9 @@ def head_of(*, queue: int) -> tables.Head | None:
     return found
 
 
-def barrier_of(node_id: int) -> Coalescer[Heads, None]:
+def barrier_of(node_id: int) -> NodeCoalescer[Heads, None]:
     """Return what those share who wait for a barrier on a node."""
     with _guard:
         if node_id not in _barriers:
-            _barriers[node_id] = Coalescer(limit_s=READ_TIMEOUT_S)
+            _barriers[node_id] = NodeCoalescer(limit_s=READ_TIMEOUT_S)
         return _barriers[node_id]

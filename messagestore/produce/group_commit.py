@@ -17,7 +17,7 @@ from typing import NamedTuple
 from messagestore import tables
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import READ_TIMEOUT_S
-from messagestore.heads.coalescer import Coalescer
+from messagestore.heads.coalescer import NodeCoalescer
 from messagestore.heads.heads import board
 from messagestore.pool import known_heads
 from messagestore.pool.node import Node
@@ -36,7 +36,7 @@ class _Part(NamedTuple):
     batch: NewBatch
 
 
-_coalescers: dict[int, Coalescer[_Part, int]] = {}
+_coalescers: dict[int, NodeCoalescer[_Part, int]] = {}
 _guard = threading.Lock()
 
 
@@ -74,14 +74,14 @@ class BatchWrite(Write[tuple[int, int]]):
         return (known.queue, known.first_offset), {known.queue: known.first_offset + known.message_count}
 
 
-def coalescer_of(queue: int) -> Coalescer[_Part, int]:
+def coalescer_of(queue: int) -> NodeCoalescer[_Part, int]:
     """Return what the senders of a queue share."""
     known = _coalescers.get(queue)
     if known is not None:
         return known
     spoiled = (db_errors.RolledBack, db_errors.Final, TooLarge)
-    new = Coalescer[_Part, int](
-        limit_s=READ_TIMEOUT_S, take=_fitting, look=_check_reachable, apart_after=spoiled
+    new = NodeCoalescer[_Part, int](
+        limit_s=READ_TIMEOUT_S, take=_fitting, check=_check_reachable, apart_after=spoiled
     )
     with _guard:
         return _coalescers.setdefault(queue, new)

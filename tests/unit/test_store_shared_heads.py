@@ -13,7 +13,7 @@ import pytest
 
 from messagestore.engine import db_errors
 from messagestore.heads import shared_heads
-from messagestore.heads.coalescer import Coalescer
+from messagestore.heads.coalescer import NodeCoalescer
 from messagestore.heads.heads import HeadBoard
 from messagestore.heads.shared_heads import LEASE_MS, SharedHeads, now_ms
 from messagestore.pool import known_heads
@@ -99,7 +99,7 @@ def test_what_lies_beyond_the_table_is_every_workers_own(boards: tuple[HeadBoard
 Act = Callable[[list[int]], list[int]]
 
 
-def call(coalescer: Coalescer[int, int], item: int, act: Act) -> int | None:
+def call(coalescer: NodeCoalescer[int, int], item: int, act: Act) -> int | None:
     with coalescer.turn(item) as turn:
         if turn.items:
             turn.results = act(turn.items)
@@ -107,7 +107,7 @@ def call(coalescer: Coalescer[int, int], item: int, act: Act) -> int | None:
 
 
 def test_a_lone_caller_acts_for_itself_and_has_its_error() -> None:
-    coalescer: Coalescer[int, int] = Coalescer(limit_s=1)
+    coalescer: NodeCoalescer[int, int] = NodeCoalescer(limit_s=1)
     assert [call(coalescer, one, lambda items: [one + 1 for one in items]) for one in (1, 5)] == [2, 6]
 
     def fail(items: object) -> list[int]:
@@ -119,7 +119,7 @@ def test_a_lone_caller_acts_for_itself_and_has_its_error() -> None:
     assert coalescer.waiting() == 0
 
 
-def together(coalescer: Coalescer[int, int], *items: int, act: Act) -> list[Future[int | None]]:
+def together(coalescer: NodeCoalescer[int, int], *items: int, act: Act) -> list[Future[int | None]]:
     """The calls of some who came while somebody acted, and are done together."""
     begun, go_on = threading.Event(), threading.Event()
 
@@ -142,7 +142,7 @@ def test_those_who_are_done_together_raise_errors_of_their_own() -> None:
     def fail(items: list[int]) -> list[int]:
         raise db_errors.RolledBack("on purpose")
 
-    errors = [one.exception(20) for one in together(Coalescer(limit_s=20), 1, 2, act=fail)]
+    errors = [one.exception(20) for one in together(NodeCoalescer(limit_s=20), 1, 2, act=fail)]
     assert [str(error) for error in errors] == ["on purpose"] * 2
     assert errors[0] is not errors[1]
 
@@ -151,14 +151,14 @@ def test_those_who_spoil_what_is_done_together_are_told_to_try_alone() -> None:
     def fail(items: list[int]) -> list[int]:
         raise db_errors.RolledBack("on purpose")
 
-    coalescer: Coalescer[int, int] = Coalescer(limit_s=20, apart_after=(db_errors.RolledBack,))
+    coalescer: NodeCoalescer[int, int] = NodeCoalescer(limit_s=20, apart_after=(db_errors.RolledBack,))
     assert [one.result(20) for one in together(coalescer, 1, 2, act=fail)] == [None, None]
     with pytest.raises(db_errors.RolledBack):
         call(coalescer, 1, fail)
 
 
 def test_a_call_that_is_over_leaves_nothing_to_the_garbage_collector() -> None:
-    coalescer: Coalescer[int, int] = Coalescer(limit_s=1)
+    coalescer: NodeCoalescer[int, int] = NodeCoalescer(limit_s=1)
     gc.collect()
     gc.disable()
     try:
