@@ -93,16 +93,16 @@ def topic_on(server: MariaDB, name: str) -> None:
 def senders(name: str, threads: int, *, together: bool) -> list[Once]:
     """One call that sends a message, for each thread."""
     from messagestore.engine.messages import NewMessage
-    from messagestore.produce import group_commit
+    from messagestore.produce.group_commit import BatchWrite
     from messagestore.produce.publish import publish
     from metadata.actors import command
 
-    actor, real = command("bench"), STORE.setdefault("real", group_commit.store)
+    actor, real = command("bench"), STORE.setdefault("real", BatchWrite.store)
 
-    def alone(**given: Any) -> int:
-        return int(real(**{**given, "alone": True}))
+    def store_alone(write: BatchWrite, node: Any, queue: int, *, alone: bool) -> Any:
+        return real(write, node, queue, alone=True)
 
-    group_commit.store = real if together else alone  # type: ignore[assignment]
+    BatchWrite.store = real if together else store_alone  # type: ignore[method-assign]
 
     def once() -> object:
         return publish(topic=name, messages=[NewMessage(body=BODY)], batch_id=None, actor=actor)

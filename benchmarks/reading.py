@@ -61,7 +61,8 @@ def _owner(span: Span) -> Callable[[int], int]:
     """A function that pulls from an offset on and returns where to go on, as the queue's owner."""
     from messagestore.consume import positions
     from messagestore.consume.positions import Claim
-    from messagestore.consume.pull import PullQueue, pull
+    from messagestore.consume.pull import pull
+    from messagestore.consume.pull_types import PullQueue
     from messagestore.topology import membership
     from metadata.actors import command
     from metadata.db import consumer_ids

@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
-from messagestore.pool import node_pools
-from messagestore.pool.node_pools import Node
+from messagestore.pool import node_pools, session_pool
+from messagestore.pool.node import Node
 from metadata.cache import snapshot
 from metadata.cache.snapshot import NodeInfo
 from metadata.errors import CatmqError, NodeUnavailable
@@ -129,7 +129,7 @@ def queues_by_node(queues: Iterable[int]) -> dict[int, list[int]]:
 @contextmanager
 def direct(info: NodeInfo) -> Iterator[Session]:
     """A session beside the pool, which lends none of a node that is offline. Raises NodeUnavailable."""
-    session = node_pools.connect(info)
+    session = session_pool.connect(info)
     try:
         yield session
     except db_errors.Ambiguous as error:

@@ -69,7 +69,7 @@ def metadata_db(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]
         from messagestore.heads import corruption
         from messagestore.pool import node_pools
 
-        node_pools.forget_all()
+        node_pools.evict_all()
         corruption._reported.clear()
         of_django.close_all()
 

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from django.db import close_old_connections
 
 from brokerapi.http import draining
 from messagestore.consume import pull
-from messagestore.consume.pull import PulledQueue, PullQueue
+from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.heads.heads import board
 from metadata.cache import snapshot
 from metadata.config import config
@@ -36,7 +36,7 @@ from metadata.limits.places import Places
 WAITING_STATES = ("ok", "stopped", "unavailable")
 # Nothing tells when a node is back, or what its replica got meanwhile: such a pull is tried again then.
 UNAVAILABLE_WAIT_S = 1.0
-LATE_WAIT_S = 0.25  # the same for a node that is only slow to answer
+SLOW_WAIT_S = 0.25  # the same for a node that is only slow to answer
 # A pull that got behind messages which a filter leaves out says so within it: till then they count as unread.
 PASSED_WAIT_S = 2.0
 TURNED_AWAY_MS = (1_000, 2_000)  # pause of a client that found no place to wait, at random
@@ -71,74 +71,27 @@ def pull_or_wait(*, consumer: ConsumerId, asked: Asked) -> Pulled:
     Raises Draining, NodeUnavailable.
     """
     draining.check()
-    answer = _pull(consumer, asked)
-    if asked.wait_ms == 0 or _worth_telling(answer):
-        return answer
-    if not _places.take(consumer.text):
-        return answer._replace(retry_after_ms=min(asked.wait_ms, random.randint(*TURNED_AWAY_MS)))
-    try:
-        return _waited(consumer, asked, answer, until=time.monotonic() + asked.wait_ms / 1000)
-    finally:
-        _places.give_back(consumer.text)
-
-
-def _waited(consumer: ConsumerId, asked: Asked, answer: Pulled, *, until: float) -> Pulled:
-    """The answer at the first news, or at the end; soon after messages that were left out, too, and at once
-    after `scan_limit` of them, so that a group commits how far it is."""
-    passed = _passed(asked, answer)
-    while True:
-        if passed:
-            until = min(until, time.monotonic() + PASSED_WAIT_S)
-        asked = _behind(asked, answer)
-        wait = _Wait(consumer, asked, answer, until)
-        wait.run()
-        answer = _pull_again(consumer, asked, {queue.queue: queue for queue in answer.queues}, wait.to_read())
-        moved = _passed(asked, answer)
-        passed += moved
-        if not moved or passed >= config.scan_limit or _worth_telling(answer) or time.monotonic() >= until:
-            return answer
-
-
-def _passed(asked: Asked, answer: Pulled) -> int:
-    """Number of messages that were left out."""
-    if any(queue.rows for queue in answer.queues):
-        return 0
-    pairs = zip(asked.queues, answer.queues, strict=True)
-    return sum(got.next_offset - ask.offset for ask, got in pairs if got.state == "ok")
-
-
-def _behind(asked: Asked, answer: Pulled) -> Asked:
-    """The same pull, from where the answer ends."""
-    pairs = zip(asked.queues, answer.queues, strict=True)
-    queues = [ask._replace(offset=got.next_offset) if got.state == "ok" else ask for ask, got in pairs]
-    return asked._replace(queues=queues)
-
-
-def _pull(consumer: ConsumerId, asked: Asked) -> Pulled:
-    queues = pull.pull(
-        consumer=consumer, queues=asked.queues, max_messages=asked.max_messages, max_bytes=asked.max_bytes
-    )
-    return _answer(consumer, asked, queues)
-
-
-def _pull_again(
-    consumer: ConsumerId, asked: Asked, before: Mapping[int, PulledQueue], wanted: Set[int]
-) -> Pulled:
-    """The answer with the wanted queues read anew."""
-    some = asked._replace(queues=[position for position in asked.queues if position.queue in wanted])
-    try:
-        fresh = {queue.queue: queue for queue in _pull(consumer, some).queues} if wanted else {}
-    except Unavailable:
-        if len(wanted) == len(before):
-            raise
-        fresh = {}
-    found = {**before, **fresh}
-    return _answer(consumer, asked, [found[position.queue] for position in asked.queues])
-
-
-def _answer(consumer: ConsumerId, asked: Asked, queues: list[PulledQueue]) -> Pulled:
-    generation = _generation(consumer.group_id, asked.generation)
-    return Pulled(generation, queues, generation != asked.generation)
+    with _LongPoll(consumer, asked) as poll:
+        while True:
+            fresh: list[PulledQueue] = []
+            if queues := poll.to_read():
+                try:
+                    fresh = pull.pull(
+                        consumer=consumer,
+                        queues=queues,
+                        max_messages=asked.max_messages,
+                        max_bytes=asked.max_bytes,
+                    )
+                except Unavailable:
+                    if len(queues) == len(asked.queues):
+                        raise
+            answer = poll.take(fresh)
+            if poll.is_over(answer):
+                return answer
+            if not poll.finds_place():
+                retry_ms = min(asked.wait_ms, random.randint(*TURNED_AWAY_MS))
+                return answer._replace(retry_after_ms=retry_ms)
+            poll.wait()
 
 
 def _generation(group_id: int, otherwise: int) -> int:
@@ -148,57 +101,104 @@ def _generation(group_id: int, otherwise: int) -> int:
     return otherwise if group is None else max(group.generation, otherwise)
 
 
-def _worth_telling(answer: Pulled) -> bool:
-    if answer.assignment_changed:
-        return True
-    return any(queue.rows or queue.state not in WAITING_STATES for queue in answer.queues)
+class _LongPoll:
+    """A pull between its reads: what is known of its queues, where it goes on, until when it waits.
 
+    It ends at the first news, or when the time is over; soon after messages that were left out, too, and at
+    once after `scan_limit` of them, so that a group commits how far it is.
+    """
 
-class _Wait:
-    """The wait between two reads of a pull, for at most until a time (monotonic)."""
+    def __init__(self, consumer: ConsumerId, asked: Asked) -> None:
+        self._consumer, self._asked = consumer, asked
+        self._queues = list(asked.queues)  # from where each is read next
+        self._found: dict[int, PulledQueue] = {}
+        self._until = float("-inf")  # monotonic
+        self._offsets: dict[int, int] = {}  # behind which it waits
+        self._has_place = False
+        self._moved = self._passed = 0  # messages that were left out: by the last read, and by all
 
-    def __init__(self, consumer: ConsumerId, asked: Asked, answer: Pulled, until: float) -> None:
-        self.group_id = consumer.group_id
-        self.generation = asked.generation
-        # A stopped queue may hold messages already: what ends its wait is the group's next generation.
-        # In one whose next message is too young others make no difference.
-        young = [queue.ripe_in_ms for queue in answer.queues if queue.ripe_in_ms is not None]
-        served = [queue for queue in answer.queues if queue.state == "ok" and not _late(queue)]
-        served = [queue for queue in served if queue.ripe_in_ms is None]
-        self.offsets = {queue.queue: queue.next_offset for queue in served}
-        self.unread = {
-            queue.queue for queue in answer.queues if queue.stale or queue.queue not in self.offsets
-        }
-        self.until = until
-        if young:
-            self.until = min(until, time.monotonic() + min(young) / 1000)
-        if any(queue.state == "unavailable" or queue.stale for queue in answer.queues):
-            self.until = min(self.until, time.monotonic() + UNAVAILABLE_WAIT_S)
-        if any(map(_late, answer.queues)):
-            self.until = min(self.until, time.monotonic() + LATE_WAIT_S)
+    def __enter__(self) -> _LongPoll:
+        return self
 
-    def run(self) -> None:
+    def __exit__(self, *raised: object) -> None:
+        if self._has_place:
+            _places.give_back(self._consumer.text)
+
+    def to_read(self) -> list[PullQueue]:
+        """All queues; later those with news, and those that could not be read from their nodes."""
+        unread = self._found.keys() - self._offsets.keys()
+        unread |= {queue for queue, one in self._found.items() if one.stale}
+        wanted = unread | {queue for queue, at in self._offsets.items() if board.known(queue) > at}
+        return [ask for ask in self._queues if not self._found or ask.queue in wanted]
+
+    def take(self, fresh: Sequence[PulledQueue]) -> Pulled:
+        """The answer, with some queues read anew."""
+        self._found |= {one.queue: one for one in fresh}
+        found = [self._found[ask.queue] for ask in self._asked.queues]
+        pairs = list(zip(self._queues, found, strict=True))
+        moved = sum(got.next_offset - ask.offset for ask, got in pairs if got.state == "ok")
+        self._moved = 0 if any(one.rows for one in found) else moved
+        self._passed += self._moved
+        self._queues = [
+            ask._replace(offset=got.next_offset) if got.state == "ok" else ask for ask, got in pairs
+        ]
+        generation = _generation(self._consumer.group_id, self._asked.generation)
+        return Pulled(generation, found, generation != self._asked.generation)
+
+    def is_over(self, answer: Pulled) -> bool:
+        """Return True if the answer is to be told now."""
+        if self._asked.wait_ms == 0 or answer.assignment_changed:
+            return True
+        if any(queue.rows or queue.state not in WAITING_STATES for queue in answer.queues):
+            return True
+        if not self._has_place:
+            return False
+        over = self._passed >= config.scan_limit or time.monotonic() >= self._until
+        return not self._moved or over
+
+    def finds_place(self) -> bool:
+        """Return True if its thread may wait."""
+        if not self._has_place:
+            self._has_place = _places.take(self._consumer.text)
+            self._until = time.monotonic() + self._asked.wait_ms / 1000
+        return self._has_place
+
+    def wait(self) -> None:
         """Returns when there is news or the time is over; a wake-up without news is slept over."""
+        group_id, until = self._consumer.group_id, self._waits_until()
         close_old_connections()
-        while (left_s := self.until - time.monotonic()) > 0:
-            with board.watch(self.group_id, self.offsets) as waiter:
+        while (left_s := until - time.monotonic()) > 0:
+            with board.watch(group_id, self._offsets) as waiter:
                 # What happened before the waiter was registered would wake nobody.
-                if self._news():
+                if self._has_news():
                     return
                 with limiter.aside():
                     waiter.wait(left_s)
 
-    def _news(self) -> bool:
-        if draining.hurries() or _generation(self.group_id, self.generation) != self.generation:
+    def _waits_until(self) -> float:
+        """Note behind which offsets it waits, and return until when."""
+        queues = self._found.values()
+        # A stopped queue may hold messages already: what ends its wait is the group's next generation.
+        # In one whose next message is too young others make no difference.
+        young = [queue.due_in_ms for queue in queues if queue.due_in_ms is not None]
+        served = [queue for queue in queues if queue.state == "ok" and queue.due_in_ms is None]
+        self._offsets = {queue.queue: queue.next_offset for queue in served if not _is_slow(queue)}
+        if self._passed:
+            self._until = min(self._until, time.monotonic() + PASSED_WAIT_S)
+        pauses = [min(young) / 1000] if young else []
+        if any(queue.state == "unavailable" or queue.stale for queue in queues):
+            pauses.append(UNAVAILABLE_WAIT_S)
+        if any(map(_is_slow, queues)):
+            pauses.append(SLOW_WAIT_S)
+        return min([self._until, *(time.monotonic() + pause for pause in pauses)])
+
+    def _has_news(self) -> bool:
+        generation = self._asked.generation
+        if draining.hurries() or _generation(self._consumer.group_id, generation) != generation:
             return True
-        return any(board.known(queue) > offset for queue, offset in self.offsets.items())
-
-    def to_read(self) -> Set[int]:
-        """The queues with news, and those that could not be read from their nodes."""
-        risen = {queue for queue, offset in self.offsets.items() if board.known(queue) > offset}
-        return risen | self.unread
+        return any(board.known(queue) > offset for queue, offset in self._offsets.items())
 
 
-def _late(queue: PulledQueue) -> bool:
+def _is_slow(queue: PulledQueue) -> bool:
     """Return True if the pull did not wait for the queue's node."""
     return queue.state == "ok" and queue.head is None

@@ -26,7 +26,7 @@ from prometheus_client import (
 
 from brokerapi.http import group_metrics
 from messagestore.consume.positions import Committed
-from messagestore.consume.pull import PulledQueue
+from messagestore.consume.pull_types import PulledQueue
 from messagestore.engine.messages import ROW_BODY
 from messagestore.heads import corruption
 from messagestore.heads.heads import board

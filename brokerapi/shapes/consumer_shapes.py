@@ -16,7 +16,7 @@ from brokerapi.shapes.base import Answer, Id, Request, ShortText
 from brokerapi.shapes.message_shapes import OriginAnswer, StoredAnswer, origin_of, stored_rows, with_origins
 from messagestore.consume import positions
 from messagestore.consume.positions import Claim, CommitOffset
-from messagestore.consume.pull import PulledQueue, PullQueue
+from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine.messages import StoredRow
 from metadata.cache import snapshot
 from metadata.config import config

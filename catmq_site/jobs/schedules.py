@@ -75,7 +75,7 @@ def expire_dead_letters() -> int:
 
 def prune_batches() -> int:
     """Delete the records of batches that no client repeats any more, and the routings that they went by."""
-    return batches.trim() + routings.prune()
+    return batches.expire() + routings.prune()
 
 
 def note_heads() -> int:
@@ -117,7 +117,7 @@ JOBS = {
     "prune_metrics": Job("Delete old figures of charts", 10, prune_metrics),
     "sweep_rebalances": Job("Rebalance groups that nobody has rebalanced", 1, sweep_rebalances),
     "prune_rebalances": Job("Delete old rebalances from the history", 5, history.prune),
-    "prune_instances": Job("Delete long gone instances of broadcasting groups", 60, instances.forget),
+    "prune_instances": Job("Delete long gone instances of broadcasting groups", 60, instances.prune),
     "retire_queues": Job("Retire drained queues that every group has read", 1, drains.retire_drained),
     "drop_tables": Job("Drop the tables of deleted topics and retired queues", 60, drop_tables),
     "expire_messages": Job(

@@ -158,7 +158,7 @@ def worker_exit(server: Any, worker: Any) -> None:
         draining.drain()
     draining.leave()
     _loops.stop()
-    node_pools.forget_all()
+    node_pools.evict_all()
 
 
 def child_exit(server: Any, worker: Any) -> None:

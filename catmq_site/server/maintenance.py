@@ -152,7 +152,7 @@ class SnapshotLoop:
         for group_id in changed_groups(before, self.seen):
             board.wake_group(group_id)
         if before.queues.keys() - self.seen.queues.keys():
-            process_caches.evict(self.seen.queues)
+            process_caches.evict_except(self.seen.queues)
 
 
 def changed_groups(before: snapshot.Snapshot, after: snapshot.Snapshot) -> set[int]:
@@ -176,7 +176,7 @@ def circuit_loop(node_id: int) -> Loop:
 
 def delays_loop(node_id: int) -> Loop:
     """Move the due messages of one node; the mover has a lease of its own."""
-    mover = delayed_delivery.NodeMover(node_id, holder=f"{socket.gethostname()}:{os.getpid()}")
+    mover = delayed_delivery.DelayedDelivery(node_id, holder=f"{socket.gethostname()}:{os.getpid()}")
     return Loop(f"delays-{node_id}", delayed_delivery.EVERY_S, mover.run_once, mover.finish)
 
 

@@ -8,6 +8,9 @@ from messagestore.engine.messages import ROW_BODY, StoredRow
 
 _ROW_BYTES = 100  # what a message costs in an answer beside its body, roughly
 _UNKNOWN_ROW_BYTES = 8 * 1024.0  # assumed of a queue before the first pull
+# A SELECT may read so many times what is wanted before it is cut off, at the price of its connection: by so
+# much the guess of how many rows to ask for may be wrong.
+OVERSHOOT = 2
 _row_bytes: dict[int, float] = {}  # of each queue, as the last rows were
 
 
@@ -24,7 +27,7 @@ class Budget:
         guess = int(self.size / _row_bytes.get(queue, _UNKNOWN_ROW_BYTES))
         return min(available, self.messages, max(1, guess))
 
-    def take(self, queue: int, rows: list[StoredRow]) -> list[StoredRow]:
+    def _take(self, queue: int, rows: list[StoredRow]) -> list[StoredRow]:
         """The rows that fit; a first one that is too large is taken alone."""
         weight = sum([len(row[ROW_BODY]) for row in rows]) + _ROW_BYTES * len(rows)
         if rows:
@@ -46,18 +49,23 @@ class Budget:
         self.messages -= len(taken)
         return taken
 
-    def choose(self, queue: int, rows: list[StoredRow]) -> tuple[list[StoredRow], int]:
-        """The rows with a body that fit, and how many rows lie before the first one that does not."""
-        tagged = [(index, row) for index, row in enumerate(rows) if row[ROW_BODY] is not None]
-        taken = self.take(queue, [row for _, row in tagged[: self.messages]])
-        return taken, tagged[len(taken)][0] if len(taken) < len(tagged) else len(rows)
+    def choose(self, queue: int, rows: list[StoredRow], *, tagged: bool) -> tuple[list[StoredRow], int]:
+        """The rows that fit, and how many rows lie before the first one that does not.
+
+        With `tagged` those without a body are passed over.
+        """
+        if not tagged:
+            taken = self._take(queue, rows)
+            return taken, len(taken)
+        with_body = [(index, row) for index, row in enumerate(rows) if row[ROW_BODY] is not None]
+        taken = self._take(queue, [row for _, row in with_body[: self.messages]])
+        return taken, with_body[len(taken)][0] if len(taken) < len(with_body) else len(rows)
 
     def spent(self) -> bool:
         return self.messages <= 0 or self.size <= 0
 
 
-def keep(queues: Collection[int]) -> None:
-    """Forgets what rows of other queues weighed."""
+def evict_except(queues: Collection[int]) -> None:
     for queue in list(_row_bytes):
         if queue not in queues:
             _row_bytes.pop(queue, None)

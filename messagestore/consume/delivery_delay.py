@@ -14,11 +14,15 @@ from messagestore.engine.mysql_session import Session
 from metadata.cache import snapshot
 
 
-def ripe(session: Session, *, group_id: int, queue: int, rows: list[StoredRow]) -> tuple[int, int | None]:
-    """Number of a queue's next rows that are old enough for a group, and ms until the one after is."""
+def youngest_ms(session: Session, *, group_id: int, queue: int) -> int | None:
+    """Return when the youngest message that a group gets of a queue was stored; None: it gets all."""
     delay_s = snapshot.current().delay_s(group_id, queue)
-    if not delay_s or not rows:
+    return tables.now_ms(session) - 1000 * delay_s if delay_s else None
+
+
+def due(rows: list[StoredRow], *, youngest_ms: int | None) -> tuple[int, int | None]:
+    """Number of a queue's next rows that are old enough, and ms until the one after is."""
+    if youngest_ms is None or not rows:
         return len(rows), None
-    youngest_ms = tables.now_ms(session) - 1000 * delay_s
     count = bisect_right(rows, youngest_ms, key=lambda row: row[ROW_STORED_AT])
     return count, None if count == len(rows) else rows[count][ROW_STORED_AT] - youngest_ms

@@ -1,4 +1,4 @@
-"""The positions of broadcasting groups' instances: made where a subscription starts, forgotten after a week.
+"""The positions of broadcasting groups' instances: made where a subscription starts, deleted after a week.
 
 An instance has a reader row in every queue that its group reads. They are made when it joins, for the
 subscriptions that are ready, and when a topic is subscribed to, for the instances there are; an acquire
@@ -73,23 +73,23 @@ def _delete(consumer: ConsumerId, subscription: SubscriptionView) -> None:
             log.warning("Instance %s keeps places for now: %s", consumer.instance, error.detail)
 
 
-def forget(*, after_days: float = instances.KEPT_DAYS) -> int:
-    """Forgets instances that were no member for so long, and their positions; how many. One bounded pass.
+def prune(*, after_days: float = instances.KEPT_DAYS) -> int:
+    """Delete instances that were no member for so long, and their positions; return how many. Bounded.
 
     Those with positions on a node that is away stay for a later pass.
     """
     parted = instances.part(after_days=after_days)
     snapshot.refresh()  # a node that came since would keep its rows for ever
-    return sum(_forget(one) for one in parted)
+    return sum(_delete_everywhere(one) for one in parted)
 
 
-def _forget(instance: Parted) -> bool:
+def _delete_everywhere(instance: Parted) -> bool:
     try:
         for node_id in snapshot.current().nodes:
             with node_pools.node(node_id).reading() as session:
                 tables.delete_instance(session, group_id=instance.group_id, instance=instance.reader)
         instances.forget(instance.id)
     except CatmqError as error:
-        log.warning("Instance %d is forgotten later: %s", instance.id, error.detail)
+        log.warning("Instance %d is deleted later: %s", instance.id, error.detail)
         return False
     return True

@@ -47,8 +47,6 @@ class Committed(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A queue and the epoch its owner got it with."""
-
     queue: int
     epoch: int
 
@@ -61,7 +59,7 @@ class CommitOffset(NamedTuple):
     offset: int
 
 
-LATE_S = 0.5  # how long a node may take to answer where others are asked, too; a commit waits for its disk
+SLOW_S = 0.5  # how long a node may take to answer where others are asked, too; a commit waits for its disk
 
 Row = TypeVar("Row", Claim, CommitOffset)
 
@@ -89,7 +87,7 @@ def acquire(*, consumer: ConsumerId, queues: Sequence[Claim]) -> list[Acquired]:
     nodes = _by_node([claim for claim in queues if granted.get(claim.queue) == claim.epoch])
     for node_id, claims in nodes.items():
         states |= {claim.queue: Acquired(claim.queue, "unavailable") for claim in claims}
-        node = _Asked(node_id, LATE_S if len(nodes) > 1 else None)
+        node = _Asked(node_id, SLOW_S if len(nodes) > 1 else None)
         try:
             _acquire(node, consumer, claims, states)
         except (NodeUnavailable, MetadataUnavailable) as error:
@@ -171,7 +169,7 @@ def commit(*, consumer: ConsumerId, offsets: Sequence[CommitOffset]) -> list[Com
     failure: Unavailable = MetadataUnavailable("None of these queues is known yet.", retry_after_ms=1000)
     nodes = _by_node([offset for offset in offsets if offset.queue in found])
     for node_id, mine in nodes.items():
-        node = _Asked(node_id, LATE_S if len(nodes) > 1 else None)
+        node = _Asked(node_id, SLOW_S if len(nodes) > 1 else None)
         try:
             states |= _commit(node, consumer, sorted(mine))
         except NodeUnavailable as error:

@@ -25,16 +25,15 @@ the snapshot does not know yet.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple
 
 from messagestore import tables
-from messagestore.consume import replicas
-from messagestore.consume.budget import Budget
-from messagestore.consume.delivery_delay import ripe
+from messagestore.consume import delivery_delay, replicas
+from messagestore.consume.budget import OVERSHOOT, Budget
+from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine import db_errors
-from messagestore.engine.messages import ROW_OFFSET, StoredMessage, StoredRow, stored_message
+from messagestore.engine.messages import ROW_OFFSET, StoredRow
 from messagestore.engine.mysql_session import Session
 from messagestore.heads import corruption, durability
 from messagestore.heads.gap_check import dense, explain
@@ -46,47 +45,11 @@ from metadata.config import config
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import MetadataUnavailable, NodeUnavailable, Unavailable
 
-LATE_S = 0.1  # how long a node may take to answer where others are asked, too
-
-# A SELECT may read so many times what is wanted before it is cut off, at the price of its connection: by so
-# much the guess of how many rows to ask for may be wrong.
-_OVERSHOOT = 2
-
-# Rows of a queue with a tag filter that are looked at with one statement.
-_TAGGED_AT_ONCE = 1_000
+SLOW_S = 0.1  # how long a node may take to answer where others are asked, too
+_TAGGED_AT_ONCE = 1_000  # rows of a queue with a tag filter that are looked at with one statement
+_HOLE = "hole"  # the first message is missing although the head is above it
 
 _turn = itertools.count()
-
-
-class PullQueue(NamedTuple):
-    """A queue as the consumer asks for it; `offset` is the next one it wants."""
-
-    queue: int
-    epoch: int
-    offset: int
-
-
-class PulledQueue(NamedTuple):
-    """A queue of the answer; `head` is None where its node gave none in time, `stale` if a replica did.
-
-    `ripe_in_ms`: the next message is too young for the subscription's delay, and for how long.
-    """
-
-    queue: int
-    state: str
-    rows: list[StoredRow]
-    next_offset: int
-    head: int | None = None
-    low: int | None = None
-    gap: tuple[int, int] | None = None
-    stale: bool = False
-    origins: Sequence[str | None] = ()  # of a failure topic's messages: where they came from (origins.Origin)
-    ripe_in_ms: int | None = None
-
-    @property
-    def messages(self) -> list[StoredMessage]:
-        """The rows as messages; answers to clients are made from the rows."""
-        return [stored_message(self.queue, row) for row in self.rows]
 
 
 def pull(
@@ -97,150 +60,197 @@ def pull(
     At most `max_messages` and about `max_bytes` in all (a larger message comes alone).
     Raises NodeUnavailable when none of the nodes answers.
     """
-    pulled: dict[int, PulledQueue] = {}
     failure: Unavailable = MetadataUnavailable("None of these queues is known yet.", retry_after_ms=1000)
     budget = Budget(max_messages, max_bytes)
-    nodes = _by_node(queues, pulled, consumer)
+    nodes, pulled = _by_node(queues, consumer)
     for node_id, asked in nodes.items():
-        reading = _Reading(node_id, consumer, budget, LATE_S if len(nodes) > 1 else None)
-        failure = _try_node(reading, asked, pulled) or failure
+        reading = _NodePull(
+            node_id, asked, consumer, budget=budget, within_s=SLOW_S if len(nodes) > 1 else None
+        )
+        try:
+            for answer in itertools.chain(reading.first(), reading.empty(), reading.others()):
+                pulled[answer.queue] = answer
+        except (db_errors.Final, NodeUnavailable) as error:
+            left = [ask for ask in asked if ask.queue not in pulled]
+            pulled |= _not_served(left, error)
+            if isinstance(error, NodeUnavailable) and not isinstance(error, db_errors.SlowNode):
+                failure = error
+                pulled |= replicas.pull(node_id=node_id, asked=left, consumer=consumer, budget=budget)
     if pulled and all(answer.state == "unavailable" for answer in pulled.values()):
         raise failure
     return [pulled[ask.queue] for ask in queues]
 
 
 def _by_node(
-    queues: Sequence[PullQueue], pulled: dict[int, PulledQueue], consumer: ConsumerId
-) -> dict[int, list[PullQueue]]:
-    """The queues to ask nodes for, in rotating order; those the snapshot answers are answered."""
+    queues: Sequence[PullQueue], consumer: ConsumerId
+) -> tuple[dict[int, list[PullQueue]], dict[int, PulledQueue]]:
+    """The queues to ask nodes for, in rotating order, and the answers that the snapshot gives."""
     found, certain = snapshot.find_queues([ask.queue for ask in queues])
     known = snapshot.current()
     missing = "fenced" if certain else "unavailable"
     start = next(_turn) % len(queues) if queues else 0
     nodes: dict[int, list[PullQueue]] = {}
+    answers: dict[int, PulledQueue] = {}
     for ask in (*queues[start:], *queues[:start]):
         info = found.get(ask.queue)
         if info is None:
-            pulled[ask.queue] = PulledQueue(ask.queue, missing, [], ask.offset)
+            answers[ask.queue] = PulledQueue(ask.queue, missing, [], ask.offset)
         elif known.stopped(consumer.group_id, info):
-            pulled[ask.queue] = PulledQueue(ask.queue, "stopped", [], ask.offset)
+            answers[ask.queue] = PulledQueue(ask.queue, "stopped", [], ask.offset)
         else:
             nodes.setdefault(info.node_id, []).append(ask)
-    return nodes
+    return nodes, answers
 
 
-class _Beside(NamedTuple):
-    """Other queues whose positions are read in the same round trip, and where those are put."""
-
-    queues: Sequence[int]
-    positions: dict[int, Position]
-
-
-class _Wanted(NamedTuple):
-    """Messages that one statement reads: so many, until their bodies have reached `most_bytes`."""
-
-    messages: int
-    most_bytes: int
-    tags: tuple[str, ...] = ()
-    beside: _Beside | None = None
-
-
-class _Reading(NamedTuple):
-    """Parameters of the read from one node."""
-
-    node_id: int
-    consumer: ConsumerId
-    budget: Budget
-    within_s: float | None
-
-    def session(self) -> AbstractContextManager[Session]:
-        return node_pools.node(self.node_id).reading(within_s=self.within_s)
-
-
-def _try_node(
-    reading: _Reading, asked: list[PullQueue], pulled: dict[int, PulledQueue]
-) -> NodeUnavailable | None:
-    """Answers the queues of one node, whatever it says; why it does not serve them if it is away."""
-    failure = None
-    try:
-        _from_node(reading, asked, pulled)
-        return None
-    except db_errors.Late:
-        state = "ok"
-    except db_errors.Final as fault:  # a table of the node is missing or was altered; other nodes go on
+def _not_served(
+    left: Sequence[PullQueue], error: db_errors.Final | NodeUnavailable
+) -> dict[int, PulledQueue]:
+    """The answers for queues of a node that gave none."""
+    state = "ok" if isinstance(error, db_errors.SlowNode) else "unavailable"
+    if isinstance(error, db_errors.Final):  # a table of the node is missing or was altered; other nodes go on
         state = "corrupt"
+        for ask in left:
+            corruption.report(ask.queue, offset=ask.offset, why=error.detail)
+    return {ask.queue: PulledQueue(ask.queue, state, [], ask.offset) for ask in left}
+
+
+class _NodePull:
+    """Pull from one node in three steps, each of which answers some of the queues that are left."""
+
+    def __init__(
+        self,
+        node_id: int,
+        asked: Sequence[PullQueue],
+        consumer: ConsumerId,
+        *,
+        budget: Budget,
+        within_s: float | None,
+    ) -> None:
+        self._node_id, self._consumer, self._budget, self._within_s = node_id, consumer, budget, within_s
+        self._left = list(asked)
+        self._positions: dict[int, Position] = {}
+
+    def first(self) -> Iterator[PulledQueue]:
+        """Read the first queue if it has messages: one round trip, that brings the positions of all."""
+        ask = self._left[0]
+        if board.known(ask.queue) > ask.offset and not self._budget.spent():
+            del self._left[0]
+            with self._session() as session:
+                answer, self._positions = self._read(session, ask, beside=[one.queue for one in self._left])
+            yield answer
+
+    def empty(self) -> Iterator[PulledQueue]:
+        """Answer the queues of which the position tells that there is nothing to read."""
+        asked, self._left = self._left, []
+        if asked and not self._positions:
+            queues = [ask.queue for ask in asked]
+            with self._session() as session:
+                self._positions = tables.read_positions(
+                    session, group_id=self._consumer.group_id, queues=queues, instance=self._consumer.instance
+                )
         for ask in asked:
+            answer = _without_rows(ask, self._positions.get(ask.queue), self._consumer)
+            if answer is None:
+                self._left.append(ask)
+            else:
+                yield answer
+
+    def others(self) -> Iterator[PulledQueue]:
+        """Read the queues that are left, as long as there is room in the answer."""
+        # A queue of which something durable is known waits for no barrier: the rest comes with the next pull.
+        risen = [ask.queue for ask in self._left if board.known(ask.queue) <= ask.offset]
+        durability.confirm(
+            node_id=self._node_id, heads={queue: self._positions[queue].head for queue in risen}
+        )
+        if self._left and not self._budget.spent():
+            with self._session() as session:
+                while self._left and not self._budget.spent():
+                    yield self._read(session, self._left.pop(0))[0]
+        for ask in self._left:
+            head = min(self._positions[ask.queue].head, board.known(ask.queue))
+            yield PulledQueue(ask.queue, "ok", [], ask.offset, head)
+
+    def _session(self) -> AbstractContextManager[Session]:
+        return node_pools.node(self._node_id).reading(within_s=self._within_s)
+
+    def _read(
+        self, session: Session, ask: PullQueue, *, beside: Sequence[int] = ()
+    ) -> tuple[PulledQueue, dict[int, Position]]:
+        """Return the messages of a queue that has durable ones, and the positions of the queues beside it.
+
+        With a tag filter those that carry one of the tags; the position moves behind the others in between.
+        """
+        durable, group_id = board.known(ask.queue), self._consumer.group_id
+        tags = snapshot.current().tags(group_id, ask.queue)
+        youngest_ms = delivery_delay.youngest_ms(session, group_id=group_id, queue=ask.queue)
+        end = min(durable, ask.offset + config.scan_limit) if tags else durable
+        rows: list[StoredRow] = []
+        while True:
+            part, others = self._part(
+                session, ask, end, tags=tags, beside=beside if not tags else (), youngest_ms=youngest_ms
+            )
+            if part.state == _HOLE:
+                part = _explained(session, ask, part.head)
+            if not tags:
+                return part, others
+            rows += part.rows
+            moved = part.state == "ok" and part.next_offset > ask.offset
+            if not moved or part.next_offset >= end or self._budget.spent():
+                break
+            ask = ask._replace(offset=part.next_offset)
+        # What ended it early is told by the next pull, which begins there.
+        if part.state == "ok" or not rows:
+            return part._replace(rows=rows), others
+        return PulledQueue(ask.queue, "ok", rows, ask.offset, part.head), others
+
+    def _part(
+        self,
+        session: Session,
+        ask: PullQueue,
+        end: int,
+        *,
+        tags: tuple[str, ...],
+        beside: Sequence[int],
+        youngest_ms: int | None,
+    ) -> tuple[PulledQueue, dict[int, Position]]:
+        """Return what one statement reads: messages below `end`, of those with a tag that is wanted."""
+        consumer, budget, durable = self._consumer, self._budget, board.known(ask.queue)
+        available = end - ask.offset
+        wanted = min(available, _TAGGED_AT_ONCE) if tags else budget.rows(ask.queue, available)
+        try:
+            positions, rows, origins = tables.select_owned(
+                session,
+                reader=ReaderKey(consumer.group_id, ask.queue, consumer.instance),
+                first=ask.offset,
+                end=ask.offset + wanted,
+                most_bytes=OVERSHOOT * budget.size,
+                tags=tags,
+                beside=beside,
+                copies=snapshot.current().holds_failures(ask.queue),
+            )
+        except db_errors.Final as fault:  # this queue's table is missing or was altered; the others go on
             corruption.report(ask.queue, offset=ask.offset, why=fault.detail)
-    except NodeUnavailable as error:
-        state, failure = "unavailable", error
-        left = [ask for ask in asked if ask.queue not in pulled]
-        found = replicas.pull(
-            node_id=reading.node_id, asked=left, consumer=reading.consumer, budget=reading.budget
-        )
-        pulled |= {queue: PulledQueue(queue, *served, stale=True) for queue, served in found.items()}
-    for ask in asked:
-        pulled.setdefault(ask.queue, PulledQueue(ask.queue, state, [], ask.offset))
-    return failure
-
-
-def _from_node(reading: _Reading, asked: list[PullQueue], pulled: dict[int, PulledQueue]) -> None:
-    consumer, budget = reading.consumer, reading.budget
-    positions: dict[int, Position] = {}
-    if board.known(asked[0].queue) > asked[0].offset and not budget.spent():
-        first, *asked = asked
-        with reading.session() as session:  # one round trip: the rows come with the positions of all
-            beside = _Beside([ask.queue for ask in asked], positions)
-            pulled[first.queue] = _with_rows(session, first, consumer, budget, beside=beside)
-    if asked:
-        _from_rest(reading, asked, positions or _positions(reading, asked), pulled)
-
-
-def _positions(reading: _Reading, asked: Sequence[PullQueue]) -> dict[int, Position]:
-    consumer, queues = reading.consumer, [ask.queue for ask in asked]
-    with reading.session() as session:
-        return tables.read_positions(
-            session, group_id=consumer.group_id, queues=queues, instance=consumer.instance
-        )
-
-
-def _from_rest(
-    reading: _Reading,
-    asked: Sequence[PullQueue],
-    positions: Mapping[int, Position],
-    pulled: dict[int, PulledQueue],
-) -> None:
-    """Answers queues whose positions were just read."""
-    ready = []
-    for ask in asked:
-        answer = _without_rows(ask, positions.get(ask.queue), reading.consumer)
-        if answer is None:
-            ready.append(ask)
-        else:
-            pulled[ask.queue] = answer
-    if ready:
-        _from_ready(reading, ready, positions, pulled)
-
-
-def _from_ready(
-    reading: _Reading,
-    ready: Sequence[PullQueue],
-    positions: Mapping[int, Position],
-    pulled: dict[int, PulledQueue],
-) -> None:
-    """Answers queues that have messages behind the positions that were asked for."""
-    consumer, budget = reading.consumer, reading.budget
-    # A queue of which something durable is known waits for no barrier: the rest comes with the next pull.
-    risen = {ask.queue: positions[ask.queue].head for ask in ready if board.known(ask.queue) <= ask.offset}
-    durability.confirm(node_id=reading.node_id, heads=risen)
-    if not budget.spent():
-        with reading.session() as session:
-            for ask in ready:
-                if not budget.spent():
-                    pulled[ask.queue] = _with_rows(session, ask, consumer, budget)
-    for ask in ready:
-        if ask.queue not in pulled:
-            head = min(positions[ask.queue].head, board.known(ask.queue))
-            pulled[ask.queue] = PulledQueue(ask.queue, "ok", [], ask.offset, head)
+            return PulledQueue(ask.queue, "corrupt", [], ask.offset), {}
+        position = positions.pop(ask.queue, None)
+        answer = _without_rows(ask, position, consumer)
+        if answer is not None or position is None:
+            return answer or PulledQueue(ask.queue, "fenced", [], ask.offset), positions
+        rows = rows[: dense(ask.offset, [row[ROW_OFFSET] for row in rows])]
+        if not rows:
+            return PulledQueue(ask.queue, _HOLE, [], ask.offset, position.head), positions
+        count, due_in_ms = delivery_delay.due(rows, youngest_ms=youngest_ms)
+        taken, passed = budget.choose(ask.queue, rows[:count], tagged=bool(tags))
+        following = ask.offset + passed
+        corruption.delivered(ask.queue, next_offset=following)
+        return PulledQueue(
+            ask.queue,
+            "ok",
+            taken,
+            following,
+            min(position.head, durable),
+            origins=origins[: len(taken)],
+            due_in_ms=None if taken else due_in_ms,
+        ), positions
 
 
 def _without_rows(ask: PullQueue, position: Position | None, consumer: ConsumerId) -> PulledQueue | None:
@@ -257,92 +267,12 @@ def _without_rows(ask: PullQueue, position: Position | None, consumer: ConsumerI
     return None
 
 
-def _with_rows(
-    session: Session, ask: PullQueue, consumer: ConsumerId, budget: Budget, *, beside: _Beside | None = None
-) -> PulledQueue:
-    durable = board.known(ask.queue)  # above the offset
-    tags = snapshot.current().tags(consumer.group_id, ask.queue)
-    if tags:
-        return _with_tagged_rows(session, ask, consumer, budget, tags=tags)
-    wanted = _Wanted(budget.rows(ask.queue, durable - ask.offset), _OVERSHOOT * budget.size, beside=beside)
-    return _rows(session, ask, consumer, budget, wanted=wanted)
-
-
-def _with_tagged_rows(
-    session: Session, ask: PullQueue, consumer: ConsumerId, budget: Budget, *, tags: tuple[str, ...]
-) -> PulledQueue:
-    """The messages that carry one of the tags; the position moves behind the others in between."""
-    end = min(board.known(ask.queue), ask.offset + config.scan_limit)
-    rows: list[StoredRow] = []
-    while True:
-        wanted = _Wanted(min(end - ask.offset, _TAGGED_AT_ONCE), _OVERSHOOT * budget.size, tags)
-        part = _rows(session, ask, consumer, budget, wanted=wanted)
-        rows += part.rows
-        moved = part.state == "ok" and part.next_offset > ask.offset
-        if not moved or part.next_offset >= end or budget.spent():
-            # What ended it early is told by the next pull, which begins there.
-            if part.state == "ok" or not rows:
-                return part._replace(rows=rows)
-            return PulledQueue(ask.queue, "ok", rows, ask.offset, part.head)
-        ask = ask._replace(offset=part.next_offset)
-
-
-def _select(
-    session: Session, ask: PullQueue, consumer: ConsumerId, wanted: _Wanted
-) -> tuple[Position | None, list[StoredRow], Sequence[str | None]]:
-    """The position, what is there of the messages, and where those of a failure topic came from."""
-    reader = ReaderKey(consumer.group_id, ask.queue, consumer.instance)
-    messages, most_bytes, tags, beside = wanted
-    first, end = ask.offset, ask.offset + messages
-    if snapshot.current().holds_failures(ask.queue):
-        return tables.select_owned_copies(session, reader=reader, first=first, end=end, most_bytes=most_bytes)
-    others = beside.queues if beside else ()
-    positions, rows = tables.select_owned(
-        session, reader=reader, first=first, end=end, most_bytes=most_bytes, tags=tags, beside=others
-    )
-    position = positions.pop(ask.queue, None)
-    if beside:
-        beside.positions.update(positions)
-    return position, rows, ()
-
-
-def _rows(
-    session: Session, ask: PullQueue, consumer: ConsumerId, budget: Budget, *, wanted: _Wanted
-) -> PulledQueue:
-    """Return the wanted messages that are there, without those that carry none of the tags."""
-    durable = board.known(ask.queue)
-    try:
-        position, rows, origins = _select(session, ask, consumer, wanted)
-    except db_errors.Final as fault:  # this queue's table is missing or was altered; the others go on
-        corruption.report(ask.queue, offset=ask.offset, why=fault.detail)
-        return PulledQueue(ask.queue, "corrupt", [], ask.offset)
-    answer = _without_rows(ask, position, consumer)
-    if answer is not None or position is None:
-        return answer or PulledQueue(ask.queue, "fenced", [], ask.offset)
-    count = dense(ask.offset, [row[ROW_OFFSET] for row in rows])
-    if count == 0:
-        return _explained(session, ask, position.head)
-    rows = rows[:count]
-    count, ripe_in_ms = ripe(session, group_id=consumer.group_id, queue=ask.queue, rows=rows)
-    if wanted.tags:
-        taken, passed = budget.choose(ask.queue, rows[:count])
-    else:
-        taken = budget.take(ask.queue, rows[:count])
-        passed = len(taken)
-    following, head = ask.offset + passed, min(position.head, durable)
-    corruption.delivered(ask.queue, next_offset=following)
-    later = None if taken else ripe_in_ms
-    origins = origins[: len(taken)]
-    return PulledQueue(ask.queue, "ok", taken, following, head, origins=origins, ripe_in_ms=later)
-
-
-def _explained(session: Session, ask: PullQueue, head: int) -> PulledQueue:
+def _explained(session: Session, ask: PullQueue, head: int | None) -> PulledQueue:
     """The answer where the first message is missing although the head is above it."""
     fresh = tables.read_head(session, queue=ask.queue)
     gaps = tables.read_gaps(session, queue=ask.queue, position=ask.offset)
-    verdict = explain(ask.offset, low=fresh.low if fresh else 0, gaps=gaps)
-    if verdict.state == "corrupt":
-        why = f"no message although the head is {head}"
-        corruption.report(ask.queue, offset=ask.offset, why=why)
     low = fresh.low if fresh else None
+    verdict = explain(ask.offset, low=low or 0, gaps=gaps)
+    if verdict.state == "corrupt":
+        corruption.report(ask.queue, offset=ask.offset, why=f"no message although the head is {head}")
     return PulledQueue(ask.queue, verdict.state, [], verdict.next_offset, head, low=low, gap=verdict.gap)

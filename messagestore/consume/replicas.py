@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
 
 from messagestore import tables
-from messagestore.consume.budget import Budget
-from messagestore.consume.delivery_delay import ripe
-from messagestore.engine.messages import ROW_OFFSET, StoredRow
+from messagestore.consume import delivery_delay
+from messagestore.consume.budget import OVERSHOOT, Budget
+from messagestore.consume.pull_types import PulledQueue, PullQueue
+from messagestore.engine.messages import ROW_OFFSET
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.gap_check import dense, explain
 from messagestore.pool import node_pools
@@ -31,35 +31,14 @@ from metadata.errors import CatmqError
 from metadata.groups import ownership
 
 log = logging.getLogger(__name__)
-_OVERSHOOT = 2  # as pulls from nodes have it
 
 
-class Ask(Protocol):
-    """A queue as a consumer asks for it."""
-
-    @property
-    def queue(self) -> int: ...
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def offset(self) -> int: ...
-
-
-class Served(NamedTuple):
-    """Answer of a replica for one queue; the fields mean what they mean in a pull."""
-
-    state: str
-    rows: list[StoredRow]
-    next_offset: int
-    head: int
-    low: int | None = None
-    gap: tuple[int, int] | None = None
-
-
-def pull(*, node_id: int, asked: Sequence[Ask], consumer: ConsumerId, budget: Budget) -> dict[int, Served]:
+def pull(
+    *, node_id: int, asked: Sequence[PullQueue], consumer: ConsumerId, budget: Budget
+) -> dict[int, PulledQueue]:
     """{queue: what the node's replica has}; queues that cannot be served from it are left out."""
     node = node_pools.node(node_id)
-    served: dict[int, Served] = {}
+    served: dict[int, PulledQueue] = {}
     if node.replica is None or not node.circuit.is_open:
         return served
     queues = [ask.queue for ask in asked]
@@ -72,48 +51,47 @@ def pull(*, node_id: int, asked: Sequence[Ask], consumer: ConsumerId, budget: Bu
             for ask in asked:
                 position = positions.get(ask.queue)
                 if granted.get(ask.queue) == ask.epoch and _says_nothing_against(position, ask, consumer):
-                    tags = snapshot.current().tags(consumer.group_id, ask.queue)
-                    answer = _read(session, ask, position, budget, tags=tags, group_id=consumer.group_id)  # type: ignore[arg-type]  # it is there
+                    answer = _read(session, ask, position, budget, group_id=consumer.group_id)  # type: ignore[arg-type]  # it is there
                     served |= {} if answer is None else {ask.queue: answer}
     except CatmqError as error:
         log.info("The replica of node %s cannot be read: %s", node.info.name, error.detail)
     return served
 
 
-def _says_nothing_against(position: Position | None, ask: Ask, consumer: ConsumerId) -> bool:
+def _says_nothing_against(position: Position | None, ask: PullQueue, consumer: ConsumerId) -> bool:
     if position is None or position.epoch is None:
         return False
     return position.epoch < ask.epoch or (position.epoch == ask.epoch and position.owner == consumer.text)
 
 
 def _read(
-    session: Session, ask: Ask, position: Position, budget: Budget, *, tags: tuple[str, ...], group_id: int
-) -> Served | None:
+    session: Session, ask: PullQueue, position: Position, budget: Budget, *, group_id: int
+) -> PulledQueue | None:
     """Return what is there from the offset on; None if that contradicts itself."""
     head = max(position.head, ask.offset)
+    answer = PulledQueue(ask.queue, "ok", [], ask.offset, head, stale=True)
     if ask.offset < position.low:
-        return Served("cleaned", [], ask.offset, head, position.low)
+        return answer._replace(state="cleaned", low=position.low)
     if ask.offset == head or budget.spent():
-        return Served("ok", [], ask.offset, head)
+        return answer
+    tags = snapshot.current().tags(group_id, ask.queue)
     rows = tables.select_rows(
         session,
         queue=ask.queue,
         first=ask.offset,
         end=ask.offset + budget.rows(ask.queue, head - ask.offset),
-        most_bytes=_OVERSHOOT * budget.size,
+        most_bytes=OVERSHOOT * budget.size,
         tags=tags,
     )
-    count = dense(ask.offset, [row[ROW_OFFSET] for row in rows])
-    if count:
-        rows = rows[:count]
-        count, _ = ripe(session, group_id=group_id, queue=ask.queue, rows=rows)
-        if tags:
-            taken, passed = budget.choose(ask.queue, rows[:count])
-            return Served("ok", taken, ask.offset + passed, head)
-        taken = budget.take(ask.queue, rows[:count])
-        return Served("ok", taken, ask.offset + len(taken), head)
+    if count := dense(ask.offset, [row[ROW_OFFSET] for row in rows]):
+        youngest_ms = delivery_delay.youngest_ms(session, group_id=group_id, queue=ask.queue)
+        count, _ = delivery_delay.due(rows[:count], youngest_ms=youngest_ms)
+        taken, passed = budget.choose(ask.queue, rows[:count], tagged=bool(tags))
+        return answer._replace(rows=taken, next_offset=ask.offset + passed)
     gaps = tables.read_gaps(session, queue=ask.queue, position=ask.offset)
     verdict = explain(ask.offset, low=position.low, gaps=gaps)
     if verdict.state == "corrupt":
         return None
-    return Served(verdict.state, [], verdict.next_offset, head, position.low, verdict.gap)
+    return answer._replace(
+        state=verdict.state, next_offset=verdict.next_offset, low=position.low, gap=verdict.gap
+    )

@@ -5,7 +5,7 @@
       Duplicate    a primary key exists already: never repeated blindly
     Unreachable    no connection could be made, so nothing was sent either
       NoPartition  the table has no partition for these offsets yet
-    Late           nobody waited for the end; only for what may be repeated
+    SlowNode       nobody waited for the end; only for what may be repeated
     Ambiguous      it may or may not have been stored: only the same batch id to the same queue
     Final          repeating cannot help: a person must look
       Altered      a table is missing, or somebody altered it
@@ -69,7 +69,7 @@ class Unreachable(NodeUnavailable):
     """No connection could be made."""
 
 
-class Late(NodeUnavailable):
+class SlowNode(NodeUnavailable):
     """The answer did not come as soon as the request wanted it; the node may be well."""
 
 

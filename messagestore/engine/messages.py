@@ -79,13 +79,11 @@ ROW_STORED_AT: Final = 6
 
 
 def stored_message(queue: int, row: StoredRow) -> StoredMessage:
-    """The message that a row of a queue holds."""
     offset, key, tag, headers, body, trace_id, stored_at_ms, attempt = row
     return StoredMessage(queue, offset, key, tag, headers_of(headers), body, trace_id, stored_at_ms, attempt)
 
 
 def headers_of(text: str | None) -> dict[str, str] | None:
-    """Headers as they were sent, from the text that is stored."""
     return msgspec.json.decode(text, type=dict[str, str]) if text else None
 
 
@@ -175,7 +173,6 @@ def _wrong_delay(index: int, message: NewMessage) -> list[FieldError]:
 
 
 def headers_text(headers: dict[str, str] | None) -> str | None:
-    """Headers as they are stored: compact JSON text, or None."""
     return msgspec.json.encode(headers).decode() if headers else None
 
 

@@ -21,6 +21,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 from messagestore.engine import db_errors
+from metadata.errors import CatmqError
 
 log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 2
@@ -82,14 +83,11 @@ def quoted(raw: bytes) -> bytes:
 
 
 class Step(NamedTuple):
-    """A statement with its values."""
-
     statement: Runnable
     parameters: Mapping[str, object]
 
 
 def counted(steps: Sequence[Step]) -> int:
-    """Return how many statements some sections hold together."""
     return sum(step.statement.count for step in steps)
 
 
@@ -105,10 +103,10 @@ class Session(Protocol):
     idle_limit_s: float
     busy_since: float | None  # monotonic; of the statement that waits for its answer now, where that is known
     answered_at: float  # monotonic; of the last answer
-    patience_s: float | None  # how long an answer may take to begin before `Late` is raised; None: no limit
+    patience_s: float | None  # within which an answer must begin, or `SlowNode` is raised; None: no limit
 
     def run(self, *steps: Step, fits: Fits | None = None) -> list[Result]:
-        """Runs sections in order, each statement by itself; one result per statement. Raises `faults.*`.
+        """Runs sections in order, each statement by itself; one result per statement. Raises `db_errors.*`.
 
         Rows of the last statement are taken while they fit; the others stay out of this process's memory.
         """
@@ -116,7 +114,7 @@ class Session(Protocol):
     def transact(self, *steps: Step) -> list[Result]:
         """Runs sections as one transaction; one result per statement.
 
-        Raises `faults.*`; then nothing is stored, unless the fault is Ambiguous.
+        Raises `db_errors.*`; then nothing is stored, unless the fault is Ambiguous.
         """
 
     def cut(self) -> None:
@@ -206,10 +204,7 @@ class MySqlSession:
 
     def run(self, *steps: Step, fits: Fits | None = None) -> list[Result]:
         """See Session: one string, one round trip."""
-        text, statements = b";".join(self.render(step) for step in steps), counted(steps)
-        return (
-            self.send(text, statements=statements) if fits is None else self._stream(text, statements, fits)
-        )
+        return self.send(b";".join(map(self.render, steps)), statements=counted(steps), fits=fits)
 
     def transact(self, *steps: Step) -> list[Result]:
         """See Session: one string, one round trip."""
@@ -217,36 +212,46 @@ class MySqlSession:
         return self.send(whole, statements=counted(steps) + 2)[1:-1]
 
     def render(self, step: Step) -> bytes:
-        """A step as the bytes to send."""
         return step.statement.render(step.parameters, self.literal)
 
-    def send(self, text: bytes, *, statements: int, ends: bool = True) -> list[Result]:
+    def send(
+        self, text: bytes, *, statements: int, ends: bool = True, fits: Fits | None = None
+    ) -> list[Result]:
         """Runs a string of so many statements and reads the result of each; `ends` is False while a
-        transaction stays open.
+        transaction stays open. Raises `db_errors.*`, SlowNode after `patience_s`.
 
         After an error that left nothing stored the transaction is rolled back, and the session stays
-        usable only if the server acknowledged that; after any other it is not clean.
+        usable only if the server acknowledged that; after any other it is not clean. Nor is it when rows of
+        the last result did not fit.
         """
         self.clean = False
-        try:
-            self._ask(text, statements)
-            results = self._read()
-        except self._error as error:
-            raise self._fault(error) from error
-        self.clean = ends
-        self._answered()
-        return results
-
-    def _ask(self, text: bytes, statements: int) -> None:
-        """Sends a string, and waits until its answer begins. Raises Late."""
         self._statements = statements
         self.busy_since = time.monotonic()
-        if self.patience_s is None:
-            self._db.query(text)
-            return
-        self._db.send_query(text)
-        if not self._answers_within(self.patience_s):
-            raise db_errors.Late(f"Node {self._name} takes its time.")
+        try:
+            if self.patience_s is None:
+                self._db.query(text)
+            else:
+                self._db.send_query(text)
+                self._await_answer(self.patience_s)
+            results, whole = (self._read(), True) if fits is None else self._read_while(fits)
+        except self._error as error:
+            fault, is_open = self._fault(error)
+            if is_open:
+                with suppress(self._error):
+                    self._db.query(b"ROLLBACK")
+                    self.clean = True
+                if not self.clean:
+                    fault = db_errors.Ambiguous(f"{fault.detail}; and the ROLLBACK was not acknowledged")
+            raise fault from error
+        self.clean = ends and whole
+        if whole:
+            self._answered()
+        self.busy_since = None
+        return results
+
+    def _await_answer(self, seconds: float) -> None:
+        if not self._answers_within(seconds):
+            raise db_errors.SlowNode(f"Node {self._name} takes its time.")
         self._db.read_query_result()
 
     def _answers_within(self, seconds: float) -> bool:
@@ -283,7 +288,6 @@ class MySqlSession:
         self.answered_at = time.monotonic()
 
     def catch_up(self) -> bool:
-        """See Session."""
         if not self._answers_within(0):
             return False
         try:
@@ -296,45 +300,30 @@ class MySqlSession:
             self._answered()
         return True
 
-    def _stream(self, text: bytes, statements: int, fits: Fits) -> list[Result]:
-        """Every result, of the last one what fits; one that does not leaves the session to be closed."""
-        self.clean = False
+    def _read_while(self, fits: Fits) -> tuple[list[Result], bool]:
+        """Every result, of the last one what fits, and whether that was all of it."""
         results: list[Result] = []
-        try:
-            self._ask(text, statements)
-            while True:
-                last = len(results) == statements - 1
-                rows, whole = _taken(self._db.use_result(), fits if last else len)
-                results.append(Result(rows, len(rows)))
-                if not whole:
-                    self.busy_since = None
-                    return results
-                if self._db.next_result() == -1:
-                    self._must_be_all(len(results))
-                    break
-        except self._error as error:
-            raise self._fault(error) from error
-        self.clean = True
-        self._answered()
-        return results
+        while True:
+            last = len(results) == self._statements - 1
+            rows, whole = _taken(self._db.use_result(), fits if last else len)
+            results.append(Result(rows, len(rows)))
+            if not whole:
+                return results, False
+            if self._db.next_result() == -1:
+                self._must_be_all(len(results))
+                return results, True
 
-    def _fault(self, error: Exception) -> db_errors.RolledBack | db_errors.Ambiguous | db_errors.Final:
+    def _fault(self, error: Exception) -> tuple[CatmqError, bool]:
+        """Return the fault, and whether a transaction may be open that a ROLLBACK ends."""
         self.busy_since = None
         number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
         text = str(error.args[-1]) if error.args else str(error)
         fault = db_errors.of_mysql(number, text, self._name)
         if not (isinstance(fault, db_errors.Ambiguous) and fault.lost):
             self.answered_at = time.monotonic()
-        if isinstance(fault, db_errors.RolledBack) or number in db_errors.UNFIT:
-            try:
-                self._db.query(b"ROLLBACK")
-            except self._error:
-                return db_errors.Ambiguous(f"{fault.detail}; and the ROLLBACK was not acknowledged")
-            self.clean = True
-        return fault
+        return fault, isinstance(fault, db_errors.RolledBack) or number in db_errors.UNFIT
 
     def cut(self) -> None:
-        """See Session."""
         with self._closing, suppress(OSError):  # the other side was faster
             self._socket.shutdown(socket.SHUT_RDWR)
 

@@ -101,17 +101,21 @@ class SqliteSession:
             raise unreachable(name, str(path), error) from error
 
     def run(self, *steps: Step, fits: Fits | None = None) -> list[Result]:
-        """See Session."""
+        results: list[Result] = []
         try:
-            before = [result for step in steps[:-1] for result in self._each(step)]
-            return [*before, *(self._each(steps[-1]) if fits is None else [self._some(steps[-1], fits)])]
+            for step in steps[:-1]:
+                results += self._each(step)
+            results += self._each(steps[-1]) if fits is None else [self._some(steps[-1], fits)]
         except sqlite3.Error as error:
             raise db_errors.of_sqlite(error, self._name) from error
+        return results
 
     def transact(self, *steps: Step) -> list[Result]:
-        """See Session."""
+        results: list[Result] = []
         with self.transaction():
-            return [result for step in steps for result in self._each(step)]
+            for step in steps:
+                results += self._each(step)
+        return results
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -158,7 +162,6 @@ class SqliteSession:
         """See Session; nobody waits for a file."""
 
     def catch_up(self) -> bool:
-        """See Session; a file is never late."""
         return True
 
     def is_over(self) -> bool:
@@ -166,5 +169,4 @@ class SqliteSession:
         return False
 
     def close(self) -> None:
-        """Closes the file."""
         self._db.close()

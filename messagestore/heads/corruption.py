@@ -49,7 +49,7 @@ def delivered(queue: int, *, next_offset: int) -> None:
         _reported.pop(queue, None)
 
 
-def forget(queue: int, mark: Mark) -> None:
+def clear(queue: int, mark: Mark) -> None:
     """Takes a mark back, unless the queue was reported again meanwhile."""
     if _reported.get(queue) is mark:
         _reported.pop(queue, None)
@@ -60,8 +60,7 @@ def marks() -> dict[int, Mark]:
     return dict(_reported)
 
 
-def keep(queues: Collection[int]) -> None:
-    """Forgets other queues."""
+def evict_except(queues: Collection[int]) -> None:
     for known in (_reported, _logged):
         for queue in list(known):
             if queue not in queues:
@@ -69,5 +68,4 @@ def keep(queues: Collection[int]) -> None:
 
 
 def current() -> list[int]:
-    """The corrupt queues, rising."""
     return sorted(_reported)

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from messagestore import tables
 from messagestore.engine import db_errors
-from messagestore.engine.mysql_session import READ_TIMEOUT_S, Session
+from messagestore.engine.mysql_session import READ_TIMEOUT_S
 from messagestore.heads.coalescer import NodeCoalescer
 from messagestore.heads.heads import board
 from messagestore.pool import node_pools
@@ -31,25 +31,23 @@ _guard = threading.Lock()
 _barriers: dict[int, NodeCoalescer[Heads, None]] = {}
 
 
-def confirm(*, node_id: int, heads: Heads) -> None:
+def confirm(*, node_id: int, heads: Heads | None = None) -> None:
     """Returns when heads, {queue: head} as just read from their node, are durable there and on the board.
 
-    Raises NodeUnavailable.
+    None: when all that could be seen on the node before is durable there. Raises NodeUnavailable.
     """
-    risen = {queue: head for queue, head in heads.items() if head > board.known(queue)}
-    if not risen:
+    risen = {queue: head for queue, head in (heads or {}).items() if head > board.known(queue)}
+    if not risen and heads is not None:
         return
     try:
-        _barrier(node_id).submit(risen)
+        with barrier_of(node_id).turn(risen) as turn:
+            if reads := turn.items:  # one barrier for all that was read before it begins
+                with node_pools.node(node_id).reading() as session:
+                    if not session.shows_durable_only:
+                        tables.pulse(session, worker=_WORKER)
+                for queue, head in (one for read in reads for one in read.items()):
+                    board.note(queue, head)
     except db_errors.Ambiguous as fault:  # a pulse that may have been written hurts nobody
-        raise NodeUnavailable(fault.detail) from fault
-
-
-def settle(*, node_id: int) -> None:
-    """Returns when all that could be seen on a node before is durable there. Raises NodeUnavailable."""
-    try:
-        _barrier(node_id).submit({})
-    except db_errors.Ambiguous as fault:
         raise NodeUnavailable(fault.detail) from fault
 
 
@@ -66,28 +64,9 @@ def head_of(*, queue: int) -> tables.Head | None:
     return found
 
 
-def _barrier(node_id: int) -> NodeCoalescer[Heads, None]:
+def barrier_of(node_id: int) -> NodeCoalescer[Heads, None]:
+    """Return what those share who wait for a barrier on a node."""
     with _guard:
         if node_id not in _barriers:
-            _barriers[node_id] = NodeCoalescer(lambda reads: _pass(node_id, reads), limit_s=READ_TIMEOUT_S)
+            _barriers[node_id] = NodeCoalescer(limit_s=READ_TIMEOUT_S)
         return _barriers[node_id]
-
-
-def _pass(node_id: int, reads: Sequence[Heads]) -> Sequence[None]:
-    """One barrier for all that was read before it begins."""
-    with node_pools.node(node_id).reading() as session:
-        if not session.shows_durable_only:
-            _pulse(session)
-    for heads in reads:
-        for queue, head in heads.items():
-            board.note(queue, head)
-    return [None] * len(reads)
-
-
-def _pulse(session: Session) -> None:
-    try:
-        tables.pulse(session, worker=_WORKER)
-    except db_errors.RolledBack:
-        # A server becomes read-only only when every commit under way has ended: what it shows is on disk.
-        if not tables.server_facts(session).read_only:
-            raise

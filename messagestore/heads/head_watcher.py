@@ -92,7 +92,6 @@ class NodeWatcher:
         self._board.shared.leave(self._node_id)
 
     def _known(self) -> frozenset[int]:
-        """The queues of the node."""
         queues = snapshot.current().queues
         if queues is not self._seen:
             mine = (queue for queue, info in queues.items() if info.node_id == self._node_id)

@@ -63,7 +63,6 @@ class HeadBoard:
         return Waiter(self, group_id, offsets)
 
     def waiters(self) -> int:
-        """Number of pulls that wait."""
         return len(self._waiters)
 
     def note(self, queue: int, head: int) -> None:
@@ -93,8 +92,7 @@ class HeadBoard:
         with self._guard:
             return self._by_queue.keys() & among
 
-    def keep(self, queues: Collection[int]) -> None:
-        """Forgets the heads of other queues."""
+    def evict_except(self, queues: Collection[int]) -> None:
         with self._guard:
             self._heads = {queue: head for queue, head in self._heads.items() if queue in queues}
 
@@ -119,7 +117,6 @@ class HeadBoard:
         self._somebody.set()
 
     def remove(self, waiter: Waiter) -> None:
-        """Forgets a waiter."""
         with self._guard:
             self._waiters.discard(waiter)
             for queue in waiter.offsets:

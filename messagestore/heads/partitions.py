@@ -24,7 +24,7 @@ from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.time_lookup import first_at
 from messagestore.pool import node_pools
-from messagestore.pool.node_pools import Node
+from messagestore.pool.node import Node
 from messagestore.tables import Partition
 from metadata.cache import snapshot
 from metadata.errors import CatmqError, NodeUnavailable
@@ -117,7 +117,6 @@ def _look(session: Session, queue: int) -> tuple[int, list[Partition]]:
 
 
 def _wanted(session: Session, queue: int, head: int, known: Sequence[Partition]) -> list[int]:
-    """The ends of the partitions to add."""
     missing = AHEAD - sum(one.end > head for one in known)
     if missing <= 0 or not known:
         return []

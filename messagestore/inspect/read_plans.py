@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from messagestore import sweeping, tables
 from messagestore.heads import durability
-from messagestore.pool import node_pools
+from messagestore.pool import node_pools, session_pool
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import access
@@ -137,7 +137,7 @@ def _place(node_id: int, account: ReaderAccount) -> PlannedNode:
         engine=info.engine,
         host=info.host,
         port=info.port,
-        database=str(node_pools.sqlite_path(info.database)) if embedded else info.database,
+        database=str(session_pool.sqlite_path(info.database)) if embedded else info.database,
         identity=info.identity,
         username=account.username,
         password=account.password,

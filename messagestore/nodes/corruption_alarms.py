@@ -39,7 +39,7 @@ def raise_alarms() -> int:
         if mark.met_at > mark.told_at and now - mark.told_at >= AGAIN_S:
             raised += _raise(queue, mark)
         elif now - mark.met_at >= CALM_S and problem(queue=queue, offset=mark.offset) is None:
-            corruption.forget(queue, mark)
+            corruption.clear(queue, mark)
     return raised
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from messagestore import sweeping, tables
 from messagestore.engine.mysql_session import Session
 from messagestore.pool import node_pools
-from messagestore.pool.node_pools import sqlite_path
+from messagestore.pool.session_pool import sqlite_path
 from metadata.cache.snapshot import NodeInfo
 from metadata.config import config
 from metadata.errors import CatmqError

@@ -17,7 +17,7 @@ from typing import Any
 from messagestore import sweeping, tables
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
-from messagestore.pool import node_pools
+from messagestore.pool import session_pool
 from messagestore.tables import ServerFacts
 from metadata.actors import Actor
 from metadata.cache import snapshot
@@ -102,7 +102,7 @@ def examine(*, name: str, actor: Actor, password: str = "", unsafe: bool = False
     Needs `admin`. Nothing is changed or left behind. Raises Invalid and Conflict for the arguments.
     """
     info = candidate(name=name, actor=actor, password=password, **given)
-    if info.engine == "sqlite" and not node_pools.sqlite_path(info.database).exists():
+    if info.engine == "sqlite" and not session_pool.sqlite_path(info.database).exists():
         found = [*_of_place(info), *_of_role(info, actor)]
     else:
         found = [*_of_database(info, unsafe=unsafe, rights=True), *_of_role(info, actor)]
@@ -194,7 +194,7 @@ def _either(good: bool, about: str, right: str, wrong: str, /, **words: Any) -> 
 
 def _of_place(info: NodeInfo) -> Iterator[Finding]:
     """A file that will be made: whether it can be."""
-    place = node_pools.sqlite_path(info.database).parent
+    place = session_pool.sqlite_path(info.database).parent
     while not place.exists():
         place = place.parent
     if place.is_dir() and os.access(place, os.W_OK | os.X_OK):

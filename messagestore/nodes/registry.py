@@ -15,7 +15,7 @@ from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.heads import board
 from messagestore.nodes.preflight import Finding, candidate, of_data, of_server, reason
-from messagestore.pool import node_guard, node_pools
+from messagestore.pool import node_guard, node_pools, session_pool
 from messagestore.tables import ServerFacts
 from metadata.actors import Actor, job
 from metadata.cache import snapshot
@@ -55,7 +55,7 @@ def register(
 def _prove(info: NodeInfo, unsafe: bool) -> str:
     """Prove that a database can serve and is nobody's; return the identity that it is marked with now."""
     if info.engine == "sqlite":
-        node_pools.sqlite_path(info.database).parent.mkdir(parents=True, exist_ok=True)
+        session_pool.sqlite_path(info.database).parent.mkdir(parents=True, exist_ok=True)
     remedy = "Check host, port, database and credentials, and that the account has all rights there."
     with _tried(info, remedy) as session:
         if info.engine == "mysql":

@@ -27,7 +27,7 @@ LONGEST_PAUSE_S = 5.0
 _LEAST_WAIT_MS = 100
 
 
-class Passage:
+class Permit:
     """One call through a circuit; `asked` says that the node was reached, so that the end tells of it."""
 
     def __init__(self, *, probe: bool) -> None:
@@ -68,41 +68,41 @@ class Circuit:
             raise self._refusal()
 
     @contextmanager
-    def passage(self, *, may_probe: bool) -> Iterator[Passage]:
+    def permit(self, *, may_probe: bool) -> Iterator[Permit]:
         """One call. Raises NodeUnavailable without making it while open; what the call raises goes on."""
-        passage = self.enter(may_probe=may_probe)
+        permit = self.enter(may_probe=may_probe)
         try:
-            yield passage
+            yield permit
         except BaseException as error:
-            self.end(passage, error)
+            self.end(permit, error)
             raise
-        self.end(passage)
+        self.end(permit)
 
-    def enter(self, *, may_probe: bool) -> Passage:
+    def enter(self, *, may_probe: bool) -> Permit:
         """Begins one call, which `end` must end. Raises NodeUnavailable while open, except for a probe."""
         if not self._open:
-            return Passage(probe=False)
+            return Permit(probe=False)
         with self._lock:
             if not self._open:
-                return Passage(probe=False)
+                return Permit(probe=False)
             if self._probing or not may_probe or time.monotonic() < self._probe_at:
                 raise self._refusal()
             self._probing = True
-            return Passage(probe=True)
+            return Permit(probe=True)
 
-    def end(self, passage: Passage, error: BaseException | None = None) -> None:
+    def end(self, permit: Permit, error: BaseException | None = None) -> None:
         """Ends a call, and learns from what it raised."""
         if isinstance(error, db_errors.Unreachable) or (
             isinstance(error, db_errors.Ambiguous) and error.lost
         ):
-            self._failure(passage)
+            self._failure(permit)
             return
-        asked = passage.asked and not isinstance(error, db_errors.Late)
+        asked = permit.asked and not isinstance(error, db_errors.SlowNode)
         answered = asked or isinstance(error, db_errors.Final)
         if answered and (self._failed or self._open):
             with self._lock:
                 self._failed, self._open = 0, False
-        if passage.probe:
+        if permit.probe:
             self._probing = False
 
     def trip(self) -> None:
@@ -111,14 +111,14 @@ class Circuit:
             if not self._open:
                 self._open, self._pause_s, self._probe_at = True, self._first_pause_s, time.monotonic()
 
-    def _failure(self, passage: Passage) -> None:
+    def _failure(self, permit: Permit) -> None:
         with self._lock:
             self._failed += 1
-            if passage.probe:
+            if permit.probe:
                 self._probing = False
                 self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
                 self._probe_at = time.monotonic() + self._pause_s
-            elif (self._failed >= FAILURES or passage.lasts(SILENT_S)) and not self._open:
+            elif (self._failed >= FAILURES or permit.lasts(SILENT_S)) and not self._open:
                 self._open, self._pause_s = True, self._first_pause_s
                 self._probe_at = time.monotonic() + self._pause_s
 

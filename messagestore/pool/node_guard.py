@@ -1,9 +1,9 @@
 """Check that a server at a node's address may be served from: made at every new connection.
 
-It must hold this node's data, and no head may be lower than it was known to be (`floors`, and `head_seen` of
-metadata). A node whose heads went back is *quarantined*: this process serves nothing from it until `manage.py
-promote_node` or `adopt_restored_node` gave it another epoch. `registry.probe` tells metadata, so that the
-other brokers stop, too.
+It must hold this node's data, and no head may be lower than it was known to be (`known_heads`, and
+`head_seen` of metadata). A node whose heads went back is *quarantined*: this process serves nothing from it
+until `manage.py promote_node` or `adopt_restored_node` gave it another epoch. `registry.probe` tells
+metadata, so that the other brokers stop, too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COMPLAIN_EVERY_S = 60.0
 _UNSETTLED = ("creating", "retired")  # their head rows may come and go
 
 
-class Bar(NamedTuple):
+class Quarantine(NamedTuple):
     """Reason why a node is not served; `epoch` is the one it was met with."""
 
     epoch: int
@@ -35,12 +35,11 @@ class Bar(NamedTuple):
 
 
 _guard = threading.Lock()
-_quarantined: dict[int, Bar] = {}
+_quarantined: dict[int, Quarantine] = {}
 _complained: dict[tuple[int, str], float] = {}
 
 
 def check(info: NodeInfo) -> None:
-    """Raises NodeUnavailable if the node is quarantined."""
     why = info.quarantined
     mine = _quarantined.get(info.id)
     if mine is not None and mine.epoch == info.epoch:
@@ -49,7 +48,7 @@ def check(info: NodeInfo) -> None:
         raise NodeUnavailable(f"Node {info.name} is not served: {why}", retry_after_ms=5000)
 
 
-def quarantined() -> dict[int, Bar]:
+def quarantined() -> dict[int, Quarantine]:
     """{node id: why} of what this process has met."""
     return dict(_quarantined)
 
@@ -65,7 +64,7 @@ def lowest_heads(info: NodeInfo) -> dict[int, int]:
     return {queue: head for queue, head in lowest.items() if head}
 
 
-def vet(info: NodeInfo, session: Session, *, lowest: Mapping[int, int]) -> None:
+def check_server(info: NodeInfo, session: Session, *, lowest: Mapping[int, int]) -> None:
     """Raises NodeUnavailable unless the server may be served from, StoreCorrupt if it lacks a table."""
     if not info.identity:
         return  # registered before nodes were marked
@@ -77,7 +76,7 @@ def vet(info: NodeInfo, session: Session, *, lowest: Mapping[int, int]) -> None:
         )
     for queue, head in lowest.items():
         if standing.heads.get(queue, 0) < head:
-            _bar(info, queue, standing.heads.get(queue), head)
+            _quarantine(info, queue, standing.heads.get(queue), head)
 
 
 def _standing(info: NodeInfo, session: Session) -> tables.Standing:
@@ -97,7 +96,7 @@ def _identity(session: Session) -> str:
         return ""
 
 
-def _bar(info: NodeInfo, queue: int, head: int | None, lowest: int) -> None:
+def _quarantine(info: NodeInfo, queue: int, head: int | None, lowest: int) -> None:
     found = "has no head" if head is None else f"has head {head}"
     why = (
         f"queue {queue} {found}, but messages up to {lowest} were stored. If a backup was restored or a "
@@ -105,7 +104,7 @@ def _bar(info: NodeInfo, queue: int, head: int | None, lowest: int) -> None:
         f"elsewhere: manage.py promote_node {info.name}."
     )
     with _guard:
-        _quarantined[info.id] = Bar(info.epoch, why)
+        _quarantined[info.id] = Quarantine(info.epoch, why)
     log.error("Node %s has gone back and is not served: %s", info.name, why)
     check(info)
 

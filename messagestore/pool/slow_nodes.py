@@ -20,23 +20,21 @@ LENIENCE = 2.0  # how much longer than its last late answer a node may take
 FORGIVING = 0.9  # what is left of that after each answer that came in time
 
 
-class Lent(Protocol):
-    """A session that somebody borrowed."""
-
+class CheckedOut(Protocol):
     @property
     def session(self) -> Session: ...
 
 
-L = TypeVar("L", bound=Lent)
+L = TypeVar("L", bound=CheckedOut)
 
 
-class Lateness(Generic[L]):
+class SlowAnswers(Generic[L]):
     """The late answers of one node; safe for all threads."""
 
     def __init__(self, give_back: Callable[[L], None]) -> None:
         """`give_back` takes the sessions whose answers have come."""
         self._give_back = give_back
-        self._late: dict[L, float] = {}  # → when it was lent
+        self._late: dict[L, float] = {}  # → when it was asked
         self._latest = float("-inf")
         self._slow_s = 0.0
         self._collecting = threading.Lock()
@@ -46,12 +44,11 @@ class Lateness(Generic[L]):
         return max(asked_s, LENIENCE * self._slow_s)
 
     def note_answer(self) -> None:
-        """The node answered in time."""
         self._slow_s *= FORGIVING
 
-    def add(self, lent: L, *, begun: float) -> None:
-        """Nobody waits any more for the answer that a session was lent for at `begun`."""
-        self._late[lent] = begun
+    def add(self, used: L, *, begun: float) -> None:
+        """Nobody waits any more for the answer that a session was asked for at `begun`."""
+        self._late[used] = begun
         self._latest = time.monotonic()
 
     def doubts(self, *, answered_at: float) -> bool:
@@ -63,12 +60,12 @@ class Lateness(Generic[L]):
         if not self._late:
             return
         with self._alone() as alone:
-            for lent, begun in list(self._late.items()) if alone else ():
-                if lent.session.catch_up():
-                    if lent.session.clean:
+            for used, begun in list(self._late.items()) if alone else ():
+                if used.session.catch_up():
+                    if used.session.clean:
                         self._slow_s = time.monotonic() - begun
-                    del self._late[lent]
-                    self._give_back(lent)
+                    del self._late[used]
+                    self._give_back(used)
 
     @contextmanager
     def _alone(self) -> Iterator[bool]:

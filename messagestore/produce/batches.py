@@ -1,4 +1,4 @@
-"""Records of sent batches, so that a repeat is stored once: kept for two days, then trimmed."""
+"""Records of sent batches, so that a repeat is stored once: for two days."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ CHUNK = 5_000  # rows in one transaction: short enough that no send waits for it
 MOST_CHUNKS = 200  # in one pass and node; what is left waits for the next pass
 
 
-def trim(*, hours: int = KEPT_HOURS, chunk: int = CHUNK) -> int:
-    """Forgets the batches of every node that were stored more than `hours` ago; how many. Bounded.
+def expire(*, hours: int = KEPT_HOURS, chunk: int = CHUNK) -> int:
+    """Delete the records of every node that are older than `hours`, and return how many. Bounded.
 
     Nothing where a clock cannot be trusted: what looks old may have been sent a moment ago, and its repeat
     would be stored again.
     """
     jumped = clock_marks.look(confirm=False)
     if jumped is not None:
-        log.warning("Sent batches are trimmed later: %s", jumped)
+        log.warning("Sent batches expire later: %s", jumped)
         return 0
     done = 0
     for node_id, info in snapshot.current().nodes.items():
         try:
-            done += _trim(node_id, hours, chunk)
+            done += _expire(node_id, hours, chunk)
         except CatmqError as error:
-            log.warning("Sent batches of node %s are trimmed later: %s", info.name, error.detail)
+            log.warning("Sent batches of node %s expire later: %s", info.name, error.detail)
     return done
 
 
-def _trim(node_id: int, hours: int, chunk: int) -> int:
+def _expire(node_id: int, hours: int, chunk: int) -> int:
     with node_pools.node(node_id).reading() as session:
         now = tables.now_ms(session)
     problem = clock_problem(now_ms=now, reference_ms=ms(database_now()), newest_ms=None)
     if problem is not None:
-        log.warning("Sent batches of node %d are trimmed later: %s", node_id, problem)
+        log.warning("Sent batches of node %d expire later: %s", node_id, problem)
         return 0
     done = 0
     for _ in range(MOST_CHUNKS):

@@ -17,7 +17,7 @@ from messagestore.engine.messages import parse_message_id
 from messagestore.engine.mysql_session import Session
 from messagestore.heads import durability
 from messagestore.pool import node_pools
-from messagestore.pool.node_pools import Node
+from messagestore.pool.node import Node
 from messagestore.produce import delayed_store
 from messagestore.produce.delayed_delivery import moved_id
 from messagestore.produce.delayed_store import delayed_id, parse_delayed_id
@@ -97,7 +97,7 @@ def _gone(node: Node, message_id: str, row: int, actor: Actor) -> None:
     if left is None:
         raise _not_found(message_id)
     _allow(left.queue or left.first_offset, message_id, actor)
-    durability.settle(node_id=node.info.id)
+    durability.confirm(node_id=node.info.id)
     if left.queue:
         raise _delivered(message_id, f" as {stored_id(left.queue, left.first_offset)}")
     if left.message_count:

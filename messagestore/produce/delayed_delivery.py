@@ -28,7 +28,7 @@ from messagestore.engine.messages import NewMessage, digest, headers_of
 from messagestore.heads import corruption, partitions
 from messagestore.heads.heads import board
 from messagestore.pool import known_heads, node_pools
-from messagestore.pool.node_pools import Node
+from messagestore.pool.node import Node
 from messagestore.produce import delayed_store
 from messagestore.tables import DelayedRow, DueRow, Leaving, NewBatch, NewDelayed
 from metadata.cache import snapshot
@@ -66,7 +66,7 @@ def moved_id(node_id: int, row: int) -> bytes:
     return bytes(raw)
 
 
-class NodeMover:
+class DelayedDelivery:
     """Moves the due messages of one node, while it holds the lease; used by one thread.
 
     The lease saves double work only. While metadata is away nobody can ask for it, so everybody moves.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from messagestore import tables
 from messagestore.pool import node_pools
-from messagestore.pool.node_pools import Node
+from messagestore.pool.node import Node
 from messagestore.produce import delayed_store
 from metadata.cache import snapshot
 from metadata.errors import NoWritableQueue
@@ -28,7 +28,7 @@ def drop(queue: int) -> int:
     return done
 
 
-def rehome(queue: int, *, topic_id: int) -> int:
+def reassign(queue: int, *, topic_id: int) -> int:
     """Gives what waits for a queue to another open one of its topic, on every node; how many.
 
     One on the same node is preferred: to others a message is handed over when it is due. Where a key decides,

@@ -1,8 +1,8 @@
 """Messages that wait for their time, in a table of their node: stored once, like every send.
 
 A delayed message is a row of `delayed_message` on the node of its queue, durable when the send is answered.
-`moves` brings it into its queue when it is due. Its id, `d<node>-<row>`, is told to the sender and kept in
-the header `catmq-delayed-id`; rows are never numbered twice.
+`delayed_delivery` brings it into its queue when it is due. Its id, `d<node>-<row>`, is told to the sender and
+kept in the header `catmq-delayed-id`; rows are never numbered twice.
 
 What `sent_batch` remembers of such a batch has no queue (0) and names its first row: a repeat answers the
 same ids, also when the messages have moved or were recalled meanwhile, and `verify`, which asks for the
@@ -22,9 +22,8 @@ import msgspec
 from messagestore import tables
 from messagestore.engine import db_errors
 from messagestore.engine.messages import MOST_DELAY_MS, NewMessage, digest
-from messagestore.heads import durability
 from messagestore.pool import node_pools
-from messagestore.pool.node_pools import Node
+from messagestore.pool.node import Node
 from messagestore.produce.store_retry import Write
 from messagestore.tables import DelayedBatch, NewDelayed, StoredDelays, due_at_ms
 from metadata.errors import FieldError, Invalid, NodeUnavailable
@@ -80,57 +79,45 @@ def store(
     messages: Sequence[NewDelayed],
     batch_id: bytes,
     producer: str,
-    name: str = "",
-    fresh: bool = False,
     deadline: float | None = None,
 ) -> list[DelayedReceipt]:
     """Stores messages on a queue's node, to come into the queue when they are due: all or nothing, and once.
 
     A repeat with the same 16 bytes of `batch_id`, about a queue of the same node, answers the same receipts,
-    whatever became of the messages since. `name` is what errors call the batch. `fresh`: no earlier try can
-    have stored it; `deadline`: until when to repeat (time.monotonic).
+    whatever became of the messages since. `deadline`: until when to repeat (time.monotonic).
 
     Raises Conflict (queue_not_writable: then it is certain that the batch is not stored; batch_conflict),
     TooLarge, NodeUnavailable, and OutcomeUnknown: after that only the same batch id and queue are safe.
     """
-    write = _Write(messages, batch_id, producer, name=name, fresh=fresh)
-    if deadline is not None:
-        write.deadline = deadline
-    place = write.into(queue)
-    return [
-        DelayedReceipt(place.node_id, place.stored.first_row + index, _due(place.stored, one))
-        for index, one in enumerate(messages)
-    ]
+    write = DelayedWrite(messages, batch_id=batch_id, producer=producer, deadline=deadline)
+    return write.store_once(queue)
 
 
-def _due(stored: StoredDelays, one: NewDelayed) -> int:
-    return due_at_ms(one.message, stored.stored_at_ms)
-
-
-class _Place(NamedTuple):
-    node_id: int
-    stored: StoredDelays
-
-
-class _Write(Write[_Place]):
-    """Delayed messages on their way into a node's table."""
+class DelayedWrite(Write[list[DelayedReceipt]]):
+    """Delayed messages on their way into a node's table; their receipts."""
 
     def __init__(
-        self, messages: Sequence[NewDelayed], batch_id: bytes, producer: str, *, name: str, fresh: bool
+        self,
+        messages: Sequence[NewDelayed],
+        *,
+        batch_id: bytes,
+        producer: str,
+        name: str = "",
+        fresh: bool = False,
+        deadline: float | None = None,
     ) -> None:
-        super().__init__(batch_id, _digest(messages), name=name or batch_id.hex(), fresh=fresh)
+        named = name or batch_id.hex()
+        super().__init__(batch_id, _digest(messages), name=named, fresh=fresh, deadline=deadline)
         self._batch = DelayedBatch(batch_id, self.digest, messages, producer)
 
-    def store(self, node: Node, queue: int, *, alone: bool) -> _Place:
-        """See Write."""
+    def store(self, node: Node, queue: int, *, alone: bool) -> list[DelayedReceipt]:
         prepare(node)
         with node.writing() as session:
             epoch = node.info.epoch
             stored = tables.insert_delayed(session, queue=queue, node_epoch=epoch, batch=self._batch)
-        return _Place(node.info.id, stored)
+        return self._receipts(node, stored)
 
-    def known(self, node: Node) -> _Place | None:
-        """See Write."""
+    def find(self, node: Node) -> tuple[list[DelayedReceipt], None] | None:
         prepare(node)
         with node.reading() as session:
             stored = tables.find_delayed_batch(session, batch_id=self.batch_id)
@@ -138,11 +125,15 @@ class _Write(Write[_Place]):
             return None
         if stored.digest is not None:
             self.compare(stored.digest)
-        try:
-            durability.settle(node_id=node.info.id)
-        except NodeUnavailable as error:
-            raise db_errors.Ambiguous(f"It is stored, but perhaps not durably: {error.detail}") from error
-        return _Place(node.info.id, stored)
+        return self._receipts(node, stored), None
+
+    def _receipts(self, node: Node, stored: StoredDelays) -> list[DelayedReceipt]:
+        return [
+            DelayedReceipt(
+                node.info.id, stored.first_row + index, due_at_ms(one.message, stored.stored_at_ms)
+            )
+            for index, one in enumerate(self._batch.rows)
+        ]
 
 
 def _digest(messages: Sequence[NewDelayed]) -> bytes:
@@ -208,6 +199,6 @@ def prepare(node: Node) -> None:
         _prepared.add(mark)
 
 
-def forget() -> None:
+def evict_all() -> None:
     """Knows of no node's table any more, like a process that has just started."""
     _prepared.clear()

@@ -9,15 +9,19 @@ alone; when its end was not seen, it was not seen for each of them.
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from messagestore import tables
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import READ_TIMEOUT_S
 from messagestore.heads.coalescer import NodeCoalescer
-from messagestore.pool.node_pools import Node
+from messagestore.heads.heads import board
+from messagestore.pool import known_heads
+from messagestore.pool.node import Node
+from messagestore.produce.store_retry import Write
 from messagestore.tables import NewBatch
 from metadata.config import config
 from metadata.errors import TooLarge
@@ -32,63 +36,70 @@ class _Part(NamedTuple):
     batch: NewBatch
 
 
-Lane = NodeCoalescer[_Part, int | None]
-_lanes: dict[int, Lane] = {}
+_coalescers: dict[int, NodeCoalescer[_Part, int]] = {}
 _guard = threading.Lock()
 
 
-def store(*, node: Node, queue: int, batch: NewBatch, alone: bool) -> int:
-    """Stores a batch, together with others unless `alone`; the offset of its first message.
+class BatchWrite(Write[tuple[int, int]]):
+    """A batch on its way into a message table: (queue, first offset)."""
 
-    Raises what `tables.insert_messages` and `Node.writing` raise.
-    """
-    if not alone:
-        first = lane(queue).submit(_Part(node, batch))
-        if first is not None:
-            return first
-    return _insert(node, queue, [batch])
+    def __init__(self, batch: NewBatch, *, name: object, fresh: bool, deadline: float) -> None:
+        super().__init__(batch.batch_id, batch.digest, name=name, fresh=fresh, deadline=deadline)
+        self._batch = batch
+
+    def store(self, node: Node, queue: int, *, alone: bool) -> tuple[int, int]:
+        """Store the batch, together with others unless `alone`."""
+        first: int | None = None
+        while first is None:
+            with coalescer_of(queue).turn(_Part(node, self._batch), alone=alone) as turn:
+                if parts := turn.items:
+                    batches = [part.batch for part in parts]
+                    with node.writing() as session:
+                        offset = tables.insert_messages(
+                            session, queue=queue, node_epoch=node.info.epoch, batches=batches
+                        )
+                    turn.results = _first_offsets(offset, batches)
+            first, alone = turn.result, True
+        head = first + len(self._batch.messages)
+        known_heads.stored(queue, head)
+        board.note(queue, head)
+        return queue, first
+
+    def find(self, node: Node) -> tuple[tuple[int, int], Mapping[int, int]] | None:
+        with node.reading() as session:
+            known = tables.find_batch(session, batch_id=self.batch_id)
+        if known is None:
+            return None
+        self.compare(known.digest)
+        return (known.queue, known.first_offset), {known.queue: known.first_offset + known.message_count}
 
 
-def lane(queue: int) -> Lane:
-    """The senders of a queue."""
-    known = _lanes.get(queue)
+def coalescer_of(queue: int) -> NodeCoalescer[_Part, int]:
+    """Return what the senders of a queue share."""
+    known = _coalescers.get(queue)
     if known is not None:
         return known
+    spoiled = (db_errors.RolledBack, db_errors.Final, TooLarge)
+    new = NodeCoalescer[_Part, int](
+        limit_s=READ_TIMEOUT_S, take=_fitting, check=_check_reachable, apart_after=spoiled
+    )
     with _guard:
-        new: Lane = NodeCoalescer(
-            lambda parts: _together(queue, parts), take=_fitting, check=_reachable, limit_s=READ_TIMEOUT_S
-        )
-        return _lanes.setdefault(queue, new)
+        return _coalescers.setdefault(queue, new)
 
 
-def keep(queues: Collection[int]) -> None:
-    """Forgets the lanes of other queues."""
+def evict_except(queues: Collection[int]) -> None:
     with _guard:
-        for queue in _lanes.keys() - queues:
-            del _lanes[queue]
+        for queue in _coalescers.keys() - queues:
+            del _coalescers[queue]
 
 
-def _insert(node: Node, queue: int, batches: Sequence[NewBatch]) -> int:
-    with node.writing() as session:
-        return tables.insert_messages(session, queue=queue, node_epoch=node.info.epoch, batches=batches)
+def _first_offsets(first: int, batches: Sequence[NewBatch]) -> list[int]:
+    """Return the first offset of each of some batches that lie one behind the other."""
+    lengths = (len(batch.messages) for batch in batches[:-1])
+    return list(itertools.accumulate(lengths, initial=first))
 
 
-def _together(queue: int, parts: Sequence[_Part]) -> Sequence[int | None]:
-    """The first offset of each part; None where it must be tried alone."""
-    try:
-        first = _insert(parts[0].node, queue, [part.batch for part in parts])
-    except (db_errors.RolledBack, db_errors.Final, TooLarge):
-        if len(parts) == 1:
-            raise
-        return [None] * len(parts)
-    offsets = []
-    for part in parts:
-        offsets.append(first)
-        first += len(part.batch.messages)
-    return offsets
-
-
-def _reachable(part: _Part) -> None:
+def _check_reachable(part: _Part) -> None:
     """Raises NodeUnavailable while the node is known to be away: nobody need wait for what it holds up."""
     part.node.circuit.check()
 

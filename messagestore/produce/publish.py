@@ -4,7 +4,7 @@ A batch is cut into one part per queue, and each part is one transaction on one 
 fixed before the first try: named by the client, or the slot of the key, or a pure function of the
 batch id. `sent_batch` makes a repeat harmless. A part may go to another queue only while it is
 certain that no earlier try stored it. Messages with a delay are parts of their own, which go the same
-way into the table of delayed messages (delays.py).
+way into the table of delayed messages (delayed_store.py).
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from uuid import UUID
 from messagestore import tables
 from messagestore.engine import batch_ids, db_errors
 from messagestore.engine.messages import NewMessage, digest, message_id, validate
-from messagestore.heads import durability
-from messagestore.heads.heads import board
-from messagestore.pool import known_heads, node_pools
-from messagestore.pool.node_pools import Node
-from messagestore.produce import batch_routing, delayed_store, group_commit
-from messagestore.produce.delayed_store import DelayedReceipt
-from messagestore.produce.store_retry import DEADLINE_S, Write
+from messagestore.pool import node_pools
+from messagestore.produce import batch_routing, delayed_store
+from messagestore.produce.delayed_store import DelayedReceipt, DelayedWrite
+from messagestore.produce.group_commit import BatchWrite
+from messagestore.produce.store_retry import DEADLINE_S
 from messagestore.tables import NewBatch, NewDelayed
 from metadata.actors import Actor
 from metadata.brokers import quotas
@@ -36,7 +34,6 @@ from metadata.errors import (
     Code,
     FieldError,
     Invalid,
-    NodeUnavailable,
     NotFound,
     NoWritableQueue,
     OutcomeUnknown,
@@ -46,14 +43,11 @@ from metadata.rules.topics import routing_rules
 
 
 class Receipt(NamedTuple):
-    """Queue and offset of a stored message."""
-
     queue: int
     offset: int
 
     @property
     def message_id(self) -> str:
-        """The message's id."""
         return message_id(self.queue, self.offset)
 
 
@@ -87,7 +81,6 @@ class Run(NamedTuple):
     fate: Fate
 
     def fates(self) -> list[Fate]:
-        """The fate of each message."""
         if not isinstance(self.fate, Receipt):
             return [self.fate] * self.length
         queue, first = self.fate
@@ -115,7 +108,10 @@ def send(*, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None, a
     batch = _Batch(info, messages, batch_id, actor.name)
     parts = batch.parts()
     batch.check_times(parts)
-    stored = [batch.store(part) for part in parts]
+    stored = list(map(batch.store, parts))
+    for place, part in enumerate(parts):
+        if pieces := batch.pieces(part, stored[place]):
+            stored[place] = _in_order(pieces, list(map(batch.store, pieces)))
     runs = stored[0] if len(parts) == 1 else _in_order(parts, stored)
     if all(isinstance(run.fate, CatmqError) for run in runs) and isinstance(runs[0].fate, CatmqError):
         raise runs[0].fate
@@ -175,7 +171,6 @@ class _Batch:
         return self._cut(self.routing, range(len(self.messages)))
 
     def _cut(self, routing: Routing, indexes: Iterable[int]) -> list[Part]:
-        """Some of the messages, cut by queue."""
         parts: dict[tuple[int, bool, bool], Part] = {}
         named: dict[int | None, list[int]] = {}  # indexes of messages without a delay that name their queue
         for index in indexes:
@@ -201,7 +196,6 @@ class _Batch:
         return [self.messages[index] for index in part.indexes]
 
     def part_id(self, part: Part) -> bytes:
-        """The batch id of a part."""
         whole = self.id if part.of is None else routing_rules.derived_batch_id(self.id, part.of)
         return routing_rules.derived_batch_id(whole, part.number).bytes
 
@@ -253,52 +247,53 @@ class _Batch:
         found, _ = snapshot.find_queues([queue])
         return queue in found and found[queue].topic_id == self.topic.id
 
-    def store(self, part: Part, *, last: bool = False) -> list[Run]:
-        """Return what became of the messages of a part.
-
-        One that an earlier routing has for queues that are closed now, and that certainly do not hold it,
-        goes where the topic routes now, unless this is the `last` try.
-        """
+    def store(self, part: Part) -> list[Run]:
+        """Return what became of the messages of a part."""
         if time.monotonic() > self.deadline:
             what = "Not tried: the other queues of this request took all its time."
             return [Run(len(part.indexes), db_errors.RolledBack(what))]
-        error: CatmqError | None = None
+        write = self._delayed_write(part) if part.delayed else self._write(part)
+        error: CatmqError = NoWritableQueue(
+            f"No queue of topic {self.topic.name} takes messages now.", retry_after_ms=1000
+        )
         for queue in part.queues:
             try:
-                return self._delay(part, queue) if part.delayed else self._write(part, queue)
+                return _runs(part, write.store_once(queue))
             except CatmqError as refusal:
-                error = refusal
-                if not self._may_go_elsewhere(queue, self.part_id(part), refusal):
+                if not part.movable or refusal.code != Code.QUEUE_NOT_WRITABLE:
+                    error = refusal
+                if not self._may_go_elsewhere(queue, write.batch_id, refusal):
                     break
-        if error is not None and error.code == Code.QUEUE_NOT_WRITABLE and not last and self._is_outdated():
-            pieces = self._cut(batch_routing.now(self.topic), part.indexes)
-            parts = [one._replace(of=part.number) for one in pieces]
-            return _in_order(parts, [self.store(one, last=True) for one in parts])
-        if error is None or (part.movable and error.code == Code.QUEUE_NOT_WRITABLE):
-            error = NoWritableQueue(
-                f"No queue of topic {self.topic.name} takes messages now.", retry_after_ms=1000
-            )
         return [Run(len(part.indexes), error)]
 
-    def _is_outdated(self) -> bool:
-        return self.routing != batch_routing.now(self.topic)
+    def pieces(self, part: Part, runs: Sequence[Run]) -> list[Part]:
+        """Return the parts in which a part goes where the topic routes now, if it does.
 
-    def _write(self, part: Part, queue: int) -> list[Run]:
-        stored, first = _Write(self, part).into(queue)
-        return [Run(len(part.indexes), Receipt(stored, first))]
+        That is one that an earlier routing has for queues that are closed now, and that they do not hold.
+        """
+        closed = (Code.QUEUE_NOT_WRITABLE, Code.NO_WRITABLE_QUEUE)
+        fate = runs[0].fate
+        if part.of is not None or not isinstance(fate, CatmqError) or fate.code not in closed:
+            return []
+        routing = batch_routing.now(self.topic)
+        if self.routing == routing:
+            return []
+        return [one._replace(of=part.number) for one in self._cut(routing, part.indexes)]
 
-    def _delay(self, part: Part, queue: int) -> list[Run]:
-        messages = self.messages_of(part)
-        receipts = delayed_store.store(
-            queue=queue,
-            messages=[NewDelayed(one, by_key=self._goes_by_key(one)) for one in messages],
+    def _write(self, part: Part) -> BatchWrite:
+        messages, part_id = self.messages_of(part), self.part_id(part)
+        batch = NewBatch(part_id, digest(messages), messages, self.producer)
+        return BatchWrite(batch, name=self.id, fresh=self.fresh, deadline=self.deadline)
+
+    def _delayed_write(self, part: Part) -> DelayedWrite:
+        return DelayedWrite(
+            [NewDelayed(one, by_key=self._goes_by_key(one)) for one in self.messages_of(part)],
             batch_id=self.part_id(part),
             producer=self.producer,
             name=str(self.id),
             fresh=self.fresh,
             deadline=self.deadline,
         )
-        return [Run(1, receipt) for receipt in receipts]
 
     def _goes_by_key(self, message: NewMessage) -> bool:
         """Return True if its key chose its queue, here or in the client, which names what it chose."""
@@ -314,6 +309,12 @@ class _Batch:
         if refusal.code == Code.NODE_FULL:
             return self.fresh  # the other choices of one that may have been sent before are on the same node
         return isinstance(refusal, Unavailable) and (self.fresh or _absent(queue, part_id))
+
+
+def _runs(part: Part, place: tuple[int, int] | list[DelayedReceipt]) -> list[Run]:
+    if isinstance(place, list):
+        return [Run(1, receipt) for receipt in place]
+    return [Run(len(part.indexes), Receipt(*place))]
 
 
 def _is_known(queue: int, part_id: bytes, delayed: bool) -> bool:
@@ -336,36 +337,3 @@ def _absent(queue: int, part_id: bytes) -> bool:
             return tables.find_batch(session, batch_id=part_id) is None
     except CatmqError:
         return False  # nobody can say, so the part stays with its queue
-
-
-class _Write(Write[tuple[int, int]]):
-    """A part on its way into a message table: (queue, first offset)."""
-
-    def __init__(self, request: _Batch, part: Part) -> None:
-        messages = request.messages_of(part)
-        part_id = request.part_id(part)
-        super().__init__(part_id, digest(messages), name=request.id, fresh=request.fresh)
-        self.deadline = request.deadline
-        self.batch = NewBatch(part_id, self.digest, messages, request.producer)
-
-    def store(self, node: Node, queue: int, *, alone: bool) -> tuple[int, int]:
-        """See Write."""
-        first = group_commit.store(node=node, queue=queue, batch=self.batch, alone=alone)
-        head = first + len(self.batch.messages)
-        known_heads.stored(queue, head)
-        board.note(queue, head)
-        return queue, first
-
-    def known(self, node: Node) -> tuple[int, int] | None:
-        """See Write."""
-        with node.reading() as session:
-            known = tables.find_batch(session, batch_id=self.batch_id)
-        if known is None:
-            return None
-        self.compare(known.digest)
-        head = known.first_offset + known.message_count
-        try:
-            durability.confirm(node_id=node.info.id, heads={known.queue: head})
-        except NodeUnavailable as error:
-            raise db_errors.Ambiguous(f"It is stored, but perhaps not durably: {error.detail}") from error
-        return known.queue, known.first_offset

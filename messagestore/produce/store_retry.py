@@ -9,15 +9,24 @@ from __future__ import annotations
 import random
 import time
 from abc import ABC, abstractmethod
-from typing import Generic, NoReturn, TypeVar
+from collections.abc import Mapping
+from typing import Generic, TypeVar
 
 from messagestore import tables
 from messagestore.engine import db_errors
-from messagestore.heads import corruption, partitions
+from messagestore.heads import corruption, durability, partitions
 from messagestore.pool import node_pools
-from messagestore.pool.node_pools import Node
+from messagestore.pool.node import Node
 from metadata.cache import snapshot
-from metadata.errors import CatmqError, Code, Conflict, OutcomeUnknown, StoreCorrupt, Unavailable
+from metadata.errors import (
+    CatmqError,
+    Code,
+    Conflict,
+    NodeUnavailable,
+    OutcomeUnknown,
+    StoreCorrupt,
+    Unavailable,
+)
 
 REPEATS = 3
 DEADLINE_S = 8.0  # inside the client's request timeout of 10 s
@@ -26,41 +35,43 @@ Place = TypeVar("Place")
 
 
 class Write(ABC, Generic[Place]):
-    """Messages of one batch on their way to one queue; `fresh`: no earlier try can have stored them."""
+    """Messages of one batch on their way to one queue.
 
-    def __init__(self, batch_id: bytes, digest: bytes, *, name: object, fresh: bool) -> None:
-        self.batch_id = batch_id
-        self.digest = digest
-        self.name = name  # of the batch, as its sender knows it
-        self.fresh = fresh
-        self.deadline = time.monotonic() + DEADLINE_S
+    `name`: of the batch, as its sender knows it; `fresh`: no earlier request can have stored it; `deadline`:
+    until when to repeat (time.monotonic).
+    """
+
+    def __init__(
+        self, batch_id: bytes, digest: bytes, *, name: object, fresh: bool, deadline: float | None = None
+    ) -> None:
+        self.batch_id, self.digest, self.name, self.fresh = batch_id, digest, name, fresh
+        self.deadline = time.monotonic() + DEADLINE_S if deadline is None else deadline
 
     @abstractmethod
     def store(self, node: Node, queue: int, *, alone: bool) -> Place:
-        """Stores them; raises `faults.*`. `alone`: in a transaction of their own."""
+        """Stores them; raises `db_errors.*`. `alone`: in a transaction of their own."""
 
     @abstractmethod
-    def known(self, node: Node) -> Place | None:
-        """Return where they are durably stored, if they are. Raises Conflict if their id is another's."""
+    def find(self, node: Node) -> tuple[Place, Mapping[int, int] | None] | None:
+        """Return where they are stored, if they are, and the heads that must be durable before that is told.
 
-    def into(self, queue: int) -> Place:
+        None for the heads: all that could be seen. Raises Conflict if their id is another's.
+        """
+
+    def store_once(self, queue: int) -> Place:
         """Store the messages, return their place; elsewhere if an earlier request stored them there.
 
         Raises what stopped it, and OutcomeUnknown if a try ended unseen and no later one could clear it up.
         A queue whose table is missing or was altered is marked.
         """
-        try:
-            return self._tried(queue)
-        except db_errors.Altered as fault:
-            corruption.report(queue, offset=None, why=fault.detail)
-            raise
-
-    def _tried(self, queue: int) -> Place:
         doubt: OutcomeUnknown | None = None
         error: CatmqError
         for repeat in range(REPEATS + 1):
             try:
-                return self._try(queue, alone=repeat > 0)
+                return self._attempt(queue, alone=repeat > 0)
+            except db_errors.Altered as fault:
+                corruption.report(queue, offset=None, why=fault.detail)
+                raise
             except db_errors.Ambiguous as fault:
                 error = doubt = fault
             except db_errors.NoPartition as fault:
@@ -74,20 +85,23 @@ class Write(ABC, Generic[Place]):
             time.sleep(random.uniform(0.005, 0.03) * (repeat + 1))
         raise error
 
-    def _try(self, queue: int, *, alone: bool) -> Place:
+    def _attempt(self, queue: int, *, alone: bool) -> Place:
         node = node_pools.node_of(queue)
-        if snapshot.find_queue(queue).state == "creating":
-            snapshot.refresh()  # clients may hear sooner than this process that it is open
-        if snapshot.find_queue(queue).state != "read_write" or node.info.state != "read_write":
-            return self.known(node) or _closed(queue, node, "not open for sends")
-        if node.info.disk == "full":
-            return (None if self.fresh else self.known(node)) or _full(node)
+        refusal = _refusal(queue, node)
+        if refusal is None:
+            try:
+                return self.store(node, queue, alone=alone)
+            except (db_errors.Duplicate, db_errors.Refused) as fault:
+                refusal = fault
+        found = None if self.fresh and refusal.code == Code.NODE_FULL else self.find(node)
+        if found is None:
+            raise _explained(refusal, queue, node)
+        place, heads = found
         try:
-            return self.store(node, queue, alone=alone)
-        except db_errors.Duplicate as fault:
-            return self.known(node) or _corrupt(queue, fault)
-        except db_errors.Refused:
-            return self.known(node) or _refused(queue, node)
+            durability.confirm(node_id=node.info.id, heads=heads)
+        except NodeUnavailable as error:
+            raise db_errors.Ambiguous(f"It is stored, but perhaps not durably: {error.detail}") from error
+        return place
 
     def compare(self, digest: bytes) -> None:
         """Raises Conflict if what is stored under this id is something else."""
@@ -105,30 +119,37 @@ def _extended(queue: int, fault: db_errors.NoPartition) -> CatmqError:
     return fault
 
 
-def _full(node: Node) -> NoReturn:
+def _refusal(queue: int, node: Node) -> CatmqError | None:
+    """Return why nothing is stored in a queue now, as far as this process knows without asking."""
+    if snapshot.find_queue(queue).state == "creating":
+        snapshot.refresh()  # clients may hear sooner than this process that it is open
+    if snapshot.find_queue(queue).state != "read_write" or node.info.state != "read_write":
+        return _closed(queue, node, "not open for sends")
+    if node.info.disk != "full":
+        return None
     name = node.info.name
     what = f"The disk of node {name} is nearly full, so it stores nothing. Name a queue on another node."
-    raise db_errors.RolledBack(what, code=Code.NODE_FULL, retry_after_ms=10_000)
+    return db_errors.RolledBack(what, code=Code.NODE_FULL, retry_after_ms=10_000)
 
 
-def _corrupt(queue: int, fault: db_errors.Duplicate) -> NoReturn:
-    corruption.report(queue, offset=None, why=f"its head is below a stored message ({fault.detail})")
-    raise StoreCorrupt(f"Queue {queue}: the head is below a stored message. An operator must look.")
-
-
-def _refused(queue: int, node: Node) -> NoReturn:
-    """Says why the head row refused, once it is certain that the batch is not stored."""
+def _explained(refusal: CatmqError, queue: int, node: Node) -> CatmqError:
+    """Return the error to report for a refusal, now that it is certain that the batch is not stored."""
+    if isinstance(refusal, db_errors.Duplicate):
+        corruption.report(queue, offset=None, why=f"its head is below a stored message ({refusal.detail})")
+        return StoreCorrupt(f"Queue {queue}: the head is below a stored message. An operator must look.")
+    if not isinstance(refusal, db_errors.Refused):
+        return refusal
     with node.reading() as session:
         head = tables.read_head(session, queue=queue)
     if head is None:
-        _closed(queue, node, "without a head row")
+        return _closed(queue, node, "without a head row")
     if head.state != "rw":
-        _closed(queue, node, {"ro": "read-only"}.get(head.state, head.state))
+        return _closed(queue, node, {"ro": "read-only"}.get(head.state, head.state))
     if head.node_epoch != node.info.epoch:
         snapshot.refresh()
-    raise db_errors.RolledBack(f"Queue {queue} on node {node.info.name} changed meanwhile.")
+    return db_errors.RolledBack(f"Queue {queue} on node {node.info.name} changed meanwhile.")
 
 
-def _closed(queue: int, node: Node, how: str) -> NoReturn:
+def _closed(queue: int, node: Node, how: str) -> Conflict:
     what = f"Queue {queue} on node {node.info.name} is {how}. Name another queue, or none."
-    raise Conflict(what, code=Code.QUEUE_NOT_WRITABLE)
+    return Conflict(what, code=Code.QUEUE_NOT_WRITABLE)

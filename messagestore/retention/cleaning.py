@@ -13,7 +13,7 @@ from messagestore import tables
 from messagestore.engine.mysql_session import READ_TIMEOUT_S, Session
 from messagestore.heads import partitions
 from messagestore.pool import node_pools
-from messagestore.pool.node_pools import Node
+from messagestore.pool.node import Node
 from messagestore.retention.planning import QueuePlan, plan
 from messagestore.sweeping import Progress
 from metadata.actors import Actor

@@ -17,9 +17,8 @@ from messagestore.engine import db_errors
 from messagestore.engine.messages import headers_of
 from messagestore.engine.mysql_session import Session
 from messagestore.engine.origins import Origin
-from messagestore.heads import durability
 from messagestore.pool import node_pools
-from messagestore.pool.node_pools import Node
+from messagestore.pool.node import Node
 from messagestore.produce import delayed_store
 from messagestore.produce.store_retry import Write
 from messagestore.tables import DeadFilter, DeadRow, NewDead, Place, StoredCopy
@@ -28,7 +27,7 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot import NodeInfo
 from metadata.db import access, audit
 from metadata.db.transactions import transactional
-from metadata.errors import Code, Invalid, NodeUnavailable, NotFound
+from metadata.errors import Code, Invalid, NotFound
 from metadata.rules.groups.delivery import Delivery
 
 T = TypeVar("T")
@@ -51,17 +50,11 @@ class DeadLetterWrite(Write[StoredCopy]):
                 raise db_errors.Refused("The head row refused the write.")
         return StoredCopy(dead=True, stored_at_ms=0)
 
-    def known(self, node: Node) -> StoredCopy | None:
+    def find(self, node: Node) -> tuple[StoredCopy, None] | None:
         """Return what is stored, perhaps a copy that waits, by other settings."""
         with node.reading() as session:
             stored = tables.find_copies(session, batches=[self.batch_id])
-        if not stored:
-            return None
-        try:
-            durability.settle(node_id=node.info.id)
-        except NodeUnavailable as error:
-            raise db_errors.Ambiguous(f"It is stored, but perhaps not durably: {error.detail}") from error
-        return stored[self.batch_id]
+        return (stored[self.batch_id], None) if stored else None
 
 
 @dataclass(frozen=True, slots=True)

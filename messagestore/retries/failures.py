@@ -287,7 +287,7 @@ def _stored(node_id: int, ids: Sequence[bytes]) -> Mapping[bytes, StoredCopy]:
     with node.reading() as session:
         stored = tables.find_copies(session, batches=ids)
     if stored:
-        durability.settle(node_id=node_id)
+        durability.confirm(node_id=node_id)
     return stored
 
 
@@ -339,4 +339,4 @@ def _dead_letter(one: _Copy, end: float) -> StoredCopy:
     )
     write = DeadLetterWrite(dead)
     write.deadline = end
-    return write.into(one.queue)
+    return write.store_once(one.queue)

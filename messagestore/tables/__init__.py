@@ -1,6 +1,6 @@
 """Every verb that touches a table of a node; the only package that runs statements.
 
-A verb takes a `Session` (borrowed from `node_pools.Node`) and plain values, and answers plain
+A verb takes a `Session` (borrowed from `Node`) and plain values, and answers plain
 values (`shapes`). Time is always the node's own clock. The rules behind each statement stand in
 docs/explanation/store.md.
 """
@@ -89,7 +89,6 @@ from messagestore.tables.messages import (
     search_from,
     select_from,
     select_owned,
-    select_owned_copies,
     select_rows,
     stored_at_ms,
 )
@@ -120,8 +119,8 @@ from messagestore.tables.partitions import (
 from messagestore.tables.queues import (
     close_queues,
     create_queue,
+    delete_queue_readers,
     drop_queue,
-    forget_readers,
     open_queues,
     read_closed,
     read_gaps,
@@ -217,6 +216,7 @@ __all__ = [
     "delete_old_batches",
     "delete_old_dead",
     "delete_queue_delayed",
+    "delete_queue_readers",
     "delete_readers",
     "drop_partition",
     "drop_queue",
@@ -227,7 +227,6 @@ __all__ = [
     "find_copies",
     "find_delayed_batch",
     "forbid_writes",
-    "forget_readers",
     "insert_dead",
     "insert_delayed",
     "insert_messages",
@@ -278,7 +277,6 @@ __all__ = [
     "select_failing",
     "select_from",
     "select_owned",
-    "select_owned_copies",
     "select_rows",
     "server_facts",
     "set_queue_state",

@@ -38,7 +38,6 @@ def list_readers(session: Session, *, queues: Sequence[int]) -> list[ReaderRow]:
 
 
 def all_readers(session: Session) -> list[ReaderRow]:
-    """Every reader row of the node."""
     return [ReaderRow(*row) for row in rows_of(session, "select_all_readers")]
 
 

@@ -28,8 +28,6 @@ class NewDead(NamedTuple):
 
 
 class DeadRow(NamedTuple):
-    """A dead message in a list."""
-
     id: int
     group_id: int
     topic_id: int
@@ -100,7 +98,6 @@ def list_dead(session: Session, *, kept: DeadFilter, before: Place, most: int) -
 
 
 def summarize_dead(session: Session, *, kept: DeadFilter) -> list[ErrorCount]:
-    """Count the dead messages by topic and kind of error."""
     return [ErrorCount(*row) for row in rows_of(session, "summarize_dead", **_which(session, kept))]
 
 

@@ -80,9 +80,8 @@ def _insert_sqlite(session: SqliteSession, queue: int, node_epoch: int, batch: D
             "stored_at": stored_at_ms,
         }
         database.execute(statements["delay_batch"].text, known)
-    found = find_delayed_batch(session, batch_id=batch.batch_id)
-    assert found is not None  # noqa: S101 - it was just written
-    return found
+        first, *_ = database.execute(statements["select_delayed_batch"].text, known).fetchone()
+    return StoredDelays(int(first), batch.digest, stored_at_ms)
 
 
 def _values(queue: int, batch: DelayedBatch, stored_at_ms: int) -> Iterator[tuple[object, ...]]:
@@ -102,7 +101,7 @@ def due_at_ms(message: NewMessage, stored_at_ms: int) -> int:
 
 def find_delayed_batch(session: Session, *, batch_id: bytes) -> StoredDelays | None:
     """Find where a batch of delayed messages was put, whatever became of them since; None if not known."""
-    rows = rows_of(session, "select_delayed_batch", batch_id=batch_id)
+    rows = session.run(step(session, "select_delayed_batch", batch_id=batch_id))[-1].rows
     if not rows:
         return None
     first, digest, stored_at_ms = rows[0]

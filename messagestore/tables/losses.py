@@ -27,7 +27,6 @@ class Replication(NamedTuple):
 
 
 def write_identity(session: Session, *, identity: str) -> None:
-    """Writes whose data this is."""
     session.run(step(session, "create_identity"))
     session.transact(step(session, "write_identity", identity=identity))
 
@@ -100,7 +99,6 @@ def stop_receiving(session: Session) -> None:
 
 
 def stop_replicating(session: Session) -> None:
-    """Ends all copying."""
     session.run(step(session, "stop_replicating"))
 
 
@@ -121,5 +119,4 @@ def connections(session: Session) -> list[int]:
 
 
 def kill_connection(session: Session, *, connection: int) -> None:
-    """Ends a connection of somebody else."""
     session.run(step(session, "kill_connection", connection=connection))

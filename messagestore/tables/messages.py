@@ -27,8 +27,6 @@ _AT_ONCE = 100  # queues that are asked in one round trip
 
 
 class _Send(TypedDict):
-    """Parameters of the statements of a send."""
-
     queue: int
     node_epoch: int
     message_count: int
@@ -137,13 +135,12 @@ def _values(batch: NewBatch, first: int, stored_at: int) -> Iterator[tuple[objec
 
 
 def find_batch(session: Session, *, batch_id: bytes) -> SentBatch | None:
-    """Return the batch that was sent under a batch id, or None."""
-    rows = rows_of(session, "select_sent_batch", batch_id=batch_id)
+    rows = session.run(step(session, "select_sent_batch", batch_id=batch_id))[-1].rows
     return SentBatch(*rows[0]) if rows else None
 
 
 def delete_old_batches(session: Session, *, hours: int, most: int) -> int:
-    """Forgets batches stored more than some hours ago, the oldest first, at most so many; how many."""
+    """Delete batches stored more than some hours ago, the oldest first, at most so many; return how many."""
     return session.transact(step(session, "delete_old_batches", hours=hours, most=most))[0].matched
 
 
@@ -213,38 +210,28 @@ def select_owned(
     most_bytes: int,
     tags: Sequence[str] = (),
     beside: Sequence[int] = (),
-) -> tuple[dict[int, Position], list[StoredRow]]:
+    copies: bool = False,
+) -> tuple[dict[int, Position], list[StoredRow], Sequence[str | None]]:
     """A reader's position, then the rows, in one round trip: rows never older than the head.
 
     The positions, {queue: position}, are those of the reader's queue and of the queues `beside` it.
-    With `tags`, rows that carry none of them come without headers and body (None).
+    With `tags`, rows that carry none of them come without headers and body (None). With `copies`, of a
+    failure topic's queue, the last are the origins of the rows, and `tags` are not looked at.
     """
+    if copies:
+        span = {"first_offset": first, "end_offset": end}
+        select = step(session, "select_copies", table=message_table(reader.queue), **span)
+    else:
+        select = _select(session, reader.queue, first=first, end=end, tags=tags)
     positions, messages = session.run(
         step(session, "select_positions", **key_of(reader), queues=ids([reader.queue, *beside])),
-        _select(session, reader.queue, first=first, end=end, tags=tags),
+        select,
         fits=_until(most_bytes),
     )
-    return {row[0]: Position(*row) for row in positions.rows}, _typed(messages)
-
-
-def select_owned_copies(
-    session: Session, *, reader: ReaderKey, first: int, end: int, most_bytes: int
-) -> tuple[Position | None, list[StoredRow], list[str | None]]:
-    """The same of a failure topic's queue, with the origin of each row."""
-    positions, messages = session.run(
-        step(session, "select_positions", **key_of(reader), queues=ids([reader.queue])),
-        step(
-            session,
-            "select_copies",
-            table=message_table(reader.queue),
-            first_offset=first,
-            end_offset=end,
-        ),
-        fits=_until(most_bytes),
-    )
-    position = Position(*positions.rows[0]) if positions.rows else None
-    rows = [cast("StoredRow", row[:-1]) for row in messages.rows]
-    return position, rows, [row[-1] for row in messages.rows]
+    found = {row[0]: Position(*row) for row in positions.rows}
+    if not copies:
+        return found, _typed(messages), ()
+    return found, [cast("StoredRow", row[:-1]) for row in messages.rows], [row[-1] for row in messages.rows]
 
 
 def _typed(result: Result) -> list[StoredRow]:

@@ -40,7 +40,7 @@ def move_delayed(
     """Moves rows into the queues they are given for, {queue: rows in order}; {queue: its head now}.
 
     Left where they are: rows for a queue whose head row does not allow it, and rows that are gone or being
-    moved or recalled by somebody else. Raises `faults.*`; then nothing was moved, unless it is Ambiguous.
+    moved or recalled by somebody else. Raises `db_errors.*`; then nothing was moved, unless it is Ambiguous.
     """
     if isinstance(session, MySqlSession):
         return _move_mysql(session, targets, node_epoch, ready)
@@ -109,7 +109,6 @@ def _lock(
 
 
 def _steps(session: MySqlSession, move: _Move) -> list[Step]:
-    """The statements that fill one queue."""
     batches, rows = [], []
     for offset, (row, batch) in enumerate(zip(move.rows, move.batches, strict=True), move.head):
         known = (session.literal(batch.batch_id), move.queue, offset, session.literal(batch.digest))

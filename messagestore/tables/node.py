@@ -32,8 +32,7 @@ def server_facts(session: Session) -> ServerFacts:
 
 
 def now_ms(session: Session) -> int:
-    """The node's clock, ms since 1970 UTC."""
-    return int(rows_of(session, "select_now")[0][0])
+    return int(session.run(step(session, "select_now"))[-1].rows[0][0])
 
 
 def pulse(session: Session, *, worker: int) -> None:
@@ -46,6 +45,10 @@ def pulse(session: Session, *, worker: int) -> None:
     except db_errors.Final:
         create_node_tables(session)
         session.run(step(session, "pulse", worker=worker))
+    except db_errors.RolledBack:
+        # A server becomes read-only only when every commit under way has ended: what it shows is on disk.
+        if not server_facts(session).read_only:
+            raise
 
 
 def try_rights(session: Session, *, table: str) -> str:

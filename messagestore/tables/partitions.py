@@ -39,7 +39,6 @@ def add_partitions(session: Session, *, queue: int, ends: Sequence[int]) -> None
 
 
 def drop_partition(session: Session, *, queue: int, name: str) -> None:
-    """Drops a partition with all that is in it."""
     quoted = f"`{name.replace('`', '``')}`"
     session.run(step(session, "drop_partition", table=message_table(queue), partition=quoted))
 

@@ -27,7 +27,6 @@ def drop_queue(session: Session, *, queue: int) -> None:
 
 
 def set_queue_state(session: Session, *, queue: int, state: str) -> None:
-    """Opens or closes a queue for writers."""
     session.transact(step(session, "update_queue_state", queue=queue, state=state))
 
 
@@ -43,8 +42,7 @@ def open_queues(session: Session, *, queues: Sequence[int]) -> None:
 
 
 def read_head(session: Session, *, queue: int) -> Head | None:
-    """A queue's head row, or None."""
-    rows = rows_of(session, "select_head", queue=queue)
+    rows = session.run(step(session, "select_head", queue=queue))[-1].rows
     return Head(*rows[0]) if rows else None
 
 
@@ -65,11 +63,11 @@ def read_closed(session: Session) -> dict[int, str]:
     return dict(rows_of(session, "select_closed_heads"))
 
 
-def forget_readers(session: Session, *, queue: int) -> None:
-    """Forgets every place in a queue."""
+def delete_queue_readers(session: Session, *, queue: int) -> None:
     session.transact(step(session, "delete_queue_readers", queue=queue))
 
 
 def read_gaps(session: Session, *, queue: int, position: int) -> list[tuple[int, int]]:
     """Declared gaps (from, to) that end above a position, in rising order; `to` is exclusive."""
-    return [(first, end) for first, end in rows_of(session, "select_gaps", queue=queue, position=position)]
+    rows = session.run(step(session, "select_gaps", queue=queue, position=position))[-1].rows
+    return [(first, end) for first, end in rows]

@@ -37,7 +37,7 @@ def insert_readers(
 def delete_readers(
     session: Session, *, group_id: int, queues: Sequence[int], below: int, instance: str | None = None
 ) -> None:
-    """Forgets the places of a group's readers (None: of all its instances) whose epoch is below a bound."""
+    """Delete the rows of a group's readers (None: of all its instances) whose epoch is below a bound."""
     rows: dict[str, object] = {"group_id": group_id, "queues": ids(queues), "below": below}
     if instance is None:
         session.transact(step(session, "delete_readers", **rows))
@@ -46,7 +46,6 @@ def delete_readers(
 
 
 def delete_instance(session: Session, *, group_id: int, instance: str) -> None:
-    """Forgets every place of an instance."""
     session.transact(step(session, "delete_instance", group_id=group_id, instance=instance))
 
 

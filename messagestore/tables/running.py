@@ -11,7 +11,6 @@ from messagestore.tables.shapes import ReaderKey
 
 
 def message_table(queue: int) -> str:
-    """The table that holds a queue."""
     return f"message_{queue:d}"
 
 
@@ -26,7 +25,6 @@ def rows_of(session: Session, name: str, **parameters: object) -> Sequence[tuple
 
 
 def key_of(reader: ReaderKey) -> dict[str, object]:
-    """A reader's key as values of a statement."""
     return {"group_id": reader.group_id, "queue": reader.queue, "instance": reader.instance}
 
 

@@ -109,8 +109,6 @@ class Leaving(NamedTuple):
 
 
 class SentBatch(NamedTuple):
-    """Stored batch, as `sent_batch` remembers it."""
-
     queue: int
     first_offset: int
     message_count: int
@@ -143,8 +141,6 @@ class RowCount(NamedTuple):
 
 
 class ReaderRow(NamedTuple):
-    """A row of `reader`."""
-
     queue: int
     group_id: int
     instance: str
@@ -154,8 +150,6 @@ class ReaderRow(NamedTuple):
 
 
 class BatchRow(NamedTuple):
-    """A row of `sent_batch`."""
-
     batch_id: bytes
     queue: int
     first_offset: int

@@ -155,7 +155,7 @@ def _retire(waiting: Waiting, queue: QueueView) -> bool:
             queue_states.settle_later([queue.queue])
         if done:
             with node_pools.node(queue.node_id).reading() as session:
-                tables.forget_readers(session, queue=queue.queue)
+                tables.delete_queue_readers(session, queue=queue.queue)
         return done
     return False
 
@@ -178,7 +178,7 @@ def drop_retired(*, after_days: float = DROP_AFTER_DAYS) -> int:
 
 
 def _drop(waiting: Waiting, queue: QueueView) -> None:
-    delayed_reassignment.rehome(queue.queue, topic_id=waiting.topic.id)
+    delayed_reassignment.reassign(queue.queue, topic_id=waiting.topic.id)
     with node_pools.node(queue.node_id).writing() as session:
         tables.drop_queue(session, queue=queue.queue)
     layout.remove(topic_id=waiting.topic.id, queue=queue.queue)

@@ -12,7 +12,7 @@ from messagestore.produce import group_commit
 from metadata.cache.snapshot import QueueInfo
 
 
-def evict(queues: Mapping[int, QueueInfo]) -> None:
+def evict_except(queues: Mapping[int, QueueInfo]) -> None:
     """Evict all queues but these: nothing here grows with the queues that ever were."""
     for memory in (board, known_heads, group_commit, budget, corruption):
-        memory.keep(queues.keys())
+        memory.evict_except(queues.keys())

@@ -1,8 +1,15 @@
 """Calls that come while one runs are done together by the next.
 
-The first caller acts at once, for itself. Who comes meanwhile waits; then the first of those leads the next
-batch, for all that wait and fit into it. A lone caller pays for one lock. Each waits for an event of its own:
-hundreds that wake for every batch would only fight for the interpreter.
+The first caller acts at once, for itself. Who comes meanwhile waits; then the first of those acts for all
+that wait and fit. A lone caller pays for one lock. Each waits for an event of its own: hundreds that wake for
+every batch would only fight for the interpreter.
+
+The caller acts in its own frame, so that the way from a request to the database stays short:
+
+    with coalescer.turn(item) as turn:
+        if turn.items:  # nobody else acted for it
+            turn.results = act(turn.items)
+    return turn.result
 
 `PacedCoalescer` is for calls that must also be paced and counted, and led by a loop where there is one
 (`serve`), so that no caller is held up by a database that does not answer.
@@ -15,7 +22,8 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from types import TracebackType
+from typing import Generic, TypeVar, cast
 
 from metadata.errors import CatmqError, Code, MetadataUnavailable
 from metadata.limits.concurrency import limiter
@@ -26,98 +34,159 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class _Entry(Generic[Item, Result]):
-    """One caller; `results` holds its result, or `error` what it is to raise."""
+class Turn(Generic[Item, Result]):
+    """A caller's turn. Inside, `items` are those to act for, its own first; none if another caller did.
 
-    __slots__ = ("error", "event", "item", "leads", "results")
+    `results` is set to what came of each item, in order. `result` is the caller's own: None if `results` was
+    not set, or if several items failed together with an error after which each is to be tried alone.
+    """
 
-    def __init__(self, item: Item) -> None:
+    __slots__ = ("_coalescer", "_together", "error", "event", "item", "leads", "result", "results")
+
+    def __init__(self, item: Item, coalescer: Coalescer[Item, Result] | None) -> None:
         self.item = item
-        self.event: threading.Event | None = None  # of one that waits
+        self.event: threading.Event | None = None  # it waits for it
         self.leads = False
-        self.results: list[Result] = []
         self.error: BaseException | None = None
+        self.result: Result | None = None
+        self.results: Sequence[Result] | None = None
+        self._coalescer = coalescer
+        self._together: list[Turn[Item, Result]] = [self]
 
-    def outcome(self) -> Result:
-        if self.error is not None:
-            raise self.error
-        return self.results[0]
+    @property
+    def items(self) -> list[Item]:
+        """Items to act for."""
+        return [one.item for one in self._together]
 
-    def wake(self) -> None:
-        if self.event is not None:
-            self.event.set()
+    def __enter__(self) -> Turn[Item, Result]:
+        if self._coalescer is not None:
+            self._together = self._coalescer.line_up(self)
+            if self.error is not None:
+                raise self.error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        together, self._together = (
+            self._together,
+            [],
+        )  # no circle: its item would wait for the garbage collector
+        if self._coalescer is not None and together:
+            return self._coalescer.end(together, self.results, error)
+        if self.results is not None and together:
+            (self.result,) = self.results
+        return False
 
 
 class Coalescer(Generic[Item, Result]):
-    """`write` takes a batch and gives a result for each, in order; what it raises, each of them raises.
+    """Lets one caller at a time act for all that wait; what it raises, each of them raises.
 
     `take` says how many of the waiting items fit into a batch that begins with the first one; at least that.
-    A caller waits at most `limit_s` for its batch to begin, and `end_limit_s` more for its end; `check(item)`
-    ends the former wait sooner by what it raises.
+    A caller waits at most `limit_s` for its turn to begin, and `end_limit_s` more for its end; `check(item)`
+    ends the former wait sooner by what it raises. After an error of `apart_after` each of several items is to
+    be tried alone.
     """
 
     end_limit_s = 0.0
 
     def __init__(
         self,
-        write: Callable[[Sequence[Item]], Sequence[Result]],
         *,
+        limit_s: float,
         take: Callable[[Sequence[Item]], int] = len,
         check: Callable[[Item], None] | None = None,
-        limit_s: float,
+        apart_after: tuple[type[Exception], ...] = (),
     ) -> None:
-        self._write, self._take, self._check = write, take, check
-        self._limit_s = limit_s
+        self._take, self._check, self._limit_s, self._apart_after = take, check, limit_s, apart_after
         self._guard = threading.Lock()
         self._leading = False
-        self._waiting: list[_Entry[Item, Result]] = []
+        self._waiting: list[Turn[Item, Result]] = []
 
-    def submit(self, item: Item) -> Result:
-        """Return the result of `item`, once its batch was written. Raises what `write` or `check` raised, or
-        `not_begun` or `not_ended`."""
-        entry: _Entry[Item, Result] = _Entry(item)
-        with self._guard:
-            self._join(entry)
-        if entry.event is not None:
-            with limiter.aside():
-                self._wait(entry, entry.event)
-        if entry.event is None or entry.leads:
-            self._lead(entry)
-        return entry.outcome()
+    def turn(self, item: Item, *, alone: bool = False) -> Turn[Item, Result]:
+        """Return a caller's turn, to be entered and left; `alone`: at once, beside what others do.
+
+        Entering raises what was raised for it by another caller, what `check` raised, `not_begun` or
+        `not_ended`.
+        """
+        return Turn(item, None if alone else self)
 
     def waiting(self) -> int:
+        """Number of callers that wait for the next batch."""
         return len(self._waiting)
 
     def not_begun(self) -> CatmqError:
-        """Error of a caller whose batch did not begin in time."""
+        """Error of a caller whose turn did not begin in time."""
         return MetadataUnavailable("The metadata database is slow to answer.", retry_after_ms=1000)
 
     def not_ended(self) -> CatmqError:
-        """Error of a caller whose batch did not end in time: it may be written or not."""
+        """Error of a caller whose turn did not end in time: it may be written or not."""
         return self.not_begun()
 
-    def _join(self, entry: _Entry[Item, Result]) -> None:
+    def line_up(self, turn: Turn[Item, Result]) -> list[Turn[Item, Result]]:
+        """Wait, and return the turns that this one acts for, itself first; none if another acted for it."""
+        with self._guard:
+            self._join(turn)
+        if turn.event is not None:
+            with limiter.aside():
+                self._wait(turn, turn.event)
+            if not turn.leads:
+                return []
+        return self._gather([turn])
+
+    def end(
+        self,
+        together: Sequence[Turn[Item, Result]],
+        results: Sequence[Result] | None,
+        error: BaseException | None,
+    ) -> bool:
+        """Tell turns what came of them, and hand over; return True if the error is not to be raised."""
+        apart = len(together) > 1 and isinstance(error, self._apart_after)
+        try:
+            if error is None and results is not None:
+                for one, result in zip(together, results, strict=True):
+                    one.result = result
+            elif error is not None and not apart:
+                for one in together:
+                    one.error = self._for_another(error)
+        finally:
+            with self._guard:
+                self._hand_over()
+            for one in together:
+                if one.event is not None:
+                    one.event.set()
+        return apart
+
+    def _for_another(self, error: BaseException) -> BaseException:
+        """Return an error of its own for another thread: threads must not share a traceback."""
+        if not isinstance(error, Exception):  # the thread that acted is ended; the others are not
+            return self.not_ended()
+        other = copy.copy(error)
+        other.__cause__ = error
+        return other
+
+    def _join(self, turn: Turn[Item, Result]) -> None:
         """Lead, or wait behind who leads. The caller holds the guard."""
         if self._leading:
-            self._await_turn(entry)
+            self._await_turn(turn)
         self._leading = True
 
-    def _await_turn(self, entry: _Entry[Item, Result]) -> None:
-        entry.event = threading.Event()
-        self._waiting.append(entry)
+    def _await_turn(self, turn: Turn[Item, Result]) -> None:
+        turn.event = threading.Event()
+        self._waiting.append(turn)
 
-    def _wait(self, entry: _Entry[Item, Result], event: threading.Event) -> None:
-        refusal = self._begun(entry, event)
+    def _wait(self, turn: Turn[Item, Result], event: threading.Event) -> None:
+        refusal = self._begun(turn, event)
         if refusal is None:
             return
         with self._guard:
-            if entry in self._waiting:
-                self._waiting.remove(entry)
+            if turn in self._waiting:
+                self._waiting.remove(turn)
                 raise refusal
         if not event.wait(self.end_limit_s):
             raise self.not_ended() if self.end_limit_s else refusal
 
-    def _begun(self, entry: _Entry[Item, Result], event: threading.Event) -> CatmqError | None:
+    def _begun(self, turn: Turn[Item, Result], event: threading.Event) -> CatmqError | None:
         """Return None once the event is set; else the reason not to wait any longer."""
         end = time.monotonic() + self._limit_s
         while not event.wait(max(0.0, min(CHECK_S, end - time.monotonic()))):
@@ -125,43 +194,19 @@ class Coalescer(Generic[Item, Result]):
                 return self.not_begun()
             try:
                 if self._check is not None:
-                    self._check(entry.item)
+                    self._check(turn.item)
             except CatmqError as error:
                 return error
         return None
 
-    def _lead(self, first: _Entry[Item, Result] | None) -> None:
-        """Write a batch, for `first` and others or only for others, and hand over."""
-        batch = self._gather(first)
-        try:
-            results = self._write([one.item for one in batch]) if batch else ()
-            for one, result in zip(batch, results, strict=True):
-                one.results.append(result)
-        except Exception as error:  # noqa: BLE001  they raise it
-            for one in batch:  # each one of its own: threads must not share a traceback
-                one.error = copy.copy(error)
-                one.error.__cause__ = error
-            if first is not None:
-                first.error = error
-        except BaseException:  # this thread is ended; the others are not
-            for one in batch:
-                one.error = self.not_ended()
-            raise
-        finally:
-            with self._guard:
-                self._hand_over()
-            for one in batch:
-                one.wake()
-
-    def _gather(self, first: _Entry[Item, Result] | None) -> list[_Entry[Item, Result]]:
-        entries = [] if first is None else [first]
+    def _gather(self, first: list[Turn[Item, Result]]) -> list[Turn[Item, Result]]:
         with self._guard:
             if not self._waiting:
-                return entries
-            entries += self._waiting
-            count = max(1, self._take([one.item for one in entries]))
-            self._waiting = entries[count:]
-            return entries[:count]
+                return first
+            turns = [*first, *self._waiting]
+            count = max(1, self._take([one.item for one in turns]))
+            self._waiting = turns[count:]
+            return turns[:count]
 
     def _hand_over(self) -> None:
         """Let the first that waits lead on. The caller holds the guard."""
@@ -169,12 +214,16 @@ class Coalescer(Generic[Item, Result]):
         if self._waiting:
             following = self._waiting.pop(0)
             following.leads = True
-            following.wake()
+            if following.event is not None:
+                following.event.set()
 
 
 class PacedCoalescer(Coalescer[Item, Result]):
     """Batches of at most `most` that begin every `every_s` seconds, or sooner when half of the places are
-    taken; more callers than `places` are refused. Nobody waits longer than `limit_s`."""
+    taken; more callers than `places` are refused. Nobody waits longer than `limit_s`.
+
+    `write` takes a batch and gives a result for each, in order; what it raises, each of them raises.
+    """
 
     def __init__(
         self,
@@ -186,8 +235,8 @@ class PacedCoalescer(Coalescer[Item, Result]):
         limit_s: float,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(write, take=lambda _: most, check=lambda _: check(), limit_s=limit_s)
-        self._every_s, self._places = every_s, places
+        super().__init__(take=lambda _: most, check=lambda _: check(), limit_s=limit_s)
+        self._write, self._every_s, self._places = write, every_s, places
         self._hurry = threading.Event()
         self._arrived = threading.Event()
         self._inside = 0
@@ -196,7 +245,10 @@ class PacedCoalescer(Coalescer[Item, Result]):
         self._writing_since: float | None = None
 
     def submit(self, item: Item) -> Result:
-        """See Coalescer.submit. Raises MetadataUnavailable while no place is free."""
+        """Return the result of `item`, once its batch was written.
+
+        Raises what `write` or `check` raised, and MetadataUnavailable: no place is free, or it is slow.
+        """
         with self._guard:
             if self._inside >= self._places:
                 # At different times, or all that are refused now would come together again.
@@ -206,7 +258,10 @@ class PacedCoalescer(Coalescer[Item, Result]):
                 )
             self._inside += 1
         try:
-            return super().submit(item)
+            with self.turn(item) as turn:
+                if items := turn.items:
+                    turn.results = self._write(items)
+            return cast("Result", turn.result)
         finally:
             with self._guard:
                 self._inside -= 1
@@ -221,7 +276,16 @@ class PacedCoalescer(Coalescer[Item, Result]):
             if self._leading or not self._waiting:
                 return
             self._leading = True
-        self._lead(None)
+        batch, results = self._gather([]), None
+        error: BaseException | None = None
+        try:
+            results = self._write([one.item for one in batch]) if batch else ()
+        except BaseException as failure:
+            error = failure  # they raise it
+            if not isinstance(failure, Exception):
+                raise
+        finally:
+            self.end(batch, results, error)
 
     def end_service(self) -> None:
         """Let callers lead again: the loop has ended."""
@@ -235,19 +299,19 @@ class PacedCoalescer(Coalescer[Item, Result]):
         since = self._writing_since
         return 0.0 if since is None else time.monotonic() - since
 
-    def _join(self, entry: _Entry[Item, Result]) -> None:
+    def _join(self, turn: Turn[Item, Result]) -> None:
         if not self._served:
-            super()._join(entry)
+            super()._join(turn)
         else:
-            self._await_turn(entry)
+            self._await_turn(turn)
 
-    def _await_turn(self, entry: _Entry[Item, Result]) -> None:
-        super()._await_turn(entry)
+    def _await_turn(self, turn: Turn[Item, Result]) -> None:
+        super()._await_turn(turn)
         self._arrived.set()
         if len(self._waiting) * 2 >= self._places:
             self._hurry.set()
 
-    def _gather(self, first: _Entry[Item, Result] | None) -> list[_Entry[Item, Result]]:
+    def _gather(self, first: list[Turn[Item, Result]]) -> list[Turn[Item, Result]]:
         """Return the next batch, after the pause that is still due since the last one began."""
         pause_s = self._began + self._every_s - time.monotonic()
         if pause_s > 0:

@@ -19,6 +19,7 @@ from messagestore import tables
 from messagestore.consume import lag
 from messagestore.nodes.replica_inspection import JUMP
 from messagestore.pool import node_pools
+from messagestore.pool.node import Node
 from metadata import actors
 from metadata.cache import snapshot
 from metadata.config import config
@@ -204,7 +205,7 @@ def test_what_a_node_that_is_away_would_tell_has_no_sample(
         raise NodeUnavailable("away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(node_pools.Node, "reading", away)
+        patch.setattr(Node, "reading", away)
         seen = refreshed(broker)
     assert seen.groups("catmq_group_lag_messages") == set()
     assert seen.groups("catmq_group_members") == {"readers"}

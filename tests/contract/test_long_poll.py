@@ -50,7 +50,7 @@ def test_a_send_through_another_broker_ends_the_wait(
     member = reader(broker)
     future = waiting(lambda: member.pull(member.position(queue, 0), wait_ms=LONG_MS))
     # Another process' send notes its head there, not here: only the watcher can see it.
-    monkeypatch.setattr("messagestore.produce.publish.board", type(board)())
+    monkeypatch.setattr("messagestore.produce.group_commit.board", type(board)())
     broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "a"}]})
     assert quick(future)["queues"][0]["messages"][0]["body"] == "a"
 

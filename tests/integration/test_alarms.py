@@ -16,7 +16,7 @@ from messagestore.engine.mysql_session import Session
 from messagestore.inspect import alarm_job
 from messagestore.nodes import disks
 from messagestore.nodes.disks import Space
-from messagestore.pool import node_pools
+from messagestore.pool import node_pools, session_pool
 from messagestore.topology import membership
 from metadata.actors import Actor
 from metadata.cache import snapshot
@@ -209,15 +209,15 @@ def test_a_group_that_a_service_made_is_watched(queue: int) -> None:
 @pytest.fixture
 def main_away(queue: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Nobody can connect to node `main` while the list holds True."""
-    real, away = node_pools.connect, [True]
+    real, away = session_pool.connect, [True]
 
     def connect(info: NodeInfo, **words: Any) -> Session:
         if info.name == "main" and away[0]:
             raise NodeUnavailable("Node main cannot be reached.")
         return real(info, **words)
 
-    node_pools.forget_all()
-    monkeypatch.setattr(node_pools, "connect", connect)
+    node_pools.evict_all()
+    monkeypatch.setattr(session_pool, "connect", connect)
     yield away
 
 
@@ -228,7 +228,7 @@ def test_a_node_is_away_after_two_looks_and_back_after_three_good_minutes(main_a
     look()
     assert lasting() == ["main"]
     main_away[0] = False
-    node_pools.forget_all()
+    node_pools.evict_all()
     look()
     assert lasting() == ["main"]
     turn_back(181)

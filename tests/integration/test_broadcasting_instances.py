@@ -149,10 +149,10 @@ def test_a_node_that_is_away_keeps_an_instance_until_it_is_back(
     make_node("other")
     node_rows.update(name="other", settings={"state": "offline"}, actor=ME)
 
-    assert instances.forget() == 0
+    assert instances.prune() == 0
     assert BroadcastInstance.objects.count() == 1
     node_rows.update(name="other", settings={"state": "read_write"}, actor=ME)
-    assert instances.forget() == 1
+    assert instances.prune() == 1
 
     assert BroadcastInstance.objects.count() == 0
 
@@ -171,7 +171,7 @@ def test_who_comes_back_before_the_name_is_taken_keeps_its_place(
 
     monkeypatch.setattr(metadata_instances, "_part", come_back_first)
 
-    assert instances.forget() == 0
+    assert instances.prune() == 0
     assert back.take()[queues[0]] == ("ok", 1)
 
 
@@ -191,7 +191,7 @@ def test_who_comes_back_after_the_name_was_taken_begins_anew_in_all_queues(
 
     monkeypatch.setattr(tables, "delete_instance", come_back_first)
 
-    assert instances.forget() == 1
+    assert instances.prune() == 1
     assert committed(queues[0]) == {"old": 2}
     assert back.pull(queues[0]).state == "ok"
 
@@ -201,7 +201,7 @@ def test_instances_of_a_deleted_group_are_forgotten_at_once(queues: list[int]) -
     groups.delete(name="news", confirm="news", actor=ME)
 
     subscriptions.sweep()
-    assert instances.forget() == 1
+    assert instances.prune() == 1
 
     assert BroadcastInstance.objects.count() == 0
     assert [tampering.readers(queue) for queue in queues] == [[], []]

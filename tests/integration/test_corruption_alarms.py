@@ -10,6 +10,7 @@ from messagestore.engine.messages import NewMessage
 from messagestore.heads import corruption
 from messagestore.nodes import corruption_alarms
 from messagestore.pool import node_pools
+from messagestore.pool.node import Node
 from messagestore.produce.publish import publish
 from messagestore.topology import topics
 from metadata.actors import command
@@ -30,7 +31,7 @@ def queue(node: str) -> Iterator[int]:
     for _ in range(5):
         send(queue)
     yield queue
-    corruption.keep(())
+    corruption.evict_except(())
 
 
 def send(queue: int) -> None:
@@ -130,7 +131,7 @@ def test_a_table_that_is_missing_or_was_altered_is_an_alarm_until_it_is_back(
     corruption.report(queue, offset=None, why="the table is missing or was altered")
     assert wrong(queue, monkeypatch)
     plant(queue, mend)
-    node_pools.forget_all()
+    node_pools.evict_all()
     assert not wrong(queue, monkeypatch)
 
 
@@ -138,7 +139,7 @@ def test_the_alarm_of_a_process_that_is_no_more_ends_all_the_same(queue: int) ->
     remove(queue, 2)
     corruption.report(queue, offset=2, why="a hole")
     corruption_alarms.raise_alarms()
-    corruption.keep(())
+    corruption.evict_except(())
     assert corruption_alarms.review(calm_s=0) == 0
     declare_gap(queue, 2, 3)
     assert corruption_alarms.review() == 0, "it was raised a moment ago"
@@ -157,6 +158,6 @@ def test_while_the_node_is_away_the_alarm_stays(queue: int, monkeypatch: pytest.
         raise NodeUnavailable("away")
 
     with monkeypatch.context() as silent:
-        silent.setattr(node_pools.Node, "reading", away)
+        silent.setattr(Node, "reading", away)
         assert corruption_alarms.review(calm_s=0) == 0
     assert corruption_alarms.review(calm_s=0) == 1

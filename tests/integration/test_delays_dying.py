@@ -10,7 +10,7 @@ from messagestore.engine.mysql_session import MySqlSession
 from messagestore.engine.sqlite_session import SqliteSession
 from messagestore.pool import node_pools
 from messagestore.produce import delayed_store
-from messagestore.produce.delayed_delivery import NodeMover
+from messagestore.produce.delayed_delivery import DelayedDelivery
 from messagestore.topology import queues, topics
 from messagestore.verify import verify
 from metadata.actors import command
@@ -35,7 +35,7 @@ def step_by_step(monkeypatch: pytest.MonkeyPatch, engine: str, act: Callable[[],
                 act()
                 return step - 1
             except Stopped:
-                node_pools.forget_all()  # what the server does when the process is gone
+                node_pools.evict_all()  # what the server does when the process is gone
     raise AssertionError("it never came through")
 
 
@@ -71,7 +71,7 @@ def test_a_mover_whose_commit_was_not_answered_moves_nothing_again(
         patch.setattr(MySqlSession, "send", unanswered)
         with pytest.raises(Stopped):
             mover(queue).move()
-    node_pools.forget_all()
+    node_pools.evict_all()
     mover(queue).run_once()
     assert (bodies(queue), waiting(queue)) == ([b"a"], [])
 
@@ -86,7 +86,7 @@ def test_a_message_that_is_handed_over_by_many_that_die_comes_once(
     queues.set_state(topic="orders", queue=here, state="read_only", actor=ACTOR)
     snapshot.refresh()
     make_due(here)
-    movers = [NodeMover(node_pools.node_of(queue).info.id, holder="test") for queue in (here, there)]
+    movers = [DelayedDelivery(node_pools.node_of(queue).info.id, holder="test") for queue in (here, there)]
 
     def both() -> None:
         for _ in range(3):

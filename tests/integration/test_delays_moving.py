@@ -10,7 +10,7 @@ import pytest
 from messagestore import tables
 from messagestore.engine.messages import NewMessage
 from messagestore.heads import partitions
-from messagestore.pool import node_pools
+from messagestore.pool import node_pools, session_pool
 from messagestore.produce import delayed_admin, delayed_delivery, delayed_reassignment, delayed_store
 from messagestore.produce.publish import Receipt, publish
 from messagestore.topology import queues, topics
@@ -205,7 +205,7 @@ def test_a_message_whose_queue_is_on_another_node_is_handed_over_once(
 def test_what_waits_for_a_retired_queue_gets_another_one(node: str) -> None:
     mine = make_topic(queues=2)
     delay("orders", b"a", b"b", queue=mine[0])
-    delayed_reassignment.rehome(mine[0], topic_id=snapshot.find_topic("orders").id)
+    delayed_reassignment.reassign(mine[0], topic_id=snapshot.find_topic("orders").id)
     assert rows(mine[0]) == [(mine[1], b"a"), (mine[1], b"b")]
 
 
@@ -341,8 +341,8 @@ def test_a_topic_shows_what_waits_without_the_node_that_is_away_and_names_it(
     assert ([one.message_id for one in page.messages], page.count, page.away) == ([waits.message_id], 1, ())
     page = delayed_admin.of_topic(topic="t", actor=ACTOR)
     assert (page.messages, page.next, page.count, page.away) == ((), None, 0, ("n2",))
-    monkeypatch.setattr(node_pools, "connect", unreachable)
-    node_pools.forget_all()
+    monkeypatch.setattr(session_pool, "connect", unreachable)
+    node_pools.evict_all()
     with pytest.raises(NodeUnavailable, match="n1, n2"):
         delayed_admin.of_topic(topic="t", actor=ACTOR)
 
@@ -354,7 +354,7 @@ def unreachable(*_: object, **__: object) -> None:
 def test_a_lease_lets_one_process_move(node: str) -> None:
     (queue,) = make_topic()
     first, second = (
-        delayed_delivery.NodeMover(node_pools.node_of(queue).info.id, holder=name) for name in "ab"
+        delayed_delivery.DelayedDelivery(node_pools.node_of(queue).info.id, holder=name) for name in "ab"
     )
     delay("orders", b"a")
     make_due(queue)
@@ -363,7 +363,7 @@ def test_a_lease_lets_one_process_move(node: str) -> None:
     make_due(queue)
     assert second.run_once() == 0
     first.finish()
-    assert delayed_delivery.NodeMover(node_pools.node_of(queue).info.id, holder="b").run_once() == 1
+    assert delayed_delivery.DelayedDelivery(node_pools.node_of(queue).info.id, holder="b").run_once() == 1
 
 
 def test_an_offline_node_is_left_out(node: str) -> None:

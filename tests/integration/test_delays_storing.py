@@ -127,7 +127,7 @@ def test_a_closed_queue_refuses_delayed_messages_but_knows_a_batch_it_has(queue:
 
 def test_a_node_of_an_earlier_version_gets_the_table(queue: int) -> None:
     plant(queue, "DROP TABLE delayed_message")
-    delayed_store.forget()
+    delayed_store.evict_all()
     assert len(store(queue, b"a")) == 1
 
 
@@ -144,7 +144,7 @@ def test_a_node_that_is_lost_while_its_table_is_made_is_away_and_nothing_is_in_d
     def lost(session: object) -> None:
         raise db_errors.Ambiguous("Node main answered 2013: Lost connection")
 
-    delayed_store.forget()
+    delayed_store.evict_all()
     with monkeypatch.context() as patched:
         patched.setattr(tables, "create_node_tables", lost)
         with pytest.raises(NodeUnavailable, match="Node main"):

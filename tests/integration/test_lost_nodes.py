@@ -14,7 +14,7 @@ from catmq_site.management import outcomes
 from messagestore import tables, verify
 from messagestore.consume import lag, positions, pull
 from messagestore.consume.positions import Acquired, Claim, CommitOffset
-from messagestore.consume.pull import PulledQueue, PullQueue
+from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine.messages import NewMessage
 from messagestore.nodes import promotion, registry, replica_inspection
 from messagestore.pool import node_pools
@@ -94,12 +94,12 @@ def test_a_process_that_has_just_started_knows_the_heads_from_metadata(queue: in
     registry.note_heads()
     registry.note_heads()  # what was still there a minute later counts
     assert Queue.objects.get().head_seen == 10
-    node_pools.forget_all()
-    restoring.forget_floors()
+    node_pools.evict_all()
+    restoring.evict_known_heads()
     snapshot.evict()
     assert send()[0].offset == 10
     restoring.lose_tail(queue, 6)
-    restoring.forget_floors()
+    restoring.evict_known_heads()
     with pytest.raises(NodeUnavailable, match="has head 6, but messages up to 10 were stored"):
         send()
 
@@ -107,7 +107,7 @@ def test_a_process_that_has_just_started_knows_the_heads_from_metadata(queue: in
 def test_a_head_that_was_noted_but_never_seen_again_bars_nothing(queue: int) -> None:
     registry.note_heads()
     restoring.lose_tail(queue, 6)  # a crash took back what was not on the disk
-    restoring.forget_floors()
+    restoring.evict_known_heads()
     snapshot.evict()
     assert send()[0].offset == 6
     registry.note_heads()
@@ -229,7 +229,7 @@ def test_a_database_with_the_data_of_another_node_is_neither_adopted_nor_served(
 ) -> None:
     make_node("second")
     DbNode.objects.filter(name="second").update(identity=str(uuid4()))
-    node_pools.forget_all()
+    node_pools.evict_all()
     snapshot.evict()
     with pytest.raises(NodeUnavailable, match="another server's data"):
         registry.ping(snapshot.find_node("second").id)

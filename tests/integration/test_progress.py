@@ -12,7 +12,7 @@ import pytest
 from messagestore.consume import lag, offset_reset
 from messagestore.consume.offset_reset import Target
 from messagestore.engine.messages import NewMessage
-from messagestore.pool import node_pools
+from messagestore.pool.node import Node
 from messagestore.produce.publish import publish
 from messagestore.topology import membership, subscriptions, topics
 from metadata import actors
@@ -125,7 +125,7 @@ def test_a_node_that_is_away_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) 
     def away(*_: Any, **__: Any) -> Any:
         raise NodeUnavailable("away")
 
-    monkeypatch.setattr(node_pools.Node, "reading", away)
+    monkeypatch.setattr(Node, "reading", away)
     _offsets, found = lag.standing(group="billing", actor=ACTOR)
     assert found is not None and found.said == Progress("unknown") and found.lag is None
 

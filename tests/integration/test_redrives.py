@@ -11,6 +11,7 @@ import pytest
 from messagestore import tables
 from messagestore.nodes import registry
 from messagestore.pool import node_pools
+from messagestore.pool.node import Node
 from messagestore.produce import delayed_store
 from messagestore.retries import dead_letters, redrives
 from messagestore.retries.redrives import Redriver
@@ -115,7 +116,7 @@ def test_a_node_that_is_away_is_named_and_the_others_are_listed(
     away = snapshot.find_node("f1").id
     real = delayed_store.prepare
 
-    def prepare(node: node_pools.Node) -> None:
+    def prepare(node: Node) -> None:
         if node.info.id == away:
             raise Unavailable("away")
         real(node)

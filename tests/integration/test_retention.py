@@ -12,7 +12,8 @@ from messagestore import retention, tables, verify
 from messagestore.consume import lag, offset_reset, positions
 from messagestore.consume.offset_reset import Target
 from messagestore.consume.positions import Claim, CommitOffset
-from messagestore.consume.pull import PulledQueue, PullQueue, pull
+from messagestore.consume.pull import pull
+from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine.messages import NewMessage
 from messagestore.heads import partitions
 from messagestore.inspect import browse

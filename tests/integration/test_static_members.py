@@ -10,7 +10,7 @@ from django.db.models import F
 
 from messagestore.consume import positions, pull
 from messagestore.consume.positions import Claim, CommitOffset
-from messagestore.consume.pull import PullQueue
+from messagestore.consume.pull_types import PullQueue
 from messagestore.topology import membership, subscriptions, topics
 from metadata.cache import snapshot
 from metadata.db import consumer_ids

@@ -11,7 +11,7 @@ import pytest
 from messagestore import tables
 from messagestore.consume import lag, positions, pull
 from messagestore.consume.positions import Claim, CommitOffset
-from messagestore.consume.pull import PulledQueue, PullQueue
+from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine.messages import NewMessage, Wanted
 from messagestore.heads import corruption
 from messagestore.inspect import browse, search
@@ -168,7 +168,7 @@ def test_a_table_of_the_node_that_is_gone_is_named_and_moves_nothing(
     (answer,) = pull.pull(consumer=consumer, queues=asked, max_messages=10, max_bytes=1 << 20)
     assert answer.state == state
     plant(queue, f"ALTER TABLE moved_{table} RENAME TO {table}")
-    node_pools.forget_all()
+    node_pools.evict_all()
     for way in ways.values():
         way()
     (answer,) = pull.pull(consumer=consumer, queues=asked, max_messages=10, max_bytes=1 << 20)

@@ -11,7 +11,7 @@ from messagestore import tables
 from messagestore.engine.messages import NewMessage
 from messagestore.engine.mysql_session import Session
 from messagestore.nodes import registry
-from messagestore.pool import node_pools
+from messagestore.pool import node_pools, session_pool
 from messagestore.produce.publish import publish
 from messagestore.topology import topics
 from metadata.actors import Actor, command
@@ -40,7 +40,7 @@ def change(state: str) -> NodeView:
 
 def states(queues: list[int]) -> list[str]:
     """What the node's heads say, asked behind the product's back."""
-    session = node_pools.connect(snapshot.find_node("main"))
+    session = session_pool.connect(snapshot.find_node("main"))
     try:
         heads = [tables.read_head(session, queue=queue) for queue in queues]
     finally:
@@ -99,7 +99,7 @@ def test_a_node_is_closed_before_metadata_says_so_and_opened_after(
 def test_a_node_that_cannot_be_reached_goes_offline_and_not_read_only(
     queues: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(node_pools, "connect", away)
+    monkeypatch.setattr(session_pool, "connect", away)
 
     with pytest.raises(NodeUnavailable):
         change("read_only")
@@ -117,7 +117,7 @@ def test_an_opening_that_could_not_reach_the_node_is_made_good_by_repeating_it(
     queues: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change("offline")
-    monkeypatch.setattr(node_pools, "connect", away)
+    monkeypatch.setattr(session_pool, "connect", away)
     with pytest.raises(NodeUnavailable):
         change("read_write")
     monkeypatch.undo()
@@ -157,7 +157,7 @@ def test_an_update_that_is_refused_leaves_the_node_alone(queues: list[int]) -> N
 
 
 def test_other_settings_of_a_node_need_no_node(queues: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_pools, "connect", away)
+    monkeypatch.setattr(session_pool, "connect", away)
     assert registry.update(name="main", settings={"dedicated": True}, actor=ACTOR).dedicated
 
 
@@ -172,7 +172,7 @@ def test_who_sends_is_not_told_where_a_node_is_and_who_registers_is_told_why(
         id=0, name="far", kind="normal", password="p", state="read_write", dedicated=False, epoch=1,
         capacity_gb=None, **({"username": ""} | given),
     )  # fmt: skip
-    connect: Callable[[NodeInfo], Session] = node_pools.connect
+    connect: Callable[[NodeInfo], Session] = session_pool.connect
 
     with pytest.raises(NodeUnavailable) as told:
         connect(info)

@@ -225,19 +225,19 @@ def test_only_old_batches_are_forgotten_in_chunks(node: str) -> None:
     (queue,) = make_topic("orders", 1)
     batch_id = batch_ids.new()
     first = send("orders", NewMessage(body=b"a"), batch_id=batch_id)
-    assert batches.trim() == 0
+    assert batches.expire() == 0
     assert send("orders", NewMessage(body=b"a"), batch_id=batch_id) == first
     for _ in range(6):
         send("orders", NewMessage(body=b"b"))
-    assert batches.trim(hours=-1, chunk=3) == 7
+    assert batches.expire(hours=-1, chunk=3) == 7
     assert len(stored(queue)) == 7, "messages are not touched"
 
 
 def test_no_batch_is_forgotten_while_the_clock_cannot_be_trusted(node: str) -> None:
     make_topic("orders", 1)
     send("orders", NewMessage(body=b"a"))
-    assert batches.trim() == 0
+    assert batches.expire() == 0
     ClockMark.objects.update(at=long_ago(seconds=3 * 86_400))  # as if the clock had gone so far since then
-    assert batches.trim(hours=-1) == 0
+    assert batches.expire(hours=-1) == 0
     ClockMark.objects.all().delete()
-    assert batches.trim(hours=-1) == 1
+    assert batches.expire(hours=-1) == 1

@@ -13,11 +13,12 @@ from messagestore import tables
 from messagestore.consume import lag, offset_reset, positions, pull
 from messagestore.consume.offset_reset import Move, Target
 from messagestore.consume.positions import Acquired, Claim, CommitOffset, Committed
-from messagestore.consume.pull import PulledQueue, PullQueue
+from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine.messages import NewMessage
 from messagestore.heads import corruption
 from messagestore.inspect import browse
 from messagestore.pool import node_pools
+from messagestore.pool.session_pool import SessionPool
 from messagestore.produce.publish import publish
 from messagestore.topology import membership, subscriptions, topics
 from metadata.actors import Actor, command
@@ -102,13 +103,13 @@ def test_a_pull_of_several_queues_reads_positions_and_rows_in_one_round_trip(
     member = join()
     asked = [PullQueue(queue, epoch, 0) for queue, epoch in take_over(member).items()]
     lent: list[object] = []
-    taken = node_pools.Node._taken
+    taken = SessionPool.take
 
-    def noted(*given: Any) -> Any:
+    def noted(*given: Any, **more: Any) -> Any:
         lent.append(given)
-        return taken(*given)
+        return taken(*given, **more)
 
-    monkeypatch.setattr(node_pools.Node, "_taken", noted)
+    monkeypatch.setattr(SessionPool, "take", noted)
 
     answers = [pull.pull(consumer=member, queues=asked, max_messages=3, max_bytes=1 << 20) for _ in queues]
 

@@ -13,7 +13,7 @@ from messagestore import tables
 from messagestore.engine import batch_ids, db_errors
 from messagestore.engine.messages import NewMessage, digest
 from messagestore.engine.mysql_session import Session
-from messagestore.pool import node_pools
+from messagestore.pool import session_pool
 from messagestore.tables import NewBatch, ReaderKey
 from metadata.cache.snapshot import NodeInfo
 
@@ -31,7 +31,7 @@ def connect(node_database: Callable[..., dict[str, Any]]) -> Iterator[Connect]:
     made: list[Session] = []
 
     def make() -> Session:
-        made.append(node_pools.connect(info))
+        made.append(session_pool.connect(info))
         return made[-1]
 
     yield make

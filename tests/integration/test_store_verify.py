@@ -17,7 +17,7 @@ from messagestore import tables, verify
 from messagestore.consume import offset_reset, positions, pull
 from messagestore.consume.offset_reset import Target
 from messagestore.consume.positions import Claim, CommitOffset
-from messagestore.consume.pull import PullQueue
+from messagestore.consume.pull_types import PullQueue
 from messagestore.engine import statements
 from messagestore.engine.messages import NewMessage
 from messagestore.nodes import registry
@@ -479,7 +479,7 @@ def test_batches_that_are_trimmed_meanwhile_leave_no_row_unclaimed(
     """The walk has met the oldest and not yet the others when the three oldest are trimmed."""
     age(queue, 0, 6, seconds=3 * 86_400)
     trimmed: list[int] = []
-    meanwhile("list_batches", lambda: trimmed.append(batches.trim()))
+    meanwhile("list_batches", lambda: trimmed.append(batches.expire()))
     assert kinds() == []
     assert trimmed == [3]
 
@@ -612,7 +612,7 @@ def test_a_run_keeps_to_its_rate_and_holds_no_connection_meanwhile(
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
-        assert node_pools.node_of(queue)._places._value == 8, "a connection is borrowed"  # type: ignore[attr-defined]
+        assert node_pools.node_of(queue).pool._places._value == 8, "a connection is borrowed"  # type: ignore[attr-defined]
 
     monkeypatch.setattr(visit.time, "sleep", sleep)
     look(rows_per_s=1)
@@ -690,7 +690,7 @@ class Busy:
                 low = max(head.low, head.head - 300)
                 tables.raise_low(session, queue=queue, low=low)
                 tables.delete_below(session, queue=queue, end=low)
-        batches.trim(hours=0, chunk=5)
+        batches.expire(hours=0, chunk=5)
         self.room.release(SENDS_EACH)
 
     def audit(self) -> list[Report]:

@@ -29,7 +29,7 @@ def test_a_young_message_is_not_served_and_the_answer_says_for_how_long(
     send(queue, "a", "b")
     answer = pull_one(member, queue)
     assert (answer.state, *read(answer), answer.head) == ("ok", [], 0, 2)
-    assert 50_000 < (answer.ripe_in_ms or 0) <= 60_000
+    assert 50_000 < (answer.due_in_ms or 0) <= 60_000
 
 
 def test_what_is_old_enough_comes_and_the_rest_waits(

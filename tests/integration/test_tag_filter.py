@@ -8,7 +8,7 @@ import pytest
 
 from messagestore.consume import positions, pull
 from messagestore.consume.positions import Claim, CommitOffset, Committed
-from messagestore.consume.pull import PulledQueue, PullQueue
+from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine.messages import NewMessage
 from messagestore.produce.publish import publish
 from messagestore.topology import membership, subscriptions, topics

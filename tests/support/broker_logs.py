@@ -17,7 +17,7 @@ WRONG = ("request failed, id", "WORKER TIMEOUT", "was sent SIGSEGV", "An answer 
 # How a traceback may end while databases and links fail: errors that say that something is away.
 AWAY = (
     r"metadata\.errors\.\w*(Unavailable|Unknown|Draining|Busy)\b",
-    r"messagestore\.[a-z_.]+\.(Unreachable|Ambiguous|RolledBack|Refused|Late)\b",
+    r"messagestore\.[a-z_.]+\.(Unreachable|Ambiguous|RolledBack|Refused|SlowNode)\b",
     # connection lost, refused, killed or out of step; interrupted; lock waits; deadlocks; server going down
     r"(django\.db\.utils|MySQLdb)\.\w*(OperationalError|InterfaceError): "
     r"\(?(0|1020|1040|1053|1205|1213|1317|1927|1969|2002|2003|2006|2013|2014|2055|4031)\b",

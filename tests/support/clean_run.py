@@ -71,8 +71,8 @@ class CleanRun:
         self._tables.put_back()
         for path, text in self._texts.items():
             path.write_bytes(text)
-        node_pools.forget_all()
-        restoring.forget_floors()
+        node_pools.evict_all()
+        restoring.evict_known_heads()
 
     def evidence(self) -> Evidence:
         """Return what the judge is given: it reads all files and tables anew."""

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from messagestore.consume import pull
-from messagestore.consume.pull import PulledQueue, PullQueue
+from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine.messages import NewMessage
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
@@ -96,7 +96,7 @@ def pull_copies(who: Instance, queue: int, offset: int = 0) -> PulledQueue:
 
 def forget_connections() -> None:
     """As a process that has just started."""
-    node_pools.forget_all()
+    node_pools.evict_all()
 
 
 class Stopped(BaseException):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from messagestore.consume import positions, pull
 from messagestore.consume.positions import Claim, CommitOffset
-from messagestore.consume.pull import PulledQueue, PullQueue
+from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine.messages import NewMessage
 from messagestore.produce.publish import publish
 from messagestore.topology import membership, subscriptions, topics

@@ -8,7 +8,7 @@ from typing import Any
 from messagestore import tables
 from messagestore.engine.messages import NewMessage, StoredMessage
 from messagestore.pool import node_pools
-from messagestore.produce.delayed_delivery import NodeMover
+from messagestore.produce.delayed_delivery import DelayedDelivery
 from messagestore.produce.delayed_store import DelayedReceipt
 from messagestore.produce.publish import publish
 from metadata.actors import command
@@ -31,9 +31,9 @@ def make_due(queue: int) -> None:
     plant(queue, f"UPDATE delayed_message SET due_at = {hours}")
 
 
-def mover(queue: int) -> NodeMover:
+def mover(queue: int) -> DelayedDelivery:
     """What moves the due messages of a queue's node."""
-    return NodeMover(node_pools.node_of(queue).info.id, holder="test")
+    return DelayedDelivery(node_pools.node_of(queue).info.id, holder="test")
 
 
 def waiting(queue: int) -> list[tuple[int, bytes]]:

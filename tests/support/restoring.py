@@ -15,9 +15,9 @@ def lose_tail(queue: int, head: int) -> None:
         f"UPDATE queue_head SET head = {head} WHERE queue_id = {queue}",
         f"UPDATE reader SET committed = {head} WHERE queue_id = {queue} AND committed > {head}",
     )
-    node_pools.forget_all()
+    node_pools.evict_all()
 
 
-def forget_floors() -> None:
+def evict_known_heads() -> None:
     """This process has just started: it knows no head."""
-    known_heads.forget()
+    known_heads.evict_all()

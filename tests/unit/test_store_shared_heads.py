@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
 import threading
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
@@ -95,50 +96,88 @@ def test_what_lies_beyond_the_table_is_every_workers_own(boards: tuple[HeadBoard
     assert mine.shared.leads(shared_heads.NODES, 0) and other.shared.leads(shared_heads.NODES, 0)
 
 
-def test_a_lone_caller_has_a_round_of_its_own_and_its_error() -> None:
-    rounds: NodeCoalescer[int, int] = NodeCoalescer(lambda items: [one + 1 for one in items], limit_s=1)
-    assert [rounds.submit(1), rounds.submit(5)] == [2, 6]
+Act = Callable[[list[int]], list[int]]
+
+
+def call(coalescer: NodeCoalescer[int, int], item: int, act: Act) -> int | None:
+    with coalescer.turn(item) as turn:
+        if turn.items:
+            turn.results = act(turn.items)
+    return turn.result
+
+
+def test_a_lone_caller_acts_for_itself_and_has_its_error() -> None:
+    coalescer: NodeCoalescer[int, int] = NodeCoalescer(limit_s=1)
+    assert [call(coalescer, one, lambda items: [one + 1 for one in items]) for one in (1, 5)] == [2, 6]
 
     def fail(items: object) -> list[int]:
         raise ValueError("on purpose")
 
-    failing: NodeCoalescer[int, int] = NodeCoalescer(fail, limit_s=1)
     for _ in range(2):
         with pytest.raises(ValueError, match="on purpose"):
-            failing.submit(1)
-    assert failing.waiting() == 0
+            call(coalescer, 1, fail)
+    assert coalescer.waiting() == 0
 
 
-def test_those_who_share_a_round_raise_errors_of_their_own() -> None:
+def together(coalescer: NodeCoalescer[int, int], *items: int, act: Act) -> list[Future[int | None]]:
+    """The calls of some who came while somebody acted, and are done together."""
     begun, go_on = threading.Event(), threading.Event()
 
-    def fail(items: Sequence[int]) -> list[int]:
-        if items == [0]:
-            begun.set()
-            go_on.wait(20)
-            return [0]
+    def first(items: list[int]) -> list[int]:
+        begun.set()
+        go_on.wait(20)
+        return [0]
+
+    with ThreadPoolExecutor(1 + len(items)) as pool:
+        before = pool.submit(call, coalescer, 0, first)
+        assert begun.wait(20)
+        others = [pool.submit(call, coalescer, one, act) for one in items]
+        until(lambda: coalescer.waiting() == len(items))
+        go_on.set()
+        assert before.result(20) == 0
+    return others
+
+
+def test_those_who_are_done_together_raise_errors_of_their_own() -> None:
+    def fail(items: list[int]) -> list[int]:
         raise db_errors.RolledBack("on purpose")
 
-    rounds: NodeCoalescer[int, int] = NodeCoalescer(fail, limit_s=20)
-    with ThreadPoolExecutor(3) as pool:
-        first = pool.submit(rounds.submit, 0)
-        assert begun.wait(20)
-        others = [pool.submit(rounds.submit, one) for one in (1, 2)]
-        until(lambda: rounds.waiting() == 2)
-        go_on.set()
-        assert first.result(20) == 0
-        errors = [one.exception(20) for one in others]
+    errors = [one.exception(20) for one in together(NodeCoalescer(limit_s=20), 1, 2, act=fail)]
     assert [str(error) for error in errors] == ["on purpose"] * 2
     assert errors[0] is not errors[1]
 
 
+def test_those_who_spoil_what_is_done_together_are_told_to_try_alone() -> None:
+    def fail(items: list[int]) -> list[int]:
+        raise db_errors.RolledBack("on purpose")
+
+    coalescer: NodeCoalescer[int, int] = NodeCoalescer(limit_s=20, apart_after=(db_errors.RolledBack,))
+    assert [one.result(20) for one in together(coalescer, 1, 2, act=fail)] == [None, None]
+    with pytest.raises(db_errors.RolledBack):
+        call(coalescer, 1, fail)
+
+
+def test_a_call_that_is_over_leaves_nothing_to_the_garbage_collector() -> None:
+    coalescer: NodeCoalescer[int, int] = NodeCoalescer(limit_s=1)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(10):
+            call(coalescer, 1, lambda items: [2 for _ in items])
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
 def test_queues_that_are_gone_are_forgotten() -> None:
     kept, gone = 900_007, 900_008
-    lane_of = {queue: group_commit.lane(queue) for queue in (kept, gone)}
+    coalescer_of = {queue: group_commit.coalescer_of(queue) for queue in (kept, gone)}
     for queue in (kept, gone):
         known_heads.stored(queue, 5)
-    process_caches.evict({kept: QueueInfo(id=kept, topic_id=1, number=0, node_id=1, state="read_write")})
+    process_caches.evict_except(
+        {kept: QueueInfo(id=kept, topic_id=1, number=0, node_id=1, state="read_write")}
+    )
     assert (known_heads.known(kept), known_heads.known(gone)) == (5, 0)
-    assert group_commit.lane(kept) is lane_of[kept]
-    assert group_commit.lane(gone) is not lane_of[gone]
-    process_caches.evict({})
+    assert group_commit.coalescer_of(kept) is coalescer_of[kept]
+    assert group_commit.coalescer_of(gone) is not coalescer_of[gone]
+    process_caches.evict_except({})

@@ -8,7 +8,7 @@ from messagestore.consume import positions
 from messagestore.consume.positions import Claim, CommitOffset
 from messagestore.engine.messages import NewMessage
 from messagestore.engine.mysql_session import MySqlSession
-from messagestore.pool import node_pools
+from messagestore.pool import node_pools, session_pool
 from messagestore.produce.publish import publish
 from messagestore.topology import membership, subscriptions, topics
 from metadata import actors
@@ -30,7 +30,7 @@ def test_a_commit_does_not_wait_for_a_send_that_holds_the_head(node: str) -> Non
     member = consumer_ids.check(joined.consumer_id)
     (claim,) = consumers.heartbeat(consumer=member, generation=0, owned=[]).assigned
     positions.acquire(consumer=member, queues=[Claim(queue, claim.epoch)])
-    writer = node_pools.connect(node_pools.node_of(queue).info)
+    writer = session_pool.connect(node_pools.node_of(queue).info)
     assert isinstance(writer, MySqlSession)
     try:
         writer.send(

@@ -52,7 +52,7 @@ def test_kill_9_of_the_server_at_any_step_of_a_move_loses_and_doubles_nothing(
                     _kill_at(crashing, step.encode(), patch, after=after)
                     with suppress(CatmqError):
                         mover(queue).move()
-                node_pools.forget_all()
+                node_pools.evict_all()
                 while mover(queue).move():
                     pass
                 assert (bodies(queue), waiting(queue)) == (expected, []), (step, after)

@@ -32,7 +32,7 @@ def queue(ill: MariaDB, make_node: Callable[..., str]) -> Iterator[int]:
         made = failing.billing()
         failing.send(*(b"%02d" % number for number in range(COUNT)))
         yield made
-        node_pools.forget_all()
+        node_pools.evict_all()
 
 
 def killing(server: MariaDB, call: Callable[..., Any], moment: str) -> Callable[..., Any]:
@@ -76,7 +76,7 @@ def test_what_was_answered_is_there_and_the_rest_is_stored_by_the_repeat(
         first = fail(who, queue, *range(COUNT))
     assert first.refused
     ill.start()
-    node_pools.forget_all()
+    node_pools.evict_all()
     snapshot.refresh()
     again = fail(who, queue, *range(COUNT), error="TypeError: another one")
     assert not again.refused

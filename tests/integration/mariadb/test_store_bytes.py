@@ -16,7 +16,7 @@ from messagestore import tables
 from messagestore.engine import batch_ids, db_errors
 from messagestore.engine.messages import NewMessage, StoredMessage, digest
 from messagestore.engine.mysql_session import MySqlSession
-from messagestore.pool import node_pools
+from messagestore.pool import node_pools, session_pool
 from messagestore.produce.publish import publish
 from messagestore.tables import NewBatch
 from messagestore.topology import topics
@@ -50,7 +50,7 @@ class Bench:
 
     def session(self) -> MySqlSession:
         """A session that nobody else uses."""
-        session = node_pools.connect(self.info)
+        session = session_pool.connect(self.info)
         assert isinstance(session, MySqlSession)
         return session
 

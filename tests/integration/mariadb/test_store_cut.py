@@ -47,7 +47,7 @@ def queue(cutter: AnswerCutter, mariadb: MariaDB, make_node: Callable[..., str])
         queue = topics.create(name="orders", queues=1, actor=ACTOR).queues[0].queue.queue
         send()
         yield queue
-        node_pools.forget_all()
+        node_pools.evict_all()
 
 
 def send() -> list[Any]:

@@ -20,7 +20,7 @@ import pytest
 from messagestore import tables
 from messagestore.consume import lag, positions, pull
 from messagestore.consume.positions import Claim
-from messagestore.consume.pull import PulledQueue, PullQueue
+from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine import batch_ids
 from messagestore.engine.messages import NewMessage, Wanted
 from messagestore.heads import durability
@@ -186,10 +186,10 @@ def test_a_message_that_a_crash_may_take_back_is_not_served(
         lambda: search.search(wanted=Wanted(), times=Times(), **at),
     ]
     looking = [background(look) for look in looks]
-    barrier = durability._barrier(node_pools.node_of(queue).info.id)
+    barrier = durability.barrier_of(node_pools.node_of(queue).info.id)
     # All saw the message, and one leads the barrier that the others wait for, unless they answered already.
     until(lambda: barrier.waiting() == 4 or any(one.done() for one in (pulling, asking, *looking)))
-    group_commit._lanes.clear()  # the repeat comes through another worker, where nobody sends
+    group_commit._coalescers.clear()  # the repeat comes through another worker, where nobody sends
     repeating = background(send, b"lost", batch_id)
     with suppress(AssertionError):  # a moment for the repeat to get somewhere; nothing depends on it
         until(lambda: busy(server) + pulling.done() == 3 or repeating.done(), limit_s=1)
@@ -223,7 +223,7 @@ def test_a_synced_binary_log_needs_no_barrier(tmp_path: Path, make_node: Callabl
         durability.confirm(node_id=snapshot.find_queue(queue).node_id, heads={queue: 5})
         assert server.execute("SELECT COUNT(*) FROM node.node_pulse")[0][0] == 0
         server.execute("SET GLOBAL sync_binlog = 0")
-        node_pools.node_of(queue).forget()
+        node_pools.node_of(queue).discard()
         durability.confirm(node_id=snapshot.find_queue(queue).node_id, heads={queue: 6})
         assert server.execute("SELECT SUM(n) FROM node.node_pulse")[0][0] == 1
     finally:

@@ -20,7 +20,7 @@ from messagestore.engine.messages import NewMessage
 from messagestore.engine.mysql_session import MySqlSession
 from messagestore.heads import corruption
 from messagestore.nodes import registry
-from messagestore.pool import node_pools
+from messagestore.pool import node_pools, session_pool
 from messagestore.produce.publish import publish
 from messagestore.topology import topics
 from metadata.actors import command
@@ -279,12 +279,12 @@ def test_a_statement_larger_than_a_packet_is_one_transaction(bench: Bench) -> No
     packet = int(bench.execute("SELECT @@global.max_allowed_packet")[0][0])
     try:
         bench.server.execute(f"SET GLOBAL max_allowed_packet = {1 << 20}")
-        node_pools.node_of(bench.queue).forget()
+        node_pools.node_of(bench.queue).discard()
         bench.send([NewMessage(body=b"\\" * 200_000) for _ in range(10)])
         bench.must_be_whole(13)
     finally:
         bench.server.execute(f"SET GLOBAL max_allowed_packet = {packet}")
-        node_pools.node_of(bench.queue).forget()
+        node_pools.node_of(bench.queue).discard()
     assert snapshot.find_topic("orders").queues == (bench.queue,)
 
 
@@ -294,7 +294,7 @@ def test_an_account_that_may_only_read_is_named_and_writes_nothing(bench: Bench,
     try:
         bench.execute(f"GRANT SELECT ON {bench.schema}.* TO {account}")
         info = replace(node_pools.node_of(bench.queue).info, username=f"reader_{bench.queue}", password="x")
-        session = node_pools.connect(info)
+        session = session_pool.connect(info)
         with pytest.raises(StoreCorrupt, match="account lacks a right") as caught:
             tables.set_queue_state(session, queue=bench.queue, state="ro")
         assert not caught.value.retriable
@@ -314,12 +314,12 @@ def test_a_message_larger_than_a_packet_is_too_large_and_stores_nothing(bench: B
     before = bench.execute("SELECT @@GLOBAL.max_allowed_packet")[0][0]
     bench.execute("SET GLOBAL max_allowed_packet = 65536")
     try:
-        node_pools.forget_all()
+        node_pools.evict_all()
         with pytest.raises(TooLarge, match="max_allowed_packet of 65536 bytes"):
             bench.send([NewMessage(body=b"small", key="k"), NewMessage(body=b"x" * 70_000, key="k")])
     finally:
         bench.execute(f"SET GLOBAL max_allowed_packet = {before}")
-        node_pools.forget_all()
+        node_pools.evict_all()
     bench.must_be_whole(3)
 
 
@@ -340,17 +340,17 @@ def test_an_account_that_lost_the_right_to_write_is_named_and_half_of_nothing_is
         sealed = secrets.encrypt("x")
         DbNode.objects.update(username=f"writer_{bench.queue}", password_encrypted=sealed)
         snapshot.evict()
-        node_pools.forget_all()
+        node_pools.evict_all()
         bench.send()
         for right in ("INSERT", "UPDATE"):
             bench.execute(f"REVOKE {right} ON {{schema}}.* FROM {user}")
-            node_pools.forget_all()
+            node_pools.evict_all()
             with pytest.raises(StoreCorrupt, match="account lacks a right") as caught:
                 bench.send()
             assert not caught.value.retriable
             bench.must_be_whole(6)
         bench.execute(f"GRANT ALL ON {{schema}}.* TO {user}")
-        node_pools.forget_all()
+        node_pools.evict_all()
         bench.send()
         bench.must_be_whole(9)
     finally:

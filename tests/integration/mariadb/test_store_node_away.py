@@ -19,7 +19,7 @@ import pytest
 from messagestore import tables
 from messagestore.consume import positions, pull
 from messagestore.consume.positions import Claim, CommitOffset
-from messagestore.consume.pull import PullQueue
+from messagestore.consume.pull_types import PullQueue
 from messagestore.engine import batch_ids, db_errors
 from messagestore.engine.messages import NewMessage
 from messagestore.nodes import registry
@@ -54,7 +54,7 @@ def queues(ill: MariaDB, watched: None, make_node: Callable[..., str]) -> Iterat
         for queue in found.values():
             send(queue)
         yield found
-        node_pools.forget_all()
+        node_pools.evict_all()
 
 
 def freeze(server: MariaDB) -> None:
@@ -155,14 +155,14 @@ def test_a_late_answer_keeps_its_connection_and_the_node_is_asked_again_when_it_
     node = node_pools.node_of(queues["ill"])
     freeze(ill)
     try:
-        with pytest.raises(db_errors.Late), node.reading(within_s=0.05) as session:
+        with pytest.raises(db_errors.SlowNode), node.reading(within_s=0.05) as session:
             tables.read_heads(session, queues=None)
-        with pytest.raises(db_errors.Late), node.reading(within_s=9.0):
+        with pytest.raises(db_errors.SlowNode), node.reading(within_s=9.0):
             pytest.fail("a node in doubt is not asked")
-        assert node.busy
+        assert node.pool.busy
     finally:
         os.kill(ill.pid, signal.SIGCONT)
-    until(lambda: not node.busy, limit_s=20)
+    until(lambda: not node.pool.busy, limit_s=20)
     with node.reading(within_s=9.0) as again:
         assert again is session
         assert tables.read_heads(again, queues=None) == {queues["ill"]: 1}
@@ -210,7 +210,7 @@ def test_messages_that_may_go_anywhere_go_to_the_node_that_is_well(
 def test_the_first_send_after_a_node_was_killed_is_refused_and_not_in_doubt(
     ill: MariaDB, queues: dict[str, int]
 ) -> None:
-    idle = node_pools.node_of(queues["ill"])._free
+    idle = node_pools.node_of(queues["ill"]).pool._free
     assert idle, "there is a connection that the death of the node has closed"
     os.kill(ill.pid, signal.SIGKILL)
     try:

@@ -13,10 +13,10 @@ import pytest
 
 from messagestore.consume import positions, pull
 from messagestore.consume.positions import Claim, CommitOffset
-from messagestore.consume.pull import PulledQueue, PullQueue
+from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine.messages import NewMessage
 from messagestore.nodes import promotion, promotion_plans, registry
-from messagestore.pool import node_pools
+from messagestore.pool import node_pools, session_pool
 from messagestore.produce.publish import publish
 from messagestore.topology import membership, subscriptions, topics
 from metadata.actors import command
@@ -57,7 +57,7 @@ def place(ill: MariaDB, replica: MariaDB, make_node: Callable[..., str]) -> Iter
         send(10)
         await_caught_up(replica, ill)
         yield Place(made.queues[0].queue.queue, schema)
-        node_pools.forget_all()
+        node_pools.evict_all()
         ill.execute("SET GLOBAL read_only = 0")
 
 
@@ -235,7 +235,7 @@ def test_nonsense_is_refused_before_anything_happens(
         promotion.promote(name="moving", actor=ACTOR)
     with pytest.raises(Invalid, match="adopt_restored_node"):
         promotion.promote(name="moving", host="127.0.0.1", port=ill.port, actor=ACTOR)
-    other = node_pools.connect(replace(snapshot.find_node("moving"), port=replica.port))
+    other = session_pool.connect(replace(snapshot.find_node("moving"), port=replica.port))
     other.close()
     replica.execute(f"UPDATE {place.schema}.node_identity SET identity = 'x'")
     with pytest.raises(Invalid, match="another node's data"):

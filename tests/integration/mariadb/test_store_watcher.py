@@ -138,7 +138,7 @@ def test_a_frozen_node_delays_news_of_no_other_node(
             finally:
                 os.kill(ill.pid, signal.SIGCONT)
         loops.stop()
-        node_pools.forget_all()
+        node_pools.evict_all()
 
 
 def store_elsewhere(queue: int) -> None:

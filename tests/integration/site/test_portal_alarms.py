@@ -103,7 +103,7 @@ def test_a_queue_whose_table_is_gone_is_said_once_somebody_sends_to_it(queue: in
         ada.get("/alarms")
     )
     plant(queue, "ALTER TABLE moved RENAME TO message_{q}")
-    node_pools.forget_all()
+    node_pools.evict_all()
     assert corruption_alarms.review(calm_s=0) == 1
     assert "No active alarms" in text(ada.get("/alarms"))
 

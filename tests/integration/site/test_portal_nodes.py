@@ -117,7 +117,7 @@ def test_what_was_restored_is_adopted_after_its_losses_were_shown(
     registry.note_heads()
     registry.note_heads()
     restoring.lose_tail(queue, 1)
-    restoring.forget_floors()
+    restoring.evict_known_heads()
     seen = ada.get("/nodes/main/adopt")
     assert "1 of 1 queues would get a gap, and at least 2 messages" in text(seen) and "billing" in text(seen)
     assert node_rows.named(name="main", actor=ME).epoch == 1

@@ -13,7 +13,7 @@ from django.test import Client
 
 from messagestore.engine.mysql_session import Session
 from messagestore.nodes import registry
-from messagestore.pool import node_pools
+from messagestore.pool import node_pools, session_pool
 from metadata.cache import snapshot
 from metadata.cache.snapshot import NodeInfo
 from metadata.errors import NodeUnavailable
@@ -52,15 +52,15 @@ def away(request: pytest.FixtureRequest, queue: int, monkeypatch: pytest.MonkeyP
         registry.update(name="main", settings={"state": "offline"}, actor=ME)
         snapshot.refresh()
         return "offline"
-    real = node_pools.connect
+    real = session_pool.connect
 
     def connect(info: NodeInfo, **words: Any) -> Session:
         if info.name == "main":
             raise NodeUnavailable("Node main cannot be reached.")
         return real(info, **words)
 
-    node_pools.forget_all()
-    monkeypatch.setattr(node_pools, "connect", connect)
+    node_pools.evict_all()
+    monkeypatch.setattr(session_pool, "connect", connect)
     return "silent"
 
 

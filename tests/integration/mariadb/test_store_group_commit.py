@@ -44,10 +44,10 @@ class Crowd:
             foreign.autocommit(False)
             foreign.cursor().execute("SELECT head FROM queue_head FOR UPDATE")
             futures = [self.send()]
-            until(lambda: group_commit.lane(self.queue)._busy)
+            until(lambda: group_commit.coalescer_of(self.queue)._busy)
             for number, send in enumerate(sends, 1):
                 futures.append(send())
-                until(lambda number=number: group_commit.lane(self.queue).waiting() == number)  # type: ignore[misc]
+                until(lambda number=number: group_commit.coalescer_of(self.queue).waiting() == number)  # type: ignore[misc]
             foreign.rollback()
         return futures
 

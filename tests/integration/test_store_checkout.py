@@ -9,9 +9,9 @@ import pytest
 
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
-from messagestore.pool import node_guard, node_pools
+from messagestore.pool import node_guard, session_pool
 from messagestore.pool.circuit import FAILURES
-from messagestore.pool.node_pools import Node
+from messagestore.pool.node import Node
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.errors import NodeUnavailable
@@ -59,8 +59,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Held]:
         sessions.append(Held())
         return sessions[-1]
 
-    monkeypatch.setattr(node_pools, "connect", connect)
-    monkeypatch.setattr(node_guard, "vet", lambda *_, **__: None)
+    monkeypatch.setattr(session_pool, "connect", connect)
+    monkeypatch.setattr(node_guard, "check_server", lambda *_, **__: None)
     monkeypatch.setattr(node_guard, "lowest_heads", lambda _: {})
     return sessions
 
@@ -73,10 +73,10 @@ def pool(node: str, made: list[Held]) -> Node:
 
 def all_is_back(pool: Node) -> bool:
     """Whether nothing is lent, and every place is free."""
-    places = [pool._places.acquire(blocking=False) for _ in range(config.pool_size)]
+    places = [pool.pool._places.acquire(blocking=False) for _ in range(config.pool_size)]
     for _ in filter(None, places):
-        pool._places.release()
-    return all(places) and not pool.busy and pool._inside == 0
+        pool.pool._places.release()
+    return all(places) and not pool.pool.busy and pool.pool._inside == 0
 
 
 Way = Callable[[Node], AbstractContextManager[Session]]
@@ -153,13 +153,13 @@ def test_a_late_answer_keeps_its_session_and_place_until_it_has_come(
 ) -> None:
     with pool.writing():
         pass
-    late = db_errors.Late("slow")
-    with pytest.raises(db_errors.Late) as caught, way(pool) as session:
+    late = db_errors.SlowNode("slow")
+    with pytest.raises(db_errors.SlowNode) as caught, way(pool) as session:
         session.clean = False
         raise late
     assert caught.value is late
-    assert pool.busy and not made[0].closed
-    with pytest.raises(db_errors.Late), pool.reading(within_s=0.5):
+    assert pool.pool.busy and not made[0].closed
+    with pytest.raises(db_errors.SlowNode), pool.reading(within_s=0.5):
         pytest.fail("a node in doubt is not asked")
     with pool.writing() as other:  # who can wait gets another one
         assert other is not session
@@ -180,7 +180,7 @@ def test_a_session_that_could_not_be_made_costs_no_place(
     def fail(*_: object, **__: object) -> Session:
         raise error
 
-    monkeypatch.setattr(node_pools, "connect", fail)
+    monkeypatch.setattr(session_pool, "connect", fail)
     with pytest.raises((db_errors.Ambiguous, NodeUnavailable, Broken)) as caught, way(pool):
         pytest.fail("there is no session")
     becomes_other = way is Node.reading and isinstance(error, db_errors.Ambiguous)
@@ -189,12 +189,12 @@ def test_a_session_that_could_not_be_made_costs_no_place(
     assert pool.circuit._failed == (not isinstance(error, Broken))
 
 
-@pytest.mark.parametrize("error", [Broken(), lost(), db_errors.Late("slow")], ids=["bug", "lost", "late"])
+@pytest.mark.parametrize("error", [Broken(), lost(), db_errors.SlowNode("slow")], ids=["bug", "lost", "late"])
 def test_a_probe_that_fails_inside_lets_another_one_go(
     pool: Node, made: list[Held], error: Exception
 ) -> None:
     pool.circuit.trip()
-    with pytest.raises((Broken, db_errors.Late, NodeUnavailable)), pool.reading():
+    with pytest.raises((Broken, db_errors.SlowNode, NodeUnavailable)), pool.reading():
         assert pool.circuit._probing
         raise error
     assert not pool.circuit._probing
@@ -205,5 +205,5 @@ def test_loans_of_one_thread_within_each_other_are_two(pool: Node, made: list[He
         with pytest.raises(Broken), pool.writing() as inner:
             assert inner is not outer
             raise Broken
-        assert pool.busy
+        assert pool.pool.busy
     assert all_is_back(pool)
