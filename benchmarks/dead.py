@@ -79,15 +79,16 @@ def page(**which: Any) -> Any:
 
 def middle(rows: int) -> str:
     """What a page from the middle asks after."""
-    from messagestore import sweeping, tables
+    from messagestore import sweeping
     from messagestore.pool import node_pools
+    from messagestore.tables import dead_letter_sql
     from metadata.cache import snapshot
 
     (node,) = map(node_pools.node, sweeping.retry_nodes())
-    kept = tables.DeadFilter(snapshot.find_group("billing").id)
+    kept = dead_letter_sql.DeadFilter(snapshot.find_group("billing").id)
     with node.reading() as session:
-        places = tables.dead_places(
-            session, kept=kept, after=tables.Place(0, 0), upto=1 << 60, most=rows // 2
+        places = dead_letter_sql.dead_places(
+            session, kept=kept, after=dead_letter_sql.Place(0, 0), upto=1 << 60, most=rows // 2
         )
     return f"{places[-1].died_at_ms}-{node.info.id}-{places[-1].id}"
 

@@ -23,11 +23,11 @@ class Span(NamedTuple):
 
 def head_of(queue: int) -> int:
     """The offset that the next message of a queue gets."""
-    from messagestore import tables
     from messagestore.pool import node_pools
+    from messagestore.tables import queue_sql
 
     with node_pools.node_of(queue).reading() as session:
-        position = tables.read_head(session, queue=queue)
+        position = queue_sql.read_head(session, queue=queue)
     assert position is not None
     return position.head
 

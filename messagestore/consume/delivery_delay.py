@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from messagestore import tables
 from messagestore.engine.messages import ROW_STORED_AT, StoredRow
 from messagestore.engine.mysql_session import Session
+from messagestore.tables import node_sql
 from metadata.cache import snapshot
 
 
 def youngest_ms(session: Session, *, group_id: int, queue: int) -> int | None:
     """Return when the youngest message that a group gets of a queue was stored; None: it gets all."""
     delay_s = snapshot.current().delay_s(group_id, queue)
-    return tables.now_ms(session) - 1000 * delay_s if delay_s else None
+    return node_sql.now_ms(session) - 1000 * delay_s if delay_s else None
 
 
 def due(rows: list[StoredRow], *, youngest_ms: int | None) -> tuple[int, int | None]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from messagestore import tables
 from messagestore.pool import node_pools
+from messagestore.tables import reader_sql
 from metadata.cache import snapshot
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import CatmqError, NodeUnavailable
@@ -46,7 +46,7 @@ def _insert(consumer: ConsumerId, subscription: SubscriptionView, queues: Collec
     for node, mine in node_pools.by_node(wanted):
         try:
             with node.reading() as session:  # harmless to repeat, so nothing is in doubt
-                tables.insert_readers(
+                reader_sql.insert_readers(
                     session,
                     group_id=consumer.group_id,
                     queues=mine,
@@ -62,7 +62,7 @@ def _delete(consumer: ConsumerId, subscription: SubscriptionView) -> None:
     for node, mine in node_pools.by_node(subscription.queues):
         try:
             with node.reading() as session:
-                tables.delete_readers(
+                reader_sql.delete_readers(
                     session,
                     group_id=consumer.group_id,
                     queues=mine,
@@ -87,7 +87,7 @@ def _delete_everywhere(instance: Parted) -> bool:
     try:
         for node_id in snapshot.current().nodes:
             with node_pools.node(node_id).reading() as session:
-                tables.delete_instance(session, group_id=instance.group_id, instance=instance.reader)
+                reader_sql.delete_instance(session, group_id=instance.group_id, instance=instance.reader)
         instances.forget(instance.id)
     except CatmqError as error:
         log.warning("Instance %d is deleted later: %s", instance.id, error.detail)

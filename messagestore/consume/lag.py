@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from messagestore import tables
 from messagestore.engine.mysql_session import Session
 from messagestore.heads import durability
 from messagestore.heads.gap_check import left
 from messagestore.pool import node_pools
-from messagestore.tables import Position
+from messagestore.tables import message_sql, node_sql, promotion_sql, reader_sql
+from messagestore.tables.shapes import Position
 from metadata import actors
 from metadata.actors import Actor
 from metadata.errors import CatmqError, NodeUnavailable
@@ -151,11 +151,11 @@ def _of_node(node_id: int, rows: Sequence[QueueOwner]) -> dict[QueueOwner, Queue
         clock, gaps = _Clock(session), _Gaps(session, sorted({row.queue for row in rows}))
         for reader, mine in readers.items():
             queues = [row.queue for row in mine]
-            positions = tables.read_positions(
+            positions = reader_sql.read_positions(
                 session, group_id=mine[0].group_id, queues=queues, instance=reader
             )
             found |= {row: _lag(clock, gaps, row, positions.get(row.queue)) for row in mine}
-        told_ms = tables.now_ms(session)
+        told_ms = node_sql.now_ms(session)
     heads = {row.queue: lag.head for row, lag in found.items() if lag.head is not None}
     durability.confirm(node_id=node_id, heads=heads)
     return {row: replace(one, told_ms=told_ms) for row, one in found.items()}
@@ -166,13 +166,13 @@ class _Clock:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.now = tables.now_ms(session)
+        self.now = node_sql.now_ms(session)
         self._stored: dict[tuple[int, int], int | None] = {}
 
     def age_ms(self, queue: int, offset: int) -> int:
         """Of the first message at or above the offset; 0 if there is none."""
         if (queue, offset) not in self._stored:
-            stored = tables.stored_at_ms(self._session, queue=queue, offset=offset)
+            stored = message_sql.stored_at_ms(self._session, queue=queue, offset=offset)
             self._stored[queue, offset] = stored
         stored = self._stored[queue, offset]
         return 0 if stored is None else max(0, self.now - stored)
@@ -186,7 +186,7 @@ class _Gaps:
     """The declared gaps of queues: nothing is left to read in them."""
 
     def __init__(self, session: Session, queues: Sequence[int]) -> None:
-        self._gaps = tables.read_all_gaps(session, queues=queues)
+        self._gaps = promotion_sql.read_all_gaps(session, queues=queues)
 
     def left(self, queue: int, first: int, end: int) -> int:
         """Number of offsets from `first` up to `end` that are in no gap."""

@@ -11,9 +11,9 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic
 
-from messagestore import tables
 from messagestore.pool import node_pools
-from messagestore.tables import ReaderKey
+from messagestore.tables import reader_sql, shapes
+from messagestore.tables.shapes import ReaderKey
 from metadata.cache import snapshot
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import NodeUnavailable
@@ -51,10 +51,12 @@ def _claim(node_id: int, granted: Iterable[Grant]) -> None:
     with node_pools.node(node_id).reading(within_s=WITHIN_S) as session:
         for one in granted:
             # Who only gets another epoch is the node's owner already, and still commits under the last one.
-            before = tables.read_positions(session, group_id=one.group_id, queues=[one.queue], instance="")
+            before = reader_sql.read_positions(
+                session, group_id=one.group_id, queues=[one.queue], instance=""
+            )
             if one.queue in before and before[one.queue].owner != one.owner:
                 reader = ReaderKey(one.group_id, one.queue, "")
-                tables.acquire_reader(session, reader=reader, epoch=one.epoch, owner=one.owner)
+                reader_sql.acquire_reader(session, reader=reader, epoch=one.epoch, owner=one.owner)
 
 
 def positions(*, consumer: ConsumerId, claims: Iterable[tuple[int, int]]) -> dict[int, int]:
@@ -125,10 +127,10 @@ def _by_node(queues: Iterable[int]) -> dict[int, list[int]]:
     return nodes
 
 
-def _rows(node_id: int, group_id: int, queues: Sequence[int], instance: str) -> Iterable[tables.Position]:
+def _rows(node_id: int, group_id: int, queues: Sequence[int], instance: str) -> Iterable[shapes.Position]:
     try:
         with node_pools.node(node_id).reading(within_s=WITHIN_S) as session:
-            read = tables.read_positions(session, group_id=group_id, queues=queues, instance=instance)
+            read = reader_sql.read_positions(session, group_id=group_id, queues=queues, instance=instance)
     except NodeUnavailable as error:
         log.debug("Node %d does not say who owns its queues: %s", node_id, error.detail)
         return ()

@@ -14,12 +14,12 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from messagestore import tables
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.gap_check import left
 from messagestore.heads.time_lookup import first_at
 from messagestore.pool import node_pools
-from messagestore.tables import Position, ReaderKey
+from messagestore.tables import node_sql, queue_sql, reader_sql
+from messagestore.tables.shapes import Position, ReaderKey
 from metadata.actors import Actor
 from metadata.db import access
 from metadata.errors import Code, Invalid, NotFound
@@ -163,7 +163,7 @@ def _chosen(
 
 def _planned(row: QueueOwner, target: Target) -> Move:
     with node_pools.node(row.node_id).reading() as session:
-        positions = tables.read_positions(
+        positions = reader_sql.read_positions(
             session, group_id=row.group_id, queues=[row.queue], instance=row.reader
         )
         position = positions.get(row.queue)
@@ -178,7 +178,7 @@ def _planned(row: QueueOwner, target: Target) -> Move:
 def _counted(session: Session, move: Move, low: int) -> Move:
     """The move with how many messages it skips or repeats; what is gone, and declared gaps, do not count."""
     lower, upper = sorted((max(move.from_offset, low), max(move.to_offset, low)))
-    gaps = tables.read_gaps(session, queue=move.queue, position=lower)
+    gaps = queue_sql.read_gaps(session, queue=move.queue, position=lower)
     count = left(lower, upper, gaps=gaps)
     forward = move.to_offset > move.from_offset
     return replace(move, skipped=count if forward else 0, repeated=0 if forward else count)
@@ -191,7 +191,7 @@ def _offset(session: Session, position: Position, target: Target) -> int:
         return position.head
     if target.offset is not None:
         return min(max(target.offset, position.low), position.head)
-    at = target.at_ms if target.at_ms is not None else tables.now_ms(session) - (target.ago_ms or 0)
+    at = target.at_ms if target.at_ms is not None else node_sql.now_ms(session) - (target.ago_ms or 0)
     kept = position.low, position.head
     return first_at(session, queue=position.queue, bounds=kept, at_ms=at)
 
@@ -208,7 +208,7 @@ def _move(row: QueueOwner, move: Move, actor: Actor, undoes: str) -> Move:
     )
     reader = ReaderKey(row.group_id, row.queue, row.reader)
     with node_pools.node(row.node_id).writing() as session:
-        rewound = tables.reset_reader(session, reader=reader, offset=move.to_offset)
+        rewound = reader_sql.reset_reader(session, reader=reader, offset=move.to_offset)
     if rewound is None:
         raise NotFound(f"Queue {row.queue} lost its position meanwhile.", code=Code.QUEUE_NOT_FOUND)
     ownership.adopt_node_epoch(
@@ -218,5 +218,5 @@ def _move(row: QueueOwner, move: Move, actor: Actor, undoes: str) -> Move:
     if rewound.former == move.from_offset:
         return move
     with node_pools.node(row.node_id).reading() as session:
-        head = tables.read_head(session, queue=row.queue)
+        head = queue_sql.read_head(session, queue=row.queue)
         return _counted(session, replace(move, from_offset=rewound.former), head.low if head else 0)

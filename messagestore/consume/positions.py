@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeVar
 
-from messagestore import tables
 from messagestore.consume import instances, node_owners
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.gap_check import left
 from messagestore.nodes.replica_inspection import JUMP
 from messagestore.pool import node_pools
-from messagestore.tables import Position, ReaderKey
+from messagestore.tables import queue_sql, reader_sql
+from messagestore.tables.shapes import Position, ReaderKey
 from metadata.cache import snapshot
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import MetadataUnavailable, NodeUnavailable, Unavailable
@@ -137,7 +137,9 @@ def _claim(
     with node.session() as session:
         for claim in claims:
             reader = ReaderKey(consumer.group_id, claim.queue, consumer.instance)
-            standing = tables.acquire_reader(session, reader=reader, epoch=claim.epoch, owner=consumer.text)
+            standing = reader_sql.acquire_reader(
+                session, reader=reader, epoch=claim.epoch, owner=consumer.text
+            )
             if standing is None:
                 missing.append(claim)
                 continue
@@ -191,7 +193,7 @@ def _by_node(rows: Iterable[Row]) -> dict[int, list[Row]]:
 def _commit(node: _Asked, consumer: ConsumerId, offsets: list[CommitOffset]) -> dict[int, Committed]:
     group_id, instance = consumer.group_id, consumer.instance
     with node.session() as session:
-        moved = tables.update_committed(
+        moved = reader_sql.update_committed(
             session, group_id=group_id, instance=instance, owner=consumer.text, offsets=offsets
         )
         refused = [offset for offset, by in zip(offsets, moved, strict=True) if by is None]
@@ -202,7 +204,7 @@ def _commit(node: _Asked, consumer: ConsumerId, offsets: list[CommitOffset]) -> 
         }
         queues = [offset.queue for offset in refused]
         positions = (
-            tables.read_positions(session, group_id=group_id, instance=instance, queues=queues)
+            reader_sql.read_positions(session, group_id=group_id, instance=instance, queues=queues)
             if queues
             else {}
         )
@@ -215,7 +217,7 @@ def _commit(node: _Asked, consumer: ConsumerId, offsets: list[CommitOffset]) -> 
 def _without_gaps(session: Session, offset: CommitOffset, by: int) -> int:
     """Return how many messages lie on the way to an offset; only so long a way can cross a declared gap."""
     before = offset.offset - by
-    gaps = tables.read_gaps(session, queue=offset.queue, position=before)
+    gaps = queue_sql.read_gaps(session, queue=offset.queue, position=before)
     return left(before, offset.offset, gaps=gaps)
 
 

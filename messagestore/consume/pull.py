@@ -28,7 +28,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 
-from messagestore import tables
 from messagestore.consume import delivery_delay, replicas
 from messagestore.consume.budget import OVERSHOOT, Budget
 from messagestore.consume.pull_types import PulledQueue, PullQueue
@@ -39,7 +38,8 @@ from messagestore.heads import corruption, durability
 from messagestore.heads.gap_check import dense, explain
 from messagestore.heads.heads import board
 from messagestore.pool import node_pools
-from messagestore.tables import Position, ReaderKey
+from messagestore.tables import message_sql, queue_sql, reader_sql
+from messagestore.tables.shapes import Position, ReaderKey
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.db.consumer_ids import ConsumerId
@@ -145,7 +145,7 @@ class _NodePull:
         if asked and not self._positions:
             queues = [ask.queue for ask in asked]
             with self._session() as session:
-                self._positions = tables.read_positions(
+                self._positions = reader_sql.read_positions(
                     session, group_id=self._consumer.group_id, queues=queues, instance=self._consumer.instance
                 )
         for ask in asked:
@@ -218,7 +218,7 @@ class _NodePull:
         available = end - ask.offset
         wanted = min(available, _TAGGED_AT_ONCE) if tags else budget.rows(ask.queue, available)
         try:
-            positions, rows, origins = tables.select_owned(
+            positions, rows, origins = message_sql.select_owned(
                 session,
                 reader=ReaderKey(consumer.group_id, ask.queue, consumer.instance),
                 first=ask.offset,
@@ -269,8 +269,8 @@ def _without_rows(ask: PullQueue, position: Position | None, consumer: ConsumerI
 
 def _explained(session: Session, ask: PullQueue, head: int | None) -> PulledQueue:
     """The answer where the first message is missing although the head is above it."""
-    fresh = tables.read_head(session, queue=ask.queue)
-    gaps = tables.read_gaps(session, queue=ask.queue, position=ask.offset)
+    fresh = queue_sql.read_head(session, queue=ask.queue)
+    gaps = queue_sql.read_gaps(session, queue=ask.queue, position=ask.offset)
     low = fresh.low if fresh else None
     verdict = explain(ask.offset, low=low or 0, gaps=gaps)
     if verdict.state == "corrupt":

@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from messagestore import tables
 from messagestore.consume import delivery_delay
 from messagestore.consume.budget import OVERSHOOT, Budget
 from messagestore.consume.pull_types import PulledQueue, PullQueue
@@ -24,7 +23,8 @@ from messagestore.engine.messages import ROW_OFFSET
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.gap_check import dense, explain
 from messagestore.pool import node_pools
-from messagestore.tables import Position
+from messagestore.tables import message_sql, queue_sql, reader_sql
+from messagestore.tables.shapes import Position
 from metadata.cache import snapshot
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import CatmqError
@@ -45,7 +45,7 @@ def pull(
     try:
         granted = ownership.check_owned(consumer=consumer, queues=queues)
         with node.replica.reading() as session:
-            positions = tables.read_positions(
+            positions = reader_sql.read_positions(
                 session, group_id=consumer.group_id, queues=queues, instance=consumer.instance
             )
             for ask in asked:
@@ -75,7 +75,7 @@ def _read(
     if ask.offset == head or budget.spent():
         return answer
     tags = snapshot.current().tags(group_id, ask.queue)
-    rows = tables.select_rows(
+    rows = message_sql.select_rows(
         session,
         queue=ask.queue,
         first=ask.offset,
@@ -88,7 +88,7 @@ def _read(
         count, _ = delivery_delay.due(rows[:count], youngest_ms=youngest_ms)
         taken, passed = budget.choose(ask.queue, rows[:count], tagged=bool(tags))
         return answer._replace(rows=taken, next_offset=ask.offset + passed)
-    gaps = tables.read_gaps(session, queue=ask.queue, position=ask.offset)
+    gaps = queue_sql.read_gaps(session, queue=ask.queue, position=ask.offset)
     verdict = explain(ask.offset, low=position.low, gaps=gaps)
     if verdict.state == "corrupt":
         return None

@@ -14,12 +14,12 @@ import random
 import threading
 from collections.abc import Mapping
 
-from messagestore import tables
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import READ_TIMEOUT_S
 from messagestore.heads.coalescer import NodeCoalescer
 from messagestore.heads.heads import board
 from messagestore.pool import node_pools
+from messagestore.tables import node_sql, queue_sql, shapes
 from metadata.errors import NodeUnavailable
 
 Heads = Mapping[int, int]
@@ -44,21 +44,21 @@ def confirm(*, node_id: int, heads: Heads | None = None) -> None:
             if reads := turn.items:  # one barrier for all that was read before it begins
                 with node_pools.node(node_id).reading() as session:
                     if not session.shows_durable_only:
-                        tables.pulse(session, worker=_WORKER)
+                        node_sql.pulse(session, worker=_WORKER)
                 for queue, head in (one for read in reads for one in read.items()):
                     board.note(queue, head)
     except db_errors.Ambiguous as fault:  # a pulse that may have been written hurts nobody
         raise NodeUnavailable(fault.detail) from fault
 
 
-def head_of(*, queue: int) -> tables.Head | None:
+def head_of(*, queue: int) -> shapes.Head | None:
     """The head row of a queue when all messages below its head are durable; None if there is no row.
 
     Raises NotFound (queue_not_found), NodeUnavailable.
     """
     node = node_pools.node_of(queue)
     with node.reading() as session:
-        found = tables.read_head(session, queue=queue)
+        found = queue_sql.read_head(session, queue=queue)
     if found is not None:  # the barrier borrows a session of its own
         confirm(node_id=node.info.id, heads={queue: found.head})
     return found

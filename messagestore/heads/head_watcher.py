@@ -18,12 +18,12 @@ import time
 from collections import deque
 from collections.abc import Mapping, Set
 
-from messagestore import tables
 from messagestore.engine.mysql_session import Session
 from messagestore.heads import durability
 from messagestore.heads.heads import WANTED_MS, HeadBoard, board
 from messagestore.heads.shared_heads import now_ms
 from messagestore.pool import node_pools
+from messagestore.tables import queue_sql
 from metadata.cache import snapshot
 from metadata.cache.snapshot import QueueInfo
 from metadata.config import config
@@ -130,12 +130,12 @@ class NodeWatcher:
     def _heads(self, session: Session, queues: Set[int]) -> dict[int, int]:
         """Those of the queues that may have moved, and others."""
         if FEW * len(queues) < len(self._queues):
-            return tables.read_heads(session, queues=list(queues))
+            return queue_sql.read_heads(session, queues=list(queues))
         now = time.monotonic()
         if now < self._whole_at + WHOLE_S:
-            return tables.read_recent_heads(session, seconds=RECENT_S)
+            return queue_sql.read_recent_heads(session, seconds=RECENT_S)
         self._whole_at = now
-        return tables.read_heads(session, queues=None)
+        return queue_sql.read_heads(session, queues=None)
 
     def _fails(self, error: CatmqError) -> None:
         self._not_before = time.monotonic() + RETRY_S

@@ -19,13 +19,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from messagestore import tables
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.time_lookup import first_at
 from messagestore.pool import node_pools
 from messagestore.pool.node import Node
-from messagestore.tables import Partition
+from messagestore.tables import message_sql, node_sql, partition_sql, queue_sql, running
+from messagestore.tables.shapes import Partition
 from metadata.cache import snapshot
 from metadata.errors import CatmqError, NodeUnavailable
 from metadata.rules.topics import partitions
@@ -51,12 +51,12 @@ def alter(session: Session, *, queue: int, change: Callable[[], object], urgent:
 
     `urgent`: without regard to long transactions, because nobody can write anyway. Raises NodeUnavailable.
     """
-    tables.limit_lock_wait(session)
+    partition_sql.limit_lock_wait(session)
     why = ""
     for attempt in range(TRIES):
         if attempt:
             time.sleep(PAUSE_S * 2**attempt * random.uniform(0.5, 1.0))
-        open_ones = [] if urgent else tables.long_transactions(session, seconds=LONG_S)
+        open_ones = [] if urgent else partition_sql.long_transactions(session, seconds=LONG_S)
         if open_ones:
             oldest = open_ones[0]
             who = f"connection {oldest.connection} of {oldest.user}"
@@ -67,13 +67,13 @@ def alter(session: Session, *, queue: int, change: Callable[[], object], urgent:
             return
         except db_errors.RolledBack as fault:
             why = fault.detail
-    raise NodeUnavailable(f"Table {tables.message_table(queue)} cannot be changed now: {why}.")
+    raise NodeUnavailable(f"Table {running.message_table(queue)} cannot be changed now: {why}.")
 
 
 def take_turn(session: Session, *, queue: int) -> None:
     """Lets no other session change the queue's table until this one closes. Raises NodeUnavailable."""
-    if not tables.take_table_lock(session, queue=queue, seconds=2):
-        raise NodeUnavailable(f"Table {tables.message_table(queue)} is being changed by somebody else.")
+    if not partition_sql.take_table_lock(session, queue=queue, seconds=2):
+        raise NodeUnavailable(f"Table {running.message_table(queue)} is being changed by somebody else.")
 
 
 def extend(queue: int, *, urgent: bool = True) -> int:
@@ -98,7 +98,7 @@ def extend(queue: int, *, urgent: bool = True) -> int:
 
 
 def _adding(session: Session, queue: int, ends: Sequence[int]) -> Callable[[], None]:
-    return lambda: tables.add_partitions(session, queue=queue, ends=ends)
+    return lambda: partition_sql.add_partitions(session, queue=queue, ends=ends)
 
 
 def _due(node: Node, queue: int) -> int | None:
@@ -111,8 +111,8 @@ def _due(node: Node, queue: int) -> int | None:
 
 
 def _look(session: Session, queue: int) -> tuple[int, list[Partition]]:
-    known = tables.list_partitions(session, queue=queue)
-    head = tables.read_head(session, queue=queue)
+    known = partition_sql.list_partitions(session, queue=queue)
+    head = queue_sql.read_head(session, queue=queue)
     return (head.head if head is not None else 0), known
 
 
@@ -142,15 +142,15 @@ def _wanted(session: Session, queue: int, head: int, known: Sequence[Partition])
 
 def _rates(session: Session, queue: int, *, newest: int) -> tuple[float, float]:
     """Messages a second: over the last day, or since the oldest that is kept; over so many of the newest."""
-    head = tables.read_head(session, queue=queue)
+    head = queue_sql.read_head(session, queue=queue)
     if head is None or head.low == head.head:
         return 0.0, 0.0
-    now = tables.now_ms(session)
+    now = node_sql.now_ms(session)
     first = first_at(session, queue=queue, bounds=(head.low, head.head), at_ms=now - DAY_MS)
-    since = tables.stored_at_ms(session, queue=queue, offset=first)
+    since = message_sql.stored_at_ms(session, queue=queue, offset=first)
     span_s = (now - since) / 1000 if first == head.low and since is not None else DAY_MS / 1000
     lately = max(head.low, head.head - newest)
-    begun = tables.stored_at_ms(session, queue=queue, offset=lately)
+    begun = message_sql.stored_at_ms(session, queue=queue, offset=lately)
     lately_s = 0.0 if begun is None else max((now - begun) / 1000, 1.0)
     now_per_s = (head.head - lately) / lately_s if lately_s else 0.0
     return (head.head - first) / max(span_s, LEAST_SPAN_S), now_per_s
@@ -181,7 +181,7 @@ class Ahead:
                 continue
             try:
                 with node_pools.node(node_id).reading() as session:
-                    heads = tables.read_heads(session, queues=None)
+                    heads = queue_sql.read_heads(session, queues=None)
             except CatmqError as error:
                 log.warning("Partitions on node %s are made later: %s", info.name, error.detail)
                 continue

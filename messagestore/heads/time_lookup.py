@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from messagestore import tables
 from messagestore.engine.mysql_session import Session
+from messagestore.tables import message_sql
 
 
 def first_at(session: Session, *, queue: int, bounds: tuple[int, int], at_ms: int) -> int:
@@ -11,7 +11,7 @@ def first_at(session: Session, *, queue: int, bounds: tuple[int, int], at_ms: in
     low, high = bounds
     while low < high:
         middle = (low + high) // 2
-        stored_at = tables.stored_at_ms(session, queue=queue, offset=middle)
+        stored_at = message_sql.stored_at_ms(session, queue=queue, offset=middle)
         if stored_at is not None and stored_at < at_ms:
             low = middle + 1
         else:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from messagestore import sweeping, tables
+from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
 from messagestore.nodes import disks, registry
 from messagestore.pool import node_pools
 from messagestore.produce import delayed_store
+from messagestore.tables import dead_letter_sql
 from metadata.cache import snapshot
 from metadata.cache.snapshot import NodeInfo
 from metadata.config import config
@@ -112,7 +113,7 @@ def count_dead() -> dict[int, Count] | None:
     counts: dict[int, Count] = {}
 
     def read(session: Session, _: NodeInfo) -> None:
-        for group, messages, last_hour, newest_ms in tables.tally_dead(session, within_s=HOUR_S):
+        for group, messages, last_hour, newest_ms in dead_letter_sql.tally_dead(session, within_s=HOUR_S):
             count = Count(messages, last_hour, newest_ms)
             counts[group] = counts[group].plus(count) if group in counts else count
 

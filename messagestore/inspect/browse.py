@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from messagestore import tables
 from messagestore.engine.messages import StoredMessage, masked, parse_message_id
 from messagestore.heads import durability
 from messagestore.pool import node_pools
+from messagestore.tables import message_sql
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.cache.snapshot import TopicInfo
@@ -48,7 +48,7 @@ def by_offset(*, topic: str, queue: int, offset: int, limit: int, actor: Actor) 
         raise NotFound(f"Queue {queue} has no head row on its node.", code=Code.QUEUE_NOT_FOUND)
     start = max(offset, head.low)
     with node_pools.node_of(queue).reading() as session:
-        messages = tables.select_from(
+        messages = message_sql.select_from(
             session,
             queue=queue,
             first=start,
@@ -66,7 +66,7 @@ def by_id(*, topic: str, message_id: str, actor: Actor) -> Browsed:
     reads = _reads(topic, queue, actor)
     head = durability.head_of(queue=queue)
     with node_pools.node_of(queue).reading() as session:
-        messages = tables.select_from(session, queue=queue, first=offset, end=offset + 1, most_bytes=1)
+        messages = message_sql.select_from(session, queue=queue, first=offset, end=offset + 1, most_bytes=1)
     if head is not None and offset < head.low:  # its row may be there until its partition goes
         what = f"Message {message_id} was cleaned: queue {queue} is kept from offset {head.low} on."
         raise NotFound(what, code=Code.MESSAGE_NOT_FOUND)

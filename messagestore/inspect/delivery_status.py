@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from messagestore import tables
 from messagestore.pool import node_pools
 from messagestore.retries import dead_letters, pending
+from messagestore.tables import reader_sql
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import access
@@ -53,7 +53,7 @@ def of_message(*, topic: str, queue: int, offset: int, actor: Actor) -> list[Del
     found = []
     with node_pools.node_of(queue).reading() as session:
         for one in sorted(seen, key=lambda one: one.name)[:MOST_GROUPS]:
-            at = tables.read_positions(session, group_id=one.id, queues=[queue]).get(queue)
+            at = reader_sql.read_positions(session, group_id=one.id, queues=[queue]).get(queue)
             committed = at.committed if at is not None and at.committed is not None else 0
             found.append(DeliveryStatus(one.name, "read" if committed > offset else "unread"))
     return [_looked_up(one, topic, (queue, offset), actor) for one in found]

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from messagestore import tables
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.time_lookup import first_at
 from messagestore.nodes import disks
 from messagestore.pool import node_pools
-from messagestore.tables import Head
+from messagestore.tables import message_sql, node_sql, partition_sql, queue_sql
+from messagestore.tables.shapes import Head
 from metadata.actors import Actor
 from metadata.db import access
 from metadata.errors import CatmqError, Invalid
@@ -63,7 +63,7 @@ def _blocked_by(node_id: int) -> str:
         return f"Node {node.info.name} is quarantined: {node.info.quarantined}"
     try:
         with node.reading() as session:
-            tables.now_ms(session)
+            node_sql.now_ms(session)
     except CatmqError as error:
         return error.detail
     return ""
@@ -147,7 +147,7 @@ def _of_queue(topic: TopicView, queue: QueueView, look: Look) -> Iterator[Row]:
     place = {"topic": topic.name, "queue": queue.queue, "node": queue.node}
     try:
         with node_pools.node(queue.node_id).reading() as session:
-            head = tables.read_head(session, queue=queue.queue)
+            head = queue_sql.read_head(session, queue=queue.queue)
             found = list(look(session, head)) if head is not None else []
     except CatmqError as error:
         yield {**place, "problem": error.detail}
@@ -160,7 +160,7 @@ def _by_day(queue: QueueView, days: int) -> Look:
     """Return a look that counts what a queue got on each of the last days."""
 
     def look(session: Session, head: Head) -> list[Row]:
-        last = tables.now_ms(session) // DAY_MS
+        last = node_sql.now_ms(session) // DAY_MS
         first, bounds = last - days + 1, (head.low, head.head)
         edges = [
             first_at(session, queue=queue.queue, bounds=bounds, at_ms=day * DAY_MS)
@@ -180,9 +180,9 @@ def _recent(queue: QueueView, days: int) -> Look:
     """Return a look that counts what a queue got in the last days."""
 
     def look(session: Session, head: Head) -> list[Row]:
-        since = tables.now_ms(session) - days * DAY_MS
+        since = node_sql.now_ms(session) - days * DAY_MS
         first = first_at(session, queue=queue.queue, bounds=(head.low, head.head), at_ms=since)
-        parts = tables.list_partitions(session, queue=queue.queue)
+        parts = partition_sql.list_partitions(session, queue=queue.queue)
         rows = sum(min(one.end, head.head) - one.first for one in parts if one.first < head.head)
         size = sum(one.bytes for one in parts if one.first < head.head)
         each = size / rows if rows else _row_bytes(session, queue, head)
@@ -195,7 +195,7 @@ def _recent(queue: QueueView, days: int) -> Look:
 def _row_bytes(session: Session, queue: QueueView, head: Head) -> float:
     """About what a row takes, by the newest ones."""
     first = max(head.low, head.head - 100)
-    rows, size = tables.row_bytes(session, queue=queue.queue, first=first, end=head.head)
+    rows, size = partition_sql.row_bytes(session, queue=queue.queue, first=first, end=head.head)
     return size / rows if rows else 0.0
 
 
@@ -203,14 +203,14 @@ def _size(topic: TopicView, queue: QueueView, days: int) -> Look:
     """Return a look that measures what a queue holds, and what of it expires."""
 
     def look(session: Session, head: Head) -> list[Row]:
-        limit = tables.now_ms(session) - (topic.retention_days - days) * DAY_MS
+        limit = node_sql.now_ms(session) - (topic.retention_days - days) * DAY_MS
         kept = first_at(session, queue=queue.queue, bounds=(head.low, head.head), at_ms=limit)
         (recent,) = _recent(queue, 400)(session, head)
         row = {"messages": head.head - head.low, "bytes": recent["bytes"]}
         row |= {"oldest_at_ms": None, "newest_at_ms": None}
         if head.low < head.head:
-            row["oldest_at_ms"] = tables.stored_at_ms(session, queue=queue.queue, offset=head.low)
-            row["newest_at_ms"] = tables.stored_at_ms(session, queue=queue.queue, offset=head.head - 1)
+            row["oldest_at_ms"] = message_sql.stored_at_ms(session, queue=queue.queue, offset=head.low)
+            row["newest_at_ms"] = message_sql.stored_at_ms(session, queue=queue.queue, offset=head.head - 1)
         return [{**row, "retention_days": topic.retention_days, "expiring": kept - head.low}]
 
     return look

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from messagestore import sweeping, tables
+from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.gap_check import left
-from messagestore.tables import NodeFigures
+from messagestore.tables import node_sql
+from messagestore.tables.node_sql import NodeFigures
 from metadata.cache import snapshot
 from metadata.cache.snapshot import NodeInfo, Snapshot, TopicInfo
 
@@ -135,7 +136,7 @@ class Reader:
         }
 
         def read(session: Session, places: set[tuple[int, int]]) -> None:
-            self._stored |= dict(tables.stored_at_of(session, places=sorted(places - self._stored.keys())))
+            self._stored |= dict(node_sql.stored_at_of(session, places=sorted(places - self._stored.keys())))
 
         sweeping.ask(wanted, read, what="The age of unread messages", level=logging.INFO)
 
@@ -155,9 +156,9 @@ def _ask() -> _Nodes:
     nodes = _Nodes()
 
     def read(session: Session, info: NodeInfo) -> None:
-        nodes.take(info.id, tables.read_figures(session))
+        nodes.take(info.id, node_sql.read_figures(session))
         if info.kind == "failure":
-            nodes.waiting[info.id] = tables.count_delayed_of_queues(session)
+            nodes.waiting[info.id] = node_sql.count_delayed_of_queues(session)
 
     sweeping.ask(sweeping.online(), read, what="The lag", level=logging.INFO)
     return nodes

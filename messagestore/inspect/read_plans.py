@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from messagestore import sweeping, tables
+from messagestore import sweeping
 from messagestore.heads import durability
 from messagestore.pool import node_pools, session_pool
+from messagestore.tables import promotion_sql, queue_sql, running
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import access
@@ -106,8 +107,8 @@ def _queues(node_id: int, queues: list[QueueView]) -> list[PlannedQueue]:
     if node.info.quarantined:
         raise NodeUnavailable(f"Node {node.info.name} is quarantined: {node.info.quarantined}")
     with node.reading() as session:
-        heads = {queue: tables.read_head(session, queue=queue) for queue in ids}
-        gaps = tables.read_all_gaps(session, queues=ids)
+        heads = {queue: queue_sql.read_head(session, queue=queue) for queue in ids}
+        gaps = promotion_sql.read_all_gaps(session, queues=ids)
     known = {queue: head for queue, head in heads.items() if head is not None}
     missing = [one for one in queues if one.queue not in known]
     for one in missing:
@@ -119,7 +120,7 @@ def _queues(node_id: int, queues: list[QueueView]) -> list[PlannedQueue]:
             queue=one.queue,
             number=one.number,
             node=one.node,
-            table=tables.message_table(one.queue),
+            table=running.message_table(one.queue),
             low=known[one.queue].low,
             head=known[one.queue].head,
             gaps=tuple(gaps.get(one.queue, ())),

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from messagestore import tables
 from messagestore.engine.messages import StoredMessage, Wanted, masked, message_id, parse_message_id
 from messagestore.engine.mysql_session import Session
 from messagestore.heads import durability
 from messagestore.heads.time_lookup import first_at
 from messagestore.inspect.browse import require_queue
 from messagestore.pool import node_pools
+from messagestore.tables import message_sql, queue_sql
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.config import config
@@ -151,7 +151,7 @@ class _Look:
         if self._times.to_ms is not None:
             bounds = bounds[0], first_at(session, queue=queue, bounds=bounds, at_ms=self._times.to_ms)
         first, last = bounds
-        for gap_first, gap_end in [*tables.read_gaps(session, queue=queue, position=first), (last, last)]:
+        for gap_first, gap_end in [*queue_sql.read_gaps(session, queue=queue, position=first), (last, last)]:
             while first < min(gap_first, last):
                 end = min(first + self._chunk, gap_first, last)
                 yield first, end
@@ -167,7 +167,7 @@ class _Look:
         room = self._limit - len(self._messages)
         most_bytes = config.max_pull_bytes - self._bytes
         begun = time.monotonic()
-        found = tables.search_from(
+        found = message_sql.search_from(
             session, queue=queue, bounds=(first, end), wanted=self._wanted, most=room, most_bytes=most_bytes
         )
         self._adapt(time.monotonic() - begun)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from messagestore import sweeping, tables
+from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
+from messagestore.tables import message_sql
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import access
@@ -42,7 +43,7 @@ def tag_matches(*, topic: str, tags: str, actor: Actor) -> TagMatches:
 
     def count(session: Session, queues: list[int]) -> None:
         mine = {queue: shares[queue] for queue in queues}
-        counts.append(tables.count_tagged(session, shares=mine, tags=wanted))
+        counts.append(message_sql.count_tagged(session, shares=mine, tags=wanted))
 
     away = sweeping.ask(sweeping.queues_by_node(shares), count, what="The number of tagged messages")
     looked_at, matching = (sum(column) for column in zip((0, 0), *counts, strict=True))

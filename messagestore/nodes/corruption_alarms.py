@@ -11,13 +11,13 @@ from __future__ import annotations
 import logging
 import time
 
-from messagestore import tables
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.heads import corruption
 from messagestore.heads.corruption import Mark
 from messagestore.heads.gap_check import explain
 from messagestore.pool import node_pools
+from messagestore.tables import audit_sql, message_sql, partition_sql, queue_sql, reader_sql
 from metadata.cache import snapshot
 from metadata.errors import NodeUnavailable, NotFound
 from metadata.monitoring import alarms
@@ -61,8 +61,8 @@ def problem(*, queue: int, offset: int | None) -> str | None:
         return None
     try:
         with node.reading() as session:
-            tables.find_batch(session, batch_id=bytes(16))  # this and the next are what sends need, too
-            tables.list_partitions(session, queue=queue)
+            message_sql.find_batch(session, batch_id=bytes(16))  # this and the next are what sends need, too
+            partition_sql.list_partitions(session, queue=queue)
             return _head_too_low(session, queue) or _hole(session, queue, offset)
     except db_errors.Final as fault:
         return fault.detail
@@ -83,11 +83,11 @@ def _raise(queue: int, mark: Mark) -> bool:
 
 
 def _head_too_low(session: Session, queue: int) -> str | None:
-    before = tables.read_head(session, queue=queue)
+    before = queue_sql.read_head(session, queue=queue)
     if before is None:
         return None
-    _, highest = tables.offset_ends(session, queue=queue, first=before.head)
-    after = tables.read_head(session, queue=queue)  # what was stored meanwhile is no contradiction
+    _, highest = audit_sql.offset_ends(session, queue=queue, first=before.head)
+    after = queue_sql.read_head(session, queue=queue)  # what was stored meanwhile is no contradiction
     if highest is None or after is None or highest < after.head:
         return None
     return f"its head {after.head} is below a stored message ({highest})"
@@ -95,13 +95,13 @@ def _head_too_low(session: Session, queue: int) -> str | None:
 
 def _hole(session: Session, queue: int, offset: int | None) -> str | None:
     """Return the fault if no message is at an offset; reads all that a pull reads, whatever the offset."""
-    position = tables.read_positions(session, group_id=0, queues=[queue]).get(queue)
+    position = reader_sql.read_positions(session, group_id=0, queues=[queue]).get(queue)
     first = offset if offset is not None else 0
-    rows = tables.select_rows(session, queue=queue, first=first, end=first + 1, most_bytes=1)
+    rows = message_sql.select_rows(session, queue=queue, first=first, end=first + 1, most_bytes=1)
     if position is None or offset is None or rows or offset >= position.head:
         return None
-    fresh = tables.read_head(session, queue=queue)
-    gaps = tables.read_gaps(session, queue=queue, position=offset)
+    fresh = queue_sql.read_head(session, queue=queue)
+    gaps = queue_sql.read_gaps(session, queue=queue, position=offset)
     if explain(offset, low=fresh.low if fresh else 0, gaps=gaps).state != KIND:
         return None
     return f"no message at {offset} although the head is {position.head}"

@@ -12,10 +12,11 @@ import os
 import time
 from typing import NamedTuple
 
-from messagestore import sweeping, tables
+from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
 from messagestore.pool import node_pools
 from messagestore.pool.session_pool import sqlite_path
+from messagestore.tables import partition_sql, queue_sql
 from metadata.cache.snapshot import NodeInfo
 from metadata.config import config
 from metadata.errors import CatmqError
@@ -46,7 +47,9 @@ class Space(NamedTuple):
 
 def measure(session: Session, info: NodeInfo) -> Space | None:
     """The room on a node; None if nobody can say. Raises the node's faults."""
-    used, reusable = tables.used_bytes(session) if info.capacity_gb or info.engine == "sqlite" else (0, 0)
+    used, reusable = (
+        partition_sql.used_bytes(session) if info.capacity_gb or info.engine == "sqlite" else (0, 0)
+    )
     spaces = []
     if info.capacity_gb:
         total = info.capacity_gb * GB
@@ -118,8 +121,8 @@ def record() -> int:
     found = {}
 
     def measured(session: Session, info: NodeInfo) -> None:
-        used, reusable = tables.used_bytes(session)
-        found[info.id] = (max(used - reusable, 0), len(tables.read_heads(session, queues=None)))
+        used, reusable = partition_sql.used_bytes(session)
+        found[info.id] = (max(used - reusable, 0), len(queue_sql.read_heads(session, queues=None)))
 
     sweeping.ask(sweeping.online(), measured, what="The size")
     return size_rows.note(found)

@@ -14,11 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from messagestore import sweeping, tables
+from messagestore import sweeping
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.pool import session_pool
-from messagestore.tables import ServerFacts
+from messagestore.tables import node_sql, promotion_sql, queue_sql
+from messagestore.tables.shapes import ServerFacts
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.cache.snapshot import NodeInfo
@@ -165,12 +166,12 @@ def of_data(session: Session, *, unsafe: bool) -> Finding:
     """Check that a database is nobody's."""
     found = ""
     with suppress(db_errors.Final):  # no such table
-        found = tables.read_identity(session)
+        found = promotion_sql.read_identity(session)
     owner = node_rows.with_identity(found) if found else None
     if owner is not None:
         return Finding("data", "bad", "taken", {"owner": owner})
     with suppress(db_errors.Final):
-        if tables.read_heads(session, queues=None):
+        if queue_sql.read_heads(session, queues=None):
             return Finding("data", "warn" if unsafe else "bad", "strange")
     return Finding("data", "ok", "empty")
 
@@ -178,7 +179,7 @@ def of_data(session: Session, *, unsafe: bool) -> Finding:
 def _of_own_data(session: Session, info: NodeInfo) -> Finding:
     """Check that a registered node's database holds what it must."""
     try:
-        found = tables.read_standing(session)
+        found = promotion_sql.read_standing(session)
     except db_errors.Final:
         return Finding("data", "bad", "foreign")
     if info.identity and found.identity != info.identity:
@@ -215,11 +216,11 @@ def _of_database(info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator[Find
 
 def _of_session(session: Session, info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator[Finding]:
     if info.engine == "mysql":
-        facts = tables.server_facts(session)
+        facts = node_sql.server_facts(session)
         rights = rights and not facts.read_only
         yield from of_server(facts, database=info.database, unsafe=unsafe)
     if rights:
-        missing = tables.try_rights(session, table=f"examined_{secrets.token_hex(6)}")
+        missing = node_sql.try_rights(session, table=f"examined_{secrets.token_hex(6)}")
         words = {"right": missing, "database": info.database}
         yield _either(not missing, "rights", "rights", "no_right", **words)
     yield _of_clock(session)
@@ -229,7 +230,7 @@ def _of_session(session: Session, info: NodeInfo, *, unsafe: bool, rights: bool)
 def _of_clock(session: Session) -> Finding:
     with reachable():
         before = ms(database_now())
-        there = tables.now_ms(session)
+        there = node_sql.now_ms(session)
         after = ms(database_now())
     apart = max(before - there, there - after, 0)
     return Finding(

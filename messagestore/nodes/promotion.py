@@ -22,12 +22,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from messagestore import sweeping, tables
+from messagestore import sweeping
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.nodes.registry import check_server
 from messagestore.nodes.replica_inspection import Lost, ReplicaInspection, holds
-from messagestore.tables import ReaderKey
+from messagestore.tables import node_sql, promotion_sql, queue_sql, reader_sql
+from messagestore.tables.shapes import ReaderKey
 from metadata.actors import Actor
 from metadata.brokers import snapshot_acks
 from metadata.cache import snapshot
@@ -131,7 +132,7 @@ def adopt(*, name: str, actor: Actor, say: Callable[[str], None] = _silent) -> O
         say(f"node {name} is offline under epoch {begun.epoch}")
         if info.engine == "mysql":
             _detach(run, session, None, epoch=begun.epoch, known_dead=True)
-        tables.create_node_tables(session)
+        node_sql.create_node_tables(session)
         inspection = ReplicaInspection.of(session, begun.node_id, None)
         return _settle(run, session, inspection=inspection, begun=begun, address={})
 
@@ -159,11 +160,11 @@ def target_of(info: NodeInfo, *, host: str, port: int | None) -> NodeInfo:
 def check(session: Session, *, info: NodeInfo, target: NodeInfo) -> None:
     """Raise Invalid (node_refused) unless the database may stand for the node."""
     if target.engine == "mysql":
-        facts = tables.server_facts(session)._replace(read_only=0)
+        facts = node_sql.server_facts(session)._replace(read_only=0)
         check_server(facts, target, unsafe=False)
-    identity = tables.Standing("", {})
+    identity = promotion_sql.Standing("", {})
     with suppress(db_errors.Final):  # no such table: perhaps empty
-        identity = tables.read_standing(session)
+        identity = promotion_sql.read_standing(session)
     if info.identity and identity.identity not in ("", info.identity):
         what = f"The database at {target.host or target.database} holds another node's data."
         raise Invalid(what, code=Code.NODE_REFUSED)
@@ -176,8 +177,8 @@ def _fence(run: _Run, begun: Begun, *, known_dead: bool) -> dict[int, int] | Non
     """Make sure that nobody writes to the old primary; return its last heads, None if it does not answer."""
     try:
         with sweeping.direct(run.info) as session:
-            tables.fence_heads(session, node_epoch=begun.epoch)
-            heads = tables.read_heads(session, queues=None)
+            promotion_sql.fence_heads(session, node_epoch=begun.epoch)
+            heads = queue_sql.read_heads(session, queues=None)
             _lock(run, session)
         run.say("the old primary is fenced: closed under the new epoch, its connections ended")
         return heads
@@ -205,12 +206,12 @@ def _lock(run: _Run, session: Session) -> None:
     """Read-only and without connections, as far as the account may; the heads are closed already."""
     assert isinstance(session, MySqlSession)  # noqa: S101 - only servers are promoted
     try:
-        tables.forbid_writes(session)
+        promotion_sql.forbid_writes(session)
     except (db_errors.Final, db_errors.RolledBack) as error:
         run.note(f"the old primary is not read-only, only its queues are closed: {error.detail}")
-    for connection in tables.connections(session):
+    for connection in promotion_sql.connections(session):
         with suppress(CatmqError):  # it ended by itself, or is not ours to end
-            tables.kill_connection(session, connection=connection)
+            promotion_sql.kill_connection(session, connection=connection)
 
 
 def _detach(
@@ -218,9 +219,9 @@ def _detach(
 ) -> None:
     """Have a replica apply what it got (all of it, if the old primary answers), then make it a primary."""
     try:
-        if tables.replication(session).threads:
+        if promotion_sql.replication(session).threads:
             _catch_up(run, session, old_heads, epoch)
-            tables.stop_replicating(session)
+            promotion_sql.stop_replicating(session)
             run.say("the replica has stopped copying")
         if old_heads is not None and not known_dead and not holds(session, old_heads):
             raise Conflict(
@@ -229,8 +230,8 @@ def _detach(
                 f"adopt_restored_node. Node {run.info.name} stays offline until then.",
                 code=Code.NODE_REFUSED,
             )
-        if tables.server_facts(session).read_only:
-            tables.allow_writes(session)
+        if node_sql.server_facts(session).read_only:
+            promotion_sql.allow_writes(session)
     except db_errors.Final as error:
         raise Conflict(
             f"The account may not make the replica a primary ({error.detail}). On it, run STOP REPLICA; "
@@ -247,14 +248,14 @@ def _catch_up(run: _Run, session: Session, old_heads: Mapping[int, int] | None, 
     ):
         run.say("the replica holds everything")
         return
-    tables.stop_receiving(session)
-    if not run.await_(lambda: tables.replication(session).caught_up):
+    promotion_sql.stop_receiving(session)
+    if not run.await_(lambda: promotion_sql.replication(session).caught_up):
         run.note("the replica had not applied all it had received")
 
 
 def _is_fenced(session: Session, queues: Sequence[int], epoch: int) -> bool:
     """Return True if the heads carry the epoch; they all got it in one transaction."""
-    head = tables.read_head(session, queue=queues[0]) if queues else None
+    head = queue_sql.read_head(session, queue=queues[0]) if queues else None
     return not queues or (head is not None and head.node_epoch == epoch)
 
 
@@ -264,18 +265,18 @@ def _settle(
     """Give the new database heads, gaps, readers and the epoch; then metadata its address."""
     raised, lost = inspection.raised(), inspection.lost()
     missing = sum(inspection.tail(queue) for queue in inspection.queues)
-    tables.fence_heads(session, node_epoch=begun.epoch)
+    promotion_sql.fence_heads(session, node_epoch=begun.epoch)
     for queue in inspection.queues:
         if queue.queue not in inspection.heads:
-            tables.create_queue(session, queue=queue.queue, node_epoch=begun.epoch)
-            tables.set_queue_state(session, queue=queue.queue, state="ro")
+            queue_sql.create_queue(session, queue=queue.queue, node_epoch=begun.epoch)
+            queue_sql.set_queue_state(session, queue=queue.queue, state="ro")
     cause = f"{run.verb}, node epoch {begun.epoch}"
-    tables.raise_heads(session, heads=sorted(raised.items()), cause=cause)
+    promotion_sql.raise_heads(session, heads=sorted(raised.items()), cause=cause)
     _place_readers(session, inspection)
     identity = run.info.identity or str(uuid.uuid4())
-    tables.write_identity(session, identity=identity)
+    promotion_sql.write_identity(session, identity=identity)
     if begun.state_before != "read_only":
-        tables.open_queues(session, queues=node_rows.open_queues(begun.node_id))
+        queue_sql.open_queues(session, queues=node_rows.open_queues(begun.node_id))
     report: dict[str, object] = {"gaps": len(raised), "messages_lost": missing}
     report |= {f"lost {one.group}/{one.topic}/{one.queue}": one.messages for one in lost}
     state = failovers.finish(
@@ -298,7 +299,7 @@ def _place_readers(session: Session, inspection: ReplicaInspection) -> None:
         by_topic.setdefault(one.topic_id, []).append(one.queue)
     for topic_id, mine in by_topic.items():
         for reading in subscribers.readings(topic_id):
-            tables.insert_readers(
+            reader_sql.insert_readers(
                 session,
                 group_id=reading.group_id,
                 queues=mine,
@@ -307,4 +308,4 @@ def _place_readers(session: Session, inspection: ReplicaInspection) -> None:
                 instances=instances.readers(reading.group_id),
             )
     epochs = [(ReaderKey(one.group_id, one.queue, one.reader), one.epoch) for one in inspection.readers]
-    tables.raise_readers(session, epochs=epochs)
+    promotion_sql.raise_readers(session, epochs=epochs)

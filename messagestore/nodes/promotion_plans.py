@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from messagestore import sweeping, tables
+from messagestore import sweeping
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.nodes.promotion import check, found, target_of
 from messagestore.nodes.replica_inspection import Lost, ReplicaInspection
+from messagestore.tables import promotion_sql, queue_sql
 from metadata.actors import Actor
 from metadata.brokers import snapshot_acks
 from metadata.cache.snapshot import NodeInfo
@@ -66,7 +67,7 @@ def _heads_now(info: NodeInfo) -> dict[int, int] | None:
     """The heads of the old primary, None if it does not answer."""
     try:
         with sweeping.direct(info) as session:
-            return tables.read_heads(session, queues=None)
+            return queue_sql.read_heads(session, queues=None)
     except (NodeUnavailable, db_errors.Final):
         return None
 
@@ -83,7 +84,7 @@ def _inspected(session: Session, node_id: int, old_heads: Mapping[int, int] | No
 
 def _copies(session: Session) -> bool | None:
     try:
-        return tables.replication(session).threads > 0
+        return promotion_sql.replication(session).threads > 0
     except db_errors.Final:  # the account lacks the right to see it
         return None
 

@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from messagestore import sweeping, tables
+from messagestore import sweeping
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.heads import board
 from messagestore.nodes.preflight import Finding, candidate, of_data, of_server, reason
 from messagestore.pool import node_guard, node_pools, session_pool
-from messagestore.tables import ServerFacts
+from messagestore.tables import node_sql, partition_sql, promotion_sql, queue_sql
+from messagestore.tables.shapes import ServerFacts
 from metadata.actors import Actor, job
 from metadata.cache import snapshot
 from metadata.cache.snapshot import NodeInfo
@@ -59,11 +60,11 @@ def _prove(info: NodeInfo, unsafe: bool) -> str:
     remedy = "Check host, port, database and credentials, and that the account has all rights there."
     with _tried(info, remedy) as session:
         if info.engine == "mysql":
-            check_server(tables.server_facts(session), info, unsafe=unsafe)
+            check_server(node_sql.server_facts(session), info, unsafe=unsafe)
         _try_rights(session)
         _refuse(of_data(session, unsafe=unsafe), info)
         identity = str(uuid.uuid4())
-        tables.write_identity(session, identity=identity)
+        promotion_sql.write_identity(session, identity=identity)
         return identity
 
 
@@ -91,13 +92,13 @@ def _refuse(finding: Finding, info: NodeInfo) -> None:
 
 
 def _try_rights(session: Session) -> None:
-    tables.create_node_tables(session)
-    tables.create_queue(session, queue=_PROBE_QUEUE, node_epoch=1)
+    node_sql.create_node_tables(session)
+    queue_sql.create_queue(session, queue=_PROBE_QUEUE, node_epoch=1)
     if session.engine == "mysql":
-        tables.add_partitions(session, queue=_PROBE_QUEUE, ends=[400_000])
-    tables.set_queue_state(session, queue=_PROBE_QUEUE, state="ro")
-    tables.read_head(session, queue=_PROBE_QUEUE)
-    tables.drop_queue(session, queue=_PROBE_QUEUE)
+        partition_sql.add_partitions(session, queue=_PROBE_QUEUE, ends=[400_000])
+    queue_sql.set_queue_state(session, queue=_PROBE_QUEUE, state="ro")
+    queue_sql.read_head(session, queue=_PROBE_QUEUE)
+    queue_sql.drop_queue(session, queue=_PROBE_QUEUE)
 
 
 def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
@@ -128,7 +129,7 @@ def set_reader(*, name: str, username: str, password: str, actor: Actor, dry_run
         info = _with_account(name, username, password, actor)
         grant = f"GRANT SELECT ON `{info.database}`.* TO '{info.username}'"
         with _tried(info, f"It needs: {grant}") as session:
-            tables.read_heads(session, queues=None)
+            queue_sql.read_heads(session, queues=None)
     if not dry_run:
         node_rows.set_reader(name=name, username=username, password=password, actor=actor)
 
@@ -154,9 +155,9 @@ def _with_account(name: str, username: str, password: str, actor: Actor) -> Node
 
 def _try_account(info: NodeInfo) -> None:
     with _tried(info) as session:
-        if info.identity and tables.read_identity(session) != info.identity:
+        if info.identity and promotion_sql.read_identity(session) != info.identity:
             raise Invalid("Another node's data is there.", code=Code.NODE_REFUSED)
-        missing = tables.try_rights(session, table=f"examined_{uuid.uuid4().hex[:12]}")
+        missing = node_sql.try_rights(session, table=f"examined_{uuid.uuid4().hex[:12]}")
     if missing:
         grant = f"GRANT ALL ON `{info.database}`.* TO '{info.username}'"
         raise Invalid(f"The account lacks a right ({missing}): {grant}", code=Code.NODE_REFUSED)
@@ -175,9 +176,9 @@ def _apply(node_id: int, state: str) -> None:
     try:
         with sweeping.direct(snapshot.node_by_id(node_id)) as session:
             if state == "read_write":
-                tables.open_queues(session, queues=node_rows.open_queues(node_id))
+                queue_sql.open_queues(session, queues=node_rows.open_queues(node_id))
             else:
-                tables.close_queues(session)
+                queue_sql.close_queues(session)
     except (NodeUnavailable, db_errors.Final) as error:
         if state != "offline":
             raise
@@ -188,7 +189,7 @@ def ping(node_id: int) -> float:
     """Seconds that a smallest question to a node takes. Raises NodeUnavailable."""
     begun = time.monotonic()
     with node_pools.node(node_id).reading() as session:
-        tables.now_ms(session)
+        node_sql.now_ms(session)
     return time.monotonic() - begun
 
 
@@ -249,7 +250,7 @@ def note_heads() -> int:
     heads: dict[int, int] = {}
 
     def read(session: Session, _: NodeInfo) -> None:
-        heads.update(tables.read_heads(session, queues=None))
+        heads.update(queue_sql.read_heads(session, queues=None))
 
     sweeping.ask(sweeping.online(), read, what="The heads")
     known = snapshot.current().queues

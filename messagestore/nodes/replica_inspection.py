@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from messagestore import tables
 from messagestore.engine.mysql_session import Session
+from messagestore.tables import promotion_sql, queue_sql
 from metadata.nodes import failovers
 from metadata.nodes.failovers import NodeQueue, ReaderEpoch
 
@@ -30,7 +30,7 @@ class Lost:
 
 def holds(session: Session, old_heads: Mapping[int, int]) -> bool:
     """Return True if a database has every head of another one."""
-    heads = tables.read_heads(session, queues=None)
+    heads = queue_sql.read_heads(session, queues=None)
     return all(heads.get(queue) == head for queue, head in old_heads.items())
 
 
@@ -50,8 +50,8 @@ class ReplicaInspection:
         return cls(
             queues=failovers.queues(node_id),
             readers=failovers.readers(node_id),
-            heads=tables.read_heads(session, queues=None),
-            committed=tables.read_highest_committed(session),
+            heads=queue_sql.read_heads(session, queues=None),
+            committed=promotion_sql.read_highest_committed(session),
             old_heads=old_heads or {},
             complete=old_heads is not None and holds(session, old_heads),
         )

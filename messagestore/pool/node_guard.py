@@ -14,10 +14,10 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from messagestore import tables
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.pool import known_heads
+from messagestore.tables import promotion_sql
 from metadata.cache import snapshot
 from metadata.cache.snapshot import NodeInfo
 from metadata.errors import NodeUnavailable
@@ -79,19 +79,19 @@ def check_server(info: NodeInfo, session: Session, *, lowest: Mapping[int, int])
             _quarantine(info, queue, standing.heads.get(queue), head)
 
 
-def _standing(info: NodeInfo, session: Session) -> tables.Standing:
+def _standing(info: NodeInfo, session: Session) -> promotion_sql.Standing:
     """Read the server's contents. Raises the fault of a missing table although the data is this node's."""
     try:
-        return tables.read_standing(session)
+        return promotion_sql.read_standing(session)
     except db_errors.Final:
         if _identity(session) == info.identity:
             raise
-        return tables.Standing("", {})
+        return promotion_sql.Standing("", {})
 
 
 def _identity(session: Session) -> str:
     try:
-        return tables.read_identity(session)
+        return promotion_sql.read_identity(session)
     except db_errors.Final:
         return ""
 

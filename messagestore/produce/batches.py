@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from messagestore import tables
 from messagestore.pool import node_pools
+from messagestore.tables import message_sql, node_sql
 from metadata.cache import snapshot
 from metadata.db import clock_marks
 from metadata.db.clock import database_now, ms
@@ -39,7 +39,7 @@ def expire(*, hours: int = KEPT_HOURS, chunk: int = CHUNK) -> int:
 
 def _expire(node_id: int, hours: int, chunk: int) -> int:
     with node_pools.node(node_id).reading() as session:
-        now = tables.now_ms(session)
+        now = node_sql.now_ms(session)
     problem = clock_problem(now_ms=now, reference_ms=ms(database_now()), newest_ms=None)
     if problem is not None:
         log.warning("Sent batches of node %d expire later: %s", node_id, problem)
@@ -47,7 +47,7 @@ def _expire(node_id: int, hours: int, chunk: int) -> int:
     done = 0
     for _ in range(MOST_CHUNKS):
         with node_pools.node(node_id).writing() as session:
-            deleted = tables.delete_old_batches(session, hours=hours, most=chunk)
+            deleted = message_sql.delete_old_batches(session, hours=hours, most=chunk)
         done += deleted
         if deleted < chunk:
             break

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from messagestore import sweeping, tables
+from messagestore import sweeping
 from messagestore.engine import db_errors
 from messagestore.engine.messages import message_id as stored_id
 from messagestore.engine.messages import parse_message_id
@@ -21,7 +21,8 @@ from messagestore.pool.node import Node
 from messagestore.produce import delayed_store
 from messagestore.produce.delayed_delivery import moved_id
 from messagestore.produce.delayed_store import delayed_id, parse_delayed_id
-from messagestore.tables import DelayedRow, Leaving
+from messagestore.tables import delayed_sql, message_sql
+from messagestore.tables.shapes import DelayedRow, Leaving
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.cache.snapshot import NodeInfo
@@ -70,7 +71,7 @@ def recall(*, message_id: str, actor: Actor) -> None:
     delayed_store.prepare(node)
     for _ in range(_TRIES):
         with node.reading() as session:
-            found = tables.read_delayed(session, rows=[row])
+            found = delayed_sql.read_delayed(session, rows=[row])
         if not found:
             return _gone(node, message_id, row, actor)
         if _taken_back(node, message_id, found[0], actor):
@@ -85,7 +86,7 @@ def _taken_back(node: Node, message_id: str, row: DelayedRow, actor: Actor) -> b
     leaving = Leaving(row.id, row.queue, moved_id(node.info.id, row.id))
     try:
         with node.writing() as session:
-            return tables.leave_delayed(session, leaving=leaving, message_count=0, also_due=here)
+            return delayed_sql.leave_delayed(session, leaving=leaving, message_count=0, also_due=here)
     except db_errors.Ambiguous:
         return False  # the next look says what became of it
 
@@ -93,7 +94,7 @@ def _taken_back(node: Node, message_id: str, row: DelayedRow, actor: Actor) -> b
 def _gone(node: Node, message_id: str, row: int, actor: Actor) -> None:
     """Says what became of a row that does not wait any more; nothing, if it was recalled."""
     with node.reading() as session:
-        left = tables.find_batch(session, batch_id=moved_id(node.info.id, row))
+        left = message_sql.find_batch(session, batch_id=moved_id(node.info.id, row))
     if left is None:
         raise _not_found(message_id)
     _allow(left.queue or left.first_offset, message_id, actor)
@@ -149,11 +150,11 @@ def of_topic(*, topic: str, after: str | None = None, limit: int = 100, actor: A
         return len(found) > limit or _left(found) <= 0
 
     def read(session: Session, node: NodeInfo) -> None:
-        counts.append(tables.count_delayed(session, queues=queues, most=MOST_COUNTED))
+        counts.append(delayed_sql.count_delayed(session, queues=queues, most=MOST_COUNTED))
         if node.id < start[0] or is_full():
             return
         above = start[1] if node.id == start[0] else 0
-        rows = tables.list_delayed(
+        rows = delayed_sql.list_delayed(
             session, queues=queues, after=above, most=limit + 1 - len(found), most_bytes=_left(found)
         )
         found.extend(WaitingMessage(delayed_id(node.id, row.id), row) for row in rows)

@@ -1,9 +1,9 @@
 """Due messages come into their queues: a loop for each node, made by one broker at a time.
 
-What is due is read without locks, then moved as `tables.move_delayed` says: one transaction for many queues
-inserts exactly the rows it deletes. Two movers at once, or one that dies at any point, leave each message
-either waiting or moved. A moved message is remembered in `sent_batch` like one that was sent, under an id
-that follows from its own, so `verify` finds it claimed and a recall learns that it is too late.
+What is due is read without locks, then moved as `delivery_sql.move_delayed` says: one transaction for many
+queues inserts exactly the rows it deletes. Two movers at once, or one that dies at any point, leave each
+message either waiting or moved. A moved message is recorded in `sent_batch` like one that was sent, under an
+id that follows from its own, so `verify` finds it claimed and a recall learns that it is too late.
 
 Where a message goes is decided when it is due: one that was routed by its key to the queue that its key
 belongs to then, any other to the queue it was stored for. If that takes no messages the rules are those of a
@@ -22,7 +22,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from messagestore import tables
 from messagestore.engine import db_errors
 from messagestore.engine.messages import NewMessage, digest, headers_of
 from messagestore.heads import corruption, partitions
@@ -30,7 +29,8 @@ from messagestore.heads.heads import board
 from messagestore.pool import known_heads, node_pools
 from messagestore.pool.node import Node
 from messagestore.produce import delayed_store
-from messagestore.tables import DelayedRow, DueRow, Leaving, NewBatch, NewDelayed
+from messagestore.tables import delayed_sql, delivery_sql
+from messagestore.tables.shapes import DelayedRow, DueRow, Leaving, NewBatch, NewDelayed
 from metadata.cache import snapshot
 from metadata.cache.snapshot import QueueInfo, Snapshot, TopicInfo
 from metadata.db import leases
@@ -119,7 +119,7 @@ class DelayedDelivery:
         """Read due rows: those for queues of this node, and (row, queue it waits for) of those for others."""
         with node.reading() as session:
             begun = time.monotonic()
-            waiting = tables.delayed_queues(session)
+            waiting = delayed_sql.delayed_queues(session)
             now = time.monotonic()
             self._took.append(now - begun)
             pause_s = PACE * min(self._took)
@@ -128,7 +128,7 @@ class DelayedDelivery:
             due = [queue for _, queue in late if self._resting.get(queue, now) <= now]
             rows = {}
             for queue in due[:MOST]:
-                rows[queue] = tables.list_due(session, queue=queue, most=max(1, MOST // len(due)))
+                rows[queue] = delayed_sql.list_due(session, queue=queue, most=max(1, MOST // len(due)))
         return self._sorted(rows)
 
     def _sorted(self, due: Mapping[int, Sequence[DueRow]]) -> tuple[Targets, list[tuple[int, int]]]:
@@ -192,7 +192,7 @@ class DelayedDelivery:
 
     def _moved(self, node: Node, targets: Targets) -> int:
         with node.writing() as session:
-            heads = tables.move_delayed(
+            heads = delivery_sql.move_delayed(
                 session,
                 targets=targets,
                 node_epoch=node.info.epoch,
@@ -266,7 +266,7 @@ def hand_over(node: Node, row_id: int) -> bool:
     """
     node_id = node.info.id
     with node.reading() as session:
-        found = tables.read_delayed(session, rows=[row_id])
+        found = delayed_sql.read_delayed(session, rows=[row_id])
     if not found:
         return False
     row = found[0]
@@ -281,7 +281,7 @@ def hand_over(node: Node, row_id: int) -> bool:
         return _point_elsewhere(node, row)
     leaving = Leaving(row.id, row.queue, moved_id(node_id, row.id))
     with node.writing() as session:
-        return tables.leave_delayed(session, leaving=leaving, message_count=1, also_due=True)
+        return delayed_sql.leave_delayed(session, leaving=leaving, message_count=1, also_due=True)
 
 
 def _point_elsewhere(node: Node, row: DelayedRow) -> bool:
@@ -290,7 +290,7 @@ def _point_elsewhere(node: Node, row: DelayedRow) -> bool:
     target = _target_of(snapshot.current(), row.queue, due, near=node.info.id)
     if target is not None and target.id != row.queue:
         with node.writing() as session:
-            return tables.retarget_delayed(session, row=row.id, queue=row.queue, target=target.id)
+            return delayed_sql.retarget_delayed(session, row=row.id, queue=row.queue, target=target.id)
     return False
 
 

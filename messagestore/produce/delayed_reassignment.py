@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from messagestore import tables
 from messagestore.pool import node_pools
 from messagestore.pool.node import Node
 from messagestore.produce import delayed_store
+from messagestore.tables import delayed_sql
 from metadata.cache import snapshot
 from metadata.errors import NoWritableQueue
 
@@ -21,7 +21,7 @@ def drop(queue: int) -> int:
     for node in _nodes():
         while True:
             with node.writing() as session:
-                deleted = tables.delete_queue_delayed(session, queue=queue, most=CHUNK)
+                deleted = delayed_sql.delete_queue_delayed(session, queue=queue, most=CHUNK)
             done += deleted
             if deleted < CHUNK:
                 break
@@ -37,11 +37,11 @@ def reassign(queue: int, *, topic_id: int) -> int:
     done = 0
     for node in _nodes():
         with node.reading() as session:
-            waits = tables.count_delayed(session, queues=[queue], most=1)
+            waits = delayed_sql.count_delayed(session, queues=[queue], most=1)
         target = _home(queue, topic_id, node) if waits else 0
         while waits:
             with node.writing() as session:
-                moved = tables.retarget_queue_delayed(session, queue=queue, target=target, most=CHUNK)
+                moved = delayed_sql.retarget_queue_delayed(session, queue=queue, target=target, most=CHUNK)
             done += moved
             waits = moved == CHUNK
     return done

@@ -19,13 +19,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from messagestore import tables
 from messagestore.engine import db_errors
 from messagestore.engine.messages import MOST_DELAY_MS, NewMessage, digest
 from messagestore.pool import node_pools
 from messagestore.pool.node import Node
 from messagestore.produce.store_retry import Write
-from messagestore.tables import DelayedBatch, NewDelayed, StoredDelays, due_at_ms
+from messagestore.tables import delayed_sql, node_sql
+from messagestore.tables.delayed_sql import due_at_ms
+from messagestore.tables.shapes import DelayedBatch, NewDelayed, StoredDelays
 from metadata.errors import FieldError, Invalid, NodeUnavailable
 
 TOLERANCE_MS = 600_000  # clocks differ, and a send may be repeated for a while
@@ -114,13 +115,13 @@ class DelayedWrite(Write[list[DelayedReceipt]]):
         prepare(node)
         with node.writing() as session:
             epoch = node.info.epoch
-            stored = tables.insert_delayed(session, queue=queue, node_epoch=epoch, batch=self._batch)
+            stored = delayed_sql.insert_delayed(session, queue=queue, node_epoch=epoch, batch=self._batch)
         return self._receipts(node, stored)
 
     def find(self, node: Node) -> tuple[list[DelayedReceipt], None] | None:
         prepare(node)
         with node.reading() as session:
-            stored = tables.find_delayed_batch(session, batch_id=self.batch_id)
+            stored = delayed_sql.find_delayed_batch(session, batch_id=self.batch_id)
         if stored is None:
             return None
         if stored.digest is not None:
@@ -174,8 +175,8 @@ def _now_ms(queues: Sequence[int], batch_id: bytes | None) -> tuple[int, bool]:
         try:
             prepare(node)
             with node.reading() as session:
-                now_ms = tables.now_ms(session)
-                known = batch_id and tables.find_delayed_batch(session, batch_id=batch_id)
+                now_ms = node_sql.now_ms(session)
+                known = batch_id and delayed_sql.find_delayed_batch(session, batch_id=batch_id)
                 return now_ms, bool(known)
         except NodeUnavailable as error:
             failure = error
@@ -193,7 +194,7 @@ def prepare(node: Node) -> None:
     with _guard:
         try:
             with suppress(db_errors.RolledBack), node.writing() as session:
-                tables.create_node_tables(session)
+                node_sql.create_node_tables(session)
         except db_errors.Ambiguous as fault:  # done or not, it can be done again
             raise NodeUnavailable(fault.detail) from fault
         _prepared.add(mark)

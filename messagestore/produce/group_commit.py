@@ -14,7 +14,6 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from messagestore import tables
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import READ_TIMEOUT_S
 from messagestore.heads.coalescer import NodeCoalescer
@@ -22,7 +21,8 @@ from messagestore.heads.heads import board
 from messagestore.pool import known_heads
 from messagestore.pool.node import Node
 from messagestore.produce.store_retry import Write
-from messagestore.tables import NewBatch
+from messagestore.tables import message_sql
+from messagestore.tables.shapes import NewBatch
 from metadata.config import config
 from metadata.errors import TooLarge
 
@@ -55,7 +55,7 @@ class BatchWrite(Write[tuple[int, int]]):
                 if parts := turn.items:
                     batches = [part.batch for part in parts]
                     with node.writing() as session:
-                        offset = tables.insert_messages(
+                        offset = message_sql.insert_messages(
                             session, queue=queue, node_epoch=node.info.epoch, batches=batches
                         )
                     turn.results = _first_offsets(offset, batches)
@@ -67,7 +67,7 @@ class BatchWrite(Write[tuple[int, int]]):
 
     def find(self, node: Node) -> tuple[tuple[int, int], Mapping[int, int]] | None:
         with node.reading() as session:
-            known = tables.find_batch(session, batch_id=self.batch_id)
+            known = message_sql.find_batch(session, batch_id=self.batch_id)
         if known is None:
             return None
         self.compare(known.digest)

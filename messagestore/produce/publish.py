@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from messagestore import tables
 from messagestore.engine import batch_ids, db_errors
 from messagestore.engine.messages import NewMessage, digest, message_id, validate
 from messagestore.pool import node_pools
@@ -22,7 +21,8 @@ from messagestore.produce import batch_routing, delayed_store
 from messagestore.produce.delayed_store import DelayedReceipt, DelayedWrite
 from messagestore.produce.group_commit import BatchWrite
 from messagestore.produce.store_retry import DEADLINE_S
-from messagestore.tables import NewBatch, NewDelayed
+from messagestore.tables import delayed_sql, message_sql
+from messagestore.tables.shapes import NewBatch, NewDelayed
 from metadata.actors import Actor
 from metadata.brokers import quotas
 from metadata.cache import snapshot
@@ -322,7 +322,7 @@ def _is_known(queue: int, part_id: bytes, delayed: bool) -> bool:
     found, _ = snapshot.find_queues([queue])
     if queue not in found:
         return False
-    find = tables.find_delayed_batch if delayed else tables.find_batch
+    find = delayed_sql.find_delayed_batch if delayed else message_sql.find_batch
     try:
         with node_pools.node_of(queue).reading() as session:
             return find(session, batch_id=part_id) is not None
@@ -334,6 +334,6 @@ def _is_known(queue: int, part_id: bytes, delayed: bool) -> bool:
 def _absent(queue: int, part_id: bytes) -> bool:
     try:
         with node_pools.node_of(queue).reading() as session:
-            return tables.find_batch(session, batch_id=part_id) is None
+            return message_sql.find_batch(session, batch_id=part_id) is None
     except CatmqError:
         return False  # nobody can say, so the part stays with its queue

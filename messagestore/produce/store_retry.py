@@ -12,11 +12,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
-from messagestore import tables
 from messagestore.engine import db_errors
 from messagestore.heads import corruption, durability, partitions
 from messagestore.pool import node_pools
 from messagestore.pool.node import Node
+from messagestore.tables import queue_sql
 from metadata.cache import snapshot
 from metadata.errors import (
     CatmqError,
@@ -140,7 +140,7 @@ def _explained(refusal: CatmqError, queue: int, node: Node) -> CatmqError:
     if not isinstance(refusal, db_errors.Refused):
         return refusal
     with node.reading() as session:
-        head = tables.read_head(session, queue=queue)
+        head = queue_sql.read_head(session, queue=queue)
     if head is None:
         return _closed(queue, node, "without a head row")
     if head.state != "rw":

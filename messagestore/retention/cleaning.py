@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from messagestore import tables
 from messagestore.engine.mysql_session import READ_TIMEOUT_S, Session
 from messagestore.heads import partitions
 from messagestore.pool import node_pools
 from messagestore.pool.node import Node
 from messagestore.retention.planning import QueuePlan, plan
 from messagestore.sweeping import Progress
+from messagestore.tables import audit_sql, partition_sql, queue_sql
 from metadata.actors import Actor
 from metadata.db import access, audit, clock_marks
 from metadata.errors import CatmqError
@@ -114,7 +114,7 @@ class Run:
         _count(aim, 1)
         try:
             with node_pools.node(aim.node_id).reading() as session:  # harmless to repeat
-                raised = tables.raise_low(session, queue=aim.queue, low=aim.keep_from)
+                raised = partition_sql.raise_low(session, queue=aim.queue, low=aim.keep_from)
         except CatmqError as error:
             return replace(one, problem=error.detail)
         if not raised:  # somebody else did, and counted
@@ -168,12 +168,12 @@ class Run:
         low, done, left = _low(node, aim.queue), 0, 0
         while time.monotonic() < self.ends:
             with node.reading() as session:
-                lowest, _ = tables.offset_ends(session, queue=aim.queue, first=0)
+                lowest, _ = audit_sql.offset_ends(session, queue=aim.queue, first=0)
                 if lowest is None or lowest >= low:
                     break
                 left = left or low - lowest
                 begun = time.monotonic()
-                done += tables.delete_below(session, queue=aim.queue, end=min(low, lowest + CHUNK))
+                done += partition_sql.delete_below(session, queue=aim.queue, end=min(low, lowest + CHUNK))
             self.tell(f"{aim.topic} queue {aim.queue}: rows", done, left)
             time.sleep(time.monotonic() - begun)  # half of the time is for others
         return done
@@ -216,20 +216,20 @@ def _alarm(found: Sequence[Cleaned]) -> None:
 
 def _low(node: Node, queue: int) -> int:
     with node.reading() as session:
-        head = tables.read_head(session, queue=queue)
+        head = queue_sql.read_head(session, queue=queue)
     return head.low if head is not None else 0
 
 
 def _drop_one(session: Session, queue: int) -> int | None:
     """Drop the lowest partition below `low`, never the last; return how many are left, None if none was."""
-    head = tables.read_head(session, queue=queue)
-    parts = tables.list_partitions(session, queue=queue)
+    head = queue_sql.read_head(session, queue=queue)
+    parts = partition_sql.list_partitions(session, queue=queue)
     going = [one.name for one in parts[:-1] if head is not None and one.end <= head.low]
     if not going:
         return None
 
     def change() -> None:
-        tables.drop_partition(session, queue=queue, name=going[0])
+        partition_sql.drop_partition(session, queue=queue, name=going[0])
 
     partitions.alter(session, queue=queue, change=change)
     return len(going) - 1

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from messagestore import sweeping, tables
+from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.time_lookup import first_at
 from messagestore.pool import node_pools
-from messagestore.tables import Head, Partition, ReaderRow
+from messagestore.tables import audit_sql, message_sql, node_sql, partition_sql, queue_sql
+from messagestore.tables.shapes import Head, Partition, ReaderRow
 from metadata.db.clock import database_now, ms
 from metadata.errors import CatmqError
 from metadata.groups import activity, subscribers
@@ -134,7 +135,7 @@ def _readers(topic: TopicView, queues: Sequence[QueueView], record: bool) -> tup
     rows: dict[int, list[ReaderRow]] = {}
 
     def read(session: Session, mine: Sequence[QueueView]) -> None:
-        for row in tables.list_readers(session, queues=[one.queue for one in mine]):
+        for row in audit_sql.list_readers(session, queues=[one.queue for one in mine]):
             if row.group_id in groups and row.epoch >= groups[row.group_id].base_epoch:
                 rows.setdefault(row.queue, []).append(row)
 
@@ -149,12 +150,12 @@ def _readers(topic: TopicView, queues: Sequence[QueueView], record: bool) -> tup
 
 def _planner(session: Session, topic: TopicView, blank: QueuePlan, readers: _Readers) -> _Planner | QueuePlan:
     """Return the planner of a queue, or the plan of one that nothing can be planned for."""
-    head = tables.read_head(session, queue=blank.queue)
+    head = queue_sql.read_head(session, queue=blank.queue)
     if head is None:
         return replace(blank, problem=f"queue {blank.queue} has no head row on its node")
     if not 0 <= head.low <= head.head:
         return replace(blank, problem=f"low is {head.low} and the head {head.head}: run verify")
-    parts = tables.list_partitions(session, queue=blank.queue)
+    parts = partition_sql.list_partitions(session, queue=blank.queue)
     return _Planner(session, topic, blank, readers, head, parts)
 
 
@@ -218,21 +219,21 @@ class _Planner:
 
     def _weighed(self, first: int, end: int) -> Span:
         last = min(first + SAMPLE, end)
-        rows, size = tables.row_bytes(self.session, queue=self.blank.queue, first=first, end=last)
+        rows, size = partition_sql.row_bytes(self.session, queue=self.blank.queue, first=first, end=last)
         return Span(first, end, int((size / rows + ROW_BYTES) * (end - first)) if rows else 0)
 
     def _untrusted_clock(self) -> str | None:
         newest = None
         if self.head.low < self.head.head:
-            newest = tables.stored_at_ms(self.session, queue=self.blank.queue, offset=self.head.head - 1)
-        now, reference = tables.now_ms(self.session), ms(database_now())
+            newest = message_sql.stored_at_ms(self.session, queue=self.blank.queue, offset=self.head.head - 1)
+        now, reference = node_sql.now_ms(self.session), ms(database_now())
         problem = self.blank.blocked_by or retention.clock_problem(
             now_ms=now, reference_ms=reference, newest_ms=newest
         )
         return None if problem is None else f"nothing is cleaned by age: {problem}"
 
     def _older_than(self, days: int) -> int:
-        at_ms = tables.now_ms(self.session) - days * DAY_MS
+        at_ms = node_sql.now_ms(self.session) - days * DAY_MS
         bounds = self.head.low, self.head.head
         return first_at(self.session, queue=self.blank.queue, bounds=bounds, at_ms=at_ms)
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from messagestore import tables
 from messagestore.pool import node_pools
 from messagestore.retention import archives
 from messagestore.retention.archives import Archived
 from messagestore.retention.cleaning import REST_S, Cleaned, Run, Say
 from messagestore.retention.planning import purge_plan
 from messagestore.sweeping import Progress
+from messagestore.tables import queue_sql
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import access
@@ -62,6 +62,6 @@ def _upto(topic: TopicView, held: dict[int, list[Archived]]) -> dict[int, int]:
             )
         if mine:
             with node_pools.node(queue.node_id).reading() as session:
-                head = tables.read_head(session, queue=queue.queue)
+                head = queue_sql.read_head(session, queue=queue.queue)
             ends[queue.queue] = archives.covered(mine, head.low if head is not None else 0)
     return ends

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from messagestore import sweeping, tables
+from messagestore import sweeping
 from messagestore.engine import db_errors
 from messagestore.engine.messages import headers_of
 from messagestore.engine.mysql_session import Session
@@ -21,7 +21,9 @@ from messagestore.pool import node_pools
 from messagestore.pool.node import Node
 from messagestore.produce import delayed_store
 from messagestore.produce.store_retry import Write
-from messagestore.tables import DeadFilter, DeadRow, NewDead, Place, StoredCopy
+from messagestore.tables import dead_letter_sql, failure_sql
+from messagestore.tables.dead_letter_sql import DeadFilter, DeadRow, NewDead, Place
+from messagestore.tables.failure_sql import StoredCopy
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.cache.snapshot import NodeInfo
@@ -46,14 +48,16 @@ class DeadLetterWrite(Write[StoredCopy]):
 
     def store(self, node: Node, queue: int, *, alone: bool) -> StoredCopy:
         with node.writing() as session:
-            if not tables.insert_dead(session, queue=queue, node_epoch=node.info.epoch, dead=self._dead):
+            if not dead_letter_sql.insert_dead(
+                session, queue=queue, node_epoch=node.info.epoch, dead=self._dead
+            ):
                 raise db_errors.Refused("The head row refused the write.")
         return StoredCopy(dead=True, stored_at_ms=0)
 
     def find(self, node: Node) -> tuple[StoredCopy, None] | None:
         """Return what is stored, perhaps a copy that waits, by other settings."""
         with node.reading() as session:
-            stored = tables.find_copies(session, batches=[self.batch_id])
+            stored = failure_sql.find_copies(session, batches=[self.batch_id])
         return (stored[self.batch_id], None) if stored else None
 
 
@@ -155,7 +159,7 @@ def page(
 
     def read(session: Session, info: NodeInfo) -> None:
         before = _before(place, from_node, info.id)
-        rows = tables.list_dead(session, kept=kept, before=before, most=limit + 1)
+        rows = dead_letter_sql.list_dead(session, kept=kept, before=before, most=limit + 1)
         found.extend((info.id, row) for row in rows)
 
     away = ask(sweeping.retry_nodes(), read)
@@ -209,7 +213,7 @@ def summary(*, group: str, actor: Actor, topic: str | None = None) -> Summary:
     counts: dict[tuple[int, str], DeadCount] = {}
 
     def count(session: Session, _: NodeInfo) -> None:
-        for one in tables.summarize_dead(session, kept=kept):
+        for one in dead_letter_sql.summarize_dead(session, kept=kept):
             key = one.topic_id, one.error_class
             counts[key] = _added(counts.get(key), _topic_name(one.topic_id), one)
 
@@ -217,7 +221,7 @@ def summary(*, group: str, actor: Actor, topic: str | None = None) -> Summary:
     return Summary(tuple(sorted(counts.values(), key=lambda one: (-one.count, one.error_class))), away)
 
 
-def _added(before: DeadCount | None, topic: str, one: tables.ErrorCount) -> DeadCount:
+def _added(before: DeadCount | None, topic: str, one: dead_letter_sql.ErrorCount) -> DeadCount:
     if before is None:
         return DeadCount(topic, one.error_class, one.messages, one.first_ms, one.last_ms)
     first, last = min(before.first_at_ms, one.first_ms), max(before.last_at_ms, one.last_ms)
@@ -228,10 +232,10 @@ def show(*, group: str, message: str, actor: Actor) -> DeadLetterDetail:
     """A dead letter, whole. Needs `manage` on the group. Raises NotFound(message_not_found)."""
     kept = which(group=group, topic=None, error=None, actor=actor)
     node_id, row_id = parse_dead_id(message)
-    rows: list[tables.DeadLetter] = []
+    rows: list[dead_letter_sql.DeadLetter] = []
     if node_id in snapshot.current().nodes:
         with prepared(node_id).reading() as session:
-            rows = tables.select_dead(session, group_id=kept.group_id, ids_wanted=[row_id])
+            rows = dead_letter_sql.select_dead(session, group_id=kept.group_id, ids_wanted=[row_id])
     if not rows:
         what = f"Group {group} has no dead message {message}: it was redriven, dropped, or its days are over."
         raise NotFound(what, code=Code.MESSAGE_NOT_FOUND)
@@ -272,10 +276,10 @@ def _record_drop(group: str, actor: Actor, count: int, chosen: dict[str, object]
 def _drop_all(node: Node, kept: DeadFilter) -> int:
     count = 0
     with node.reading() as session:
-        upto = tables.newest_dead(session)
+        upto = dead_letter_sql.newest_dead(session)
     for _ in range(MOST_CHUNKS):
         with node.reading() as session:
-            places = tables.dead_places(session, kept=kept, after=Place(0, 0), upto=upto, most=CHUNK)
+            places = dead_letter_sql.dead_places(session, kept=kept, after=Place(0, 0), upto=upto, most=CHUNK)
         count += _drop_some(node, kept.group_id, [one.id for one in places])
         if len(places) < CHUNK:
             break
@@ -284,7 +288,7 @@ def _drop_all(node: Node, kept: DeadFilter) -> int:
 
 def _drop_some(node: Node, group_id: int, rows: Sequence[int]) -> int:
     with node.writing() as session:
-        return tables.delete_dead(session, group_id=group_id, ids_wanted=rows)
+        return dead_letter_sql.delete_dead(session, group_id=group_id, ids_wanted=rows)
 
 
 def check_choice(
@@ -322,13 +326,13 @@ def expire(*, chunk: int = CHUNK) -> int:
 
 def _expire(node: Node, chunk: int) -> Iterator[int]:
     with node.reading() as session:
-        pairs = tables.dead_pairs(session)
+        pairs = dead_letter_sql.dead_pairs(session)
     for group_id, topic_id in pairs:
         reading = snapshot.current().subscription(group_id, topic_id)
         days = (reading.delivery if reading is not None else Delivery()).dead_days
         for _ in range(MOST_CHUNKS):
             with node.writing() as session:
-                gone = tables.delete_old_dead(
+                gone = dead_letter_sql.delete_old_dead(
                     session, group_id=group_id, topic_id=topic_id, days=days, most=chunk
                 )
             yield gone

@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from messagestore import tables
 from messagestore.engine.messages import NewMessage, headers_of
 from messagestore.engine.origins import Origin
 from messagestore.heads import durability
@@ -31,7 +30,10 @@ from messagestore.pool import node_pools
 from messagestore.produce import delayed_store
 from messagestore.produce.store_retry import DEADLINE_S
 from messagestore.retries.dead_letters import DeadLetterWrite
-from messagestore.tables import FailingRow, Fence, NewDead, NewDelayed, StoredCopy
+from messagestore.tables import failure_sql
+from messagestore.tables.dead_letter_sql import NewDead
+from messagestore.tables.failure_sql import FailingRow, Fence, StoredCopy
+from messagestore.tables.shapes import NewDelayed
 from messagestore.topology import retry_topics
 from metadata.cache import snapshot
 from metadata.cache.snapshot import SubscriptionInfo, TopicInfo
@@ -169,7 +171,9 @@ class _Work:
         pairs = {queue: self._pair(queue) for queue in by_queue}
         try:
             with node_pools.node(node_id).reading() as session:
-                fences = tables.read_fences(session, group_id=self._consumer.group_id, queues=list(by_queue))
+                fences = failure_sql.read_fences(
+                    session, group_id=self._consumer.group_id, queues=list(by_queue)
+                )
         except CatmqError as error:
             log.warning("Failures on node %d cannot be taken: %s", node_id, error.detail)
             self.done.refuse(itertools.chain(*by_queue.values()), "unavailable")
@@ -207,7 +211,7 @@ class _Work:
         while left:
             try:
                 with node_pools.node(node_id).reading() as session:
-                    rows = tables.select_failing(
+                    rows = failure_sql.select_failing(
                         session, queue=fence.queue, offsets=sorted(left), most_bytes=CHUNK_BYTES
                     )
             except CatmqError as error:
@@ -285,7 +289,7 @@ def _stored(node_id: int, ids: Sequence[bytes]) -> Mapping[bytes, StoredCopy]:
     node = node_pools.node(node_id)
     delayed_store.prepare(node)
     with node.reading() as session:
-        stored = tables.find_copies(session, batches=ids)
+        stored = failure_sql.find_copies(session, batches=ids)
     if stored:
         durability.confirm(node_id=node_id)
     return stored

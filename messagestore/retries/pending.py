@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from messagestore import sweeping, tables
+from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
 from messagestore.engine.origins import Origin
 from messagestore.heads.gap_check import left
 from messagestore.retries import dead_letters
+from messagestore.tables import failure_sql, promotion_sql, reader_sql
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.cache.snapshot import TopicInfo
@@ -75,13 +76,13 @@ def _read(group_id: int, topics: Sequence[TopicInfo], limit: int) -> PendingRetr
     queues = [queue for one in topics for queue in one.queues]
     counts: dict[int, int] = {}
     unread: dict[int, int] = {}
-    rows: list[tables.WaitingRow] = []
+    rows: list[failure_sql.WaitingRow] = []
 
     def read(session: Session, mine: list[int]) -> None:
-        counts.update(tables.count_waiting(session, queues=mine))
-        rows.extend(tables.list_waiting(session, queues=mine, most=limit))
-        gaps = tables.read_all_gaps(session, queues=mine)
-        for queue, at in tables.read_positions(session, group_id=group_id, queues=mine).items():
+        counts.update(failure_sql.count_waiting(session, queues=mine))
+        rows.extend(failure_sql.list_waiting(session, queues=mine, most=limit))
+        gaps = promotion_sql.read_all_gaps(session, queues=mine)
+        for queue, at in reader_sql.read_positions(session, group_id=group_id, queues=mine).items():
             first = max(at.committed or 0, at.low)
             unread[queue] = left(first, at.head, gaps=gaps.get(queue, ()))
 
@@ -104,7 +105,7 @@ def _count(topic: TopicInfo, counts: dict[int, int], unread: dict[int, int]) -> 
     )
 
 
-def _message(row: tables.WaitingRow) -> PendingRetry:
+def _message(row: failure_sql.WaitingRow) -> PendingRetry:
     origin = msgspec.json.decode(row.origin or "{}", type=Origin)
     return PendingRetry(
         topic=origin.topic,

@@ -17,14 +17,16 @@ from uuid import UUID
 
 import msgspec
 
-from messagestore import sweeping, tables
+from messagestore import sweeping
 from messagestore.engine.messages import NewMessage, headers_of
 from messagestore.pool import node_pools
 from messagestore.produce import delayed_store
 from messagestore.produce.publish import publish
 from messagestore.retries import dead_letters
 from messagestore.retries.dead_letters import prepared
-from messagestore.tables import DeadFilter, DeadLetter, NewDelayed, Place
+from messagestore.tables import dead_letter_sql
+from messagestore.tables.dead_letter_sql import DeadFilter, DeadLetter, Place
+from messagestore.tables.shapes import NewDelayed
 from messagestore.topology import retry_topics
 from metadata import redrive_rows
 from metadata.actors import Actor, job
@@ -79,13 +81,13 @@ def _measured(
     total, topics = 0, set()
     for node_id in sweeping.retry_nodes():
         with prepared(node_id).reading() as session:
-            bounds[node_id] = upto = tables.newest_dead(session)
+            bounds[node_id] = upto = dead_letter_sql.newest_dead(session)
             if rows is None:
-                total += tables.count_dead(session, kept=kept, upto=upto)
-                topics |= {one.topic_id for one in tables.summarize_dead(session, kept=kept)}
+                total += dead_letter_sql.count_dead(session, kept=kept, upto=upto)
+                topics |= {one.topic_id for one in dead_letter_sql.summarize_dead(session, kept=kept)}
             else:
                 wanted = rows.get(node_id, ())
-                found = tables.select_dead(session, group_id=kept.group_id, ids_wanted=wanted)
+                found = dead_letter_sql.select_dead(session, group_id=kept.group_id, ids_wanted=wanted)
                 total += len(found)
                 topics |= {one.row.topic_id for one in found}
     return bounds, total, topics
@@ -207,9 +209,11 @@ class _Step:
                 places = [Place(0, row) for row in rows[: self._most]]
             else:
                 upto = redrive.bounds[self._node_id]
-                places = tables.dead_places(session, kept=kept, after=self.place, upto=upto, most=self._most)
+                places = dead_letter_sql.dead_places(
+                    session, kept=kept, after=self.place, upto=upto, most=self._most
+                )
             wanted = [one.id for one in places]
-            found = tables.select_dead(session, group_id=redrive.group_id, ids_wanted=wanted)
+            found = dead_letter_sql.select_dead(session, group_id=redrive.group_id, ids_wanted=wanted)
         by_id = {one.row.id: one for one in found}
         return [(place, by_id.get(place.id)) for place in places]
 
@@ -250,7 +254,9 @@ class _Step:
 
     def _note(self) -> None:
         with node_pools.node(self._node_id).writing() as session:
-            gone = tables.delete_dead(session, group_id=self._redrive.group_id, ids_wanted=self._stored)
+            gone = dead_letter_sql.delete_dead(
+                session, group_id=self._redrive.group_id, ids_wanted=self._stored
+            )
         redrive_rows.advance(
             self._redrive.id,
             node=self._node_id,

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from messagestore import sweeping, tables
+from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.gap_check import left
 from messagestore.pool import node_pools
 from messagestore.produce import delayed_reassignment
-from messagestore.tables import Position
+from messagestore.tables import promotion_sql, queue_sql, reader_sql
+from messagestore.tables.shapes import Position
 from messagestore.topology import queue_states
 from metadata.actors import Actor
 from metadata.db import access
@@ -103,10 +104,10 @@ def _read(reading: Sequence[Reading], queues: Sequence[QueueView]) -> tuple[Coun
     def read(session: Session, here: Sequence[QueueView]) -> None:
         mine = [one.queue for one in here]
         of_node: Counts = {(one.group, queue): [] for one in reading for queue in mine}
-        gaps = tables.read_all_gaps(session, queues=mine)
-        nobody = tables.read_positions(session, group_id=0, queues=mine)
+        gaps = promotion_sql.read_all_gaps(session, queues=mine)
+        nobody = reader_sql.read_positions(session, group_id=0, queues=mine)
         for group, group_id, name in readers:
-            places = tables.read_positions(session, group_id=group_id, queues=mine, instance=name)
+            places = reader_sql.read_positions(session, group_id=group_id, queues=mine, instance=name)
             for place in places.values():
                 of_node[group, place.queue].append(_left(place, gaps.get(place.queue, ())))
         counts.update(of_node)
@@ -155,7 +156,7 @@ def _retire(waiting: Waiting, queue: QueueView) -> bool:
             queue_states.settle_later([queue.queue])
         if done:
             with node_pools.node(queue.node_id).reading() as session:
-                tables.delete_queue_readers(session, queue=queue.queue)
+                queue_sql.delete_queue_readers(session, queue=queue.queue)
         return done
     return False
 
@@ -180,5 +181,5 @@ def drop_retired(*, after_days: float = DROP_AFTER_DAYS) -> int:
 def _drop(waiting: Waiting, queue: QueueView) -> None:
     delayed_reassignment.reassign(queue.queue, topic_id=waiting.topic.id)
     with node_pools.node(queue.node_id).writing() as session:
-        tables.drop_queue(session, queue=queue.queue)
+        queue_sql.drop_queue(session, queue=queue.queue)
     layout.remove(topic_id=waiting.topic.id, queue=queue.queue)

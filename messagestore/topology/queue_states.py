@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from messagestore import sweeping, tables
+from messagestore import sweeping
 from messagestore.pool import node_pools
+from messagestore.tables import queue_sql
 from metadata.cache import snapshot
 from metadata.groups import subscribers
 
@@ -23,7 +24,7 @@ def set_heads(queues: Collection[int], *, state: str) -> None:
     for node, mine in node_pools.by_node(sorted(queues)):
         with node.reading() as session:  # harmless to repeat, so nothing is in doubt
             for queue in mine:
-                tables.set_queue_state(session, queue=queue, state=state)
+                queue_sql.set_queue_state(session, queue=queue, state=state)
 
 
 def settle(queues: Iterable[int]) -> None:
@@ -57,6 +58,6 @@ def sweep() -> int:
 def _contradicting(node_id: int) -> list[int]:
     """The queues of a node whose heads do not say what metadata says."""
     with node_pools.node(node_id).reading() as session:
-        closed = tables.read_closed(session)
+        closed = queue_sql.read_closed(session)
     heads = subscribers.head_states(node_id)
     return [queue for queue, state in heads.items() if closed.get(queue, "rw") != state]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from messagestore import tables
 from messagestore.pool import node_pools
+from messagestore.tables import delayed_sql, queue_sql, reader_sql
 from metadata.groups import subscribers
 from metadata.groups.subscribers import Reading
 from metadata.groups.subscription_rows import EPOCHS_EACH, SubscriptionView
@@ -19,7 +19,7 @@ def insert(reading: SubscriptionView | Reading, queues: Iterable[int], *, latest
     readers = instances.readers(reading.group_id)
     for node, mine in node_pools.by_node(queues):
         with node.reading() as session:  # harmless to repeat, so nothing is in doubt
-            tables.insert_readers(
+            reader_sql.insert_readers(
                 session,
                 group_id=reading.group_id,
                 queues=mine,
@@ -34,12 +34,12 @@ def close(subscription: SubscriptionView) -> None:
     for node, mine in node_pools.by_place(subscribers.places(subscription.queues)):
         with node.writing() as session:
             for queue in mine:
-                tables.set_queue_state(session, queue=queue, state="retired")
+                queue_sql.set_queue_state(session, queue=queue, state="retired")
         for queue in mine:
             gone = CHUNK
             while gone == CHUNK:
                 with node.writing() as session:
-                    gone = tables.delete_queue_delayed(session, queue=queue, most=CHUNK)
+                    gone = delayed_sql.delete_queue_delayed(session, queue=queue, most=CHUNK)
 
 
 def delete(subscription: SubscriptionView) -> None:
@@ -50,4 +50,4 @@ def delete(subscription: SubscriptionView) -> None:
     below = subscription.base_epoch + EPOCHS_EACH
     for node, mine in node_pools.by_place(subscribers.places(subscription.queues)):
         with node.writing() as session:
-            tables.delete_readers(session, group_id=subscription.group_id, queues=mine, below=below)
+            reader_sql.delete_readers(session, group_id=subscription.group_id, queues=mine, below=below)

@@ -6,8 +6,9 @@ subscription; what a crash leaves half made the sweeps of topics and subscriptio
 
 from __future__ import annotations
 
-from messagestore import sweeping, tables
+from messagestore import sweeping
 from messagestore.pool import node_pools
+from messagestore.tables import node_sql
 from messagestore.topology import reader_rows, topics
 from metadata.actors import job
 from metadata.cache import snapshot
@@ -29,7 +30,7 @@ def make(*, group_id: int, topic_id: int) -> bool:
         snapshot.refresh()  # its queues are new to this process
         for node, _ in node_pools.by_node(planned.subscription.queues):
             with node.writing() as session:
-                tables.create_node_tables(session)  # a node of an earlier version lacks some
+                node_sql.create_node_tables(session)  # a node of an earlier version lacks some
         topics.make_tables(planned.topic.queues)
         reader_rows.insert(planned.subscription, planned.subscription.queues)
         retry_topic_rows.make_ready(planned)

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from messagestore import sweeping, tables
+from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
 from messagestore.pool import node_pools
 from messagestore.produce import delayed_reassignment
+from messagestore.tables import queue_sql, reader_sql, shapes
 from metadata.actors import Actor, job
 from metadata.errors import CatmqError
 from metadata.topics import topic_rows
@@ -67,14 +68,14 @@ def make_tables(queues: Sequence[QueueView]) -> None:
         node = node_pools.node(node_id)
         with node.reading() as session:  # harmless to repeat, so nothing is in doubt
             for queue in mine:
-                tables.create_queue(session, queue=queue.queue, node_epoch=node.info.epoch)
+                queue_sql.create_queue(session, queue=queue.queue, node_epoch=node.info.epoch)
 
 
 def _drop_tables(topic: TopicView) -> None:
     for node_id, queues in sweeping.by_node(topic.queues).items():
         with node_pools.node(node_id).writing() as session:
             for queue in queues:
-                tables.drop_queue(session, queue=queue.queue)
+                queue_sql.drop_queue(session, queue=queue.queue)
 
 
 def _take_back(topic: TopicView, actor: Actor) -> None:
@@ -89,17 +90,17 @@ def describe(*, name: str, actor: Actor) -> TopicState:
 
 
 def _state(topic: TopicView) -> TopicState:
-    bounds: dict[int, tables.Position] = {}
+    bounds: dict[int, shapes.Position] = {}
 
     def read(session: Session, queues: Sequence[QueueView]) -> None:
         ids = [one.queue for one in queues]
-        bounds.update(tables.read_positions(session, group_id=0, queues=ids))
+        bounds.update(reader_sql.read_positions(session, group_id=0, queues=ids))
 
     sweeping.ask(sweeping.by_node(topic.queues), read, what=f"The part of topic {topic.name}")
     return TopicState(topic, tuple(_bounds(queue, bounds.get(queue.queue)) for queue in topic.queues))
 
 
-def _bounds(queue: QueueView, bounds: tables.Position | None) -> QueueState:
+def _bounds(queue: QueueView, bounds: shapes.Position | None) -> QueueState:
     return QueueState(queue, bounds.low if bounds else None, bounds.head if bounds else None)
 
 

@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 from uuid import UUID
 
-from messagestore import sweeping, tables
+from messagestore import sweeping
 from messagestore.engine import db_errors
 from messagestore.engine.messages import NewMessage, digest
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.time_lookup import first_at
-from messagestore.tables import BatchRow, Head
+from messagestore.tables import audit_sql, message_sql, queue_sql
+from messagestore.tables.shapes import BatchRow, Head
 from messagestore.verify.findings import Finding, QueueReport
 from messagestore.verify.ranges import Range, Ranges, shown, within, without
 from messagestore.verify.visit import TRIES, ReadShort, Visit
@@ -73,7 +74,7 @@ class BatchWalk:
     def _node(self, node_id: int, queues: list[int]) -> Iterator[BatchRow]:
         """The batches of a node by id, each judged by itself. A node that goes away ends it."""
         try:
-            last, _ = self._visit.ask(node_id, tables.batch_ends)
+            last, _ = self._visit.ask(node_id, audit_sql.batch_ends)
             yield from self._pages(node_id, queues, last) if last is not None else ()
         except NodeUnavailable as error:
             for queue in queues:
@@ -114,17 +115,17 @@ class BatchWalk:
             raise ReadShort(f"The batches above id {end.hex() or '0'} were not listed.")
 
     def _is_kept(self, node_id: int, batch_id: bytes) -> bool:
-        found = self._visit.ask(node_id, lambda session: tables.find_batch(session, batch_id=batch_id))
+        found = self._visit.ask(node_id, lambda session: message_sql.find_batch(session, batch_id=batch_id))
         return found is not None
 
     def _head(self, queue: QueueReport) -> Head | None:
-        return self._visit.ask(queue.node_id, lambda session: tables.read_head(session, queue=queue.id))
+        return self._visit.ask(queue.node_id, lambda session: queue_sql.read_head(session, queue=queue.id))
 
     def _know_heads(self, node_id: int, rows: list[BatchRow]) -> None:
         """Read the heads anew that batches reach beyond: after them, so they cannot be too low."""
         beyond = sorted({row.queue for row in rows if _end(row) > self._heads[row.queue]})
         if beyond:
-            heads = self._visit.ask(node_id, lambda session: tables.read_heads(session, queues=beyond))
+            heads = self._visit.ask(node_id, lambda session: queue_sql.read_heads(session, queues=beyond))
             self._heads.update(heads)
 
     def _claim(self, row: BatchRow) -> bool:
@@ -169,7 +170,7 @@ class BatchWalk:
         """Take the digest of the stored messages anew; missing ones are found by others."""
         first, end = row.first_offset, _end(row)
         select = functools.partial(
-            tables.select_from, queue=queue.id, first=first, end=end, most_bytes=_ALL_BYTES
+            message_sql.select_from, queue=queue.id, first=first, end=end, most_bytes=_ALL_BYTES
         )
         try:
             stored = self._visit.ask(queue.node_id, select)
@@ -220,14 +221,14 @@ class BatchWalk:
         """Rows that no batch claims, too young for theirs to have expired."""
 
         def question(session: Session) -> Range | None:
-            oldest_here = tables.stored_at_ms(session, queue=queue.id, offset=oldest_claim)
-            _, oldest_left = tables.batch_ends(session)
+            oldest_here = message_sql.stored_at_ms(session, queue=queue.id, offset=oldest_claim)
+            _, oldest_left = audit_sql.batch_ends(session)
             if oldest_here is None or oldest_left is None:
                 return None
             younger_ms = max(oldest_here, oldest_left) + 1
             first = first_at(session, queue=queue.id, bounds=hole, at_ms=younger_ms)
-            lowest, _ = tables.offset_ends(session, queue=queue.id, first=first)
-            head = tables.read_head(session, queue=queue.id)
+            lowest, _ = audit_sql.offset_ends(session, queue=queue.id, first=first)
+            head = queue_sql.read_head(session, queue=queue.id)
             if lowest is None or lowest >= hole[1] or head is None:
                 return None
             return (max(lowest, head.low), hole[1]) if head.low < hole[1] else None
@@ -240,7 +241,7 @@ class BatchWalk:
 
     def _claimed_after_all(self, queue: QueueReport, found: Range) -> bool:
         """Look for their batch once more, through the node's whole list."""
-        end, after = self._visit.ask(queue.node_id, tables.batch_ends)[0] or b"", b""
+        end, after = self._visit.ask(queue.node_id, audit_sql.batch_ends)[0] or b"", b""
         while True:
             page = self._page(queue.node_id, [queue.id], after, end)
             if any(row.first_offset < found[1] and _end(row) > found[0] for row in page.rows):
@@ -259,9 +260,13 @@ def _page(queues: list[int], after: bytes, last: bytes) -> Callable[[Session], _
     """Ask for the next page, counted and then listed."""
 
     def question(session: Session) -> _Page:
-        count, end, counted = tables.end_of_batches(session, queues=queues, after=after, last=last, most=PAGE)
+        count, end, counted = audit_sql.end_of_batches(
+            session, queues=queues, after=after, last=last, most=PAGE
+        )
         if end is None:
             return _Page(count, None, 0, [])
-        return _Page(count, end, counted, tables.list_batches(session, queues=queues, after=after, last=end))
+        return _Page(
+            count, end, counted, audit_sql.list_batches(session, queues=queues, after=after, last=end)
+        )
 
     return question

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from messagestore import sweeping, tables
+from messagestore import sweeping
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
-from messagestore.tables import ReaderRow
+from messagestore.tables import audit_sql, promotion_sql, queue_sql
+from messagestore.tables.shapes import ReaderRow
 from messagestore.verify.findings import KINDS, Finding
 from metadata.brokers import snapshot_acks
 from metadata.cache import snapshot
@@ -37,21 +38,21 @@ def read(info: NodeInfo) -> Contents:
     with sweeping.direct(info) as session:
         seen = Contents(info)
         try:
-            seen.identity = tables.read_identity(session)
+            seen.identity = promotion_sql.read_identity(session)
         except db_errors.Final:
             seen.identity = ""  # nobody wrote one
         if info.identity and seen.identity != info.identity:
             return seen
-        seen.readers = tables.all_readers(session)
-        seen.heads = tables.read_heads(session, queues=None)
-        seen.tables = frozenset(tables.message_tables(session))
+        seen.readers = audit_sql.all_readers(session)
+        seen.heads = queue_sql.read_heads(session, queues=None)
+        seen.tables = frozenset(audit_sql.message_tables(session))
         unknown = sorted(seen.tables - snapshot.current().queues.keys())
         seen.empty = frozenset(queue for queue in unknown if is_empty(session, queue))
         return seen
 
 
 def is_empty(session: Session, queue: int) -> bool:
-    return tables.offset_ends(session, queue=queue, first=0) == (None, None)
+    return audit_sql.offset_ends(session, queue=queue, first=0) == (None, None)
 
 
 def of_node(seen: Contents, known: ExpectedState) -> Iterator[Finding]:

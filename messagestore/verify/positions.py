@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from messagestore import tables
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
-from messagestore.tables import Head, ReaderRow
+from messagestore.tables import audit_sql, queue_sql
+from messagestore.tables.shapes import Head, ReaderRow
 from messagestore.verify.findings import Finding, Opening
 from messagestore.verify.ranges import Range, shown
 from metadata.groups.expected_state import ExpectedQueue, ExpectedReader
@@ -36,7 +36,7 @@ class Look:
 
 def look(session: Session, *, queues: Sequence[int]) -> dict[int, Look]:
     """Read some queues of one node, in the order that makes what is seen fit together."""
-    readers = tables.list_readers(session, queues=queues)
+    readers = audit_sql.list_readers(session, queues=queues)
     looks = {queue: _one(session, queue) for queue in queues}
     for row in readers:
         looks[row.queue].readers.append(row)
@@ -44,12 +44,12 @@ def look(session: Session, *, queues: Sequence[int]) -> dict[int, Look]:
 
 
 def _one(session: Session, queue: int) -> Look:
-    seen = Look(gaps=tables.read_gaps(session, queue=queue, position=0))
+    seen = Look(gaps=queue_sql.read_gaps(session, queue=queue, position=0))
     try:
-        _, seen.last = tables.offset_ends(session, queue=queue, first=0)
+        _, seen.last = audit_sql.offset_ends(session, queue=queue, first=0)
     except db_errors.Final as fault:
         seen.unreadable = fault.detail
-    seen.head = tables.read_head(session, queue=queue)
+    seen.head = queue_sql.read_head(session, queue=queue)
     return seen
 
 

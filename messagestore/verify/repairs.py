@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from messagestore import sweeping, tables
+from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
+from messagestore.tables import audit_sql, queue_sql, reader_sql
 from messagestore.topology import retry_topics
 from messagestore.verify.contents import is_empty, is_lone
 from messagestore.verify.findings import Finding
@@ -65,7 +66,7 @@ def _mend_node(finding: Finding) -> None:
         if finding.kind == "readers_unknown":
             _drop_readers(session, finding)
         elif finding.kind == "table_missing":
-            tables.create_queue(session, queue=finding.ids[0], node_epoch=info.epoch)
+            queue_sql.create_queue(session, queue=finding.ids[0], node_epoch=info.epoch)
         else:
             _drop_queue(session, finding)
 
@@ -73,21 +74,21 @@ def _mend_node(finding: Finding) -> None:
 def _drop_queue(session: Session, finding: Finding) -> None:
     """Drop a queue that was closed first: then nobody can write any more, and what is empty stays so."""
     (queue,) = finding.ids
-    tables.set_queue_state(session, queue=queue, state="retired")
-    head = tables.read_head(session, queue=queue)
+    queue_sql.set_queue_state(session, queue=queue, state="retired")
+    head = queue_sql.read_head(session, queue=queue)
     held = finding.kind == "table_unknown" and not is_empty(session, queue)
     if held or (head is not None and head.head):
         raise Conflict(f"{finding.where}: it holds messages by now. {finding.means}")
-    tables.drop_queue(session, queue=queue)
+    queue_sql.drop_queue(session, queue=queue)
 
 
 def _drop_readers(session: Session, finding: Finding) -> None:
     """Drop positions up to the epochs that were seen: a subscription made meanwhile keeps its own."""
-    rows = tables.all_readers(session)
+    rows = audit_sql.all_readers(session)
     known = expected_state.read()
     for row in rows:
         if row.group_id == finding.group and row.queue in finding.ids and is_lone(row, known):
-            tables.delete_readers(
+            reader_sql.delete_readers(
                 session,
                 group_id=row.group_id,
                 queues=[row.queue],

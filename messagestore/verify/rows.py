@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from messagestore import tables
 from messagestore.engine.mysql_session import Session
-from messagestore.tables import RowCount
+from messagestore.tables import audit_sql, queue_sql
+from messagestore.tables.shapes import RowCount
 from messagestore.verify.findings import Finding, Opening, QueueReport, missing
 from messagestore.verify.ranges import Range, cut, holes, shown, within, without
 from messagestore.verify.visit import TRIES, ReadShort, Visit
@@ -26,8 +26,8 @@ def unexplained(session: Session, *, queue: int, runs: list[Range]) -> list[Rang
 
     A head that fell explains what is above it: that is a finding of its own.
     """
-    gaps = tables.read_gaps(session, queue=queue, position=0)
-    head = tables.read_head(session, queue=queue)
+    gaps = queue_sql.read_gaps(session, queue=queue, position=0)
+    head = queue_sql.read_head(session, queue=queue)
     if head is None:
         return []  # also a finding of its own
     return without(runs, [*gaps, (-1, head.low), (head.head, _FAR)])
@@ -82,7 +82,7 @@ class RowScan:
         for _ in range(TRIES):
             count = self.visit.ask(
                 self.queue.node_id,
-                lambda session: tables.count_rows(session, queue=self.queue.id, first=first, end=end),
+                lambda session: audit_sql.count_rows(session, queue=self.queue.id, first=first, end=end),
             )
             if count.rows >= end - first:
                 return count, []
@@ -95,7 +95,7 @@ class RowScan:
         """Ask how many rows are listed, and what is missing for no reason."""
 
         def question(session: Session) -> tuple[int, list[Range]]:
-            offsets = tables.list_offsets(session, queue=self.queue.id, first=first, end=end)
+            offsets = audit_sql.list_offsets(session, queue=self.queue.id, first=first, end=end)
             runs = holes(first, end, offsets=[offset for offset, _ in offsets])
             return len(offsets), unexplained(session, queue=self.queue.id, runs=runs)
 
@@ -103,7 +103,7 @@ class RowScan:
 
     def _again(self, run: Range) -> list[Range]:
         def question(session: Session) -> list[Range]:
-            lowest, _ = tables.offset_ends(session, queue=self.queue.id, first=run[0])
+            lowest, _ = audit_sql.offset_ends(session, queue=self.queue.id, first=run[0])
             runs = without([run], [] if lowest is None else [(lowest, _FAR)])
             return unexplained(session, queue=self.queue.id, runs=runs)
 
@@ -112,7 +112,7 @@ class RowScan:
     def _times(self, first: int, end: int) -> None:
         rows = self.visit.ask(
             self.queue.node_id,
-            lambda session: tables.list_offsets(session, queue=self.queue.id, first=first, end=end),
+            lambda session: audit_sql.list_offsets(session, queue=self.queue.id, first=first, end=end),
         )
         for offset, stored_at in rows:
             if self.clock is not None and stored_at < self.clock:
@@ -124,11 +124,11 @@ class RowScan:
         """Rows where there should be none, seen twice, above the `low` and in a gap that were read after."""
 
         def question(session: Session) -> int | None:
-            lowest, _ = tables.offset_ends(session, queue=self.queue.id, first=first)
+            lowest, _ = audit_sql.offset_ends(session, queue=self.queue.id, first=first)
             if lowest is None or lowest >= end:
                 return None
-            head = tables.read_head(session, queue=self.queue.id)
-            gaps = tables.read_gaps(session, queue=self.queue.id, position=lowest)
+            head = queue_sql.read_head(session, queue=self.queue.id)
+            gaps = queue_sql.read_gaps(session, queue=self.queue.id, position=lowest)
             declared = any(gap_first <= lowest < gap_end for gap_first, gap_end in gaps)
             return lowest if head is not None and head.low <= lowest and declared else None
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from messagestore import sweeping, tables
+from messagestore import sweeping
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.time_lookup import first_at
 from messagestore.sweeping import Progress
+from messagestore.tables import node_sql, queue_sql
 from messagestore.verify import contents, positions
 from messagestore.verify.batches import BatchWalk
 from messagestore.verify.findings import KINDS, Finding, Opening, QueueReport, Report, seen_twice
@@ -213,13 +214,13 @@ def _opening(queue: int, since: Since | None) -> Callable[[Session], Opening | N
     """Ask for a queue's bounds; None where it has no head row."""
 
     def question(session: Session) -> Opening | None:
-        head = tables.read_head(session, queue=queue)
+        head = queue_sql.read_head(session, queue=queue)
         if head is None:
             return None
-        gaps = tables.read_gaps(session, queue=queue, position=head.low)
+        gaps = queue_sql.read_gaps(session, queue=queue, position=head.low)
         if since is None:
             return Opening(max(head.low, 0), head.low, head.head, gaps, 0)
-        since_ms = since.at_ms if since.at_ms is not None else tables.now_ms(session) - (since.ago_ms or 0)
+        since_ms = since.at_ms if since.at_ms is not None else node_sql.now_ms(session) - (since.ago_ms or 0)
         start = first_at(session, queue=queue, bounds=(max(head.low, 0), head.head), at_ms=since_ms)
         return Opening(start, head.low, head.head, gaps, max(since_ms, 0))
 

@@ -15,11 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from brokerapi.http import group_metrics
 from brokerapi.http.group_metrics import Board
-from messagestore import tables
 from messagestore.consume import lag
 from messagestore.nodes.replica_inspection import JUMP
 from messagestore.pool import node_pools
 from messagestore.pool.node import Node
+from messagestore.tables import partition_sql, promotion_sql
 from metadata import actors
 from metadata.cache import snapshot
 from metadata.config import config
@@ -242,8 +242,8 @@ def test_a_declared_gap_and_what_retention_took_are_not_behind(broker: Broker, q
     send(broker, "single", 10)
     reader(broker)
     with node_pools.node_of(queue).writing() as session:
-        tables.raise_heads(session, heads=[(queue, 10 + JUMP)], cause="promoted")
-        tables.raise_low(session, queue=queue, low=4)
+        promotion_sql.raise_heads(session, heads=[(queue, 10 + JUMP)], cause="promoted")
+        partition_sql.raise_low(session, queue=queue, low=4)
     seen = refreshed(broker)
     assert seen.value("catmq_group_lag_messages", group="readers", topic="single") == 6
 

@@ -10,9 +10,9 @@ import pytest
 from catmq_client import HttpTransport
 from catmq_client.admin.api import Admin
 from catmq_client.admin.shapes import ReadPlan
-from messagestore import tables
 from messagestore.nodes import registry
 from messagestore.pool import node_pools
+from messagestore.tables import promotion_sql, running
 from metadata import actors
 from metadata.errors import Invalid
 from metadata.models import AuditLog, DbNode
@@ -34,7 +34,7 @@ def plan_of(broker: Broker, topic: str) -> ReadPlan:
 def test_a_plan_names_tables_and_ranges_up_to_the_durable_head(broker: Broker, queue: int) -> None:
     broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "a"}, {"body": "b"}]})
     plan = plan_of(broker, "single")
-    found = {"queue": queue, "number": 0, "node": "main", "table": tables.message_table(queue)}
+    found = {"queue": queue, "number": 0, "node": "main", "table": running.message_table(queue)}
     assert plan["queues"] == [{**found, "low": 0, "head": 2, "gaps": []}]
     (node,) = plan["nodes"]
     assert (node["name"], node["username"], node["password"]) == ("main", "", "")
@@ -45,7 +45,7 @@ def test_a_plan_names_tables_and_ranges_up_to_the_durable_head(broker: Broker, q
 def test_a_plan_tells_of_declared_gaps(broker: Broker, queue: int) -> None:
     broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "a"}]})
     with node_pools.node_of(queue).writing() as session:
-        tables.raise_heads(session, heads=[(queue, 10)], cause="promotion")
+        promotion_sql.raise_heads(session, heads=[(queue, 10)], cause="promotion")
     (planned,) = plan_of(broker, "single")["queues"]
     assert (planned["head"], planned["gaps"]) == (10, [[1, 10]])
 

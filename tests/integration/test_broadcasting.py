@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from messagestore import tables
 from messagestore.pool import node_pools
-from messagestore.tables import ReaderKey
+from messagestore.tables import reader_sql
+from messagestore.tables.shapes import ReaderKey
 from messagestore.topology import membership
 from metadata.cache import snapshot
 from metadata.db.consumer_ids import check
@@ -151,7 +151,7 @@ def test_a_reset_that_died_before_metadata_heard_of_it_heals_for_that_instance_a
     with node_pools.node_of(queues[0]).writing() as session:
         reader = ReaderKey(one.id.group_id, queues[0], one.id.instance)
         for _ in range(3):
-            tables.reset_reader(session, reader=reader, offset=1)
+            reader_sql.reset_reader(session, reader=reader, offset=1)
 
     assert one.pull(queues[0]).state == "fenced"
     assert one.take()[queues[0]] == ("fenced", None)

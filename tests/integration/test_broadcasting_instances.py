@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from catmq_site.jobs.schedules import JOBS
-from messagestore import tables
 from messagestore.consume import instances, lag, offset_reset
 from messagestore.consume.offset_reset import Move, Target
 from messagestore.pool import node_pools
-from messagestore.tables import readers
+from messagestore.tables import reader_sql
 from messagestore.topology import subscriptions
 from metadata.cache import snapshot
 from metadata.errors import Invalid
@@ -180,7 +179,7 @@ def test_who_comes_back_after_the_name_was_taken_begins_anew_in_all_queues(
 ) -> None:
     send(queues[0], 3)
     gone("old")
-    delete = tables.delete_instance
+    delete = reader_sql.delete_instance
     back = Instance("old")
 
     def come_back_first(*args: Any, **kwargs: Any) -> None:
@@ -189,7 +188,7 @@ def test_who_comes_back_after_the_name_was_taken_begins_anew_in_all_queues(
         assert back.commit(queues[0], 2) == "ok"
         delete(*args, **kwargs)
 
-    monkeypatch.setattr(tables, "delete_instance", come_back_first)
+    monkeypatch.setattr(reader_sql, "delete_instance", come_back_first)
 
     assert instances.prune() == 1
     assert committed(queues[0]) == {"old": 2}
@@ -245,10 +244,10 @@ def test_an_instance_that_stood_by_never_takes_an_epoch_twice(queues: list[int])
 def test_places_of_many_instances_are_made_in_one_subscription(queues: list[int]) -> None:
     """More than one transaction may hold."""
     group_id = groups.describe(name="news", actor=ME).id
-    names = [str(number) for number in range(readers._INSTANCES_EACH + 5)]
+    names = [str(number) for number in range(reader_sql._INSTANCES_EACH + 5)]
     with node_pools.node_of(queues[0]).writing() as session:
         whose = {"group_id": group_id, "queues": queues, "instances": names}
         for _ in range(2):
-            tables.insert_readers(session, epoch=1, latest=False, **whose)  # type: ignore[arg-type]
+            reader_sql.insert_readers(session, epoch=1, latest=False, **whose)  # type: ignore[arg-type]
 
     assert sorted(row[1] for row in tampering.readers(queues[1])) == sorted(names)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from messagestore import tables
 from messagestore.consume import positions
 from messagestore.pool import node_pools
+from messagestore.tables import reader_sql
 from messagestore.topology import reader_rows, subscriptions, topics
 from metadata.cache import snapshot
 from metadata.nodes import node_rows
@@ -65,14 +65,14 @@ def test_an_acquire_that_crosses_an_unsubscribe_leaves_no_place_behind(
     one.beat()
     for queue in queues:
         _forget_places(queue)
-    insert = tables.insert_readers
+    insert = reader_sql.insert_readers
 
     def end_the_subscription_first(*args: Any, **kwargs: Any) -> None:
-        monkeypatch.setattr(tables, "insert_readers", insert)
+        monkeypatch.setattr(reader_sql, "insert_readers", insert)
         subscriptions.delete(group="news", topic="orders", actor=ME)
         insert(*args, **kwargs)
 
-    monkeypatch.setattr(tables, "insert_readers", end_the_subscription_first)
+    monkeypatch.setattr(reader_sql, "insert_readers", end_the_subscription_first)
     owned, one.owned = dict(one.owned), {}
     _acquire(one, owned)
 
@@ -181,11 +181,11 @@ def _acquire(instance: Instance, owned: dict[int, int]) -> None:
 def _forget_places(queue: int) -> None:
     ((group_id, _, epoch, _, _),) = tampering.readers(queue)
     with node_pools.node_of(queue).writing() as session:
-        tables.delete_readers(session, group_id=group_id, queues=[queue], below=epoch + 1)
+        reader_sql.delete_readers(session, group_id=group_id, queues=[queue], below=epoch + 1)
 
 
 def _leave_behind(queue: int, group_id: int, instance: str, epoch: int) -> None:
     """What an acquire leaves that was frozen since before the subscription ended."""
     with node_pools.node_of(queue).writing() as session:
         whose = {"group_id": group_id, "queues": [queue], "instances": [instance]}
-        tables.insert_readers(session, epoch=epoch, latest=False, **whose)  # type: ignore[arg-type]
+        reader_sql.insert_readers(session, epoch=epoch, latest=False, **whose)  # type: ignore[arg-type]

@@ -7,7 +7,6 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore import tables
 from messagestore.consume import lag, offset_reset, positions
 from messagestore.consume.offset_reset import Target
 from messagestore.consume.positions import Claim, CommitOffset
@@ -15,6 +14,7 @@ from messagestore.engine.messages import NewMessage
 from messagestore.nodes.replica_inspection import JUMP
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
+from messagestore.tables import partition_sql, promotion_sql
 from messagestore.topology import membership, subscriptions, topics
 from metadata import actors
 from metadata.cache import snapshot
@@ -121,7 +121,7 @@ def test_what_retention_took_unread_is_not_handled(queue: int) -> None:
     member, epoch = joined()
     positions.commit(consumer=member, offsets=[CommitOffset(queue, epoch, 2)])
     with node_pools.node_of(queue).writing() as session:
-        assert tables.raise_low(session, queue=queue, low=10)
+        assert partition_sql.raise_low(session, queue=queue, low=10)
     moved = [
         positions.commit(consumer=member, offsets=[CommitOffset(queue, epoch, at)])[0] for at in (12, 15)
     ]
@@ -130,5 +130,5 @@ def test_what_retention_took_unread_is_not_handled(queue: int) -> None:
 
 def test_a_declared_gap_is_not_handled(queue: int) -> None:
     with node_pools.node_of(queue).writing() as session:
-        tables.raise_heads(session, heads=[(queue, 20 + JUMP)], cause="promoted")
+        promotion_sql.raise_heads(session, heads=[(queue, 20 + JUMP)], cause="promoted")
     assert handled(queue, 18, 20 + JUMP) == [18, 2]

@@ -8,8 +8,9 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
-from messagestore import tables, verify
+from messagestore import verify
 from messagestore.pool import node_pools
+from messagestore.tables import audit_sql, queue_sql
 from messagestore.topology import subscriptions, topics
 from messagestore.verify import Finding
 from messagestore.verify import check as verb
@@ -99,12 +100,12 @@ def test_a_missing_table_that_held_messages_is_not_hidden_by_an_empty_one(queue:
 
 def test_a_table_without_a_queue_is_dropped_only_if_it_never_held_a_message(queue: int) -> None:
     with node_pools.node_of(queue).writing() as session:
-        tables.create_queue(session, queue=900, node_epoch=1)
+        queue_sql.create_queue(session, queue=900, node_epoch=1)
     one = found()
     assert (one.kind, one.ids) == ("table_unknown", (900,))
     mended(one)
     with node_pools.node_of(queue).reading() as session:
-        assert 900 not in tables.message_tables(session) and 900 not in tables.read_heads(
+        assert 900 not in audit_sql.message_tables(session) and 900 not in queue_sql.read_heads(
             session, queues=None
         )
 
@@ -112,7 +113,7 @@ def test_a_table_without_a_queue_is_dropped_only_if_it_never_held_a_message(queu
 @pytest.mark.parametrize("left", ["rows", "head"])
 def test_a_table_without_a_queue_that_may_hold_messages_stays(queue: int, left: str) -> None:
     with node_pools.node_of(queue).writing() as session:
-        tables.create_queue(session, queue=900, node_epoch=1)
+        queue_sql.create_queue(session, queue=900, node_epoch=1)
     if left == "rows":
         plant(queue, "DROP TABLE message_900", "ALTER TABLE message_{q} RENAME TO message_900")
         Queue.objects.filter(pk=queue).update(state="retired")
@@ -123,20 +124,20 @@ def test_a_table_without_a_queue_that_may_hold_messages_stays(queue: int, left: 
     assert (one.kind, one.ids) == ("table_unknown", (900,))
     refused(one)
     with node_pools.node_of(queue).reading() as session:
-        assert 900 in tables.message_tables(session)
+        assert 900 in audit_sql.message_tables(session)
 
 
 def test_a_message_that_comes_before_the_drop_is_kept(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with node_pools.node_of(queue).writing() as session:
-        tables.create_queue(session, queue=900, node_epoch=1)
+        queue_sql.create_queue(session, queue=900, node_epoch=1)
     one = found()
-    real = tables.set_queue_state
+    real = queue_sql.set_queue_state
 
     def meanwhile(session: object, *, queue: int, state: str) -> None:
         plant(queue, f"UPDATE queue_head SET head = 1 WHERE queue_id = {queue}")
         real(session, queue=queue, state=state)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(tables, "set_queue_state", meanwhile)
+    monkeypatch.setattr(queue_sql, "set_queue_state", meanwhile)
     monkeypatch.setattr(node_pools, "node_of", lambda _queue: node_pools.node(one.node))
     with pytest.raises(Conflict, match="holds messages by now"):
         verify.repair(key=one.key, actor=ME)
@@ -158,7 +159,7 @@ def test_a_head_row_without_queue_and_table_goes_if_nothing_was_stored(
     queue: int, head: int, safe: bool
 ) -> None:
     with node_pools.node_of(queue).writing() as session:
-        tables.create_queue(session, queue=900, node_epoch=1)
+        queue_sql.create_queue(session, queue=900, node_epoch=1)
     plant(queue, "DROP TABLE message_900", f"UPDATE queue_head SET head = {head} WHERE queue_id = 900")
     one = found()
     assert one.kind == "head_unknown"
@@ -252,7 +253,7 @@ def test_what_is_only_under_way_is_not_found(fresh: int, monkeypatch: pytest.Mon
     plant(fresh, "DROP TABLE message_{q}")
     one = found()
     with node_pools.node_of(fresh).writing() as session:
-        tables.create_queue(session, queue=fresh, node_epoch=1)
+        queue_sql.create_queue(session, queue=fresh, node_epoch=1)
     with pytest.raises(NotFound, match="found no more"):
         verify.repair(key=one.key, actor=ME)
     Queue.objects.filter(pk=fresh).update(state="creating")

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from messagestore import tables
 from messagestore.engine.messages import NewMessage
 from messagestore.heads import partitions
 from messagestore.pool import node_pools, session_pool
 from messagestore.produce import delayed_admin, delayed_delivery, delayed_reassignment, delayed_store
 from messagestore.produce.publish import Receipt, publish
+from messagestore.tables import message_sql, node_sql
 from messagestore.topology import queues, topics
 from messagestore.verify import verify
 from metadata.actors import Actor, command
@@ -110,7 +110,7 @@ def test_a_time_that_has_just_passed_is_now(node: str) -> None:
 
 def _now(queue: int) -> int:
     with node_pools.node_of(queue).reading() as session:
-        return tables.now_ms(session)
+        return node_sql.now_ms(session)
 
 
 def test_a_backlog_of_several_queues_is_moved_in_one_pass(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def test_missing_partitions_are_made_and_the_messages_moved(node: str, engine: s
     mover(queue).run_once()
     mover(queue).run_once()
     with node_pools.node_of(queue).reading() as session:
-        assert tables.stored_at_ms(session, queue=queue, offset=300_000) is not None
+        assert message_sql.stored_at_ms(session, queue=queue, offset=300_000) is not None
     assert partitions.extend(queue) > 300_000
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from messagestore import tables
 from messagestore.engine import batch_ids, db_errors
 from messagestore.engine.messages import NewMessage
 from messagestore.pool import node_pools
 from messagestore.produce import delayed_store
 from messagestore.produce.delayed_store import DelayedReceipt
-from messagestore.tables import NewDelayed
+from messagestore.tables import node_sql
+from messagestore.tables.shapes import NewDelayed
 from messagestore.topology import topics
 from metadata.actors import command
 from metadata.errors import Conflict, NodeUnavailable
@@ -36,7 +36,7 @@ def store(queue: int, *bodies: bytes, batch_id: bytes | None = None, **more: Any
 
 def now_ms(queue: int) -> int:
     with node_pools.node_of(queue).reading() as session:
-        return tables.now_ms(session)
+        return node_sql.now_ms(session)
 
 
 def test_a_delayed_message_waits_in_the_table_of_its_node_with_all_it_has(queue: int) -> None:
@@ -146,7 +146,7 @@ def test_a_node_that_is_lost_while_its_table_is_made_is_away_and_nothing_is_in_d
 
     delayed_store.evict_all()
     with monkeypatch.context() as patched:
-        patched.setattr(tables, "create_node_tables", lost)
+        patched.setattr(node_sql, "create_node_tables", lost)
         with pytest.raises(NodeUnavailable, match="Node main"):
             delayed_store.prepare(node_pools.node_of(queue))
     delayed_store.prepare(node_pools.node_of(queue))

@@ -10,12 +10,12 @@ from uuid import UUID
 
 import pytest
 
-from messagestore import tables
 from messagestore.engine import batch_ids
 from messagestore.engine.messages import NewMessage
 from messagestore.nodes import disks
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
+from messagestore.tables import partition_sql, queue_sql
 from messagestore.topology import topics
 from metadata.actors import command
 from metadata.cache import snapshot
@@ -61,7 +61,7 @@ def heads() -> dict[int, int]:
     found: dict[int, int] = {}
     for node_id in snapshot.current().nodes:
         with node_pools.node(node_id).reading() as session:
-            found |= tables.read_heads(session, queues=None)
+            found |= queue_sql.read_heads(session, queues=None)
     return found
 
 
@@ -88,7 +88,7 @@ def test_what_is_used_is_measured_on_the_node(node: str) -> None:
 
     def used() -> int:
         with node_pools.node_of(queue).reading() as session:
-            size, reusable = tables.used_bytes(session)
+            size, reusable = partition_sql.used_bytes(session)
         return size - reusable
 
     before = used()
@@ -97,7 +97,7 @@ def test_what_is_used_is_measured_on_the_node(node: str) -> None:
     assert 4_000_000 < used() - before < 40_000_000
     plant(queue, "UPDATE queue_head SET low = head WHERE queue_id = {q}")
     with node_pools.node_of(queue).writing() as session:
-        tables.delete_below(session, queue=queue, end=16)
+        partition_sql.delete_below(session, queue=queue, end=16)
     assert ENGINE == "mysql" or used() - before < 1_000_000  # the file stays, but new messages fit into it
 
 

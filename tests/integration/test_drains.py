@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from catmq_site.jobs.schedules import JOBS
-from messagestore import tables
 from messagestore.consume import offset_reset, positions
 from messagestore.consume.offset_reset import Target
 from messagestore.consume.positions import Claim, CommitOffset
 from messagestore.engine.messages import NewMessage
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
+from messagestore.tables import message_sql, queue_sql, reader_sql
 from messagestore.topology import drains, queue_states, queues, subscriptions, topics
 from metadata.actors import Actor, command
 from metadata.cache import snapshot
@@ -75,7 +75,7 @@ def states() -> dict[int, str]:
 
 def head_of(queue: int) -> str:
     with node_pools.node_of(queue).reading() as session:
-        head = tables.read_head(session, queue=queue)
+        head = queue_sql.read_head(session, queue=queue)
     return head.state if head else ""
 
 
@@ -154,7 +154,7 @@ def test_a_group_that_is_subscribing_is_waited_for(
 ) -> None:
     drain(orders[0])
     groups.create(name="late", actor=ME)
-    monkeypatch.setattr(tables, "insert_readers", lambda *given, **more: None)
+    monkeypatch.setattr(reader_sql, "insert_readers", lambda *given, **more: None)
     subscriptions.create(group="late", topic="orders", start="earliest", actor=ME)
     assert (unread(orders[0])["late"], drains.retire_drained(rest_s=NOW)) == (None, 0)
 
@@ -204,10 +204,10 @@ def test_a_node_that_is_away_keeps_its_queues_for_later(
         raise NodeUnavailable("away")
 
     with monkeypatch.context() as failing:
-        failing.setattr(tables, "set_queue_state", away)
+        failing.setattr(queue_sql, "set_queue_state", away)
         assert drains.retire_drained(rest_s=NOW) == 0
     with monkeypatch.context() as failing:
-        failing.setattr(tables, "read_positions", away)
+        failing.setattr(reader_sql, "read_positions", away)
         assert drains.retire_drained(rest_s=NOW) == 0
     assert drains.retire_drained(rest_s=NOW) == 1
 
@@ -226,9 +226,9 @@ def test_the_table_of_a_retired_queue_is_dropped_after_three_days(orders: list[i
     snapshot.refresh()
     assert list(states()) == [second]
     with node.reading() as session:
-        assert tables.read_head(session, queue=first) is None
+        assert queue_sql.read_head(session, queue=first) is None
         with pytest.raises(Exception, match=f"message_{first}"):
-            tables.select_from(session, queue=first, first=0, end=1, most_bytes=1)
+            message_sql.select_from(session, queue=first, first=0, end=1, most_bytes=1)
     assert JOBS["drop_tables"].run() == 0
     assert [one.number for one in queues.expand(topic="orders", queues=1, actor=ME).queues] == [2]
 
@@ -269,7 +269,7 @@ def test_bounds_and_backlog_on_a_node_that_is_away_are_not_known(
     def away(*args: object, **kwargs: object) -> Any:
         raise NodeUnavailable("away")
 
-    monkeypatch.setattr(tables, "read_positions", away)
+    monkeypatch.setattr(reader_sql, "read_positions", away)
     first = drains.describe(topic="orders", actor=ME)[0]
     assert (first.low, first.head, first.slots) == (None, None, 512)
     assert [(one.group, one.messages) for one in first.unread] == [("billing", None), ("news", None)]

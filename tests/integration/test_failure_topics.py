@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from messagestore import tables
 from messagestore.retention import planning
+from messagestore.tables import delayed_sql, node_sql, queue_sql, reader_sql
 from messagestore.topology import queues, retry_topics, subscriptions, topics
 from metadata.cache import snapshot
 from metadata.db import paging
@@ -101,9 +101,9 @@ def test_a_report_makes_a_missing_one(node: str, make_node: Callable[..., str]) 
 @pytest.mark.parametrize(
     ("module", "step"),
     [
-        (tables, "create_node_tables"),
-        (tables, "create_queue"),
-        (tables, "insert_readers"),
+        (node_sql, "create_node_tables"),
+        (queue_sql, "create_queue"),
+        (reader_sql, "insert_readers"),
         (retry_topic_rows, "make_ready"),
     ],
 )
@@ -131,7 +131,7 @@ def test_a_failure_node_that_is_away_keeps_no_group_from_subscribing(
         raise NodeUnavailable("away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(tables, "create_node_tables", away)
+        patch.setattr(node_sql, "create_node_tables", away)
         failing.billing()
     assert failing_topics() == []
     assert (retry_topics.sweep(), failing_topics()) == (1, ["billing_orders_fail"])
@@ -184,16 +184,23 @@ def test_unsubscribing_while_retries_wait_ends_them_and_a_new_start_is_clean(
     assert len(waiting()) == 1
 
 
-@pytest.mark.parametrize("step", ["set_queue_state", "delete_queue_delayed", "delete_readers"])
+@pytest.mark.parametrize(
+    ("module", "step"),
+    [
+        (queue_sql, "set_queue_state"),
+        (delayed_sql, "delete_queue_delayed"),
+        (reader_sql, "delete_readers"),
+    ],
+)
 def test_a_crash_while_unsubscribing_is_finished_by_the_sweep(
-    node: str, failure_node: str, step: str, monkeypatch: pytest.MonkeyPatch
+    node: str, failure_node: str, module: Any, step: str, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = failing.billing()
     failing.send(b"a")
     fail(failing.member(), queue, 0)
     old = failure_queues()[0]
     with monkeypatch.context() as patch, pytest.raises(Crash):
-        patch.setattr(tables, step, dies)
+        patch.setattr(module, step, dies)
         subscriptions.delete(group="billing", topic="orders", actor=ME)
     subscriptions.sweep()
     assert tampering.look(old, "SELECT COUNT(*) FROM delayed_message") == [(0,)]

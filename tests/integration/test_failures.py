@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from messagestore import tables
 from messagestore.consume import offset_reset
 from messagestore.produce import delayed_store
 from messagestore.retries import failures
 from messagestore.retries.failures import Dead, Failure, Refused
+from messagestore.tables import failure_sql
 from messagestore.topology import subscriptions
 from metadata.cache import snapshot
 from metadata.errors import Code, Conflict, NodeUnavailable
@@ -201,7 +201,7 @@ def test_a_failure_node_that_is_away_refuses_for_now(queue: int, monkeypatch: py
         raise NodeUnavailable("away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(tables, "find_copies", away)
+        patch.setattr(failure_sql, "find_copies", away)
         assert fail(who, queue, 0).refused == [Refused(queue, 0, "unavailable")]
     assert len(fail(who, queue, 0).retried) == 1
 

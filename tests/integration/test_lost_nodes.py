@@ -11,7 +11,7 @@ import pytest
 
 from brokerapi.http import health
 from catmq_site.management import outcomes
-from messagestore import tables, verify
+from messagestore import verify
 from messagestore.consume import lag, positions, pull
 from messagestore.consume.positions import Acquired, Claim, CommitOffset
 from messagestore.consume.pull_types import PulledQueue, PullQueue
@@ -19,6 +19,7 @@ from messagestore.engine.messages import NewMessage
 from messagestore.nodes import promotion, registry, replica_inspection
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
+from messagestore.tables import node_sql
 from messagestore.topology import membership, queues, subscriptions, topics
 from metadata.actors import Actor, command
 from metadata.cache import snapshot
@@ -135,7 +136,7 @@ def test_what_a_group_had_read_when_its_lag_was_recorded_is_not_called_unread(qu
     member, epoch = reader(queue)
     positions.commit(consumer=member, offsets=[CommitOffset(queue, epoch, 8)])
     with node_pools.node_of(queue).reading() as session:
-        before = tables.now_ms(session)
+        before = node_sql.now_ms(session)
     lag.record()
     registry.note_heads()
     registry.note_heads()

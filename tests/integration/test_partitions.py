@@ -7,12 +7,12 @@ from contextlib import closing
 
 import pytest
 
-from messagestore import tables
 from messagestore.engine import db_errors
 from messagestore.engine.messages import NewMessage
 from messagestore.heads import partitions
 from messagestore.pool import node_pools
 from messagestore.produce.publish import Receipt, publish
+from messagestore.tables import audit_sql, partition_sql, queue_sql
 from messagestore.topology import topics
 from metadata.actors import command
 from metadata.cache import snapshot
@@ -36,7 +36,7 @@ def queue(node: str) -> int:
 
 def ends(queue: int) -> list[int]:
     with node_pools.node_of(queue).reading() as session:
-        return [one.end for one in tables.list_partitions(session, queue=queue)]
+        return [one.end for one in partition_sql.list_partitions(session, queue=queue)]
 
 
 def send(queue: int, count: int = 2) -> list[Receipt | CatmqError]:
@@ -67,9 +67,9 @@ def test_a_send_that_meets_the_end_makes_partitions_and_is_stored_once(queue: in
     assert ends(queue) == [100_000, 200_000, 300_000, 310_000, 320_000, 330_000][: len(ends(queue))]
     assert sum(end > 300_001 for end in ends(queue)) >= 2
     with node_pools.node_of(queue).reading() as session:
-        head = tables.read_head(session, queue=queue)
+        head = queue_sql.read_head(session, queue=queue)
         assert head is not None and head.head == 300_001
-        assert tables.count_rows(session, queue=queue, first=0, end=400_000).rows == 2
+        assert audit_sql.count_rows(session, queue=queue, first=0, end=400_000).rows == 2
 
 
 @partitioned
@@ -193,5 +193,5 @@ def test_an_account_that_may_not_see_other_connections_serves_as_well(
     start_at(queue, 100_000)
     assert partitions.extend(queue, urgent=False) == 200_000
     with node_pools.node_of(queue).reading() as session:
-        assert tables.used_bytes(session)[0] > 100_000
+        assert partition_sql.used_bytes(session)[0] > 100_000
     assert send(queue) == [Receipt(queue, 100_000), Receipt(queue, 100_001)]

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from messagestore import tables
 from messagestore.engine import batch_ids
 from messagestore.engine.messages import NewMessage
 from messagestore.nodes import registry
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
+from messagestore.tables import queue_sql, reader_sql
 from messagestore.topology import queue_states, queues, subscriptions, topics
 from metadata.actors import Actor, command
 from metadata.cache import snapshot
@@ -57,7 +57,7 @@ def heads() -> dict[int, str]:
     found = {}
     for one in shown().queues:
         with node_pools.node(one.node_id).reading() as session:
-            head = tables.read_head(session, queue=one.queue)
+            head = queue_sql.read_head(session, queue=one.queue)
         found[one.queue] = head.state if head else ""
     return found
 
@@ -183,7 +183,7 @@ def test_an_expansion_that_cannot_be_is_refused_and_makes_nothing(
 def test_while_queues_are_being_made_there_is_no_second_expansion(
     orders: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "create_queue", dies)
+    monkeypatch.setattr(queue_sql, "create_queue", dies)
     with pytest.raises(Crash):
         queues.expand(topic="orders", queues=1, actor=ME)
 
@@ -197,7 +197,7 @@ def test_while_queues_are_being_made_there_is_no_second_expansion(
 
 @pytest.mark.parametrize(
     ("module", "step"),
-    [(tables, "create_queue"), (tables, "insert_readers"), (queue_rows, "make_ready")],
+    [(queue_sql, "create_queue"), (reader_sql, "insert_readers"), (queue_rows, "make_ready")],
 )
 def test_an_expansion_that_died_anywhere_is_finished_by_the_sweep(
     orders: list[int], monkeypatch: pytest.MonkeyPatch, module: Any, step: str
@@ -223,10 +223,10 @@ def test_an_expansion_that_cannot_be_finished_is_taken_back_and_can_be_repeated(
     orders: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as dying, pytest.raises(Crash):
-        dying.setattr(tables, "create_queue", dies)
+        dying.setattr(queue_sql, "create_queue", dies)
         queues.expand(topic="orders", queues=1, actor=ME)
     with monkeypatch.context() as failing:
-        failing.setattr(tables, "create_queue", away)
+        failing.setattr(queue_sql, "create_queue", away)
         assert queues.sweep(-1) == 1
         refused(
             Code.NODE_UNAVAILABLE,
@@ -333,7 +333,7 @@ def test_a_preview_of_a_shrinking_counts_what_each_group_has_not_read(
     planned = queues.shrink(topic="orders", queues=[orders[3]], actor=ME, dry_run=True)
     assert [(one.group, one.messages) for one in planned.unread] == [("billing", 2), ("news", 2)]
 
-    monkeypatch.setattr(tables, "read_positions", away)
+    monkeypatch.setattr(reader_sql, "read_positions", away)
     planned = queues.shrink(topic="orders", queues=[orders[3]], actor=ME, dry_run=True)
     assert [(one.group, one.messages) for one in planned.unread] == [("billing", None), ("news", None)]
 

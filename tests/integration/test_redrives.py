@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from messagestore import tables
 from messagestore.nodes import registry
 from messagestore.pool import node_pools
 from messagestore.pool.node import Node
 from messagestore.produce import delayed_store
 from messagestore.retries import dead_letters, redrives
 from messagestore.retries.redrives import Redriver
+from messagestore.tables import dead_letter_sql, queue_sql
 from messagestore.topology import subscriptions
 from metadata import redrive_rows
 from metadata.actors import Actor
@@ -40,7 +40,7 @@ def queue(two_nodes: None) -> int:
 def kill(queue: int, *bodies: bytes, error: str = "ValueError: no") -> None:
     """Sends messages and lets them die."""
     with node_pools.node_of(queue).reading() as session:
-        head = tables.read_heads(session, queues=[queue])[queue]
+        head = queue_sql.read_heads(session, queues=[queue])[queue]
     failing.send(*bodies)
     who = failing.member()
     done = fail(who, queue, *range(head, head + len(bodies)), error=error)
@@ -159,11 +159,11 @@ def test_to_the_topic_they_are_sent_anew(queue: int) -> None:
 @pytest.mark.parametrize(
     ("module", "step"),
     [
-        (tables, "dead_places"),
-        (tables, "select_dead"),
+        (dead_letter_sql, "dead_places"),
+        (dead_letter_sql, "select_dead"),
         (delayed_store, "store"),
         (redrives, "publish"),
-        (tables, "delete_dead"),
+        (dead_letter_sql, "delete_dead"),
         (redrive_rows, "advance"),
         (redrive_rows, "finish"),
     ],

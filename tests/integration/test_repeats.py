@@ -9,12 +9,12 @@ from uuid import UUID
 
 import pytest
 
-from messagestore import tables
 from messagestore.engine import batch_ids
 from messagestore.engine.messages import NewMessage
 from messagestore.pool import node_pools
 from messagestore.produce import batch_routing
 from messagestore.produce.publish import Receipt, publish
+from messagestore.tables import audit_sql
 from messagestore.topology import queues, topics
 from metadata.actors import command
 from metadata.cache import snapshot
@@ -45,7 +45,7 @@ def stored() -> int:
     count = 0
     for queue in snapshot.find_topic("orders").queues:
         with node_pools.node_of(queue).reading() as session:
-            count += tables.count_rows(session, queue=queue, first=0, end=10**6).rows
+            count += audit_sql.count_rows(session, queue=queue, first=0, end=10**6).rows
     return count
 
 

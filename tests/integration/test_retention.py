@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore import retention, tables, verify
+from messagestore import retention, verify
 from messagestore.consume import lag, offset_reset, positions
 from messagestore.consume.offset_reset import Target
 from messagestore.consume.positions import Claim, CommitOffset
@@ -21,6 +21,7 @@ from messagestore.nodes import registry
 from messagestore.pool import node_pools
 from messagestore.produce.publish import Receipt, publish
 from messagestore.retention import Cleaned, Loss, QueuePlan, cleaning
+from messagestore.tables import audit_sql, message_sql, queue_sql
 from messagestore.topology import membership, subscriptions, topics
 from metadata.actors import Actor, command, job
 from metadata.cache import snapshot
@@ -99,12 +100,12 @@ def read(queue: int, offset: int) -> ConsumerId:
 def offsets(queue: int) -> list[int]:
     """The rows that are there, whatever `low` says."""
     with node_pools.node_of(queue).reading() as session:
-        return [offset for offset, _ in tables.list_offsets(session, queue=queue, first=0, end=10**9)]
+        return [offset for offset, _ in audit_sql.list_offsets(session, queue=queue, first=0, end=10**9)]
 
 
 def low(queue: int) -> int:
     with node_pools.node_of(queue).reading() as session:
-        head = tables.read_head(session, queue=queue)
+        head = queue_sql.read_head(session, queue=queue)
     assert head is not None
     return head.low
 
@@ -363,14 +364,14 @@ def test_a_pull_that_is_cleaned_under_way_is_told_so(queue: int, monkeypatch: py
     if ENGINE == "mysql":
         cut(queue, 10, 100)
     member, epochs = join()
-    real = tables.select_owned
+    real = message_sql.select_owned
 
     def cleaned_before(*given: Any, **named: Any) -> Any:
-        monkeypatch.setattr(tables, "select_owned", real)
+        monkeypatch.setattr(message_sql, "select_owned", real)
         clean()  # after this pull has read its position, before it reads the rows
         return real(*given, **named)
 
-    monkeypatch.setattr(tables, "select_owned", cleaned_before)
+    monkeypatch.setattr(message_sql, "select_owned", cleaned_before)
     got = taken(member, queue, epochs[queue], 3)
     assert (got.state, got.low, low(queue)) == ("cleaned", 10, 10)
 

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from messagestore import tables
 from messagestore.engine.origins import Origin
 from messagestore.produce import delayed_store
 from messagestore.retries import failures, pending
 from messagestore.retries.dead_letters import DeadLetterWrite
 from messagestore.retries.failures import Dead
+from messagestore.tables import dead_letter_sql, delayed_sql, failure_sql
 from metadata.membership import consumers
 from tests.support import failing, moving
 from tests.support.failing import ME, fail, failure_queues, pull_copies, waiting
@@ -123,13 +123,13 @@ TWICE = {
 @pytest.mark.parametrize(
     ("module", "step"),
     [
-        (tables, "read_fences"),
-        (tables, "select_failing"),
-        (tables, "find_copies"),
+        (failure_sql, "read_fences"),
+        (failure_sql, "select_failing"),
+        (failure_sql, "find_copies"),
         (delayed_store, "store"),
-        (tables, "insert_delayed"),
+        (delayed_sql, "insert_delayed"),
         (DeadLetterWrite, "store"),
-        (tables, "insert_dead"),
+        (dead_letter_sql, "insert_dead"),
         (failures._Work, "_answer"),
         (Instance, "commit"),
     ],

@@ -8,7 +8,6 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore import tables
 from messagestore.consume import lag, positions, pull
 from messagestore.consume.positions import Claim, CommitOffset
 from messagestore.consume.pull_types import PulledQueue, PullQueue
@@ -19,6 +18,7 @@ from messagestore.inspect.search import Times
 from messagestore.nodes import corruption_alarms
 from messagestore.pool import node_pools
 from messagestore.produce.publish import Receipt, publish
+from messagestore.tables import queue_sql
 from messagestore.topology import membership, subscriptions, topics
 from metadata.actors import command
 from metadata.cache import snapshot
@@ -83,7 +83,7 @@ def test_a_send_is_refused_by_name_and_no_head_moves(queues: tuple[int, int]) ->
         send(ill)
     assert (caught.value.code, caught.value.retriable) == (Code.STORE_CORRUPT, False)
     with node_pools.node_of(ill).reading() as session:
-        head = tables.read_head(session, queue=ill)
+        head = queue_sql.read_head(session, queue=ill)
     assert head is not None and head.head == 1
     assert not isinstance(send(well), CatmqError)
 

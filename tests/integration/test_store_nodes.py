@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from messagestore import tables
 from messagestore.engine.messages import NewMessage
 from messagestore.engine.mysql_session import Session
 from messagestore.nodes import registry
 from messagestore.pool import node_pools, session_pool
 from messagestore.produce.publish import publish
+from messagestore.tables import queue_sql
 from messagestore.topology import topics
 from metadata.actors import Actor, command
 from metadata.cache import snapshot
@@ -42,7 +42,7 @@ def states(queues: list[int]) -> list[str]:
     """What the node's heads say, asked behind the product's back."""
     session = session_pool.connect(snapshot.find_node("main"))
     try:
-        heads = [tables.read_head(session, queue=queue) for queue in queues]
+        heads = [queue_sql.read_head(session, queue=queue) for queue in queues]
     finally:
         session.close()
     return [head.state if head else "" for head in heads]
@@ -72,7 +72,7 @@ def test_a_node_that_opens_takes_messages_in_those_queues_that_metadata_calls_op
     change("read_only")
     Queue.objects.filter(pk=queues[1]).update(state="read_only")
     with node_pools.node_of(queues[2]).writing() as session:
-        tables.set_queue_state(session, queue=queues[2], state="retired")
+        queue_sql.set_queue_state(session, queue=queues[2], state="retired")
 
     change("read_write")
 

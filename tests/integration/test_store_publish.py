@@ -8,13 +8,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from messagestore import tables
 from messagestore.engine import batch_ids
 from messagestore.engine.messages import NewMessage
 from messagestore.pool import node_pools
 from messagestore.produce import batches
 from messagestore.produce.publish import Receipt, publish
-from messagestore.tables import running
+from messagestore.tables import message_sql, queue_sql, running
 from messagestore.topology import topics
 from metadata.actors import Actor, command
 from metadata.cache import snapshot
@@ -42,18 +41,20 @@ def stored(queue: int) -> list[bytes]:
     with node_pools.node_of(queue).reading() as session:
         return [
             message.body
-            for message in tables.select_from(session, queue=queue, first=0, end=10**6, most_bytes=1 << 30)
+            for message in message_sql.select_from(
+                session, queue=queue, first=0, end=10**6, most_bytes=1 << 30
+            )
         ]
 
 
 def close(queue: int) -> None:
     with node_pools.node_of(queue).writing() as session:
-        tables.set_queue_state(session, queue=queue, state="ro")
+        queue_sql.set_queue_state(session, queue=queue, state="ro")
 
 
 def open_again(queue: int) -> None:
     with node_pools.node_of(queue).writing() as session:
-        tables.set_queue_state(session, queue=queue, state="rw")
+        queue_sql.set_queue_state(session, queue=queue, state="rw")
 
 
 def test_a_key_always_goes_to_its_slot(node: str) -> None:

@@ -9,7 +9,6 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore import tables
 from messagestore.consume import lag, offset_reset, positions, pull
 from messagestore.consume.offset_reset import Move, Target
 from messagestore.consume.positions import Acquired, Claim, CommitOffset, Committed
@@ -20,6 +19,7 @@ from messagestore.inspect import browse
 from messagestore.pool import node_pools
 from messagestore.pool.session_pool import SessionPool
 from messagestore.produce.publish import publish
+from messagestore.tables import partition_sql, reader_sql, shapes
 from messagestore.topology import membership, subscriptions, topics
 from metadata.actors import Actor, command
 from metadata.cache import snapshot
@@ -484,7 +484,7 @@ def test_a_reset_that_died_before_metadata_heard_of_it_heals_at_the_next_acquire
     member = join()
     epoch = take_over(member)[queues[0]]
     with node_pools.node_of(queues[0]).writing() as session:
-        tables.reset_reader(session, reader=tables.ReaderKey(member.group_id, queues[0]), offset=0)
+        reader_sql.reset_reader(session, reader=shapes.ReaderKey(member.group_id, queues[0]), offset=0)
     assert pull_one(member, queues[0], epoch).state == "fenced"
     assert positions.acquire(consumer=member, queues=[Claim(queues[0], epoch)])[0].state == "fenced"
     assert take_over(member)[queues[0]] > epoch + 1
@@ -551,7 +551,7 @@ def test_an_offset_that_a_queue_has_not_becomes_the_nearest_it_has_and_the_move_
 ) -> None:
     send(queues[0], 5)
     with node_pools.node_of(queues[0]).writing() as session:
-        tables.raise_low(session, queue=queues[0], low=2)
+        partition_sql.raise_low(session, queue=queues[0], low=2)
     (move,) = offset_reset.reset(
         group="billing",
         topic="orders",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from messagestore import tables
 from messagestore.engine.messages import NewMessage, Wanted
 from messagestore.inspect import search
 from messagestore.inspect.search import Found, Times
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
+from messagestore.tables import message_sql, partition_sql, promotion_sql
 from messagestore.topology import topics
 from metadata.actors import Actor, command
 from metadata.cache import snapshot
@@ -76,7 +76,7 @@ def test_no_message_is_left_out_or_found_twice_wherever_a_search_ends(
 
 def test_times_bound_what_is_looked_at(queues: list[int]) -> None:
     with node_pools.node_of(queues[0]).reading() as session:
-        at_ms = tables.stored_at_ms(session, queue=queues[0], offset=0)
+        at_ms = message_sql.stored_at_ms(session, queue=queues[0], offset=0)
     assert at_ms is not None
     assert look(times=Times(to_ms=at_ms)) == Found((), 0, None)
     assert len(look(times=Times(from_ms=at_ms)).messages) == 15
@@ -88,8 +88,8 @@ def test_what_retention_took_and_declared_gaps_are_stepped_over(
 ) -> None:
     queue = queues[0]
     with node_pools.node_of(queue).writing() as session:
-        tables.raise_low(session, queue=queue, low=4)
-        tables.raise_heads(session, heads=[(queue, 5_000_000)], cause="test")
+        partition_sql.raise_low(session, queue=queue, low=4)
+        promotion_sql.raise_heads(session, heads=[(queue, 5_000_000)], cause="test")
     monkeypatch.setattr(search, "MOST_SCANNED", 6)
     publish(
         topic="orders", messages=[NewMessage(body=b"new", queue=queue, tag="a")], batch_id=None, actor=ACTOR

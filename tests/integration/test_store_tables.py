@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from messagestore import tables
 from messagestore.engine import batch_ids, db_errors
 from messagestore.engine.messages import NewMessage, digest
 from messagestore.engine.mysql_session import Session
 from messagestore.pool import session_pool
-from messagestore.tables import NewBatch, ReaderKey
+from messagestore.tables import message_sql, node_sql, queue_sql, reader_sql, shapes
+from messagestore.tables.shapes import NewBatch, ReaderKey
 from metadata.cache.snapshot import NodeInfo
 
 _queues = count(1)
@@ -43,7 +43,7 @@ def connect(node_database: Callable[..., dict[str, Any]]) -> Iterator[Connect]:
 def session(connect: Connect) -> Session:
     """A session on a node that has its tables."""
     session = connect()
-    tables.create_node_tables(session)
+    node_sql.create_node_tables(session)
     return session
 
 
@@ -51,7 +51,7 @@ def session(connect: Connect) -> Session:
 def queue(session: Session) -> int:
     """A queue of node epoch 1."""
     queue = next(_queues)
-    tables.create_queue(session, queue=queue, node_epoch=1)
+    queue_sql.create_queue(session, queue=queue, node_epoch=1)
     return queue
 
 
@@ -63,20 +63,20 @@ def insert(
     session: Session, queue: int, messages: list[NewMessage], *, batch_id: bytes = b"", node_epoch: int = 1
 ) -> int:
     batch = NewBatch(batch_id or batch_ids.new().bytes, digest(messages), messages, "test")
-    return tables.insert_messages(session, queue=queue, node_epoch=node_epoch, batches=[batch])
+    return message_sql.insert_messages(session, queue=queue, node_epoch=node_epoch, batches=[batch])
 
 
 def offsets(session: Session, queue: int) -> list[int]:
     return [
         message.offset
-        for message in tables.select_from(session, queue=queue, first=0, end=10**9, most_bytes=1 << 30)
+        for message in message_sql.select_from(session, queue=queue, first=0, end=10**9, most_bytes=1 << 30)
     ]
 
 
 def test_offsets_are_dense_from_zero(session: Session, queue: int) -> None:
     assert [insert(session, queue, batch(size)) for size in (1, 3, 2)] == [0, 1, 4]
     assert offsets(session, queue) == list(range(6))
-    assert tables.read_head(session, queue=queue) == tables.Head(6, 0, "rw", 1)
+    assert queue_sql.read_head(session, queue=queue) == shapes.Head(6, 0, "rw", 1)
 
 
 def test_batches_of_one_transaction_lie_one_behind_the_other(session: Session, queue: int) -> None:
@@ -86,13 +86,13 @@ def test_batches_of_one_transaction_lie_one_behind_the_other(session: Session, q
         NewBatch(batch_ids.new().bytes, digest(batch(size)), batch(size, b"%d-" % size), "p")
         for size in sizes
     ]
-    assert tables.insert_messages(session, queue=queue, node_epoch=1, batches=together) == 2
-    known = [tables.find_batch(session, batch_id=one.batch_id) for one in together]
+    assert message_sql.insert_messages(session, queue=queue, node_epoch=1, batches=together) == 2
+    known = [message_sql.find_batch(session, batch_id=one.batch_id) for one in together]
     assert [(one.first_offset, one.message_count) for one in known if one] == [(2, 1), (3, 3), (6, 2)]
-    bodies = tables.select_from(session, queue=queue, first=2, end=9, most_bytes=1 << 20)
+    bodies = message_sql.select_from(session, queue=queue, first=2, end=9, most_bytes=1 << 20)
     assert [one.body for one in bodies] == [b"1-0", b"3-0", b"3-1", b"3-2", b"2-0", b"2-1"]
     with pytest.raises(db_errors.Duplicate):
-        tables.insert_messages(
+        message_sql.insert_messages(
             session, queue=queue, node_epoch=1,
             batches=[NewBatch(batch_ids.new().bytes, digest(batch(1)), batch(1), "p"), together[0]],
         )  # fmt: skip
@@ -101,20 +101,20 @@ def test_batches_of_one_transaction_lie_one_behind_the_other(session: Session, q
 
 def test_queues_of_a_node_count_by_themselves(session: Session, queue: int) -> None:
     other = next(_queues)
-    tables.create_queue(session, queue=other, node_epoch=1)
+    queue_sql.create_queue(session, queue=other, node_epoch=1)
     insert(session, queue, batch(5))
     assert insert(session, other, batch(1)) == 0
-    assert tables.read_heads(session, queues=[queue, other]) == {queue: 5, other: 1}
-    assert tables.read_heads(session, queues=None) == {queue: 5, other: 1}
-    assert tables.read_heads(session, queues=[]) == {}
+    assert queue_sql.read_heads(session, queues=[queue, other]) == {queue: 5, other: 1}
+    assert queue_sql.read_heads(session, queues=None) == {queue: 5, other: 1}
+    assert queue_sql.read_heads(session, queues=[]) == {}
 
 
 def test_the_heads_that_lately_moved_are_those_of_queues_stored_to_lately(
     session: Session, queue: int
 ) -> None:
     insert(session, queue, batch(2))
-    assert tables.read_recent_heads(session, seconds=30) == {queue: 2}
-    assert tables.read_recent_heads(session, seconds=-30) == {}, "as if it were that much later"
+    assert queue_sql.read_recent_heads(session, seconds=30) == {queue: 2}
+    assert queue_sql.read_recent_heads(session, seconds=-30) == {}, "as if it were that much later"
 
 
 def test_a_message_comes_back_as_it_went_in(session: Session, queue: int) -> None:
@@ -122,7 +122,7 @@ def test_a_message_comes_back_as_it_went_in(session: Session, queue: int) -> Non
         body=bytes(range(256)), key="é'\\\"%s\x00", tag="new", headers={"h": "ö:'"}, trace_id="t-1"
     )
     insert(session, queue, [sent])
-    (got,) = tables.select_from(session, queue=queue, first=0, end=1, most_bytes=1 << 30)
+    (got,) = message_sql.select_from(session, queue=queue, first=0, end=1, most_bytes=1 << 30)
     assert (got.body, got.key, got.tag, got.headers, got.trace_id) == (
         sent.body,
         sent.key,
@@ -135,7 +135,7 @@ def test_a_message_comes_back_as_it_went_in(session: Session, queue: int) -> Non
 
 def test_absent_fields_are_none_and_an_empty_body_is_empty(session: Session, queue: int) -> None:
     insert(session, queue, [NewMessage(body=b"")])
-    (got,) = tables.select_from(session, queue=queue, first=0, end=1, most_bytes=1 << 30)
+    (got,) = message_sql.select_from(session, queue=queue, first=0, end=1, most_bytes=1 << 30)
     assert (got.body, got.key, got.tag, got.headers, got.trace_id) == (b"", None, None, None, None)
 
 
@@ -144,16 +144,16 @@ def test_keys_that_a_collation_would_merge_stay_apart(session: Session, queue: i
     insert(session, queue, [NewMessage(body=b"", key=key) for key in keys])
     assert [
         message.key
-        for message in tables.select_from(session, queue=queue, first=0, end=9, most_bytes=1 << 30)
+        for message in message_sql.select_from(session, queue=queue, first=0, end=9, most_bytes=1 << 30)
     ] == keys
 
 
 def test_a_write_to_a_dropped_queue_stores_nothing(session: Session, queue: int) -> None:
     insert(session, queue, batch(2))
-    tables.drop_queue(session, queue=queue)
+    queue_sql.drop_queue(session, queue=queue)
     with pytest.raises(db_errors.RolledBack):
         insert(session, queue, batch(3))
-    tables.create_queue(session, queue=queue, node_epoch=1)
+    queue_sql.create_queue(session, queue=queue, node_epoch=1)
     assert insert(session, queue, batch(1)) == 0
 
 
@@ -163,21 +163,21 @@ def test_a_known_batch_id_is_a_duplicate_and_leaves_no_hole(session: Session, qu
     with pytest.raises(db_errors.Duplicate):
         insert(session, queue, batch(3), batch_id=batch_id)
     assert session.clean
-    known = tables.find_batch(session, batch_id=batch_id)
-    assert known == tables.SentBatch(queue, 0, 3, digest(batch(3)))
+    known = message_sql.find_batch(session, batch_id=batch_id)
+    assert known == shapes.SentBatch(queue, 0, 3, digest(batch(3)))
     assert insert(session, queue, batch(1)) == 3
 
 
 def test_an_unknown_batch_id_is_not_found(session: Session, queue: int) -> None:
-    assert tables.find_batch(session, batch_id=batch_ids.new().bytes) is None
+    assert message_sql.find_batch(session, batch_id=batch_ids.new().bytes) is None
 
 
 @pytest.mark.parametrize("state", ["ro", "retired"])
 def test_a_closed_queue_refuses_and_an_opened_one_takes(session: Session, queue: int, state: str) -> None:
-    tables.set_queue_state(session, queue=queue, state=state)
+    queue_sql.set_queue_state(session, queue=queue, state=state)
     with pytest.raises(db_errors.Refused):
         insert(session, queue, batch(1))
-    tables.set_queue_state(session, queue=queue, state="rw")
+    queue_sql.set_queue_state(session, queue=queue, state="rw")
     assert insert(session, queue, batch(1)) == 0
 
 
@@ -192,8 +192,8 @@ def test_a_missing_head_row_and_another_node_epoch_refuse(session: Session, queu
 def test_a_refused_write_does_not_use_the_offsets_of_an_earlier_one(session: Session, queue: int) -> None:
     insert(session, queue, batch(7))
     closed = next(_queues)
-    tables.create_queue(session, queue=closed, node_epoch=1)
-    tables.set_queue_state(session, queue=closed, state="ro")
+    queue_sql.create_queue(session, queue=closed, node_epoch=1)
+    queue_sql.set_queue_state(session, queue=closed, state="ro")
     with pytest.raises(db_errors.Refused):
         insert(session, closed, batch(1))
     assert offsets(session, closed) == []
@@ -204,95 +204,99 @@ def test_stored_at_never_falls_within_a_queue(session: Session, queue: int) -> N
         insert(session, queue, batch(2))
     times = [
         message.stored_at_ms
-        for message in tables.select_from(session, queue=queue, first=0, end=100, most_bytes=1 << 30)
+        for message in message_sql.select_from(session, queue=queue, first=0, end=100, most_bytes=1 << 30)
     ]
     assert times == sorted(times)
-    assert abs(times[-1] - tables.now_ms(session)) < 60_000
-    assert tables.stored_at_ms(session, queue=queue, offset=39) == times[39]
-    assert tables.stored_at_ms(session, queue=queue, offset=40) is None
+    assert abs(times[-1] - node_sql.now_ms(session)) < 60_000
+    assert message_sql.stored_at_ms(session, queue=queue, offset=39) == times[39]
+    assert message_sql.stored_at_ms(session, queue=queue, offset=40) is None
 
 
 def test_creating_a_queue_again_changes_nothing(session: Session, queue: int) -> None:
     insert(session, queue, batch(2))
-    tables.create_queue(session, queue=queue, node_epoch=9)
-    tables.create_node_tables(session)
-    assert tables.read_head(session, queue=queue) == tables.Head(2, 0, "rw", 1)
+    queue_sql.create_queue(session, queue=queue, node_epoch=9)
+    node_sql.create_node_tables(session)
+    assert queue_sql.read_head(session, queue=queue) == shapes.Head(2, 0, "rw", 1)
 
 
 def test_a_dropped_queue_leaves_nothing(session: Session, queue: int) -> None:
-    tables.insert_readers(session, group_id=1, queues=[queue], epoch=0, latest=False)
-    tables.drop_queue(session, queue=queue)
-    tables.drop_queue(session, queue=queue)
-    assert tables.read_head(session, queue=queue) is None
-    tables.create_queue(session, queue=queue, node_epoch=1)
-    assert tables.read_positions(session, group_id=1, queues=[queue])[queue].committed is None
+    reader_sql.insert_readers(session, group_id=1, queues=[queue], epoch=0, latest=False)
+    queue_sql.drop_queue(session, queue=queue)
+    queue_sql.drop_queue(session, queue=queue)
+    assert queue_sql.read_head(session, queue=queue) is None
+    queue_sql.create_queue(session, queue=queue, node_epoch=1)
+    assert reader_sql.read_positions(session, group_id=1, queues=[queue])[queue].committed is None
 
 
 def test_a_reader_starts_at_the_low_or_at_the_head(session: Session, queue: int) -> None:
     insert(session, queue, batch(4))
-    tables.insert_readers(session, group_id=1, queues=[queue], epoch=0, latest=False)
-    tables.insert_readers(session, group_id=2, queues=[queue], epoch=0, latest=True)
-    tables.insert_readers(session, group_id=2, queues=[queue], epoch=0, latest=False)
-    assert tables.read_positions(session, group_id=1, queues=[queue])[queue].committed == 0
-    assert tables.read_positions(session, group_id=2, queues=[queue])[queue].committed == 4
+    reader_sql.insert_readers(session, group_id=1, queues=[queue], epoch=0, latest=False)
+    reader_sql.insert_readers(session, group_id=2, queues=[queue], epoch=0, latest=True)
+    reader_sql.insert_readers(session, group_id=2, queues=[queue], epoch=0, latest=False)
+    assert reader_sql.read_positions(session, group_id=1, queues=[queue])[queue].committed == 0
+    assert reader_sql.read_positions(session, group_id=2, queues=[queue])[queue].committed == 4
 
 
 def test_of_two_owners_the_later_epoch_holds(session: Session, queue: int) -> None:
     reader = ReaderKey(1, queue)
-    assert tables.acquire_reader(session, reader=reader, epoch=1, owner="a") is None
-    tables.insert_readers(session, group_id=1, queues=[queue], epoch=0, latest=False)
-    assert tables.acquire_reader(session, reader=reader, epoch=1, owner="a") == (1, "a", 0)
-    assert tables.acquire_reader(session, reader=reader, epoch=1, owner="a") == (1, "a", 0)
-    assert tables.acquire_reader(session, reader=reader, epoch=1, owner="b") == (1, "a", 0)
-    assert tables.acquire_reader(session, reader=reader, epoch=2, owner="b") == (2, "b", 0)
-    assert tables.acquire_reader(session, reader=reader, epoch=1, owner="a") == (2, "b", 0)
+    assert reader_sql.acquire_reader(session, reader=reader, epoch=1, owner="a") is None
+    reader_sql.insert_readers(session, group_id=1, queues=[queue], epoch=0, latest=False)
+    assert reader_sql.acquire_reader(session, reader=reader, epoch=1, owner="a") == (1, "a", 0)
+    assert reader_sql.acquire_reader(session, reader=reader, epoch=1, owner="a") == (1, "a", 0)
+    assert reader_sql.acquire_reader(session, reader=reader, epoch=1, owner="b") == (1, "a", 0)
+    assert reader_sql.acquire_reader(session, reader=reader, epoch=2, owner="b") == (2, "b", 0)
+    assert reader_sql.acquire_reader(session, reader=reader, epoch=1, owner="a") == (2, "b", 0)
 
 
 def test_a_commit_needs_epoch_and_owner_and_an_offset_up_to_the_head(session: Session, queue: int) -> None:
     insert(session, queue, batch(5))
     reader = ReaderKey(1, queue)
-    tables.insert_readers(session, group_id=1, queues=[queue], epoch=0, latest=False)
-    tables.acquire_reader(session, reader=reader, epoch=3, owner="me")
+    reader_sql.insert_readers(session, group_id=1, queues=[queue], epoch=0, latest=False)
+    reader_sql.acquire_reader(session, reader=reader, epoch=3, owner="me")
 
     def commit(owner: str, epoch: int, offset: int) -> int | None:
-        return tables.update_committed(session, group_id=1, owner=owner, offsets=[(queue, epoch, offset)])[0]
+        return reader_sql.update_committed(
+            session, group_id=1, owner=owner, offsets=[(queue, epoch, offset)]
+        )[0]
 
     assert (commit("me", 3, 2), commit("me", 3, 5)) == (2, 3)
     assert commit("me", 3, 5) == 0, "a repeated commit is not fenced"
     assert [commit("me", 3, 6), commit("me", 2, 1), commit("me", 4, 1), commit("you", 3, 1)] == [None] * 4
     assert commit("me", 3, 2) == 0, "a lower one is allowed and changes nothing"
-    assert tables.read_positions(session, group_id=1, queues=[queue])[queue].committed == 5
+    assert reader_sql.read_positions(session, group_id=1, queues=[queue])[queue].committed == 5
 
 
 def test_each_queue_of_a_commit_has_its_own_fate(session: Session, queue: int) -> None:
     other = next(_queues)
-    tables.create_queue(session, queue=other, node_epoch=1)
+    queue_sql.create_queue(session, queue=other, node_epoch=1)
     for one in (queue, other):
         insert(session, one, batch(2))
-        tables.insert_readers(session, group_id=1, queues=[one], epoch=0, latest=False)
-        tables.acquire_reader(session, reader=ReaderKey(1, one), epoch=1, owner="me")
-    done = tables.update_committed(session, group_id=1, owner="me", offsets=[(queue, 9, 1), (other, 1, 2)])
+        reader_sql.insert_readers(session, group_id=1, queues=[one], epoch=0, latest=False)
+        reader_sql.acquire_reader(session, reader=ReaderKey(1, one), epoch=1, owner="me")
+    done = reader_sql.update_committed(
+        session, group_id=1, owner="me", offsets=[(queue, 9, 1), (other, 1, 2)]
+    )
     assert done == [None, 2]
 
 
 def test_a_reset_fences_the_owner_and_may_go_back(session: Session, queue: int) -> None:
     insert(session, queue, batch(5))
     reader = ReaderKey(1, queue)
-    tables.insert_readers(session, group_id=1, queues=[queue], epoch=0, latest=True)
-    tables.acquire_reader(session, reader=reader, epoch=4, owner="me")
-    assert tables.reset_reader(session, reader=reader, offset=1) == (5, 5)
-    assert tables.update_committed(session, group_id=1, owner="me", offsets=[(queue, 4, 5)]) == [None]
-    assert tables.acquire_reader(session, reader=reader, epoch=6, owner="me") == (6, "me", 1)
+    reader_sql.insert_readers(session, group_id=1, queues=[queue], epoch=0, latest=True)
+    reader_sql.acquire_reader(session, reader=reader, epoch=4, owner="me")
+    assert reader_sql.reset_reader(session, reader=reader, offset=1) == (5, 5)
+    assert reader_sql.update_committed(session, group_id=1, owner="me", offsets=[(queue, 4, 5)]) == [None]
+    assert reader_sql.acquire_reader(session, reader=reader, epoch=6, owner="me") == (6, "me", 1)
 
 
 def test_an_owned_read_shows_position_and_messages(session: Session, queue: int) -> None:
     insert(session, queue, batch(5))
     reader = ReaderKey(1, queue)
-    tables.insert_readers(session, group_id=1, queues=[queue], epoch=0, latest=False)
-    tables.acquire_reader(session, reader=reader, epoch=1, owner="me")
-    positions, rows = tables.select_owned(session, reader=reader, first=1, end=4, most_bytes=99)
+    reader_sql.insert_readers(session, group_id=1, queues=[queue], epoch=0, latest=False)
+    reader_sql.acquire_reader(session, reader=reader, epoch=1, owner="me")
+    positions, rows = message_sql.select_owned(session, reader=reader, first=1, end=4, most_bytes=99)
     position = positions[reader.queue]
-    assert position == tables.Position(queue, 5, 0, 1, "me", 0)
+    assert position == shapes.Position(queue, 5, 0, 1, "me", 0)
     assert [row[0] for row in rows] == [1, 2, 3]
 
 
@@ -307,7 +311,7 @@ def test_batches_of_many_writers_never_interleave(
     assert sorted(first for written in firsts for first in written) == list(range(0, 400, 5))
     bodies = [
         message.body.split(b"-")[0]
-        for message in tables.select_from(session, queue=queue, first=0, end=400, most_bytes=1 << 30)
+        for message in message_sql.select_from(session, queue=queue, first=0, end=400, most_bytes=1 << 30)
     ]
     assert all(len(set(bodies[first : first + 5])) == 1 for first in range(0, 400, 5))
 
@@ -315,5 +319,5 @@ def test_batches_of_many_writers_never_interleave(
 def test_large_messages_of_random_bytes_come_back(session: Session, queue: int) -> None:
     block = b"".join(hashlib.sha256(b"%d" % index).digest() for index in range(32_768))
     insert(session, queue, [NewMessage(body=block) for _ in range(12)])
-    got = tables.select_from(session, queue=queue, first=0, end=12, most_bytes=1 << 30)
+    got = message_sql.select_from(session, queue=queue, first=0, end=12, most_bytes=1 << 30)
     assert [message.body == block for message in got] == [True] * 12

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore import tables, verify
+from messagestore import verify
 from messagestore.consume import offset_reset, positions, pull
 from messagestore.consume.offset_reset import Target
 from messagestore.consume.positions import Claim, CommitOffset
@@ -24,6 +24,7 @@ from messagestore.nodes import registry
 from messagestore.pool import node_pools
 from messagestore.produce import batches
 from messagestore.produce.publish import publish
+from messagestore.tables import audit_sql, message_sql, partition_sql, queue_sql
 from messagestore.topology import membership, subscriptions, topics
 from messagestore.verify import Finding, Report, Since, rows, run, visit
 from messagestore.verify import batches as walk
@@ -78,7 +79,8 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
     """
 
     def arrange(read: str, act: Callable[[], object], *, before: bool = False, at: int = 1) -> None:
-        real, calls, acting = getattr(tables, read), [0], list[bool]()
+        verbs = next(one for one in (audit_sql, message_sql, queue_sql) if hasattr(one, read))
+        real, calls, acting = getattr(verbs, read), [0], list[bool]()
 
         @functools.wraps(real)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -96,7 +98,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
             act()
             acting.clear()
 
-        monkeypatch.setattr(tables, read, wrapped)
+        monkeypatch.setattr(verbs, read, wrapped)
 
     return arrange
 
@@ -334,7 +336,7 @@ def test_a_batch_that_is_stored_on_two_nodes_is_found(make_node: Callable[..., s
         send(queue, 2)
         send(queue, 2)
     with node_pools.node_of(here).reading() as session:
-        twin = tables.batch_ends(session)[0]
+        twin = audit_sql.batch_ends(session)[0]
     assert kinds() == [] and twin is not None
     plant(there, f"UPDATE sent_batch SET batch_id = x'{twin.hex()}' WHERE first_offset = 2")
     assert kinds() == [("batch_twice", "offsets 2 … 3")] * 2
@@ -352,7 +354,7 @@ def test_a_defect_before_the_time_of_interest_is_not_looked_for(queue: int) -> N
     remove(queue, 1, 7)
     assert kinds(since=Since(ago_ms=3_600_000)) == [("missing", "offset 1"), ("missing", "offset 7")]
     with node_pools.node_of(queue).reading() as session:
-        at = tables.stored_at_ms(session, queue=queue, offset=6)
+        at = message_sql.stored_at_ms(session, queue=queue, offset=6)
     report = look(since=Since(at_ms=at))
     assert [finding.where for finding in report.queues[0].findings] == ["offset 7"]
     assert (report.queues[0].rows, report.queues[0].batches) == (3, 2)
@@ -416,7 +418,7 @@ def test_a_commit_of_what_has_just_come_is_not_above_the_head(queue: int, meanwh
     def send_and_commit() -> None:
         send(queue, 3)
         with node_pools.node_of(queue).reading() as session:
-            head = tables.read_heads(session, queues=[queue])[queue]
+            head = queue_sql.read_heads(session, queues=[queue])[queue]
         commit(member, queue, epoch, head)
 
     meanwhile("list_readers", send_and_commit, before=True, at=0)
@@ -685,11 +687,11 @@ class Busy:
         """Retention by count: `low` first, then the rows; and all but the newest batches are forgotten."""
         for queue in self.queues:
             with node_pools.node_of(queue).writing() as session:
-                head = tables.read_head(session, queue=queue)
+                head = queue_sql.read_head(session, queue=queue)
                 assert head is not None
                 low = max(head.low, head.head - 300)
-                tables.raise_low(session, queue=queue, low=low)
-                tables.delete_below(session, queue=queue, end=low)
+                partition_sql.raise_low(session, queue=queue, low=low)
+                partition_sql.delete_below(session, queue=queue, end=low)
         batches.expire(hours=0, chunk=5)
         self.room.release(SENDS_EACH)
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from catmq_site.server import maintenance
-from messagestore import tables
 from messagestore.pool import node_pools
+from messagestore.tables import audit_sql, queue_sql
 from messagestore.topology import queue_states, queues, retry_topics, subscriptions, topics
 from metadata.actors import command
 from metadata.cache import snapshot
@@ -33,14 +33,14 @@ def make(topic: str, group: str = "", *, node: str | None = None) -> int:
 
 def head_state(node: str, queue: int) -> str:
     with node_pools.node(snapshot.find_node(node).id).reading() as session:
-        head = tables.read_head(session, queue=queue)
+        head = queue_sql.read_head(session, queue=queue)
     assert head is not None
     return head.state
 
 
 def set_head(node: str, queue: int, state: str) -> None:
     with node_pools.node(snapshot.find_node(node).id).writing() as session:
-        tables.set_queue_state(session, queue=queue, state=state)
+        queue_sql.set_queue_state(session, queue=queue, state=state)
 
 
 def test_a_group_and_its_topic_that_are_deleted_at_once_leave_nothing_to_sweep(
@@ -56,7 +56,7 @@ def test_a_group_and_its_topic_that_are_deleted_at_once_leave_nothing_to_sweep(
     assert [one.getMessage() for one in caplog.records] == []
     assert not ConsumerGroupTopic.objects.exists()
     with node_pools.node(snapshot.find_node(node).id).reading() as session:
-        assert [one for one in tables.all_readers(session) if one.queue == queue] == []
+        assert [one for one in audit_sql.all_readers(session) if one.queue == queue] == []
 
 
 def test_a_head_of_a_deleted_topic_keeps_none_of_the_others_wrong(

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from messagestore import tables
 from messagestore.engine.messages import NewMessage
 from messagestore.inspect import tag_preview
 from messagestore.inspect.tag_preview import TagMatches, tag_matches
 from messagestore.nodes import registry
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
+from messagestore.tables import partition_sql, promotion_sql
 from messagestore.topology import topics
 from metadata.actors import Actor, command
 from metadata.cache import snapshot
@@ -66,10 +66,10 @@ def test_it_looks_at_the_last_messages_only_an_even_share_of_each_queue(
 def test_what_retention_took_and_declared_gaps_are_passed_over(queues: list[int]) -> None:
     send(queues[0], *["old"] * 5, "new")
     with node_pools.node_of(queues[0]).writing() as session:
-        tables.raise_low(session, queue=queues[0], low=4)
+        partition_sql.raise_low(session, queue=queues[0], low=4)
     assert matches("old") == TagMatches(2, 1)
     with node_pools.node_of(queues[0]).writing() as session:
-        tables.raise_heads(session, heads=[(queues[0], 1_000_000)], cause="test")
+        promotion_sql.raise_heads(session, heads=[(queues[0], 1_000_000)], cause="test")
     assert matches("new") == TagMatches(2, 1)
 
 

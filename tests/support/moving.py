@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from messagestore import tables
 from messagestore.engine.messages import NewMessage, StoredMessage
 from messagestore.pool import node_pools
 from messagestore.produce.delayed_delivery import DelayedDelivery
 from messagestore.produce.delayed_store import DelayedReceipt
 from messagestore.produce.publish import publish
+from messagestore.tables import message_sql
 from metadata.actors import command
 from tests.support.tampering import look, plant
 
@@ -44,7 +44,7 @@ def waiting(queue: int) -> list[tuple[int, bytes]]:
 def stored(queue: int) -> list[StoredMessage]:
     """What is in a queue."""
     with node_pools.node_of(queue).reading() as session:
-        return tables.select_from(session, queue=queue, first=0, end=10**6, most_bytes=1 << 30)
+        return message_sql.select_from(session, queue=queue, first=0, end=10**6, most_bytes=1 << 30)
 
 
 def bodies(queue: int) -> list[bytes]:

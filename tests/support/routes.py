@@ -20,12 +20,12 @@ from django.test import Client
 from django.urls import URLPattern, get_resolver
 
 from brokerapi.endpoint import METHODS
-from messagestore import tables
 from messagestore.consume import offset_reset
 from messagestore.engine.messages import NewMessage
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
 from messagestore.retries import dead_letters
+from messagestore.tables import delayed_sql, queue_sql
 from messagestore.topology import membership, subscriptions, topics
 from metadata import actors, redrive_rows
 from metadata.actors import Actor
@@ -303,8 +303,8 @@ def state() -> dict[str, Any]:
         "pk", flat=True
     ):
         with node_pools.node_of(queue).reading() as session:
-            found[f"queue {queue}"] = tables.read_head(session, queue=queue)
-            found[f"delayed {queue}"] = tables.count_delayed(session, queues=[queue], most=1_000)
+            found[f"queue {queue}"] = queue_sql.read_head(session, queue=queue)
+            found[f"delayed {queue}"] = delayed_sql.count_delayed(session, queues=[queue], most=1_000)
     return found
 
 

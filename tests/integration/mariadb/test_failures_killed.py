@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from messagestore import tables
 from messagestore.pool import node_pools
+from messagestore.tables import dead_letter_sql, delayed_sql
 from metadata.cache import snapshot
 from tests.support import failing, moving
 from tests.support.failing import fail, failure_queues
@@ -72,7 +72,8 @@ def test_what_was_answered_is_there_and_the_rest_is_stored_by_the_repeat(
     failing.change(retries=0 if step == "insert_dead" else 5)
     who = failing.member()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, step, killing(ill, getattr(tables, step), moment))
+        module = delayed_sql if step == "insert_delayed" else dead_letter_sql
+        patch.setattr(module, step, killing(ill, getattr(module, step), moment))
         first = fail(who, queue, *range(COUNT))
     assert first.refused
     ill.start()

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from messagestore import tables
 from messagestore.engine import batch_ids, db_errors
 from messagestore.engine.messages import NewMessage, StoredMessage, digest
 from messagestore.engine.mysql_session import MySqlSession
 from messagestore.pool import node_pools, session_pool
 from messagestore.produce.publish import publish
-from messagestore.tables import NewBatch
+from messagestore.tables import message_sql
+from messagestore.tables.shapes import NewBatch
 from messagestore.topology import topics
 from metadata.actors import command
 from metadata.errors import TooLarge
@@ -64,7 +64,7 @@ class Bench:
     ) -> int:
         """Stores batches in one transaction of a session; the first offset."""
         batches = [NewBatch(batch_ids.new().bytes, digest(one), one, "it's \\me") for one in messages]
-        return tables.insert_messages(
+        return message_sql.insert_messages(
             session, queue=queue or self.queue, node_epoch=epoch or self.info.epoch, batches=batches
         )
 
@@ -72,7 +72,7 @@ class Bench:
         """All messages from an offset on."""
         queue = queue or self.queue
         with node_pools.node_of(queue).reading() as session:
-            return tables.select_from(session, queue=queue, first=first, end=10**6, most_bytes=1 << 30)
+            return message_sql.select_from(session, queue=queue, first=first, end=10**6, most_bytes=1 << 30)
 
     def everything(self) -> list[Any]:
         """All that sends write, in both queues."""

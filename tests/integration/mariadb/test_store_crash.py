@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from messagestore import tables
 from messagestore.engine.messages import NewMessage
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
+from messagestore.tables import message_sql
 from messagestore.topology import topics
 from metadata.actors import command
 from metadata.errors import CatmqError
@@ -113,7 +113,7 @@ def _read(queue: int, first: int, end: int) -> dict[int, bytes]:
     with node_pools.node_of(queue).reading() as session:
         return {
             row.offset: row.body
-            for row in tables.select_from(session, queue=queue, first=first, end=end, most_bytes=1 << 30)
+            for row in message_sql.select_from(session, queue=queue, first=first, end=end, most_bytes=1 << 30)
         }
 
 

@@ -14,12 +14,12 @@ from django.db import OperationalError
 from django.db import connections as django_connections
 
 from catmq_site.mysql.base import DatabaseWrapper
-from messagestore import tables
 from messagestore.engine import db_errors
 from messagestore.engine.messages import NewMessage
 from messagestore.engine.mysql_session import Result, Session
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
+from messagestore.tables import running
 from messagestore.tables.running import step
 from messagestore.topology import topics
 from metadata.actors import command
@@ -65,7 +65,7 @@ def two_that_fit(session: Session, queue: int) -> list[Result]:
 
 
 def _two(session: Session, queue: int) -> list[Any]:
-    values = {"table": tables.message_table(queue), "first_offset": 0, "end_offset": 10}
+    values = {"table": running.message_table(queue), "first_offset": 0, "end_offset": 10}
     return [step(session, "select_head", queue=queue), step(session, "select_messages", **values)]
 
 

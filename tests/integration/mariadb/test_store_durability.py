@@ -17,7 +17,6 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from messagestore import tables
 from messagestore.consume import lag, positions, pull
 from messagestore.consume.positions import Claim
 from messagestore.consume.pull_types import PulledQueue, PullQueue
@@ -29,6 +28,7 @@ from messagestore.inspect.search import Times
 from messagestore.pool import node_pools
 from messagestore.produce import group_commit
 from messagestore.produce.publish import publish
+from messagestore.tables import queue_sql
 from messagestore.topology import membership, subscriptions, topics
 from metadata.actors import command
 from metadata.cache import snapshot
@@ -166,7 +166,7 @@ def answers(queue: int) -> bool:
     """Return True if the queue's node is asked, and answers."""
     try:
         with node_pools.node_of(queue).reading() as session:
-            return tables.read_head(session, queue=queue) is not None
+            return queue_sql.read_head(session, queue=queue) is not None
     except NodeUnavailable:
         return False
 

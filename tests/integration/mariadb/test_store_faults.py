@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from messagestore import tables
 from messagestore.engine.messages import NewMessage
 from messagestore.engine.mysql_session import MySqlSession
 from messagestore.heads import corruption
 from messagestore.nodes import registry
 from messagestore.pool import node_pools, session_pool
 from messagestore.produce.publish import publish
+from messagestore.tables import message_sql, queue_sql
 from messagestore.topology import topics
 from metadata.actors import command
 from metadata.cache import snapshot
@@ -254,14 +254,14 @@ def test_four_writers_and_a_polling_reader_lose_nothing_in_50_000_messages(bench
     def read() -> None:
         while not stop.is_set() or len(seen) < bench_head():
             with node_pools.node_of(bench.queue).reading() as session:
-                rows = tables.select_from(
+                rows = message_sql.select_from(
                     session, queue=bench.queue, first=seen[-1] + 1, end=seen[-1] + 501, most_bytes=1 << 20
                 )
             seen.extend(row.offset for row in rows)
 
     def bench_head() -> int:
         with node_pools.node_of(bench.queue).reading() as session:
-            head = tables.read_head(session, queue=bench.queue)
+            head = queue_sql.read_head(session, queue=bench.queue)
         return head.head if head else 0
 
     with ThreadPoolExecutor(5) as pool:
@@ -296,7 +296,7 @@ def test_an_account_that_may_only_read_is_named_and_writes_nothing(bench: Bench,
         info = replace(node_pools.node_of(bench.queue).info, username=f"reader_{bench.queue}", password="x")
         session = session_pool.connect(info)
         with pytest.raises(StoreCorrupt, match="account lacks a right") as caught:
-            tables.set_queue_state(session, queue=bench.queue, state="ro")
+            queue_sql.set_queue_state(session, queue=bench.queue, state="ro")
         assert not caught.value.retriable
         session.close()
         place = {"host": info.host, "port": info.port, "database": info.database}

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from messagestore import tables
 from messagestore.engine import batch_ids
 from messagestore.engine.messages import NewMessage
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
+from messagestore.tables import audit_sql, queue_sql
 from messagestore.topology import topics
 from metadata.actors import command
 from metadata.errors import NodeUnavailable
@@ -54,8 +54,8 @@ def test_a_full_disk_is_said_and_leaves_nothing_and_other_nodes_go_on(
             stored += len(MESSAGES)
     assert (caught.value.code, caught.value.retriable) == ("node_full", True)
     with node_pools.node_of(queue).reading() as session:
-        head = tables.read_head(session, queue=queue)
-        rows = tables.count_rows(session, queue=queue, first=0, end=10_000).rows
+        head = queue_sql.read_head(session, queue=queue)
+        rows = audit_sql.count_rows(session, queue=queue, first=0, end=10_000).rows
     assert head is not None and head.head == rows == stored > 0
     for _ in range(4):  # half of them would have gone to the full node
         receipts = publish(topic="spread", messages=MESSAGES, batch_id=None, actor=ACTOR)

@@ -16,7 +16,6 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore import tables
 from messagestore.consume import positions, pull
 from messagestore.consume.positions import Claim, CommitOffset
 from messagestore.consume.pull_types import PullQueue
@@ -25,6 +24,7 @@ from messagestore.engine.messages import NewMessage
 from messagestore.nodes import registry
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
+from messagestore.tables import queue_sql
 from messagestore.topology import membership, subscriptions, topics
 from metadata.actors import command
 from metadata.cache import snapshot
@@ -156,7 +156,7 @@ def test_a_late_answer_keeps_its_connection_and_the_node_is_asked_again_when_it_
     freeze(ill)
     try:
         with pytest.raises(db_errors.SlowNode), node.reading(within_s=0.05) as session:
-            tables.read_heads(session, queues=None)
+            queue_sql.read_heads(session, queues=None)
         with pytest.raises(db_errors.SlowNode), node.reading(within_s=9.0):
             pytest.fail("a node in doubt is not asked")
         assert node.pool.busy
@@ -165,7 +165,7 @@ def test_a_late_answer_keeps_its_connection_and_the_node_is_asked_again_when_it_
     until(lambda: not node.pool.busy, limit_s=20)
     with node.reading(within_s=9.0) as again:
         assert again is session
-        assert tables.read_heads(again, queues=None) == {queues["ill"]: 1}
+        assert queue_sql.read_heads(again, queues=None) == {queues["ill"]: 1}
 
 
 def test_reads_from_a_silent_node_are_not_waited_for(ill: MariaDB, queues: dict[str, int]) -> None:

@@ -13,7 +13,6 @@ from uuid import uuid4
 import pytest
 
 from catmq_site.server.maintenance import Each, Loops, heads_loop
-from messagestore import tables
 from messagestore.engine.messages import NewMessage
 from messagestore.heads import head_watcher, shared_heads
 from messagestore.heads.head_watcher import NodeWatcher
@@ -21,7 +20,8 @@ from messagestore.heads.heads import HeadBoard, board
 from messagestore.heads.shared_heads import now_ms
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
-from messagestore.tables import NewBatch
+from messagestore.tables import message_sql
+from messagestore.tables.shapes import NewBatch
 from messagestore.topology import topics
 from metadata.actors import command
 from metadata.cache import snapshot
@@ -146,4 +146,4 @@ def store_elsewhere(queue: int) -> None:
     node = node_pools.node_of(queue)
     batch = NewBatch(uuid4().bytes, b"", [NewMessage(body=b"x")], "other")
     with node.writing() as session:
-        tables.insert_messages(session, queue=queue, node_epoch=node.info.epoch, batches=[batch])
+        message_sql.insert_messages(session, queue=queue, node_epoch=node.info.epoch, batches=[batch])

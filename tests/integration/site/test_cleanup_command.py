@@ -8,11 +8,12 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from catmq_site.jobs.schedules import JOBS
-from messagestore import retention, tables
+from messagestore import retention
 from messagestore.engine.messages import NewMessage
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
 from messagestore.retention import cleaning
+from messagestore.tables import queue_sql
 from messagestore.topology import subscriptions, topics
 from metadata import actors
 from metadata.cache import snapshot
@@ -56,7 +57,7 @@ def cleanup(*arguments: str) -> tuple[int, str, str]:
 
 def low(queue: int) -> int:
     with node_pools.node_of(queue).reading() as session:
-        head = tables.read_head(session, queue=queue)
+        head = queue_sql.read_head(session, queue=queue)
     assert head is not None
     return head.low
 

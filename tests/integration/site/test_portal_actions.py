@@ -9,13 +9,13 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from django.test import Client
 
-from messagestore import tables
 from messagestore.consume import offset_reset
 from messagestore.consume.offset_reset import Target
 from messagestore.pool import node_pools
 from messagestore.produce import delayed_admin
 from messagestore.retries import dead_letters, redrives
 from messagestore.retries.redrives import Redriver
+from messagestore.tables import queue_sql
 from metadata import redrive_rows
 from metadata.cache import snapshot
 from metadata.groups import groups, subscription_rows
@@ -46,7 +46,7 @@ def ada(queue: int) -> Client:
 def kill(queue: int, *bodies: bytes, error: str = "ValueError: no") -> list[str]:
     """Sends messages and lets them die; ids of the dead."""
     with node_pools.node_of(queue).reading() as session:
-        head = tables.read_heads(session, queues=[queue])[queue]
+        head = queue_sql.read_heads(session, queues=[queue])[queue]
     failing.send(*bodies)
     failing.fail(failing.member(), queue, *range(head, head + len(bodies)), error=error)
     return [one.id for one in listed()]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
-from messagestore import tables
 from messagestore.inspect import alarm_job
 from messagestore.nodes import corruption_alarms
 from messagestore.pool import node_pools
+from messagestore.tables import queue_sql
 from metadata.cache import snapshot
 from metadata.errors import Invalid, StoreCorrupt
 from metadata.groups import groups
@@ -130,7 +130,7 @@ def test_a_failure_topic_stands_below_its_topic(queue: int, ada: Client) -> None
 def test_a_repair_shows_what_it_does_and_what_is_not_safe_is_not_offered(queue: int, ada: Client) -> None:
     assert "Metadata and nodes agree" in text(ada.get("/consistency"))
     with node_pools.node_of(queue).writing() as session:
-        tables.create_queue(session, queue=900, node_epoch=1)
+        queue_sql.create_queue(session, queue=900, node_epoch=1)
     page = text(ada.get("/consistency"))
     key = page.partition("/consistency/")[2].partition('"')[0]
     assert key.startswith("table_unknown-")

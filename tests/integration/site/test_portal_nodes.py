@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from messagestore import tables
 from messagestore.nodes import disks, registry
 from messagestore.pool import node_pools
+from messagestore.tables import queue_sql
 from messagestore.topology import topics
 from metadata.actors import command
 from metadata.cache import snapshot
@@ -113,7 +113,7 @@ def test_what_was_restored_is_adopted_after_its_losses_were_shown(
     queue = failing.billing()
     failing.send(b"a", b"b", b"c")
     with node_pools.node_of(queue).reading() as session:
-        assert tables.read_heads(session, queues=[queue]) == {queue: 3}
+        assert queue_sql.read_heads(session, queues=[queue]) == {queue: 3}
     registry.note_heads()
     registry.note_heads()
     restoring.lose_tail(queue, 1)
