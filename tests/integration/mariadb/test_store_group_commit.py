@@ -44,7 +44,7 @@ class Crowd:
             foreign.autocommit(False)
             foreign.cursor().execute("SELECT head FROM queue_head FOR UPDATE")
             futures = [self.send()]
-            until(lambda: group_commit.coalescer_of(self.queue)._busy)
+            until(lambda: group_commit.coalescer_of(self.queue)._leading)
             for number, send in enumerate(sends, 1):
                 futures.append(send())
                 until(lambda number=number: group_commit.coalescer_of(self.queue).waiting() == number)  # type: ignore[misc]
