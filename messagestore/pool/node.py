@@ -7,7 +7,7 @@ A session that is lost takes its siblings with it. A node that is away is found 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from types import TracebackType
@@ -105,6 +105,17 @@ class Node:
             raise NodeUnavailable(fault.detail) from fault
         finally:
             session.close()
+
+    def in_chunks(self, act: Callable[[Session], int], *, chunk: int, most: int = 1 << 30) -> int:
+        """Repeat a write of at most `chunk` rows until one has fewer, at most so often; return the sum."""
+        done = 0
+        for _ in range(most):
+            with self.writing() as session:
+                rows = act(session)
+            done += rows
+            if rows < chunk:
+                break
+        return done
 
     def watch(self) -> None:
         """Opens the circuit of a silent node, ends the reads that wait for it, and sends the probes."""

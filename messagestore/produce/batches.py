@@ -44,11 +44,8 @@ def _expire(node_id: int, hours: int, chunk: int) -> int:
     if problem is not None:
         log.warning("Sent batches of node %d expire later: %s", node_id, problem)
         return 0
-    done = 0
-    for _ in range(MOST_CHUNKS):
-        with node_pools.node(node_id).writing() as session:
-            deleted = message_sql.delete_old_batches(session, hours=hours, most=chunk)
-        done += deleted
-        if deleted < chunk:
-            break
-    return done
+    return node_pools.node(node_id).in_chunks(
+        lambda session: message_sql.delete_old_batches(session, hours=hours, most=chunk),
+        chunk=chunk,
+        most=MOST_CHUNKS,
+    )

@@ -4,6 +4,7 @@ those of a deleted topic go with its tables."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from messagestore.pool import node_pools
 from messagestore.pool.node import Node
@@ -17,15 +18,8 @@ CHUNK = 2_000  # rows in one transaction
 
 def drop(queue: int) -> int:
     """Deletes what waits for a queue, on every node; how many. Raises NodeUnavailable."""
-    done = 0
-    for node in _nodes():
-        while True:
-            with node.writing() as session:
-                deleted = delayed_sql.delete_queue_delayed(session, queue=queue, most=CHUNK)
-            done += deleted
-            if deleted < CHUNK:
-                break
-    return done
+    delete = partial(delayed_sql.delete_queue_delayed, queue=queue, most=CHUNK)
+    return sum(node.in_chunks(delete, chunk=CHUNK) for node in _nodes())
 
 
 def reassign(queue: int, *, topic_id: int) -> int:
@@ -38,12 +32,10 @@ def reassign(queue: int, *, topic_id: int) -> int:
     for node in _nodes():
         with node.reading() as session:
             waits = delayed_sql.count_delayed(session, queues=[queue], most=1)
-        target = _home(queue, topic_id, node) if waits else 0
-        while waits:
-            with node.writing() as session:
-                moved = delayed_sql.retarget_queue_delayed(session, queue=queue, target=target, most=CHUNK)
-            done += moved
-            waits = moved == CHUNK
+        if waits:
+            move = partial(delayed_sql.retarget_queue_delayed, queue=queue, most=CHUNK)
+            target = _home(queue, topic_id, node)
+            done += node.in_chunks(partial(move, target=target), chunk=CHUNK)
     return done
 
 
