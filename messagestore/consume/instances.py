@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def place(*, consumer: ConsumerId, queues: Collection[int] | None = None) -> None:
-    """Makes the reader rows that the consumer's instance lacks, in some queues or in all its group reads.
+    """Make the reader rows that the consumer's instance lacks, in some queues or in all its group reads.
 
     Those on a node that is away stay missing. Raises MetadataUnavailable.
     """

@@ -94,7 +94,7 @@ def _together(rows: Sequence[QueueLag]) -> Lag:
 
 
 def record(*, pass_s: float = PASS_S) -> int:
-    """Records the lag and the positions of every subscription, those not seen for longest first; how many.
+    """Record the lag and the positions of every subscription, those not seen for longest first; how many.
 
     One bounded pass. What a node that is away would
     tell stays.

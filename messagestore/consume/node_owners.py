@@ -34,7 +34,7 @@ _known: dict[int, tuple[float, _Owned]] = {}  # by group, with the time.monotoni
 
 
 def claim_granted() -> None:
-    """Writes the reader rows of owners that were just named: a pass of a loop. Failures are left to them."""
+    """Write the reader rows of owners that were just named: a pass of a loop. Failures are left to them."""
     by_node: dict[int, list[Grant]] = {}
     queues = snapshot.current().queues
     for grant in grants.take(SERVE_S):

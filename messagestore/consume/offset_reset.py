@@ -92,7 +92,7 @@ def reset(
     instance: str | None = None,
     dry_run: bool = False,
 ) -> list[Move]:
-    """Moves a group's offsets in all topics, in one, or in some queues; the moves, made or only planned.
+    """Move a group's offsets in all topics, in one, or in some queues; the moves, made or only planned.
 
     The group may be running. In a broadcasting group it moves those of one instance, which must be named. An
     offset outside a queue's low … head becomes the nearest inside, and the move says so. Needs `manage` on
@@ -109,7 +109,7 @@ def reset(
 
 
 def undo(*, group: str, actor: Actor, reset: str | None = None, dry_run: bool = False) -> list[Move]:
-    """Moves the offsets of a reset back to where they were; None: of the last one that was not undone.
+    """Move the offsets of a reset back to where they were; None: of the last one that was not undone.
 
     That is a reset, too, and can be undone. Queues that the group reads no more are left out. Needs `manage`
     on the group. Raises NotFound(reset_not_found), NodeUnavailable.
@@ -134,7 +134,7 @@ def _made(
 
 
 def _check_instance(group: GroupView, instance: str | None) -> None:
-    """Raises Invalid unless an instance is named that exists; in a clustering group none may be."""
+    """Raise Invalid unless an instance is named that exists; in a clustering group none may be."""
     if group.mode != "broadcasting":
         if instance is not None:
             raise Invalid.field("instance", f"group {group.name} shares its queues: it has no instances")
@@ -197,7 +197,7 @@ def _offset(session: Session, position: Position, target: Target) -> int:
 
 
 def _move(row: QueueOwner, move: Move, actor: Actor, undoes: str) -> Move:
-    """Moves one queue; the move as it was made: members may have committed since it was planned."""
+    """Move one queue; the move as it was made: members may have committed since it was planned."""
     begun = offset_resets.begin(
         row=row,
         reset=move.reset,

@@ -71,7 +71,7 @@ def generation(*, consumer: ConsumerId) -> int:
 
 
 def acquire(*, consumer: ConsumerId, queues: Sequence[Claim]) -> list[Acquired]:
-    """Claims queues that metadata granted; for each, in order, what came of it. While metadata is away those
+    """Claim queues that metadata granted; for each, in order, what came of it. While metadata is away those
     that their nodes know as the member's are claimed already.
 
     Raises MetadataUnavailable when neither can be looked up, Gone when the member is.
@@ -116,7 +116,7 @@ class _Asked(NamedTuple):
 def _acquire(
     node: _Asked, consumer: ConsumerId, claims: Sequence[Claim], states: dict[int, Acquired]
 ) -> None:
-    """Acquires the queues of one node into `states`; ends at the first that the node does not answer."""
+    """Acquire the queues of one node into `states`; ends at the first that the node does not answer."""
     missing, outdated = _claim(node, consumer, claims, states)
     if missing and consumer.instance_id:
         # It joined while the subscription was being made, or while the node was away.
@@ -153,7 +153,7 @@ def _claim(
 
 
 def _adopt(consumer: ConsumerId, claim: Claim, epoch: int) -> None:
-    """Tells metadata of a later epoch on the node, if metadata still says that the claim is good.
+    """Tell metadata of a later epoch on the node, if metadata still says that the claim is good.
 
     Then a reset died half way, or metadata lost its tail.
     """
@@ -164,7 +164,7 @@ def _adopt(consumer: ConsumerId, claim: Claim, epoch: int) -> None:
 
 
 def commit(*, consumer: ConsumerId, offsets: Sequence[CommitOffset]) -> list[Committed]:
-    """Records positions; for each, in order, what came of it. Raises Unavailable when no node answers."""
+    """Record positions; for each, in order, what came of it. Raises Unavailable when no node answers."""
     found, certain = snapshot.find_queues([offset.queue for offset in offsets])
     missing = "fenced" if certain else "unavailable"
     states = {offset.queue: Committed(offset.queue, missing) for offset in offsets}

@@ -109,7 +109,7 @@ def parse_message_id(text: str) -> tuple[int, int]:
 
 
 def validate(messages: Sequence[NewMessage]) -> None:
-    """Raises Invalid or TooLarge naming every message and field over a limit."""
+    """Raise Invalid or TooLarge naming every message and field over a limit."""
     if not messages:
         raise Invalid.field("messages", "is empty: send at least one message")
     if len(messages) > config.max_messages:

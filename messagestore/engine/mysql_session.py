@@ -106,19 +106,19 @@ class Session(Protocol):
     patience_s: float | None  # within which an answer must begin, or `SlowNode` is raised; None: no limit
 
     def run(self, *steps: Step, fits: Fits | None = None) -> list[Result]:
-        """Runs sections in order, each statement by itself; one result per statement. Raises `db_errors.*`.
+        """Run sections in order, each statement by itself; one result per statement. Raises `db_errors.*`.
 
         Rows of the last statement are taken while they fit; the others stay out of this process's memory.
         """
 
     def transact(self, *steps: Step) -> list[Result]:
-        """Runs sections as one transaction; one result per statement.
+        """Run sections as one transaction; one result per statement.
 
         Raises `db_errors.*`; then nothing is stored, unless the fault is Ambiguous.
         """
 
     def cut(self) -> None:
-        """Ends the wait of another thread for an answer, as if the connection had broken."""
+        """End the wait of another thread for an answer, as if the connection had broken."""
 
     def catch_up(self) -> bool:
         """Return True if a late answer has come, or will not come; `clean` again if it was read."""
@@ -217,7 +217,7 @@ class MySqlSession:
     def send(
         self, text: bytes, *, statements: int, ends: bool = True, fits: Fits | None = None
     ) -> list[Result]:
-        """Runs a string of so many statements and reads the result of each; `ends` is False while a
+        """Run a string of so many statements and read the result of each; `ends` is False while a
         transaction stays open. Raises `db_errors.*`, SlowNode after `patience_s`.
 
         After an error that left nothing stored the transaction is rolled back, and the session stays
@@ -274,7 +274,7 @@ class MySqlSession:
                 return results
 
     def _must_be_all(self, results: int) -> None:
-        """Raises the driver's error unless every statement was answered when no more results come.
+        """Raise the driver's error unless every statement was answered when no more results come.
 
         -1 is the end for the driver, and also what it says when the connection broke between two results.
         """
@@ -332,7 +332,7 @@ class MySqlSession:
         return self._answers_within(0)
 
     def close(self) -> None:
-        """Closes the connection; the server rolls back what was open."""
+        """Close the connection; the server rolls back what was open."""
         with self._closing:
             self._socket.close()
         try:

@@ -31,7 +31,7 @@ class FileLock:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Holds the lock. Raises `db_errors.RolledBack` after LOCK_TIMEOUT_S."""
+        """Hold the lock. Raises `db_errors.RolledBack` after LOCK_TIMEOUT_S."""
         deadline = time.monotonic() + LOCK_TIMEOUT_S
         turn = self._enqueue()
         try:

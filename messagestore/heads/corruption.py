@@ -31,7 +31,7 @@ _logged: dict[int, float] = {}
 
 
 def report(queue: int, *, offset: int | None, why: str) -> None:
-    """Marks a queue at an offset and says why."""
+    """Mark a queue at an offset and say why."""
     mark = Mark(offset, why)
     if mark.met_at - _logged.get(queue, _NEVER) >= _REPEAT_S:
         where = "" if offset is None else f" at offset {offset}"
@@ -43,14 +43,14 @@ def report(queue: int, *, offset: int | None, why: str) -> None:
 
 
 def delivered(queue: int, *, next_offset: int) -> None:
-    """Takes the mark back once messages beyond the marked offset were delivered."""
+    """Take the mark back once messages beyond the marked offset were delivered."""
     mark = _reported.get(queue)
     if mark is not None and mark.offset is not None and next_offset > mark.offset:
         _reported.pop(queue, None)
 
 
 def clear(queue: int, mark: Mark) -> None:
-    """Takes a mark back, unless the queue was reported again meanwhile."""
+    """Take a mark back, unless the queue was reported again meanwhile."""
     if _reported.get(queue) is mark:
         _reported.pop(queue, None)
 

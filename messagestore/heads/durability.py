@@ -32,7 +32,7 @@ _barriers: dict[int, NodeCoalescer[Heads, None]] = {}
 
 
 def confirm(*, node_id: int, heads: Heads | None = None) -> None:
-    """Returns when heads, {queue: head} as just read from their node, are durable there and on the board.
+    """Return once heads, {queue: head} as just read from their node, are durable there and on the board.
 
     None: when all that could be seen on the node before is durable there. Raises NodeUnavailable.
     """

@@ -68,7 +68,7 @@ class NodeWatcher:
         self._queues: frozenset[int] = frozenset()
 
     def run_once(self) -> None:
-        """Reads the heads that this process is to read; if nobody waits, a moment's wait for somebody."""
+        """Read the heads that this process is to read; if nobody waits, a moment's wait for somebody."""
         waited = self._board.somebody_within(IDLE_S)
         mine = self._board.awaited(self._known()) if waited else frozenset()
         if not mine:
@@ -88,7 +88,7 @@ class NodeWatcher:
         self._not_before = begun + PACE * min(self._took)
 
     def leave(self) -> None:
-        """Lets another process watch the node for all."""
+        """Let another process watch the node for all."""
         self._board.shared.leave(self._node_id)
 
     def _known(self) -> frozenset[int]:
@@ -110,7 +110,7 @@ class NodeWatcher:
         return mine - shared.wanted(mine, at_ms)
 
     def _may_ask(self) -> bool:
-        """Waits until the node may be asked again, but no longer than between two passes; whether it may."""
+        """Wait until the node may be asked again, but no longer than between two passes; whether it may."""
         left_s = self._not_before - time.monotonic()
         if left_s > config.head_interval_ms / 1000:
             return False
@@ -118,7 +118,7 @@ class NodeWatcher:
         return True
 
     def _read(self, queues: Set[int]) -> float:
-        """Reads heads and waits until they are durable; the seconds that the query took."""
+        """Read heads and wait until they are durable; the seconds that the query took."""
         with node_pools.node(self._node_id).reading() as session:
             begun = time.monotonic()
             heads = self._heads(session, queues)

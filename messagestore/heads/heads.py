@@ -51,7 +51,7 @@ class HeadBoard:
         self._bell = 0
 
     def share(self, memory: mmap.mmap) -> None:
-        """Shares heads with the other workers of the broker; called before the first request."""
+        """Share heads with the other workers of the broker; called before the first request."""
         self.shared = SharedHeads(memory)
 
     def known(self, queue: int) -> int:
@@ -66,7 +66,7 @@ class HeadBoard:
         return len(self._waiters)
 
     def note(self, queue: int, head: int) -> None:
-        """Records a durable head, wakes those who wait behind it and tells the other workers."""
+        """Record a durable head, wake those who wait behind it and tell the other workers."""
         with self._guard:
             if head <= self._heads.get(queue, -1):
                 return
@@ -78,7 +78,7 @@ class HeadBoard:
         self.shared.raise_head(queue, head)
 
     def listen(self) -> None:
-        """Wakes those who wait behind heads that other workers raised."""
+        """Wake those who wait behind heads that other workers raised."""
         bell = self.shared.bell()
         if bell != self._bell:
             self._bell = bell  # a head that rises while we look rings again
@@ -105,7 +105,7 @@ class HeadBoard:
         return came
 
     def add(self, waiter: Waiter) -> None:
-        """Registers a waiter; one that has missed a head is woken at once."""
+        """Register a waiter; one that has missed a head is woken at once."""
         until_ms = now_ms() + WANTED_MS
         with self._guard:
             self._waiters.add(waiter)
@@ -126,11 +126,11 @@ class HeadBoard:
                     self._by_queue.pop(queue, None)
 
     def wake_group(self, group_id: int) -> None:
-        """Wakes the pulls of a group: its generation or state changed."""
+        """Wake the pulls of a group: its generation or state changed."""
         self._wake(waiter for waiter in self._snapshot() if waiter.group_id == group_id)
 
     def wake_all(self) -> None:
-        """Wakes every pull, and the watchers: the process is about to stop."""
+        """Wake every pull, and the watchers: the process is about to stop."""
         self._somebody.set()
         self._wake(self._snapshot())
 

@@ -47,7 +47,7 @@ _turn = threading.Lock()
 
 
 def alter(session: Session, *, queue: int, change: Callable[[], object], urgent: bool = False) -> None:
-    """Changes a queue's table; whoever writes to it waits no longer than a second, at most three times.
+    """Change a queue's table; whoever writes to it waits no longer than a second, at most three times.
 
     `urgent`: without regard to long transactions, because nobody can write anyway. Raises NodeUnavailable.
     """
@@ -71,13 +71,13 @@ def alter(session: Session, *, queue: int, change: Callable[[], object], urgent:
 
 
 def take_turn(session: Session, *, queue: int) -> None:
-    """Lets no other session change the queue's table until this one closes. Raises NodeUnavailable."""
+    """Let no other session change the queue's table until this one closes. Raises NodeUnavailable."""
     if not partition_sql.take_table_lock(session, queue=queue, seconds=2):
         raise NodeUnavailable(f"Table {running.message_table(queue)} is being changed by somebody else.")
 
 
 def extend(queue: int, *, urgent: bool = True) -> int:
-    """Makes partitions until three end above the head; the head from which on that must be done again.
+    """Make partitions until three end above the head; the head from which on that must be done again.
 
     Raises NodeUnavailable, and `db_errors.Altered` for a table that is missing or was altered.
     """

@@ -42,13 +42,13 @@ class SharedHeads:
         return self._cells[_queue(queue)] if queue < QUEUES else 0
 
     def raise_head(self, queue: int, head: int) -> None:
-        """Tells all workers of a durable head, and rings the bell."""
+        """Tell all workers of a durable head, and ring the bell."""
         if queue < QUEUES and head > self._cells[_queue(queue)]:
             self._cells[_queue(queue)] = head
             self._cells[0] = time.monotonic_ns()
 
     def want(self, queue: int, until_ms: int) -> None:
-        """Says that somebody waits for a queue, until a time of `now_ms`."""
+        """Say that somebody waits for a queue, until a time of `now_ms`."""
         if queue < QUEUES:
             self._cells[_queue(queue) + 1] = until_ms
 
@@ -69,7 +69,7 @@ class SharedHeads:
         return True
 
     def leave(self, node: int) -> None:
-        """Lets another process watch a node."""
+        """Let another process watch a node."""
         if node < NODES and self._cells[1 + 2 * node] == self._me:
             self._cells[2 + 2 * node] = 0
 

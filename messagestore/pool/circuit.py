@@ -63,7 +63,7 @@ class Circuit:
         return self._open and not self._probing and time.monotonic() >= self._probe_at
 
     def check(self) -> None:
-        """Raises NodeUnavailable while it is open; for callers that wait for a place."""
+        """Raise NodeUnavailable while it is open; for callers that wait for a place."""
         if self._open:
             raise self._refusal()
 
@@ -79,7 +79,7 @@ class Circuit:
         self.end(permit)
 
     def enter(self, *, may_probe: bool) -> Permit:
-        """Begins one call, which `end` must end. Raises NodeUnavailable while open, except for a probe."""
+        """Begin one call, which `end` must end. Raises NodeUnavailable while open, except for a probe."""
         if not self._open:
             return Permit(probe=False)
         with self._lock:
@@ -91,7 +91,7 @@ class Circuit:
             return Permit(probe=True)
 
     def end(self, permit: Permit, error: BaseException | None = None) -> None:
-        """Ends a call, and learns from what it raised."""
+        """End a call, and learn from what it raised."""
         if isinstance(error, db_errors.Unreachable) or (
             isinstance(error, db_errors.Ambiguous) and error.lost
         ):
@@ -106,7 +106,7 @@ class Circuit:
             self._probing = False
 
     def trip(self) -> None:
-        """Opens it: the node is silent. The next probe may go at once."""
+        """Open it: the node is silent. The next probe may go at once."""
         with self._lock:
             if not self._open:
                 self._open, self._pause_s, self._probe_at = True, self._first_pause_s, time.monotonic()

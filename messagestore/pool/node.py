@@ -85,7 +85,7 @@ class Node:
         return permit, pooled
 
     def check_in(self, permit: Permit, pooled: Pooled, error: BaseException | None, *, reads: bool) -> None:
-        """Ends a use that may have raised. Raises NodeUnavailable where a read lost its connection."""
+        """End a use that may have raised. Raises NodeUnavailable where a read lost its connection."""
         if isinstance(error, db_errors.SlowNode):
             self.pool.slow.add(pooled, begun=permit.begun)
         else:
@@ -118,7 +118,7 @@ class Node:
         return done
 
     def watch(self) -> None:
-        """Opens the circuit of a silent node, ends the reads that wait for it, and sends the probes."""
+        """Open the circuit of a silent node, end the reads that wait for it, and send the probes."""
         self._watched_at = time.monotonic()
         self.pool.slow.collect()
         self._look()
@@ -130,7 +130,7 @@ class Node:
             self.replica.watch()
 
     def discard(self) -> None:
-        """Throws away every session made so far, those of the replica, too."""
+        """Throw away every session made so far, those of the replica, too."""
         self.pool.discard()
         if self.replica is not None:
             self.replica.discard()
@@ -141,7 +141,7 @@ class Node:
             raise NodeUnavailable(error.detail) from error
 
     def _enter(self, within_s: float | None) -> Permit:
-        """Raises NodeUnavailable if it is known without asking."""
+        """Raise NodeUnavailable if it is known without asking."""
         self._check_online()
         node_guard.check(self.info)
         self.pool.slow.collect()
@@ -160,7 +160,7 @@ class Node:
         self.circuit.check()
 
     def _look(self) -> None:
-        """Opens the circuit of a node that is silent."""
+        """Open the circuit of a node that is silent."""
         if not self.circuit.is_open and self.pool.is_silent():
             self.circuit.trip()
             self.pool.discard()

@@ -65,7 +65,7 @@ def lowest_heads(info: NodeInfo) -> dict[int, int]:
 
 
 def check_server(info: NodeInfo, session: Session, *, lowest: Mapping[int, int]) -> None:
-    """Raises NodeUnavailable unless the server may be served from, StoreCorrupt if it lacks a table."""
+    """Raise NodeUnavailable unless the server may be served from, StoreCorrupt if it lacks a table."""
     if not info.identity:
         return  # registered before nodes were marked
     standing = _standing(info, session)

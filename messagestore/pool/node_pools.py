@@ -51,7 +51,7 @@ def by_place(places: Mapping[int, int]) -> list[tuple[Node, list[int]]]:
 
 
 def watch(node_id: int) -> None:
-    """Looks after a node that this process uses; a loop of every worker. Requests need not probe then."""
+    """Look after a node that this process uses; a loop of every worker. Requests need not probe then."""
     used = _nodes.get(node_id)
     if used is not None:
         used.watch()
@@ -83,7 +83,7 @@ def follows() -> bool:
 
 
 def evict_all() -> None:
-    """Closes every idle connection of this process and evicts its nodes, when it stops."""
+    """Close every idle connection of this process and evict its nodes, when it stops."""
     with _nodes_guard:
         nodes = list(_nodes.values())
         _nodes.clear()

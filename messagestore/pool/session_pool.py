@@ -138,7 +138,7 @@ class SessionPool:
             pooled.session.close()
 
     def check_patience(self) -> None:
-        """Raises `db_errors.SlowNode` while the node is in doubt."""
+        """Raise `db_errors.SlowNode` while the node is in doubt."""
         if self.slow.doubts(answered_at=self._answered_at):
             raise self._too_slow()
 
@@ -168,7 +168,7 @@ class SessionPool:
         return time.monotonic() - max(self._answered_at, self._since) > STALLED_S
 
     def _await_place(self, check: Callable[[], None], within_s: float | None) -> None:
-        """Takes a place when one is free; gives up after a while, or when the node turns out to be away."""
+        """Take a place when one is free; give up after a while, or when the node turns out to be away."""
         deadline = time.monotonic() + CHECKOUT_TIMEOUT_S
         while not self._places.acquire(timeout=_LOOK_EVERY_S if within_s is None else within_s):
             if within_s is not None and self._is_stalled():

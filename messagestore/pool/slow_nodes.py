@@ -56,7 +56,7 @@ class SlowAnswers(Generic[L]):
         return bool(self._late) and self._latest > answered_at
 
     def collect(self) -> None:
-        """Gives the sessions back whose answers have come, or whose connections broke."""
+        """Give the sessions back whose answers have come, or whose connections broke."""
         if not self._late:
             return
         with self._alone() as alone:

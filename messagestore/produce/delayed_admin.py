@@ -55,7 +55,7 @@ class Waiting:
 
 
 def recall(*, message_id: str, actor: Actor) -> None:
-    """Takes a delayed message back before it is due. Needs `produce` on its topic. A repeat is harmless.
+    """Take a delayed message back before it is due. Needs `produce` on its topic. A repeat is harmless.
 
     Raises Conflict (already_delivered), NotFound (message_not_found: it never was, or left two days ago or
     more), Invalid, NodeUnavailable.
@@ -92,7 +92,7 @@ def _taken_back(node: Node, message_id: str, row: DelayedRow, actor: Actor) -> b
 
 
 def _gone(node: Node, message_id: str, row: int, actor: Actor) -> None:
-    """Says what became of a row that does not wait any more; nothing, if it was recalled."""
+    """Say what became of a row that does not wait any more; nothing, if it was recalled."""
     with node.reading() as session:
         left = message_sql.find_batch(session, batch_id=moved_id(node.info.id, row))
     if left is None:
@@ -106,7 +106,7 @@ def _gone(node: Node, message_id: str, row: int, actor: Actor) -> None:
 
 
 def _allow(queue: int, message_id: str, actor: Actor) -> None:
-    """Raises NotFound unless the queue's topic is there, Forbidden unless the actor may send to it.
+    """Raise NotFound unless the queue's topic is there, Forbidden unless the actor may send to it.
 
     Who has no right on the topic hears the same as of an id that never was: not that there is such a topic.
     """

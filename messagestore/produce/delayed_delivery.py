@@ -83,7 +83,7 @@ class DelayedDelivery:
         self._resting: dict[int, float] = {}  # queue → when it is tried again (time.monotonic)
 
     def run_once(self) -> int:
-        """Moves what is due, for PASS_S at most; how many messages. Raises NodeUnavailable."""
+        """Move what is due, for PASS_S at most; how many messages. Raises NodeUnavailable."""
         moved = 0
         begun = time.monotonic()
         while self._may_move() and (count := self.move()):
@@ -93,7 +93,7 @@ class DelayedDelivery:
         return moved
 
     def finish(self) -> None:
-        """Lets another process go on at once."""
+        """Let another process go on at once."""
         if self._leads:
             leases.release(name=self._lease, holder=self._holder)
 
@@ -162,7 +162,7 @@ class DelayedDelivery:
         self._resting[queue] = time.monotonic() + RETRY_S
 
     def _move(self, node: Node, targets: Targets) -> int:
-        """Moves all together; what fails, queue by queue."""
+        """Move all together; what fails, queue by queue."""
         try:
             return self._moved(node, targets)
         except (db_errors.RolledBack, db_errors.Final):
@@ -204,7 +204,7 @@ class DelayedDelivery:
         return sum(len(targets[queue]) for queue in heads)
 
     def _hand_over(self, node: Node, row: int, queue: int) -> int:
-        """Gives a due row to the node of its queue; how many left (0 or 1)."""
+        """Give a due row to the node of its queue; how many left (0 or 1)."""
         try:
             return int(hand_over(node, row))
         except CatmqError as error:
@@ -259,7 +259,7 @@ def as_message(node_id: int, row: DelayedRow) -> NewMessage:
 
 
 def hand_over(node: Node, row_id: int) -> bool:
-    """Gives a due row to the node of the queue it goes to now; whether it left. Raises what stopped it.
+    """Give a due row to the node of the queue it goes to now; whether it left. Raises what stopped it.
 
     The copy is stored under an id that follows from the row, in the queue that the row names by then, so a
     repeat finds it. Only where it is certain that it is not stored there another queue is chosen.
@@ -285,7 +285,7 @@ def hand_over(node: Node, row_id: int) -> bool:
 
 
 def _point_elsewhere(node: Node, row: DelayedRow) -> bool:
-    """Names another queue in a row whose own takes no messages; the next step goes there."""
+    """Name another queue in a row whose own takes no messages; the next step goes there."""
     due = DueRow(row.id, row.by_key, row.key, 0)
     target = _target_of(snapshot.current(), row.queue, due, near=node.info.id)
     if target is not None and target.id != row.queue:

@@ -17,13 +17,13 @@ CHUNK = 2_000  # rows in one transaction
 
 
 def drop(queue: int) -> int:
-    """Deletes what waits for a queue, on every node; how many. Raises NodeUnavailable."""
+    """Delete what waits for a queue, on every node; how many. Raises NodeUnavailable."""
     delete = partial(delayed_sql.delete_queue_delayed, queue=queue, most=CHUNK)
     return sum(node.in_chunks(delete, chunk=CHUNK) for node in _nodes())
 
 
 def reassign(queue: int, *, topic_id: int) -> int:
-    """Gives what waits for a queue to another open one of its topic, on every node; how many.
+    """Give what waits for a queue to another open one of its topic, on every node; how many.
 
     One on the same node is preferred: to others a message is handed over when it is due. Where a key decides,
     that is decided then, too. Raises NodeUnavailable, and NoWritableQueue if there is none.

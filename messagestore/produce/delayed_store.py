@@ -82,7 +82,7 @@ def store(
     producer: str,
     deadline: float | None = None,
 ) -> list[DelayedReceipt]:
-    """Stores messages on a queue's node, to come into the queue when they are due: all or nothing, and once.
+    """Store messages on a queue's node, to come into the queue when they are due: all or nothing, and once.
 
     A repeat with the same 16 bytes of `batch_id`, about a queue of the same node, answers the same receipts,
     whatever became of the messages since. `deadline`: until when to repeat (time.monotonic).
@@ -184,7 +184,7 @@ def _now_ms(queues: Sequence[int], batch_id: bytes | None) -> tuple[int, bool]:
 
 
 def prepare(node: Node) -> None:
-    """Makes sure that the node has its table: one that was registered by an earlier version gets it now.
+    """Make sure that the node has its table: one that was registered by an earlier version gets it now.
 
     A server that is read-only has it, or nothing can be stored there anyway. Raises NodeUnavailable.
     """

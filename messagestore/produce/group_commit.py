@@ -100,7 +100,7 @@ def _first_offsets(first: int, batches: Sequence[NewBatch]) -> list[int]:
 
 
 def _check_reachable(part: _Part) -> None:
-    """Raises NodeUnavailable while the node is known to be away: nobody need wait for what it holds up."""
+    """Raise NodeUnavailable while the node is known to be away: nobody need wait for what it holds up."""
     part.node.circuit.check()
 
 

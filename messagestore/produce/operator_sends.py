@@ -15,7 +15,7 @@ from metadata.errors import CatmqError
 
 
 def send(*, topic: str, message: NewMessage, batch_id: UUID, actor: Actor, again: str = "") -> Receipt:
-    """Stores one message, once per `batch_id`; `again` is the id of the message that it repeats.
+    """Store one message, once per `batch_id`; `again` is the id of the message that it repeats.
 
     Needs `produce`. The audit row comes first and tells of the try: what is stored cannot be taken back.
     Raises what `publish.publish` raises.
@@ -30,7 +30,7 @@ def send(*, topic: str, message: NewMessage, batch_id: UUID, actor: Actor, again
 
 
 def recall(*, topic: str, message_id: str, actor: Actor) -> None:
-    """Takes a delayed message of a topic back. Needs `produce`.
+    """Take a delayed message of a topic back. Needs `produce`.
 
     The audit row comes first, as of `send`. Raises what `delayed_admin.recall` raises.
     """

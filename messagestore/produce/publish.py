@@ -69,7 +69,7 @@ class Part(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Tells the parts of a batch apart, wherever they are stored in the end."""
+        """Tell the parts of a batch apart, wherever they are stored in the end."""
         return (self.delayed << 62) + 2 * self.queues[0] + self.movable
 
 
@@ -88,13 +88,13 @@ class Run(NamedTuple):
 
 
 def publish(*, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None, actor: Actor) -> list[Fate]:
-    """Stores messages; the fate of each, in order. Raises what `send` raises."""
+    """Store messages; the fate of each, in order. Raises what `send` raises."""
     runs = send(topic=topic, messages=messages, batch_id=batch_id, actor=actor)
     return [fate for run in runs for fate in run.fates()]
 
 
 def send(*, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None, actor: Actor) -> list[Run]:
-    """Stores messages; what became of all of them, in order.
+    """Store messages; what became of all of them, in order.
 
     Raises Invalid, TooLarge, NotFound, Forbidden or RateLimited before anything is stored, and the first
     part's error if nothing could be stored.
@@ -200,7 +200,7 @@ class _Batch:
         return routing_rules.derived_batch_id(whole, part.number).bytes
 
     def check_times(self, parts: Sequence[Part]) -> None:
-        """Raises Invalid, naming every time of delivery that has long passed or is too far away."""
+        """Raise Invalid, naming every time of delivery that has long passed or is too far away."""
         wrong = [
             error
             for part in parts

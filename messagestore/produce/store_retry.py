@@ -49,7 +49,7 @@ class Write(ABC, Generic[Place]):
 
     @abstractmethod
     def store(self, node: Node, queue: int, *, alone: bool) -> Place:
-        """Stores them; raises `db_errors.*`. `alone`: in a transaction of their own."""
+        """Store them; raises `db_errors.*`. `alone`: in a transaction of their own."""
 
     @abstractmethod
     def find(self, node: Node) -> tuple[Place, Mapping[int, int] | None] | None:
@@ -104,14 +104,14 @@ class Write(ABC, Generic[Place]):
         return place
 
     def compare(self, digest: bytes) -> None:
-        """Raises Conflict if what is stored under this id is something else."""
+        """Raise Conflict if what is stored under this id is something else."""
         if digest != self.digest:
             what = f"batch_id {self.name} was already used for other messages; make a new one for each batch"
             raise Conflict(what, code=Code.BATCH_CONFLICT)
 
 
 def _extended(queue: int, fault: db_errors.NoPartition) -> CatmqError:
-    """Makes the partitions that were missing; the error to report if the repeat meets the same."""
+    """Make the partitions that were missing; the error to report if the repeat meets the same."""
     try:
         partitions.extend(queue)
     except CatmqError as error:

@@ -80,7 +80,7 @@ class ErrorCount(NamedTuple):
 
 
 def insert_dead(session: Session, *, queue: int, node_epoch: int, dead: NewDead) -> bool:
-    """Stores a dead message, once; False, and nothing stored, if the failure queue's head row refuses it.
+    """Store a dead message, once; False, and nothing stored, if the failure queue's head row refuses it.
 
     Raises `db_errors.Duplicate` if the batch id is known.
     """
@@ -134,7 +134,7 @@ def count_dead(session: Session, *, kept: DeadFilter, upto: int) -> int:
 
 
 def delete_dead(session: Session, *, group_id: int, ids_wanted: Sequence[int]) -> int:
-    """Deletes some dead messages of a group; how many there were."""
+    """Delete some dead messages of a group; how many there were."""
     if not ids_wanted:
         return 0
     results = session.transact(step(session, "delete_dead", group_id=group_id, ids=ids(ids_wanted)))
@@ -147,7 +147,7 @@ def dead_pairs(session: Session) -> list[tuple[int, int]]:
 
 
 def delete_old_dead(session: Session, *, group_id: int, topic_id: int, days: int, most: int) -> int:
-    """Deletes what died more than so many days ago, the oldest first, at most so many; how many."""
+    """Delete what died more than so many days ago, the oldest first, at most so many; how many."""
     delete = step(session, "delete_old_dead", group_id=group_id, topic_id=topic_id, days=days, most=most)
     return session.transact(delete)[0].matched
 

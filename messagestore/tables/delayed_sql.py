@@ -17,7 +17,7 @@ from metadata.errors import TooLarge
 
 
 def insert_delayed(session: Session, *, queue: int, node_epoch: int, batch: DelayedBatch) -> StoredDelays:
-    """Stores messages that wait for their time, all or nothing, if their queue is open.
+    """Store messages that wait for their time, all or nothing, if their queue is open.
 
     Raises `db_errors.Refused` when it is not, `db_errors.Duplicate` when the batch id is known, TooLarge when
     they do not fit one packet together, and the other faults as they are.
@@ -145,13 +145,13 @@ def count_delayed(session: Session, *, queues: Sequence[int], most: int) -> int:
 
 
 def retarget_delayed(session: Session, *, row: int, queue: int, target: int) -> bool:
-    """Gives a row that waits for a queue to another one; whether it still waited for that."""
+    """Give a row that waits for a queue to another one; whether it still waited for that."""
     moved = step(session, "retarget_delayed", row=row, queue=queue, target=target)
     return session.transact(moved)[0].matched > 0
 
 
 def leave_delayed(session: Session, *, leaving: Leaving, message_count: int, also_due: bool) -> bool:
-    """Deletes a row and remembers what became of it: 1 message elsewhere, or 0; whether it was there.
+    """Delete a row and remembers what became of it: 1 message elsewhere, or 0; whether it was there.
 
     Unless `also_due`, one that is due stays, because it may be on its way to another node.
     """
@@ -169,11 +169,11 @@ def leave_delayed(session: Session, *, leaving: Leaving, message_count: int, als
 
 
 def delete_queue_delayed(session: Session, *, queue: int, most: int) -> int:
-    """Deletes rows that wait for a queue, at most so many; how many."""
+    """Delete rows that wait for a queue, at most so many; how many."""
     return session.transact(step(session, "delete_queue_delayed", queue=queue, most=most))[0].matched
 
 
 def retarget_queue_delayed(session: Session, *, queue: int, target: int, most: int) -> int:
-    """Gives rows that wait for a queue to another one, at most so many; how many."""
+    """Give rows that wait for a queue to another one, at most so many; how many."""
     moved = step(session, "retarget_queue_delayed", queue=queue, target=target, most=most)
     return session.transact(moved)[0].matched

@@ -37,7 +37,7 @@ class _Move(NamedTuple):
 def move_delayed(
     session: Session, *, targets: Mapping[int, Sequence[int]], node_epoch: int, ready: Ready
 ) -> dict[int, int]:
-    """Moves rows into the queues they are given for, {queue: rows in order}; {queue: its head now}.
+    """Move rows into the queues they are given for, {queue: rows in order}; {queue: its head now}.
 
     Left where they are: rows for a queue whose head row does not allow it, and rows that are gone or being
     moved or recalled by somebody else. Raises `db_errors.*`; then nothing was moved, unless it is Ambiguous.
@@ -81,7 +81,7 @@ def _move_mysql(
 
 
 def _send(session: MySqlSession, steps: Sequence[Step], *, ends: bool = True) -> list[Result]:
-    """Runs sections as one string, inside a transaction that stays open unless it `ends`."""
+    """Run sections as one string, inside a transaction that stays open unless it `ends`."""
     return session.send(b";".join(map(session.render, steps)), statements=counted(steps), ends=ends)
 
 
@@ -99,7 +99,7 @@ def _send_open(session: MySqlSession, steps: Sequence[Step]) -> list[Result]:
 def _lock(
     session: MySqlSession, targets: Mapping[int, Sequence[int]], node_epoch: int
 ) -> tuple[dict[int, int], list[DelayedRow]]:
-    """Begins the transaction: {queue: head} of the open queues, and the rows."""
+    """Begin the transaction: {queue: head} of the open queues, and the rows."""
     wanted = ids([row for rows in targets.values() for row in rows])
     steps = [step(session, "lock_head", queue=queue, node_epoch=node_epoch) for queue in sorted(targets)]
     begun = [step(session, "move_begin"), *steps, step(session, "lock_delayed", rows=wanted)]

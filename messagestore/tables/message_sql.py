@@ -34,7 +34,7 @@ class _Send(TypedDict):
 
 
 def insert_messages(session: Session, *, queue: int, node_epoch: int, batches: Sequence[NewBatch]) -> int:
-    """Stores batches one behind the other at the head of a queue, all or nothing; the first message's offset.
+    """Store batches one behind the other at the head of a queue, all or nothing; the first message's offset.
 
     Raises `db_errors.Refused` when the head row does not allow it, `db_errors.Duplicate` when a batch id
     is known (or the head too low), and the other faults as they are.
@@ -175,7 +175,7 @@ def search_from(
 
 
 def count_tagged(session: Session, *, shares: Mapping[int, int], tags: Sequence[str]) -> tuple[int, int]:
-    """Counts the last messages of some queues: those that are there, and those with one of the tags.
+    """Count the last messages of some queues: those that are there, and those with one of the tags.
 
     `shares`: {queue: how many of its last ones are looked at}. Declared gaps and what retention took are
     passed over; a queue without a head row has none.
@@ -247,7 +247,7 @@ def _select(session: Session, queue: int, *, first: int, end: int, tags: Sequenc
 
 
 def _until(most_bytes: int) -> Fits:
-    """Takes rows of messages until their bodies have reached so many bytes: the last may exceed them."""
+    """Take rows of messages until their bodies have reached so many bytes: the last may exceed them."""
     taken = 0
 
     def fits(fetched: Rows) -> int:

@@ -22,7 +22,7 @@ _RIGHTS = {
 
 
 def create_node_tables(session: Session) -> None:
-    """Makes the tables every node has; harmless when they exist."""
+    """Make the tables every node has; harmless when they exist."""
     session.run(step(session, "create_node_tables"), step(session, "create_dead_table"))
 
 

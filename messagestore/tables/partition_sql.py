@@ -33,7 +33,7 @@ def list_partitions(session: Session, *, queue: int) -> list[Partition]:
 
 
 def add_partitions(session: Session, *, queue: int, ends: Sequence[int]) -> None:
-    """Adds partitions above the last one; each holds what is below its end."""
+    """Add partitions above the last one; each holds what is below its end."""
     made = ", ".join(f"PARTITION below_{end:d} VALUES LESS THAN ({end:d})" for end in ends)
     session.run(step(session, "add_partitions", table=message_table(queue), partitions=made))
 
@@ -70,12 +70,12 @@ _TABLESPACES = {"mariadb": "INNODB_SYS_TABLESPACES", "mysql": "INNODB_TABLESPACE
 
 
 def raise_low(session: Session, *, queue: int, low: int) -> bool:
-    """Says that nothing below an offset is served any more; whether that was news, and not above the head."""
+    """Say that nothing below an offset is served any more; whether that was news, and not above the head."""
     return session.transact(step(session, "raise_low", queue=queue, low=low))[0].matched == 1
 
 
 def delete_below(session: Session, *, queue: int, end: int) -> int:
-    """Deletes the messages below an offset and below the queue's `low`; how many."""
+    """Delete the messages below an offset and below the queue's `low`; how many."""
     values = {"table": message_table(queue), "queue": queue, "end_offset": end}
     return session.transact(step(session, "delete_below", **values))[0].matched
 

@@ -57,7 +57,7 @@ def read_all_gaps(session: Session, *, queues: Sequence[int]) -> dict[int, list[
 
 
 def raise_heads(session: Session, *, heads: Sequence[tuple[int, int]], cause: str) -> None:
-    """Raises heads to (queue, head), each with the gap that this makes; a head that is higher stays.
+    """Raise heads to (queue, head), each with the gap that this makes; a head that is higher stays.
 
     Queues rise within a transaction, as everybody locks them in that order.
     """
@@ -72,12 +72,12 @@ def raise_heads(session: Session, *, heads: Sequence[tuple[int, int]], cause: st
 
 
 def fence_heads(session: Session, *, node_epoch: int) -> None:
-    """Closes every queue, for writers of this node epoch and of all others; retired ones stay so."""
+    """Close every queue, for writers of this node epoch and of all others; retired ones stay so."""
     session.transact(step(session, "fence_heads", node_epoch=node_epoch))
 
 
 def raise_readers(session: Session, *, epochs: Sequence[tuple[ReaderKey, int]]) -> None:
-    """Raises readers to at least these epochs; one that was lower has no owner then."""
+    """Raise readers to at least these epochs; one that was lower has no owner then."""
     for first in range(0, len(epochs), _TOGETHER):
         session.transact(
             *(
@@ -94,7 +94,7 @@ def replication(session: Session) -> Replication:
 
 
 def stop_receiving(session: Session) -> None:
-    """Ends the copying from the other server; what has arrived is still applied."""
+    """End the copying from the other server; what has arrived is still applied."""
     session.run(step(session, "stop_receiving"))
 
 
@@ -103,12 +103,12 @@ def stop_replicating(session: Session) -> None:
 
 
 def allow_writes(session: Session) -> None:
-    """Lets the whole server be written to."""
+    """Let the whole server be written to."""
     session.run(step(session, "allow_writes"))
 
 
 def forbid_writes(session: MySqlSession) -> None:
-    """Makes the whole server read-only, as strictly as it can be."""
+    """Make the whole server read-only, as strictly as it can be."""
     every = session.flavour == "mysql"
     session.run(step(session, "forbid_all_writes" if every else "forbid_writes"))
 

@@ -10,13 +10,13 @@ from messagestore.tables.shapes import Head
 
 
 def create_queue(session: Session, *, queue: int, node_epoch: int) -> None:
-    """Makes a queue's table and head row; harmless when they exist."""
+    """Make a queue's table and head row; harmless when they exist."""
     session.run(step(session, "create_message_table", table=message_table(queue)))
     session.transact(step(session, "insert_head", queue=queue, node_epoch=node_epoch))
 
 
 def drop_queue(session: Session, *, queue: int) -> None:
-    """Removes a queue's table, head row and reader rows; harmless when they are gone.
+    """Remove a queue's table, head row and reader rows; harmless when they are gone.
 
     The head goes first: from then on no write can begin.
     """
@@ -31,12 +31,12 @@ def set_queue_state(session: Session, *, queue: int, state: str) -> None:
 
 
 def close_queues(session: Session) -> None:
-    """Closes every open queue of the node for writers; no write can begin once this has ended."""
+    """Close every open queue of the node for writers; no write can begin once this has ended."""
     session.transact(step(session, "close_heads"))
 
 
 def open_queues(session: Session, *, queues: Sequence[int]) -> None:
-    """Opens those of `queues` that are closed, not those that are retired."""
+    """Open those of `queues` that are closed, not those that are retired."""
     if queues:
         session.transact(step(session, "open_heads", queues=ids(queues)))
 

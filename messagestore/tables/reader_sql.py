@@ -20,7 +20,7 @@ def insert_readers(
     latest: bool,
     instances: Sequence[str] = ("",),
 ) -> None:
-    """Makes reader rows at the queues' low or head, for each instance; one that exists keeps its place.
+    """Make reader rows at the queues' low or head, for each instance; one that exists keeps its place.
 
     Rows below the epoch do not count as existing: an earlier subscription left them.
     """
@@ -60,7 +60,7 @@ def read_positions(
 def acquire_reader(
     session: Session, *, reader: ReaderKey, epoch: int, owner: str
 ) -> tuple[int, str, int] | None:
-    """Claims a queue for an owner at an epoch; the (epoch, owner, committed) that stand afterwards decide.
+    """Claim a queue for an owner at an epoch; the (epoch, owner, committed) that stand afterwards decide.
 
     From the moment this commits no earlier owner can pull or commit. None where no reader row exists.
     """
@@ -77,7 +77,7 @@ def update_committed(
     offsets: Sequence[tuple[int, int, int]],
     instance: str = "",
 ) -> list[int | None]:
-    """Commits (queue, epoch, offset)s in one transaction; for each how many offsets its position moved by.
+    """Commit (queue, epoch, offset)s in one transaction; for each how many offsets its position moved by.
 
     None where the reader row did not allow it: another epoch or owner, or an offset above the head. A lower
     offset than the committed one changes nothing and is allowed. A position that retention had gone past
@@ -110,7 +110,7 @@ def update_committed(
 
 
 def reset_reader(session: Session, *, reader: ReaderKey, offset: int) -> Rewound | None:
-    """Moves a reader by hand: position, epoch + 1, no owner; where it was and the epoch it has then.
+    """Move a reader by hand: position, epoch + 1, no owner; where it was and the epoch it has then.
 
     None where no reader row exists. Whoever owned it can neither pull nor commit any more.
     """

@@ -20,7 +20,7 @@ def step(session: Session, name: str, **parameters: object) -> Step:
 
 
 def rows_of(session: Session, name: str, **parameters: object) -> Sequence[tuple[Any, ...]]:
-    """Runs a named statement; the rows of its last result."""
+    """Run a named statement; the rows of its last result."""
     return session.run(step(session, name, **parameters))[-1].rows
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import re
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from wsgiref.util import setup_testing_defaults
 
@@ -15,6 +17,7 @@ from catmq_site.jobs import reporting
 from catmq_site.wsgi import application
 from messagestore.engine import batch_ids
 from messagestore.heads import heads
+from messagestore.produce import group_commit
 from metadata import actors
 from metadata.cache import snapshot
 from metadata.users import api_keys
@@ -24,6 +27,7 @@ from tests.support.environment import ROOT
 from tests.support.forms import browser, confirm, filled
 from tests.support.members import Member, reader
 from tests.support.tracing import Way, names, returns, ways_of
+from tests.support.waiting import until
 
 PAGE = ROOT / "docs/explanation/life-of-a-message.md"
 MOST = 9
@@ -111,6 +115,22 @@ def test_a_send_that_is_repeated_or_delayed_is_short(here: Here, queue: int) -> 
         is_short(on_nodes(lambda: here.ok("POST", "/topics/single/messages", body)))
 
 
+def test_who_stores_for_all_that_waited_has_a_short_way(here: Here, queue: int) -> None:
+    coalescer = group_commit.coalescer_of(queue)
+    entered = threading.Event()
+
+    def hold() -> None:
+        with coalescer.turn(None):  # type: ignore[arg-type]
+            entered.set()
+            until(lambda: coalescer.waiting() == 1)
+
+    with ThreadPoolExecutor(1) as pool:
+        held = pool.submit(hold)
+        assert entered.wait(20)
+        is_short(on_nodes(lambda: send(here)))
+        held.result(20)
+
+
 def test_a_pull_comes_to_the_driver_by_a_short_way(member: Member, queue: int) -> None:
     at = member.position
     is_short(on_nodes(lambda: member.pull(at(queue, 0))))
@@ -141,6 +161,20 @@ def test_a_pull_that_meets_a_hole_is_short(member: Member, queue: int) -> None:
     tampering.remove(queue, 1)
     tampering.declare_gap(queue, 1, 2)
     is_short(on_nodes(lambda: member.pull(member.position(queue, 1))))
+
+
+def test_a_pull_from_two_nodes_is_short(here: Here, queue: int, make_node: Callable[..., str]) -> None:
+    for name, node in (("double", "main"), ("triple", make_node("other"))):
+        here.ok("POST", "/topics", {"name": name, "queues": 1, "node": node})
+    member = Member.join(here, "both", topics=["double", "triple"])
+    snapshot.refresh()
+    for name in ("double", "triple"):
+        here.ok("POST", f"/topics/{name}/messages", {"messages": [{"body": "x"}]})
+    member.heartbeat()
+    member.acquire()
+    asked = [member.position(one, 0) for one in member.owned if one != queue]
+    member.pull(*asked)
+    is_short(on_nodes(lambda: member.pull(*asked)))
 
 
 def test_a_commit_comes_to_the_driver_by_a_short_way(member: Member, queue: int) -> None:
