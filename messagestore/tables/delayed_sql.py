@@ -151,7 +151,7 @@ def retarget_delayed(session: Session, *, row: int, queue: int, target: int) -> 
 
 
 def leave_delayed(session: Session, *, leaving: Leaving, message_count: int, also_due: bool) -> bool:
-    """Delete a row and remembers what became of it: 1 message elsewhere, or 0; whether it was there.
+    """Delete a row and remember what became of it: 1 message elsewhere, or 0; whether it was there.
 
     Unless `also_due`, one that is due stays, because it may be on its way to another node.
     """
