@@ -58,7 +58,7 @@ class OwnerSettings:
         "Alarm e-mails",
         "Addresses that get its alarms, separated by commas.",
     )
-    description: str = setting("", Text(10_000, lines=True), "Remark")
+    description: str = setting("", Text(10_000, lines=True), "Description")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,7 +56,7 @@ def test_wheel_and_sdist_hold_all_sources_types_and_licences(built: Path) -> Non
     sources = {
         str(path.relative_to(ROOT / "client/src"))
         for path in (ROOT / "client/src/catmq_client").rglob("*")
-        if path.suffix in (".py", ".typed")
+        if path.suffix in (".py", ".typed", ".json")
     }
     packed = zipfile.ZipFile(wheel(built))
     assert {name for name in packed.namelist() if not name.startswith(INFO)} == sources

@@ -199,10 +199,10 @@ def is_drawn(section: str, ways: list[Way], *, verb: str) -> None:
 
 
 def test_the_page_draws_the_ways_of_programs(here: Here, member: Member, queue: int) -> None:
-    is_drawn("Sending", on_nodes(lambda: send(here)), verb="messages.insert_messages")
+    is_drawn("Sending", on_nodes(lambda: send(here)), verb="message_sql.insert_messages")
     at = member.position
-    is_drawn("Pulling", on_nodes(lambda: member.pull(at(queue, 0))), verb="messages.select_owned")
-    is_drawn("Committing", on_nodes(lambda: member.commit(at(queue, 1))), verb="readers.update_committed")
+    is_drawn("Pulling", on_nodes(lambda: member.pull(at(queue, 0))), verb="message_sql.select_owned")
+    is_drawn("Committing", on_nodes(lambda: member.commit(at(queue, 1))), verb="reader_sql.update_committed")
 
 
 def test_the_page_draws_the_way_of_an_action_in_the_portal(here: Here, queue: int) -> None:
@@ -210,10 +210,10 @@ def test_the_page_draws_the_way_of_an_action_in_the_portal(here: Here, queue: in
     ada = browser("ada", administrator=True)
     preview = filled(ada, url, name="other", queues="1", node="main")
     ways = on_nodes(lambda: confirm(ada, url, preview), below="portal/views/")
-    is_drawn("Creating a topic in the portal", ways, verb="queues.create_queue")
+    is_drawn("Creating a topic in the portal", ways, verb="queue_sql.create_queue")
 
 
 def test_the_page_draws_the_way_of_a_report(here: Here, queue: int) -> None:
     asked = {"name": "volume", "topic": "single", "days": 2, "engine": "direct"}
     ways = on_nodes(lambda: reporting.make(**asked, actor=actors.command("test")), below="catmq_site/jobs/")  # type: ignore[arg-type]
-    is_drawn("Reporting", ways, verb="queues.read_head")
+    is_drawn("Reporting", ways, verb="queue_sql.read_head")

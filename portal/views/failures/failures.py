@@ -159,7 +159,7 @@ def dead_message(request: HttpRequest, name: str, message_id: str) -> HttpRespon
         Fact(_("Sent as"), origin, to("message", about.topic, origin), kind="code"),
         Fact(_("Key"), about.key, kind="code"),
         Fact(_("Tag"), about.tag),
-        Fact(_("DeliveryStatus id"), about.trace_id, kind="code"),
+        Fact(_("Trace id"), about.trace_id, kind="code"),
         Fact(_("Attempts"), about.attempts),
         Fact(_("First failed (UTC)"), about.first_failed_at_ms, kind="when"),
         Fact(_("Dead since (UTC)"), about.died_at_ms, kind="when"),

@@ -248,7 +248,7 @@ def _facts(one: StoredMessage, topic: str, body: bodies.Body, *, masked: bool) -
         Fact(_("Stored (UTC)"), one.stored_at_ms, kind="when"),
         Fact(_("Key"), one.key, kind="code"),
         Fact(_("Tag"), one.tag),
-        Fact(_("DeliveryStatus id"), one.trace_id, kind="code"),
+        Fact(_("Trace id"), one.trace_id, kind="code"),
         Fact(_("Attempt"), one.attempt),
         Fact(_("Size"), None if masked else size(body.size)),
     ]
