@@ -37,7 +37,7 @@ Labels = frozenset[tuple[str, str]]
 def fresh(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A board without figures; and nothing counted for groups of earlier tests, which had the same ids."""
     monkeypatch.setattr(group_metrics, "board", Board(None))
-    metrics_history.forget_groups(())
+    metrics_history.evict_groups(())
 
 
 def samples(text: str) -> dict[tuple[str, Labels], float]:

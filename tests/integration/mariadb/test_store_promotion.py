@@ -21,7 +21,7 @@ from messagestore.produce.publish import publish
 from messagestore.topology import membership, subscriptions, topics
 from metadata.actors import command
 from metadata.brokers import registration, snapshot_acks
-from metadata.brokers.snapshot_acks import Voice
+from metadata.brokers.snapshot_acks import SnapshotAck
 from metadata.cache import snapshot
 from metadata.db import consumer_ids
 from metadata.db.consumer_ids import ConsumerId
@@ -189,7 +189,7 @@ def test_a_dead_primary_is_left_only_when_every_live_broker_has_let_go_of_it(
 ) -> None:
     life = registration.BrokerIdentity("b1", "http://127.0.0.1:1", "test", str(uuid4()))
     registration.heartbeat(identity=life, held=False)
-    Voice("b1/1").acknowledge(identity=life, change=snapshot.current().version[1])
+    SnapshotAck("b1/1").acknowledge(identity=life, change=snapshot.current().version[1])
     replica.execute("STOP REPLICA")
     send(3)
     os.kill(ill.pid, signal.SIGKILL)
@@ -200,9 +200,9 @@ def test_a_dead_primary_is_left_only_when_every_live_broker_has_let_go_of_it(
     snapshot.refresh()
     assert node_pools.follows()
     registry.report_heads()  # with what it says, the promotion knows what is missing
-    Voice("b1/1").acknowledge(identity=life, change=snapshot.current().version[1])
+    SnapshotAck("b1/1").acknowledge(identity=life, change=snapshot.current().version[1])
     assert snapshot_acks.behind(snapshot.current().version[1]) == []
-    Voice("b1/2").acknowledge(identity=life, change=0)  # another worker, which is behind
+    SnapshotAck("b1/2").acknowledge(identity=life, change=0)  # another worker, which is behind
     with pytest.raises(Unavailable, match="b1/2"):
         promote(replica, patience_s=0.3)
     done = promote(replica, known_dead=True)
