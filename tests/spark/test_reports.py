@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
 from statistics import quantiles
 from threading import Thread
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_tasks.jobs.__main__ import RUNS
 from spark_tasks.jobs.running import Job
 from tests.spark.stage import Stage
 from tests.support.changes import events, source
@@ -53,7 +53,7 @@ def scan(report: Report, spark: SparkSession, tmp_path: Path) -> Report:
         (tmp_path / "settings.json").write_text(json.dumps(settings))
         job = Job(f"report_{name}", tmp_path)
         job._spark = spark
-        import_module(f"spark_tasks.jobs.report_{name}").run(job)
+        RUNS[f"report_{name}"](job)
         return [json.loads(line) for line in (tmp_path / "report.jsonl").read_text().splitlines()]
 
     return run
