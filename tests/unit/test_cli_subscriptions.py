@@ -79,7 +79,7 @@ def test_a_dry_run_only_tries_the_tags(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_set_without_a_setting_says_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["subscription", "set", "billing", "orders"], transport=Canned({})) == 2
-    assert "nothing to set: give --ordered, --retries" in capsys.readouterr().err
+    assert "nothing to set: give --tags, --delay, --ordered, --retries" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -186,14 +186,19 @@ def settings(
     """
 
     def run(args: argparse.Namespace, brokers: Brokers) -> int:
-        given = {option.dest: getattr(args, option.dest) for option in options if hasattr(args, option.dest)}
+        given = given_by(args, options)
         if not given:
             raise OptionError(f"nothing to set: give {', '.join(option.flag for option in options)}")
         if change(brokers.admin(), args, given) is not False:
             note(f"{label.format(**vars(args))}: {assignments(given)}")
         return 0
 
-    return Verb("set", text, (*named, *(option.optional() for option in options), *flags), run)
+    return Verb("set", text, (*named, *options, *flags), run)
+
+
+def given_by(args: argparse.Namespace, options: Arguments) -> dict[str, Any]:
+    """Return the values of optional arguments that were given, by name."""
+    return {option.dest: getattr(args, option.dest) for option in options if hasattr(args, option.dest)}
 
 
 def assignments(given: Mapping[str, Any]) -> str:

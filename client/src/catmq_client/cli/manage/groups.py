@@ -9,8 +9,8 @@ from typing import Any
 from catmq_client.admin.api import Admin
 from catmq_client.admin.calls import PAGE
 from catmq_client.admin.shapes import Group, Rebalance
-from catmq_client.cli.arguments import or_none, whole
 from catmq_client.cli.connection import Brokers, Command
+from catmq_client.cli.declared import options
 from catmq_client.cli.output import (
     Columns,
     at,
@@ -34,6 +34,7 @@ from catmq_client.cli.verbs import (
     Verb,
     action,
     detail,
+    given_by,
     limit,
     listing,
     search,
@@ -46,32 +47,7 @@ MODE = Argument(
     "clustering: members share the queues (default); broadcasting: each instance reads all",
     choices=("clustering", "broadcasting"),
 )
-SESSION = Argument(
-    "--session-timeout-ms MS",
-    "a member silent for so long loses its queues (default 15000)",
-    type=whole(2_000, 300_000),
-)
-REMARK = Argument("--description TEXT", "description")
-SETTINGS = (
-    Argument(
-        "--allow ADDRESSES",
-        "only members at these addresses or networks get queues; '': no restriction",
-        dest="allow_addresses",
-    ),
-    Argument(
-        "--deny ADDRESSES",
-        "members at these addresses or networks get no queues; '': no restriction",
-        dest="deny_addresses",
-    ),
-    Argument(
-        "--max-active N|none",
-        "maximum members with queues; the others are on standby",
-        dest="max_active_members",
-        type=or_none(whole(1)),
-    ),
-    SESSION,
-    REMARK,
-)
+SETTINGS = options("group")
 ONLY_TOPIC = Argument("--topic TOPIC", "only this topic")
 START = Argument(
     "--from",
@@ -144,9 +120,7 @@ def page(group: Group) -> str:
 
 
 def create(admin: Admin, args: argparse.Namespace) -> Group:
-    return admin.create_group(
-        args.name, mode=args.mode, session_timeout_ms=args.session_timeout_ms, description=args.description
-    )
+    return admin.create_group(args.name, mode=args.mode, **given_by(args, SETTINGS))
 
 
 def switch(*, stopped: bool) -> Command:
@@ -219,7 +193,7 @@ NOUN = Noun(
         action(
             "create",
             "create a group",
-            (NAME, MODE, SESSION, REMARK),
+            (NAME, MODE, *SETTINGS),
             create,
             done="group {name} created; let it read a topic: catmq subscribe {name} TOPIC",
         ),

@@ -7,8 +7,9 @@ from typing import Any
 
 from catmq_client.admin.api import Admin
 from catmq_client.admin.shapes import LayoutChange, QueueState, Unread
-from catmq_client.cli.arguments import MAX_QUEUES, or_none, size, whole
+from catmq_client.cli.arguments import MAX_QUEUES, whole
 from catmq_client.cli.connection import Brokers
+from catmq_client.cli.declared import options
 from catmq_client.cli.output import (
     MISSING,
     Columns,
@@ -31,6 +32,7 @@ from catmq_client.cli.verbs import (
     Verb,
     action,
     detail,
+    given_by,
     listing,
     search,
     settings,
@@ -45,33 +47,7 @@ CLOSED = OneOf(
 )
 ONE = Argument("QUEUE", "only this queue", nargs="?", type=whole(1))
 STATE = Argument("--state", "close the queue for sends, or open it", choices=("read_only", "read_write"))
-RETENTION = Argument("--retention-days DAYS", "retention in days (default 7)", type=whole(1, 3650))
-KEYED = Argument(
-    "--keyed",
-    "a keyed send whose queue is down waits (strict, default) or goes to another queue (available)",
-    choices=("strict", "available"),
-)
-REMARK = Argument("--description TEXT", "description")
-SETTINGS = (
-    RETENTION,
-    Argument(
-        "--keep-unread-days DAYS",
-        "retention of messages unread by an active group; 0: as of all others",
-        type=whole(0, 3650),
-    ),
-    Argument(
-        "--retention-bytes SIZE|none",
-        "maximum size, read or unread, like 20GB; none: no limit",
-        type=or_none(size(1 << 20, 1 << 60)),
-    ),
-    KEYED,
-    Argument(
-        "--on-unknown",
-        "a send with unknown result fails (fail) or is sent again, perhaps stored twice (resend)",
-        choices=("fail", "resend"),
-    ),
-    REMARK,
-)
+SETTINGS = options("topic")
 
 LIST: Columns = {
     **fields("name kind state queues keyed"),
@@ -155,10 +131,8 @@ def show_queues(args: argparse.Namespace, brokers: Brokers) -> int:
 
 def create(admin: Admin, args: argparse.Namespace) -> dict[str, Any]:
     """Create a topic; return its name and number of queues."""
-    given = {
-        name: getattr(args, name) for name in ("queues", "node", "retention_days", "keyed", "description")
-    }
-    topic = admin.create_topic(args.name, **given)
+    given = given_by(args, SETTINGS)
+    topic = admin.create_topic(args.name, queues=args.queues, node=args.node, **given)
     return {"name": topic["name"], "queues": len(topic["queues"])}
 
 
@@ -169,7 +143,7 @@ NOUN = Noun(
         action(
             "create",
             "create a topic",
-            (NAME, COUNT, NODE, RETENTION, KEYED, REMARK),
+            (NAME, COUNT, NODE, *SETTINGS),
             create,
             done="topic {answer[name]} created: {answer[queues]} queues",
         ),
