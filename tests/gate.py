@@ -2,13 +2,13 @@
 
     python -m tests.gate                 all steps
     python -m tests.gate NAME…           only these; `--list` names them
-    python -m tests.gate --lanes 1       one step after the other, not three at a time
+    python -m tests.gate --lanes 1       one step after the other, not two at a time
 
-Three steps run at a time where there are two processors, for acceptance tests mostly wait. They take longest
-and judge how long things take, so they begin first, in two steps, and the other steps run beside them at a
-lower priority. What a step prints is shown whole when it ends; until then it is in .test/NAME.log. Temporary
-files lie in memory where there is room for them: tests kill processes, never the machine, so what was written
-survives as on a disk, which is slower.
+Two steps run at a time where there are two processors. Acceptance tests take longest and judge how long
+things take, so they begin first, and the other steps run beside them at a lower priority. What a step prints
+is shown whole when it ends; until then it is in .test/NAME.log. Temporary files lie in memory where there is
+room for them: tests kill processes, never the machine, so what was written survives as on a disk, which is
+slower.
 
 Tests here start servers, stop and kill them, and wait for what others do; on a machine that does something
 else at the same time one may be late. So if a few tests of a step fail, these few run once more. One that
@@ -54,11 +54,10 @@ UNSTEADY = ROOT / "tests" / "unsteady.txt"
 NOTHING_COLLECTED = 5
 MOST_UNSTEADY = 3  # more failures of one step are no accident
 HARD_LIMIT = 5  # times the budget; a step that takes longer hangs, and is killed
-LANES = 3 if (os.cpu_count() or 1) > 1 else 1
+LANES = min(2, os.cpu_count() or 1)
 BESIDE = ("nice", "-n", "5")  # what runs beside acceptance tests, which judge how long things take
 QUIET = {"NO_MKDOCS_2_WARNING": "1"}
 AGAIN = ("--last-failed", "--last-failed-no-failures=none")
-TIMED = ("acceptance", "outages")  # they judge how long things take
 _printing = threading.Lock()
 
 
@@ -105,20 +104,9 @@ def manage(name: str, *arguments: str, budget_s: int = 10) -> Step:
     return Step(name, (str(BIN / "python"), "manage.py", *arguments), budget_s)
 
 
-OUTAGES = (
-    "test_outages", "test_portal_outages", "test_two_brokers", "test_trials", "test_many_groups",
-    "test_outbox",
-)  # fmt: skip
-_SCENARIOS = sorted(path.stem for path in (ROOT / "tests/acceptance").glob("test_*.py"))
-OF_OUTAGES, OF_ONE_SERVER = (
-    tuple(f"tests/acceptance/{name}.py" for name in _SCENARIOS if (name in OUTAGES) is which)
-    for which in (True, False)
-)
-
 # In the order in which they begin: the longest first, and short ones last, so that no lane is left alone.
 STEPS = (
-    tests("acceptance", *OF_ONE_SERVER, budget_s=450),
-    tests("outages", *OF_OUTAGES, budget_s=400),
+    tests("acceptance", "tests/acceptance", budget_s=600),
     Step("ruff", (str(BIN / "ruff"), "check"), 5),
     Step("format", (str(BIN / "ruff"), "format", "--check"), 5),
     Step("mypy", (str(BIN / "mypy"),), 120),
@@ -127,7 +115,7 @@ STEPS = (
     manage("schema", "spectacular", "--validate", "--fail-on-warn", "--file", "/dev/null"),
     Step("docs", (str(BIN / "mkdocs"), "build", "--site-dir", str(WORK / "docs")), 15, QUIET),
     tests("unit", "tests/unit", "metadata/rules", budget_s=60, measured=True),
-    tests("integration-mysql", "tests/integration", budget_s=240, measured=True, CATMQ_TEST_ENGINE="mysql"),
+    tests("integration-mysql", "tests/integration", budget_s=240, CATMQ_TEST_ENGINE="mysql"),
     tests("spark", "tests/spark", "spark_tasks", budget_s=240),
     tests("contract", "tests/contract", budget_s=120),
     tests("integration-sqlite", "tests/integration", budget_s=120, measured=True, CATMQ_TEST_ENGINE="sqlite"),
@@ -250,7 +238,7 @@ def run_all(steps: Sequence[Step], *, lanes: int) -> list[Outcome]:
     """The outcomes of the steps, so many of which run at a time."""
 
     def one(step: Step) -> Outcome:
-        return run(step, before=BESIDE if lanes > 1 and step.name not in TIMED else ())
+        return run(step, before=BESIDE if lanes > 1 and step.name != "acceptance" else ())
 
     with ThreadPoolExecutor(lanes) as pool:
         return list(pool.map(one, steps))
