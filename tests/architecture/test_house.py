@@ -156,3 +156,26 @@ def test_a_hop_in_the_life_of_a_message_exists(name: str) -> None:
         module, _, holder = module.rpartition(".")
         found = getattr(getattr(importlib.import_module(module), holder), attribute)
     assert callable(found) or inspect.isdatadescriptor(found)
+
+
+# What a newcomer looks for, and a file that has to be in the folder that docs/decisions names.
+LOOKED_FOR = {
+    "the retry queue": "pending.py",
+    "group commit": "group_commit.py",
+    "the connection pool": "session_pool.py",
+    "the code that validates a node": "preflight.py",
+    "delayed delivery": "delayed_delivery.py",
+    "offset reset": "offset_reset.py",
+    "lag": "lag.py",
+    "retention": "planning.py",
+    "the head watcher": "head_watcher.py",
+    "the alarm mails": "mails.py",
+}
+
+
+def test_folders_answer_where_things_are() -> None:
+    page = (ROOT / "docs/decisions/0020-rooms.md").read_text()
+    named = dict(re.findall(r"^\| ([a-z ]+) \| `([\w/]+)` \|$", page, re.MULTILINE))
+    assert named.keys() == LOOKED_FOR.keys()
+    for what, file in LOOKED_FOR.items():
+        assert (ROOT / named[what] / file).is_file(), what
