@@ -97,7 +97,8 @@ class Check(Action):
             Column(_("What"), _kinds),
         ]
         good = _("%d queues were checked: nothing is missing, double or out of order.") % len(report.queues)
-        bad = _("%d findings. `manage.py verify` tells what each means and what to do.") % report.findings
+        said = _("%d findings. `manage.py verify` tells what each means and what to do.")
+        bad = said % len(report.findings)
         table = plain(columns, report.queues[:MOST_QUEUES], Empty(_("There is no queue to check.")))
         return Preview(effects=[bad if report.findings else good], table=table)
 
