@@ -97,7 +97,7 @@ def spare_nodes(
     """The session's node databases, used by one test after the other."""
     if environment.ENGINE == "mysql":
         request.getfixturevalue("mariadb")  # stops after they are dropped
-    spare = SpareNodes(tmp_path_factory.mktemp("nodes"))
+    spare = SpareNodes(tmp_path_factory.mktemp("nodes"), environment.ENGINE)
     yield spare
     spare.close()
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import sqlite3
 import uuid
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -98,17 +97,21 @@ class NodeDatabase:
 
 
 class SpareNodes:
-    """The session's node databases; those that wait for the next test were emptied."""
+    """The session's node databases on one engine; those that wait for the next test were emptied.
 
-    def __init__(self, directory: Path) -> None:
+    A database on another engine is dropped after its test: its server may stop before the session ends.
+    """
+
+    def __init__(self, directory: Path, engine: str) -> None:
         self._directory = directory
-        self._waiting: defaultdict[str, list[NodeDatabase]] = defaultdict(list)
+        self._engine = engine
+        self._waiting: list[NodeDatabase] = []
         self._made: dict[int, ExitStack] = {}
 
     def take(self, engine: str, server: MariaDB | None) -> NodeDatabase:
         """An emptied database, or a new one where none waits."""
-        if self._waiting[engine]:
-            return self._waiting[engine].pop()
+        if engine == self._engine and self._waiting:
+            return self._waiting.pop()
         stack = ExitStack()
         if server is None:
             made = NodeDatabase(stack.enter_context(databases.sqlite_node(self._directory)))
@@ -122,15 +125,16 @@ class SpareNodes:
         import MySQLdb
 
         try:
-            reusable = bool(database.shape) and database.empty()
+            mine = database.given["engine"] == self._engine
+            reusable = mine and bool(database.shape) and database.empty()
         except (sqlite3.Error, MySQLdb.Error):  # locked, damaged, or its server is away
             reusable = False
         if reusable:
-            self._waiting[database.given["engine"]].append(database)
+            self._waiting.append(database)
         else:
             self._made.pop(id(database)).close()
 
     def close(self) -> None:
         """Drop those that wait."""
-        for database in [one for waiting in self._waiting.values() for one in waiting]:
+        for database in self._waiting:
             self._made.pop(id(database)).close()
