@@ -216,6 +216,6 @@ class Unrecorded(MetadataUnavailable):
 
 
 class Draining(Unavailable):
-    """This broker is stopping or pulled out: go to another."""
+    """This broker is stopping or drained: go to another."""
 
     code = Code.DRAINING

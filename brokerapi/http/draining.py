@@ -1,4 +1,4 @@
-"""State of this broker: it serves, was pulled out by an operator, or stops.
+"""State of this broker: it serves, was drained by an operator, or stops.
 
 Out or stopping, it refuses what begins something (register, pull, publish) with `draining`, so clients go
 to another broker; waiting pulls are woken and answered, requests under way finish, and heartbeats,
@@ -14,7 +14,7 @@ from messagestore.heads.heads import board
 from metadata.errors import Draining
 
 STOPPING = "this broker is stopping"
-OUT = "this broker was pulled out"
+OUT = "this broker was drained"
 RETRY_AFTER_MS = 1000
 
 _stopping = _out = _leaving = False
@@ -52,13 +52,13 @@ def leave() -> None:
     _set(leaving=True)
 
 
-def pull_out() -> None:
-    """The broker serves no longer, until `pull_in`. Harmless when repeated."""
+def disable() -> None:
+    """The broker serves no longer, until `enable`. Harmless when repeated."""
     if not _out:
         _set(out=True)
 
 
-def pull_in() -> None:
+def enable() -> None:
     """The broker serves again, unless it stops. Harmless when repeated."""
     if _out:
         _set(out=False)

@@ -58,9 +58,9 @@ class BrokerLoop:
         if known.registered:
             master.note_registered()
         if known.state == "out":
-            draining.pull_out()
+            draining.disable()
         else:
-            draining.pull_in()
+            draining.enable()
         self._complain(known.complaint)
 
     def _complain(self, complaint: str) -> None:

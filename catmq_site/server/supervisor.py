@@ -262,7 +262,7 @@ def _runs(child: Child) -> bool:
 
 
 def answers(url: str) -> bool:
-    """Return True if the broker serves: by /readyz, or with nodes offline, or waiting to be pulled in."""
+    """Return True if the broker serves: by /readyz, or with nodes offline, or drained."""
     host, _, port = url.removeprefix("http://").rpartition(":")
     connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=5)
     try:
@@ -273,7 +273,7 @@ def answers(url: str) -> bool:
         return False
     finally:
         connection.close()
-    if response.status == 200 or b"pulled out" in text:
+    if response.status == 200 or b"drained" in text:
         return True
     return bool(os.environ.get("CATMQ_DATABASE_URL")) and b"node" in text
 

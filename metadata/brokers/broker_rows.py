@@ -1,4 +1,4 @@
-"""The registry of brokers as operators change it: pulled in or out, taken out of the list."""
+"""The registry of brokers as operators change it: drained or enabled, taken out of the list."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class BrokerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """The registry's word on a broker: pulled in or out; `complaint` says why it is not registered.
+    """The registry's word on a broker: drained or enabled; `complaint` says why it is not registered.
 
     One with foreign keys is out: no other broker would know the consumers that it registers.
     """

@@ -1,4 +1,4 @@
-"""Two brokers on one MariaDB: one is pulled out or stops while clients work, and they notice nothing.
+"""Two brokers on one MariaDB: one is drained or stops while clients work, and they notice nothing.
 
 The clients run in this process and begin at the first broker. Busy ones send and read all the time; idle ones
 wait in long polls for messages that never come.

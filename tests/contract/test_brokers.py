@@ -1,4 +1,4 @@
-"""Brokers over HTTP: found by clients, pulled in and out by operators, refusing work while they are out."""
+"""Brokers over HTTP: found by clients, drained and enabled by operators, refusing work while they are out."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def work(registered: Broker, queue: int) -> Work:
 def test_a_broker_that_is_out_refuses_what_begins_and_does_all_else(work: Work) -> None:
     pull(work.broker, "out")
 
-    assert ready(work.broker) == (503, ["this broker was pulled out"])
+    assert ready(work.broker) == (503, ["this broker was drained"])
     for answer in work.answers():
         found = problem(answer, 503, "draining")
         assert (found["retriable"], found["retry_after_ms"], answer.headers["Retry-After"]) == (
@@ -156,7 +156,7 @@ def test_a_broker_that_is_out_refuses_what_begins_and_does_all_else(work: Work) 
             1000,
             "1",
         )
-        assert "pulled out" in found["detail"]
+        assert "drained" in found["detail"]
     assert [queue["head"] for queue in work.broker.ok("GET", "/topics/single")["queues"]] == [0]
     assert list(work.member.heartbeat()["assigned"])
     assert work.member.acquire()[0]["state"] == "ok"
@@ -202,7 +202,7 @@ def test_a_broker_that_stops_refuses_and_leaves_the_list_at_once(work: Work) -> 
     assert work.member.commit(work.member.position(work.queue, 0)) == ["ok"]
     until(lambda: not work.broker.ok("GET", f"/brokers/{ME}")["alive"])
     assert {one["name"]: one["alive"] for one in listed(work.broker)} == {ME: False, "other": True}
-    draining.pull_in()  # the row says `in`
+    draining.enable()  # the row says `in`
     assert ready(work.broker)[0] == 503
 
 

@@ -1,4 +1,4 @@
-"""The registry of brokers on a real database: who is alive, who has a name, who may be pulled out."""
+"""The registry of brokers on a real database: who is alive, who has a name, who may be drained."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_of_two_live_brokers_with_one_name_and_url_the_older_gives_way_and_is_to
 
     assert not told.registered
     assert "CATMQ_BROKER_NAME" in told.complaint
-    assert told.state == "in", "what is pulled out is the other one"
+    assert told.state == "in", "what is drained is the other one"
     assert Broker.objects.get(name="b1").incarnation == new.incarnation
     assert beat(new, held=True) == Registration("out")
     registration.stopped(identity=new)

@@ -423,7 +423,7 @@ class SimulatedBroker(FakeBroker):
     def _answer(self, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
         begins = path.endswith(("/messages", "/consumers", "/pull")) and method == "POST"
         if self.draining and begins:
-            raise Unavailable("this broker was pulled out", code="draining", retry_after_ms=100, status=503)
+            raise Unavailable("this broker was drained", code="draining", retry_after_ms=100, status=503)
         for name in ("queues", "offsets", "messages"):
             if path.startswith("/api/v1/consumers/") and len(body.get(name, ())) > MOST_QUEUES:
                 wrong = FieldError(name, "too many")

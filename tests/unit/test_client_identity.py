@@ -1,4 +1,4 @@
-"""Who a member is: static identity, what it says of its group, broadcasting, brokers that are pulled out."""
+"""Who a member is: static identity, what it says of its group, broadcasting, brokers that are drained."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_a_draining_broker_is_waited_for_quietly(
     assert broker.wait_until(lambda: bool(broker.seen("/pull$")))
     send(broker, 1)
     broker.drain()
-    with pytest.raises(Unavailable, match="pulled out"):
+    with pytest.raises(Unavailable, match="drained"):
         broker.request("POST", "/api/v1/topics/t/messages", body={"messages": [{"body": "x"}]})
     refused = len(broker.seen("/pull$"))
     assert broker.wait_until(lambda: len(broker.seen("/pull$")) > refused + 1)

@@ -49,7 +49,7 @@ def url() -> Iterator[str]:
     ("says", "ready"),
     [
         ((200, "ok"), True),
-        ((503, draining.OUT), True),  # it starts as it ended: clients are refused until it is pulled in
+        ((503, draining.OUT), True),  # it starts as it ended: clients are refused until it is enabled
         ((503, "there is no picture of the metadata"), False),
         ((503, draining.STOPPING), False),
     ],

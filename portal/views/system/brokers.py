@@ -1,4 +1,4 @@
-"""Brokers: which there are, pulled in and out."""
+"""Brokers: which there are, drained and enabled."""
 
 from __future__ import annotations
 

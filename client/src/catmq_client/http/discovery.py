@@ -2,7 +2,7 @@
 
 `Brokers` holds the URLs that the application gave (seeds, which always stay) and behind them those that
 `GET /api/v1/brokers` named. A request starts at `current` and stays there while it answers. When it must go
-elsewhere, brokers in service come before those that are pulled out or silent, and these before those that
+elsewhere, brokers in service come before those that are drained or silent, and these before those that
 could not be reached a moment ago.
 
 `Discovery` keeps the list fresh. It asks in a thread that lives for one question: in the thread of a send

@@ -194,7 +194,7 @@ class HttpTransport:
 
         verify: False or the path of a CA bundle, as in requests. proxies: {"https": url}; the
         environment's proxies are not looked at. compression: "gzip" or None, both ways. discover: also
-        use brokers that the given ones name, and avoid those that were pulled out.
+        use brokers that the given ones name, and avoid those that were drained.
         """
         self._seeds = _checked_urls(urls if urls is not None else os.environ.get("CATMQ_URL", ""))
         if compression not in (None, "gzip"):
