@@ -37,10 +37,10 @@ def lost() -> db_errors.Ambiguous:
 
 def call(circuit: Circuit, error: Exception | None = None, *, may_probe: bool = True) -> None:
     """One call that reaches the node, and ends so."""
-    with circuit.passage(may_probe=may_probe) as passage:
+    with circuit.permit(may_probe=may_probe) as permit:
         if isinstance(error, db_errors.Unreachable):
             raise error
-        passage.asked = True
+        permit.asked = True
         if error is not None:
             raise error
 
@@ -58,7 +58,7 @@ def refused(circuit: Circuit) -> NodeUnavailable:
 
 def test_one_call_that_took_long_to_find_the_node_away_opens_it(clock: Clock) -> None:
     circuit = Circuit("n1")
-    with pytest.raises(db_errors.Unreachable), circuit.passage(may_probe=True):
+    with pytest.raises(db_errors.Unreachable), circuit.permit(may_probe=True):
         clock.now += module.SILENT_S
         raise db_errors.Unreachable("no answer")
     assert circuit.is_open
@@ -115,7 +115,7 @@ def test_while_a_probe_is_under_way_there_is_no_other(clock: Clock) -> None:
     fails(circuit)
     clock.now += 1
     with ExitStack() as stack:
-        probe = stack.enter_context(circuit.passage(may_probe=True))
+        probe = stack.enter_context(circuit.permit(may_probe=True))
         assert probe.probe
         clock.now += 60
         refused(circuit)
@@ -128,7 +128,7 @@ def test_while_a_probe_is_under_way_there_is_no_other(clock: Clock) -> None:
 def test_a_probe_that_never_reached_the_node_leaves_the_next_one_its_turn(clock: Clock) -> None:
     circuit = Circuit("n1")
     circuit.trip()
-    with pytest.raises(ZeroDivisionError), circuit.passage(may_probe=True):
+    with pytest.raises(ZeroDivisionError), circuit.permit(may_probe=True):
         raise ZeroDivisionError
     assert circuit.is_open
     assert circuit.is_due()
@@ -147,7 +147,7 @@ def test_whoever_may_not_probe_waits_for_those_that_may(clock: Clock) -> None:
 
 def test_the_answer_to_a_call_from_before_closes_it(clock: Clock) -> None:
     circuit = Circuit("n1")
-    with circuit.passage(may_probe=True) as slow:
+    with circuit.permit(may_probe=True) as slow:
         circuit.trip()
         slow.asked = True
     assert not circuit.is_open
