@@ -89,7 +89,8 @@ class NodeDatabase:
     def _count_anew(self, cursor: Any) -> None:
         """Begin ids at 1 again."""
         if self.given["engine"] == "mysql":
-            cursor.execute("ALTER TABLE delayed_message AUTO_INCREMENT = 1")
+            for name in (name for name, definition in self.shape.items() if "AUTO_INCREMENT" in definition):
+                cursor.execute(f"ALTER TABLE {name} AUTO_INCREMENT = 1")
             return
         cursor.execute("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'")
         if cursor.fetchone():
