@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -85,7 +86,10 @@ def test_an_installed_wheel_says_its_version(built: Path, tmp_path: Path) -> Non
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
     python = tmp_path / "venv/bin/python"
     pip = ("-m", "pip", "--disable-pip-version-check", "--python", python)
-    run(sys.executable, *pip, "install", "--no-index", "--no-deps", wheel(built))
+    alone = {
+        name: value for name, value in os.environ.items() if name != "PYTHONPATH"
+    }  # else it is there already
+    run(sys.executable, *pip, "install", "--no-index", "--no-deps", wheel(built), env=alone)
     (library,) = (tmp_path / "venv/lib").glob("python*/site-packages")
     ours = next(path for path in sys.path if path.endswith("site-packages"))
     (library / "outer.pth").write_text(f"{ours}\n")  # requests; an editable client in it is not seen
