@@ -68,10 +68,8 @@ class Turn(Generic[Item, Result]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        together, self._together = (
-            self._together,
-            [],
-        )  # no circle: its item would wait for the garbage collector
+        together = self._together
+        self._together = []  # else a circle: its item would wait for the garbage collector
         if self._coalescer is not None and together:
             return self._coalescer.end(together, self.results, error)
         if self.results is not None and together:
