@@ -1,4 +1,4 @@
-"""A private MariaDB server for tests, run by script/mariadb like everybody else's."""
+"""A private server for tests, run by script/mariadb, or script/mysql if a version is chosen."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.support.environment import ROOT
+from tests.support.environment import ROOT, SERVER
 
-SCRIPT = ROOT / "script" / "mariadb"
+SCRIPT = ROOT / "script" / ("mysql" if SERVER else "mariadb")
+VERSION = ("--version", SERVER) if SERVER else ()
 ESTABLISHED = "01"  # as /proc/net/tcp has it
 # Options of a server that starts soon, and whose files take little of a memory that holds them.
-SMALL = ("--innodb-log-file-size=64M", "--innodb-buffer-pool-size=128M")
+LOG = ("--loose-innodb-log-file-size=64M", "--loose-innodb-redo-log-capacity=64M")  # of MariaDB, of MySQL
+SMALL = (*LOG, "--innodb-buffer-pool-size=128M")
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def start(
     if password:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "password").write_text(password)
-    command = [str(SCRIPT), "start", str(directory), "--port", str(port), "--", *options]
+    command = [str(SCRIPT), "start", str(directory), *VERSION, "--port", str(port), "--", *options]
     whole = {**os.environ, **environ}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=whole)
     assert done.returncode == 0, done.stderr
