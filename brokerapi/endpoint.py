@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
+from msgspec import Struct, structs
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 from rest_framework.serializers import Serializer
@@ -71,6 +72,10 @@ class Call:
     def query(self, struct: type[T]) -> T:
         """The query parameters. Raises Invalid."""
         return read_query(self.request, struct)
+
+    def named(self, struct: type[Struct]) -> dict[str, Any]:
+        """The query parameters by name, for a call below that knows them by these names. Raises Invalid."""
+        return structs.asdict(self.query(struct))
 
     def window(self, struct: type[ListQuery] = ListQuery) -> Window:
         """The part of a list that the query asks for. Raises Invalid."""

@@ -31,8 +31,6 @@ MEDIA_TYPES = {"yaml": "application/vnd.oai.openapi", "json": "application/vnd.o
 
 
 class About(Endpoint):
-    """/api/v1"""
-
     public = True
 
     @operation("about", tag="about", answer=AboutAnswer)
@@ -44,8 +42,6 @@ class About(Endpoint):
 
 
 class Schema(Endpoint):
-    """/api/v1/schema"""
-
     public = True
 
     @extend_schema(exclude=True)
@@ -67,8 +63,6 @@ class Schema(Endpoint):
 
 
 class Docs(Endpoint):
-    """/api/v1/docs"""
-
     public = True
 
     @extend_schema(exclude=True)

@@ -41,7 +41,7 @@ class BrokerLoop:
             self._acknowledge()
         except MetadataUnavailable as error:
             if not self.away:
-                log.warning("The registry of brokers does not answer: %s", error.detail)
+                log.warning("Broker registration failed, will retry: %s", error.detail)
             self.away = True
             return
         self.away = False

@@ -39,7 +39,7 @@ class Channel:
     def recv(self, size: int) -> bytes:
         """Return at most so many bytes, b'' at the end. Raises TimeoutError."""
         if self.phase is HEAD:
-            raise LimitRequestHeaders(f"the head has more than {MOST_HEAD_BYTES} bytes")
+            raise LimitRequestHeaders(f"the headers have more than {MOST_HEAD_BYTES} bytes")
         while True:
             try:
                 data = self._sock.recv(size)

@@ -1,13 +1,14 @@
 """Gunicorn settings of the broker: `gunicorn --config catmq_site/server/gunicorn_conf.py catmq_site.wsgi`.
 
-Threads are plenty because most of them wait: a long poll occupies one. Nothing is preloaded: connections,
-threads and locks are made after the fork.
+Threads are plenty because most of them wait: a long poll occupies one. The master loads the code and forks
+workers that share it in memory and serve at once; connections and threads are made after the fork.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import logging
 import os
 import resource
@@ -43,7 +44,7 @@ backlog = 1024
 keepalive = 75  # s; longer than what proxies in front usually keep, so they close first
 graceful_timeout = 40  # s; more than the longest wait of a pull
 timeout = 60  # s without a sign of life of a worker's main thread
-preload_app = False
+preload_app = False  # load() does it, once the data directory is as it must be
 control_socket_disable = True
 forwarded_allow_ips = ",".join(ours.trusted_proxies)  # who may say that a client came by https
 forwarder_headers = ""  # nobody may set SCRIPT_NAME or PATH_INFO
@@ -75,6 +76,19 @@ def on_starting(server: Any) -> None:
     METRICS_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
     for leftover in chain(*map(METRICS_DIR.glob, ("*.db", "figures.*", "totals_*"))):
         leftover.unlink(missing_ok=True)
+    load()
+
+
+def load() -> None:
+    """Load the application, and take it out of the garbage collector's sight: it stays.
+
+    A full collection looks at every object and lets no other thread run meanwhile: with those of the
+    application 65 ms each time, which whoever waited for this worker waited, too.
+    """
+    for name in ("catmq_site.wsgi", "catmq_site.urls", "catmq_site.server.maintenance"):
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
 
 
 def post_fork(server: Any, worker: Any) -> None:
@@ -92,11 +106,10 @@ def post_fork(server: Any, worker: Any) -> None:
 def post_worker_init(worker: Any) -> None:
     """In the worker, with the application loaded: starts the loops and hears of the end first.
 
-    The rows of an answer are new objects, and by default every 700 of them make Python look for garbage, now
-    and then through all that was loaded. What is loaded stays, and messages are no garbage in circles.
+    The rows of an answer are new objects, and by default every 700 of them make Python look for garbage. What
+    was loaded stays, see load(), and messages are no garbage in circles.
     """
     global _loops
-    gc.freeze()
     gc.set_threshold(GARBAGE_EVERY, 20, 20)
     from catmq_site.server import maintenance
     from messagestore.heads.heads import board
@@ -104,7 +117,7 @@ def post_worker_init(worker: Any) -> None:
 
     board.share(master.HEADS)
     contact.share(master.CONTACT)
-    freeze()
+    gc.freeze()
     _loops = maintenance.Loops(maintenance.loops())
     _loops.start()
     signal.signal(signal.SIGTERM, lambda number, frame: leave(worker, number, frame))
@@ -112,19 +125,6 @@ def post_worker_init(worker: Any) -> None:
     log.info(
         "Worker %d of broker %s has started with up to %d threads", worker.pid, ours.broker_name, threads
     )
-
-
-def freeze() -> None:
-    """Load the views, and take all that is loaded now out of the garbage collector's sight: it stays.
-
-    A full collection looks at every object and lets no other thread run meanwhile: with those of the
-    application 65 ms each time, which whoever waited for this worker waited, too.
-    """
-    from django.urls import get_resolver
-
-    assert get_resolver().url_patterns  # noqa: S101 - reading it imports the views
-    gc.collect()
-    gc.freeze()
 
 
 def leave(worker: Any, number: int, frame: FrameType | None) -> None:

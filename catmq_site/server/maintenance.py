@@ -36,6 +36,7 @@ from messagestore.retries import redrives
 from messagestore.topology import process_caches, queues, retry_topics, subscriptions, topics
 from metadata.brokers import quotas, registration, snapshot_acks
 from metadata.cache import snapshot
+from metadata.cache.snapshot_types import Snapshot
 from metadata.config import config
 from metadata.db import leases
 from metadata.db.clock import database_now
@@ -125,23 +126,21 @@ def leased(
     Two at once would be harmless but wasteful. A process that stops gives its lease up, so the next one need
     not wait for its end.
     """
-    holder = f"{socket.gethostname()}:{os.getpid()}"
+    lease = leases.LeaseHolder(name, f"{socket.gethostname()}:{os.getpid()}", ttl_s=LEASE_PASSES * every_s)
 
     def pass_if_leader() -> object:
         if first is not None:
             first()
-        if leases.acquire(name=name, holder=holder, ttl_s=LEASE_PASSES * every_s):
-            return run_once()
-        return None
+        return run_once() if lease.acquire() else None
 
-    return Loop(name, every_s, pass_if_leader, lambda: leases.release(name=name, holder=holder))
+    return Loop(name, every_s, pass_if_leader, lease.release)
 
 
 @dataclass(slots=True)
 class SnapshotLoop:
     """Keeps the snapshot fresh, wakes the pulls of groups that changed and forgets queues that are gone."""
 
-    seen: snapshot.Snapshot | None = None
+    seen: Snapshot | None = None
 
     def run_once(self) -> None:
         """Load what changed; a group whose generation, state or subscriptions moved is woken."""
@@ -155,7 +154,7 @@ class SnapshotLoop:
             process_caches.evict_except(self.seen.queues)
 
 
-def changed_groups(before: snapshot.Snapshot, after: snapshot.Snapshot) -> set[int]:
+def changed_groups(before: Snapshot, after: Snapshot) -> set[int]:
     """The groups that a waiting pull must hear of: themselves or a subscription of theirs changed."""
     groups = {one for one in before.groups if before.groups[one] != after.groups.get(one)}
     old, new = before.subscriptions, after.subscriptions
@@ -235,7 +234,7 @@ class _FailureLog:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._outage = Outage(log, f"What loop {name} needs")
+        self._outage = Outage(log, f"Loop {name}: a database")
         self._bug = ""
         self._told_at = 0.0
         self._count = 0
@@ -280,7 +279,7 @@ class _Running:
     def join(self, seconds: float) -> None:
         self._thread.join(max(0.0, seconds))
         if self._thread.is_alive():
-            log.warning("%s is still in its last pass; it ends with the process", self._thread.name)
+            log.warning("%s did not stop in time; it ends with the process", self._thread.name)
 
     def _run(self) -> None:
         loop, pause, failures = self._loop, 0.0, 0
@@ -311,7 +310,7 @@ class _Running:
             if self._loop.finish is not None:
                 self._loop.finish()
         except CatmqError as error:
-            log.info("Loop %s could not finish: %s", self._loop.name, error.detail)
+            log.info("Loop %s ended early: %s", self._loop.name, error.detail)
         close_old_connections()
 
 

@@ -132,7 +132,7 @@ class Supervisor:
             pid_file,
         ]
         self.broker = Child("The broker", serve, logs / "broker.log")
-        work = [python, "manage.py", "qcluster"]
+        work = [python, "manage.py", "qcluster", "--skip-checks"]
         self.jobs = Child("The job runner", work, logs / "jobs.log", {"CATMQ_PROCESS": "jobs"})
         self.children = [self.broker, self.jobs]
 
@@ -165,7 +165,7 @@ class Supervisor:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.seek(0)
-            raise Refused(f"A server (pid {file.read().strip()}) runs on {self.data} already.") from None
+            raise Refused(f"A server (pid {file.read().strip()}) already runs on {self.data}.") from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
@@ -310,9 +310,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     parser.add_argument("--port", type=int, default=8000, help="port to listen on (default %(default)s)")
     data = Path(os.environ.get("CATMQ_DATA_DIR") or HOME / "var")
-    parser.add_argument(
-        "--data", type=Path, default=data, metavar="DIR", help="where it keeps everything (default var)"
-    )
+    parser.add_argument("--data", type=Path, default=data, metavar="DIR", help="data directory (default var)")
     chosen = parser.parse_args()
     if not 0 < chosen.port < 65536:
         parser.error("--port must be from 1 to 65535")

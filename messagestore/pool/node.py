@@ -7,8 +7,8 @@ A session that is lost takes its siblings with it. A node that is away is found 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import TracebackType
 
@@ -17,7 +17,7 @@ from messagestore.engine.mysql_session import Session
 from messagestore.pool import node_guard, session_pool
 from messagestore.pool.circuit import Circuit, Permit
 from messagestore.pool.session_pool import Pooled, SessionPool
-from metadata.cache.snapshot import NodeInfo
+from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import CatmqError, NodeUnavailable
 
 WATCHED_S = 15.0  # so long after `watch` looked, probes are left to it
@@ -94,17 +94,10 @@ class Node:
             self.pool.give_back(pooled)
         self._end(permit, error, reads)
 
-    @contextmanager
-    def maintaining(self) -> Iterator[Session]:
-        """A session of its own for work that takes long; closed, not used again. Raises NodeUnavailable."""
+    def maintaining(self) -> AbstractContextManager[Session]:
+        """A session of its own for work that takes long. Raises NodeUnavailable."""
         self._check_online()
-        session = session_pool.connect(self.info, read_timeout_s=MAINTENANCE_TIMEOUT_S)
-        try:
-            yield session
-        except db_errors.Ambiguous as fault:
-            raise NodeUnavailable(fault.detail) from fault
-        finally:
-            session.close()
+        return session_pool.direct(self.info, read_timeout_s=MAINTENANCE_TIMEOUT_S)
 
     def in_chunks(self, act: Callable[[Session], int], *, chunk: int, most: int = 1 << 30) -> int:
         """Repeat a write of at most `chunk` rows until one has fewer, at most so often; return the sum."""

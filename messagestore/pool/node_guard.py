@@ -19,7 +19,7 @@ from messagestore.engine.mysql_session import Session
 from messagestore.pool import known_heads
 from messagestore.tables import promotion_sql
 from metadata.cache import snapshot
-from metadata.cache.snapshot import NodeInfo
+from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import NodeUnavailable
 
 log = logging.getLogger(__name__)
@@ -70,9 +70,9 @@ def check_server(info: NodeInfo, session: Session, *, lowest: Mapping[int, int])
         return  # registered before nodes were marked
     standing = _standing(info, session)
     if standing.identity != info.identity:
-        _complain(info, "another server's data, or none, is at its address")
+        _complain(info, "the database at its address has no data, or that of another node")
         raise db_errors.Unreachable(
-            f"Node {info.name}: its address answers, but with another server's data, or with none."
+            f"Node {info.name}: the database at its address has no data, or that of another node."
         )
     for queue, head in lowest.items():
         if standing.heads.get(queue, 0) < head:
@@ -97,15 +97,15 @@ def _identity(session: Session) -> str:
 
 
 def _quarantine(info: NodeInfo, queue: int, head: int | None, lowest: int) -> None:
-    found = "has no head" if head is None else f"has head {head}"
+    found = "has no log end offset" if head is None else f"has log end offset {head}"
     why = (
-        f"queue {queue} {found}, but messages up to {lowest} were stored. If a backup was restored or a "
-        f"replica took over there: manage.py adopt_restored_node {info.name}. To move the node to a replica "
-        f"elsewhere: manage.py promote_node {info.name}."
+        f"queue {queue} {found}, but it was {lowest} before: the node lost messages. If a backup was "
+        f"restored or a replica took over there, run manage.py adopt_restored_node {info.name}. To move the "
+        f"node to a replica elsewhere, run manage.py promote_node {info.name}."
     )
     with _guard:
         _quarantined[info.id] = Quarantine(info.epoch, why)
-    log.error("Node %s has gone back and is not served: %s", info.name, why)
+    log.error("Node %s is quarantined: %s", info.name, why)
     check(info)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from messagestore.pool.node import Node
 from metadata.cache import snapshot
+from metadata.grouping import grouped
 
 _nodes: dict[int, Node] = {}
 _replaced: list[Node] = []  # with sessions of theirs still in use
@@ -44,9 +45,7 @@ def by_node(queues: Iterable[int]) -> list[tuple[Node, list[int]]]:
 
 def by_place(places: Mapping[int, int]) -> list[tuple[Node, list[int]]]:
     """The same for queues whose nodes are known: {queue: node}."""
-    nodes: dict[int, list[int]] = {}
-    for queue, node_id in places.items():
-        nodes.setdefault(node_id, []).append(queue)
+    nodes = grouped((node_id, queue) for queue, node_id in places.items())
     return [(node(node_id), mine) for node_id, mine in nodes.items()]
 
 

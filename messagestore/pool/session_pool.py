@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from messagestore.engine import db_errors
@@ -16,7 +17,7 @@ from messagestore.engine.mysql_session import READ_TIMEOUT_S, MySqlSession, Sess
 from messagestore.engine.sqlite_session import SqliteSession
 from messagestore.pool.circuit import SILENT_S
 from messagestore.pool.slow_nodes import SlowAnswers
-from metadata.cache.snapshot import NodeInfo
+from metadata.cache.snapshot_types import NodeInfo
 from metadata.config import config
 from metadata.errors import Code, NodeUnavailable
 from metadata.limits.concurrency import limiter
@@ -42,6 +43,21 @@ def connect(info: NodeInfo, *, read_timeout_s: int = READ_TIMEOUT_S) -> Session:
         password=info.password,
         read_timeout_s=read_timeout_s,
     )
+
+
+@contextmanager
+def direct(info: NodeInfo, **limits: int) -> Iterator[Session]:
+    """A session beside the pool, which lends none of a node that is offline; closed, not used again.
+
+    `limits` are those of `connect`. Raises NodeUnavailable.
+    """
+    session = connect(info, **limits)
+    try:
+        yield session
+    except db_errors.Ambiguous as fault:
+        raise NodeUnavailable(fault.detail) from fault
+    finally:
+        session.close()
 
 
 def sqlite_path(database: str) -> Path:
@@ -92,7 +108,7 @@ class SessionPool:
             if not self._inside:
                 self._since = time.monotonic()
             elif self._inside >= MOST_STALLED * config.pool_size and self._is_stalled():
-                raise self._crowded("wait for its answer")
+                raise self._crowded("wait for an answer")
             self._inside += 1
         placed = False
         try:
@@ -175,7 +191,7 @@ class SessionPool:
                 raise self._too_slow()
             check()
             if time.monotonic() > deadline:
-                raise self._crowded(f"of this worker have all {config.pool_size} connections")
+                raise self._crowded(f"of this worker share {config.pool_size} connections (CATMQ_POOL_SIZE)")
 
     def _crowded(self, why: str) -> NodeUnavailable:
         what = f"Node {self._name} is busy: {self._inside} calls {why}."

@@ -80,7 +80,7 @@ def require_failed(actor: Actor, right: str, name: str, origin: tuple[str, str] 
     if not (may(actor, right, topic) or may(actor, right, group, what="group")):
         raise Forbidden(
             f"{actor.kind} {actor.name} lacks the right {right} on group {group} or topic {topic}, whose "
-            f"failed messages {name} holds."
+            f"failed messages are in {name}."
         )
 
 

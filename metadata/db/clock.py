@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db.models import CharField, DateTimeField, Func
+from django.db import transaction
+from django.db.models import DateTimeField, Func
 
 from metadata.models import ChangeCounter
 
@@ -27,21 +28,9 @@ class UtcNow(Func):
         )
 
 
-class ServerName(Func):
-    """Name that tells one database server from another: host, port and server id."""
-
-    arity = 0
-    output_field = CharField()
-
-    def as_mysql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
-        """Another machine after a failover has another name or id."""
-        return self.as_sql(
-            compiler, connection, template="CONCAT_WS(':', @@hostname, @@port, @@server_id)", **extra
-        )
-
-    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
-        """A file has no server."""
-        return self.as_sql(compiler, connection, template="'sqlite'", **extra)
+# In statements of text: loops ask every few moments, and to build a query set costs more than to run it.
+_NOW = {"mysql": "UTC_TIMESTAMP(6)", "sqlite": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'NOW')"}
+_SERVER = {"mysql": "CONCAT_WS(':', @@hostname, @@port, @@server_id)", "sqlite": "'sqlite'"}
 
 
 def database_now() -> datetime:
@@ -49,8 +38,26 @@ def database_now() -> datetime:
 
 
 def server_and_now() -> tuple[str, datetime]:
-    row = ChangeCounter.objects.annotate(server=ServerName(), now=UtcNow()).values_list("server", "now").get()
-    return str(row[0]), row[1]
+    """Return a name that tells this database server from another, and its time.
+
+    The name is host, port and server id: another machine after a failover has another one. A file has none.
+    The statement reads a table: a database that still does sums may be unable to read.
+    """
+    server = _SERVER[transaction.get_connection().vendor]
+    table = ChangeCounter._meta.db_table
+    row: Any
+    (row,) = ChangeCounter.objects.raw(f"SELECT id, {server} AS server, {now_sql()} AS now FROM {table}")  # noqa: S608
+    return row.server, utc(row.now)
+
+
+def now_sql() -> str:
+    """Return the expression of the time in a statement of text; `utc` reads its value."""
+    return _NOW[transaction.get_connection().vendor]
+
+
+def utc(told: datetime | str) -> datetime:
+    """Return a time as a statement of text gives it: SQLite has text, MySQL and MariaDB no zone."""
+    return (datetime.fromisoformat(told) if isinstance(told, str) else told).replace(tzinfo=UTC)
 
 
 def ms(time: datetime) -> int:

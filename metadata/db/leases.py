@@ -5,22 +5,41 @@ Time is the database's. A lease is a term: each new holder gets the next one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
 from datetime import timedelta
+from typing import Any
 
 from django.db import IntegrityError
-from django.db.models import F
 
-from metadata.db.clock import database_now
+from metadata.db.clock import database_now, now_sql, utc
 from metadata.db.transactions import reachable, transactional
 from metadata.models import Lease
 
+_TABLE = Lease._meta.db_table
+_LOOK = "SELECT name, holder, term, expires_at"
 
-@dataclass(frozen=True, slots=True)
-class Term:
-    name: str
-    holder: str
-    term: int
+
+class LeaseHolder:
+    """A process that asks for one lease again and again; used by one thread.
+
+    While it has the lease for certain it asks nobody.
+    """
+
+    def __init__(self, name: str, holder: str, *, ttl_s: float) -> None:
+        self._name, self._holder, self._ttl_s = name, holder, ttl_s
+        self._until = float("-inf")  # time.monotonic()
+
+    def acquire(self) -> bool:
+        """Take or renew the lease; return False while another holds it. Raises MetadataUnavailable."""
+        now = time.monotonic()
+        if now >= self._until and acquire(name=self._name, holder=self._holder, ttl_s=self._ttl_s):
+            self._until = now + self._ttl_s / 2
+        return now < self._until
+
+    def release(self) -> None:
+        """Give the lease up, so that another need not wait for its end."""
+        self._until = float("-inf")
+        release(name=self._name, holder=self._holder)
 
 
 def acquire(*, name: str, holder: str, ttl_s: float) -> bool:
@@ -28,19 +47,21 @@ def acquire(*, name: str, holder: str, ttl_s: float) -> bool:
     return term(name=name, holder=holder, ttl_s=ttl_s) is not None
 
 
-def term(*, name: str, holder: str, ttl_s: float) -> Term | None:
-    """The holder's term after acquiring or renewing, None while another holds the lease."""
+def term(*, name: str, holder: str, ttl_s: float) -> int | None:
+    """The number of the holder's term after acquiring or renewing, None while another holds the lease."""
     with reachable():
-        now = database_now()
-        row = Lease.objects.filter(pk=name).first()
+        rows = Lease.objects.raw(f"{_LOOK}, {now_sql()} AS now FROM {_TABLE} WHERE name = %s", [name])
+        row: Any = next(iter(rows), None)
         if row is None:
             return _first(name, holder, ttl_s)
-        if row.holder != holder:
-            return None if row.expires_at > now else _taken(row, holder, ttl_s)
-        left_s = (row.expires_at - now).total_seconds()
-        if left_s < ttl_s / 2 and not _renewed(row, ttl_s):
-            return None
-        return Term(name, holder, row.term)
+        now, ttl, mine = utc(row.now), timedelta(seconds=ttl_s), row.holder == holder
+        # A LeaseHolder comes back when half of it is over by its own clock: then it must not be sent away.
+        if row.expires_at - now > (ttl * 2 / 3 if mine else timedelta()):
+            return row.term if mine else None
+        # Guarded by all of it: of several that find it over, one gets it.
+        same = Lease.objects.filter(pk=name, holder=row.holder, term=row.term, expires_at=row.expires_at)
+        number = row.term if mine else row.term + 1
+        return number if same.update(holder=holder, term=number, expires_at=now + ttl) else None
 
 
 def release(*, name: str, holder: str) -> None:
@@ -50,23 +71,9 @@ def release(*, name: str, holder: str) -> None:
 
 
 @transactional
-def _first(name: str, holder: str, ttl_s: float) -> Term | None:
+def _first(name: str, holder: str, ttl_s: float) -> int | None:
     until = database_now() + timedelta(seconds=ttl_s)
     try:
-        Lease.objects.create(name=name, holder=holder, term=1, expires_at=until)
+        return Lease.objects.create(name=name, holder=holder, term=1, expires_at=until).term
     except IntegrityError:
         return None
-    return Term(name, holder, 1)
-
-
-def _taken(row: Lease, holder: str, ttl_s: float) -> Term | None:
-    """Guarded by the term: of several that find it over, one gets it."""
-    until = database_now() + timedelta(seconds=ttl_s)
-    over = Lease.objects.filter(pk=row.pk, holder=row.holder, term=row.term, expires_at=row.expires_at)
-    taken = over.update(holder=holder, term=F("term") + 1, expires_at=until)
-    return Term(row.name, holder, row.term + 1) if taken else None
-
-
-def _renewed(row: Lease, ttl_s: float) -> bool:
-    until = database_now() + timedelta(seconds=ttl_s)
-    return Lease.objects.filter(pk=row.pk, holder=row.holder, term=row.term).update(expires_at=until) > 0

@@ -10,6 +10,7 @@ from django.db.models import Count, QuerySet
 
 from metadata.db.clock import before, database_now
 from metadata.db.transactions import reachable
+from metadata.grouping import chunks
 
 MOST = 500_000  # rows in one pass
 READ = 20_000  # keys in one read
@@ -52,8 +53,8 @@ def delete(rows: QuerySet[Any], *, limit: int) -> int:
     seen = count = 0
     while seen < limit:
         ids = list(rows.values_list("pk", flat=True)[: min(READ, limit - seen)])
-        for first in range(0, len(ids), AT_ONCE):
-            _, gone = rows.filter(pk__in=ids[first : first + AT_ONCE]).delete()
+        for some in chunks(ids, AT_ONCE):
+            _, gone = rows.filter(pk__in=some).delete()
             count += gone.get(model, 0)
         if len(ids) < READ:
             break

@@ -28,7 +28,7 @@ def decrypt(text: str) -> str:
         return _fernet().decrypt(text.encode()).decode()
     except InvalidToken:
         raise Undecryptable(
-            "A password cannot be decrypted: no key of this process sealed it. Give the process the "
+            "A password cannot be decrypted with the keys of this process. Give the process the "
             "encryption.key or CATMQ_ENCRYPTION_KEYS of the installation, or set the password anew with "
             "manage.py set_account."
         ) from None

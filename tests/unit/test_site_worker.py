@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -475,19 +476,46 @@ def test_a_second_sigterm_does_not_interrupt_the_handler_of_the_first() -> None:
     assert done.stdout.split() == ["drained", "left", "catmq_site.server.worker.Worker", "''"], done.stderr
 
 
-FROZEN = """
+LOADED = """
 import gc
-import django
-django.setup()
+import sys
+import threading
 from catmq_site.server import gunicorn_conf
-gunicorn_conf.freeze()
+gunicorn_conf.load()
 frozen, left = gc.get_freeze_count(), len(gc.get_objects())
-print(frozen > 50_000, left < frozen / 20, "brokerapi.views.messages" in __import__("sys").modules)
+print(frozen > 50_000, left < frozen / 20, "brokerapi.views.messages" in sys.modules)
+from django.db import connections
+print(threading.active_count() == 1, all(one.connection is None for one in connections.all()))
 """
 
 
-def test_what_the_application_is_made_of_is_not_looked_at_by_the_garbage_collector() -> None:
-    environ = {**os.environ, "DJANGO_SETTINGS_MODULE": "catmq_site.settings"}
-    command = [sys.executable, "-c", FROZEN]
+def test_what_the_application_is_made_of_is_loaded_once_and_not_looked_at_by_the_garbage_collector(
+    tmp_path: Path,
+) -> None:
+    settings = {"DJANGO_SETTINGS_MODULE": "catmq_site.settings", "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    environ = os.environ | settings
+    command = [sys.executable, "-c", LOADED]
     said = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert said.split() == ["True"] * 3
+    assert said.split() == ["True"] * 5  # and a fork afterwards copies neither threads nor connections
+
+
+FORKED = """
+import os
+from catmq_site import wsgi
+from brokerapi.http import group_metrics
+from messagestore.heads import durability
+for _ in range(4):
+    if not os.fork():
+        print(durability._own_row(), group_metrics.board._own, flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_what_workers_must_not_share_is_chosen_after_the_fork(tmp_path: Path) -> None:
+    environ = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", FORKED]
+    said = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    rows, files = zip(*(line.split() for line in said.splitlines()), strict=True)
+    assert len(set(rows)) > 1, "of 1024 rows two may be the same by chance"
+    assert len(set(files)) == 4
