@@ -6,6 +6,7 @@ from tests.support import environment
 
 environment.prepare()
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,13 +16,20 @@ import django
 import pytest
 from hypothesis import settings
 
-from tests.support import databases
+from tests.support import databases, migrated
 from tests.support import mariadb as servers
 from tests.support.spare_nodes import SpareNodes
 
 django.setup()
+gc.set_threshold(20_000, 20, 20)  # or it looks through all that was imported again and again
 settings.register_profile("catmq", deadline=None)  # the machine does other things, too
 settings.load_profile("catmq")
+
+
+def pytest_collection_finish() -> None:
+    """Leave out of garbage collections what stays to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -48,8 +56,12 @@ def django_db_setup(
 
     if environment.ENGINE == "mysql":
         request.getfixturevalue("mariadb")
+    else:
+        migrated.copy_to(environment.HOME / "var", prefix="test-")
     with django_db_blocker.unblock():
-        made = setup_databases(verbosity=0, interactive=False, serialized_aliases=[])
+        made = setup_databases(
+            verbosity=0, interactive=False, keepdb=environment.ENGINE == "sqlite", serialized_aliases=[]
+        )
     yield
     with django_db_blocker.unblock():
         teardown_databases(made, verbosity=0)

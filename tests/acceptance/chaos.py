@@ -248,22 +248,24 @@ def arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", metavar="NAME", choices=plays, help=f"one of {', '.join(plays)}")
-    parser.add_argument("--seed", type=int, help="repeats the random choices of a run (default: a new one)")
     parser.add_argument(
-        "--minutes", type=float, default=0.0, metavar="M", help="plays again until so long has passed"
+        "--seed", type=int, help="seed of the random choices, to repeat a run (default: a new one)"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=0.0, metavar="M", help="repeat for this many minutes"
     )
     parser.add_argument(
         "--times",
         type=int,
         metavar="N",
-        help="how often it is done: node-killed (default 20), node-dead (10), tmpdir-full (4)",
+        help="number of repetitions in node-killed (default 20), node-dead (10) and tmpdir-full (4)",
     )
     parser.add_argument(
         "--engine",
         choices=("sqlite", "mysql"),
         default="sqlite",
-        help="mysql: metadata and two nodes on a private MariaDB (default sqlite); "
-        f"{', '.join(ON_A_PAIR)}: always two servers on MariaDB",
+        help="metadata and two nodes on SQLite (default) or on a private MariaDB; "
+        f"{', '.join(ON_A_PAIR)} always use two servers on MariaDB",
     )
     return parser.parse_args()
 

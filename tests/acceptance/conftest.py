@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,36 @@ from tests.support.pair import Pair
 from tests.support.server import Server
 
 collect_ignore_glob = ["programs/*"]  # processes of their own, some with settings of their own
+SERVERS = ("server", "mariadb_server", "pair")  # of the session
+_running: dict[str, ExitStack] = {}  # those of them that run
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Bring the tests of each server together, and first those that need none: nothing idles beside them.
+
+    No test uses two of the session's servers.
+    """
+    items.sort(key=lambda item: tuple(name in users(item) for name in reversed(SERVERS)))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """End the servers of the session that the next test does not use."""
+    for name in _running.keys() - users(nextitem):
+        _running.pop(name).close()
+
+
+def users(item: pytest.Item | None) -> set[str]:
+    """The names of all that a test uses."""
+    return set(getattr(item, "fixturenames", ()))
+
+
+@contextmanager
+def until_unused(name: str) -> Iterator[ExitStack]:
+    """A stack that is closed when no further test uses the server of this name."""
+    with ExitStack() as stack:
+        _running[name] = stack
+        yield stack
 
 
 @pytest.fixture(scope="session")
@@ -29,32 +59,29 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(home: Path) -> Iterator[Server]:
     """The session's server on the embedded engine; a test that ends its broker waits for the next one."""
     made = Server(home / "embedded")
-    try:
+    with until_unused("server") as stack:
+        stack.callback(made.clear_away)
         yield made.start()
-    finally:
-        made.clear_away()
 
 
 @pytest.fixture(scope="session")
 def mariadb_server(home: Path, mariadb: MariaDB) -> Iterator[Server]:
     """The session's server with metadata and two nodes on MariaDB, registered by command."""
-    with ExitStack() as schemas:
-        urls = [url_of(mariadb, schemas.enter_context(mariadb.schema())) for _ in range(3)]
+    with until_unused("mariadb_server") as stack:
+        urls = [url_of(mariadb, stack.enter_context(mariadb.schema())) for _ in range(3)]
         made = Server(home / "mariadb", environ={"CATMQ_DATABASE_URL": urls[0]})
-        try:
-            made.start()
-            for name, url in zip(("n1", "n2"), urls[1:], strict=True):
-                made.manage("register_node", name, url)
-            yield made
-        finally:
-            made.clear_away()
+        stack.callback(made.clear_away)
+        made.start()
+        for name, url in zip(("n1", "n2"), urls[1:], strict=True):
+            made.manage("register_node", name, url)
+        yield made
 
 
 @pytest.fixture(scope="session")
 def pair(home: Path, mariadb: MariaDB) -> Iterator[Pair]:
     """The session's two servers on one metadata database, which a test may take away and must give back."""
-    with pairs.running(home / "pair", mariadb) as made:
-        yield made
+    with until_unused("pair") as stack:
+        yield stack.enter_context(pairs.running(home / "pair", mariadb))
 
 
 @pytest.fixture

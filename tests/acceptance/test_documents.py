@@ -24,9 +24,9 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def server(copy: Path) -> Iterator[Server]:
+def copied(copy: Path) -> Iterator[Server]:
     """The copy's own script/server, as the pages start it but for the port, on a `var` that is new."""
-    made = CopiedServer(copy / "var", port=free_port())
+    made = CopiedServer(copy / "var", port=free_port(), from_nothing=True)
     made.root = copy
     try:
         yield made.start()
@@ -49,27 +49,27 @@ class CopiedServer(Server):
         return clean_environment()
 
 
-def test_the_readme_starts_a_server_and_its_blocks_run(copy: Path, server: Server) -> None:
+def test_the_readme_starts_a_server_and_its_blocks_run(copy: Path, copied: Server) -> None:
     assert [block.strip() for block in documents.blocks(README) if documents.starts_a_server(block)]
-    said = documents.run(copy, documents.script(README, port=server.port))
+    said = documents.run(copy, documents.script(README, port=copied.port))
     for example in re.findall(r"examples/\w+\.py", README):
         assert (ROOT / example).exists()
     assert said.count("== line") == len(documents.blocks(README)) - 1
 
 
-def test_the_blocks_of_the_tutorial_run(copy: Path, server: Server) -> None:
+def test_the_blocks_of_the_tutorial_run(copy: Path, copied: Server) -> None:
     few = TUTORIAL.replace("seq 1 10000", "seq 1 500")
-    said = documents.run(copy, documents.script(few, port=server.port))
+    said = documents.run(copy, documents.script(few, port=copied.port))
     assert "\n500\n" in said, "the count of what was read after the restart"
     assert "_fail, too" not in said, "failure topics are nobody's business here"
 
 
 def test_the_blocks_of_the_tutorial_run_after_those_of_the_readme_and_beside_the_demo(
-    copy: Path, server: Server
+    copy: Path, copied: Server
 ) -> None:
     demo = "script/demo --seconds 40 >demo.log 2>&1 & demo=$!\ntrap 'kill $demo || true' EXIT\n"
     few = TUTORIAL.replace("seq 1 10000", "seq 1 500")
-    both = documents.script(README, port=server.port) + documents.script(few, port=server.port)
+    both = documents.script(README, port=copied.port) + documents.script(few, port=copied.port)
     said = documents.run(copy, demo + both)
     assert "\n500\n" in said, "the tutorial's groups are its own"
 

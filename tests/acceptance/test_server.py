@@ -32,7 +32,7 @@ def test_credentials_are_private_and_work(server: Server) -> None:
 def test_a_second_server_on_the_same_directory_is_refused(server: Server) -> None:
     code, text = Server(server.data).refused()
     assert code == 1
-    assert f"runs on {server.data} already" in text
+    assert f"already runs on {server.data}" in text
 
 
 def test_a_port_in_use_is_refused(server: Server, tmp_path: Path) -> None:

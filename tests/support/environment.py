@@ -1,7 +1,8 @@
 """The environment of a test session, set before Django reads its settings.
 
 `CATMQ_TEST_ENGINE=sqlite|mysql` (default sqlite) chooses the engine of metadata and of the nodes that
-fixtures make. Everything lives in a temporary directory, removed at the end.
+fixtures make. `CATMQ_TEST_SERVER=VERSION` is that of the server, as script/mysql takes it; without it, the
+MariaDB that is installed. Everything lives in a temporary directory, removed at the end.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 ENGINE = os.environ.get("CATMQ_TEST_ENGINE", "sqlite")
+SERVER = os.environ.get("CATMQ_TEST_SERVER", "")
 ROOT = Path(__file__).resolve().parent.parent.parent
 PORTS = (10_000, 32_000)  # below what the system chooses from for connections
 HOME = Path(tempfile.mkdtemp(prefix="catmq-test-"))
@@ -45,7 +47,8 @@ def prepare() -> None:
     if ENGINE not in ("sqlite", "mysql"):
         raise SystemExit(f"CATMQ_TEST_ENGINE must be sqlite or mysql, not {ENGINE!r}")
     atexit.register(shutil.rmtree, HOME, ignore_errors=True)
-    for name in [name for name in os.environ if name.startswith("CATMQ_") and name != "CATMQ_TEST_ENGINE"]:
+    chosen = ("CATMQ_TEST_ENGINE", "CATMQ_TEST_SERVER")
+    for name in [name for name in os.environ if name.startswith("CATMQ_") and name not in chosen]:
         del os.environ[name]
     os.environ["CATMQ_DATA_DIR"] = str(HOME / "var")
     os.environ["CATMQ_SQLITE_DIRS"] = tempfile.gettempdir()  # nodes of tests lie in pytest's directories

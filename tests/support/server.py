@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support import migrated
 from tests.support.environment import ROOT, free_port
 from tests.support.waiting import until
 
@@ -26,12 +27,16 @@ STOP_S = 90
 
 @dataclass
 class Server:
-    """A server of `data`; `environ` adds settings, e.g. CATMQ_DATABASE_URL."""
+    """A server of `data`; `environ` adds settings, e.g. CATMQ_DATABASE_URL.
+
+    On the embedded engine it finds its databases migrated, unless `from_nothing`.
+    """
 
     data: Path
     port: int = field(default_factory=free_port)
     environ: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[str] | None = None
+    from_nothing: bool = False
 
     @property
     def url(self) -> str:
@@ -65,6 +70,9 @@ class Server:
     def start(self) -> Server:
         """Starts and waits for the line on stdout."""
         self.data.mkdir(parents=True, exist_ok=True)
+        embedded = "CATMQ_DATABASE_URL" not in self.environ
+        if embedded and not self.from_nothing and not (self.data / "metadata.sqlite3").exists():
+            migrated.copy_to(self.data)
         with (self.data / "stderr").open("ab") as stderr:
             self.process = subprocess.Popen(
                 self.command(), env=self.environment(), stdout=subprocess.PIPE, stderr=stderr, text=True

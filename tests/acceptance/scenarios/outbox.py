@@ -62,9 +62,12 @@ class Shop:
             running[kind][victim].kill()
             self.kills[kind] += 1
             running[kind][victim] = self.clerk() if kind == "clerk" else self.relay()
-        for process in (*running["clerk"], *running["relay"]):
-            until(lambda p=process: p.out.read_bytes() or not p.runs, limit_s=60)  # type: ignore[misc]
-            process.end()
+        left = [*running["clerk"], *running["relay"]]
+        while left:  # first those that work: in SQLite's file they let nobody else write
+            ready = until(lambda: [one for one in left if one.out.read_bytes() or not one.runs], limit_s=60)
+            for one in ready:
+                one.end()
+                left.remove(one)
 
     def clerk(self) -> Process:
         """Starts one more clerk."""
