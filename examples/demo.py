@@ -76,8 +76,12 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="script/demo", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    parser.add_argument("--rate", type=float, default=200, help="messages a second, all topics together")
-    parser.add_argument("--seconds", type=float, default=None, help="how long; without it until Ctrl-C")
+    parser.add_argument(
+        "--rate", type=float, default=200, help="messages per second to all topics together (default 200)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=None, help="end after this many seconds (default: run until Ctrl-C)"
+    )
     parser.add_argument("--data", type=Path, default=Path("var"), help="the server's data directory")
     asked = parser.parse_args()
     if asked.rate <= 0:

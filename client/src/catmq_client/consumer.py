@@ -37,14 +37,14 @@ COMMIT_WITHIN_S = 30.0
 class Consumer(AbstractContextManager["Consumer"]):
     """Reads the queues that its group assigns to it: iterate, `poll`, or `run` a handler in threads.
 
-    Done is what the application came back from: in iteration the message before the one yielded, in
-    poll() the batch before, in run() each message whose handler returned. What is done is committed
-    every auto_commit_interval_ms, before a queue is given up, and on close; the committed offset is
-    never above the lowest unfinished one. A message in hand when the loop is left is not done: call
-    commit() first if it is. Options and defaults: ConsumerOptions.
+    A message is finished when the application asks for the next one: in iteration the next message, in
+    poll() the next batch; in run() when its handler returns. Finished messages are committed every
+    auto_commit_interval_ms, before a queue is released, and on close. The committed offset never passes
+    an unfinished message. If you leave a loop, its last message is not finished: call commit() first if
+    you have handled it. Options and defaults: ConsumerOptions.
 
-    Use it from one thread; stop() and close() may come from any. Nothing is opened before the first
-    message is asked for. It belongs to the process that made it.
+    Use it from one thread; stop() and close() may be called from any. It connects when the first
+    message is requested. It cannot be used in a forked process.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Consumer(AbstractContextManager["Consumer"]):
         raise StopIteration
 
     def poll(self, max_messages: int | None = None, timeout_s: float = 1.0) -> list[Message]:
-        """At most `max_messages` (default max_poll_records); [] after `timeout_s` seconds without one."""
+        """Return up to `max_messages` (default max_poll_records); [] if none came in `timeout_s` seconds."""
         if self._state.closed:
             raise Closed("the consumer is closed")
         return self._take(max_messages or self._state.limits.max_poll_records, timeout_s)
@@ -112,12 +112,12 @@ class Consumer(AbstractContextManager["Consumer"]):
     def run(
         self, handler: Handler, *, threads: int = 8, order: str = "key", batch: int | None = None
     ) -> None:
-        """Call `handler(message)` in threads until stop() or a signal ends it; then drain, commit, leave.
+        """Call `handler(message)` in threads until stop() or a signal; then finish, commit and leave.
 
-        order: "key" (one at a time for each key, in order), "queue" or "none". batch: the handler gets a list
-        of at most so many messages of one topic. A message whose handler raises is handed over, and comes
-        again later; in an ordered subscription it is retried in place. Raises HandlerFailed when all
-        queues stand still behind a message that could not be handed over, or at the end if one does.
+        order: "key" (the messages of a key one by one, in order), "queue" or "none". batch: the handler gets
+        a list of at most so many messages of one topic. If the handler raises, the message is stored for a
+        retry; in an ordered subscription it is retried in place. A queue stops at a message that cannot be
+        stored for a retry. Raises HandlerFailed when all queues have stopped, or at the end if one has.
         """
         state = self._state
         self._enter()
@@ -144,26 +144,26 @@ class Consumer(AbstractContextManager["Consumer"]):
             raise state.failure
 
     def fail(self, message: Message, error: BaseException | str = "") -> None:
-        """The message failed: it comes again later, from the retry topic, until its retries are used up.
+        """Report a failed message. It is delivered again from the retry topic, until its retries are used up.
 
-        Then, and in an ordered subscription at once, it is a dead letter. It counts as done when the broker
-        has stored it; no commit passes it before. If its queue went to another member the message is
-        repeated there, and nothing is reported.
+        After that, and in an ordered subscription at once, it becomes a dead letter. It counts as finished
+        when the broker has stored it; no commit passes it before. If its queue moved to another member,
+        nothing is reported and that member gets the message again.
         """
         self._check_process()
         with self._state.changed:
             owned = self._state.queues.get(message.queue)
             if owned is None or owned.epoch != message.epoch:
-                log.info("%r had gone to another member; it is repeated there", message)
+                log.info("%r: its queue moved to another member, which repeats it", message)
                 return
             self._reporter.add(owned, message, error, last=self._state.settings_of(owned).ordered)
 
     def commit(self, offsets: Mapping[int, int] | None = None) -> None:
-        """Commit all yielded so far (in run(): all whose handlers returned), or `offsets` by queue.
+        """Commit all yielded messages (in run(): those whose handlers returned), or `offsets` by queue.
 
-        Raises CommitFailed when a queue had gone to another member, also if that was noticed before;
-        Unavailable when something could not be stored for COMMIT_WITHIN_S seconds; OptionError for
-        an offset above the last message.
+        Raises CommitFailed if a queue moved to another member since the last commit, Unavailable if
+        something could not be stored within COMMIT_WITHIN_S seconds, and OptionError for an offset
+        above the log end offset.
         """
         self._check_process()
         if not self._state.in_run:
@@ -178,70 +178,70 @@ class Consumer(AbstractContextManager["Consumer"]):
         gone |= {owned.queue: owned for owned in stopped_being_ours}
         if gone:
             names = ", ".join(map(str, gone.values()))
-            raise CommitFailed(f"{names} had gone to another member; its messages will be repeated there")
+            raise CommitFailed(f"{names} moved to another member; its messages will be repeated there")
 
     def assignment(self) -> list[AssignedQueue]:
-        """The queues owned now."""
+        """Return the owned queues."""
         with self._state.changed:
             return [o.name for o in self._state.queues.values() if o.acquired and o.revoked_until is None]
 
     def position(self, queue: int) -> int:
-        """The offset of the next message that will be given out."""
+        """Return the offset of the next message."""
         with self._state.changed:
             return self._owned(queue).next_offset
 
     def committed(self, queue: int) -> int:
-        """The committed offset of an owned queue: where another member would go on."""
+        """Return the committed offset of an owned queue."""
         with self._state.changed:
             return self._owned(queue).committed
 
     def seek(self, queue: int, offset: int) -> None:
-        """Go on at `offset`. Commits follow, but never fall: going back repeats without uncommitting."""
+        """Continue at `offset`. Going back repeats messages, but does not lower the committed offset."""
         if offset < 0:
-            raise OptionError(f"offset={offset}: offsets begin at 0")
+            raise OptionError(f"offset={offset}: offsets start at 0")
         with self._state.changed:
             self._state.seek(self._owned(queue), offset)
         self._fetcher.interrupt()
 
     def seek_to_beginning(self, *queues: int) -> None:
-        """Go on at the first message of these (default: all owned) queues that still exists."""
+        """Continue at the log start offset of these queues (default: all owned)."""
         self._seek_to("low", queues)
 
     def seek_to_end(self, *queues: int) -> None:
-        """Go on behind the last message of these (default: all owned) queues."""
+        """Continue at the log end offset of these queues (default: all owned)."""
         self._seek_to("head", queues)
 
     def pause(self, *queues: int) -> None:
-        """Give out nothing more of these queues (default: all owned) until resume(); they stay ours."""
+        """Deliver nothing from these queues (default: all owned) until resume(). They stay assigned."""
         self._set_paused(queues, True)
 
     def resume(self, *queues: int) -> None:
-        """End pause()."""
+        """Deliver from these queues again (default: all owned)."""
         self._set_paused(queues, False)
         self._fetcher.interrupt()
 
     def paused(self) -> list[AssignedQueue]:
-        """The owned queues that are paused."""
+        """Return the owned queues that are paused."""
         with self._state.changed:
             return [owned.name for owned in self._state.queues.values() if owned.paused]
 
     def paused_by_breaker(self) -> list[AssignedQueue]:
-        """run(): the owned queues that rest because their handler failed too often in a row."""
+        """Return the owned queues that run() has paused because their handler kept failing."""
         topics = set() if self._dispatcher is None else self._dispatcher.paused_topics()
         with self._state.changed:
             return [o.name for o in self._state.queues.values() if o.subscription in topics]
 
     def stop(self) -> None:
-        """End iteration and run() soon; safe in signal handlers and from other threads."""
+        """End iteration and run(). Safe in signal handlers and from other threads."""
         with self._state.changed:
             self._state.stopping = True
             self._state.changed.notify_all()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Commit what is done, for at most `timeout_s` (default rebalance_timeout_ms), and leave the group.
+        """Commit finished messages, within `timeout_s` (default rebalance_timeout_ms), and leave the group.
 
-        With an `instance_id` it does not leave: its queues wait for a process that comes back under the
-        same one, until the session timeout is over.
+        With an `instance_id` it does not leave: its queues stay assigned to this instance until the
+        session timeout has passed.
         """
         state = self._state
         if state.closed or self._pid != os.getpid():
@@ -305,7 +305,7 @@ class Consumer(AbstractContextManager["Consumer"]):
 
     def _check_process(self) -> None:
         if self._pid != os.getpid():
-            raise Closed("this Consumer belongs to the process that forked this one: make one after the fork")
+            raise Closed("this Consumer belongs to the parent process: create one after the fork")
 
     def _raise_what_ended_us(self) -> None:
         state = self._state
@@ -357,12 +357,12 @@ class Consumer(AbstractContextManager["Consumer"]):
                 state.events.extend((False, owned) for owned in owned_now)
         self._call_back()
         if not self._reporter.flush(within_s):
-            log.warning("group %s: not all failures could be reported: they will be repeated", self.group)
+            log.warning("group %s: some failures were not reported; messages will be repeated", self.group)
         if not self.options.enable_auto_commit:
             return
         try:
             for owned in self._committer.commit_until(self._committer.due(), within_s=within_s):
-                log.warning("%s had gone: its messages will be repeated", owned)
+                log.warning("%s moved to another member: its messages will be repeated", owned)
         except CatmqError as error:
             log.warning("group %s: the last commit failed, messages will be repeated: %s", self.group, error)
 

@@ -6,22 +6,22 @@ CatmqError                          code, detail, retriable, outcome_unknown, er
 ├── ConnectFailed                   no broker could be reached; nothing was sent
 ├── AnswerLost                      sent, but no answer came: it may or may not have been done
 ├── Refused                         a broker answered with a problem
-│   ├── InvalidRequest              400, 405, 406, 413, 415, 422: mend it, do not repeat it
+│   ├── InvalidRequest              400, 405, 406, 413, 415, 422: correct it, do not repeat it
 │   ├── Unauthenticated  Forbidden  NotFound  Conflict  Gone  NotBuilt
 │   ├── ServerFailed                500: a bug; the detail carries the id that is in the broker's log
-│   └── Unavailable                 right, but not now: repeat it
-├── SendError                       what a send ends with
+│   └── Unavailable                 temporarily impossible: repeat it
+├── SendError                       a message was not sent, or perhaps not
 │   ├── MessageRefused              the broker took the request but refused this message
 │   ├── BufferFull                  no room for max_block_ms
 │   ├── DeliveryTimeout             delivery_timeout_ms passed; not stored
 │   └── SendOutcomeUnknown          delivery_timeout_ms passed; it may be stored
 └── ConsumerError
-    ├── CommitFailed                a queue had gone to another member: its messages will be repeated there
+    ├── CommitFailed                a queue moved to another member, which repeats its messages
     ├── ConsumerReplaced            another process registered under this consumer's name
-    ├── MaxPollIntervalExceeded     the application was silent for max_poll_interval_ms and lost its queues
-    ├── OffsetReset                 a position is gone and auto_offset_reset is "none"
-    ├── HandlerFailed               a failed message cannot be handed over; its queue stands still
-    └── HandlerTimeout              run(): why a message failed whose handler did not return in time
+    ├── MaxPollIntervalExceeded     the application did not poll for max_poll_interval_ms
+    ├── OffsetReset                 an offset no longer exists and auto_offset_reset is "none"
+    ├── HandlerFailed               a failed message cannot be stored for a retry; its queue stopped
+    └── HandlerTimeout              run(): the handler of a message did not return in time
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ MOST_PAUSE_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One wrong field of a request: its path (`messages[3].key`) and what to do."""
+    """A wrong field of a request: its path (`messages[3].key`) and the remedy."""
 
     field: str
     message: str
 
 
 class CatmqError(Exception):
-    """Base of all. `code` is stable and for programs, `detail` is for people."""
+    """Base of all errors. `code` is stable and for programs, `detail` is for people."""
 
     code: str = "error"
     retriable: bool = False
@@ -98,7 +98,7 @@ class ConnectFailed(CatmqError, code="connect_failed", retriable=True):
 
 
 class AnswerLost(CatmqError, code="answer_lost", retriable=True, outcome_unknown=True):
-    """The request was sent but its answer never came: only repeat what is harmless when done twice."""
+    """The request was sent, but no response came. Repeat it only if doing it twice does no harm."""
 
 
 class Refused(CatmqError, code="refused"):
@@ -122,23 +122,23 @@ class NotFound(Refused, code="url_not_found"):
 
 
 class Conflict(Refused, code="conflict"):
-    """Contradiction between what is asked and what is; `code` says how."""
+    """The request conflicts with the present state; `code` says how."""
 
 
 class Gone(Refused, code="expired"):
-    """The consumer id is no longer valid: `expired` (register anew) or `replaced` (stop)."""
+    """The consumer id is no longer valid: `expired` (register again) or `replaced` (stop)."""
 
 
 class NotBuilt(Refused, code="not_implemented"):
-    """Part of the published API, but not of the broker's version."""
+    """The broker's version does not have this part of the API."""
 
 
 class ServerFailed(Refused, code="internal", outcome_unknown=True):
-    """The broker met a bug half way: what was asked may or may not have been done."""
+    """Internal error of the broker. The request may or may not have been carried out."""
 
 
 class Unavailable(Refused, code="busy", retriable=True):
-    """Right, but not now. `outcome_unknown` when the broker cannot say whether it was done."""
+    """Temporarily impossible. `outcome_unknown` if the request may have been carried out."""
 
 
 class SendError(CatmqError, code="send_failed"):
@@ -162,11 +162,11 @@ class SendOutcomeUnknown(SendError, code="outcome_unknown", outcome_unknown=True
 
 
 class ConsumerError(CatmqError, code="consumer_failed"):
-    """A consumer cannot go on as it is."""
+    """A consumer cannot continue."""
 
 
 class CommitFailed(ConsumerError, code="fenced"):
-    """A queue had gone to another member before the commit: its messages will be repeated there."""
+    """A queue moved to another member before the commit. That member repeats its messages."""
 
 
 class ConsumerReplaced(ConsumerError, code="replaced"):
@@ -174,19 +174,19 @@ class ConsumerReplaced(ConsumerError, code="replaced"):
 
 
 class MaxPollIntervalExceeded(ConsumerError, code="max_poll_interval"):
-    """The application was silent for max_poll_interval_ms and lost its queues; poll again to rejoin."""
+    """The application did not poll for max_poll_interval_ms and lost its queues. Poll again to rejoin."""
 
 
 class OffsetReset(ConsumerError, code="offset_out_of_range"):
-    """The position no longer exists and auto_offset_reset is "none"."""
+    """The offset no longer exists and auto_offset_reset is "none"."""
 
 
 class HandlerFailed(ConsumerError, code="handler_failed"):
-    """A failed message could not be handed over for a retry; its queue stands still at that message."""
+    """A failed message could not be stored for a retry. Its queue stops at that message."""
 
 
 class HandlerTimeout(ConsumerError, code="handler_timeout"):
-    """A handler did not return within its subscription's handler_timeout_ms: its message failed."""
+    """A handler did not return within handler_timeout_ms of its subscription. Its message failed."""
 
 
 _BY_STATUS: dict[int, type[Refused]] = {

@@ -38,7 +38,7 @@ class Source(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Origin of a message that comes again after it failed: its first topic, queue and offset there.
+    """Origin of a retried message: the topic, queue and offset it was first stored at.
 
     `error` is the text of its last failure.
     """
@@ -53,10 +53,10 @@ class Origin(NamedTuple):
 class Message:
     """One message; `epoch` rises whenever its queue changes hands and serves as a fencing token.
 
-    One that comes again after it failed has `origin`, and the `topic` it was sent to; `queue` and `offset`
-    are those of the retry topic, because they are what is committed.
+    A retried message has an `origin`, and `topic` is the topic it was sent to. `queue` and `offset` are
+    those of the retry topic, because they are committed.
 
-    Most of its fields are read from its row only when they are asked for: most never are.
+    Most fields are decoded from the row only when they are read.
     """
 
     __slots__ = ("_headers", "_origin", "_row", "_source", "body", "failed", "offset", "tries")
@@ -88,7 +88,7 @@ class Message:
 
     @property
     def message_id(self) -> str:
-        """Opaque; finds it again."""
+        """Id of the message: an opaque text."""
         return f"{self.queue}-{self.offset}"
 
     @property
@@ -112,12 +112,12 @@ class Message:
 
     @property
     def attempt(self) -> int:
-        """Number of times it failed before: handed over for a retry or, in order, retried in place."""
+        """Number of earlier attempts that failed."""
         return int(self._row[ATTEMPT]) + self.tries
 
     @property
     def origin(self) -> Origin | None:
-        """Origin of the message before it failed; None for a message that comes for the first time."""
+        """Origin of the message before it failed; None for a first delivery."""
         origin = self._origin
         if origin is None:
             return None

@@ -133,13 +133,13 @@ def checked(kind: type[O], given: Mapping[str, Any]) -> O:
     known = {field.name for field in fields(kind)}
     for name in given:
         if name not in known:
-            raise OptionError(f"{name} is no option of a {kind.__name__[:-7]}: {_proposal(name, known)}")
+            raise OptionError(f"{name} is not an option of a {kind.__name__[:-7]}: {_proposal(name, known)}")
     types_of = typing.get_type_hints(kind)
     for name, value in given.items():
         _check_value(name, value, types_of[name])
     if given.get("mode") == "broadcasting" and not given.get("instance_id"):
         raise OptionError(
-            "mode='broadcasting' without instance_id: name the instance, its positions are kept by that name"
+            "mode='broadcasting' without instance_id: set it; offsets are stored under this name"
         )
     return kind(**given)
 

@@ -106,8 +106,8 @@ class _Sending:
 class Producer(AbstractContextManager["Producer"]):
     """Sends messages to topics. Safe to share between threads, and to use after a fork.
 
-    Every send has a batch_id and a queue before its first try and keeps both in its retries, so it
-    is stored once whatever breaks on the way. Options and their defaults: ProducerOptions.
+    Each batch gets its batch_id and queue before the first try and keeps both in retries, so it is
+    stored only once. Options and their defaults: ProducerOptions.
     """
 
     def __init__(
@@ -153,15 +153,16 @@ class Producer(AbstractContextManager["Producer"]):
         delay_ms: int | None = None,
         deliver_at: datetime | None = None,
     ) -> Receipt:
-        """The receipt, when the message is stored durably.
+        """Send a message and return its receipt once it is stored durably.
 
-        `body` is bytes or text, or `json` any value. `queue` names the queue; with
-        queue_strict=False another one is taken when that one is closed. With `delay_ms` or `deliver_at`
-        (a datetime with a time zone), up to a year ahead, it comes to its readers then; until that it can
-        be recalled. Raises NotFound, InvalidRequest, …, DeliveryTimeout (not stored) or SendOutcomeUnknown.
+        `body` is bytes or text; or give any JSON value as `json`. `key`, `tag`, `headers` and `trace_id` are
+        optional. Messages of one key keep their order. `queue` chooses the queue; with queue_strict=False
+        another queue is used if it is closed. `delay_ms` or `deliver_at` (a datetime with a time zone) delays
+        delivery by up to a year; until then the message can be recalled. Raises NotFound, InvalidRequest,
+        …, DeliveryTimeout (not stored) or SendOutcomeUnknown.
         """
         message = as_sent(
-            body, json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
+            body, json=json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
             delay_ms=delay_ms, deliver_at=deliver_at,
         )  # fmt: skip
         sending = self._sending()
@@ -184,12 +185,12 @@ class Producer(AbstractContextManager["Producer"]):
         delay_ms: int | None = None,
         deliver_at: datetime | None = None,
     ) -> SendFuture:
-        """A future of the receipt; the message goes with others of its queue, linger_ms later at most.
+        """Return a future of the receipt. The message is sent in a batch, after linger_ms at most.
 
-        Waits up to max_block_ms while the buffer is full, then raises BufferFull.
+        Waits up to max_block_ms while the buffer is full, then raises BufferFull. Else as send().
         """
         message = as_sent(
-            body, json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
+            body, json=json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
             delay_ms=delay_ms, deliver_at=deliver_at,
         )  # fmt: skip
         sending = self._sending()
@@ -206,9 +207,8 @@ class Producer(AbstractContextManager["Producer"]):
         key: str | None = None,
         tag: str | None = None,
     ) -> None:
-        """Send without waiting or telling: what cannot be stored is logged, and counted in `lost`."""
-        message = as_sent(body, json, key=key, tag=tag)
-        sending = self._sending()
+        """Send without a receipt. Messages that could not be stored are logged, and counted in `lost`."""
+        message, sending = as_sent(body, json=json, key=key, tag=tag), self._sending()
         try:
             future, _ = self._append(sending, topic, message, block_s=0.0)
         except BufferFull as error:
@@ -220,9 +220,9 @@ class Producer(AbstractContextManager["Producer"]):
     def send_batch(
         self, topic: str, messages: Iterable[NewMessage | bytes | str | Mapping[str, Any]]
     ) -> list[Receipt | CatmqError]:
-        """Send all and wait: for each message, in order, its receipt or the error it ended with.
+        """Send all messages and wait; return the receipt or error of each, in order.
 
-        A message that is not made right raises OptionError before any is sent.
+        An invalid message raises OptionError before any is sent.
         """
         made = [from_item(item) for item in messages]
         sending = self._sending()
@@ -235,9 +235,9 @@ class Producer(AbstractContextManager["Producer"]):
         return [one.receipt_or_error() if isinstance(one, SendFuture) else one for one in sent]
 
     def recall(self, message_id: str) -> None:
-        """Take back a message that was sent with a delay, by the `message_id` of its receipt.
+        """Delete a delayed message before it is delivered, by the `message_id` of its receipt.
 
-        Raises Conflict (code `already_delivered`) when it is in its queue, NotFound when there is none such.
+        Raises Conflict (code `already_delivered`) if it is in its queue already, NotFound if there is none.
         """
         if self._closed:
             raise Closed("the producer is closed")
@@ -245,9 +245,9 @@ class Producer(AbstractContextManager["Producer"]):
         self._transport.request("DELETE", api_path("messages", message_id), timeout_s=timeout_s)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Return when everything accepted so far has ended and its callbacks have returned.
+        """Wait until all accepted messages are sent or failed, and their callbacks have returned.
 
-        In a callback it waits for no callbacks. TimeoutError after `timeout_s` seconds.
+        Inside a callback it does not wait for callbacks. Raises TimeoutError after `timeout_s` seconds.
         """
         state = self._state
         if state is None or state.pid != os.getpid():
@@ -262,7 +262,7 @@ class Producer(AbstractContextManager["Producer"]):
             raise TimeoutError(f"all was sent, but callbacks did not return within {timeout_s} s")
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flushes, for at most `timeout_s` (default: delivery_timeout_ms), and closes connections."""
+        """Flush for at most `timeout_s` (default: delivery_timeout_ms), then close the connections."""
         if self._closed:
             return
         self._closed = True

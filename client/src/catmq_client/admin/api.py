@@ -1,10 +1,10 @@
-"""The management endpoints as typed calls: topics, groups, positions, nodes, brokers, looking at messages.
+"""The management endpoints as typed calls: topics, groups, positions, nodes, brokers, browsing messages.
 
     admin = Admin(HttpTransport("http://127.0.0.1:8000", api_key=...))
     admin.create_topic("orders", queues=4)
 
-Answers are the API's own objects, as dicts; the TypedDicts in `shapes` name what is in them. An answer may
-hold more than its type says: newer brokers add fields. Every call raises what `Transport.request`
+Answers are the API's objects as dicts, typed by the TypedDicts in `shapes`. They may have more fields than
+the type: newer brokers add fields. Every call raises what `Transport.request`
 raises.
 """
 
@@ -39,7 +39,7 @@ from catmq_client.http.transport import Transport, api_path
 
 
 class Admin(Calls):
-    """Calls of the management API over a transport. None is repeated: a failure goes to who asked."""
+    """Calls of the management API over a transport. Failed calls raise; none is repeated."""
 
     def __init__(self, transport: Transport) -> None:
         super().__init__(transport)
@@ -64,23 +64,23 @@ class Admin(Calls):
     def expand_topic(
         self, name: str, *, queues: int, node: str | None = None, dry_run: bool = False
     ) -> LayoutChange:
-        """Give a topic so many more queues, on `node` or spread."""
+        """Add queues to a topic, on `node` or spread over the nodes."""
         body = {"queues": queues, "dry_run": dry_run, **given({"node": node})}
         return cast(LayoutChange, self._call("POST", path_of("topics", topic=name) + "/expand", body=body))
 
     def shrink_topic(
         self, name: str, *, queues: list[int] | None = None, count: int | None = None, dry_run: bool = False
     ) -> LayoutChange:
-        """Close queues, given by id or how many; they are read to their end and retired then."""
+        """Close queues, by id or number. They are retired once all groups have read them to the end."""
         body = {"dry_run": dry_run, **given({"queues": queues, "count": count})}
         return cast(LayoutChange, self._call("POST", path_of("topics", topic=name) + "/shrink", body=body))
 
     def queues(self, topic: str) -> list[QueueState]:
-        """Return the queues of a topic, and what is unread in them."""
+        """Return the queues of a topic, with their unread messages by group."""
         return cast(list[QueueState], self._call("GET", path_of("topics", topic=topic) + "/queues")["queues"])
 
     def queue(self, topic: str, queue: int) -> QueueState:
-        """Return a queue of a topic, and what is unread in it."""
+        """Return a queue of a topic, with its unread messages by group."""
         return cast(QueueState, self._call("GET", path_of("topics", topic=topic) + f"/queues/{queue}"))
 
     def change_queue(
@@ -95,7 +95,7 @@ class Admin(Calls):
         self._call("DELETE", path_of("topics", topic=name), params={"confirm": name})
 
     def messages(self, topic: str, *, queue: int, offset: int, limit: int) -> list[dict[str, Any]]:
-        """Return up to `limit` (≤ 1,000) messages of one queue from an offset on; each with `body_bytes`."""
+        """Return up to `limit` (≤ 1,000) messages of a queue from an offset, each with `body_bytes`."""
         params = {"queue": queue, "offset": offset, "limit": limit}
         answer = self._call("GET", path_of("topics", topic=topic) + "/messages", params=params)
         return [with_bytes(message) for message in answer["messages"]]
@@ -108,11 +108,11 @@ class Admin(Calls):
         return cast(DelayedPage, {**answer, "messages": messages})
 
     def recall(self, message_id: str) -> None:
-        """Take back a delayed message; 409 `already_delivered` when it is in its queue."""
+        """Delete a delayed message; 409 `already_delivered` if it is already in its queue."""
         self._call("DELETE", api_path("messages", message_id))
 
     def tag_matches(self, topic: str, tags: str) -> TagMatches:
-        """Count how many of a topic's last 1,000 messages the filter `tags`, as "new || paid", would take."""
+        """Count how many of a topic's last 1,000 messages the filter `tags`, as "new || paid", match."""
         path = path_of("topics", topic=topic) + "/tag-matches"
         return cast(TagMatches, self._call("GET", path, params={"tags": tags}))
 
@@ -121,9 +121,9 @@ class Admin(Calls):
         return cast(ReadPlan, self._call("GET", path_of("topics", topic=topic) + "/read-plan"))
 
     def find(self, topic: str, *, after: str | None = None, **wanted: object) -> FoundMessages:
-        """Search a topic for 2 s at most; go on with its `next` as `after` until that is None.
+        """Search a topic for up to 2 s. Repeat with `next` of the answer as `after` until it is None.
 
-        `wanted`, all of which must hold: key, tag, trace_id, header ("name:value"), contains (text of the
+        `wanted`, all of which must match: key, tag, trace_id, header ("name:value"), contains (text of the
         body), from_ms and to_ms (stored at or after, and before), queue; `limit` (≤ 1,000) messages.
         """
         params = given({**wanted, "after": after})
@@ -147,11 +147,11 @@ class Admin(Calls):
         return cast(Group, self._call("PATCH", path_of("groups", group=name), body=settings))
 
     def delete_group(self, name: str) -> None:
-        """Delete a group with its positions; refused while it has members."""
+        """Delete a group with its committed offsets; refused while it has members."""
         self._call("DELETE", path_of("groups", group=name), params={"confirm": name})
 
     def subscribe(self, group: str, topic: str, *, start: Start = "earliest") -> Subscription:
-        """Subscribe a group to a topic; its position in every queue is made now, where `start` says."""
+        """Subscribe a group to a topic. `start` sets its committed offset in every queue."""
         path = path_of("groups", group=group) + "/subscriptions"
         return cast(Subscription, self._call("POST", path, body={"topic": topic, "start": start}))
 
@@ -164,7 +164,7 @@ class Admin(Calls):
         return cast(Subscription, self._call("PATCH", path, body=settings))
 
     def unsubscribe(self, group: str, topic: str) -> None:
-        """End a subscription and delete its positions."""
+        """End a subscription and delete its committed offsets."""
         self._call("DELETE", path_of("groups", group=group, subscriptions=topic))
 
     def lag(self, group: str) -> GroupLag:
@@ -179,9 +179,9 @@ class Admin(Calls):
         dry_run: bool = False,
         **where: object,
     ) -> Moves:
-        """Move a group's positions, also while it runs; None: in all its topics.
+        """Reset committed offsets of a group, also while it runs. Topic None: all its topics.
 
-        `where`: queues (list of ids, default all), instance (of a broadcasting group: whose positions),
+        `where`: queues (list of ids, default all), instance (of a broadcasting group),
         `offset` with to="offset", `at_ms` (since 1970 UTC) or `ago_ms` (back from the server's now) with
         to="time".
         """
@@ -189,12 +189,12 @@ class Admin(Calls):
         return cast(Moves, self._call("PATCH", path_of("groups", group=group) + "/offsets", body=body))
 
     def undo_offsets(self, group: str, reset: str | None = None, *, dry_run: bool = False) -> Moves:
-        """Move positions back to where a reset found them; None: the last one that was not undone."""
+        """Undo a reset of offsets; None: the last one that was not undone."""
         body = {"dry_run": dry_run, **given({"reset": reset})}
         return cast(Moves, self._call("POST", path_of("groups", group=group) + "/offsets/undo", body=body))
 
     def offset_moves(self, group: str, *, page: int = 100) -> Iterator[dict[str, Any]]:
-        """Return resets of a group's positions, the newest first; `page` are fetched at a time."""
+        """Return the offset resets of a group, newest first; `page` are fetched at a time."""
         return self._pages(path_of("groups", group=group) + "/offsets/moves", "moves", limit=page)
 
     def rebalance(self, group: str, *, dry_run: bool = False) -> Plan:
@@ -214,7 +214,7 @@ class Admin(Calls):
         return cast(Key, self._call("GET", path_of("keys", key=name)))
 
     def change_key(self, name: str, **settings: object) -> Key:
-        """Change max_messages_per_s, max_bytes_per_s: what the key may send (None: any number)."""
+        """Change max_messages_per_s, max_bytes_per_s: the quota of a key (None: no limit)."""
         return cast(Key, self._call("PATCH", path_of("keys", key=name), body=settings))
 
     def brokers(self) -> list[Broker]:

@@ -23,6 +23,7 @@ class Calls:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+        self._call = transport.request
 
     def _pages(self, path: str, plural: str, *, limit: int = PAGE, **filters: object) -> Iterator[Any]:
         params: dict[str, object] = {"limit": limit, **given(filters)}
@@ -32,16 +33,6 @@ class Calls:
             if answer.get("next") is None:
                 return
             params["after"] = answer["next"]
-
-    def _call(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: dict[str, Any] | None = None,
-        params: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        return self._transport.request(method, path, body=body, params=params)
 
 
 def given(settings: dict[str, object]) -> dict[str, Any]:
@@ -59,7 +50,7 @@ def path_of(collection: str, **names: str) -> str:
         pattern, rule = (BROKER_NAME, BROKER_RULE) if field == "broker" else (NAME, NAME_RULE)
         if not pattern.fullmatch(name):
             what = field.removesuffix("s") if field != "subscriptions" else "topic"
-            raise OptionError(f"{what}: {name!r} is no name: {rule}")
+            raise OptionError(f"{what}: {name!r} is not a valid name: {rule}")
         parts += [field, name] if parts else [collection, name]
     return api_path(*parts)
 

@@ -101,7 +101,7 @@ class Retries(TypedDict):
 
 
 class DeadLetters(Calls):
-    """Calls about the failed messages of groups. None is repeated: a failure goes to who asked."""
+    """Calls about the failed messages of groups. Failed calls raise; none is repeated."""
 
     def failed(self, group: str, *, topic: str | None = None, limit: int = 100) -> Retries:
         """Return the messages that wait for a retry."""

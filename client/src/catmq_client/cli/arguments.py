@@ -18,7 +18,7 @@ SIZES = {"": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 SIZE = re.compile(r"(\d{1,19}(?:\.\d{1,6})?)(|[KMGT]B)", re.ASCII | re.IGNORECASE)
 AGO = re.compile(r"-(\d{1,10})([smhd])", re.ASCII)
 DASHED = re.compile(r"-(?!h$)[^-].*", re.DOTALL)  # a value that looks like an option; -h is one
-POSITIONS = "earliest, latest, an OFFSET, a TIME like 2026-03-01T12:00, or how long ago: -15m (s, m, h, d)"
+POSITIONS = "earliest, latest, an OFFSET, a TIME like 2026-03-01T12:00, or a time ago like -15m (s, m, h, d)"
 
 
 def wrong(text: str) -> argparse.ArgumentTypeError:
@@ -95,7 +95,7 @@ def url(text: str) -> str:
     for part in urls(text):
         split = urlsplit(part)
         if split.scheme not in ("http", "https") or not split.hostname:
-            raise wrong(f"{part!r} is no broker URL: give http://HOST:PORT, several with commas")
+            raise wrong(f"{part!r} is not a broker URL: give http://HOST:PORT, several with commas")
     if not urls(text):
         raise wrong("no broker URL in it: give http://HOST:PORT, several with commas")
     return text

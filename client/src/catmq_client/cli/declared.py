@@ -88,19 +88,17 @@ def _spans(least: int, most: int, unit: str) -> str:
 
 
 def text(one: dict[str, Any]) -> str:
-    """Return what the help says of a setting.
+    """Return the help of a setting: what it is, its choices, and its default.
 
-    >>> text({"kind": "whole", "label": "Retries", "help": "After the first delivery.", "default": 16})
-    'retries (default 16): after the first delivery'
+    >>> text({"kind": "whole", "label": "Retries", "help": "Retries after a failure.", "default": 16})
+    'retries after a failure (default 16)'
     """
-    said = _begun(one["label"])
-    if one.get("default") not in (None, "", [], False):
-        said += f" (default {_shown(one)})"
-    parts = [_begun(one["help"]).rstrip(".")] if one["help"] else []
+    parts = [_begun(one["help"] or one["label"]).rstrip(".")]
     parts += [f"{word}: {meaning}" for word, meaning in one.get("words", {}).items()]
     if "null" in one:
         parts.append(f"{'none' if one['kind'] == 'whole' else repr('')}: {one['null']}")
-    return ": ".join([said, "; ".join(parts)] if parts else [said])
+    default = "" if one.get("default") in (None, "", [], False) else f" (default {_shown(one)})"
+    return "; ".join(parts) + default
 
 
 def _begun(text: str) -> str:

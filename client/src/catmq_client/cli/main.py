@@ -17,7 +17,7 @@ from catmq_client.cli.connection import Brokers, Command, chosen
 from catmq_client.cli.manage import cluster, dead_letters, groups, offsets, subscriptions, topics
 from catmq_client.cli.messages import consume, delayed, find, peek, send
 from catmq_client.cli.output import note
-from catmq_client.cli.verbs import Argument, Noun, Verb
+from catmq_client.cli.verbs import Argument, Noun, Parser, Verb
 from catmq_client.errors import CatmqError, OptionError
 from catmq_client.http.transport import Transport
 from catmq_client.version import VERSION
@@ -54,9 +54,7 @@ COMMANDS: tuple[Noun | Verb, ...] = (
 
 CONNECTION = (
     Argument("--url URL", "broker URLs, separated by commas (default: CATMQ_URL)", type=url),
-    Argument(
-        "--api-key KEY", "API key (default: CATMQ_API_KEY, which other users of the machine do not see)"
-    ),
+    Argument("--api-key KEY", "API key (default: CATMQ_API_KEY, which is not visible in the process list)"),
 )
 
 
@@ -64,9 +62,7 @@ def parser() -> argparse.ArgumentParser:
     """Make the parser of all commands."""
     # Before or after the command alike: an absent option behind it hides no earlier value.
     common = argparse.ArgumentParser(add_help=False)
-    whole = argparse.ArgumentParser(
-        prog="catmq", description="Send, consume and manage CatMQ.", epilog=ENVIRONMENT
-    )
+    whole = Parser(prog="catmq", description="Send, consume and manage CatMQ.", epilog=ENVIRONMENT)
     whole.add_argument(
         "--version", action="version", version=f"catmq {VERSION}", help="print the version and exit"
     )

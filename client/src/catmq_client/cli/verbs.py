@@ -6,8 +6,9 @@ The modules of `manage` and `messages` declare entries of the table; main.py mak
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from itertools import islice
@@ -77,11 +78,10 @@ class Verb:
     old: str = ""
 
     def add(self, parsers: Any, common: argparse.ArgumentParser) -> None:
-        for name, listed in names(self.name, self.old, self.help):
-            made = parsers.add_parser(name, parents=[common], **listed)
-            for argument in self.arguments:
-                argument.add(made)
-            made.set_defaults(command=self.run, usage=made.error)
+        made = add_parser(parsers, self, parents=[common])
+        for argument in self.arguments:
+            argument.add(made)
+        made.set_defaults(command=self.run, usage=made.error)
 
 
 @dataclass(frozen=True)
@@ -94,15 +94,32 @@ class Noun:
     old: str = ""
 
     def add(self, parsers: Any, common: argparse.ArgumentParser) -> None:
-        for name, listed in names(self.name, self.old, self.help):
-            below = parsers.add_parser(name, **listed).add_subparsers(metavar="VERB", required=True)
-            for verb in self.verbs:
-                verb.add(below, common)
+        below = add_parser(parsers, self).add_subparsers(metavar="VERB", required=True)
+        for verb in self.verbs:
+            verb.add(below, common)
 
 
-def names(name: str, old: str, text: str) -> Iterable[tuple[str, dict[str, str]]]:
-    """Return the names of a command and, for the one that help lists, its text."""
-    return [(name, {"help": text}), *([(old, {})] if old else [])]
+def add_parser(parsers: Any, entry: Verb | Noun, **form: Any) -> argparse.ArgumentParser:
+    made: argparse.ArgumentParser = parsers.add_parser(entry.name, help=entry.help, **form)
+    if entry.old:
+        parsers.choices[entry.old] = made
+    return made
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that answers a wrong word with those that help lists, and with the one that was meant."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        words = [str(choice) for choice in action.choices]
+        if isinstance(action, argparse._SubParsersAction):
+            words = [listed.dest for listed in action._choices_actions]
+        close = difflib.get_close_matches(str(value), words, n=1)
+        meant = f"; did you mean {close[0]}?" if close else ""
+        raise argparse.ArgumentError(
+            action, f"invalid choice: {value!r} (choose from {', '.join(words)}){meant}"
+        )
 
 
 NAME, GROUP, TOPIC = Argument("NAME"), Argument("GROUP"), Argument("TOPIC")
@@ -215,11 +232,11 @@ def confirmed(what: str, name: str, *, yes: bool) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():
-        note(f"catmq: nothing deleted: there is no terminal to ask at; say --yes to delete {what} {name}")
+        note(f"catmq: nothing deleted: no terminal for a confirmation; give --yes to delete {what} {name}")
         return False
     sys.stderr.write(f"Delete {what} {name}? Type its name: ")
     sys.stderr.flush()
     if sys.stdin.readline().strip() == name:
         return True
-    note("catmq: nothing deleted: the name differs")
+    note("catmq: nothing deleted: the name does not match")
     return False

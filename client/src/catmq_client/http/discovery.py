@@ -218,7 +218,7 @@ class Discovery:
                 if isinstance(rows, list):
                     return rows
             except CatmqError as error:
-                log.debug("no list of brokers from %s: %s", url, error)
+                log.debug("cannot get the list of brokers from %s: %s", url, error)
                 if isinstance(error, ConnectFailed):
                     self._brokers.leave(url, unreachable=True)
                 elif not error.retriable:

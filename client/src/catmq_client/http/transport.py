@@ -309,7 +309,7 @@ class HttpTransport:
         if response.status >= 400:
             raise from_problem(response.status, _problem(response))
         if response.status >= 300:
-            raise ConnectFailed(f"{url} is no CatMQ broker: HTTP {response.status}", retriable=False)
+            raise ConnectFailed(f"{url} is not a CatMQ broker: HTTP {response.status}", retriable=False)
         if not response.data:
             return {}
         packed = response.headers.get("Content-Type", "").startswith(wire.MSGPACK)
@@ -317,7 +317,7 @@ class HttpTransport:
         try:
             answer = codec.decode(response.data)
         except (ValueError, RecursionError) as error:
-            raise AnswerLost(f"{url} answered what cannot be read: {error}") from error
+            raise AnswerLost(f"the response of {url} cannot be read: {error}") from error
         return answer if isinstance(answer, dict) else {"value": answer}
 
     def _sessions(self) -> requests.Session:
@@ -356,13 +356,13 @@ def _checked_urls(urls: str | Sequence[str]) -> tuple[str, ...]:
         except ValueError:
             sound = False
         if not sound:
-            raise OptionError(f"{url!r} is no broker URL: write 'http://host:port'")
+            raise OptionError(f"{url!r} is not a broker URL: write 'http://host:port'")
     return stripped
 
 
 def _checked_key(key: str) -> str:
     if not (key.isascii() and key.isprintable()):
-        raise OptionError("the API key has a line break, or another character that no header can carry")
+        raise OptionError("the API key has a line break, or another character that headers cannot have")
     return key
 
 

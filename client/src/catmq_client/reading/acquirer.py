@@ -46,7 +46,7 @@ class Acquirer(Part):
             try:
                 self._step()
             except Exception:
-                log.exception("acquiring met a bug; it goes on")
+                log.exception("internal error while acquiring queues; continuing")
                 state.wait(PAUSE_S, lambda: state.stopping)
 
     def _step(self) -> None:
@@ -91,7 +91,7 @@ class Acquirer(Part):
         try:
             self._acquire(consumer_id, batch)
         except Exception:
-            log.exception("acquiring met a bug; it goes on")
+            log.exception("internal error while acquiring queues; continuing")
         finally:
             with self._state.changed:
                 self._retrying = False

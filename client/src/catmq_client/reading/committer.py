@@ -64,7 +64,7 @@ class Committer(Part):
                 failures.failed(error)
                 state.wait(backoff.next_s(error))
             except Exception:
-                log.exception("committing met a bug; it goes on")
+                log.exception("internal error while committing; continuing")
                 state.wait(backoff.next_s())
 
     def run_releases(self) -> None:
@@ -77,7 +77,7 @@ class Committer(Part):
                     backoff.reset()
                     continue
             except Exception:
-                log.exception("releasing met a bug; it goes on")
+                log.exception("internal error while releasing queues; continuing")
             state.wait(backoff.next_s(), self._has_new_release)
 
     def release(self) -> None:
@@ -183,22 +183,22 @@ class Committer(Part):
 
     def _check_above_head(self, commits: list[Commit]) -> None:
         if commits:
-            raise OptionError(f"not committed, above the last message: {_named(commits)}")
+            raise OptionError(f"not committed, above the log end offset: {_named(commits)}")
 
     def _after_commit(self, owned: OwnedQueue, offset: int, answered: str | None, fates: Fates) -> None:
         """Remember a stored offset, or what became of it."""
         if answered == "ok" or (owned.lost and offset <= owned.committed):
             owned.committed = max(owned.committed, offset)
         elif answered == "fenced":
-            log.warning("%s: fenced in epoch %d at commit", owned, owned.epoch)
+            log.warning("%s: not committed, another member owns it (epoch %d is fenced)", owned, owned.epoch)
             self._state.lose(owned)
             self._state.want_heartbeat()
             fates.gone.append(owned)
         elif answered == "out_of_range":
-            log.error("%s: commit of offset %d, above the last message", owned, offset)
+            log.error("%s: offset %d not committed: it is above the log end offset", owned, offset)
             fates.above_head.append((owned, offset))
         else:
-            log.warning("%s: commit answered %s; it will be repeated", owned, answered)
+            log.warning("%s: not committed (%s); will retry", owned, answered)
             fates.unavailable.append((owned, offset))
 
     def _has_new_release(self) -> bool:

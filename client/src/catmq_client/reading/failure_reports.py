@@ -140,7 +140,7 @@ class Reporter(Part):
         try:
             self._send(batch)
         except Exception:
-            log.exception("reporting failures met a bug; it goes on")
+            log.exception("internal error while reporting failures; continuing")
             with self._state.changed:
                 self._repeat(batch)
 
@@ -175,7 +175,7 @@ class Reporter(Part):
             if error.code == "no_failure_topic":
                 batch = self._go_back(batch)
             if error.retriable or error.outcome_unknown:
-                log.warning("reporting %d failed messages failed, it will be repeated: %s", len(batch), error)
+                log.warning("%d failed messages could not be reported, will retry: %s", len(batch), error)
                 self._repeat(batch, least_s=(error.retry_after_ms or 0) / 1000)
                 return
             for report in batch:
@@ -195,7 +195,7 @@ class Reporter(Part):
         going = [one for one in batch if self._state.in_run or one.owned.subscription not in in_place]
         in_place |= {report.owned.subscription for report in going}
         for owned in {report.owned for report in going}:
-            what = "%s: there is no retry topic: messages that fail are tried again in place"
+            what = "%s: there is no retry topic: failed messages are retried in place"
             log.warning(what, owned.subscription)
             self._state.seek(owned, owned.committable())
         self._state.on_gain()
@@ -221,20 +221,20 @@ class Reporter(Part):
             place = report.owned.queue, report.offset
             if place in stored:
                 level = logging.ERROR if place in dead else logging.INFO
-                what = "is a dead letter" if place in dead else "will come again"
+                what = "is a dead letter" if place in dead else "will be retried"
                 attempt = stored[place]["attempt"]
                 log.log(level, "%s %s after failure %s: %s", report, what, attempt, report.error)
                 self._done(report)
             elif refused.get(place) == "fenced":
-                log.warning("%s: fenced in epoch %d, it will be repeated there", report, report.owned.epoch)
+                log.warning("%s: epoch %d is fenced, the new owner retries it", report, report.owned.epoch)
                 self._state.lose(report.owned)
                 self._state.want_heartbeat()
                 report.owned.reporting.discard(report.offset)
             elif refused.get(place) == "missing":
-                log.error("%s failed and is not there any more: %s", report, report.error)
+                log.error("%s failed and is no longer stored: %s", report, report.error)
                 self._done(report)
             else:
-                log.warning("%s: its failure cannot be stored now; it will be repeated", report)
+                log.warning("%s: its failure cannot be stored now; will retry", report)
                 self._repeat([report])
 
     def _done(self, report: Report) -> None:

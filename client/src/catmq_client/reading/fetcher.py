@@ -157,7 +157,7 @@ class Fetcher(Part):
             try:
                 self._step(ticket, backoff)
             except Exception:
-                log.exception("fetching met a bug; it goes on")
+                log.exception("internal error while fetching; continuing")
                 state.wait(backoff.next_s(), lambda: state.stopping)
         with state.changed:
             self._abandoned -= ticket != self._ticket
@@ -309,38 +309,38 @@ class Fetcher(Part):
         state = item["state"]
         if state == "fenced":
             # The queue was taken from us. If metadata still says it is ours, it is acquired anew.
-            log.warning("%s: fenced in epoch %d", owned, owned.epoch)
+            log.warning("%s: another member owns it (epoch %d is fenced)", owned, owned.epoch)
             self._state.lose(owned)
             self._state.want_heartbeat()
         elif state in ("cleaned", "out_of_range"):
             self._reset(owned, item)
         elif state == "lost_tail":
             target = int(item["next_offset"])
-            what = "%s: its node was replaced; what was stored at offsets %d to %d is lost, going on at %d"
+            what = "%s: its node was replaced; messages at offsets %d to %d are lost, continuing at %d"
             log.error(what, owned, owned.position, target - 1, target)
             owned.position = target
         elif state == "stopped":
             # Told before the heartbeat tells it, or by a broker that does not know of a start yet.
-            log.info("%s: stopped", owned)
+            log.info("%s: paused by an operator", owned)
             owned.rest(most_s=PAUSE_S)
             self._state.set_stopped(owned, True)
             self._state.want_heartbeat()
         elif state == "corrupt":
-            log.error("%s: corrupt", owned)
+            log.error("%s: corrupt: messages are missing; run manage.py verify", owned)
             owned.rest(least_s=CORRUPT_PAUSE_S, most_s=CORRUPT_PAUSE_S)
         else:
-            log.error("%s: %s", owned, state)
+            log.error("%s: cannot be pulled now: %s", owned, state)
             owned.rest(most_s=PAUSE_S)
 
     def _reset(self, owned: OwnedQueue, item: dict[str, Any]) -> None:
         """The position is below what retention kept, or above the head."""
         choice = self._options.auto_offset_reset
-        what = f"{owned}: offset {owned.position} is not among {item['low']} to {item['head']}"
+        what = f"{owned}: offset {owned.position} is outside {item['low']} to {item['head']}"
         if choice == "none":
             self._state.die(OffsetReset(what))
             return
         target = item["low"] if choice == "earliest" else item["head"]
-        log.warning("%s; going on at %d", what, target)
+        log.warning("%s; continuing at %d", what, target)
         owned.position = target
 
     def _after_failure(self, error: CatmqError, plan: Plan, *, ticket: int, backoff: Backoff) -> None:

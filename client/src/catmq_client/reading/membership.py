@@ -83,7 +83,7 @@ class Membership(Part):
             except CatmqError as error:
                 delay_s = self._after_failure(error)
             except Exception:
-                log.exception("the membership of group %s met a bug; it goes on", self._group)
+                log.exception("group %s: internal error in the heartbeat; continuing", self._group)
                 delay_s = self._backoff.next_s()
 
     def part(self) -> None:
@@ -354,7 +354,7 @@ class Membership(Part):
         elif self._doubt_since is None:
             self._doubt_since = now
         elif now - self._doubt_since > self._state.session_timeout_s:
-            log.warning("group %s: the broker's answers stay older than ours: registering anew", self._group)
+            log.warning("group %s: the broker answers with old generations: registering again", self._group)
             self._doubt_since = None
             self._incarnation = uuid7()
             self._state.lose_all()
@@ -389,7 +389,7 @@ class Membership(Part):
             limit_s = state.options.max_poll_interval_ms / 1000
             if since is None or state.silence or time.monotonic() - since < limit_s or not state.consumer_id:
                 return
-            detail = f"nothing came back from the application for max_poll_interval_ms={limit_s * 1000:.0f}"
+            detail = f"the application did not poll for max_poll_interval_ms={limit_s * 1000:.0f}"
             state.silence = MaxPollIntervalExceeded(f"{detail}; its queues went to other members")
         log.error("group %s: %s", self._group, state.silence)
         self.leave()

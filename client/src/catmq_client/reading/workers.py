@@ -169,7 +169,7 @@ class Workers:
             self._after_success(job, settings)
         elif len(job.tasks) > 1:
             log.warning(
-                "the handler failed with %d messages: they come alone", len(job.tasks), exc_info=error
+                "the handler failed with %d messages: retrying one by one", len(job.tasks), exc_info=error
             )
             self._leave(job)
             self._dispatcher.back(job, alone=True)
@@ -224,7 +224,7 @@ class Workers:
 
     def _halt(self, task: Task, tries: int, error: BaseException) -> None:
         """There is nowhere to put the message: going on would lose it."""
-        detail = f"{task.message!r}: the handler failed {tries} times, its queue stands still: {error!r}"
+        detail = f"{task.message!r}: the handler failed {tries} times, its queue is stopped: {error!r}"
         failure = HandlerFailed(detail)
         failure.__cause__ = error
         log.error("%s", detail)
@@ -233,7 +233,7 @@ class Workers:
     def _tell_breaker(self, job: Job, settings: Settings) -> None:
         if self._dispatcher.failed(job, settings):
             topic, pause_s = job.tasks[0].owned.subscription, settings.breaker_pause_s
-            what = "%s: the handler keeps failing: it rests for %d s, then one message is tried"
+            what = "%s: the handler keeps failing: paused for %d s, then one message is tried"
             log.error(what, topic, pause_s)
 
     def _leave(self, job: Job) -> None:
@@ -251,7 +251,7 @@ class Workers:
                 for job in self._dispatcher.tick():
                     self._give_up(job)
             except Exception:
-                log.exception("the clock of run() met a bug; it goes on")
+                log.exception("internal error in the timer of run(); continuing")
 
     def _give_up(self, job: Job) -> None:
         """A handler took too long: its message failed, its thread is left alone."""
@@ -261,13 +261,13 @@ class Workers:
             may_leave = len(self._stuck) < self._wanted
         if not may_leave:
             self._dispatcher.unlimit(job)
-            log.error("%s is stuck, too, and there are as many such threads as may be", name)
+            log.error("%s is also stuck, and no further thread may be replaced", name)
             return
         if not self._dispatcher.close(job):
             return
         with self._lock:
             self._stuck[job.thread] = name
-        what = "%s: the handler of %r did not return within %.1f s: its thread is left alone"
+        what = "%s: the handler of %r did not return within %.1f s: its thread is replaced"
         log.error(what, name, job.tasks[0].message, limit_s)
         self._start_one()
         self._ended(job, HandlerTimeout(f"the handler did not return within {limit_s:g} s"))

@@ -222,7 +222,7 @@ class Accumulator:
         self._work.notify_all()
         self.on_full()
         if not self._room.wait_for(lambda: self._closed or not self._is_full(size), block_s):
-            raise BufferFull(f"no room for {block_s:g} s: {self._messages} messages wait to be confirmed")
+            raise BufferFull(f"no room for {block_s:g} s: {self._messages} messages are unconfirmed")
         if self._closed:
             raise Closed("the producer was closed while a send waited for room")
 

@@ -44,7 +44,7 @@ class Delivery:
         try:
             return self._try(buffer, batch)
         except Exception as error:
-            log.exception("sending to %s met a bug", batch.topic)
+            log.exception("internal error while sending to %s", batch.topic)
             return self._give_up(buffer, batch, error)
         except BaseException as error:
             ended = self._give_up(buffer, batch, error)
@@ -81,7 +81,7 @@ class Delivery:
                 # Interrupted while it was put back: it goes again.
                 buffer.current = None
                 return None
-        what = f"the client failed: {error!r}"
+        what = f"internal error of the client: {error!r}"
         ending = SendOutcomeUnknown(f"may or may not be stored: {what}") if batch.tries else SendError(what)
         ending.__cause__ = error
         return self._end(buffer, batch, ending)
@@ -139,7 +139,7 @@ class Delivery:
         log.warning(
             "Queue %s of topic %s is closed, and the topic keeps keys in their queue (keyed: strict): "
             "messages with its keys wait, at most %.0f s more. Open it "
-            "(catmq topic queue %s %d --state read_write), or let them go elsewhere "
+            "(catmq topic queue %s %d --state read_write), or allow other queues "
             "(catmq topic set %s --keyed available).",
             batch.queue, batch.topic, batch.expires_at - now, batch.topic, batch.queue, batch.topic,
         )  # fmt: skip

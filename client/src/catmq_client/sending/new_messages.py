@@ -25,8 +25,8 @@ class NewMessage(NamedTuple):
 
 def as_sent(
     body: Any,
-    json: Any,
     *,
+    json: Any = None,
     key: str | None = None,
     tag: str | None = None,
     headers: Mapping[str, str] | None = None,
@@ -65,7 +65,7 @@ def as_text(name: str, value: Any, most: int | None = None) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise OptionError(f"{name}={value!r}: no UTF-8 ({error.reason})") from error
+        raise OptionError(f"{name}={value!r}: not UTF-8 ({error.reason})") from error
     return value
 
 
@@ -90,20 +90,19 @@ def body_bytes(body: Any, json: Any) -> bytes:
 def from_item(item: NewMessage | bytes | str | Mapping[str, Any]) -> dict[str, Any]:
     """One of the messages of send_batch as it goes on the wire. Raises OptionError."""
     if isinstance(item, bytes | str):
-        return as_sent(item, None)
+        return as_sent(item)
     if isinstance(item, NewMessage):
-        body, key, tag, headers, trace_id, queue, delay_ms, deliver_at = item
+        body, key, tag, headers, trace_id, queue, delay_ms, deliver_at = item  # _asdict takes thrice the time
         return as_sent(
-            body, None, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
+            body, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
             delay_ms=delay_ms, deliver_at=deliver_at,
         )  # fmt: skip
     unknown = set(item) - {*NewMessage._fields, "json"}
     if unknown:
         raise OptionError(
-            f"{sorted(unknown)[0]} is no field of a message: {', '.join(NewMessage._fields)}, json"
+            f"{sorted(unknown)[0]} is not a field of a message: {', '.join(NewMessage._fields)}, json"
         )
-    rest = {name: value for name, value in item.items() if name not in ("body", "json")}
-    return as_sent(item.get("body"), item.get("json"), **rest)
+    return as_sent(**{"body": None, **item})
 
 
 def due(delay_ms: int | None, deliver_at: datetime | None) -> dict[str, int]:

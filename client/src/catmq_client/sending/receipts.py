@@ -187,7 +187,7 @@ class SendFuture:
             left_s = None if give_up_at is None else max(0.0, give_up_at - time.monotonic())
             # A batch that was split announces itself without outcomes: look which batch it is now.
             if not self.ended.wait(left_s):
-                raise TimeoutError(f"no receipt within {timeout_s} s; the message is still on its way")
+                raise TimeoutError(f"no receipt within {timeout_s} s; the message is still being sent")
         return self.outcome
 
     def add_done_callback(self, callback: Callable[[SendFuture], object]) -> None:

@@ -186,7 +186,7 @@ class Layouts:
             # The layout we have still says where keys live; the sends themselves report what is wrong.
             return None
         except Exception:
-            log.exception("the layout of %s cannot be read; the one known stays", topic)
+            log.exception("the queues of topic %s cannot be read; the known ones are used", topic)
             return None
 
     def _load(self, topic: str, within_s: float) -> Layout:

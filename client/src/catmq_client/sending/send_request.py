@@ -94,7 +94,7 @@ def send(
             _of_runs(topic, runs) if runs is not None else [_outcome(topic, r) for r in answer["results"]]
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise AnswerLost(f"the answer to a send cannot be understood: {error!r}") from error
+        raise AnswerLost(f"the response to a send cannot be read: {error!r}") from error
     if len(outcomes) != len(messages):
         raise AnswerLost(f"{len(outcomes)} results for {len(messages)} messages")
     return outcomes

@@ -40,23 +40,6 @@ class _Fault:
     left: int
 
 
-# Requests, and the methods that answer them with what the path names and the body.
-_ROUTES = {
-    "GET topics/([^/]+)": "_topic",
-    "POST topics/([^/]+)/messages": "_publish",
-    "DELETE messages/([^/]+)": "_recall",
-    "POST groups": "_create_group",
-    "POST groups/([^/]+)/subscriptions": "_subscribe",
-    "POST groups/([^/]+)/consumers": "_register",
-    "POST consumers/([^/]+)/heartbeat": "_heartbeat",
-    "POST consumers/([^/]+)/acquire": "_acquire",
-    "POST consumers/([^/]+)/commit": "_commit",
-    "POST consumers/([^/]+)/failures": "_report",
-    "POST consumers/([^/]+)/pull": "_pull",
-    "DELETE consumers/([^/]+)": "_leave",
-}
-
-
 class FakeBroker:
     """A Transport that answers from memory as a broker would, through real JSON or MessagePack.
 
@@ -79,7 +62,7 @@ class FakeBroker:
         self._changed = threading.Condition()
 
     def create_topic(self, name: str, *, queues: int = 4) -> FakeTopic:
-        """Make a topic; it takes the place of one of the same name."""
+        """Create a topic. It replaces a topic of the same name."""
         with self._changed:
             return self.topics.create(name, queues=queues)
 
@@ -92,7 +75,7 @@ class FakeBroker:
             return found
 
     def configure(self, group: str, topic: str, **settings: Any) -> None:
-        """Change how the messages of a topic come to a group, as `catmq subscription set` does.
+        """Change settings of a subscription, as `catmq subscription set` does.
 
         Names and units: catmq_client.reading.subscription_settings.Settings; tags=("new", "paid").
         """
@@ -100,7 +83,7 @@ class FakeBroker:
         self.change(lambda: self.find_group(group).configure(topic, settings))
 
     def advance(self, seconds: float) -> None:
-        """Put the broker's clock forward: what is due by then comes."""
+        """Advance the broker's clock. Retries and delayed messages that are due then are delivered."""
         self.change(lambda: self.clock.advance(seconds))
 
     def messages(self, topic: str) -> list[StoredMessage]:
@@ -128,13 +111,13 @@ class FakeBroker:
     def fail(self, request: str, error: CatmqError, *, after: bool = False, times: int = 1) -> None:
         """Make the next `times` requests that match the pattern `METHOD path` raise `error`.
 
-        after=True: only after they were carried out, as when the answer gets lost.
+        after=True: the request is carried out first, as if its response was lost.
         """
         with self._changed:
             self._faults.append(_Fault(re.compile(request), error, after, times))
 
     def heal(self) -> None:
-        """Drop all planted errors."""
+        """Remove all planted errors."""
         with self._changed:
             self._faults.clear()
 
@@ -156,13 +139,7 @@ class FakeBroker:
             return self._changed.wait_for(true, timeout_s)
 
     def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: Mapping[str, Any] | None = None,
-        params: Mapping[str, Any] | None = None,
-        timeout_s: float = 10.0,
+        self, method: str, path: str, *, body: Mapping[str, Any] | None = None, **_more: Any
     ) -> dict[str, Any]:
         """See Transport."""
         decoded: dict[str, Any] = {} if body is None else self._codec.decode(wire.encoded(self._codec, body))
@@ -197,11 +174,10 @@ class FakeBroker:
         return self.find_group(name)
 
     def _answer(self, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        for route, name in _ROUTES.items():
+        for route, answered in _ROUTES.items():
             found = re.fullmatch(route, f"{method} {path.removeprefix('/api/v1/')}")
             if found:
-                answer: dict[str, Any] = getattr(self, name)(*map(unquote, found.groups()), body)
-                return answer
+                return answered(self, *map(unquote, found.groups()), body) or {}
         raise unsupported(f"{method} {path}")
 
     def _raise_fault(self, method: str, path: str, *, after: bool) -> None:
@@ -217,17 +193,7 @@ class FakeBroker:
             if group.has_had(consumer_id):
                 found: FakeGroup = group
                 return found
-        raise NotFound(f"{consumer_id} was never given out", code="consumer_not_found", status=404)
-
-    def _topic(self, topic: str, body: dict[str, Any]) -> dict[str, Any]:
-        return self.topics.find(topic).view()
-
-    def _publish(self, topic: str, body: dict[str, Any]) -> dict[str, Any]:
-        return {"results": self.topics.publish(topic, body)}
-
-    def _recall(self, message_id: str, body: dict[str, Any]) -> dict[str, Any]:
-        self.topics.recall(message_id)
-        return {}
+        raise NotFound(f"{consumer_id} was never registered", code="consumer_not_found", status=404)
 
     def _create_group(self, body: dict[str, Any]) -> dict[str, Any]:
         if body["name"] in self.groups:
@@ -266,10 +232,6 @@ class FakeBroker:
     def _report(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
         return self.failures.report(self._of_consumer(consumer), consumer, body["messages"])
 
-    def _leave(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
-        self._of_consumer(consumer).leave(consumer)
-        return {}
-
     def _pull(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
         group = self._of_consumer(consumer)
         give_up_at = time.monotonic() + body["wait_ms"] / 1000
@@ -297,3 +259,20 @@ class FakeBroker:
             return DELAY_STEP_S  # nobody tells when a message gets old enough
         times = [one.due_at_ms for one in self.failures.waiting]
         return self.clock.seconds_to([*times, *(one.due_at_ms for one in self.topics.delayed)])
+
+
+# Requests, and what answers them, given the words of the path and the body; None: an empty answer.
+_ROUTES: dict[str, Callable[..., dict[str, Any] | None]] = {
+    "GET topics/([^/]+)": lambda fake, topic, _: fake.topics.find(topic).view(),
+    "POST topics/([^/]+)/messages": lambda fake, topic, body: {"results": fake.topics.publish(topic, body)},
+    "DELETE messages/([^/]+)": lambda fake, message_id, _: fake.topics.recall(message_id),
+    "POST groups": FakeBroker._create_group,
+    "POST groups/([^/]+)/subscriptions": FakeBroker._subscribe,
+    "POST groups/([^/]+)/consumers": FakeBroker._register,
+    "POST consumers/([^/]+)/heartbeat": FakeBroker._heartbeat,
+    "POST consumers/([^/]+)/acquire": FakeBroker._acquire,
+    "POST consumers/([^/]+)/commit": FakeBroker._commit,
+    "POST consumers/([^/]+)/failures": FakeBroker._report,
+    "POST consumers/([^/]+)/pull": FakeBroker._pull,
+    "DELETE consumers/([^/]+)": lambda fake, consumer, _: fake._of_consumer(consumer).leave(consumer),
+}

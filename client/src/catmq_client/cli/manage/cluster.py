@@ -21,7 +21,11 @@ BROKER: Columns = {
     "VERSION": "version",
 }
 NODES = listing(
-    "nodes", "list the databases that hold messages", (), lambda admin, _: admin.nodes(), columns=NODE
+    "nodes",
+    "list the nodes, the databases that store messages",
+    (),
+    lambda admin, _: admin.nodes(),
+    columns=NODE,
 )
 BROKERS = listing(
     "brokers", "list the brokers that clients may use", (), lambda admin, _: admin.brokers(), columns=BROKER
@@ -32,7 +36,7 @@ BROKER_NOUN = Noun(
     (
         action(
             "drain",
-            "drain a broker: running requests end, clients go to other brokers",
+            "drain a broker; it completes running requests, and clients switch to others",
             (NAME,),
             lambda admin, args: admin.change_broker(args.name, state="out"),
             done="broker {name} takes no more work; give it some again: catmq broker enable {name}",
@@ -76,7 +80,7 @@ def quota(kind: str, text: str) -> Verb:
         ]
         found: Any = change(args.name, **changes) if changes else read(args.name)
         if QUOTAS["messages"] not in found:
-            raise OptionError("this broker is older: it knows no quotas")
+            raise OptionError("this broker is older and has no quotas")
         return {"name": found["name"], **{field: found[field] for field in given}}
 
     def page(found: Any) -> str:
@@ -85,12 +89,14 @@ def quota(kind: str, text: str) -> Verb:
         }
         return facts({**found, **shown}, {kind: "name", "messages/s": "messages", "bytes/s": "bytes"})
 
-    return detail(kind, f"show or set {text}, through all brokers", (NAME, *QUOTA_OPTIONS), call, page=page)
+    return detail(
+        kind, f"show or set {text}, for all brokers together", (NAME, *QUOTA_OPTIONS), call, page=page
+    )
 
 
 QUOTA = Noun(
     "quota",
-    "show and set the rates at which topics take, and API keys may send",
+    "show and set quotas of topics and API keys",
     (
         quota("topic", "the maximum rate of sends to a topic"),
         quota("key", "the maximum rate of sends with an API key"),

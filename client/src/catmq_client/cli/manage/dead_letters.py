@@ -34,7 +34,7 @@ CHOICE = (
 )
 TO = Argument(
     "--to",
-    "group: as retries of this group (default); topic: sent again, to every group",
+    "to the group only (default), or to the topic and all its groups",
     choices=("group", "topic"),
     default="group",
 )
@@ -83,7 +83,7 @@ def summarize(args: argparse.Namespace, brokers: Brokers) -> int:
 
 def note_away(nodes: list[str]) -> None:
     if nodes:
-        note(f"not known, because these nodes do not answer: {', '.join(nodes)}")
+        note(f"not counted, because these nodes do not answer: {', '.join(nodes)}")
 
 
 def show_one(args: argparse.Namespace, brokers: Brokers) -> int:
@@ -94,25 +94,25 @@ def show_one(args: argparse.Namespace, brokers: Brokers) -> int:
 def chosen(args: argparse.Namespace) -> dict[str, Any]:
     """Return the choice of messages that the arguments make. Raises OptionError unless that is clear."""
     if args.id and (args.topic or args.error or args.all):
-        raise OptionError("give ids, or --topic and --error, or --all: not both")
+        raise OptionError("give only one: ids, or --topic and --error, or --all")
     if not (args.id or args.topic or args.error or args.all):
-        raise OptionError("say which: ids, --topic, --error, or --all for every one")
+        raise OptionError("give ids, --topic, --error, or --all")
     return {"ids": args.id or None, "topic": args.topic, "error": args.error, "everything": args.all}
 
 
 def redrive(args: argparse.Namespace, brokers: Brokers) -> int:
     made = brokers.admin().dead_letters.redrive(args.group, to=args.to, rate=args.rate, **chosen(args))
     print_rows([made], REDRIVES, args.output)
-    note(f"how far it is: catmq dlq redrives {args.group}")
-    note(f"to stop it: catmq dlq stop {args.group} {made['id']}")
+    note(f"progress: catmq dlq redrives {args.group}")
+    note(f"stop it: catmq dlq stop {args.group} {made['id']}")
     return 0
 
 
 def drop(args: argparse.Namespace, brokers: Brokers) -> int:
     which = chosen(args)
-    if not confirmed("the dead letters that are meant, of group", args.group, yes=args.yes):
+    if not confirmed("these dead letters of group", args.group, yes=args.yes):
         return 1
-    note(f"{brokers.admin().dead_letters.drop(args.group, **which)} dead letters dropped")
+    note(f"{brokers.admin().dead_letters.drop(args.group, **which)} dead letters deleted")
     return 0
 
 
@@ -129,7 +129,7 @@ def list_waiting(args: argparse.Namespace, brokers: Brokers) -> int:
 
 NOUN = Noun(
     "dlq",
-    "dead letters, messages without a retry left: list, show, redrive, drop",
+    "list, show, redrive, drop dead letters",
     (
         listing(
             "list",
@@ -154,7 +154,7 @@ NOUN = Noun(
         ),
         action(
             "stop",
-            "stop a redrive; redriven messages stay redriven",
+            "stop a redrive; messages already sent are not taken back",
             (GROUP, Argument("REDRIVE", "id of the redrive", type=whole(1))),
             lambda admin, args: admin.dead_letters.stop_redrive(args.group, args.redrive),
             done="redrive {redrive} is stopped",
@@ -165,7 +165,7 @@ NOUN = Noun(
 )
 FAILED = Verb(
     "failed",
-    "list messages of a group that wait for a retry",
+    "list messages of a group that are waiting for a retry",
     (GROUP, ONLY_TOPIC, limit(50, 1000), TABLE),
     list_waiting,
 )

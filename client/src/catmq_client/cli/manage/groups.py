@@ -44,14 +44,14 @@ from catmq_client.errors import NotFound
 
 MODE = Argument(
     "--mode",
-    "clustering: members share the queues (default); broadcasting: each instance reads all",
+    "members share the queues (clustering, the default), or each instance reads all (broadcasting)",
     choices=("clustering", "broadcasting"),
 )
 SETTINGS = options("group")
 ONLY_TOPIC = Argument("--topic TOPIC", "only this topic")
 START = Argument(
     "--from",
-    "initial position (default earliest)",
+    "where to start (default earliest)",
     dest="start",
     choices=("earliest", "latest"),
     default="earliest",
@@ -154,7 +154,7 @@ def topics_of(args: argparse.Namespace, admin: Admin) -> dict[str, set[int]]:
     for queue in args.queue:
         if queue not in read:
             known = ", ".join(map(str, sorted(read))) or "none"
-            raise NotFound(f"queue {queue} is not read by group {args.name}; the queues that are: {known}")
+            raise NotFound(f"queue {queue} is not read by group {args.name}; it reads {known}")
         found.setdefault(read[queue], set()).add(queue)
     return found
 
@@ -168,12 +168,12 @@ def switch_queues(admin: Admin, group: str, topic: str, queues: set[int], *, sto
         admin.change_subscription(group, topic, stopped_queues=sorted(after))
     for queue in sorted(queues):
         if stopped:
-            done = "was paused already" if queue in before else "paused"
+            done = "was already paused" if queue in before else "paused"
         else:
             done = "resumed" if queue in before else "was not paused"
         note(f"group {group}: queue {queue} of {topic} {done}")
     if now["stopped"] and not stopped:
-        note(f"all of {topic} is paused, too: catmq group resume {group} --topic {topic}")
+        note(f"all of {topic} is also paused; resume it: catmq group resume {group} --topic {topic}")
 
 
 def rebalance(args: argparse.Namespace, brokers: Brokers) -> int:
@@ -181,7 +181,7 @@ def rebalance(args: argparse.Namespace, brokers: Brokers) -> int:
     about = {"group": args.name, "dry_run": plan["dry_run"], "generation": plan["generation"]}
     print_rows(({**about, **move} for move in plan["moves"]), PLANNED, args.output)
     if args.output != "json":
-        moved = f"{len(plan['moves'])} queues move; generation {plan['generation']}"
+        moved = f"{len(plan['moves'])} queues moved; generation {plan['generation']}"
         note("nothing moved (--dry-run)" if args.dry_run else moved)
     return 0
 
@@ -213,7 +213,7 @@ NOUN = Noun(
         ),
         action(
             "delete",
-            "delete a group and its positions",
+            "delete a group and its offsets",
             (NAME,),
             lambda admin, args: admin.delete_group(args.name),
             done="group {name} deleted",
@@ -228,7 +228,7 @@ NOUN = Noun(
         ),
         Verb(
             "pause",
-            "pause delivery to a group, or of a topic or queues to it",
+            "pause delivery to a group, of all topics, one topic or some queues",
             (NAME, ONLY_TOPIC, QUEUES),
             switch(stopped=True),
             old="stop",
@@ -259,7 +259,7 @@ SUBSCRIBE = action(
 )
 UNSUBSCRIBE = action(
     "unsubscribe",
-    "end a subscription and delete its positions",
+    "end a subscription and delete its offsets",
     (GROUP, TOPIC),
     lambda admin, args: admin.unsubscribe(args.group, args.topic),
     done="group {group} no longer reads {topic}",

@@ -23,8 +23,8 @@ RESET = Argument(
 )
 TO = Argument("--to POSITION", POSITIONS, type=target, required=True)
 ONLY_TOPIC = Argument("TOPIC", "only this topic (default: all subscribed)", nargs="?")
-INSTANCE = Argument("--instance NAME", "instance of a broadcasting group whose positions move")
-STOP = Argument("--stop", "pause the group meanwhile, so that nothing is delivered in between")
+INSTANCE = Argument("--instance NAME", "only this instance of a broadcasting group")
+STOP = Argument("--stop", "pause the group during the reset")
 MAX = Argument("--max N", "maximum rows (default 50)", dest="limit", type=whole(1), default=50)
 
 BEFORE: Columns = fields("topic queue")
@@ -115,7 +115,7 @@ def show_moves(args: argparse.Namespace, answer: Moves) -> int:
         return 0
     for move in answer["moves"]:
         if move.get("asked") is not None:
-            note(f"queue {move['queue']}: {move['asked']} was asked for, the nearest it has is {move['to']}")
+            note(f"queue {move['queue']}: {move['asked']} requested, the nearest possible is {move['to']}")
     if args.dry_run:
         note("nothing moved (--dry-run)")
     else:
@@ -146,18 +146,18 @@ def paused(admin: Admin, args: argparse.Namespace) -> Iterator[Admin]:
 LAG = Verb("lag", "show the lag of a group in each queue, and its trend", (GROUP, TABLE), show_lag)
 NOUN = Noun(
     "offsets",
-    "reset a group's positions, undo a reset",
+    "reset offsets of a group, undo a reset",
     (
         Verb(
             "reset",
-            "reset a group's positions, also while it is running",
+            "reset the offsets of a group, also while it is running",
             (GROUP, ONLY_TOPIC, TO, QUEUES, INSTANCE, STOP, DRY_RUN, TABLE),
             reset,
         ),
-        Verb("undo", "undo a reset of positions", (GROUP, RESET, DRY_RUN, TABLE), undo),
+        Verb("undo", "undo a reset", (GROUP, RESET, DRY_RUN, TABLE), undo),
         listing(
             "history",
-            "list resets of a group's positions, newest first",
+            "list resets of a group, newest first",
             (GROUP, MAX),
             lambda admin, args: (
                 {"group": args.group, **row}

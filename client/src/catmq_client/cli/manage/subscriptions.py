@@ -31,7 +31,7 @@ def change(admin: Admin, args: argparse.Namespace, given: dict[str, Any]) -> obj
     """Change settings; a tag filter is tried first, with --dry-run only that."""
     if args.dry_run:
         if list(given) != ["tags"]:
-            raise OptionError("--dry-run tries --tags, and nothing else")
+            raise OptionError("--dry-run works only with --tags")
         note(taken(admin.tag_matches(args.topic, args.tags)))
         return False
     if given.get("tags"):
@@ -44,20 +44,20 @@ def try_tags(admin: Admin, topic: str, tags: str) -> None:
     try:
         note(taken(admin.tag_matches(topic, tags)))
     except (Forbidden, NotFound, Unavailable) as error:  # no right to browse, an older broker, nodes away
-        note(f"whether the tags match any message is not known: {error}")
+        note(f"could not count messages that match the tags: {error}")
 
 
 def taken(found: TagMatches) -> str:
     """Return the figures of a tag filter as a sentence.
 
     >>> taken({"looked_at": 9, "matching": 0, "away": []})
-    'none of the last 9 messages would match: such messages are passed and committed, never handled'
+    'none of the last 9 messages would match: they are skipped and committed, not delivered'
     """
     away = f" (not counted, because they do not answer: {', '.join(found['away'])})" if found["away"] else ""
     if not found["looked_at"]:
-        return f"no messages to try the tags on{away}"
+        return f"no messages to test the tags with{away}"
     if not found["matching"]:
-        passed = "such messages are passed and committed, never handled"
+        passed = "they are skipped and committed, not delivered"
         return f"none of the last {found['looked_at']} messages would match{away}: {passed}"
     return f"{found['matching']} of the last {found['looked_at']} messages would match{away}"
 
@@ -74,7 +74,7 @@ NOUN = Noun(
             page=lambda found: facts(found, FACTS),
         ),
         settings(
-            "change settings; members follow at once, without a restart",
+            "change settings; running members apply them at once",
             (GROUP, TOPIC),
             SETTINGS,
             change,

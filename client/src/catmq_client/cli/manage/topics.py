@@ -40,7 +40,7 @@ from catmq_client.cli.verbs import (
 
 COUNT = Argument("--queues N", "queues (default 4)", type=whole(1, MAX_QUEUES), default=4)
 MORE = Argument("--queues N", "queues to add", type=whole(1, MAX_QUEUES), required=True)
-NODE = Argument("--node NODE", "node of the new queues (default: spread)")
+NODE = Argument("--node NODE", "node of the new queues (default: spread over the nodes)")
 CLOSED = OneOf(
     Argument("--queue QUEUE", "close this queue (repeatable)", type=whole(1), action="append"),
     Argument("--count N", "close N queues, the newest first", type=whole(1, MAX_QUEUES)),
@@ -108,7 +108,7 @@ def show_change(change: LayoutChange, form: str, verb: str) -> None:
         show("\n" + rows_table(change["unread"], {"GROUP": "group", "UNREAD": "messages"}))
     count = len(change["queues"])
     share = f"{100 * change['moved_share']:.1f} % of the keys"
-    moving = f"{share} {'would go' if change['dry_run'] else 'go'} to another queue"
+    moving = f"{share} {'would move' if change['dry_run'] else 'move'} to other queues"
     note(f"topic {change['topic']} {verb} {count} queue{'s' if count > 1 else ''}; {moving}")
 
 
@@ -116,7 +116,7 @@ def show_queues(args: argparse.Namespace, brokers: Brokers) -> int:
     """Show the queues of a topic or one of them, which is closed or opened first if told to."""
     admin = brokers.admin()
     if args.state is not None and args.queue is None:
-        note("catmq: --state needs a QUEUE")
+        note("catmq: --state requires a QUEUE")
         return 2
     found: list[QueueState]
     if args.queue is None:
@@ -179,13 +179,13 @@ NOUN = Noun(
         Verb("expand", "add queues to a topic", (NAME, MORE, NODE, DRY_RUN, TABLE), expand),
         Verb(
             "shrink",
-            "close queues of a topic; they are retired once all is read",
+            "close queues of a topic; they are retired when all groups have read them",
             (NAME, CLOSED, DRY_RUN, TABLE),
             shrink,
         ),
         Verb(
             "queue",
-            "show the queues of a topic and their unread messages; close or open one",
+            "show the queues of a topic, or close or open one",
             (NAME, ONE, STATE, TABLE),
             show_queues,
         ),

@@ -35,7 +35,7 @@ QUIET = ("ok", "stopped")  # states of a queue that has nothing to deliver; in o
 def consume(args: argparse.Namespace, brokers: Brokers) -> int:
     """Print messages until told to stop; exit code 3 if there was none for all of --idle-timeout."""
     if args.mode == "broadcasting" and args.instance is None:
-        raise OptionError("--mode broadcasting needs --instance NAME: positions are kept for each")
+        raise OptionError("--mode broadcasting needs --instance NAME: offsets are stored for each instance")
     watch = Watch(brokers.network())
     printer = Printer(args, watch)
     with Stop() as stop:
@@ -68,7 +68,7 @@ def leave_alone(consumer: Consumer, args: argparse.Namespace, queues: list[Assig
     # Every group has failure topics, which the system made: nobody need hear of them.
     for topic in sorted({one.topic for one in others if not one.topic.endswith(FAILURES)}):
         waiting = ", ".join(str(one.queue) for one in others if one.topic == topic)
-        note(f"group {args.group} reads {topic}, too: what is in its queues {waiting} waits meanwhile")
+        note(f"group {args.group} also reads {topic}: its queues {waiting} are not read meanwhile")
 
 
 def wait_ms(idle_timeout_s: float | None) -> int:
@@ -93,20 +93,14 @@ class Watch:
         return getattr(self._transport, "urls", ())
 
     def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: Mapping[str, Any] | None = None,
-        params: Mapping[str, Any] | None = None,
-        timeout_s: float = 10.0,
+        self, method: str, path: str, *, body: Mapping[str, Any] | None = None, **more: Any
     ) -> dict[str, Any]:
         """See Transport."""
         asked_at = time.monotonic()
         if path.endswith("/consumers") and body is not None:
             body = {**body, "sdk": body["sdk"].replace("catmq-client/", TOOL, 1)}
         try:
-            answer = self._transport.request(method, path, body=body, params=params, timeout_s=timeout_s)
+            answer = self._transport.request(method, path, body=body, **more)
         except CatmqError:
             self._note(asked_at, quiet=False)
             raise
@@ -172,7 +166,7 @@ class Printer:
         if limit_s is None:
             return False
         if self._watch.away_s() > max(AWAY_S, limit_s):
-            raise ConnectFailed(f"no answer from brokers or nodes for {AWAY_S:.0f} s")
+            raise ConnectFailed(f"brokers or nodes have not answered for {AWAY_S:.0f} s")
         self.idle = min(self._watch.quiet_s(), time.monotonic() - self._last) >= limit_s
         return self.idle
 
@@ -181,34 +175,34 @@ FIELDS = ("queue", "offset", "message_id", "key", "tag", "headers", "stored_at_m
 
 CONSUME = Verb(
     "consume",
-    "print a topic's messages for a group, and commit",
+    "read a topic as a member of a group, print the messages, and commit",
     (
         TOPIC,
         Argument("--group GROUP", "consumer group; created and subscribed if new", required=True),
         Argument(
             "--from",
-            "initial position of a group without one (default earliest)",
+            "where to start without a committed offset (default earliest)",
             dest="start",
             choices=("earliest", "latest"),
             default="earliest",
         ),
         Argument(
             "--mode",
-            "of a new group: share the queues (default), or every message to each instance",
+            "mode of a new group; members share the queues (clustering, the default), or each reads all",
             choices=("clustering", "broadcasting"),
         ),
         Argument(
             "--instance NAME",
-            "instance id: in a broadcasting group it has positions of its own, else it gets the same "
-            "queues again when it comes back in time",
+            "instance id; in a broadcasting group each instance has its own offsets, "
+            "otherwise the member keeps its queues over a quick restart",
         ),
         Argument(
             "--session-timeout-ms MS",
-            "of a new group: a member silent for so long loses its queues (default 15000)",
+            "session timeout of a new group (default 15000)",
             type=whole(2_000, 300_000),
         ),
         Argument("--max N", "end after N messages", type=whole(1)),
-        Argument("--idle-timeout SECONDS", "end after so long without a message", type=seconds),
+        Argument("--idle-timeout SECONDS", "end after this many seconds without a message", type=seconds),
         output("json", "body"),
     ),
     consume,

@@ -23,10 +23,10 @@ def delayed(args: argparse.Namespace, brokers: Brokers) -> int:
     if args.output == "json":
         rows = [plain(one) for one in rows]
     print_rows(rows, WAITING, args.output)
-    more = f"; go on with --after {found['next']}" if found["next"] else ""
+    more = f"; next page: --after {found['next']}" if found["next"] else ""
     away = found.get("away")  # an older broker does not tell
-    missing = f"; not known, because these nodes do not answer: {', '.join(away)}" if away else ""
-    note(f"{found['count']} messages of {args.topic} wait{more}{missing}")
+    missing = f"; not counted, because these nodes do not answer: {', '.join(away)}" if away else ""
+    note(f"{found['count']} delayed messages of {args.topic}{more}{missing}")
     return 0
 
 
@@ -44,14 +44,18 @@ DELAYED = Verb(
     (
         TOPIC,
         limit(20, 1000),
-        Argument("--after ID", "continue behind this message"),
+        Argument("--after ID", "continue after this message"),
         TABLE,
     ),
     delayed,
 )
 RECALL = Verb(
     "recall",
-    "recall delayed messages that are not due yet",
-    (Argument("ID", "id that the send or `catmq delayed` printed", dest="message_ids", nargs="+"),),
+    "delete delayed messages before they are due",
+    (
+        Argument(
+            "ID", "message id, as `catmq send` and `catmq delayed` print it", dest="message_ids", nargs="+"
+        ),
+    ),
     recall,
 )

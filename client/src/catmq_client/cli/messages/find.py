@@ -19,7 +19,7 @@ TELL_EVERY_S = 2.0
 def moment(text: str) -> Target:
     found = target(text)
     if found.to != "time":
-        raise wrong(f"{text!r}: give a TIME like 2026-03-01T12:00, or how long ago: -15m (s, m, h, d)")
+        raise wrong(f"{text!r}: give a TIME like 2026-03-01T12:00, or a time ago like -15m (s, m, h, d)")
     return found
 
 
@@ -27,9 +27,7 @@ def find(args: argparse.Namespace, brokers: Brokers) -> int:
     """Print what is found, and note how much was scanned."""
     admin, wanted = brokers.admin(), carried(args)
     if not wanted:
-        raise OptionError(
-            "say what to look for: --key, --tag, --trace-id, --header, --contains, --from or --to"
-        )
+        raise OptionError("give a condition: --key, --tag, --trace-id, --header, --contains, --from or --to")
     found = scanned = 0
     after, told_at = args.after, time.monotonic()
     while True:
@@ -86,13 +84,18 @@ FIND = Verb(
     "find messages of a topic by key, tag, header, text or time",
     (
         TOPIC,
-        Argument("--key KEY", "with exactly this key"),
-        Argument("--tag TAG", "with exactly this tag"),
-        Argument("--trace-id ID", "with exactly this trace id"),
-        Argument("--header NAME=VALUE", "with exactly this header", type=header),
-        Argument("--contains TEXT", "whose body contains this text"),
-        Argument("--from TIME", "stored then or later", dest="start", type=moment),
-        Argument("--to TIME", "stored before; 2026-03-01T12:00, or -15m", dest="end", type=moment),
+        Argument("--key KEY", "messages with exactly this key"),
+        Argument("--tag TAG", "messages with exactly this tag"),
+        Argument("--trace-id ID", "messages with exactly this trace id"),
+        Argument("--header NAME=VALUE", "messages with exactly this header", type=header),
+        Argument("--contains TEXT", "messages whose body contains this text"),
+        Argument("--from TIME", "messages stored at this time or later", dest="start", type=moment),
+        Argument(
+            "--to TIME",
+            "messages stored before this time, such as 2026-03-01T12:00 or -15m",
+            dest="end",
+            type=moment,
+        ),
         Argument("--queue QUEUE", "only this queue", type=whole(1)),
         Argument("--max N", "maximum messages (default 100)", type=whole(1), default=100),
         Argument("--after MESSAGE_ID", "continue where an earlier search ended"),

@@ -68,7 +68,7 @@ def read_line(source: Source, number: int) -> bytes:
     try:
         read = source.readline(MAX_LINE_BYTES + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise BadLine(number, f"the gzip file is damaged here ({error}): get it anew") from error
+        raise BadLine(number, f"the gzip file is damaged here ({error}): download it again") from error
     if len(read) > MAX_LINE_BYTES:
         raise BadLine(number, f"longer than {MAX_LINE_BYTES} bytes: one message is one line")
     return read
@@ -83,7 +83,7 @@ def checked(number: int, body: bytes, key_field: str | None) -> str | None:
     except (ValueError, RecursionError) as error:
         raise BadLine(
             number,
-            f"not JSON ({error}): mend it; without --key-field a file not named .jsonl may hold any text",
+            f"not JSON ({error}): correct it; without --key-field a file not named .jsonl may hold any text",
         ) from error
     return None if key_field is None else key_of(number, value, key_field)
 

@@ -43,10 +43,10 @@ def wanted(args: argparse.Namespace, admin: Admin) -> list[QueueRow]:
         known = ", ".join(str(queue["queue"]) for queue in queues)
         queues = [queue for queue in queues if queue["queue"] == args.queue]
         if not queues:
-            raise NotFound(f"queue {args.queue} is not of topic {args.topic}: give one of {known}")
+            raise NotFound(f"queue {args.queue} is not a queue of topic {args.topic}: give one of {known}")
     for queue in queues:
         if queue["head"] is None:
-            note(f"catmq: queue {queue['queue']} left out: node {queue['node']} does not answer")
+            note(f"catmq: queue {queue['queue']} skipped: node {queue['node']} does not answer")
     return [queue for queue in queues if queue["head"] is not None]
 
 

@@ -86,7 +86,7 @@ def settle(producer: Producer, receipts: Receipts, stop: Stop) -> None:
         producer.flush(GRACE_S if stop.asked else None)
         receipts.finish()
     except (TimeoutError, Stopped):
-        note("catmq: given up waiting for receipts")
+        note("catmq: stopped waiting for receipts")
     stop.disarm()
 
 
@@ -218,7 +218,7 @@ def conclusion(args: argparse.Namespace, receipts: Receipts, fault: str | None, 
         note(f"catmq: {fault}")
     note(f"sent {receipts.sent} messages to {args.topic} {receipts.rate()}")
     if receipts.failed:
-        note(f"catmq: {receipts.failed} lines were not confirmed; lines after them may have been sent, too")
+        note(f"catmq: {receipts.failed} lines were not confirmed; later lines may have been sent")
     unknown = receipts.read - receipts.sent - receipts.failed
     if unknown:
         note(f"catmq: {unknown} lines have no receipt: they may or may not be stored")
@@ -240,28 +240,32 @@ SEND = Verb(
     "send a message, or one for each line of the input",
     (
         TOPIC,
-        Argument("MESSAGE", "body of one message; -: standard input", nargs="?"),
+        Argument("MESSAGE", "body of one message, or - for standard input", nargs="?"),
         Argument(
             "--file FILE",
-            "one message per line: X.jsonl[.gz] (lines must be JSON), any other file, -: standard input",
+            "file with one message per line, or - for standard input; .jsonl files must have JSON lines",
         ),
-        Argument("--key-field FIELD", "field of each line, a JSON object, that holds the key"),
+        Argument("--key-field FIELD", "JSON field of each line that has the key"),
         Argument("--batch N", "messages per request (default 500)", type=whole(1, MAX_BATCH), default=500),
-        Argument("--key KEY", "key of the message, or of every line: equal keys stay in order"),
-        Argument("--tag TAG", "tag of the message, or of every line"),
+        Argument(
+            "--key KEY", "key of the message or of every line; messages with the same key stay in order"
+        ),
+        Argument("--tag TAG", "tag of the message or of every line"),
         Argument(
             "--header NAME=VALUE",
-            "header of the message, or of every line (repeatable)",
+            "header of the message or of every line (repeatable)",
             type=header,
             action="append",
             default=[],
         ),
         Argument(
             "--delay SPAN",
-            "delay of the delivery: 500ms, 30s, 15m, 2h, 7d",
+            "delay before delivery, such as 500ms, 30s, 15m, 2h or 7d",
             type=span(1, 10**18, SPAN, units=("ms", "s", "m", "h", "d")),
         ),
-        Argument("--output", "json: print receipts (default none)", choices=("none", "json"), default="none"),
+        Argument(
+            "--output", "print receipts as JSON (default none)", choices=("none", "json"), default="none"
+        ),
     ),
     send,
 )

@@ -301,7 +301,7 @@ class Relay:
         failed = {tried.ids[place]: f"{error.code}: {why}" for place, why in wrong.items()}
         self.claims.fail(tried.claimed, failed)
         done.failed += len(failed)
-        log.error("%d messages for %s are refused: %s", len(failed), tried.claimed.place.topic, error)
+        log.error("%d messages for topic %s were refused: %s", len(failed), tried.claimed.place.topic, error)
 
 
 def _refusal(results: Sequence[Outcome]) -> CatmqError:

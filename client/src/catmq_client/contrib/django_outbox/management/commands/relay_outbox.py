@@ -92,9 +92,9 @@ class Command(BaseCommand):
             if not options["once"]:
                 running.forever()
             elif not running.once():
-                raise CommandError("not all is sent; see --status and --failed")
+                raise CommandError("not all messages were sent; see --status and --failed")
         except LeaseLost as lost:
-            raise CommandError(f"relay {lost} works; only one does at a time") from None
+            raise CommandError(f"relay {lost} runs already; only one may run at a time") from None
         except CatmqError as error:
             raise CommandError(str(error)) from None
         finally:
