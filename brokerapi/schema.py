@@ -26,11 +26,9 @@ class StructExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-ca
     match_subclasses = True
 
     def get_name(self, auto_schema: AutoSchema, direction: str) -> str:
-        """The component's name: the class's."""
         return str(self.target.__name__)
 
     def map_serializer(self, auto_schema: AutoSchema, direction: str) -> dict[str, Any]:
-        """The struct's schema."""
         (own,), parts = msgspec.json.schema_components([self.target], ref_template=REFERENCE)
         for name, schema in parts.items():
             if name != self.target.__name__:
@@ -66,7 +64,6 @@ class ApiKeyExtension(OpenApiAuthenticationExtension):  # type: ignore[no-untype
     name = "apiKey"
 
     def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, Any]:
-        """Bearer authentication."""
         return {"type": "http", "scheme": "bearer", "description": "An API key: `catmq_…`"}
 
 
@@ -89,7 +86,7 @@ def operation(
         request=dict.fromkeys(MEDIA_TYPES, request) if request is not None else None,
         responses={
             **_success(status, answer),
-            ("default", "application/problem+json"): OpenApiResponse(Problem, description="What went wrong"),
+            ("default", "application/problem+json"): OpenApiResponse(Problem, description="Error"),
         },
         parameters=_parameters(query) if query else None,
     )

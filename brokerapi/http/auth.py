@@ -22,9 +22,7 @@ def actor_of(request: HttpRequest) -> Actor:
         raise Unauthenticated(f"This needs an API key. {REMEDY}")
     key = snapshot.find_key(api_keys.digest(plaintext.strip()))
     if key is None:
-        raise Unauthenticated(
-            "This API key is not known: it was deleted, or belongs to another installation."
-        )
+        raise Unauthenticated("Unknown API key: it was deleted, or belongs to another installation.")
     address = request.META.get("REMOTE_ADDR", "")
     return Actor(kind="key", name=key.name, address=address, rights=key.rights, key_id=key.id)
 

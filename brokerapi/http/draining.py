@@ -24,7 +24,7 @@ _because = ""  # all that a send looks at
 def check() -> None:
     """Raises Draining if nothing new may begin here."""
     if _because:
-        raise Draining(f"Nothing was done: {_because}. Go to another.", retry_after_ms=RETRY_AFTER_MS)
+        raise Draining(f"Nothing was done: {_because}. Use another broker.", retry_after_ms=RETRY_AFTER_MS)
 
 
 def because() -> str:

@@ -156,14 +156,14 @@ def as_catmq(error: BaseException) -> CatmqError:
         code = _code_of(error.status_code)
         return Invalid(str(error.detail), code=code) if error.status_code < 500 else _internal()
     if isinstance(error, OperationalError | InterfaceError):
-        log.warning("metadata database: %s", error)
-        return MetadataUnavailable("The metadata database did not answer; sends, pulls and commits go on.")
+        log.warning("The metadata database did not answer: %s", error)
+        return MetadataUnavailable("The metadata database did not answer. Sends, pulls and commits work.")
     return _of_django(error)
 
 
 def _of_django(error: BaseException) -> CatmqError:
     if isinstance(error, Http404):
-        return NotFound("Nothing is at this URL: GET /api/v1/docs lists what there is.")
+        return NotFound("There is nothing at this URL. GET /api/v1/docs lists the API.")
     if isinstance(error, PermissionDenied):
         return Forbidden("This is not allowed.")
     if isinstance(error, RequestDataTooBig):

@@ -16,6 +16,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,11 @@ class Board:
         self._told: Told | None = None
         self._read_of: tuple[int, int] | None = None  # which file was read last
         self._totals: Totals = {}
-        self._own = f"totals_{os.getpid()}_{time.monotonic_ns()}.json"
+
+    @cached_property
+    def _own(self) -> str:
+        """Name of the file of this process, which has forked after it made the board."""
+        return f"totals_{os.getpid()}_{time.monotonic_ns()}.json"
 
     def refresh(self) -> bool:
         """Reads the figures anew, if this process is the one of its broker that does; whether it is.
@@ -77,7 +82,7 @@ class Board:
             told.members, told.dead = group_counts.read()
             told.metadata_read_at = time.monotonic()
         except MetadataUnavailable as error:
-            log.info("Members and dead letters are those of before: %s", error.detail)
+            log.info("Members and dead letters were not refreshed: %s", error.detail)
             if (known := self.told()) is not None:
                 told.members, told.dead = known.members, known.dead
                 told.metadata_read_at = known.metadata_read_at

@@ -40,7 +40,6 @@ class ApiHandler:
     """Answers what lies under PATHS."""
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """The answer to a request."""
         response = self.get_response(WSGIRequest(environ))
         start_response(f"{response.status_code} {response.reason_phrase}", [*response.items(), *SAFE])
         if isinstance(response, HttpResponse):

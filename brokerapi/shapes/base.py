@@ -20,7 +20,7 @@ class Answer(Struct, kw_only=True):
 
 
 class SchemaQuery(Request, kw_only=True):
-    """The form of the schema; without it `Accept` decides."""
+    """Format of the schema; the default is by `Accept`."""
 
     format: Literal["", "yaml", "json"] = ""
 
@@ -34,19 +34,19 @@ class ListQuery(Request, kw_only=True):
 
 
 class TopicsQuery(ListQuery, kw_only=True):
-    """The same of topics of a kind."""
+    """A page of a list of topics, of one kind."""
 
     kind: Literal["normal", "failure"] = "normal"
 
 
 class ConfirmQuery(Request, kw_only=True):
-    """Deleting wants the name once more."""
+    """A deletion requires the name as confirmation."""
 
     confirm: str = ""
 
 
 class PlanQuery(Request, kw_only=True):
-    """Queues of a topic to plan for, ids with commas; without it all. Nodes of others may be away."""
+    """Queue ids separated by commas; default all. Only the nodes of these queues must answer."""
 
     queues: Annotated[str, Meta(pattern=r"^([0-9]{1,18}(,[0-9]{1,18})*)?$", max_length=10_000)] = ""
 
@@ -58,7 +58,7 @@ class TagsQuery(Request, kw_only=True):
 
 
 class NewestQuery(Request, kw_only=True):
-    """A page of a list by age: those older than `after`, the newest first."""
+    """A page of a list, newest first: entries older than `after`."""
 
     limit: Annotated[int, Meta(ge=1, le=1000)] = 50
     after: Annotated[int, Meta(ge=1)] | None = None

@@ -28,10 +28,10 @@ MAX_OWNED = 10_000  # queues one member may hold: a lone one holds all of its gr
 
 
 class RegisterRequest(Request, kw_only=True):
-    """A process that joins a group. `topics` are subscribed to, if the key may manage the group.
+    """A process that joins a group. It subscribes to `topics` if the key may manage the group.
 
-    `mode` and `session_timeout_ms` are those of a group that is made for it, and must be those of one that
-    exists. A broadcasting group needs an `instance_id`.
+    A group that does not exist is created with `mode` and `session_timeout_ms`; an existing one must have
+    the same values. A broadcasting group needs an `instance_id`.
     """
 
     name: ShortText
@@ -44,7 +44,7 @@ class RegisterRequest(Request, kw_only=True):
 
 
 class RegisterAnswer(Answer, kw_only=True):
-    """`created` names what was made for it: "group:billing", "subscription:orders"."""
+    """`created` names what was created: "group:billing", "subscription:orders"."""
 
     consumer_id: str
     session_timeout_ms: int
@@ -53,21 +53,21 @@ class RegisterAnswer(Answer, kw_only=True):
 
 
 class Owned(Request, kw_only=True):
-    """A queue a member holds, and the epoch it got it with."""
+    """A queue that a member owns, and the epoch of the ownership."""
 
     queue: Id
     epoch: Id
 
 
 class HeartbeatRequest(Request, kw_only=True):
-    """A member's sign of life; `generation` is the one it has applied, 0 before the first answer."""
+    """Heartbeat of a member; `generation` is the generation that it has applied, 0 at first."""
 
     generation: Id
     owned: Annotated[list[Owned], Meta(max_length=MAX_OWNED)]
 
 
 class Assigned(Answer, kw_only=True, omit_defaults=True):
-    """A queue to own. `origin_topic`: its topic is a failure topic, and holds messages of that one."""
+    """An assigned queue. `origin_topic`: for a queue of a retry topic, the topic of its messages."""
 
     topic: str
     queue: int
@@ -77,9 +77,9 @@ class Assigned(Answer, kw_only=True, omit_defaults=True):
 
 
 class HeartbeatAnswer(Answer, kw_only=True):
-    """Queues to own and to give up, in `generation`; in a broadcasting group giving up needs no word.
+    """Assigned and revoked queues of `generation`. In a broadcasting group no release is necessary.
 
-    `subscriptions`: how the messages of each topic in it come; they may change with any answer.
+    `subscriptions`: the delivery settings of each assigned topic. They may change with any answer.
     """
 
     generation: int
@@ -100,7 +100,7 @@ class AcquireRequest(Request, kw_only=True):
 
 
 class AcquiredQueue(Answer, kw_only=True):
-    """`state` is ok, fenced or unavailable; `offset` is the position to go on from."""
+    """`state` is ok, fenced or unavailable; `offset` is the committed offset."""
 
     queue: int
     state: str
@@ -108,14 +108,14 @@ class AcquiredQueue(Answer, kw_only=True):
 
 
 class AcquireAnswer(Answer, kw_only=True):
-    """One state per queue, in order. `generation`: the group's; above the member's own, heartbeat at once."""
+    """One state per queue, in order. If `generation` is above that of the member, send a heartbeat now."""
 
     queues: list[AcquiredQueue]
     generation: int
 
 
 class PullPosition(Request, kw_only=True):
-    """The next offset wanted of an owned queue."""
+    """The next offset to read of an owned queue."""
 
     queue: Id
     epoch: Id
@@ -139,18 +139,18 @@ class PullRequest(Request, kw_only=True):
 
 
 class Gap(Answer, kw_only=True):
-    """Offsets that are lost for good, from `from_offset` up to, not including, `to_offset`."""
+    """Offsets that are lost for good: `from_offset` (included) to `to_offset` (not included)."""
 
     from_offset: int
     to_offset: int
 
 
 class PulledAnswer(Answer, kw_only=True, omit_defaults=True):
-    """One queue of a pull; `state` is ok, or what keeps it from being read; see messagestore.consume.pull.
+    """One queue of a pull; `state` is ok, or the reason why it cannot be read.
 
-    Where the request's `Accept` says `application/msgpack;messages=rows` there are `rows` in place of
-    `messages`: each an array of offset, key, tag, headers (as JSON text), body, trace_id, stored_at_ms and
-    attempt; its message id is `<queue>-<offset>`. In a failure topic `origins` stand beside the rows.
+    With `Accept: application/msgpack;messages=rows` the answer has `rows` instead of `messages`. A row is an
+    array of offset, key, tag, headers (as JSON text), body, trace_id, stored_at_ms and attempt. Its message
+    id is `<queue>-<offset>`. For a queue of a retry topic there are also `origins`, one per row.
     """
 
     queue: int
@@ -165,8 +165,8 @@ class PulledAnswer(Answer, kw_only=True, omit_defaults=True):
 
 
 class PullAnswer(Answer, kw_only=True, omit_defaults=True):
-    """`assignment_changed`: the group's generation moved, heartbeat at once. `retry_after_ms`: as many polls
-    as may wait do so already; ask again after so long."""
+    """`assignment_changed`: the generation has changed, send a heartbeat now. `retry_after_ms`: too many
+    pulls are waiting; pull again after this time."""
 
     generation: int
     queues: list[PulledAnswer]
@@ -175,7 +175,6 @@ class PullAnswer(Answer, kw_only=True, omit_defaults=True):
 
 
 def pull_answer(pulled: Pulled, kind: formats.Format) -> PullAnswer:
-    """The answer to a pull."""
     return PullAnswer(
         generation=pulled.generation,
         queues=[_pulled(queue, kind) for queue in pulled.queues],
@@ -212,7 +211,7 @@ class CommitPosition(Request, kw_only=True):
 
 
 class CommitRequest(Request, kw_only=True):
-    """Positions to record."""
+    """Offsets to commit."""
 
     offsets: Annotated[list[CommitPosition], Meta(max_length=config.max_pull_queues)]
 
@@ -263,7 +262,7 @@ def heartbeat_answer(told: consumers.HeartbeatAnswer, group_id: int) -> Heartbea
     )
 
 
-def assigned(queues: Iterable[consumers.Assigned]) -> list[Assigned]:
+def assigned(queues: Iterable[consumers.OwnedQueue]) -> list[Assigned]:
     """Queues to own."""
     return [
         Assigned(
@@ -278,21 +277,19 @@ def assigned(queues: Iterable[consumers.Assigned]) -> list[Assigned]:
 
 
 def acquire_answer(acquired: Sequence[positions.Acquired], generation: int) -> AcquireAnswer:
-    """The answer to an acquire."""
     queues = [AcquiredQueue(queue=one.queue, state=one.state, offset=one.offset) for one in acquired]
     return AcquireAnswer(queues=queues, generation=generation)
 
 
 def commit_answer(committed: Sequence[positions.Committed], generation: int) -> CommitAnswer:
-    """The answer to a commit."""
     results = [CommitResult(queue=one.queue, state=one.state) for one in committed]
     return CommitAnswer(results=results, generation=generation)
 
 
 class DeliverySettings(Answer, kw_only=True, omit_defaults=True):
-    """Settings of a subscription; what is left out, the member decides by its own options.
+    """Settings of a subscription; for a missing one the member uses its own option.
 
-    A filter by `tags` and the delay are at work at the broker.
+    The broker itself applies the filter `tags` and the delay.
     """
 
     ordered: bool

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from msgspec import Meta
+from msgspec import Meta, field
 from rest_framework import serializers
 
 from brokerapi.http import formats
 from brokerapi.shapes.base import Request as Query
 from brokerapi.shapes.fields import Answer, Flag, Number, Request, Text, body_of, texts
-from messagestore.retries.dead_letters import DeadLetterDetail, Summary
+from messagestore.retries.dead_letters import DeadCount, DeadLetterDetail, DeadLetterInfo, Summary
+from messagestore.retries.pending import PendingRetry, RetryCount
 from metadata.redrive_rows import RedriveView
 
 
 class DeadQuery(Query, kw_only=True):
-    """A page of dead messages, the newest first: of one topic, of one kind of error, behind `after`."""
+    """A page of dead letters, newest first. Filters: topic, error. `after`: `next` of the previous page."""
 
     topic: str | None = None
     error: str | None = None
@@ -30,63 +31,52 @@ class SummaryQuery(Query, kw_only=True):
 
 
 class FailedQuery(Query, kw_only=True):
-    """Of one topic, or of all; those that are due first."""
+    """Of one topic, or of all; ordered by due time."""
 
     topic: str | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 
 
 class DropQuery(Query, kw_only=True):
-    """Dead messages to drop: ids separated by commas, or a topic and a kind of error, or all."""
+    """Dead letters to delete: ids separated by commas, or a topic and a kind of error, or all."""
 
     ids: str | None = None
     topic: str | None = None
     error: str | None = None
-    all: bool = False
-
-    def list_of_ids(self) -> list[str] | None:
-        """The ids one by one, None if none were given."""
-        return None if self.ids is None else [one for one in self.ids.split(",") if one]
+    everything: bool = field(name="all", default=False)
 
 
 class RedriveCreate(Request):
-    """Dead messages to redrive: some, those of a topic and a kind of error, or all; and the target."""
+    """Dead letters to redrive (some, those of a topic and a kind of error, or all), and the target."""
 
     ids = texts(required=False, allow_empty=False)
     topic = Text(required=False)
-    error = Text(required=False, help_text="the kind, as lists show it")
+    error = Text(required=False, help_text="kind of error, as in lists")
     all = Flag(required=False)
     to = serializers.ChoiceField(
         choices=["group", "topic"],
         default="group",
-        help_text="group: as a retry of this group; topic: sent anew, every group gets it",
+        help_text="group: only to this group, as a retry; topic: to the topic and all its groups",
     )
-    rate = Number(required=False, help_text="messages a second; 200 unless given")
+    rate = Number(required=False, help_text="messages per second (default 200)")
 
 
 # Answers -----------------------------------------------------------------------------------------
 
 
 class DeadAnswer(Answer):
-    """A dead message; `topic`, `queue`, `offset`: where it was sent."""
+    """A dead letter; `topic`, `queue` and `offset` are those of the original message."""
 
-    id = Text()
-    topic = Text()
-    queue = Number()
-    offset = Number()
-    key = Text(allow_null=True)
-    tag = Text(allow_null=True)
-    trace_id = Text(allow_null=True)
-    attempts = Number(help_text="how often its handler failed")
-    error_class = Text(help_text="the kind of its last error: what stands before the first colon")
+    view = DeadLetterInfo
+    shown = "id topic queue offset key tag trace_id first_failed_at_ms died_at_ms"
+    attempts = Number(help_text="number of failures")
+    error_class = Text(help_text="kind of its last error, the text before the first colon")
     error: Any = Text(help_text="the last error")
-    first_failed_at_ms = Number()
-    died_at_ms = Number()
-    size = Number(help_text="of the body, in bytes")
+    size = Number(help_text="size of the body, bytes")
 
 
 class WholeDeadAnswer(DeadAnswer):
-    """A dead message with what it holds: `body` (text) or `body_base64`, `body_bytes` in MessagePack."""
+    """A dead letter with its content: `body` (text) or `body_base64`, `body_bytes` in MessagePack."""
 
     headers = serializers.DictField(child=Text(), allow_null=True)
     body = Text(required=False)
@@ -95,7 +85,7 @@ class WholeDeadAnswer(DeadAnswer):
 
 
 class DeadPageAnswer(Answer):
-    """Dead messages, the newest first; `next`: what to ask after. `away`: nodes that did not answer."""
+    """Dead letters, newest first. `next`: `after` of the next page. `away`: nodes that did not answer."""
 
     messages = DeadAnswer(many=True)
     next = Text(allow_null=True)
@@ -103,13 +93,10 @@ class DeadPageAnswer(Answer):
 
 
 class DeadCountAnswer(Answer):
-    """Number of a topic's dead messages that died of one kind of error."""
+    """Number of a topic's dead letters with one kind of error."""
 
-    topic = Text()
-    error_class = Text()
-    count = Number()
-    first_at_ms = Number()
-    last_at_ms = Number()
+    view = DeadCount
+    shown = "topic error_class count first_at_ms last_at_ms"
 
 
 class DeadSummaryAnswer(Answer):
@@ -121,56 +108,38 @@ class DeadSummaryAnswer(Answer):
 
 
 class DroppedAnswer(Answer):
-    """Number of dead messages that were dropped."""
+    """Number of deleted dead letters."""
 
     dropped = Number()
 
 
 class RedriveAnswer(Answer):
-    """A redrive: running, done, stopped or failed. `skipped` ones stay dead; `detail`: what holds it up."""
+    """A redrive (running, done, stopped, failed). `skipped`: left as dead letters. `detail`: pause reason."""
 
-    id = Number()
-    group = Text()
+    view = RedriveView
+    shown = "id group to rate state redriven skipped detail asked_by created_at_ms finished_at_ms"
     topic = Text(allow_null=True)
     error = Text(allow_null=True)
-    to = Text()
-    rate = Number()
-    state = Text()
-    total = Number(help_text="dead messages that were meant when it was asked for")
-    redriven = Number()
-    skipped = Number()
-    detail = Text()
-    asked_by = Text()
-    created_at_ms = Number()
-    finished_at_ms = Number(allow_null=True)
+    total = Number(help_text="dead letters that matched at the time of the request")
 
 
 class FailedMessageAnswer(Answer):
-    """A message that waits for its retry; `topic`, `queue`, `offset`: where it was sent."""
+    """A message that is waiting for a retry; `topic`, `queue` and `offset` are those of the original."""
 
-    topic = Text()
-    queue = Number()
-    offset = Number()
-    key = Text(allow_null=True)
-    tag = Text(allow_null=True)
-    attempt = Number(help_text="the retry that it waits for")
-    error: Any = Text()
-    first_failed_at_ms = Number()
-    due_at_ms = Number()
-    size = Number()
+    view = PendingRetry
+    shown = "topic queue offset key tag error first_failed_at_ms due_at_ms size"
+    attempt = Number(help_text="number of the retry")
 
 
 class FailedCountAnswer(Answer):
-    """Number of a topic's messages that wait for their time, and of those that have come and are unread."""
+    """Number of a topic's retries that are not due yet, and of those that are due and unread."""
 
-    topic = Text()
-    failure_topic = Text()
-    waiting = Number()
-    unread = Number()
+    view = RetryCount
+    shown = "topic failure_topic waiting unread"
 
 
 class FailedAnswer(Answer):
-    """Messages that wait for a retry."""
+    """Messages that are waiting for a retry."""
 
     topics = FailedCountAnswer(many=True)
     messages = FailedMessageAnswer(many=True)
@@ -178,16 +147,13 @@ class FailedAnswer(Answer):
 
 
 def whole(message: DeadLetterDetail, kind: formats.Format) -> dict[str, Any]:
-    """Return a dead letter with headers and body."""
     name, body = body_of(message.body, kind)
     return {**DeadAnswer.of(message.about), "headers": message.headers, name: body}
 
 
 def redrive(view: RedriveView) -> dict[str, Any]:
-    """Return a redrive."""
     return RedriveAnswer.of(view, topic=view.chosen.topic or None, error=view.chosen.error_class)
 
 
 def summary(found: Summary) -> dict[str, Any]:
-    """Return the counts of dead letters."""
     return DeadSummaryAnswer.of(found, count=sum(one.count for one in found.errors))

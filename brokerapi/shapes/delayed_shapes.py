@@ -15,15 +15,15 @@ from metadata.config import config
 
 
 class DelayedQuery(Request, kw_only=True):
-    """Page of delayed messages: `after` is the `next` of the page before."""
+    """Page of delayed messages: `after` is `next` of the previous page."""
 
     after: str | UnsetType = UNSET
     limit: Annotated[int, Meta(ge=1, le=config.max_pull_messages)] = 100
 
 
 class DelayedMessage(Answer, kw_only=True, omit_defaults=True):
-    """A message that waits: `body` (text) or `body_base64` in JSON, `body_bytes` in MessagePack. `queue` is
-    the one that it was stored for; one with a key goes to the queue of its key when it is due."""
+    """A delayed message: `body` (text) or `body_base64` in JSON, `body_bytes` in MessagePack. `queue` is the
+    queue it was stored for. A message with a key is delivered to the queue that its key then has."""
 
     message_id: str
     due_at_ms: int
@@ -41,8 +41,8 @@ class DelayedMessage(Answer, kw_only=True, omit_defaults=True):
 
 
 class DelayedAnswer(Answer, kw_only=True):
-    """Messages that wait, the `after` of the next page (null: no more), and how many wait in all, counted up
-    to 100,000 on each node. `away`: nodes that did not answer."""
+    """Delayed messages. `next`: `after` of the next page (null: none). `count`: all delayed messages, counted
+    up to 100,000 on each node. `away`: nodes that did not answer."""
 
     messages: list[DelayedMessage]
     next: str | None
@@ -51,7 +51,6 @@ class DelayedAnswer(Answer, kw_only=True):
 
 
 def delayed(found: Waiting, kind: formats.Format) -> DelayedAnswer:
-    """The answer to a look at them."""
     messages = [_message(one, kind) for one in found.messages]
     return DelayedAnswer(messages=messages, next=found.next, count=found.count, away=list(found.away))
 

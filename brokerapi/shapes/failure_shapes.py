@@ -16,10 +16,10 @@ MAX_TIME_MS = (1 << 48) - 1
 
 
 class FailedMessage(Request, kw_only=True):
-    """A message whose handler failed. Of `error` the first 2,000 characters are kept: begin with its kind.
+    """A message whose handler failed. The first 2,000 characters of `error` are stored: begin with its class.
 
-    `first_failed_at_ms`: when that was seen first; repeats of the report say the same. `last`: its retries
-    are used up, in place: it is to be dead now.
+    `first_failed_at_ms`: time of the first failure; a repeated report must have the same. `last`: its
+    retries in place are used up, so it becomes a dead letter now.
     """
 
     queue: Id
@@ -31,7 +31,7 @@ class FailedMessage(Request, kw_only=True):
 
 
 class FailuresRequest(Request, kw_only=True):
-    """Messages to be tried again later. The report may be repeated: each message is stored once."""
+    """Failed messages to retry later. The report may be repeated: each message is stored once."""
 
     messages: Annotated[list[FailedMessage], Meta(min_length=1, max_length=config.max_messages)]
 
@@ -50,7 +50,7 @@ class FailuresRequest(Request, kw_only=True):
 
 
 class RetriedMessage(Answer, kw_only=True):
-    """A message that comes again, for the `attempt`-th time, at `due_at_ms` or soon after it."""
+    """A message that will be retried (retry number `attempt`) at or soon after `due_at_ms`."""
 
     queue: int
     offset: int
@@ -75,7 +75,7 @@ class RefusedMessage(Answer, kw_only=True):
 
 
 class FailuresAnswer(Answer, kw_only=True):
-    """Each message is in one of the lists; those that were retried or are dead may be committed."""
+    """Each message is in one of the lists. Those in `retried` and `dead` may be committed."""
 
     retried: list[RetriedMessage]
     dead: list[DeadMessage]
@@ -86,7 +86,6 @@ FAILURES = Body(FailuresRequest)
 
 
 def failures_answer(report: Report) -> FailuresAnswer:
-    """The answer to a report of failures."""
     return FailuresAnswer(
         retried=[RetriedMessage(**one._asdict()) for one in report.retried],
         dead=[DeadMessage(**one._asdict()) for one in report.dead],

@@ -2,7 +2,7 @@
 
 A request refuses fields that it does not know and values of another type: DRF alone would ignore the
 first, turn "4" into 4 and cut the blanks off a name. An answer takes its fields from a view of the layers
-below. The settings of a noun stand in neither: they come from their declaration.
+below, whose types say what they are. The settings of a noun stand in neither: their declaration has them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cache
 from itertools import islice
-from typing import Any, ClassVar
+from types import NoneType
+from typing import Any, ClassVar, get_args, get_type_hints
 
 from rest_framework import serializers
 
@@ -84,7 +85,6 @@ def numbers(**options: Any) -> serializers.ListField:
 
 
 def _field(one: Setting, **options: Any) -> Any:
-    """Return the field of a setting."""
     kind = one.kind
     empty = kind.null and f"{'null' if isinstance(kind, setting_types.Whole) else 'empty'}: {kind.null}"
     options["help_text"] = " ".join(filter(None, (one.help, empty))) or None
@@ -100,6 +100,13 @@ def _field(one: Setting, **options: Any) -> Any:
         case setting_types.Tags():
             return Tags(**options)
     return Text(**options)
+
+
+def _of_type(hint: Any) -> Any:
+    """Return the field of a view's attribute, by its type."""
+    kinds = get_args(hint) or (hint,)
+    options = {"allow_null": True} if NoneType in kinds else {}
+    return {int: Number, str: Text, bool: Flag}[kinds[0]](**options)
 
 
 class Shape(serializers.Serializer[Any]):
@@ -168,7 +175,17 @@ class _With:
 
 
 class Answer(Shape):
-    """Base of answers: each field is the attribute of that name of a view, or of its `source`."""
+    """Base of answers: each field is the attribute of that name of a view, or of its `source`.
+
+    `shown` names attributes of `view` of which their types say enough; others are declared as fields.
+    """
+
+    view: ClassVar[type] = object
+    shown: ClassVar[str] = ""
+
+    def get_fields(self) -> dict[str, Any]:
+        hints = get_type_hints(self.view) if self.shown else {}
+        return {**{name: _of_type(hints[name]) for name in self.shown.split()}, **super().get_fields()}
 
     @classmethod
     def of(cls, view: object, **more: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from rest_framework import serializers
 
 from brokerapi.shapes.fields import Answer, Change, Flag, Number, Request, Text, numbers
 from brokerapi.shapes.subscription_shapes import SubscriptionAnswer
+from metadata.groups.groups import GroupView, MemberView
 from metadata.rules.settings import GROUP
 
 _AT_START = {name: one for name, one in GROUP.items() if name != "stopped"}  # no group begins paused
@@ -26,30 +27,23 @@ class GroupChange(Change):
 
 
 class MemberAnswer(Answer):
-    """A consumer that is in a group now."""
+    """A member of a group."""
 
-    name = Text()
-    instance_id = Text(allow_null=True)
-    consumer_id_prefix = Text(help_text="names the consumer in logs, opens nothing")
-    generation = Number(help_text="the one it has applied")
-    address = Text()
-    sdk = Text()
-    joined_at_ms = Number()
-    heartbeat_age_ms = Number(allow_null=True)
+    view = MemberView
+    shown = "name instance_id address sdk joined_at_ms heartbeat_age_ms"
+    consumer_id_prefix = Text(help_text="beginning of the consumer id, as in logs; not valid as an id")
+    generation = Number(help_text="generation that it has applied")
     queues = numbers()
-    active = Flag(help_text="false: the group's limits make it stand by")
+    active = Flag(help_text="false: it stands by because of the group's limits")
 
 
 class GroupSummary(Answer):
     """A group in a list."""
 
     settings = _AT_START
-    name = Text()
-    mode = Text()
-    stopped = Flag()
-    generation = Number()
+    view = GroupView
+    shown = "name mode stopped generation created_at_ms"
     rebalancing = Flag(help_text="a new assignment is due")
-    created_at_ms = Number()
 
 
 class GroupAnswer(GroupSummary):

@@ -32,7 +32,7 @@ class KeyAnswer(Answer):
 
 
 class NewKeyAnswer(KeyAnswer):
-    """A new API key; `api_key` is shown this once."""
+    """A new API key; only this answer has `api_key`."""
 
     api_key = Text()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 from uuid import UUID
 
 from msgspec import UNSET, Meta, UnsetType, json
@@ -31,8 +31,9 @@ T = TypeVar("T")
 
 
 class Message(Request, kw_only=True):
-    """The base of both formats of a message to send. Only the queue may be left to the broker."""
+    """Base of both formats of a message to send. Without `queue` the broker chooses one."""
 
+    raw: ClassVar[str]  # the field of a body that is no text
     body: str | UnsetType = UNSET
     key: str | None = None
     tag: str | None = None
@@ -41,9 +42,6 @@ class Message(Request, kw_only=True):
     queue: Id | None = None
     delay_ms: Id | UnsetType = UNSET
     deliver_at_ms: Id | UnsetType = UNSET
-
-    def raw(self) -> bytes | UnsetType:
-        return UNSET
 
     def new(self, index: int) -> NewMessage:
         """The message to store. Raises Invalid, naming the message by its index."""
@@ -59,37 +57,27 @@ class Message(Request, kw_only=True):
         )
 
     def _body(self, index: int) -> bytes:
-        text, raw = self.body, self.raw()
+        text, raw = self.body, getattr(self, self.raw)
         if isinstance(text, str) and raw is UNSET:
             return text.encode()
         if isinstance(raw, bytes) and text is UNSET:
             return raw
         both = "give only one of them" if raw is not UNSET else "one of them is needed"
-        raise Invalid.field(f"messages[{index}].body", f"body or {self.raw_name()}: {both}")
-
-    def raw_name(self) -> str:
-        return "body_base64"
+        raise Invalid.field(f"messages[{index}].body", f"body or {self.raw}: {both}")
 
 
 class JsonMessage(Message):
     """A message to send, in JSON."""
 
+    raw = "body_base64"
     body_base64: bytes | UnsetType = UNSET
-
-    def raw(self) -> bytes | UnsetType:
-        return self.body_base64
 
 
 class PackedMessage(Message):
     """A message to send, in MessagePack."""
 
+    raw = "body_bytes"
     body_bytes: bytes | UnsetType = UNSET
-
-    def raw(self) -> bytes | UnsetType:
-        return self.body_bytes
-
-    def raw_name(self) -> str:
-        return "body_bytes"
 
 
 # How a send is answered: a result for each message, or runs of those that were stored side by side, which is
@@ -98,8 +86,8 @@ Receipts = Literal["each", "runs"]
 
 
 class SendRequest(Request, kw_only=True):
-    """Messages for one topic. `batch_id` (UUIDv7) makes a repeat harmless. `receipts`: a result for `each`
-    message, or `runs`, shorter: of messages that lie side by side."""
+    """Messages for one topic. With the same `batch_id` (UUIDv7) a repeated request stores nothing twice.
+    `receipts`: `each` (one result per message) or `runs` (one per run of consecutive offsets)."""
 
     messages: list[JsonMessage]
     batch_id: UUID | None = None
@@ -157,8 +145,8 @@ class SendError(Answer, kw_only=True):
 
 
 class SendResult(Answer, kw_only=False, omit_defaults=True, gc=False):
-    """Outcome of one message: stored (queue, offset, message_id), kept until it is due (message_id,
-    due_at_ms) or refused (error)."""
+    """Result of one message: stored (queue, offset, message_id), delayed (message_id, due_at_ms) or
+    refused (error)."""
 
     queue: int | UnsetType = UNSET
     offset: int | UnsetType = UNSET
@@ -168,9 +156,9 @@ class SendResult(Answer, kw_only=False, omit_defaults=True, gc=False):
 
 
 class SendRun(Answer, kw_only=False, omit_defaults=True, gc=False):
-    """Messages that follow each other in the request: how many, and the first one's place if they were stored
-    side by side: each one's id is made of queue and offset, as in 7-41. Or what a SendResult would say of
-    each of them."""
+    """Result of `count` consecutive messages. If stored, `queue` and `offset` are those of the first;
+    the others have the next offsets. Message ids are queue and offset, as in 7-41. Otherwise `result` is
+    the result of each."""
 
     count: int
     queue: int | UnsetType = UNSET
@@ -179,15 +167,14 @@ class SendRun(Answer, kw_only=False, omit_defaults=True, gc=False):
 
 
 class SendAnswer(Answer, kw_only=True):
-    """One result per message, in order. Or, for who asks for `runs`, those: together they count as many as
-    messages were sent."""
+    """One result per message, in order. With `receipts: runs` there are `runs` instead; their counts add up
+    to the number of messages."""
 
     results: list[SendResult] | UnsetType = UNSET
     runs: list[SendRun] | UnsetType = UNSET
 
 
 def send_answer(runs: Sequence[Run], receipts: Receipts) -> SendAnswer:
-    """The answer to a send."""
     if receipts == "runs":
         return SendAnswer(runs=[_send_run(run) for run in runs])
     return SendAnswer(results=[_send_result(fate) for run in runs for fate in run.fates()])
@@ -208,7 +195,7 @@ def _send_result(fate: Fate) -> SendResult:
 
 
 class OriginAnswer(Answer, kw_only=True):
-    """Origin of a message to be retried; `error` is what its handler said the last time."""
+    """Origin of a retried message; `error` is the last error of its handler."""
 
     topic: str
     queue: int
@@ -239,7 +226,7 @@ class StoredAnswer(Answer, kw_only=False, omit_defaults=True, gc=False):
 
 
 def with_origins(answers: list[StoredAnswer], origins: Sequence[str | None]) -> list[StoredAnswer]:
-    """The messages of a failure topic's queue, told where they came from."""
+    """The messages of a queue of a retry topic, with their origins."""
     for answer, text in zip(answers, origins, strict=True):
         origin = origin_of(text)
         if origin is not None:
@@ -290,8 +277,8 @@ def stored_rows(queue: int, rows: Sequence[StoredRow], kind: formats.Format) -> 
 
 
 class MessagesAnswer(Answer, kw_only=True):
-    """Messages, how many were looked at for them, and where to go on, null if that was all: the next `offset`
-    of a queue, or what a search takes as `after`."""
+    """Messages, and how many were scanned. `next` is the `offset` of the next page of a queue, or the `after`
+    of the next page of a search; null: none."""
 
     messages: list[StoredAnswer]
     scanned: int
@@ -299,14 +286,13 @@ class MessagesAnswer(Answer, kw_only=True):
 
 
 def browsed(found: Browsed | Found, kind: formats.Format) -> MessagesAnswer:
-    """The answer to a look at messages."""
     messages = [stored(message, kind, message.queue) for message in found.messages]
     return MessagesAnswer(messages=messages, scanned=found.scanned, next=found.next)
 
 
 class BrowseQuery(Request, kw_only=True):
-    """Messages to look at: a queue from an offset on, one message by its id, or all that carry what is
-    given, in one queue or all of the topic, from the message id `after` on."""
+    """Messages to read: a queue from an offset, one message by its id, or a search in one or all queues of
+    the topic, which continues after the message id `after`."""
 
     queue: Id | UnsetType = UNSET
     offset: Id = 0
@@ -338,7 +324,7 @@ class BrowseQuery(Request, kw_only=True):
             return None
         name, colon, value = given.partition(":")
         if not name or not colon:
-            raise Invalid.field("header", f"{given!r} is no name:value")
+            raise Invalid.field("header", f"{given!r} is not name:value")
         return name, value
 
     def times(self) -> Times:

@@ -9,11 +9,18 @@ from rest_framework import serializers
 from brokerapi.shapes.fields import Answer, Change, Flag, Number, Request, Text, texts
 from messagestore.nodes.promotion import Outcome
 from messagestore.nodes.promotion_plans import Plan
+from messagestore.nodes.replica_inspection import Lost
+from metadata.brokers.discovery import BrokerView
+from metadata.nodes.node_rows import NodeView
+from metadata.rules.settings import NODE
+
+_AT_START = {name: NODE[name] for name in ("dedicated", "capacity_gb")}
 
 
 class NodeCreate(Request):
     """A database to hold message tables. The password is never shown again."""
 
+    settings = _AT_START
     name = Text()
     kind = serializers.ChoiceField(choices=["normal", "failure"], default="normal")
     engine = serializers.ChoiceField(choices=["mysql", "sqlite"])
@@ -22,42 +29,26 @@ class NodeCreate(Request):
     database = Text(allow_blank=False, help_text="the schema on mysql, the file's path on sqlite")
     username = Text(required=False)
     password = Text(required=False, write_only=True)
-    dedicated = Flag(required=False, help_text="true: used only when named")
-    capacity_gb = Number(required=False, allow_null=True)
     unsafe = Flag(required=False, help_text="true: accept settings that lose messages in a crash")
 
 
 class NodeChange(Change):
     """Changes to a node."""
 
-    state = serializers.ChoiceField(choices=["read_write", "read_only", "offline"], required=False)
-    dedicated = Flag(required=False)
-    capacity_gb = Number(required=False, allow_null=True)
-    replica_host = Text(required=False, allow_blank=True, help_text="serves pulls while the node is away")
-    replica_port = Number(required=False, allow_null=True)
+    settings = NODE
 
 
 class NodeAnswer(Answer):
     """A node, without its password."""
 
-    name = Text()
-    kind = Text()
-    engine = Text()
-    host = Text()
-    port = Number(allow_null=True)
-    database = Text()
-    username = Text()
-    state = Text()
-    dedicated = Flag()
-    epoch = Number()
-    capacity_gb = Number(allow_null=True)
-    replica_host = Text()
-    replica_port = Number(allow_null=True)
-    reader_username = Text(help_text="with which jobs read it; empty if there is none")
-    quarantined = Text(help_text="why no broker serves it; empty if they do")
-    disk = Text(help_text="ok, low, or full: it stores nothing more")
-    queues = Number()
-    created_at_ms = Number()
+    view = NodeView
+    shown = (
+        "name kind engine host port database username state dedicated epoch capacity_gb "
+        "replica_host replica_port queues created_at_ms"
+    )
+    reader_username = Text(help_text="account that jobs use to read it; empty if there is none")
+    quarantined = Text(help_text="reason why brokers do not serve it; empty if they do")
+    disk = Text(help_text="ok, low, or full (no more sends)")
 
 
 class BrokerChange(Request):
@@ -67,16 +58,13 @@ class BrokerChange(Request):
 
 
 class BrokerAnswer(Answer):
-    """A broker; clients use those that are alive and in."""
+    """A broker. Clients use brokers with `alive` true and state `in`."""
 
-    name = Text()
-    url = Text()
-    state = Text(help_text="in, or out: it takes no work")
-    alive = Flag(help_text="seen within 10 s, and it did not say that it stops")
-    version = Text()
-    started_at_ms = Number()
-    last_seen_at_ms = Number()
-    stopped_at_ms = Number(allow_null=True, help_text="when it said that it stops")
+    view = BrokerView
+    shown = "name url version started_at_ms last_seen_at_ms"
+    state = Text(help_text="`in`, or `out` if it is drained")
+    alive = Flag(help_text="it reported within 10 s, and is not stopping")
+    stopped_at_ms = Number(allow_null=True, help_text="when it began to stop")
 
 
 class NodeExamine(NodeCreate):
@@ -93,16 +81,18 @@ class NodeAccount(Request):
 
 
 class NodePromote(Request):
-    """Target of a node's move; without a host, its replica."""
+    """Target of a promotion; without a host, the node's replica."""
 
     host = Text(required=False)
     port = Number(required=False, allow_null=True, max_value=65_535)
-    known_dead = Flag(default=False, help_text="true: the old primary is off for good, nobody is asked")
+    known_dead = Flag(
+        default=False, help_text="true: the old primary is off for good; do not wait for brokers to confirm"
+    )
     dry_run = Flag(default=False)
 
 
 class NodeAdopt(Request):
-    """That what is at a node's address now is to be gone on with."""
+    """A request to adopt the database at a node's address."""
 
     dry_run = Flag(default=False)
 
@@ -123,36 +113,34 @@ class ExaminationAnswer(Answer):
 
 
 class LostAnswer(Answer):
-    """Messages that a group had not read and that are not there any more."""
+    """Lost messages that a group had not read."""
 
-    topic = Text()
-    queue = Number()
-    group = Text()
-    messages = Number()
+    view = Lost
+    shown = "topic queue group messages"
     as_of_ms = Number(
-        allow_null=True, help_text="when its position was looked at last; what it read since is not known"
+        allow_null=True, help_text="time of its last known offset; what it has read since then is not known"
     )
 
 
 class NodePlanAnswer(Answer):
-    """Plan of a move, by what is known now."""
+    """Plan of a promotion or adoption."""
 
     target = Text()
     primary_answers = Flag(allow_null=True)
-    copies = Flag(allow_null=True, help_text="the target still copies another server")
-    brokers = Number(help_text="processes that must let go of the old primary if it cannot be fenced")
+    copies = Flag(allow_null=True, help_text="the target still replicates from another server")
+    brokers = Number(help_text="broker processes that must confirm if the old primary cannot be fenced")
 
 
 class NodeMoveAnswer(Answer):
-    """Result that a move had, or would have (`plan`)."""
+    """Result of a promotion or adoption, or its plan (`plan`)."""
 
     dry_run = Flag()
     node = Text()
     state = Text(allow_null=True)
     epoch = Number(allow_null=True)
     queues = Number()
-    gaps = Number(help_text="queues with a declared loss")
-    messages = Number(help_text="known to be lost")
+    gaps = Number(help_text="number of queues with a gap")
+    messages = Number(help_text="messages that are known to be lost")
     lost = LostAnswer(many=True)
     notes = texts()
     plan = NodePlanAnswer(allow_null=True)

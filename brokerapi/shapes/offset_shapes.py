@@ -11,6 +11,8 @@ from rest_framework import serializers
 from brokerapi.shapes.fields import Answer, Flag, FromTo, Number, Request, Text, numbers
 from messagestore.consume.lag import QueueLag
 from messagestore.consume.offset_reset import Move
+from metadata.groups import offset_resets
+from metadata.membership.history import RebalanceView
 from metadata.monitoring.progress import GroupProgress
 from metadata.rules.groups.progress import State
 
@@ -18,13 +20,13 @@ Rate = partial(serializers.FloatField, allow_null=True)
 
 
 class OffsetsReset(Request):
-    """Target of a reset of a group's positions; times are those of the node's clock."""
+    """Target of an offset reset; times are those of the node's clock."""
 
-    topic = Text(required=False, help_text="else all topics that the group reads")
-    instance = Text(required=False, help_text="whose, in a broadcasting group")
-    queues = numbers(required=False, allow_empty=False, help_text="else all")
+    topic = Text(required=False, help_text="only this topic; by default all topics of the group")
+    instance = Text(required=False, help_text="instance of a broadcasting group")
+    queues = numbers(required=False, allow_empty=False, help_text="only these queues; by default all")
     to = serializers.ChoiceField(choices=["earliest", "latest", "offset", "time"])
-    offset = Number(required=False, help_text="the nearest that a queue has, where it has not this one")
+    offset = Number(required=False, help_text="offset; a queue without it is set to its nearest offset")
     at_ms = Number(required=False)
     ago_ms = Number(required=False)
     dry_run = Flag(default=False)
@@ -38,21 +40,20 @@ class OffsetsUndo(Request):
 
 
 class MoveAnswer(FromTo):
-    """A position that moves: forward it skips messages, backward it repeats them."""
+    """A committed offset that moves. A move forward skips messages, a move backward repeats them."""
 
-    topic = Text()
-    queue = Number()
-    number = Number()
-    skipped = Number()
-    repeated = Number()
-    asked = Number(allow_null=True, help_text="what was asked for, if `to` is only the nearest there is")
+    view = Move
+    shown = "topic queue number skipped repeated"
+    asked = Number(
+        allow_null=True, help_text="requested offset, if the queue has only the nearest one (`to`)"
+    )
 
 
 class OffsetsMoved(Answer):
     """Offsets that a reset moved, or with `dry_run` would move."""
 
     dry_run = Flag()
-    reset = Text(allow_null=True, help_text="what it is undone by; null: nothing moved")
+    reset = Text(allow_null=True, help_text="id for undoing it; null: nothing moved")
     moves = MoveAnswer(many=True)
 
 
@@ -62,34 +63,21 @@ def moved(made: Sequence[Move], *, dry_run: bool) -> dict[str, Any]:
 
 
 class PastMoveAnswer(FromTo):
-    """A move of the past; those with the same `reset` were asked for together."""
+    """A move of a past reset; moves with the same `reset` belong together."""
 
-    id = Number()
-    reset = Text()
-    topic = Text()
-    queue = Number()
-    number = Number()
-    instance = Text(allow_null=True)
-    done = Flag(help_text="false: begun, and perhaps not made")
+    view = offset_resets.PastMove
+    shown = "id reset topic queue number instance at_ms actor"
+    done = Flag(help_text="false: begun, but possibly not completed")
     undoes = Text(allow_null=True, help_text="the reset that this one undid")
-    at_ms = Number()
-    actor = Text()
 
 
 class LagAnswer(Answer):
-    """The position of a group, or of a broadcasting one's instance, in a queue; lag = head - committed."""
+    """The committed offset of a group or instance in a queue; lag = log end offset (`head`) - committed."""
 
-    topic = Text()
-    queue = Number()
-    number = Number()
-    instance = Text(allow_null=True, help_text="null unless the group broadcasts")
-    committed = Number(allow_null=True)
-    head = Number(allow_null=True)
-    low = Number(allow_null=True)
-    lag = Number(allow_null=True)
-    lag_ms = Number(allow_null=True, help_text="age of the first unread message")
-    owner = Text(allow_null=True)
-    epoch = Number()
+    view = QueueLag
+    shown = "topic queue number committed head low lag owner epoch"
+    instance = Text(allow_null=True, help_text="null unless the group is broadcasting")
+    lag_ms = Number(allow_null=True, help_text="age of the oldest unread message, ms")
 
 
 class ProgressAnswer(Answer):
@@ -101,19 +89,25 @@ class ProgressAnswer(Answer):
     state = serializers.ChoiceField(choices=list(get_args(State)), source="said.state")
     per_s = Rate(
         source="said.per_s",
-        help_text="by so many messages a second the lag grows or shrinks; null: it does neither",
+        help_text="messages per second by which the lag grows or shrinks; null: neither",
     )
-    catches_up_in_s = Rate(source="said.in_s", help_text="s from now; null unless state is catches_up")
-    sent_per_s = serializers.FloatField(source="pace.sent", help_text="to the topics of the group")
-    pulled_per_s = serializers.FloatField(source="pace.pulled", help_text="the same messages again, too")
-    handled_per_s = Rate(source="pace.handled", help_text="null where it was not counted")
+    catches_up_in_s = Rate(
+        source="said.in_s", help_text="seconds until the lag is 0; null unless state is catches_up"
+    )
+    sent_per_s = serializers.FloatField(
+        source="pace.sent", help_text="messages sent to the topics of the group"
+    )
+    pulled_per_s = serializers.FloatField(
+        source="pace.pulled", help_text="pulled messages, including repeated ones"
+    )
+    handled_per_s = Rate(source="pace.handled", help_text="handled messages; null if not counted")
     lag = Number(allow_null=True)
-    lag_before = Number(allow_null=True, help_text="what was unread `between_s` ago")
+    lag_before = Number(allow_null=True, help_text="unread messages `between_s` ago")
     between_s = serializers.FloatField(help_text="at most about 600")
 
 
 class OffsetsAnswer(Answer):
-    """The positions of a group; `lag` is the sum, `lag_ms` the worst."""
+    """The offsets of a group; `lag` is the sum, `lag_ms` the maximum."""
 
     group = Text()
     lag = Number(allow_null=True)
@@ -132,7 +126,7 @@ def offsets(group: str, lags: Sequence[QueueLag], found: GroupProgress | None) -
 
 
 class RebalanceRequest(Request):
-    """A wish to share a group's queues anew."""
+    """A request to rebalance a group."""
 
     dry_run = Flag(default=False)
 
@@ -144,17 +138,19 @@ class _QueueMove(FromTo):
 
 
 class PlannedMove(_QueueMove):
-    """A queue that goes from one member to another (null: nobody)."""
+    """A queue that moves from one member to another (null: none)."""
 
     sources = ("source", "target")
-    at_once = Flag(help_text="nobody has to give it up first")
+    at_once = Flag(help_text="no member must release it first")
 
 
 class PastMove(_QueueMove):
-    """A queue that went from one member to another (null: nobody), and how long it stood still."""
+    """A queue that moved from one member to another (null: none), and its pause."""
 
     sources = ("from_member", "to_member")
-    pause_ms = Number(allow_null=True, help_text="null while it does, or when it moved on before")
+    pause_ms = Number(
+        allow_null=True, help_text="null while the pause lasts, or if the queue moved again before it ended"
+    )
 
 
 class RebalanceMoves(Answer):
@@ -168,9 +164,7 @@ class RebalanceMoves(Answer):
 class RebalanceAnswer(Answer):
     """A rebalance of the past; `assignment` maps members to the queues meant for them."""
 
-    id = Number()
-    generation = Number()
-    cause = Text()
-    at_ms = Number()
+    view = RebalanceView
+    shown = "id generation cause at_ms"
     assignment = serializers.DictField(child=numbers())
     moves = PastMove(many=True)

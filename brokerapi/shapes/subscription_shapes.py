@@ -5,6 +5,7 @@ from __future__ import annotations
 from rest_framework import serializers
 
 from brokerapi.shapes.fields import Answer, Change, Number, Request, Text, texts
+from metadata.groups.subscription_rows import SubscriptionView
 from metadata.rules.settings import DELIVERY, SUBSCRIPTION
 
 
@@ -26,11 +27,8 @@ class SubscriptionAnswer(Answer):
 
     settings = SUBSCRIPTION
     settings_required = True
-    group = Text()
-    topic = Text()
-    state = Text()
-    start = Text()
-    created_at_ms = Number()
+    view = SubscriptionView
+    shown = "group topic state start created_at_ms"
 
     def place(self, setting: str) -> dict[str, str]:
         """Return options that say where a setting stands in the view, if not at its own name."""
@@ -38,8 +36,8 @@ class SubscriptionAnswer(Answer):
 
 
 class TagMatchesAnswer(Answer):
-    """A tag filter, tried on the last messages of a topic."""
+    """Result of a tag filter on the last messages of a topic."""
 
-    looked_at = Number(help_text="messages, an even share of the last ones of each queue")
-    matching = Number(help_text="of them")
+    looked_at = Number(help_text="number of messages, the last ones of each queue in equal shares")
+    matching = Number(help_text="number of matching messages")
     away = texts(help_text="nodes that did not answer")

@@ -7,9 +7,11 @@ from typing import Any
 from rest_framework import serializers
 
 from brokerapi.shapes.fields import Answer, Change, Count, Flag, Number, Request, Text, numbers
+from messagestore.inspect.read_plans import PlannedNode, PlannedQueue
 from messagestore.topology import queues
 from messagestore.topology.topics import TopicState
 from metadata.rules.settings import TOPIC
+from metadata.topics.topic_rows import TopicView
 
 
 class TopicCreate(Request):
@@ -18,7 +20,7 @@ class TopicCreate(Request):
     settings = TOPIC
     name = Text()
     queues = Number(default=4, min_value=1)
-    node = Text(required=False, allow_null=True, help_text="place all queues there; else they are spread")
+    node = Text(required=False, allow_null=True, help_text="node of all queues; by default they are spread")
 
 
 class TopicChange(Change):
@@ -28,8 +30,8 @@ class TopicChange(Change):
 
 
 class _PlacedQueue(Answer):
-    queue = Number(source="queue.queue", help_text="the global id")
-    number = Number(source="queue.number", help_text="its place in the topic")
+    queue = Number(source="queue.queue", help_text="id of the queue")
+    number = Number(source="queue.number", help_text="its number within the topic")
     node = Text(source="queue.node")
     state = Text(source="queue.state")
     low = Number(allow_null=True)
@@ -37,7 +39,7 @@ class _PlacedQueue(Answer):
 
 
 class QueueAnswer(_PlacedQueue):
-    """A queue of a topic; low and head are null while its node does not answer."""
+    """A queue; `low` (log start offset) and `head` (log end offset) are null while its node is down."""
 
 
 class LayoutAnswer(Answer):
@@ -51,11 +53,9 @@ class TopicSummary(Answer):
     """A topic in a list; `queues` counts."""
 
     settings = TOPIC
-    name = Text()
-    kind = Text()
-    state = Text()
+    view = TopicView
+    shown = "name kind state created_at_ms"
     queues: Any = Count()
-    created_at_ms = Number()
 
 
 class TopicAnswer(TopicSummary):
@@ -73,8 +73,10 @@ def topic(state: TopicState) -> dict[str, Any]:
 class ExpandRequest(Request):
     """More queues for a topic."""
 
-    queues = Number(help_text="how many more")
-    node = Text(required=False, allow_null=True, help_text="put them there; else they are spread")
+    queues = Number(help_text="queues to add")
+    node = Text(
+        required=False, allow_null=True, help_text="node of the new queues; by default they are spread"
+    )
     dry_run = Flag(default=False)
 
 
@@ -96,35 +98,37 @@ class UnreadAnswer(Answer):
     """Number of messages that a group has not read; null while a node does not answer."""
 
     group = Text()
-    messages = Number(allow_null=True, help_text="of the slowest instance, if the group broadcasts")
+    messages = Number(
+        allow_null=True, help_text="unread messages; of the slowest instance in a broadcasting group"
+    )
 
 
 class ChangedQueue(Answer):
     """A queue that was added, or drains."""
 
-    queue = Number(allow_null=True, help_text="the global id; null for one that is not made")
-    number = Number(help_text="its place in the topic")
+    queue = Number(allow_null=True, help_text="id of the queue; null if it is only planned")
+    number = Number(help_text="its number within the topic")
     node = Text()
     state = Text()
 
 
 class LayoutChangeAnswer(Answer):
-    """Changes that an expansion or a shrinking made, or with `dry_run` would make."""
+    """Changes that an expand or shrink made, or with `dry_run` would make."""
 
     topic = Text()
     dry_run = Flag()
     layout_version = Number()
     queues = ChangedQueue(many=True)
     moved_slots = Number(help_text="of 1,024")
-    moved_share = serializers.FloatField(help_text="the share of keys that go to another queue, 0 to 1")
-    unread = UnreadAnswer(many=True, help_text="by group, in the queues that lose slots")
+    moved_share = serializers.FloatField(help_text="share of the keys that move to another queue, 0 to 1")
+    unread = UnreadAnswer(many=True, help_text="unread messages by group, in the queues that lose slots")
 
 
 class QueueState(_PlacedQueue):
-    """A queue of a topic; low and head are null while its node does not answer."""
+    """A queue; `low` (log start offset) and `head` (log end offset) are null while its node is down."""
 
-    slots = Number(help_text="of 1,024; keys in them come here")
-    draining = Flag(help_text="it is read to its end and retired then")
+    slots = Number(help_text="slots of 1,024 that the queue serves")
+    draining = Flag(help_text="it is closed, and will be retired when all groups have read it")
     unread = UnreadAnswer(many=True, help_text="by group")
 
 
@@ -138,32 +142,27 @@ def change(made: queues.Change) -> dict[str, Any]:
 
 
 class PlannedQueueAnswer(Answer):
-    """A queue: the offsets low … head - 1 of its table may be read, without those in the gaps."""
+    """A queue. Readable are the offsets from `low` (log start) to `head` - 1 (log end), without gaps."""
 
-    queue = Number(help_text="the global id")
-    number = Number(help_text="its place in the topic")
-    node = Text()
-    table = Text()
-    low = Number()
-    head = Number(help_text="durable: what is below it stays")
-    gaps = serializers.ListField(child=numbers(), help_text="offsets lost with a node: from, to (excluded)")
+    queue = Number(help_text="id of the queue")
+    number = Number(help_text="its number within the topic")
+    view = PlannedQueue
+    shown = "node table low"
+    head = Number(help_text="durable log end offset")
+    gaps = serializers.ListField(child=numbers(), help_text="lost offsets: from, to (excluded)")
 
 
 class PlannedNodeAnswer(Answer):
-    """A node; user name and password are empty if it has no reader account, or the key no admin on all."""
+    """A node; user name and password are empty without a reader account, or without `admin` on `*`."""
 
-    name = Text()
-    engine = Text()
-    host = Text()
-    port = Number()
+    view = PlannedNode
+    shown = "name engine host port username password"
     database = Text(help_text="the schema on mysql, the file's path on sqlite")
-    identity = Text(help_text="tells this node's data from any other's")
-    username = Text()
-    password = Text()
+    identity = Text(help_text="identity of the node's data")
 
 
 class ReadPlanAnswer(Answer):
-    """Queues and nodes that hold a topic's messages."""
+    """Queues and nodes of a topic's messages."""
 
     topic = Text()
     queues = PlannedQueueAnswer(many=True)

@@ -12,17 +12,13 @@ from metadata.brokers import broker_rows, discovery
 
 
 class Brokers(Endpoint):
-    """/brokers"""
-
     @operation("listBrokers", tag="brokers", answer=list_of("brokers", BrokerAnswer))
     def get(self, call: Call) -> HttpResponse:
-        """All brokers, as this one saw them a second ago at most; use those that are alive and in."""
+        """All brokers, at most a second old. Use those with `alive` true and state `in`."""
         return call.answer({"brokers": [BrokerAnswer.of(one) for one in discovery.listed(actor=call.actor)]})
 
 
 class Broker(Endpoint):
-    """/brokers/{broker}"""
-
     @operation("showBroker", tag="brokers", answer=BrokerAnswer)
     def get(self, call: Call, broker: str) -> HttpResponse:
         """One broker."""
@@ -30,12 +26,12 @@ class Broker(Endpoint):
 
     @operation("changeBroker", tag="brokers", request=BrokerChange, answer=BrokerAnswer)
     def patch(self, call: Call, broker: str) -> HttpResponse:
-        """Pulls a broker out, so that clients go to the others, or in again; it follows within a second."""
+        """Drains a broker, so that clients use the others, or enables it. Takes effect within a second."""
         state = call.fields(BrokerChange)["state"]
         return call.answer(BrokerAnswer.of(broker_rows.set_state(name=broker, state=state, actor=call.actor)))
 
     @operation("deleteBroker", tag="brokers", query=ConfirmQuery, status=204)
     def delete(self, call: Call, broker: str) -> HttpResponse:
-        """Forgets a broker that is no longer alive."""
+        """Removes a broker that is no longer alive from the registry."""
         broker_rows.forget(name=broker, confirm=call.confirm(), actor=call.actor)
         return call.done()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.http import HttpResponse
+from msgspec import convert, structs
 
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.http import draining, errors, longpoll, metrics
@@ -36,52 +37,31 @@ from metadata.membership import consumers
 
 
 class Consumers(Endpoint):
-    """/groups/{group}/consumers"""
-
     @operation(
         "registerConsumer", tag="consumers", request=RegisterRequest, answer=RegisterAnswer, status=201
     )
     def post(self, call: Call, group: str) -> HttpResponse:
-        """Joins a group; the answer's consumer id stands in all further calls. Harmless when repeated."""
+        """Joins a group. All further calls use the consumer id of the answer. Idempotent."""
         asked = call.read(REGISTER)
         draining.check()
-        joined = membership.join(
-            group=group,
-            topics=asked.topics,
-            name=asked.name,
-            incarnation=str(asked.incarnation),
-            instance_id=asked.instance_id,
-            mode=asked.mode,
-            session_timeout_ms=asked.session_timeout_ms,
-            sdk=asked.sdk,
-            address=call.actor.address,
-            actor=call.actor,
-        )
-        answer = RegisterAnswer(
-            consumer_id=joined.consumer_id,
-            session_timeout_ms=joined.session_timeout_ms,
-            heartbeat_interval_ms=joined.heartbeat_interval_ms,
-            created=joined.created,
-        )
+        given = structs.asdict(asked) | {"incarnation": str(asked.incarnation)}
+        joined = membership.join(group=group, address=call.actor.address, actor=call.actor, **given)
+        answer = convert(joined, RegisterAnswer, from_attributes=True)
         return call.created(answer, "consumers", joined.consumer_id)
 
 
 class Consumer(Endpoint):
-    """/consumers/{consumer}"""
-
     @operation("leave", tag="consumers", status=204)
     def delete(self, call: Call, consumer: str) -> HttpResponse:
-        """Leaves the group; its queues go to others at once."""
+        """Leaves the group. The queues are assigned to other members at once."""
         consumers.leave(consumer=call.consumer(consumer), actor=call.actor)
         return call.done()
 
 
 class Heartbeat(Endpoint):
-    """/consumers/{consumer}/heartbeat"""
-
     @operation("heartbeat", tag="consumers", request=HeartbeatRequest, answer=HeartbeatAnswer)
     def post(self, call: Call, consumer: str) -> HttpResponse:
-        """Says what is held, learns what to own and what to give up; answered once it is recorded."""
+        """Reports owned queues. Returns assigned and revoked queues, when the heartbeat is recorded."""
         member, asked = call.consumer(consumer), call.read(HEARTBEAT)
         owned = [(queue.queue, queue.epoch) for queue in asked.owned]
         try:
@@ -99,22 +79,18 @@ def _by_the_nodes(member: ConsumerId, error: Unrecorded) -> HttpResponse:
 
 
 class Acquire(Endpoint):
-    """/consumers/{consumer}/acquire"""
-
     @operation("acquire", tag="consumers", request=AcquireRequest, answer=AcquireAnswer)
     def post(self, call: Call, consumer: str) -> HttpResponse:
-        """Takes hold of assigned queues on their nodes, and learns where to go on in each."""
+        """Acquires assigned queues on their nodes. Returns the committed offset of each."""
         member, asked = call.consumer(consumer), call.read(ACQUIRE)
         acquired = positions.acquire(consumer=member, queues=asked.claims())
         return call.answer(consumer_shapes.acquire_answer(acquired, positions.generation(consumer=member)))
 
 
 class Pull(Endpoint):
-    """/consumers/{consumer}/pull"""
-
     @operation("pull", tag="consumers", request=PullRequest, answer=PullAnswer)
     def post(self, call: Call, consumer: str) -> HttpResponse:
-        """Reads messages from positions on, waiting up to `wait_ms` for the first."""
+        """Reads messages from the given offsets. Waits up to `wait_ms` for the first message."""
         member, asked = call.consumer(consumer), call.read(PULL)
         pulled = longpoll.pull_or_wait(consumer=member, asked=asked.asked())
         metrics.count_pulled(member.group_id, pulled.queues)
@@ -122,11 +98,9 @@ class Pull(Endpoint):
 
 
 class Commit(Endpoint):
-    """/consumers/{consumer}/commit"""
-
     @operation("commit", tag="consumers", request=CommitRequest, answer=CommitAnswer)
     def post(self, call: Call, consumer: str) -> HttpResponse:
-        """Records the next offset to read, per queue. Harmless when repeated; never goes backwards."""
+        """Commits the next offset to read of each queue. Idempotent; a committed offset never decreases."""
         member, asked = call.consumer(consumer), call.read(COMMIT)
         committed = positions.commit(consumer=member, offsets=asked.positions())
         metrics.count_committed(member.group_id, committed)
@@ -134,11 +108,9 @@ class Commit(Endpoint):
 
 
 class Failures(Endpoint):
-    """/consumers/{consumer}/failures"""
-
     @operation("reportFailures", tag="consumers", request=FailuresRequest, answer=FailuresAnswer)
     def post(self, call: Call, consumer: str) -> HttpResponse:
-        """Hands messages over for a later retry; answered once that is stored. Harmless when repeated."""
+        """Reports failed messages for a later retry. Answers when the retries are stored. Idempotent."""
         member, asked = call.consumer(consumer), call.read(FAILURES)
         report = failures.report(consumer=member, failures=asked.failures())
         metrics.FAILURES.labels("retried").inc(len(report.retried))

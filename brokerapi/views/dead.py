@@ -26,65 +26,41 @@ from metadata import redrive_rows
 
 
 class DeadMessages(Endpoint):
-    """/groups/{group}/dead"""
-
     @operation("listDead", tag="failures", query=DeadQuery, answer=DeadPageAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
-        """The messages of which no retry is left, the newest first."""
-        asked = call.query(DeadQuery)
-        page = dead_letters.page(
-            group=group,
-            topic=asked.topic,
-            error=asked.error,
-            after=asked.after,
-            limit=asked.limit,
-            actor=call.actor,
-        )
+        """Dead letters, newest first."""
+        page = dead_letters.page(group=group, actor=call.actor, **call.named(DeadQuery))
         return call.answer(DeadPageAnswer.of(page))
 
     @operation("dropDead", tag="failures", query=DropQuery, answer=DroppedAnswer)
     def delete(self, call: Call, group: str) -> HttpResponse:
-        """Drops dead messages for good: some, or all that match."""
-        asked = call.query(DropQuery)
-        count = dead_letters.drop(
-            group=group,
-            ids=asked.list_of_ids(),
-            topic=asked.topic,
-            error=asked.error,
-            everything=asked.all,
-            actor=call.actor,
-        )
+        """Deletes dead letters for good: some, or all that match."""
+        asked = call.named(DropQuery)
+        ids = None if asked["ids"] is None else [one for one in asked["ids"].split(",") if one]
+        count = dead_letters.drop(group=group, actor=call.actor, **asked | {"ids": ids})
         return call.answer({"dropped": count})
 
 
 class DeadSummary(Endpoint):
-    """/groups/{group}/dead/summary"""
-
     @operation("countDead", tag="failures", query=SummaryQuery, answer=DeadSummaryAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
-        """Count the dead messages by topic and kind of error."""
-        asked = call.query(SummaryQuery)
-        return call.answer(
-            dead_shapes.summary(dead_letters.summary(group=group, topic=asked.topic, actor=call.actor))
-        )
+        """Count the dead letters by topic and kind of error."""
+        found = dead_letters.summary(group=group, actor=call.actor, **call.named(SummaryQuery))
+        return call.answer(dead_shapes.summary(found))
 
 
 class DeadMessage(Endpoint):
-    """/groups/{group}/dead/{message}"""
-
     @operation("showDead", tag="failures", answer=WholeDeadAnswer)
     def get(self, call: Call, group: str, message: str) -> HttpResponse:
-        """A dead message with headers and body."""
+        """A dead letter with headers and body."""
         shown = dead_letters.show(group=group, message=message, actor=call.actor)
         return call.answer(dead_shapes.whole(shown, call.kind))
 
 
 class RedriveDead(Endpoint):
-    """/groups/{group}/dead/redrive"""
-
     @operation("redrive", tag="failures", request=RedriveCreate, answer=RedriveAnswer, status=201)
     def post(self, call: Call, group: str) -> HttpResponse:
-        """Begins to bring dead messages back; it goes on in the background."""
+        """Starts a redrive of dead letters, which runs in the background."""
         asked = call.fields(RedriveCreate, manages=("group", group))
         everything = asked.pop("all", False)
         made = redrives.request(group=group, everything=everything, actor=call.actor, **asked)
@@ -92,11 +68,9 @@ class RedriveDead(Endpoint):
 
 
 class Redrives(Endpoint):
-    """/groups/{group}/redrives"""
-
     @operation("listRedrives", tag="failures", query=NewestQuery, answer=page_of("redrives", RedriveAnswer))
     def get(self, call: Call, group: str) -> HttpResponse:
-        """The redrives of a group, the newest first."""
+        """The redrives of a group, newest first."""
         asked = call.query(NewestQuery)
         rows = redrive_rows.page(group=group, limit=asked.limit + 1, after=asked.after, actor=call.actor)
         shown = [dead_shapes.redrive(one) for one in rows[: asked.limit]]
@@ -104,28 +78,23 @@ class Redrives(Endpoint):
 
 
 class Redrive(Endpoint):
-    """/groups/{group}/redrives/{redrive}"""
-
     @operation("showRedrive", tag="failures", answer=RedriveAnswer)
     def get(self, call: Call, group: str, redrive: int) -> HttpResponse:
-        """A redrive and how far it is."""
+        """A redrive and its progress."""
         return call.answer(
             dead_shapes.redrive(redrive_rows.named(group=group, redrive=redrive, actor=call.actor))
         )
 
     @operation("stopRedrive", tag="failures", status=204)
     def delete(self, call: Call, group: str, redrive: int) -> HttpResponse:
-        """Stops a redrive; what it has brought back stays so."""
+        """Stops a redrive. Messages that were already sent are not taken back."""
         redrive_rows.stop(group=group, redrive=redrive, actor=call.actor)
         return call.done()
 
 
 class Failed(Endpoint):
-    """/groups/{group}/failed"""
-
     @operation("listFailed", tag="failures", query=FailedQuery, answer=FailedAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
-        """The messages that wait for a retry, those that are due first."""
-        asked = call.query(FailedQuery)
-        found = pending.waiting(group=group, topic=asked.topic, limit=asked.limit, actor=call.actor)
+        """Messages that are waiting for a retry, ordered by the time when they are due."""
+        found = pending.waiting(group=group, actor=call.actor, **call.named(FailedQuery))
         return call.answer(FailedAnswer.of(found))

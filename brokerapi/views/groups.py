@@ -21,11 +21,9 @@ from metadata.groups import groups, offset_resets
 
 
 class Groups(Endpoint):
-    """/groups"""
-
     @operation("listGroups", tag="groups", query=ListQuery, answer=page_of("groups", GroupSummary))
     def get(self, call: Call) -> HttpResponse:
-        """The groups the key may do anything with, by name."""
+        """The groups on which the key has any right, by name."""
         page = groups.page(window=call.window(), actor=call.actor)
         return call.answer(GroupSummary.page("groups", page))
 
@@ -39,8 +37,6 @@ class Groups(Endpoint):
 
 
 class Group(Endpoint):
-    """/groups/{group}"""
-
     @operation("showGroup", tag="groups", answer=GroupAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
         """A group with its subscriptions and members."""
@@ -48,7 +44,7 @@ class Group(Endpoint):
 
     @operation("changeGroup", tag="groups", request=GroupChange, answer=GroupAnswer)
     def patch(self, call: Call, group: str) -> HttpResponse:
-        """Stops or starts a group, changes its settings."""
+        """Pauses or resumes a group, or changes its settings."""
         settings = call.fields(GroupChange, manages=("group", group))
         return call.answer(GroupAnswer.of(groups.update(name=group, settings=settings, actor=call.actor)))
 
@@ -60,16 +56,14 @@ class Group(Endpoint):
 
 
 class Offsets(Endpoint):
-    """/groups/{group}/offsets"""
-
     @operation("showOffsets", tag="groups", answer=OffsetsAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
-        """Return how far the group is in each queue, how much is unread, and whether it catches up."""
+        """Return the committed offset and the lag of the group in each queue, and its trend."""
         return call.answer(offset_shapes.offsets(group, *lag.standing(group=group, actor=call.actor)))
 
     @operation("resetOffsets", tag="groups", request=OffsetsReset, answer=OffsetsMoved)
     def patch(self, call: Call, group: str) -> HttpResponse:
-        """Moves the positions of a group, which may be running; `dry_run` only says how."""
+        """Resets the offsets of a group, also while it is running. `dry_run` changes nothing."""
         asked = call.fields(OffsetsReset, manages=("group", group))
         dry_run = asked.pop("dry_run")
         chosen = {name: asked.pop(name, None) for name in ("topic", "queues", "instance")}
@@ -79,22 +73,17 @@ class Offsets(Endpoint):
 
 
 class OffsetMoves(Endpoint):
-    """/groups/{group}/offsets/moves"""
-
     @operation("listOffsetMoves", tag="groups", query=NewestQuery, answer=page_of("moves", PastMoveAnswer))
     def get(self, call: Call, group: str) -> HttpResponse:
-        """The positions of a group that were moved by hand, the newest first."""
-        asked = call.query(NewestQuery)
-        page = offset_resets.page(group=group, limit=asked.limit, after=asked.after, actor=call.actor)
+        """Offset resets of a group, newest first."""
+        page = offset_resets.page(group=group, actor=call.actor, **call.named(NewestQuery))
         return call.answer(PastMoveAnswer.page("moves", page))
 
 
 class UndoOffsets(Endpoint):
-    """/groups/{group}/offsets/undo"""
-
     @operation("undoOffsets", tag="groups", request=OffsetsUndo, answer=OffsetsMoved)
     def post(self, call: Call, group: str) -> HttpResponse:
-        """Moves positions back to where a reset found them."""
+        """Undoes an offset reset."""
         asked = call.fields(OffsetsUndo, manages=("group", group))
         dry_run, reset = asked["dry_run"], asked.get("reset")
         made = offset_reset.undo(group=group, reset=reset, dry_run=dry_run, actor=call.actor)

@@ -10,19 +10,15 @@ from brokerapi.schema import operation
 
 
 class Live(Endpoint):
-    """/livez"""
-
     public = True
 
     @operation("live", tag="health", answer=health.Health)
     def get(self, call: Call) -> HttpResponse:
-        """The process answers; no database is touched."""
+        """Liveness of the process. No database is accessed."""
         return call.answer(health.Health(status="ok", because=[]))
 
 
 class Ready(Endpoint):
-    """/readyz"""
-
     public = True
 
     @operation("ready", tag="health", answer=health.Health)
@@ -36,8 +32,6 @@ class Ready(Endpoint):
 
 
 class Metrics(Endpoint):
-    """/metrics"""
-
     public = True
 
     @operation("metrics", tag="health")

@@ -12,17 +12,15 @@ from metadata.users import api_keys
 
 
 class Keys(Endpoint):
-    """/keys"""
-
     @operation("listKeys", tag="keys", query=ListQuery, answer=page_of("keys", KeyAnswer))
     def get(self, call: Call) -> HttpResponse:
-        """The keys' names and rights; their secrets are not kept."""
+        """Names and rights of the API keys. Secrets are not stored."""
         page = api_keys.page(window=call.window(), actor=call.actor)
         return call.answer(KeyAnswer.page("keys", page))
 
     @operation("createKey", tag="keys", request=KeyCreate, answer=NewKeyAnswer, status=201)
     def post(self, call: Call) -> HttpResponse:
-        """Creates a key. The answer alone shows it: keep it."""
+        """Creates an API key. Only this answer has the key itself."""
         asked = call.fields(KeyCreate)
         name, rights = asked.pop("name"), asked.pop("rights")
         view, plaintext = api_keys.create(name=name, rights=rights, settings=asked, actor=call.actor)
@@ -30,8 +28,6 @@ class Keys(Endpoint):
 
 
 class Key(Endpoint):
-    """/keys/{key}"""
-
     @operation("showKey", tag="keys", answer=KeyAnswer)
     def get(self, call: Call, key: str) -> HttpResponse:
         """One key's rights."""
@@ -39,12 +35,12 @@ class Key(Endpoint):
 
     @operation("changeKey", tag="keys", request=KeyChange, answer=KeyAnswer)
     def patch(self, call: Call, key: str) -> HttpResponse:
-        """Changes what the key may send in a second."""
+        """Changes the quotas of the key."""
         settings = call.fields(KeyChange)
         return call.answer(KeyAnswer.of(api_keys.update(name=key, settings=settings, actor=call.actor)))
 
     @operation("deleteKey", tag="keys", query=ConfirmQuery, status=204)
     def delete(self, call: Call, key: str) -> HttpResponse:
-        """Deletes a key; whoever uses it is refused from then on."""
+        """Deletes a key. Requests with it are refused from then on."""
         api_keys.delete(name=key, confirm=call.confirm(), actor=call.actor)
         return call.done()

@@ -16,11 +16,9 @@ from metadata.errors import Invalid
 
 
 class Messages(Endpoint):
-    """/topics/{topic}/messages"""
-
     @operation("sendMessages", tag="messages", request=SendRequest, answer=SendAnswer)
     def post(self, call: Call, topic: str) -> HttpResponse:
-        """Stores messages, each exactly once per `batch_id`; answered when they are durable."""
+        """Stores messages, each exactly once per `batch_id`. Answers when they are durable."""
         asked = call.read(SEND)
         draining.check()
         messages = message_shapes.new_messages(asked)
@@ -44,14 +42,12 @@ class Messages(Endpoint):
             )
         else:
             raise Invalid.field(
-                "queue", "is missing: give queue (and offset), message_id, or what the messages carry"
+                "queue", "is missing: give queue (and offset), message_id, or search conditions"
             )
         return call.answer(message_shapes.browsed(found, call.kind))
 
 
 class Message(Endpoint):
-    """/messages/{message_id}"""
-
     @operation("recallMessage", tag="messages", status=204)
     def delete(self, call: Call, message_id: str) -> HttpResponse:
         """Recalls a delayed message before it is due; 409 `already_delivered` when it is in its queue."""
@@ -60,11 +56,9 @@ class Message(Endpoint):
 
 
 class Delayed(Endpoint):
-    """/topics/{topic}/delayed"""
-
     @operation("listDelayed", tag="messages", query=DelayedQuery, answer=DelayedAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
-        """Shows messages that wait for their time, in the order of their ids, and how many there are."""
+        """Delayed messages that are not due yet, ordered by id, and their number."""
         asked = call.query(DelayedQuery)
         after = asked.after if isinstance(asked.after, str) else None
         found = delayed_admin.of_topic(topic=topic, after=after, limit=asked.limit, actor=call.actor)
@@ -73,7 +67,7 @@ class Delayed(Endpoint):
 
 def _searched(call: Call, topic: str, asked: BrowseQuery) -> search.Found:
     if isinstance(asked.message_id, str):
-        raise Invalid.field("message_id", "names one message: leave out what it should carry")
+        raise Invalid.field("message_id", "names one message: leave out the search conditions")
     return search.search(
         topic=topic,
         wanted=asked.wanted(),

@@ -12,25 +12,20 @@ from metadata.membership import history, rebalance
 
 
 class Rebalances(Endpoint):
-    """/groups/{group}/rebalances"""
-
     @operation(
         "listRebalances", tag="groups", query=NewestQuery, answer=page_of("rebalances", RebalanceAnswer)
     )
     def get(self, call: Call, group: str) -> HttpResponse:
-        """The rebalances of a group, the newest first: why, who got which queue, how long it stood still."""
-        asked = call.query(NewestQuery)
-        found, following = history.page(group=group, limit=asked.limit, after=asked.after, actor=call.actor)
+        """The rebalances of a group, newest first, with cause, moved queues and pauses."""
+        found, following = history.page(group=group, actor=call.actor, **call.named(NewestQuery))
         behind = None if following is None else str(following)
         return call.answer({"rebalances": [RebalanceAnswer.of(one) for one in found], "next": behind})
 
 
 class Rebalance(Endpoint):
-    """/groups/{group}/rebalance"""
-
     @operation("rebalance", tag="groups", request=RebalanceRequest, answer=RebalanceMoves)
     def post(self, call: Call, group: str) -> HttpResponse:
-        """Shares a group's queues anew, now; `dry_run` only says what would move."""
+        """Rebalances a group now. `dry_run` changes nothing."""
         dry_run = call.fields(RebalanceRequest, manages=("group", group))["dry_run"]
         done = rebalance.ask(group=group, dry_run=dry_run, actor=call.actor)
         return call.answer(RebalanceMoves.of(done, dry_run=dry_run))

@@ -19,8 +19,6 @@ from metadata.groups import groups, subscription_rows
 
 
 class Subscriptions(Endpoint):
-    """/groups/{group}/subscriptions"""
-
     @operation("listSubscriptions", tag="groups", answer=list_of("subscriptions", SubscriptionAnswer))
     def get(self, call: Call, group: str) -> HttpResponse:
         """The topics a group reads."""
@@ -29,15 +27,13 @@ class Subscriptions(Endpoint):
 
     @operation("subscribe", tag="groups", request=SubscriptionCreate, answer=SubscriptionAnswer, status=201)
     def post(self, call: Call, group: str) -> HttpResponse:
-        """Lets a group read a topic, from its earliest or its latest message on."""
+        """Subscribes a group to a topic, from its earliest or its latest message."""
         asked = call.fields(SubscriptionCreate, manages=("group", group))
         made = subscriptions.create(group=group, topic=asked["topic"], start=asked["start"], actor=call.actor)
         return call.created(SubscriptionAnswer.of(made), "groups", group, "subscriptions", asked["topic"])
 
 
 class Subscription(Endpoint):
-    """/groups/{group}/subscriptions/{topic}"""
-
     @operation("showSubscription", tag="groups", answer=SubscriptionAnswer)
     def get(self, call: Call, group: str, topic: str) -> HttpResponse:
         """One subscription."""
@@ -46,23 +42,20 @@ class Subscription(Endpoint):
 
     @operation("changeSubscription", tag="groups", request=SubscriptionChange, answer=SubscriptionAnswer)
     def patch(self, call: Call, group: str, topic: str) -> HttpResponse:
-        """Stops or starts reading of one topic."""
+        """Pauses or resumes a subscription, or changes its settings."""
         settings = call.fields(SubscriptionChange, manages=("group", group))
         changed = subscription_rows.update(group=group, topic=topic, settings=settings, actor=call.actor)
         return call.answer(SubscriptionAnswer.of(changed))
 
     @operation("unsubscribe", tag="groups", status=204)
     def delete(self, call: Call, group: str, topic: str) -> HttpResponse:
-        """Ends a subscription; its positions are forgotten."""
+        """Ends a subscription and deletes its offsets."""
         subscriptions.delete(group=group, topic=topic, actor=call.actor)
         return call.done()
 
 
 class TagMatches(Endpoint):
-    """/topics/{topic}/tag-matches"""
-
     @operation("countTagMatches", tag="topics", query=TagsQuery, answer=TagMatchesAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
-        """Count the matches of a tag filter in a topic's last 1,000 messages; try it before it is set."""
-        found = tag_matches(topic=topic, tags=call.query(TagsQuery).tags, actor=call.actor)
-        return call.answer(found)
+        """Count the matches of a tag filter in the last 1,000 messages of a topic."""
+        return call.answer(tag_matches(topic=topic, actor=call.actor, **call.named(TagsQuery)))

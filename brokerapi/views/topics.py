@@ -15,11 +15,9 @@ from metadata.topics import topic_rows
 
 
 class Topics(Endpoint):
-    """/topics"""
-
     @operation("listTopics", tag="topics", query=TopicsQuery, answer=page_of("topics", TopicSummary))
     def get(self, call: Call) -> HttpResponse:
-        """The topics the key may do anything with, by name."""
+        """The topics on which the key has any right, by name."""
         kind = call.query(TopicsQuery).kind
         page = topic_rows.page(window=call.window(TopicsQuery), kind=kind, actor=call.actor)
         return call.answer(TopicSummary.page("topics", page))
@@ -34,11 +32,9 @@ class Topics(Endpoint):
 
 
 class Topic(Endpoint):
-    """/topics/{topic}"""
-
     @operation("showTopic", tag="topics", answer=TopicAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
-        """A topic with its queues and their heads."""
+        """A topic with its queues and their offsets."""
         return call.answer(topic_shapes.topic(topics.describe(name=topic, actor=call.actor)))
 
     @operation("changeTopic", tag="topics", request=TopicChange, answer=TopicSummary)
@@ -50,18 +46,16 @@ class Topic(Endpoint):
 
     @operation("deleteTopic", tag="topics", query=ConfirmQuery, status=204)
     def delete(self, call: Call, topic: str) -> HttpResponse:
-        """Deletes a topic nobody subscribes to; its tables stay for three more days."""
+        """Deletes a topic without subscriptions. Its tables are dropped after three days."""
         topics.delete(name=topic, confirm=call.confirm(), actor=call.actor)
         return call.done()
 
 
 class ReadPlan(Endpoint):
-    """/topics/{topic}/read-plan"""
-
     @operation("readPlan", tag="topics", query=PlanQuery, answer=ReadPlanAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
-        """Tables and ranges for jobs that read straight from the nodes. Keys with `admin` on `*` are told the
-        nodes' reader accounts, too, which read every topic there."""
+        """Tables and offset ranges for jobs that read the nodes directly. Keys with `admin` on `*` also get
+        the reader accounts of the nodes, which can read every topic there."""
         queues = call.query(PlanQuery).queues
         wanted = [int(one) for one in queues.split(",")] if queues else None
         response = call.answer(read_plans.read_plan(topic=topic, queues=wanted, actor=call.actor))
