@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol, TypeVar
 
-from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
-from messagestore.pool import node_pools, session_pool
+from messagestore.pool import node_pools
 from messagestore.pool.node import Node
 from metadata.cache import snapshot
-from metadata.cache.snapshot import NodeInfo
+from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import CatmqError, NodeUnavailable
+from metadata.grouping import grouped
 
 
 class Progress(NamedTuple):
@@ -47,9 +47,9 @@ def each(items: Iterable[T], *, act: Callable[[T], object], name: Callable[[T], 
         try:
             done += act(one) is not False
         except CatmqError as error:
-            log.warning("%s is left for the next sweep: %s", name(one), error.detail)
+            log.warning("%s failed, will retry: %s", name(one), error.detail)
         except Exception:
-            log.exception("%s cannot be swept", name(one))
+            log.exception("%s failed", name(one))
     return done
 
 
@@ -59,7 +59,7 @@ def later(what: str) -> Iterator[None]:
     try:
         yield
     except CatmqError as error:
-        log.warning("%s later: %s", what, error.detail)
+        log.warning("%s failed, will retry: %s", what, error.detail)
 
 
 def ask(
@@ -86,14 +86,14 @@ def ask(
             info = snapshot.current().nodes.get(node_id)
             name = info.name if info is not None else str(node_id)
             skipped[name] = error.detail if isinstance(error, CatmqError) else str(error)
-            log.log(level, "%s of node %s is not known: %s", what, name, skipped[name])
+            log.log(level, "%s could not be read from node %s: %s", what, name, skipped[name])
     return skipped
 
 
 def require_any(skipped: Mapping[str, str], *, asked: Mapping[int, object], name: str = "nodes") -> None:
     """Raise NodeUnavailable if every node that was asked was skipped."""
     if skipped and len(skipped) == len(asked):
-        raise NodeUnavailable(f"The {name} do not answer: {', '.join(skipped)}.", retry_after_ms=1000)
+        raise NodeUnavailable(f"No answer from {name} {', '.join(skipped)}.", retry_after_ms=1000)
 
 
 def online() -> dict[int, NodeInfo]:
@@ -112,27 +112,9 @@ def _nodes() -> list[tuple[int, NodeInfo]]:
 
 def by_node(rows: Iterable[Lying]) -> dict[int, list[Lying]]:
     """Group rows by the id of the node that they lie on."""
-    nodes: dict[int, list[Lying]] = {}
-    for row in rows:
-        nodes.setdefault(row.node_id, []).append(row)
-    return nodes
+    return grouped((row.node_id, row) for row in rows)
 
 
 def queues_by_node(queues: Iterable[int]) -> dict[int, list[int]]:
     """Ids of queues, by the id of their node. Raises NotFound (queue_not_found)."""
-    nodes: dict[int, list[int]] = {}
-    for queue in queues:
-        nodes.setdefault(snapshot.find_queue(queue).node_id, []).append(queue)
-    return nodes
-
-
-@contextmanager
-def direct(info: NodeInfo) -> Iterator[Session]:
-    """A session beside the pool, which lends none of a node that is offline. Raises NodeUnavailable."""
-    session = session_pool.connect(info)
-    try:
-        yield session
-    except db_errors.Ambiguous as error:
-        raise NodeUnavailable(error.detail) from error
-    finally:
-        session.close()
+    return grouped((snapshot.find_queue(queue).node_id, queue) for queue in queues)

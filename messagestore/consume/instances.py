@@ -55,7 +55,7 @@ def _insert(consumer: ConsumerId, subscription: SubscriptionView, queues: Collec
                     instances=[consumer.instance],
                 )
         except NodeUnavailable as error:
-            log.warning("Instance %s gets its places later: %s", consumer.instance, error.detail)
+            log.warning("Instance %s gets its reader rows later: %s", consumer.instance, error.detail)
 
 
 def _delete(consumer: ConsumerId, subscription: SubscriptionView) -> None:
@@ -70,7 +70,7 @@ def _delete(consumer: ConsumerId, subscription: SubscriptionView) -> None:
                     instance=consumer.instance,
                 )
         except NodeUnavailable as error:  # they go with the instance, or at the next subscription
-            log.warning("Instance %s keeps places for now: %s", consumer.instance, error.detail)
+            log.warning("Instance %s: reader rows are deleted later: %s", consumer.instance, error.detail)
 
 
 def prune(*, after_days: float = instances.KEPT_DAYS) -> int:
@@ -90,6 +90,6 @@ def _delete_everywhere(instance: Parted) -> bool:
                 reader_sql.delete_instance(session, group_id=instance.group_id, instance=instance.reader)
         instances.forget(instance.id)
     except CatmqError as error:
-        log.warning("Instance %d is deleted later: %s", instance.id, error.detail)
+        log.warning("Instance %d could not be deleted, will retry: %s", instance.id, error.detail)
         return False
     return True

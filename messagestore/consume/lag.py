@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
 from messagestore.heads import durability
 from messagestore.heads.gap_check import left
@@ -16,6 +17,7 @@ from messagestore.tables.shapes import Position
 from metadata import actors
 from metadata.actors import Actor
 from metadata.errors import CatmqError, NodeUnavailable
+from metadata.grouping import grouped
 from metadata.groups import commits, ownership, subscribers
 from metadata.groups.ownership import QueueOwner
 from metadata.groups.subscribers import Seen
@@ -55,15 +57,12 @@ class QueueLag:
 def group_offsets(*, group: str, actor: Actor) -> list[QueueLag]:
     """Every queue the group reads, by topic, number and instance. Needs any right on it; raises NotFound."""
     owned = ownership.queues(group=group, actor=actor)
-    nodes: dict[int, list[QueueOwner]] = {}
-    for row in owned:
-        nodes.setdefault(row.node_id, []).append(row)
     lags: dict[QueueOwner, QueueLag] = {}
-    for node_id, rows in nodes.items():
+    for node_id, rows in sweeping.by_node(owned).items():
         try:
             lags |= _of_node(node_id, rows)
         except NodeUnavailable as error:
-            log.warning("Lag on node %d is not known: %s", node_id, error.detail)
+            log.warning("Lag could not be read from node %d: %s", node_id, error.detail)
     return [lags.get(row) or _unknown(row) for row in owned]
 
 
@@ -78,9 +77,7 @@ def by_topic(offsets: Iterable[QueueLag]) -> dict[str, Lag]:
 
     In a broadcasting group the slowest instance counts.
     """
-    rows: dict[str, list[QueueLag]] = {}
-    for row in offsets:
-        rows.setdefault(row.topic, []).append(row)
+    rows = grouped((row.topic, row) for row in offsets)
     return {topic: _together(mine) for topic, mine in rows.items()}
 
 
@@ -107,7 +104,7 @@ def record(*, pass_s: float = PASS_S) -> int:
         try:
             offsets = group_offsets(group=group, actor=actors.job("record_lag"))
         except CatmqError as error:
-            log.warning("The lag of group %s is recorded later: %s", group, error.detail)
+            log.warning("Lag of group %s could not be recorded, will retry: %s", group, error.detail)
             continue
         count += metrics_history.record_lag(_backlogs(offsets, subscriptions))
         commits.note(_positions(offsets, subscriptions))
@@ -116,15 +113,12 @@ def record(*, pass_s: float = PASS_S) -> int:
 
 def _backlogs(offsets: Sequence[QueueLag], subscriptions: Sequence[Seen]) -> list[metrics_history.Backlog]:
     """Return a group's lag in each of its topics, where all of its queues answered."""
-    found = []
     known = by_topic(offsets)
-    for one in subscriptions:
-        lag = known.get(one.topic)
-        if lag is not None and lag.messages is not None:
-            found.append(
-                metrics_history.Backlog(one.id, one.group_id, one.topic_id, lag.messages, lag.oldest_ms or 0)
-            )
-    return found
+    return [
+        metrics_history.Backlog(one.id, one.group_id, one.topic_id, lag.messages, lag.oldest_ms or 0)
+        for one in subscriptions
+        if (lag := known.get(one.topic)) is not None and lag.messages is not None
+    ]
 
 
 def _positions(offsets: Sequence[QueueLag], subscriptions: Sequence[Seen]) -> list[commits.Seen]:
@@ -143,18 +137,18 @@ def _positions(offsets: Sequence[QueueLag], subscriptions: Sequence[Seen]) -> li
 
 
 def _of_node(node_id: int, rows: Sequence[QueueOwner]) -> dict[QueueOwner, QueueLag]:
-    readers: dict[str, list[QueueOwner]] = {}
-    for row in rows:
-        readers.setdefault(row.reader, []).append(row)
     found: dict[QueueOwner, QueueLag] = {}
     with node_pools.node(node_id).reading() as session:
-        clock, gaps = _Clock(session), _Gaps(session, sorted({row.queue for row in rows}))
-        for reader, mine in readers.items():
+        clock = _Clock(session)
+        gaps = promotion_sql.read_all_gaps(session, queues=sorted({row.queue for row in rows}))
+        for reader, mine in grouped((row.reader, row) for row in rows).items():
             queues = [row.queue for row in mine]
             positions = reader_sql.read_positions(
                 session, group_id=mine[0].group_id, queues=queues, instance=reader
             )
-            found |= {row: _lag(clock, gaps, row, positions.get(row.queue)) for row in mine}
+            found |= {
+                row: _lag(clock, gaps.get(row.queue, ()), row, positions.get(row.queue)) for row in mine
+            }
         told_ms = node_sql.now_ms(session)
     heads = {row.queue: lag.head for row, lag in found.items() if lag.head is not None}
     durability.confirm(node_id=node_id, heads=heads)
@@ -182,18 +176,9 @@ def _unknown(row: QueueOwner) -> QueueLag:
     return QueueLag(row.topic, row.queue, row.number, row.instance, row.owner, row.epoch)
 
 
-class _Gaps:
-    """The declared gaps of queues: nothing is left to read in them."""
-
-    def __init__(self, session: Session, queues: Sequence[int]) -> None:
-        self._gaps = promotion_sql.read_all_gaps(session, queues=queues)
-
-    def left(self, queue: int, first: int, end: int) -> int:
-        """Number of offsets from `first` up to `end` that are in no gap."""
-        return left(first, end, gaps=self._gaps.get(queue, ()))
-
-
-def _lag(clock: _Clock, gaps: _Gaps, row: QueueOwner, position: Position | None) -> QueueLag:
+def _lag(
+    clock: _Clock, gaps: Sequence[tuple[int, int]], row: QueueOwner, position: Position | None
+) -> QueueLag:
     if position is None or position.committed is None:
         return _unknown(row)
     unread = max(position.committed, position.low)
@@ -202,7 +187,7 @@ def _lag(clock: _Clock, gaps: _Gaps, row: QueueOwner, position: Position | None)
         committed=position.committed,
         head=position.head,
         low=position.low,
-        lag=gaps.left(row.queue, unread, position.head) if unread < position.head else position.head - unread,
+        lag=left(unread, position.head, gaps=gaps) if unread < position.head else position.head - unread,
         lag_ms=clock.age_ms(row.queue, unread) if unread < position.head else 0,
         asked_ms=clock.now,
     )

@@ -17,9 +17,10 @@ from messagestore.tables.shapes import ReaderKey
 from metadata.cache import snapshot
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import NodeUnavailable
+from metadata.grouping import grouped
 from metadata.membership import grants
+from metadata.membership.assignment_cache import OwnedQueue
 from metadata.membership.grants import Grant
-from metadata.membership.heartbeats import Assigned
 from metadata.models import ConsumerGroup
 
 log = logging.getLogger(__name__)
@@ -35,16 +36,13 @@ _known: dict[int, tuple[float, _Owned]] = {}  # by group, with the time.monotoni
 
 def claim_granted() -> None:
     """Write the reader rows of owners that were just named: a pass of a loop. Failures are left to them."""
-    by_node: dict[int, list[Grant]] = {}
     queues = snapshot.current().queues
-    for grant in grants.take(SERVE_S):
-        if grant.queue in queues:
-            by_node.setdefault(queues[grant.queue].node_id, []).append(grant)
-    for node_id, granted in by_node.items():
+    known = [grant for grant in grants.take(SERVE_S) if grant.queue in queues]
+    for node_id, granted in grouped((queues[grant.queue].node_id, grant) for grant in known).items():
         try:
             _claim(node_id, granted)
         except NodeUnavailable as error:
-            log.info("The new owners of queues on node %d are not noted there: %s", node_id, error.detail)
+            log.info("New queue owners could not be written to node %d: %s", node_id, error.detail)
 
 
 def _claim(node_id: int, granted: Iterable[Grant]) -> None:
@@ -70,7 +68,7 @@ def positions(*, consumer: ConsumerId, claims: Iterable[tuple[int, int]]) -> dic
     return found
 
 
-def owned(consumer: ConsumerId) -> list[Assigned]:
+def owned(consumer: ConsumerId) -> list[OwnedQueue]:
     """The queues that the nodes say the consumer has; nodes that do not answer are left out.
 
     None in a broadcasting group, where they never move.
@@ -85,7 +83,7 @@ def owned(consumer: ConsumerId) -> list[Assigned]:
         topic = known.topics[info.topic_id]
         origin = known.topics.get(topic.failure_of) if topic.failure_of is not None else None
         stopped = known.stopped(group.id, info)
-        found.append(Assigned(topic.name, queue, epoch, stopped, origin.name if origin else None))
+        found.append(OwnedQueue(topic.name, queue, epoch, stopped, origin.name if origin else None))
     return found
 
 
@@ -102,12 +100,9 @@ def _owned(group_id: int) -> _Owned:
 
 
 def _read(group_id: int) -> _Owned:
-    found: dict[str, list[tuple[int, int]]] = {}
-    for node_id, queues in _by_node(_queues_of(group_id)).items():
-        for row in _rows(node_id, group_id, queues, ""):
-            if row.owner and row.epoch is not None:
-                found.setdefault(row.owner, []).append((row.queue, row.epoch))
-    return found
+    nodes = _by_node(_queues_of(group_id))
+    rows = [row for node_id, queues in nodes.items() for row in _rows(node_id, group_id, queues, "")]
+    return grouped((row.owner, (row.queue, row.epoch)) for row in rows if row.owner and row.epoch is not None)
 
 
 def _queues_of(group_id: int) -> list[int]:
@@ -120,11 +115,7 @@ def _queues_of(group_id: int) -> list[int]:
 
 def _by_node(queues: Iterable[int]) -> dict[int, list[int]]:
     known = snapshot.current().queues
-    nodes: dict[int, list[int]] = {}
-    for queue in queues:
-        if queue in known:
-            nodes.setdefault(known[queue].node_id, []).append(queue)
-    return nodes
+    return grouped((known[queue].node_id, queue) for queue in queues if queue in known)
 
 
 def _rows(node_id: int, group_id: int, queues: Sequence[int], instance: str) -> Iterable[shapes.Position]:
@@ -132,6 +123,6 @@ def _rows(node_id: int, group_id: int, queues: Sequence[int], instance: str) -> 
         with node_pools.node(node_id).reading(within_s=WITHIN_S) as session:
             read = reader_sql.read_positions(session, group_id=group_id, queues=queues, instance=instance)
     except NodeUnavailable as error:
-        log.debug("Node %d does not say who owns its queues: %s", node_id, error.detail)
+        log.debug("Queue owners could not be read from node %d: %s", node_id, error.detail)
         return ()
     return read.values()

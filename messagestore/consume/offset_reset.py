@@ -74,7 +74,7 @@ def check(target: Target) -> Target:
         raise Invalid.field("to", f"{target.to!r} is not one of {', '.join(allowed)}")
     if given not in allowed[target.to]:
         takes = " or ".join(", ".join(sorted(names)) or "no further field" for names in allowed[target.to])
-        raise Invalid.field("to", f"{target.to} takes {takes}")
+        raise Invalid.field("to", f"{target.to} requires {takes}")
     for name in given:
         value = values[name]
         if value is not None and value < 0:
@@ -137,11 +137,11 @@ def _check_instance(group: GroupView, instance: str | None) -> None:
     """Raise Invalid unless an instance is named that exists; in a clustering group none may be."""
     if group.mode != "broadcasting":
         if instance is not None:
-            raise Invalid.field("instance", f"group {group.name} shares its queues: it has no instances")
+            raise Invalid.field("instance", f"group {group.name} is not broadcasting, so it has no instances")
         return
     there_are = [name for name, _ in instances.names(group.id).values()]
     if instance not in there_are:
-        what = "name the instance to move" if instance is None else f"there is no instance {instance}"
+        what = "name the instance" if instance is None else f"there is no instance {instance}"
         listed = ", ".join(there_are[:MOST_NAMED]) or "none yet"
         raise Invalid.field("instance", f"group {group.name} is broadcasting: {what}; it has {listed}")
 
@@ -168,7 +168,7 @@ def _planned(row: QueueOwner, target: Target) -> Move:
         )
         position = positions.get(row.queue)
         if position is None or position.committed is None:
-            raise NotFound(f"Queue {row.queue} has no position yet; try again.", code=Code.QUEUE_NOT_FOUND)
+            raise NotFound(f"Queue {row.queue} has no committed offset yet.", code=Code.QUEUE_NOT_FOUND)
         to = _offset(session, position, target)
         asked = target.offset if target.offset is not None and target.offset != to else None
         move = Move(row.queue, row.number, position.committed, to, topic=row.topic, asked=asked)
@@ -210,7 +210,7 @@ def _move(row: QueueOwner, move: Move, actor: Actor, undoes: str) -> Move:
     with node_pools.node(row.node_id).writing() as session:
         rewound = reader_sql.reset_reader(session, reader=reader, offset=move.to_offset)
     if rewound is None:
-        raise NotFound(f"Queue {row.queue} lost its position meanwhile.", code=Code.QUEUE_NOT_FOUND)
+        raise NotFound(f"Queue {row.queue} lost its reader row meanwhile.", code=Code.QUEUE_NOT_FOUND)
     ownership.adopt_node_epoch(
         group_id=row.group_id, queue=row.queue, epoch=rewound.epoch, instance_id=row.instance_id
     )

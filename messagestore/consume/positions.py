@@ -7,7 +7,7 @@ call, and from the moment it commits no earlier owner can pull or commit through
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeVar
 
@@ -21,6 +21,7 @@ from messagestore.tables.shapes import Position, ReaderKey
 from metadata.cache import snapshot
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import MetadataUnavailable, NodeUnavailable, Unavailable
+from metadata.grouping import grouped
 from metadata.groups import ownership
 from metadata.membership import history
 
@@ -82,7 +83,10 @@ def acquire(*, consumer: ConsumerId, queues: Sequence[Claim]) -> list[Acquired]:
         found = node_owners.positions(consumer=consumer, claims=queues)
         if not found:
             raise
-        return [_known_to_its_node(claim.queue, found) for claim in queues]
+        return [
+            Acquired(queue, "ok", found[queue]) if queue in found else Acquired(queue, "unavailable")
+            for queue, _ in queues
+        ]
     states = {claim.queue: Acquired(claim.queue, "fenced") for claim in queues}
     nodes = _by_node([claim for claim in queues if granted.get(claim.queue) == claim.epoch])
     for node_id, claims in nodes.items():
@@ -96,10 +100,6 @@ def acquire(*, consumer: ConsumerId, queues: Sequence[Claim]) -> list[Acquired]:
     if held:
         history.acquired(consumer=consumer, queues=held)
     return [states[claim.queue] for claim in queues]
-
-
-def _known_to_its_node(queue: int, found: Mapping[int, int]) -> Acquired:
-    return Acquired(queue, "ok", found[queue]) if queue in found else Acquired(queue, "unavailable")
 
 
 class _Asked(NamedTuple):
@@ -124,7 +124,9 @@ def _acquire(
         missing, later = _claim(node, consumer, missing, states)
         outdated += later
     for claim in missing:
-        log.error("Group %d has no reader row for queue %d", consumer.group_id, claim.queue)
+        log.error(
+            "Group %d lacks a reader row for queue %d: run manage.py verify", consumer.group_id, claim.queue
+        )
     for claim, epoch in outdated:
         _adopt(consumer, claim, epoch)
 
@@ -184,10 +186,7 @@ def commit(*, consumer: ConsumerId, offsets: Sequence[CommitOffset]) -> list[Com
 
 def _by_node(rows: Iterable[Row]) -> dict[int, list[Row]]:
     """Claims or offsets of known queues, by node id."""
-    nodes: dict[int, list[Row]] = {}
-    for row in rows:
-        nodes.setdefault(snapshot.find_queue(row.queue).node_id, []).append(row)
-    return nodes
+    return grouped((snapshot.find_queue(row.queue).node_id, row) for row in rows)
 
 
 def _commit(node: _Asked, consumer: ConsumerId, offsets: list[CommitOffset]) -> dict[int, Committed]:

@@ -274,5 +274,5 @@ def _explained(session: Session, ask: PullQueue, head: int | None) -> PulledQueu
     low = fresh.low if fresh else None
     verdict = explain(ask.offset, low=low or 0, gaps=gaps)
     if verdict.state == "corrupt":
-        corruption.report(ask.queue, offset=ask.offset, why=f"no message although the head is {head}")
+        corruption.report(ask.queue, offset=ask.offset, why=f"no message, log end offset is {head}")
     return PulledQueue(ask.queue, verdict.state, [], verdict.next_offset, head, low=low, gap=verdict.gap)

@@ -7,12 +7,12 @@ import time
 from uuid import UUID
 
 from metadata.errors import Invalid
+from metadata.rules.topics.routing_rules import as_uuid7
 
 
 def new() -> UUID:
     """A fresh id. The wall clock only chooses the place in the index; nothing is decided by it."""
-    value = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10), "big")
-    return UUID(int=value & ~(0xF << 76) & ~(0x3 << 62) | 0x7 << 76 | 0x2 << 62)
+    return UUID(bytes=as_uuid7(time.time_ns() // 1_000_000, os.urandom(10)))
 
 
 def check(batch_id: UUID) -> UUID:

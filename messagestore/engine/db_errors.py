@@ -29,15 +29,13 @@ FULL = frozenset({1114, 1021})
 # disk is full if the system's error is 28 (ENOSPC).
 UNWRITTEN = frozenset({3, 1026, 1030})
 NO_MEMORY = frozenset({1037, 1038, 1041})
-UNFIT = frozenset(
-    {1366, 1406}
-)  # a value does not fit its column: the table was altered, or a limit is above it
-ROLLED_BACK = (
-    frozenset({1213, 1020, 1205, 1290, 1836, REFUSED, DUPLICATE, NO_PARTITION}) | FULL | UNFIT | NO_MEMORY
-)  # deadlock, record changed, lock wait, read-only server
+UNFIT = frozenset({1366, 1406})  # a value does not fit its column: that was altered, or a limit is above it
+# Deadlock, record changed, lock wait, read-only server.
+ROLLED_BACK = frozenset({1213, 1020, 1205, 1290, 1836}) | FULL | NO_MEMORY
+# Connection lost, killed or out of step; interrupted; error in COMMIT; server going down; network.
 AMBIGUOUS = frozenset(
     {2006, 2013, 2014, 2027, 2055, 1317, 1927, 1969, 3024, 4031, 1180, 1053, 1158, 1159, 1160, 1161}
-)  # connection lost, killed or out of step; interrupted; error in COMMIT; server going down; network
+)
 LOST = AMBIGUOUS - {1317, 1969, 3024, 1180}  # the whole connection is gone, and most likely its siblings
 _TABLE = "The table is missing or was altered: restore it, then run manage.py verify on its topic."
 _NO_SPACE = re.compile(r"(?<!=)\b28 [\"-]|quota exceeded", re.IGNORECASE)  # 28 "No space …, errno 28 - No …
@@ -91,6 +89,9 @@ class Altered(Final):
     """A table is missing or was altered."""
 
 
+_BY_NUMBER = {REFUSED: Refused, DUPLICATE: Duplicate, NO_PARTITION: NoPartition}
+
+
 def is_full(number: int, text: str) -> bool:
     """Return True if a MySQL error says that a disk of the node is full.
 
@@ -105,15 +106,11 @@ def is_full(number: int, text: str) -> bool:
 def of_mysql(number: int, text: str, node: str) -> RolledBack | Ambiguous | Final:
     """The fault of a MySQL error number, before any ROLLBACK was tried."""
     detail = f"Node {node} answered {number}: {text}"
-    if number == REFUSED:
-        return Refused(detail)
-    if number == DUPLICATE:
-        return Duplicate(detail)
-    if number == NO_PARTITION:
-        return NoPartition(detail)
+    if number in _BY_NUMBER:
+        return _BY_NUMBER[number](detail)
     if is_full(number, text):
         return RolledBack(f"{detail}. Free or add disk space on the node.", code=Code.NODE_FULL)
-    if number in ROLLED_BACK - UNFIT:
+    if number in ROLLED_BACK:
         return RolledBack(detail)
     if number in AMBIGUOUS:
         fault = Ambiguous(detail)

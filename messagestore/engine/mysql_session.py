@@ -251,7 +251,7 @@ class MySqlSession:
 
     def _await_answer(self, seconds: float) -> None:
         if not self._answers_within(seconds):
-            raise db_errors.SlowNode(f"Node {self._name} takes its time.")
+            raise db_errors.SlowNode(f"Node {self._name} is slow.")
         self._db.read_query_result()
 
     def _answers_within(self, seconds: float) -> bool:
@@ -305,7 +305,7 @@ class MySqlSession:
         results: list[Result] = []
         while True:
             last = len(results) == self._statements - 1
-            rows, whole = _taken(self._db.use_result(), fits if last else len)
+            rows, whole = taken(self._db.use_result().fetch_row, fits if last else len)
             results.append(Result(rows, len(rows)))
             if not whole:
                 return results, False
@@ -341,10 +341,10 @@ class MySqlSession:
             self.clean = False  # already gone: there is nothing left to close
 
 
-def _taken(result: Any, fits: Fits) -> tuple[list[tuple[Any, ...]], bool]:
+def taken(fetch: Callable[[int], Rows], fits: Fits) -> tuple[list[tuple[Any, ...]], bool]:
     """The first rows of a result that fit, and whether those were all."""
     rows: list[tuple[Any, ...]] = []
-    while fetched := result.fetch_row(FETCHED_AT_ONCE):
+    while fetched := fetch(FETCHED_AT_ONCE):
         count = fits(fetched)
         rows.extend(fetched[:count])
         if count < len(fetched):

@@ -12,10 +12,9 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from messagestore.engine import db_errors
-from messagestore.engine.mysql_session import FETCHED_AT_ONCE, LOCK_TIMEOUT_S, Fits, Result, Step, unreachable
+from messagestore.engine.mysql_session import LOCK_TIMEOUT_S, Fits, Result, Step, taken, unreachable
 from metadata.errors import CatmqError
 
 log = logging.getLogger(__name__)
@@ -36,7 +35,7 @@ class FileLock:
         turn = self._enqueue()
         try:
             if not turn.wait(LOCK_TIMEOUT_S):
-                raise db_errors.RolledBack(f"{self._path.name}: no turn to write within {LOCK_TIMEOUT_S} s")
+                raise db_errors.RolledBack(f"{self._path.name}: locked by others for {LOCK_TIMEOUT_S} s")
             with open(self._path, "ab") as handle:
                 self._flock(handle.fileno(), deadline)
                 yield
@@ -149,12 +148,7 @@ class SqliteSession:
     def _some(self, step: Step, fits: Fits) -> Result:
         (text,) = step.statement.single(step.parameters)
         cursor = self._db.execute(text, step.parameters)
-        rows: list[tuple[Any, ...]] = []
-        while fetched := cursor.fetchmany(FETCHED_AT_ONCE):
-            count = fits(fetched)
-            rows.extend(fetched[:count])
-            if count < len(fetched):
-                break
+        rows, _ = taken(cursor.fetchmany, fits)
         cursor.close()
         return Result(rows, len(rows))
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Mapping
+from functools import cache
 
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import READ_TIMEOUT_S
@@ -25,7 +26,6 @@ from metadata.errors import NodeUnavailable
 Heads = Mapping[int, int]
 # Rows of `node_pulse`. Two workers that share one only wait a moment for each other, and no row is left over.
 PULSES = 1024
-_WORKER = random.randrange(PULSES)
 
 _guard = threading.Lock()
 _barriers: dict[int, NodeCoalescer[Heads, None]] = {}
@@ -44,7 +44,7 @@ def confirm(*, node_id: int, heads: Heads | None = None) -> None:
             if reads := turn.items:  # one barrier for all that was read before it begins
                 with node_pools.node(node_id).reading() as session:
                     if not session.shows_durable_only:
-                        node_sql.pulse(session, worker=_WORKER)
+                        node_sql.pulse(session, worker=_own_row())
                 for queue, head in (one for read in reads for one in read.items()):
                     board.note(queue, head)
     except db_errors.Ambiguous as fault:  # a pulse that may have been written hurts nobody
@@ -62,6 +62,12 @@ def head_of(*, queue: int) -> shapes.Head | None:
     if found is not None:  # the barrier borrows a session of its own
         confirm(node_id=node.info.id, heads={queue: found.head})
     return found
+
+
+@cache
+def _own_row() -> int:
+    """Choose the row of this process, at its first barrier: the module was loaded before the fork."""
+    return random.randrange(PULSES)
 
 
 def barrier_of(node_id: int) -> NodeCoalescer[Heads, None]:

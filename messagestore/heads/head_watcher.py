@@ -25,16 +25,15 @@ from messagestore.heads.shared_heads import now_ms
 from messagestore.pool import node_pools
 from messagestore.tables import queue_sql
 from metadata.cache import snapshot
-from metadata.cache.snapshot import QueueInfo
+from metadata.cache.snapshot_types import QueueInfo
 from metadata.config import config
 from metadata.errors import CatmqError
 
 log = logging.getLogger(__name__)
 EVERY_S = 0.01  # between two looks into the shared memory
 PACE = 25
-LOOKS = (
-    8  # the quickest of the last ones tells what a look costs the node; the others waited for something else
-)
+# The quickest of the last ones tells what a look costs the node; the others waited for something else.
+LOOKS = 8
 RECENT_S = 5  # a look asks for what was stored to within this time,
 WHOLE_S = 1.0  # and so often for everything
 FEW = 10  # where less than such a part of a node's queues is wanted, these are named instead
@@ -140,5 +139,5 @@ class NodeWatcher:
     def _fails(self, error: CatmqError) -> None:
         self._not_before = time.monotonic() + RETRY_S
         if not self._failing:
-            log.warning("Heads of node %d cannot be read: %s", self._node_id, error.detail)
+            log.warning("Log end offsets of node %d cannot be read: %s", self._node_id, error.detail)
         self._failing = True

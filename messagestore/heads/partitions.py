@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
@@ -73,7 +74,7 @@ def alter(session: Session, *, queue: int, change: Callable[[], object], urgent:
 def take_turn(session: Session, *, queue: int) -> None:
     """Let no other session change the queue's table until this one closes. Raises NodeUnavailable."""
     if not partition_sql.take_table_lock(session, queue=queue, seconds=2):
-        raise NodeUnavailable(f"Table {running.message_table(queue)} is being changed by somebody else.")
+        raise NodeUnavailable(f"Table {running.message_table(queue)} is locked by another session.")
 
 
 def extend(queue: int, *, urgent: bool = True) -> int:
@@ -91,14 +92,10 @@ def extend(queue: int, *, urgent: bool = True) -> int:
             head, known = _look(session, queue)
             ends = _wanted(session, queue, head, known)
             if ends:
-                change = _adding(session, queue, ends)
+                change = partial(partition_sql.add_partitions, session, queue=queue, ends=ends)
                 alter(session, queue=queue, change=change, urgent=urgent)
-                log.info("Queue %d at %d: new partitions below %s", queue, head, ends)
+                log.info("Queue %d: new partitions at log end offset %d, with ends %s", queue, head, ends)
             return [*(one.end for one in known), *ends][-AHEAD]
-
-
-def _adding(session: Session, queue: int, ends: Sequence[int]) -> Callable[[], None]:
-    return lambda: partition_sql.add_partitions(session, queue=queue, ends=ends)
 
 
 def _due(node: Node, queue: int) -> int | None:
@@ -121,7 +118,7 @@ def _wanted(session: Session, queue: int, head: int, known: Sequence[Partition])
     if missing <= 0 or not known:
         return []
     if len(known) + missing > partitions.MOST:
-        log.warning("Queue %d has %d partitions: its retention is too long for them", queue, len(known))
+        log.warning("Queue %d has %d partitions: shorten its retention", queue, len(known))
     info = snapshot.find_queue(queue)
     topic = snapshot.current().topics[info.topic_id]
     last = known[-1].end - known[-1].first
@@ -183,7 +180,7 @@ class Ahead:
                 with node_pools.node(node_id).reading() as session:
                     heads = queue_sql.read_heads(session, queues=None)
             except CatmqError as error:
-                log.warning("Partitions on node %s are made later: %s", info.name, error.detail)
+                log.warning("Partitions on node %s not added, will retry: %s", info.name, error.detail)
                 continue
             now = time.monotonic()
             due = [one for one, head in heads.items() if one in known.queues and self._is_due(one, head, now)]
@@ -205,6 +202,6 @@ class Ahead:
             self._not_before.pop(queue, None)
         except CatmqError as error:
             self._not_before[queue] = time.monotonic() + RETRY_S
-            log.warning("New partitions for queue %d are made later: %s", queue, error.detail)
+            log.warning("Partitions for queue %d not added, will retry: %s", queue, error.detail)
             return False
         return before is not None and before != self._due[queue]

@@ -15,7 +15,7 @@ from messagestore.pool import node_pools
 from messagestore.produce import delayed_store
 from messagestore.tables import dead_letter_sql
 from metadata.cache import snapshot
-from metadata.cache.snapshot import NodeInfo
+from metadata.cache.snapshot_types import NodeInfo
 from metadata.config import config
 from metadata.errors import CatmqError
 from metadata.monitoring import alarms, dead_letter_counts, health_checks
@@ -82,13 +82,13 @@ def _look_at_room(seen: Found, node_id: int, info: NodeInfo, per_day: float) -> 
         with node_pools.node(node_id).reading() as session:
             space = disks.measure(session, info)
     except (CatmqError, OSError) as error:
-        log.warning("How full node %s is, is measured later: %s", info.name, error)
+        log.warning("Disk usage of node %s is not known: %s", info.name, error)
         seen.unclear.add(info.name)
         return
     days = days_left(space.usable, per_day) if space else None
     if days is not None:
         near = alarm_rules.passed(config.alarm_full_days, max(days, 0.001))
-        seen.add(info.name, f"as it grows, it will be full in {days:,.1f} days", is_so=near)
+        seen.add(info.name, f"full in {days:,.1f} days at its present growth", is_so=near)
 
 
 def dying() -> Found:
@@ -102,7 +102,7 @@ def dying() -> Found:
     dead_letter_counts.record({group: count for group, count in counts.items() if group in known})
     for group, count in sorted(counts.items(), key=lambda one: -one[1].last_hour):
         if group in known:
-            detail = f"{count.last_hour:,} messages died within an hour; {count.messages:,} are dead"
+            detail = f"{count.last_hour:,} new dead letters in the last hour; {count.messages:,} in total"
             is_so = alarm_rules.passed(count.last_hour, config.alarm_dead_per_hour)
             seen.add(known[group].name, detail, is_so=is_so)
     return seen
@@ -118,5 +118,5 @@ def count_dead() -> dict[int, Count] | None:
             counts[group] = counts[group].plus(count) if group in counts else count
 
     asked = sweeping.retry_nodes()
-    skipped = sweeping.ask(asked, read, what="The number of dead letters", prepare=delayed_store.prepare)
+    skipped = sweeping.ask(asked, read, what="Number of dead letters", prepare=delayed_store.prepare)
     return None if skipped else counts

@@ -13,7 +13,7 @@ from messagestore.pool import node_pools
 from messagestore.tables import message_sql
 from metadata.actors import Actor
 from metadata.cache import snapshot
-from metadata.cache.snapshot import TopicInfo
+from metadata.cache.snapshot_types import TopicInfo
 from metadata.config import config
 from metadata.db import access
 from metadata.errors import Code, Invalid, NotFound
@@ -45,7 +45,7 @@ def by_offset(*, topic: str, queue: int, offset: int, limit: int, actor: Actor) 
         raise Invalid.field("limit", f"{limit} is not within 1 and {config.max_pull_messages}")
     head = durability.head_of(queue=queue)
     if head is None:
-        raise NotFound(f"Queue {queue} has no head row on its node.", code=Code.QUEUE_NOT_FOUND)
+        raise NotFound(f"Queue {queue} has no row in queue_head on its node.", code=Code.QUEUE_NOT_FOUND)
     start = max(offset, head.low)
     with node_pools.node_of(queue).reading() as session:
         messages = message_sql.select_from(
@@ -68,7 +68,7 @@ def by_id(*, topic: str, message_id: str, actor: Actor) -> Browsed:
     with node_pools.node_of(queue).reading() as session:
         messages = message_sql.select_from(session, queue=queue, first=offset, end=offset + 1, most_bytes=1)
     if head is not None and offset < head.low:  # its row may be there until its partition goes
-        what = f"Message {message_id} was cleaned: queue {queue} is kept from offset {head.low} on."
+        what = f"Message {message_id} was deleted: the log start offset of queue {queue} is {head.low}."
         raise NotFound(what, code=Code.MESSAGE_NOT_FOUND)
     if not messages or head is None or offset >= head.head:
         raise NotFound(f"Topic {topic} has no message {message_id}.", code=Code.MESSAGE_NOT_FOUND)

@@ -35,7 +35,7 @@ def make(*, name: str, topic: str | None, days: int, actor: Actor) -> list[Row]:
     Raises Invalid, NotFound. A queue whose node does not answer has a row that says so, in `problem`.
     """
     if name not in REPORTS:
-        raise Invalid.field("name", f"{name} is no report; there are {', '.join(REPORTS)}")
+        raise Invalid.field("name", f"{name} is not a report; choose from {', '.join(REPORTS)}")
     if not 1 <= days <= 400:
         raise Invalid.field("days", f"{days} is not within 1 and 400")
     if name == "capacity":  # it tells of whole nodes

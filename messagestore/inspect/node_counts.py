@@ -20,7 +20,7 @@ from messagestore.heads.gap_check import left
 from messagestore.tables import node_sql
 from messagestore.tables.node_sql import NodeFigures
 from metadata.cache import snapshot
-from metadata.cache.snapshot import NodeInfo, Snapshot, TopicInfo
+from metadata.cache.snapshot_types import NodeInfo, Snapshot, TopicInfo
 
 
 class TopicLag(msgspec.Struct):
@@ -138,7 +138,7 @@ class Reader:
         def read(session: Session, places: set[tuple[int, int]]) -> None:
             self._stored |= dict(node_sql.stored_at_of(session, places=sorted(places - self._stored.keys())))
 
-        sweeping.ask(wanted, read, what="The age of unread messages", level=logging.INFO)
+        sweeping.ask(wanted, read, what="Age of unread messages", level=logging.INFO)
 
     def _seconds(self, known: Snapshot, nodes: _Nodes, group_id: int, topic: TopicInfo) -> float | None:
         """Age of the oldest unread message; None if that of one queue is not known."""
@@ -160,7 +160,7 @@ def _ask() -> _Nodes:
         if info.kind == "failure":
             nodes.waiting[info.id] = node_sql.count_delayed_of_queues(session)
 
-    sweeping.ask(sweeping.online(), read, what="The lag", level=logging.INFO)
+    sweeping.ask(sweeping.online(), read, what="Lag", level=logging.INFO)
     return nodes
 
 

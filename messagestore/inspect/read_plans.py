@@ -113,7 +113,7 @@ def _queues(node_id: int, queues: list[QueueView]) -> list[PlannedQueue]:
     missing = [one for one in queues if one.queue not in known]
     for one in missing:
         if one.state not in _WITHOUT_TABLE:
-            raise StoreCorrupt(f"Queue {one.queue} has no head row on node {node.info.name}.")
+            raise StoreCorrupt(f"Queue {one.queue} has no row in queue_head on node {node.info.name}.")
     durability.confirm(node_id=node_id, heads={queue: head.head for queue, head in known.items()})
     return [
         PlannedQueue(

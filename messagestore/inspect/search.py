@@ -101,11 +101,9 @@ def _place(actor: Actor) -> Iterator[None]:
     who = (actor.kind, actor.name)
     if not _places.take(who):
         if _places.has_its_share(who):
-            detail = (
-                f"{actor.kind} {actor.name} searches {PLACES_OF_ONE} times at once already: wait for these."
-            )
+            detail = f"{actor.kind} {actor.name} already runs {PLACES_OF_ONE} searches. Wait for them."
             raise RateLimited(detail, retry_after_ms=BUSY_MS)
-        detail = "Too many searches are at work, and more would slow sends down: try again."
+        detail = "Too many searches are running; more would slow down sends. Try again."
         raise Unavailable(detail, retry_after_ms=BUSY_MS)
     try:
         yield

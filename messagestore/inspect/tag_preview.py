@@ -45,7 +45,7 @@ def tag_matches(*, topic: str, tags: str, actor: Actor) -> TagMatches:
         mine = {queue: shares[queue] for queue in queues}
         counts.append(message_sql.count_tagged(session, shares=mine, tags=wanted))
 
-    away = sweeping.ask(sweeping.queues_by_node(shares), count, what="The number of tagged messages")
+    away = sweeping.ask(sweeping.queues_by_node(shares), count, what="Number of tagged messages")
     looked_at, matching = (sum(column) for column in zip((0, 0), *counts, strict=True))
     return TagMatches(looked_at, matching if wanted else looked_at, tuple(sorted(away)))
 

@@ -90,7 +90,7 @@ def _head_too_low(session: Session, queue: int) -> str | None:
     after = queue_sql.read_head(session, queue=queue)  # what was stored meanwhile is no contradiction
     if highest is None or after is None or highest < after.head:
         return None
-    return f"its head {after.head} is below a stored message ({highest})"
+    return f"log end offset {after.head} is below a stored message ({highest})"
 
 
 def _hole(session: Session, queue: int, offset: int | None) -> str | None:
@@ -104,4 +104,4 @@ def _hole(session: Session, queue: int, offset: int | None) -> str | None:
     gaps = queue_sql.read_gaps(session, queue=queue, position=offset)
     if explain(offset, low=fresh.low if fresh else 0, gaps=gaps).state != KIND:
         return None
-    return f"no message at {offset} although the head is {position.head}"
+    return f"no message at {offset}, but the log end offset is {position.head}"

@@ -17,7 +17,7 @@ from messagestore.engine.mysql_session import Session
 from messagestore.pool import node_pools
 from messagestore.pool.session_pool import sqlite_path
 from messagestore.tables import partition_sql, queue_sql
-from metadata.cache.snapshot import NodeInfo
+from metadata.cache.snapshot_types import NodeInfo
 from metadata.config import config
 from metadata.errors import CatmqError
 from metadata.monitoring import alarms
@@ -76,7 +76,7 @@ class DiskWatch:
             try:
                 changed += look(node_id, info)
             except (CatmqError, OSError) as error:
-                log.warning("How full node %s is, is not known: %s", info.name, error)
+                log.warning("Disk usage of node %s is not known: %s", info.name, error)
             now = time.monotonic()
             self._not_before[node_id] = now + PACE * (now - begun)
         return changed
@@ -90,7 +90,7 @@ def look(node_id: int, info: NodeInfo) -> bool:
     if state == info.disk:
         return False
     node_rows.note_disk(node_id=node_id, state=state)
-    what = "there is no limit any more"
+    what = "no longer limited"
     if space is not None:
         what = f"{space.free_percent:.1f} % of {space.total / GB:,.1f} GB are free"
     log.warning("The disk of node %s is %s: %s", info.name, state, what)
@@ -124,5 +124,5 @@ def record() -> int:
         used, reusable = partition_sql.used_bytes(session)
         found[info.id] = (max(used - reusable, 0), len(queue_sql.read_heads(session, queues=None)))
 
-    sweeping.ask(sweeping.online(), measured, what="The size")
+    sweeping.ask(sweeping.online(), measured, what="Size")
     return size_rows.note(found)

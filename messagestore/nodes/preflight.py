@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from messagestore import sweeping
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.pool import session_pool
@@ -22,7 +21,7 @@ from messagestore.tables import node_sql, promotion_sql, queue_sql
 from messagestore.tables.shapes import ServerFacts
 from metadata.actors import Actor
 from metadata.cache import snapshot
-from metadata.cache.snapshot import NodeInfo
+from metadata.cache.snapshot_types import NodeInfo
 from metadata.db.clock import database_now, ms
 from metadata.db.paging import MAX_LIMIT, Window
 from metadata.db.transactions import reachable
@@ -32,43 +31,49 @@ from metadata.rules import engines
 
 CLOCK_MS = 1000  # by so much two clocks may differ before anybody notices it
 TEXTS = {  # what each finding says; the portal has them in other languages
-    "reached": "It answers in %(ms).1f ms.",
+    "reached": "The response time is %(ms).1f ms.",
     "away": "%(reason)s. Check host, port, database, account and password.",
-    "new_file": "The file is not there yet; it will be made.",
-    "no_directory": "%(path)s cannot be written to: choose another place, or give the server the right.",
+    "new_file": "The file does not exist yet. It will be created.",
+    "no_directory": (
+        "%(path)s is not writable. Choose another directory, or give the server write permission."
+    ),
     "version": "It is %(version)s.",
-    "old_version": "%(version)s is too old: MariaDB 10.6 or MySQL 8.0 is the oldest that will do.",
-    "text": "Its character set is %(found)s.",
+    "old_version": "%(version)s is too old. MariaDB 10.6 or MySQL 8.0 is required, or a later version.",
+    "text": "The character set is %(found)s.",
     "wrong_text": (
-        "Its character set is %(found)s; ALTER DATABASE %(database)s CHARACTER SET utf8mb4."
+        "The character set is %(found)s. Run ALTER DATABASE %(database)s CHARACTER SET utf8mb4."
     ),
-    "writable": "It can be written to.",
-    "read_only": "It is read-only; SET GLOBAL read_only = 0, or register the primary.",
-    "durable": "It keeps what it has acknowledged, in a crash too.",
+    "writable": "It is writable.",
+    "read_only": "The server is read-only. Run SET GLOBAL read_only = 0, or register the primary.",
+    "durable": "Acknowledged messages survive a crash.",
     "flush": (
-        "It would lose acknowledged messages in a crash; SET GLOBAL innodb_flush_log_at_trx_commit = 1."
+        "The server may lose acknowledged messages in a crash. Run SET GLOBAL "
+        "innodb_flush_log_at_trx_commit = 1."
     ),
-    "binlog": "Its binary log may lose acknowledged messages in a crash; SET GLOBAL sync_binlog = 1.",
-    "statement": "Statements replicate wrongly here; SET GLOBAL binlog_format = ROW.",
-    "rights": "The account may do all that is needed.",
-    "no_right": "The account lacks a right (%(right)s); GRANT ALL ON %(database)s.* to it.",
-    "clock": "Its clock differs by %(ms)d ms from that of the metadata database.",
+    "binlog": "The binary log may lose acknowledged messages in a crash. Run SET GLOBAL sync_binlog = "
+        "1.",
+    "statement": "Statement-based replication may give a replica different data. Run SET GLOBAL "
+        "binlog_format = ROW.",
+    "rights": "The account has all necessary rights.",
+    "no_right": "The account lacks a right (%(right)s). Run GRANT ALL ON %(database)s.* for it.",
+    "clock": "The clock differs by %(ms)d ms from that of the metadata database.",
     "wrong_clock": (
-        "Its clock differs by %(ms)d ms from that of the metadata database: delays and ages would be "
-        "wrong by as much. Have both keep time by NTP."
+        "The clock differs by %(ms)d ms from that of the metadata database. Delays and ages "
+        "would be wrong by this amount. Synchronize both with NTP."
     ),
     "empty": "It is empty.",
-    "taken": "It holds the data of node %(owner)s already: a node is registered once.",
-    "strange": "It holds queues that are not known here; give an empty one.",
-    "own": "It holds this node's data, of %(queues)d queues.",
-    "foreign": "It holds another node's data, or none.",
-    "quarantined": "No broker serves it: %(why)s",
-    "normal": "It will hold the messages of topics.",
-    "failure": "It will hold only messages whose handling failed, and those that are dead.",
-    "first_failure": "There is no failure node yet: failed messages cannot wait anywhere. Register one, too.",
-    "same_server": "Node %(others)s is on the same server: they fail together.",
-    "capacity": "It is guarded against running full.",
-    "no_capacity": "Without a capacity nobody can say when it runs full.",
+    "taken": "The database is already registered as node %(owner)s.",
+    "strange": "The database has queues of another installation. Use an empty database.",
+    "own": "The database has the data of this node, with %(queues)d queues.",
+    "foreign": "The database has the data of another node, or none.",
+    "quarantined": "Brokers do not serve the node: %(why)s",
+    "normal": "The node will store messages of topics.",
+    "failure": "The node will store only retries and dead letters.",
+    "first_failure": "There is no retry node yet, so failed messages cannot be stored for a retry. Register "
+        "one, too.",
+    "same_server": "Node %(others)s is on the same server. If it fails, both nodes are down.",
+    "capacity": "Free space is watched.",
+    "no_capacity": "Without a capacity, free space is not watched.",
 }  # fmt: skip
 
 
@@ -207,7 +212,7 @@ def _of_place(info: NodeInfo) -> Iterator[Finding]:
 def _of_database(info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator[Finding]:
     begun = time.monotonic()
     try:
-        with sweeping.direct(info) as session:
+        with session_pool.direct(info) as session:
             yield Finding("reachable", "ok", "reached", {"ms": (time.monotonic() - begun) * 1000})
             yield from _of_session(session, info, unsafe=unsafe, rights=rights)
     except (db_errors.Final, NodeUnavailable) as error:

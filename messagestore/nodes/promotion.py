@@ -22,19 +22,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from messagestore import sweeping
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.nodes.registry import check_server
 from messagestore.nodes.replica_inspection import Lost, ReplicaInspection, holds
+from messagestore.pool import session_pool
 from messagestore.tables import node_sql, promotion_sql, queue_sql, reader_sql
 from messagestore.tables.shapes import ReaderKey
 from metadata.actors import Actor
 from metadata.brokers import snapshot_acks
 from metadata.cache import snapshot
-from metadata.cache.snapshot import NodeInfo
+from metadata.cache.snapshot_types import NodeInfo
 from metadata.db import access
 from metadata.errors import CatmqError, Code, Conflict, Invalid, NodeUnavailable, Unavailable
+from metadata.grouping import grouped
 from metadata.groups import subscribers
 from metadata.membership import instances
 from metadata.nodes import failovers, node_rows
@@ -105,7 +106,7 @@ def promote(
     info = found(name, actor)
     target = target_of(info, host=host, port=port)
     run = _Run("promote", info, actor, patience_s, say)
-    with sweeping.direct(target) as session:
+    with session_pool.direct(target) as session:
         check(session, info=info, target=target)
         begun = failovers.begin(name=name, verb=run.verb, actor=actor)
         say(f"node {name} is offline under epoch {begun.epoch}")
@@ -126,7 +127,7 @@ def adopt(*, name: str, actor: Actor, say: Callable[[str], None] = _silent) -> O
     """
     info = found(name, actor)
     run = _Run("adopt", info, actor, 0.0, say)
-    with sweeping.direct(info) as session:
+    with session_pool.direct(info) as session:
         check(session, info=info, target=info)
         begun = failovers.begin(name=name, verb=run.verb, actor=actor)
         say(f"node {name} is offline under epoch {begun.epoch}")
@@ -147,13 +148,13 @@ def found(name: str, actor: Actor) -> NodeInfo:
 def target_of(info: NodeInfo, *, host: str, port: int | None) -> NodeInfo:
     """The node at the address that it is to move to. Raises Invalid."""
     if info.engine != "mysql":
-        raise Invalid.field("node", f"{info.name} is a file: restore it, then adopt_restored_node")
+        raise Invalid.field("node", f"{info.name} is a file: restore it, then manage.py adopt_restored_node")
     given = host or info.replica_host
     if not given:
         raise Invalid.field("to", f"give HOST:PORT: metadata knows no replica of node {info.name}")
     target = replace(info, host=given, port=port or (info.replica_port if not host else 0) or 3306)
     if (target.host, target.port) == (info.host, info.port or 3306):
-        raise Invalid.field("to", "is where the node is; to go on with what is there, adopt_restored_node")
+        raise Invalid.field("to", "is the node's present address; to keep it: manage.py adopt_restored_node")
     return target
 
 
@@ -166,17 +167,17 @@ def check(session: Session, *, info: NodeInfo, target: NodeInfo) -> None:
     with suppress(db_errors.Final):  # no such table: perhaps empty
         identity = promotion_sql.read_standing(session)
     if info.identity and identity.identity not in ("", info.identity):
-        what = f"The database at {target.host or target.database} holds another node's data."
+        what = f"The database at {target.host or target.database} has the data of another node."
         raise Invalid(what, code=Code.NODE_REFUSED)
     if info.identity and not identity.identity and identity.heads:
-        what = f"The database at {target.host or target.database} holds data that is not node {info.name}'s."
+        what = f"The database at {target.host or target.database} has data, but not that of node {info.name}."
         raise Invalid(what, code=Code.NODE_REFUSED)
 
 
 def _fence(run: _Run, begun: Begun, *, known_dead: bool) -> dict[int, int] | None:
     """Make sure that nobody writes to the old primary; return its last heads, None if it does not answer."""
     try:
-        with sweeping.direct(run.info) as session:
+        with session_pool.direct(run.info) as session:
             promotion_sql.fence_heads(session, node_epoch=begun.epoch)
             heads = queue_sql.read_heads(session, queues=None)
             _lock(run, session)
@@ -195,10 +196,10 @@ def _fence(run: _Run, begun: Begun, *, known_dead: bool) -> dict[int, int] | Non
 
     if not run.await_(nobody_is_behind):
         raise Unavailable(
-            f"These brokers may still write to the old primary: {', '.join(late)}. Stop them, or turn the "
-            f"old primary off and say --i-know-it-is-dead. Node {run.info.name} stays offline until then."
+            f"These brokers may still write to the old primary: {', '.join(late)}. Stop them, or turn "
+            f"off the old primary and add --i-know-it-is-dead. Node {run.info.name} stays offline until then."
         )
-    run.say("every live broker has let go of the old primary")
+    run.say("no live broker uses the old primary any more")
     return None
 
 
@@ -225,8 +226,8 @@ def _detach(
             run.say("the replica has stopped copying")
         if old_heads is not None and not known_dead and not holds(session, old_heads):
             raise Conflict(
-                "The old primary answers and holds messages that the replica lacks. Mend the replication and "
-                "repeat; or go on without them with --i-know-it-is-dead; or stay at the old one with "
+                "The old primary answers and has messages that the replica lacks. Repair the replication and "
+                "repeat; or lose them with --i-know-it-is-dead; or keep the old primary with manage.py "
                 f"adopt_restored_node. Node {run.info.name} stays offline until then.",
                 code=Code.NODE_REFUSED,
             )
@@ -234,8 +235,8 @@ def _detach(
             promotion_sql.allow_writes(session)
     except db_errors.Final as error:
         raise Conflict(
-            f"The account may not make the replica a primary ({error.detail}). On it, run STOP REPLICA; "
-            "SET GLOBAL read_only = 0; and repeat this. "
+            f"The account may not make the replica a primary ({error.detail}). On the replica, run STOP "
+            "REPLICA; SET GLOBAL read_only = 0; then repeat this command. "
             f"Node {run.info.name} stays offline until then.",
             code=Code.NODE_REFUSED,
         ) from error
@@ -294,10 +295,7 @@ def _settle(
 
 def _place_readers(session: Session, inspection: ReplicaInspection) -> None:
     """Reader rows where they are missing, and none below the epoch that metadata has given."""
-    by_topic: dict[int, list[int]] = {}
-    for one in inspection.queues:
-        by_topic.setdefault(one.topic_id, []).append(one.queue)
-    for topic_id, mine in by_topic.items():
+    for topic_id, mine in grouped((one.topic_id, one.queue) for one in inspection.queues).items():
         for reading in subscribers.readings(topic_id):
             reader_sql.insert_readers(
                 session,

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from messagestore import sweeping
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.nodes.promotion import check, found, target_of
 from messagestore.nodes.replica_inspection import Lost, ReplicaInspection
+from messagestore.pool import session_pool
 from messagestore.tables import promotion_sql, queue_sql
 from metadata.actors import Actor
 from metadata.brokers import snapshot_acks
-from metadata.cache.snapshot import NodeInfo
+from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import NodeUnavailable
 from metadata.nodes import failovers
 
@@ -47,7 +47,7 @@ def promote(*, name: str, actor: Actor, host: str = "", port: int | None = None)
     """
     info = found(name, actor)
     target = target_of(info, host=host, port=port)
-    with sweeping.direct(target) as session:
+    with session_pool.direct(target) as session:
         check(session, info=info, target=target)
         old_heads = _heads_now(info)
         inspection = _inspected(session, info.id, old_heads)
@@ -57,7 +57,7 @@ def promote(*, name: str, actor: Actor, host: str = "", port: int | None = None)
 def adopt(*, name: str, actor: Actor) -> Plan:
     """Plan what `promotion.adopt` would do. Needs `admin`. Raises as `promote` does."""
     info = found(name, actor)
-    with sweeping.direct(info) as session:
+    with session_pool.direct(info) as session:
         check(session, info=info, target=info)
         copies = _copies(session) if info.engine == "mysql" else False
         return _plan(info, info, _inspected(session, info.id, None), answers=None, copies=copies)
@@ -66,7 +66,7 @@ def adopt(*, name: str, actor: Actor) -> Plan:
 def _heads_now(info: NodeInfo) -> dict[int, int] | None:
     """The heads of the old primary, None if it does not answer."""
     try:
-        with sweeping.direct(info) as session:
+        with session_pool.direct(info) as session:
             return queue_sql.read_heads(session, queues=None)
     except (NodeUnavailable, db_errors.Final):
         return None

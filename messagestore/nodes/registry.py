@@ -20,7 +20,7 @@ from messagestore.tables import node_sql, partition_sql, promotion_sql, queue_sq
 from messagestore.tables.shapes import ServerFacts
 from metadata.actors import Actor, job
 from metadata.cache import snapshot
-from metadata.cache.snapshot import NodeInfo
+from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import CatmqError, Code, Invalid, NodeUnavailable
 from metadata.nodes import failovers, node_rows
 from metadata.nodes.node_rows import NodeView
@@ -72,7 +72,7 @@ def _prove(info: NodeInfo, unsafe: bool) -> str:
 def _tried(info: NodeInfo, remedy: str = "") -> Iterator[Session]:
     """A session on a node by an account that may lack something. Raises Invalid (node_refused)."""
     try:
-        with sweeping.direct(info) as session:
+        with session_pool.direct(info) as session:
             yield session
     except (NodeUnavailable, db_errors.Final) as error:
         raise Invalid(f"{reason(error, info)}. {remedy}".rstrip(), code=Code.NODE_REFUSED) from error
@@ -156,7 +156,7 @@ def _with_account(name: str, username: str, password: str, actor: Actor) -> Node
 def _try_account(info: NodeInfo) -> None:
     with _tried(info) as session:
         if info.identity and promotion_sql.read_identity(session) != info.identity:
-            raise Invalid("Another node's data is there.", code=Code.NODE_REFUSED)
+            raise Invalid("This account reaches the data of another node.", code=Code.NODE_REFUSED)
         missing = node_sql.try_rights(session, table=f"examined_{uuid.uuid4().hex[:12]}")
     if missing:
         grant = f"GRANT ALL ON `{info.database}`.* TO '{info.username}'"
@@ -174,7 +174,7 @@ def _settle(view: NodeView, actor: Actor) -> None:
 
 def _apply(node_id: int, state: str) -> None:
     try:
-        with sweeping.direct(snapshot.node_by_id(node_id)) as session:
+        with session_pool.direct(snapshot.node_by_id(node_id)) as session:
             if state == "read_write":
                 queue_sql.open_queues(session, queues=node_rows.open_queues(node_id))
             else:
@@ -182,7 +182,7 @@ def _apply(node_id: int, state: str) -> None:
     except (NodeUnavailable, db_errors.Final) as error:
         if state != "offline":
             raise
-        log.warning("Node %d goes offline, but its queues could not be closed: %s", node_id, error.detail)
+        log.warning("Node %d was set offline, but its queues could not be closed: %s", node_id, error.detail)
 
 
 def ping(node_id: int) -> float:
@@ -219,7 +219,7 @@ def _report_barred() -> None:
         try:
             failovers.bar(node_id=node_id, epoch=bar.epoch, why=bar.why, actor=job("nodes"))
         except CatmqError as error:
-            log.warning("Node %s is reported as quarantined later: %s", info.name, error.detail)
+            log.warning("Quarantine of node %s not recorded, will retry: %s", info.name, error.detail)
 
 
 def report_heads() -> None:
@@ -252,7 +252,7 @@ def note_heads() -> int:
     def read(session: Session, _: NodeInfo) -> None:
         heads.update(queue_sql.read_heads(session, queues=None))
 
-    sweeping.ask(sweeping.online(), read, what="The heads")
+    sweeping.ask(sweeping.online(), read, what="Log end offsets")
     known = snapshot.current().queues
     return failovers.record_heads(sorted((queue, head) for queue, head in heads.items() if queue in known))
 

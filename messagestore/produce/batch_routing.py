@@ -15,8 +15,7 @@ from uuid import UUID
 
 from messagestore.engine import batch_ids
 from metadata.cache import snapshot
-from metadata.cache.snapshot import TopicInfo
-from metadata.cache.snapshot_types import Routing
+from metadata.cache.snapshot_types import Routing, TopicInfo
 from metadata.rules.topics import routing_rules
 
 AHEAD_MS = 3_600_000  # so far may the clock of a client that names no queue be ahead

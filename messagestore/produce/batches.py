@@ -26,14 +26,14 @@ def expire(*, hours: int = KEPT_HOURS, chunk: int = CHUNK) -> int:
     """
     jumped = clock_marks.look(confirm=False)
     if jumped is not None:
-        log.warning("Sent batches expire later: %s", jumped)
+        log.warning("Batch records are not deleted now: %s", jumped)
         return 0
     done = 0
     for node_id, info in snapshot.current().nodes.items():
         try:
             done += _expire(node_id, hours, chunk)
         except CatmqError as error:
-            log.warning("Sent batches of node %s expire later: %s", info.name, error.detail)
+            log.warning("Batch records of node %s are not deleted now: %s", info.name, error.detail)
     return done
 
 
@@ -42,7 +42,7 @@ def _expire(node_id: int, hours: int, chunk: int) -> int:
         now = node_sql.now_ms(session)
     problem = clock_problem(now_ms=now, reference_ms=ms(database_now()), newest_ms=None)
     if problem is not None:
-        log.warning("Sent batches of node %d expire later: %s", node_id, problem)
+        log.warning("Batch records of node %d are not deleted now: %s", node_id, problem)
         return 0
     return node_pools.node(node_id).in_chunks(
         lambda session: message_sql.delete_old_batches(session, hours=hours, most=chunk),

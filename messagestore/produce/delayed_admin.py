@@ -16,7 +16,6 @@ from messagestore.engine.messages import message_id as stored_id
 from messagestore.engine.messages import parse_message_id
 from messagestore.engine.mysql_session import Session
 from messagestore.heads import durability
-from messagestore.pool import node_pools
 from messagestore.pool.node import Node
 from messagestore.produce import delayed_store
 from messagestore.produce.delayed_delivery import moved_id
@@ -25,7 +24,7 @@ from messagestore.tables import delayed_sql, message_sql
 from messagestore.tables.shapes import DelayedRow, Leaving
 from metadata.actors import Actor
 from metadata.cache import snapshot
-from metadata.cache.snapshot import NodeInfo
+from metadata.cache.snapshot_types import NodeInfo
 from metadata.config import config
 from metadata.db import access
 from metadata.errors import Code, Conflict, Invalid, NotFound
@@ -67,15 +66,14 @@ def recall(*, message_id: str, actor: Actor) -> None:
     node_id, row = parse_delayed_id(message_id)
     if node_id not in snapshot.current().nodes:
         raise _not_found(message_id)
-    node = node_pools.node(node_id)
-    delayed_store.prepare(node)
+    node = delayed_store.prepared(node_id)
     for _ in range(_TRIES):
         with node.reading() as session:
             found = delayed_sql.read_delayed(session, rows=[row])
         if not found:
             return _gone(node, message_id, row, actor)
         if _taken_back(node, message_id, found[0], actor):
-            log.info("%s %s recalled message %s", actor.kind, actor.name, message_id)
+            log.info("%s %s deleted delayed message %s", actor.kind, actor.name, message_id)
             return None
     raise _delivered(message_id)  # due, and on its way to another node
 
@@ -123,7 +121,7 @@ def _delivered(message_id: str, where: str = "") -> Conflict:
 
 
 def _not_found(message_id: str) -> NotFound:
-    what = f"No message {message_id} waits, and none left within the last two days."
+    what = f"No delayed message {message_id} waits, and none was delivered in the last two days."
     return NotFound(what, code=Code.MESSAGE_NOT_FOUND)
 
 
@@ -159,7 +157,7 @@ def of_topic(*, topic: str, after: str | None = None, limit: int = 100, actor: A
         )
         found.extend(WaitingMessage(delayed_id(node.id, row.id), row) for row in rows)
 
-    away = sweeping.ask(asked, read, what="What waits", prepare=delayed_store.prepare)
+    away = sweeping.ask(asked, read, what="Delayed messages", prepare=delayed_store.prepare)
     sweeping.require_any(away, asked=asked)
     page = tuple(found[:limit])
     return Waiting(page, page[-1].message_id if is_full() else None, sum(counts), tuple(away))

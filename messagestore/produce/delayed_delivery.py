@@ -22,17 +22,19 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
+import msgspec
+
 from messagestore.engine import db_errors
-from messagestore.engine.messages import NewMessage, digest, headers_of
+from messagestore.engine.messages import NewMessage, digest
 from messagestore.heads import corruption, partitions
 from messagestore.heads.heads import board
-from messagestore.pool import known_heads, node_pools
+from messagestore.pool import known_heads
 from messagestore.pool.node import Node
 from messagestore.produce import delayed_store
 from messagestore.tables import delayed_sql, delivery_sql
 from messagestore.tables.shapes import DelayedRow, DueRow, Leaving, NewBatch, NewDelayed
 from metadata.cache import snapshot
-from metadata.cache.snapshot import QueueInfo, Snapshot, TopicInfo
+from metadata.cache.snapshot_types import QueueInfo, Snapshot, TopicInfo
 from metadata.db import leases
 from metadata.errors import CatmqError, Code, Conflict, MetadataUnavailable
 from metadata.rules.topics import routing_rules
@@ -59,11 +61,8 @@ def nodes() -> list[int]:
 def moved_id(node_id: int, row: int) -> bytes:
     """Under which id it is remembered that a delayed message left its table: the row's number in the place of
     the time, so that those of a node lie side by side; version 7, the rest a hash."""
-    digest = hashlib.sha256(delayed_store.delayed_id(node_id, row).encode()).digest()
-    raw = bytearray((row % (1 << 48)).to_bytes(6, "big") + digest[:10])
-    raw[6] = raw[6] & 0x0F | 0x70
-    raw[8] = raw[8] & 0x3F | 0x80
-    return bytes(raw)
+    known_as = delayed_store.delayed_id(node_id, row)
+    return routing_rules.as_uuid7(row, hashlib.sha256(known_as.encode()).digest())
 
 
 class DelayedDelivery:
@@ -74,8 +73,7 @@ class DelayedDelivery:
 
     def __init__(self, node_id: int, *, holder: str) -> None:
         self._node_id = node_id
-        self._lease = f"delays-{node_id}"
-        self._holder = holder
+        self._lease = leases.LeaseHolder(f"delays-{node_id}", holder, ttl_s=LEASE_S)
         self._leads = False
         self._asked_at = float("-inf")
         self._not_before = float("-inf")
@@ -95,13 +93,13 @@ class DelayedDelivery:
     def finish(self) -> None:
         """Let another process go on at once."""
         if self._leads:
-            leases.release(name=self._lease, holder=self._holder)
+            self._lease.release()
 
     def _may_move(self) -> bool:
         now = time.monotonic()
         if now - self._asked_at >= LEASE_EVERY_S:
             try:
-                self._leads = leases.acquire(name=self._lease, holder=self._holder, ttl_s=LEASE_S)
+                self._leads = self._lease.acquire()
             except MetadataUnavailable:
                 self._leads = True
             self._asked_at = time.monotonic()
@@ -109,8 +107,7 @@ class DelayedDelivery:
 
     def move(self) -> int:
         """One bounded step; how many messages left the table. Raises NodeUnavailable."""
-        node = node_pools.node(self._node_id)
-        delayed_store.prepare(node)
+        node = delayed_store.prepared(self._node_id)
         local, away = self._due(node)
         moved = self._move(node, local) if local else 0
         return moved + sum(self._hand_over(node, row, target) for row, target in away)
@@ -187,7 +184,7 @@ class DelayedDelivery:
             self._rest_because(queue, error)
 
     def _rest_because(self, queue: int, error: CatmqError) -> None:
-        log.warning("Delayed messages of queue %d are moved later: %s", queue, error.detail)
+        log.warning("Delayed messages of queue %d not delivered, will retry: %s", queue, error.detail)
         self._rest(queue)
 
     def _moved(self, node: Node, targets: Targets) -> int:
@@ -251,11 +248,11 @@ def as_batch(node_id: int, row: DelayedRow) -> NewBatch:
 
 def as_message(node_id: int, row: DelayedRow) -> NewMessage:
     """The message of a row; it keeps the id that its sender knows, if one was told to anybody."""
-    headers = headers_of(row.headers)
-    if row.origin is None:
-        known_as = row.known_as or delayed_store.delayed_id(node_id, row.id)
-        headers = {**(headers or {}), ID_HEADER: known_as}
-    return NewMessage(body=row.body, key=row.key, tag=row.tag, headers=headers, trace_id=row.trace_id)
+    message = delayed_store.copied(row)
+    if row.origin is not None:
+        return message
+    known_as = row.known_as or delayed_store.delayed_id(node_id, row.id)
+    return msgspec.structs.replace(message, headers={**(message.headers or {}), ID_HEADER: known_as})
 
 
 def hand_over(node: Node, row_id: int) -> bool:
@@ -295,14 +292,7 @@ def _point_elsewhere(node: Node, row: DelayedRow) -> bool:
 
 
 def _store_copy(node_id: int, row: DelayedRow) -> None:
-    message = NewMessage(
-        body=row.body,
-        key=row.key,
-        tag=row.tag,
-        headers=headers_of(row.headers),
-        trace_id=row.trace_id,
-        deliver_at_ms=row.due_at_ms,
-    )
+    message = delayed_store.copied(row, deliver_at_ms=row.due_at_ms)
     known_as = row.known_as or (delayed_store.delayed_id(node_id, row.id) if row.origin is None else None)
     copy = NewDelayed(message, bool(row.by_key), row.attempt, row.origin, known_as)
     delayed_store.store(

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from messagestore.pool import node_pools
 from messagestore.pool.node import Node
 from messagestore.produce import delayed_store
 from messagestore.tables import delayed_sql
@@ -40,10 +39,7 @@ def reassign(queue: int, *, topic_id: int) -> int:
 
 
 def _nodes() -> Iterator[Node]:
-    for node_id in sorted(snapshot.current().nodes):
-        node = node_pools.node(node_id)
-        delayed_store.prepare(node)
-        yield node
+    return map(delayed_store.prepared, sorted(snapshot.current().nodes))
 
 
 def _home(queue: int, topic_id: int, node: Node) -> int:
@@ -51,5 +47,5 @@ def _home(queue: int, topic_id: int, node: Node) -> int:
     others = [one for one in known if one.topic_id == topic_id and one.id != queue]
     taking = [one for one in others if one.state == "read_write"]
     if not taking:
-        raise NoWritableQueue(f"No open queue of topic {topic_id} takes what waits for queue {queue}.")
+        raise NoWritableQueue(f"Topic {topic_id} has no open queue for delayed messages of queue {queue}.")
     return min(taking, key=lambda one: (one.node_id != node.info.id, one.id)).id

@@ -20,13 +20,14 @@ from typing import NamedTuple
 import msgspec
 
 from messagestore.engine import db_errors
-from messagestore.engine.messages import MOST_DELAY_MS, NewMessage, digest
+from messagestore.engine.messages import MOST_DELAY_MS, NewMessage, digest, headers_of
 from messagestore.pool import node_pools
 from messagestore.pool.node import Node
 from messagestore.produce.store_retry import Write
 from messagestore.tables import delayed_sql, node_sql
 from messagestore.tables.delayed_sql import due_at_ms
-from messagestore.tables.shapes import DelayedBatch, NewDelayed, StoredDelays
+from messagestore.tables.failure_sql import FailingRow
+from messagestore.tables.shapes import DelayedBatch, DelayedRow, NewDelayed, StoredDelays
 from metadata.errors import FieldError, Invalid, NodeUnavailable
 
 TOLERANCE_MS = 600_000  # clocks differ, and a send may be repeated for a while
@@ -72,6 +73,14 @@ def parse_delayed_id(text: str, *, field: str = "message_id") -> tuple[int, int]
     ):
         return int(node_id), int(row)
     raise Invalid.field(field, f"{text!r} is not the id of a delayed message; one looks like d2-41")
+
+
+def copied(row: DelayedRow | FailingRow, **delay: int) -> NewMessage:
+    """A new message with what a stored one carries; `delay` is its delay_ms or its deliver_at_ms."""
+    headers = headers_of(row.headers)
+    return NewMessage(
+        body=row.body, key=row.key, tag=row.tag, headers=headers, trace_id=row.trace_id, **delay
+    )
 
 
 def store(
@@ -198,6 +207,13 @@ def prepare(node: Node) -> None:
         except db_errors.Ambiguous as fault:  # done or not, it can be done again
             raise NodeUnavailable(fault.detail) from fault
         _prepared.add(mark)
+
+
+def prepared(node_id: int) -> Node:
+    """A node, once it has its table."""
+    node = node_pools.node(node_id)
+    prepare(node)
+    return node
 
 
 def evict_all() -> None:

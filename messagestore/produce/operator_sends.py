@@ -21,7 +21,8 @@ def send(*, topic: str, message: NewMessage, batch_id: UUID, actor: Actor, again
     Raises what `publish.publish` raises.
     """
     access.require(actor, "produce", topic)
-    _note(topic, message, again, actor)
+    after = {"key": message.key, "tag": message.tag, "bytes": len(message.body), "again": again or None}
+    _record("send", topic, after, actor)
     (fate,) = publish.publish(topic=topic, messages=[message], batch_id=batch_id, actor=actor)
     if isinstance(fate, CatmqError):
         raise fate
@@ -37,11 +38,6 @@ def recall(*, topic: str, message_id: str, actor: Actor) -> None:
     access.require(actor, "produce", topic)
     _record("recall", topic, {"message": message_id}, actor)
     delayed_admin.recall(message_id=message_id, actor=actor)
-
-
-def _note(topic: str, message: NewMessage, again: str, actor: Actor) -> None:
-    after = {"key": message.key, "tag": message.tag, "bytes": len(message.body), "again": again or None}
-    _record("send", topic, after, actor)
 
 
 @transactional

@@ -26,8 +26,7 @@ from messagestore.tables.shapes import NewBatch, NewDelayed
 from metadata.actors import Actor
 from metadata.brokers import quotas
 from metadata.cache import snapshot
-from metadata.cache.snapshot import TopicInfo
-from metadata.cache.snapshot_types import Routing
+from metadata.cache.snapshot_types import Routing, TopicInfo
 from metadata.db import access
 from metadata.errors import (
     CatmqError,
@@ -250,7 +249,7 @@ class _Batch:
     def store(self, part: Part) -> list[Run]:
         """Return what became of the messages of a part."""
         if time.monotonic() > self.deadline:
-            what = "Not tried: the other queues of this request took all its time."
+            what = "Not tried: the other queues of this request used up its time."
             return [Run(len(part.indexes), db_errors.RolledBack(what))]
         write = self._delayed_write(part) if part.delayed else self._write(part)
         error: CatmqError = NoWritableQueue(

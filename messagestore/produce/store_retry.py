@@ -100,7 +100,7 @@ class Write(ABC, Generic[Place]):
         try:
             durability.confirm(node_id=node.info.id, heads=heads)
         except NodeUnavailable as error:
-            raise db_errors.Ambiguous(f"It is stored, but perhaps not durably: {error.detail}") from error
+            raise db_errors.Ambiguous(f"Stored, but perhaps not durably: {error.detail}") from error
         return place
 
     def compare(self, digest: bytes) -> None:
@@ -135,14 +135,14 @@ def _refusal(queue: int, node: Node) -> CatmqError | None:
 def _explained(refusal: CatmqError, queue: int, node: Node) -> CatmqError:
     """Return the error to report for a refusal, now that it is certain that the batch is not stored."""
     if isinstance(refusal, db_errors.Duplicate):
-        corruption.report(queue, offset=None, why=f"its head is below a stored message ({refusal.detail})")
-        return StoreCorrupt(f"Queue {queue}: the head is below a stored message. An operator must look.")
+        corruption.report(queue, offset=None, why=f"log end offset below a stored message ({refusal.detail})")
+        return StoreCorrupt(f"Queue {queue}: log end offset below a stored message. Run manage.py verify.")
     if not isinstance(refusal, db_errors.Refused):
         return refusal
     with node.reading() as session:
         head = queue_sql.read_head(session, queue=queue)
     if head is None:
-        return _closed(queue, node, "without a head row")
+        return _closed(queue, node, "without a row in queue_head")
     if head.state != "rw":
         return _closed(queue, node, {"ro": "read-only"}.get(head.state, head.state))
     if head.node_epoch != node.info.epoch:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from metadata.errors import Conflict, Invalid
+from metadata.grouping import grouped
 
 FORMAT = 1
 BLOCK = 1 << 20  # bytes read at once
@@ -38,9 +39,7 @@ class Stock(NamedTuple):
 
 def stock(archive: Path) -> list[Stock]:
     """List an archive by topic; its files are not looked at. Raises Conflict for a damaged manifest."""
-    topics: dict[str, list[Path]] = {}
-    for manifest in sorted(archive.glob("*/day=*/manifest.json")):
-        topics.setdefault(manifest.parent.parent.name, []).append(manifest)
+    topics = grouped((one.parent.parent.name, one) for one in sorted(archive.glob("*/day=*/manifest.json")))
     return [_stock(topic, manifests) for topic, manifests in topics.items()]
 
 
@@ -62,7 +61,7 @@ def proven(
     """
     home = archive / topic
     if not home.is_dir():
-        raise Invalid.field("archive", f"{archive} holds nothing of topic {topic}")
+        raise Invalid.field("archive", f"{archive} has no archived days of topic {topic}")
     held: dict[int, list[Archived]] = {}
     manifests = sorted(home.glob("day=*/manifest.json"))
     for number, manifest in enumerate(manifests):

@@ -120,7 +120,7 @@ class Run:
         if not raised:  # somebody else did, and counted
             _count(aim, -1)
             return one
-        log.info("Queue %d of topic %s is kept from %d on (%s)", aim.queue, aim.topic, aim.keep_from, aim.why)
+        log.info("Queue %d of topic %s starts at %d now (%s)", aim.queue, aim.topic, aim.keep_from, aim.why)
         return replace(one, raised=True)
 
     def remove(self, one: Cleaned) -> Cleaned:
@@ -193,7 +193,7 @@ class Run:
 def _count(aim: QueuePlan, sign: int) -> None:
     """Count what groups lose unread, before it is lost; a `sign` of -1 undoes that."""
     for loss in aim.unread:
-        what = f"{loss.messages:,} messages of queue {aim.queue} were cleaned by {aim.why} unread"
+        what = f"{loss.messages:,} unread messages of queue {aim.queue} were deleted by {aim.why}"
         if sign > 0:
             level = logging.WARNING if loss.active else logging.INFO
             log.log(level, "Group %s, topic %s: %s", loss.group, aim.topic, what)
@@ -227,9 +227,6 @@ def _drop_one(session: Session, queue: int) -> int | None:
     going = [one.name for one in parts[:-1] if head is not None and one.end <= head.low]
     if not going:
         return None
-
-    def change() -> None:
-        partition_sql.drop_partition(session, queue=queue, name=going[0])
-
+    change = partial(partition_sql.drop_partition, session, queue=queue, name=going[0])
     partitions.alter(session, queue=queue, change=change)
     return len(going) - 1

@@ -139,7 +139,7 @@ def _readers(topic: TopicView, queues: Sequence[QueueView], record: bool) -> tup
             if row.group_id in groups and row.epoch >= groups[row.group_id].base_epoch:
                 rows.setdefault(row.queue, []).append(row)
 
-    skipped = sweeping.ask(sweeping.by_node(queues), read, what=f"The readers of topic {topic.name}")
+    skipped = sweeping.ask(sweeping.by_node(queues), read, what=f"Readers of topic {topic.name}")
     sums = dict.fromkeys((one.id for one in groups.values()), 0)
     for row in (row for of_queue in rows.values() for row in of_queue):
         sums[groups[row.group_id].id] += row.committed
@@ -152,9 +152,9 @@ def _planner(session: Session, topic: TopicView, blank: QueuePlan, readers: _Rea
     """Return the planner of a queue, or the plan of one that nothing can be planned for."""
     head = queue_sql.read_head(session, queue=blank.queue)
     if head is None:
-        return replace(blank, problem=f"queue {blank.queue} has no head row on its node")
+        return replace(blank, problem=f"queue {blank.queue} has no row in queue_head on its node")
     if not 0 <= head.low <= head.head:
-        return replace(blank, problem=f"low is {head.low} and the head {head.head}: run verify")
+        return replace(blank, problem=f"log start offset {head.low} is not in 0 … {head.head}: run verify")
     parts = partition_sql.list_partitions(session, queue=blank.queue)
     return _Planner(session, topic, blank, readers, head, parts)
 

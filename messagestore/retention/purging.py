@@ -58,7 +58,7 @@ def _upto(topic: TopicView, held: dict[int, list[Archived]]) -> dict[int, int]:
         identity = snapshot.node_by_id(queue.node_id).identity
         if any(one.identity != identity for one in mine):
             raise Conflict(
-                f"The archive holds queue {queue.queue} of another installation: nothing is purged."
+                f"Queue {queue.queue} in the archive belongs to another installation. Nothing was purged."
             )
         if mine:
             with node_pools.node(queue.node_id).reading() as session:

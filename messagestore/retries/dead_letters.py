@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,19 +17,19 @@ from messagestore.engine import db_errors
 from messagestore.engine.messages import headers_of
 from messagestore.engine.mysql_session import Session
 from messagestore.engine.origins import Origin
-from messagestore.pool import node_pools
 from messagestore.pool.node import Node
 from messagestore.produce import delayed_store
 from messagestore.produce.store_retry import Write
 from messagestore.tables import dead_letter_sql, failure_sql
 from messagestore.tables.dead_letter_sql import DeadFilter, DeadRow, NewDead, Place
-from messagestore.tables.failure_sql import StoredCopy
+from messagestore.tables.failure_sql import StoredCopy, WaitingRow
 from metadata.actors import Actor
 from metadata.cache import snapshot
-from metadata.cache.snapshot import NodeInfo
+from metadata.cache.snapshot_types import NodeInfo
 from metadata.db import access, audit
 from metadata.db.transactions import transactional
 from metadata.errors import Code, Invalid, NotFound
+from metadata.grouping import grouped
 from metadata.rules.groups.delivery import Delivery
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class DeadLetterWrite(Write[StoredCopy]):
             if not dead_letter_sql.insert_dead(
                 session, queue=queue, node_epoch=node.info.epoch, dead=self._dead
             ):
-                raise db_errors.Refused("The head row refused the write.")
+                raise db_errors.Refused("The queue is closed or has another epoch.")
         return StoredCopy(dead=True, stored_at_ms=0)
 
     def find(self, node: Node) -> tuple[StoredCopy, None] | None:
@@ -61,26 +61,32 @@ class DeadLetterWrite(Write[StoredCopy]):
         return (stored[self.batch_id], None) if stored else None
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterInfo:
-    """A dead letter in a list. `error` is the last one, `error_class` its kind; `size` of the body in bytes.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedMessage:
+    """A message that failed, in a list. `error` is the last one; `size` of the body in bytes.
 
-    `topic`, `queue`, `offset` say where it was sent, `died_at_ms` is by its node's clock.
+    `topic`, `queue`, `offset` say where it was sent.
     """
 
-    id: str
     topic: str
     queue: int
     offset: int
     key: str | None
     tag: str | None
+    error: str
+    first_failed_at_ms: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterInfo(FailedMessage):
+    """A dead letter; `error_class` is the kind of its last error, `died_at_ms` is by its node's clock."""
+
+    id: str
     trace_id: str | None
     attempts: int
     error_class: str
-    error: str
-    first_failed_at_ms: int
     died_at_ms: int
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +144,7 @@ def parse_dead_id(text: str) -> tuple[int, int]:
     parts = text.split("-")
     if len(parts) == 3 and parts[0] == "dead" and all(_is_number(part) for part in parts[1:]):
         return int(parts[1]), int(parts[2])
-    raise Invalid.field("id", f"{text[:50]!r} is not the id of a dead message; one looks like dead-2-17")
+    raise Invalid.field("id", f"{text[:50]!r} is not the id of a dead letter, such as dead-2-17")
 
 
 def _is_number(text: str) -> bool:
@@ -173,7 +179,7 @@ def ask(asked: Mapping[int, T], question: Callable[[Session, T], object]) -> tup
     skipped = sweeping.ask(
         asked, question, what="The retries and dead letters", prepare=delayed_store.prepare
     )
-    sweeping.require_any(skipped, asked=asked, name="failure nodes")
+    sweeping.require_any(skipped, asked=asked, name="retry nodes")
     return tuple(skipped)
 
 
@@ -196,7 +202,7 @@ def _parsed(after: str) -> tuple[int, Place]:
         return 1 << 62, _END
     parts = after.split("-")
     if len(parts) != 3 or not all(_is_number(part) for part in parts):
-        raise Invalid.field("after", "give the `next` of the page before")
+        raise Invalid.field("after", "must be `next` of the previous page")
     return int(parts[1]), Place(int(parts[0]), int(parts[2]))
 
 
@@ -234,10 +240,10 @@ def show(*, group: str, message: str, actor: Actor) -> DeadLetterDetail:
     node_id, row_id = parse_dead_id(message)
     rows: list[dead_letter_sql.DeadLetter] = []
     if node_id in snapshot.current().nodes:
-        with prepared(node_id).reading() as session:
+        with delayed_store.prepared(node_id).reading() as session:
             rows = dead_letter_sql.select_dead(session, group_id=kept.group_id, ids_wanted=[row_id])
     if not rows:
-        what = f"Group {group} has no dead message {message}: it was redriven, dropped, or its days are over."
+        what = f"Group {group} has no dead letter {message}: it was redriven, deleted or has expired."
         raise NotFound(what, code=Code.MESSAGE_NOT_FOUND)
     (whole,) = rows
     return DeadLetterDetail(as_message(node_id, whole.row), headers_of(whole.headers), whole.body)
@@ -259,9 +265,12 @@ def drop(
     kept = which(group=group, topic=topic, error=error, actor=actor)
     check_choice(ids=ids, topic=topic, error=error, everything=everything)
     if ids is not None:
-        count = sum(_drop_some(prepared(node), kept.group_id, rows) for node, rows in by_node(ids).items())
+        count = sum(
+            _drop_some(delayed_store.prepared(node), kept.group_id, rows)
+            for node, rows in by_node(ids).items()
+        )
     else:
-        count = sum(_drop_all(prepared(node), kept) for node in sweeping.retry_nodes())
+        count = sum(_drop_all(delayed_store.prepared(node), kept) for node in sweeping.retry_nodes())
     _record_drop(group, actor, count, {"ids": ids, "topic": topic, "error": error})
     return count
 
@@ -296,21 +305,17 @@ def check_choice(
 ) -> None:
     """Raise Invalid unless it is clear which dead letters are meant: some, those that match, or all."""
     if ids is not None and (topic is not None or error is not None or everything):
-        raise Invalid.field("ids", "give ids, or topic and error, or all: not both")
+        raise Invalid.field("ids", "give only one: ids, or topic and error, or all")
     if ids is not None and not 1 <= len(ids) <= MAX_LIMIT:
         raise Invalid.field("ids", f"must be 1 to {MAX_LIMIT} ids")
     if ids is None and topic is None and error is None and not everything:
-        raise Invalid.field("all", "say which: ids, or topic and error, or all=true for every one")
+        raise Invalid.field("all", "give ids, or topic and error, or all=true")
 
 
 def by_node(ids: Sequence[str]) -> dict[int, list[int]]:
     """The rows of dead letters, by node; rows of a node that is gone are left out. Raises Invalid."""
-    nodes: dict[int, list[int]] = {}
-    for text in dict.fromkeys(ids):
-        node_id, row = parse_dead_id(text)
-        if node_id in snapshot.current().nodes:
-            nodes.setdefault(node_id, []).append(row)
-    return nodes
+    nodes = grouped(parse_dead_id(text) for text in dict.fromkeys(ids))
+    return {node_id: rows for node_id, rows in nodes.items() if node_id in snapshot.current().nodes}
 
 
 def expire(*, chunk: int = CHUNK) -> int:
@@ -318,7 +323,7 @@ def expire(*, chunk: int = CHUNK) -> int:
     done: list[int] = []
     sweeping.each(
         sweeping.retry_nodes().values(),
-        act=lambda info: done.extend(_expire(prepared(info.id), chunk)),
+        act=lambda info: done.extend(_expire(delayed_store.prepared(info.id), chunk)),
         name=lambda info: f"The expiry of dead letters on node {info.name}",
     )
     return sum(done)
@@ -348,31 +353,22 @@ def which(*, group: str, topic: str | None, error: str | None, actor: Actor) -> 
     return DeadFilter(group_id, topic_id, error)
 
 
-def prepared(node_id: int) -> Node:
-    """A node, once it has its tables: one that an earlier version registered gets them now."""
-    node = node_pools.node(node_id)
-    delayed_store.prepare(node)
-    return node
-
-
 def as_message(node_id: int, row: DeadRow) -> DeadLetterInfo:
     """A row as people see it."""
-    origin = msgspec.json.decode(row.origin, type=Origin)
     return DeadLetterInfo(
         id=dead_id(node_id, row.id),
-        topic=origin.topic,
-        queue=origin.queue,
-        offset=origin.offset,
-        key=row.key,
-        tag=row.tag,
         trace_id=row.trace_id,
         attempts=row.attempts,
         error_class=row.error_class,
-        error=row.error,
-        first_failed_at_ms=origin.first_failed_at_ms,
         died_at_ms=row.died_at_ms,
-        size=row.size,
+        **of_failed(row) | {"error": row.error},
     )
+
+
+def of_failed(row: DeadRow | WaitingRow) -> dict[str, Any]:
+    """Return the fields of a FailedMessage: of the row, and of the origin in it."""
+    origin = msgspec.structs.asdict(msgspec.json.decode(row.origin or "{}", type=Origin))
+    return {**origin, "key": row.key, "tag": row.tag, "size": row.size}
 
 
 def _topic_name(topic_id: int) -> str:

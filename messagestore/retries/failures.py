@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from messagestore.engine.messages import NewMessage, headers_of
 from messagestore.engine.origins import Origin
 from messagestore.heads import durability
 from messagestore.pool import node_pools
@@ -36,9 +35,10 @@ from messagestore.tables.failure_sql import FailingRow, Fence, StoredCopy
 from messagestore.tables.shapes import NewDelayed
 from messagestore.topology import retry_topics
 from metadata.cache import snapshot
-from metadata.cache.snapshot import SubscriptionInfo, TopicInfo
+from metadata.cache.snapshot_types import SubscriptionInfo, TopicInfo
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import CatmqError, Code, Conflict, Unavailable
+from metadata.grouping import grouped
 from metadata.rules.groups import failure_rules
 
 log = logging.getLogger(__name__)
@@ -130,12 +130,9 @@ def report(*, consumer: ConsumerId, failures: Sequence[Failure]) -> Report:
     work = _Work(consumer, time.monotonic() + DEADLINE_S)
     unknown = [one for one in failures if one.queue not in known]
     work.done.refuse(unknown, "fenced" if certain else "unavailable")
-    by_node: dict[int, dict[int, list[Failure]]] = {}
-    for one in failures:
-        if one.queue in known:
-            by_node.setdefault(known[one.queue].node_id, {}).setdefault(one.queue, []).append(one)
-    for node_id, by_queue in by_node.items():
-        work.take(node_id, by_queue)
+    rest = [one for one in failures if one.queue in known]
+    for node_id, mine in grouped((known[one.queue].node_id, one) for one in rest).items():
+        work.take(node_id, grouped((one.queue, one) for one in mine))
     return work.done
 
 
@@ -153,7 +150,7 @@ def _pair(group_id: int, topic_id: int) -> _Pair | None:
     except (Unavailable, Conflict) as error:
         if error.code == Code.NO_FAILURE_TOPIC:
             raise
-        log.warning("Group %s gets no failure topic for %s now: %s", group.name, topic.name, error.detail)
+        log.warning("Group %s has no retry topic for %s yet: %s", group.name, topic.name, error.detail)
         return None
     return None if failures is None else _Pair(topic, reading, failures)
 
@@ -175,7 +172,7 @@ class _Work:
                     session, group_id=self._consumer.group_id, queues=list(by_queue)
                 )
         except CatmqError as error:
-            log.warning("Failures on node %d cannot be taken: %s", node_id, error.detail)
+            log.warning("Failed messages of node %d cannot be stored for a retry: %s", node_id, error.detail)
             self.done.refuse(itertools.chain(*by_queue.values()), "unavailable")
             return
         for queue, failures in by_queue.items():
@@ -226,9 +223,7 @@ class _Work:
             self._store([_as_copy(fence, pair, by_offset[row.offset], row) for row in rows])
 
     def _store(self, copies: Sequence[_Copy]) -> None:
-        nodes: dict[int, list[_Copy]] = {}
-        for one in copies:
-            nodes.setdefault(snapshot.find_queue(one.queue).node_id, []).append(one)
+        nodes = grouped((snapshot.find_queue(one.queue).node_id, one) for one in copies)
         for node_id, mine in nodes.items():
             self._store_on(node_id, mine)
 
@@ -241,7 +236,7 @@ class _Work:
                 self._answer(left[0], stored.get(left[0].id) or self._stored_now(left[0]))
                 left.popleft()
         except CatmqError as error:
-            log.warning("Failure node %d takes nothing now: %s", node_id, error.detail)
+            log.warning("Retry node %d stores nothing now: %s", node_id, error.detail)
         self.done.refuse((one.failure for one in left), "unavailable")
 
     def _stored_now(self, one: _Copy) -> StoredCopy | None:
@@ -251,7 +246,7 @@ class _Work:
         except Unavailable:
             raise
         except CatmqError as error:
-            log.warning("Message %s cannot be stored again: %s", one.failure[:3], error.detail)
+            log.warning("Message %s cannot be stored for a retry: %s", one.failure[:3], error.detail)
             return None
 
     def _answer(self, one: _Copy, stored: StoredCopy | None) -> None:
@@ -286,9 +281,7 @@ def _as_copy(fence: Fence, pair: _Pair, failure: Failure, row: FailingRow) -> _C
 
 
 def _stored(node_id: int, ids: Sequence[bytes]) -> Mapping[bytes, StoredCopy]:
-    node = node_pools.node(node_id)
-    delayed_store.prepare(node)
-    with node.reading() as session:
+    with delayed_store.prepared(node_id).reading() as session:
         stored = failure_sql.find_copies(session, batches=ids)
     if stored:
         durability.confirm(node_id=node_id)
@@ -308,18 +301,10 @@ def _stored_now(one: _Copy, end: float) -> StoredCopy:
 
 
 def _delay(one: _Copy, end: float) -> StoredCopy:
-    row = one.row
-    message = NewMessage(
-        body=row.body,
-        key=row.key,
-        tag=row.tag,
-        headers=headers_of(row.headers),
-        trace_id=row.trace_id,
-        delay_ms=one.delay_ms,
-    )
+    message = delayed_store.copied(one.row, delay_ms=one.delay_ms)
     copy = NewDelayed(message, attempt=one.attempt, origin=msgspec.json.encode(one.origin).decode())
     (receipt,) = delayed_store.store(
-        queue=one.queue, messages=[copy], batch_id=one.id, producer=row.producer, deadline=end
+        queue=one.queue, messages=[copy], batch_id=one.id, producer=one.row.producer, deadline=end
     )
     return StoredCopy(dead=False, stored_at_ms=receipt.due_at_ms - one.delay_ms)
 

@@ -5,34 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
-from messagestore.engine.origins import Origin
 from messagestore.heads.gap_check import left
 from messagestore.retries import dead_letters
+from messagestore.retries.dead_letters import FailedMessage
 from messagestore.tables import failure_sql, promotion_sql, reader_sql
 from metadata.actors import Actor
 from metadata.cache import snapshot
-from metadata.cache.snapshot import TopicInfo
-from metadata.db import access
+from metadata.cache.snapshot_types import TopicInfo
 
 
-@dataclass(frozen=True, slots=True)
-class PendingRetry:
-    """A message that waits for its retry; `topic`, `queue`, `offset`: where it was sent."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingRetry(FailedMessage):
+    """A message that waits for its retry."""
 
-    topic: str
-    queue: int
-    offset: int
-    key: str | None
-    tag: str | None
     attempt: int
-    error: str
-    first_failed_at_ms: int
     due_at_ms: int
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +48,15 @@ def waiting(*, group: str, actor: Actor, topic: str | None = None, limit: int = 
 
     Raises NotFound, Forbidden, Invalid; NodeUnavailable when no retry node answers.
     """
-    access.require(actor, "manage", group, what="group")
-    group_id = snapshot.find_group(group).id
-    topic_id = None if topic is None else snapshot.find_topic(topic).id
+    kept = dead_letters.which(group=group, topic=topic, error=None, actor=actor)
     dead_letters.check_limit(limit)
     known = snapshot.current()
     theirs = [
         failures
         for (owner, origin), failures in known.failure_topics.items()
-        if owner == group_id and topic_id in (None, origin)
+        if owner == kept.group_id and kept.topic_id in (None, origin)
     ]
-    return _read(group_id, sorted(theirs, key=lambda one: one.name), limit)
+    return _read(kept.group_id, sorted(theirs, key=lambda one: one.name), limit)
 
 
 def _read(group_id: int, topics: Sequence[TopicInfo], limit: int) -> PendingRetries:
@@ -90,7 +77,10 @@ def _read(group_id: int, topics: Sequence[TopicInfo], limit: int) -> PendingRetr
     rows.sort(key=lambda row: (row.due_at_ms, row.queue, row.id))
     return PendingRetries(
         tuple(_count(one, counts, unread) for one in topics),
-        tuple(_message(row) for row in rows[:limit]),
+        tuple(
+            PendingRetry(attempt=row.attempt, due_at_ms=row.due_at_ms, **dead_letters.of_failed(row))
+            for row in rows[:limit]
+        ),
         away,
     )
 
@@ -102,20 +92,4 @@ def _count(topic: TopicInfo, counts: dict[int, int], unread: dict[int, int]) -> 
         topic.name,
         sum(counts.get(queue, 0) for queue in topic.queues),
         sum(unread.get(queue, 0) for queue in topic.queues),
-    )
-
-
-def _message(row: failure_sql.WaitingRow) -> PendingRetry:
-    origin = msgspec.json.decode(row.origin or "{}", type=Origin)
-    return PendingRetry(
-        topic=origin.topic,
-        queue=origin.queue,
-        offset=origin.offset,
-        key=row.key,
-        tag=row.tag,
-        attempt=row.attempt,
-        error=origin.error,
-        first_failed_at_ms=origin.first_failed_at_ms,
-        due_at_ms=row.due_at_ms,
-        size=row.size,
     )

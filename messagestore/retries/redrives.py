@@ -23,7 +23,6 @@ from messagestore.pool import node_pools
 from messagestore.produce import delayed_store
 from messagestore.produce.publish import publish
 from messagestore.retries import dead_letters
-from messagestore.retries.dead_letters import prepared
 from messagestore.tables import dead_letter_sql
 from messagestore.tables.dead_letter_sql import DeadFilter, DeadLetter, Place
 from messagestore.tables.shapes import NewDelayed
@@ -80,7 +79,7 @@ def _measured(
     bounds: dict[int, int] = {}
     total, topics = 0, set()
     for node_id in sweeping.retry_nodes():
-        with prepared(node_id).reading() as session:
+        with delayed_store.prepared(node_id).reading() as session:
             bounds[node_id] = upto = dead_letter_sql.newest_dead(session)
             if rows is None:
                 total += dead_letter_sql.count_dead(session, kept=kept, upto=upto)
@@ -98,13 +97,13 @@ def _check_target(group_id: int, topic_id: int, to: str, actor: Actor) -> None:
     known = snapshot.current()
     topic = known.topics.get(topic_id)
     if topic is None:
-        raise NotFound("Some of these messages are of a topic that was deleted.", code=Code.TOPIC_NOT_FOUND)
+        raise NotFound("The topic of some of these messages was deleted.", code=Code.TOPIC_NOT_FOUND)
     if to == "group":
         _failure_queues(group_id, topic_id)
         return
     access.require(actor, "produce", topic.name)
     if not any(_is_open(queue) for queue in topic.queues):
-        raise NoWritableQueue(f"No queue of topic {topic.name} takes messages now: nothing was redriven.")
+        raise NoWritableQueue(f"Topic {topic.name} has no open queue now. Nothing was redriven.")
 
 
 def _is_open(queue: int) -> bool:
@@ -123,7 +122,7 @@ def _failure_queues(group_id: int, topic_id: int) -> tuple[int, ...]:
         )
     found = retry_topics.of(group=group, topic=topic)
     if found is None:
-        raise Unavailable("The failure topic is being made.", retry_after_ms=1000)
+        raise Unavailable("The retry topic is being created. Try again.", retry_after_ms=1000)
     return found.queues
 
 
@@ -159,15 +158,11 @@ class Redriver:
                 count += done
                 if self.clock() > end or not redrive_rows.is_running(redrive.id):
                     return count
-                redrive = _fresh(redrive, node_id, step.place)
+                redrive = replace(redrive, places={**redrive.places, node_id: step.place})
             else:
                 return count
         redrive_rows.finish(redrive.id, state="done")
         return count
-
-
-def _fresh(redrive: RedriveView, node_id: int, place: Place) -> RedriveView:
-    return replace(redrive, places={**redrive.places, node_id: (place.died_at_ms, place.id)})
 
 
 class _Step:
@@ -194,7 +189,7 @@ class _Step:
             if places:
                 self._note()
         except CatmqError as error:
-            log.warning("Redrive %d waits: %s", self._redrive.id, error.detail)
+            log.warning("Redrive %d paused, will retry: %s", self._redrive.id, error.detail)
             return None
         return None if self._detail else len(places)
 
@@ -203,7 +198,7 @@ class _Step:
         redrive = self._redrive
         chosen = redrive.chosen
         kept = DeadFilter(redrive.group_id, chosen.topic_id, chosen.error_class)
-        with prepared(self._node_id).reading() as session:
+        with delayed_store.prepared(self._node_id).reading() as session:
             if chosen.rows is not None:
                 rows = [row for row in chosen.rows.get(self._node_id, ()) if row > self.place.id]
                 places = [Place(0, row) for row in rows[: self._most]]
@@ -227,7 +222,7 @@ class _Step:
         except Unavailable as error:
             self._detail = error.detail
         except CatmqError as error:
-            log.warning("Dead message %d-%d stays dead: %s", self._node_id, one.row.id, error.detail)
+            log.warning("Dead letter dead-%d-%d not redriven: %s", self._node_id, one.row.id, error.detail)
             self._skipped += 1
 
     def _bring_back(self, one: DeadLetter) -> None:

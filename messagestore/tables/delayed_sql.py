@@ -70,7 +70,7 @@ def _insert_sqlite(session: SqliteSession, queue: int, node_epoch: int, batch: D
         head = {"queue": queue, "node_epoch": node_epoch}
         row = database.execute(statements["delay_head"].text, head).fetchone()
         if row is None:
-            raise db_errors.Refused("The head row refused the write.")
+            raise db_errors.Refused("The queue is closed or has another epoch.")
         stored_at_ms = int(row[0])
         database.executemany(statements["delay_rows"].text, _values(queue, batch, stored_at_ms))
         known = {
@@ -155,16 +155,8 @@ def leave_delayed(session: Session, *, leaving: Leaving, message_count: int, als
 
     Unless `also_due`, one that is due stays, because it may be on its way to another node.
     """
-    deleted, _ = session.transact(
-        step(
-            session,
-            "leave_delayed",
-            **leaving._asdict(),
-            message_count=message_count,
-            also_due=int(also_due),
-            digest=bytes(16),
-        )
-    )
+    known = {**leaving._asdict(), "message_count": message_count, "digest": bytes(16)}
+    deleted, _ = session.transact(step(session, "leave_delayed", **known, also_due=int(also_due)))
     return deleted.matched > 0
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from messagestore.engine.mysql_session import Rows, Session
-from messagestore.tables.running import ids, message_table, rows_of, step
+from messagestore.engine.mysql_session import Session
+from messagestore.tables.running import ids, message_table, rows_of, step, until
 
 DEAD = -1  # stands for the queue where `sent_batch` remembers a dead message; 0 for one that waits or waited
 
@@ -24,7 +24,7 @@ class Fence(NamedTuple):
 
 
 class FailingRow(NamedTuple):
-    """A message whose handler failed, all of it."""
+    """A message whose handler failed, all of it; its body stands where that of a StoredRow does."""
 
     offset: int
     key: str | None
@@ -55,18 +55,8 @@ def select_failing(
     session: Session, *, queue: int, offsets: Sequence[int], most_bytes: int
 ) -> list[FailingRow]:
     """The messages at some offsets that are there, by offset, until their bodies reach so many bytes."""
-    taken = 0
-
-    def fits(fetched: Rows) -> int:
-        nonlocal taken
-        for index, row in enumerate(fetched):
-            if taken >= most_bytes:
-                return index
-            taken += len(row[4])
-        return len(fetched)
-
     select = step(session, "select_failing", table=message_table(queue), offsets=ids(offsets))
-    (result,) = session.run(select, fits=fits)
+    (result,) = session.run(select, fits=until(most_bytes))
     return [FailingRow(*row) for row in result.rows]
 
 

@@ -7,7 +7,6 @@ from typing import Any, TypedDict, cast
 
 from messagestore.engine import db_errors
 from messagestore.engine.messages import (
-    ROW_BODY,
     NewMessage,
     StoredMessage,
     StoredRow,
@@ -15,12 +14,13 @@ from messagestore.engine.messages import (
     headers_text,
     stored_message,
 )
-from messagestore.engine.mysql_session import Fits, MySqlSession, Result, Rows, Session, Step, escaped, quoted
+from messagestore.engine.mysql_session import MySqlSession, Result, Session, Step, escaped, quoted
 from messagestore.engine.sqlite_session import SqliteSession
 from messagestore.engine.statements import load
-from messagestore.tables.running import ids, key_of, message_table, rows_of, step, texts
+from messagestore.tables.running import ids, key_of, message_table, rows_of, step, texts, until
 from messagestore.tables.shapes import NewBatch, Position, ReaderKey, SentBatch
 from metadata.errors import TooLarge
+from metadata.grouping import chunks
 
 _OPENING = ("START TRANSACTION", "UPDATE", "SET", "INSERT")  # what `publish_open` consists of
 _AT_ONCE = 100  # queues that are asked in one round trip
@@ -109,7 +109,7 @@ def _insert_sqlite(session: SqliteSession, head: _Send, batches: Sequence[NewBat
     with session.transaction() as database:
         row = database.execute(statements["publish_head"].text, head).fetchone()
         if row is None:
-            raise db_errors.Refused("The head row refused the write.")
+            raise db_errors.Refused("The queue is closed or has another epoch.")
         first, stored_at = row
         database.execute(statements["publish_raise"].text, {**head, "stored_at": stored_at})
         (insert,) = statements["publish_rows"].single(head)
@@ -156,7 +156,7 @@ def select_rows(
     session: Session, *, queue: int, first: int, end: int, most_bytes: int, tags: Sequence[str] = ()
 ) -> list[StoredRow]:
     """The same as rows; see select_owned for `tags`."""
-    (result,) = session.run(_select(session, queue, first=first, end=end, tags=tags), fits=_until(most_bytes))
+    (result,) = session.run(_select(session, queue, first=first, end=end, tags=tags), fits=until(most_bytes))
     return _typed(result)
 
 
@@ -170,7 +170,7 @@ def search_from(
     search = step(
         session, "search_messages", table=message_table(queue), **values, body_part=wanted.body_part
     )
-    (result,) = session.run(search, fits=_until(most_bytes))
+    (result,) = session.run(search, fits=until(most_bytes))
     return [stored_message(queue, row) for row in _typed(result)]
 
 
@@ -181,8 +181,7 @@ def count_tagged(session: Session, *, shares: Mapping[int, int], tags: Sequence[
     passed over; a queue without a head row has none.
     """
     looked_at = matching = 0
-    for first in range(0, len(shares), _AT_ONCE):
-        queues = list(shares)[first : first + _AT_ONCE]
+    for queues in chunks(list(shares), _AT_ONCE):
         heads = session.run(*(step(session, "select_head", queue=queue) for queue in queues))
         known = [(queue, row) for queue, result in zip(queues, heads, strict=True) for row in result.rows]
         wanted = {"tags": texts(session, tags) or "NULL"}
@@ -226,7 +225,7 @@ def select_owned(
     positions, messages = session.run(
         step(session, "select_positions", **key_of(reader), queues=ids([reader.queue, *beside])),
         select,
-        fits=_until(most_bytes),
+        fits=until(most_bytes),
     )
     found = {row[0]: Position(*row) for row in positions.rows}
     if not copies:
@@ -244,25 +243,6 @@ def _select(session: Session, queue: int, *, first: int, end: int, tags: Sequenc
     if tags:
         return step(session, "select_tagged_messages", **values, tags=texts(session, tags))
     return step(session, "select_messages", **values)
-
-
-def _until(most_bytes: int) -> Fits:
-    """Take rows of messages until their bodies have reached so many bytes: the last may exceed them."""
-    taken = 0
-
-    def fits(fetched: Rows) -> int:
-        nonlocal taken
-        size = sum([len(row[ROW_BODY] or b"") for row in fetched])
-        if taken + size < most_bytes:
-            taken += size
-            return len(fetched)
-        for index, row in enumerate(fetched):
-            if taken >= most_bytes:
-                return index
-            taken += len(row[ROW_BODY] or b"")
-        return len(fetched)
-
-    return fits
 
 
 def stored_at_ms(session: Session, *, queue: int, offset: int) -> int | None:

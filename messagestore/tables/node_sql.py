@@ -9,8 +9,9 @@ from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.tables.running import message_table, rows_of, step
 from messagestore.tables.shapes import ServerFacts
+from metadata.grouping import chunks, grouped
 
-_RIGHTS = {
+_RIGHTS = {  # in the order in which they are tried
     "create_message_table": "CREATE",
     "try_insert": "INSERT",
     "try_select": "SELECT",
@@ -56,15 +57,13 @@ def try_rights(session: Session, *, table: str) -> str:
 
     It is tried on a table of that name, which is gone afterwards.
     """
-    steps = ["create_message_table", "try_insert", "try_select", "try_update", "try_delete"]
-    if session.engine == "mysql":
-        steps.append("try_alter")
     missing = ""
-    for name in (*steps, "drop_message_table"):
+    for name, right in _RIGHTS.items():
         try:
-            session.run(step(session, name, table=table))
+            if session.engine == "mysql" or name != "try_alter":
+                session.run(step(session, name, table=table))
         except db_errors.Final:
-            missing = missing or _RIGHTS[name]
+            missing = missing or right
     return missing
 
 
@@ -87,13 +86,10 @@ class NodeFigures(NamedTuple):
 def read_figures(session: Session) -> NodeFigures:
     """Return where all groups stand on the node, in one round trip."""
     readers, bounds, gaps, now = (result.rows for result in session.run(step(session, "select_figures")))
-    found: dict[int, list[tuple[int, int]]] = {}
-    for queue, first, end in gaps:
-        found.setdefault(queue, []).append((first, end))
     return NodeFigures(
         readers=[(group, instance, queue, committed) for group, instance, queue, committed in readers],
         bounds={queue: (head, low) for queue, head, low in bounds},
-        gaps=found,
+        gaps=grouped((queue, (first, end)) for queue, first, end in gaps),
         now_ms=int(now[0][0]),
     )
 
@@ -107,13 +103,10 @@ def stored_at_of(
     session: Session, *, places: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[tuple[int, int], int | None]]:
     """Of each (queue, offset), when the first message at or above it was stored; None above the last."""
-    for first in range(0, len(places), _AT_ONCE):
-        chunk = places[first : first + _AT_ONCE]
-        results = session.run(
-            *(
-                step(session, "select_stored_at", table=message_table(queue), first_offset=offset)
-                for queue, offset in chunk
-            )
-        )
-        for place, result in zip(chunk, results, strict=True):
+    for some in chunks(places, _AT_ONCE):
+        steps = [
+            step(session, "select_stored_at", table=message_table(queue), first_offset=offset)
+            for queue, offset in some
+        ]
+        for place, result in zip(some, session.run(*steps), strict=True):
             yield place, int(result.rows[0][0]) if result.rows else None

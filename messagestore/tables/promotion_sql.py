@@ -8,6 +8,7 @@ from typing import NamedTuple
 from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.tables.running import ids, key_of, rows_of, step
 from messagestore.tables.shapes import ReaderKey
+from metadata.grouping import chunks, grouped
 
 _TOGETHER = 200  # queues or readers in one transaction
 
@@ -50,10 +51,8 @@ def read_highest_committed(session: Session) -> dict[int, int]:
 
 def read_all_gaps(session: Session, *, queues: Sequence[int]) -> dict[int, list[tuple[int, int]]]:
     """{queue: declared gaps (from, to) rising}; `to` is exclusive, queues without one are left out."""
-    gaps: dict[int, list[tuple[int, int]]] = {}
-    for queue, first, end in rows_of(session, "select_gaps_of", queues=ids(queues)) if queues else ():
-        gaps.setdefault(queue, []).append((first, end))
-    return gaps
+    rows = rows_of(session, "select_gaps_of", queues=ids(queues)) if queues else ()
+    return grouped((queue, (first, end)) for queue, first, end in rows)
 
 
 def raise_heads(session: Session, *, heads: Sequence[tuple[int, int]], cause: str) -> None:
@@ -61,14 +60,11 @@ def raise_heads(session: Session, *, heads: Sequence[tuple[int, int]], cause: st
 
     Queues rise within a transaction, as everybody locks them in that order.
     """
-    rising = sorted(heads)
-    for first in range(0, len(rising), _TOGETHER):
-        session.transact(
-            *(
-                step(session, "raise_head", queue=queue, head=head, cause=cause)
-                for queue, head in rising[first : first + _TOGETHER]
-            )
-        )
+    steps = [
+        step(session, "raise_head", queue=queue, head=head, cause=cause) for queue, head in sorted(heads)
+    ]
+    for some in chunks(steps, _TOGETHER):
+        session.transact(*some)
 
 
 def fence_heads(session: Session, *, node_epoch: int) -> None:
@@ -78,13 +74,9 @@ def fence_heads(session: Session, *, node_epoch: int) -> None:
 
 def raise_readers(session: Session, *, epochs: Sequence[tuple[ReaderKey, int]]) -> None:
     """Raise readers to at least these epochs; one that was lower has no owner then."""
-    for first in range(0, len(epochs), _TOGETHER):
-        session.transact(
-            *(
-                step(session, "raise_reader", **key_of(reader), epoch=epoch)
-                for reader, epoch in epochs[first : first + _TOGETHER]
-            )
-        )
+    for some in chunks(epochs, _TOGETHER):
+        raised = (step(session, "raise_reader", **key_of(reader), epoch=epoch) for reader, epoch in some)
+        session.transact(*raised)
 
 
 def replication(session: Session) -> Replication:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from messagestore.engine.mysql_session import Session
 from messagestore.tables.running import ids, key_of, rows_of, step
 from messagestore.tables.shapes import Position, ReaderKey, Rewound
+from metadata.grouping import chunks
 
 _INSTANCES_EACH = 100  # whose reader rows are made in one transaction
 
@@ -26,12 +27,9 @@ def insert_readers(
     """
     rows: dict[str, object] = {"group_id": group_id, "queues": ids(queues), "below": epoch}
     rows |= {"epoch": epoch, "latest": int(latest)}
-    for first in range(0, len(instances), _INSTANCES_EACH):
-        steps = []
-        for one in instances[first : first + _INSTANCES_EACH]:
-            steps.append(step(session, "delete_instance_readers", **rows, instance=one))
-            steps.append(step(session, "insert_readers", **rows, instance=one))
-        session.transact(*steps)
+    both = ("delete_instance_readers", "insert_readers")
+    for some in chunks(instances, _INSTANCES_EACH):
+        session.transact(*(step(session, name, **rows, instance=one) for one in some for name in both))
 
 
 def delete_readers(
@@ -83,18 +81,10 @@ def update_committed(
     offset than the committed one changes nothing and is allowed. A position that retention had gone past
     tells nothing of what was handled, so its move counts as 0; declared gaps count.
     """
+    whose = {"group_id": group_id, "instance": instance, "owner": owner}
     results = session.transact(
         *(
-            step(
-                session,
-                "update_committed",
-                group_id=group_id,
-                instance=instance,
-                owner=owner,
-                queue=queue,
-                epoch=epoch,
-                position=offset,
-            )
+            step(session, "update_committed", **whose, queue=queue, epoch=epoch, position=offset)
             for queue, epoch, offset in offsets
         )
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from messagestore.engine.mysql_session import MySqlSession, Session, Step
+from messagestore.engine.messages import ROW_BODY
+from messagestore.engine.mysql_session import Fits, MySqlSession, Rows, Session, Step
 from messagestore.engine.statements import load
 from messagestore.tables.shapes import ReaderKey
 
@@ -38,3 +39,22 @@ def texts(session: Session, values: Sequence[str]) -> str | bytes:
     if isinstance(session, MySqlSession):
         return b",".join(session.literal(value) for value in values)
     return ",".join(f"CAST(x'{value.encode().hex()}' AS TEXT)" for value in values)
+
+
+def until(most_bytes: int) -> Fits:
+    """Take rows of messages until their bodies have reached so many bytes: the last may exceed them."""
+    taken = 0
+
+    def fits(fetched: Rows) -> int:
+        nonlocal taken
+        size = sum([len(row[ROW_BODY] or b"") for row in fetched])
+        if taken + size < most_bytes:
+            taken += size
+            return len(fetched)
+        for index, row in enumerate(fetched):
+            if taken >= most_bytes:
+                return index
+            taken += len(row[ROW_BODY] or b"")
+        return len(fetched)
+
+    return fits

@@ -113,7 +113,7 @@ def _read(reading: Sequence[Reading], queues: Sequence[QueueView]) -> tuple[Coun
         counts.update(of_node)
         bounds.update((place.queue, (place.low, place.head)) for place in nobody.values())
 
-    sweeping.ask(sweeping.by_node(queues), read, what="The number of unread messages")
+    sweeping.ask(sweeping.by_node(queues), read, what="Number of unread messages")
     return counts, bounds
 
 
@@ -136,14 +136,13 @@ def retire_drained(*, rest_s: float = REST_S) -> int:
     return sweeping.each(
         ((waiting, queue) for waiting in subscribers.draining(rest_s) for queue in waiting.queues),
         act=lambda pair: _retire(*pair),
-        name=lambda pair: f"Queue {pair[1].queue} of topic {pair[0].topic.name}, which is drained,",
+        name=lambda pair: f"Retiring queue {pair[1].queue} of topic {pair[0].topic.name}",
     )
 
 
 def _retire(waiting: Waiting, queue: QueueView) -> bool:
     """Close the queue for good, then look once more: from then on its head cannot move."""
-    name = f"Queue {queue.queue} of topic {waiting.topic.name}"
-    with sweeping.later(f"{name} is retired"):
+    with sweeping.later(f"Retiring queue {queue.queue} of topic {waiting.topic.name}"):
         if _read_by(waiting.topic, queue) is None:
             return False
         try:
@@ -174,7 +173,7 @@ def drop_retired(*, after_days: float = DROP_AFTER_DAYS) -> int:
     return sweeping.each(
         ((waiting, queue) for waiting in subscribers.due_for_drop(after_days) for queue in waiting.queues),
         act=lambda pair: _drop(*pair),
-        name=lambda pair: f"Queue {pair[1].queue}, whose table is to be dropped,",
+        name=lambda pair: f"Dropping the table of queue {pair[1].queue}",
     )
 
 

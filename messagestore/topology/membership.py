@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -23,12 +23,9 @@ AGAIN_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(consumers.Registered):
     """A registered member; `created` names the group and subscriptions made for it."""
 
-    consumer_id: str
-    session_timeout_ms: int
-    heartbeat_interval_ms: int
     created: tuple[str, ...]
 
 
@@ -67,12 +64,7 @@ def join(
     consumer = consumer_ids.check(registered.consumer_id)
     if consumer.instance_id:
         instances.place(consumer=consumer)
-    return Joined(
-        registered.consumer_id,
-        registered.session_timeout_ms,
-        registered.heartbeat_interval_ms,
-        tuple(created),
-    )
+    return Joined(**asdict(registered), created=tuple(created))
 
 
 def _require_topics(group: str, topics: Collection[str], actor: Actor) -> None:

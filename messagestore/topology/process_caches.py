@@ -9,7 +9,7 @@ from messagestore.heads import corruption
 from messagestore.heads.heads import board
 from messagestore.pool import known_heads
 from messagestore.produce import group_commit
-from metadata.cache.snapshot import QueueInfo
+from metadata.cache.snapshot_types import QueueInfo
 
 
 def evict_except(queues: Mapping[int, QueueInfo]) -> None:

@@ -38,7 +38,7 @@ def settle(queues: Iterable[int]) -> None:
 
 def settle_later(queues: Iterable[int]) -> None:
     """The same, as far as it can be done now: the sweep does the rest."""
-    with sweeping.later("Heads of queues are set"):
+    with sweeping.later("Setting the state of queues"):
         settle(queues)
 
 
@@ -48,10 +48,10 @@ def sweep() -> int:
     sweeping.each(
         [info for info in snapshot.current().nodes.values() if info.state != "offline"],
         act=lambda info: wrong.extend(_contradicting(info.id)),
-        name=lambda info: f"The comparison of heads of node {info.name}",
+        name=lambda info: f"Comparison of the queue states of node {info.name}",
     )
     return sweeping.each(
-        wrong, act=lambda queue: settle([queue]), name=lambda queue: f"The head of queue {queue}"
+        wrong, act=lambda queue: settle([queue]), name=lambda queue: f"Setting the state of queue {queue}"
     )
 
 

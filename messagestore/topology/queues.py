@@ -101,11 +101,11 @@ def _finish(topic_id: int, queues: Sequence[QueueView], actor: Actor) -> LayoutC
                 reader_rows.insert(reading, ids)
             queue_states.settle_later(ids)  # a node may have been closed meanwhile
             return done
-    raise Unavailable("Groups subscribe faster than their places can be made.", retry_after_ms=1000)
+    raise Unavailable("Groups subscribe faster than their reader rows can be made.", retry_after_ms=1000)
 
 
 def _take_back(topic_id: int, queues: Sequence[QueueView], actor: Actor) -> None:
-    with sweeping.later("An expansion is finished or taken back"):
+    with sweeping.later("Completion of an expansion"):
         ids = [one.queue for one in queues]
         layout.give_up(topic_id=topic_id, queues=ids, actor=actor)
         queue_states.settle_later(ids)
@@ -159,7 +159,7 @@ def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
     looked_at = sweeping.each(
         subscribers.unready(older_than_s),
         act=_finish_or_take_back,
-        name=lambda waiting: f"The expansion of topic {waiting.topic.name}",
+        name=lambda waiting: f"Completion of the expansion of topic {waiting.topic.name}",
     )
     queue_states.sweep()
     return looked_at
@@ -169,5 +169,5 @@ def _finish_or_take_back(waiting: Waiting) -> None:
     try:
         _finish(waiting.topic.id, waiting.queues, job("queues"))
     except CatmqError as error:
-        log.warning("The expansion of topic %s is taken back: %s", waiting.topic.name, error.detail)
+        log.warning("Expansion of topic %s is rolled back: %s", waiting.topic.name, error.detail)
         _take_back(waiting.topic.id, waiting.queues, job("queues"))

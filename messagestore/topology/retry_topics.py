@@ -12,7 +12,7 @@ from messagestore.tables import node_sql
 from messagestore.topology import reader_rows, topics
 from metadata.actors import job
 from metadata.cache import snapshot
-from metadata.cache.snapshot import GroupInfo, TopicInfo
+from metadata.cache.snapshot_types import GroupInfo, TopicInfo
 from metadata.errors import CatmqError, Code, Conflict
 from metadata.groups import retry_topic_rows, subscription_rows
 from metadata.groups.retry_topic_rows import FailureTopic
@@ -43,7 +43,7 @@ def make(*, group_id: int, topic_id: int) -> bool:
 
 def try_to_make(*, group_id: int, topic_id: int) -> bool:
     """The same, but what stands in the way is only logged: the sweep tries again."""
-    with sweeping.later(f"Group {group_id} gets its failure topic for topic {topic_id}"):
+    with sweeping.later(f"Creation of the retry topic of group {group_id} for topic {topic_id}"):
         return make(group_id=group_id, topic_id=topic_id)
     return False
 
@@ -53,12 +53,12 @@ def sweep() -> int:
     return sweeping.each(
         retry_topic_rows.missing(),
         act=lambda pair: try_to_make(group_id=pair[0], topic_id=pair[1]),
-        name=lambda pair: f"The failure topic of group {pair[0]} and topic {pair[1]}",
+        name=lambda pair: f"Creation of the retry topic of group {pair[0]} for topic {pair[1]}",
     )
 
 
 def _take_back(planned: FailureTopic) -> None:
-    with sweeping.later(f"Failure topic {planned.topic.name} is taken back"):
+    with sweeping.later(f"Removal of the unfinished retry topic {planned.topic.name}"):
         if subscription_rows.give_up(planned.subscription.id):
             reader_rows.delete(planned.subscription)
             subscription_rows.remove(planned.subscription.id, job("failures"))
@@ -72,7 +72,7 @@ def of(*, group: GroupInfo, topic: TopicInfo) -> TopicInfo | None:
     """
     if group.mode != "clustering":
         raise Conflict(
-            f"Group {group.name} broadcasts: its members try again in place.", code=Code.NO_FAILURE_TOPIC
+            f"Group {group.name} is broadcasting: its members retry in place.", code=Code.NO_FAILURE_TOPIC
         )
     found = _known(group, topic)
     if found is None:
@@ -82,8 +82,8 @@ def of(*, group: GroupInfo, topic: TopicInfo) -> TopicInfo | None:
         found = _known(group, topic)
     if found is None and not any(one.kind == "failure" for one in snapshot.current().nodes.values()):
         raise Conflict(
-            "There is no failure node, so failed messages have no place: manage.py register_node "
-            "--kind failure makes one. Until then members try again in place.",
+            "There is no retry node for failed messages. Register one: manage.py register_node "
+            "--kind failure. Until then members retry in place.",
             code=Code.NO_FAILURE_TOPIC,
         )
     return found

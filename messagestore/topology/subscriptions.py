@@ -46,13 +46,13 @@ def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
     return sweeping.each(
         subscription_rows.unfinished(older_than_s),
         act=lambda left: _take_back(left, job("subscriptions")),
-        name=lambda left: f"Subscription {left.group}/{left.topic}",
+        name=lambda left: f"Removal of subscription {left.group}/{left.topic}",
     )
 
 
 def _take_back(subscription: SubscriptionView, actor: Actor) -> bool:
     """Remove what is not ready, its retry topic first."""
-    with sweeping.later(f"The reader rows of {subscription.group}/{subscription.topic} are removed"):
+    with sweeping.later(f"Deletion of the reader rows of {subscription.group}/{subscription.topic}"):
         if not subscription_rows.give_up(subscription.id):
             return False
         to_failures = subscription_rows.to_failures(subscription)

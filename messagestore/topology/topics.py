@@ -7,14 +7,14 @@ dropped by `drop_deleted` when their days of grace are over.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
 from messagestore.pool import node_pools
 from messagestore.produce import delayed_reassignment
-from messagestore.tables import queue_sql, reader_sql, shapes
+from messagestore.tables import queue_sql, reader_sql
 from metadata.actors import Actor, job
 from metadata.errors import CatmqError
 from metadata.topics import topic_rows
@@ -28,8 +28,8 @@ class QueueState:
     """A queue of a topic and its bounds; `low` and `head` are None while its node does not answer."""
 
     queue: QueueView
-    low: int | None
-    head: int | None
+    low: int | None = None
+    head: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +71,8 @@ def make_tables(queues: Sequence[QueueView]) -> None:
                 queue_sql.create_queue(session, queue=queue.queue, node_epoch=node.info.epoch)
 
 
-def _drop_tables(topic: TopicView) -> None:
-    for node_id, queues in sweeping.by_node(topic.queues).items():
-        with node_pools.node(node_id).writing() as session:
-            for queue in queues:
-                queue_sql.drop_queue(session, queue=queue.queue)
-
-
 def _take_back(topic: TopicView, actor: Actor) -> None:
-    with sweeping.later(f"Topic {topic.name} is taken back"):
+    with sweeping.later(f"Removal of the unfinished topic {topic.name}"):
         if topic_rows.give_up(topic.id, actor):
             _drop(topic, actor)
 
@@ -90,18 +83,15 @@ def describe(*, name: str, actor: Actor) -> TopicState:
 
 
 def _state(topic: TopicView) -> TopicState:
-    bounds: dict[int, shapes.Position] = {}
+    states = {queue.queue: QueueState(queue) for queue in topic.queues}
 
     def read(session: Session, queues: Sequence[QueueView]) -> None:
         ids = [one.queue for one in queues]
-        bounds.update(reader_sql.read_positions(session, group_id=0, queues=ids))
+        for queue, at in reader_sql.read_positions(session, group_id=0, queues=ids).items():
+            states[queue] = replace(states[queue], low=at.low, head=at.head)
 
-    sweeping.ask(sweeping.by_node(topic.queues), read, what=f"The part of topic {topic.name}")
-    return TopicState(topic, tuple(_bounds(queue, bounds.get(queue.queue)) for queue in topic.queues))
-
-
-def _bounds(queue: QueueView, bounds: shapes.Position | None) -> QueueState:
-    return QueueState(queue, bounds.low if bounds else None, bounds.head if bounds else None)
+    sweeping.ask(sweeping.by_node(topic.queues), read, what=f"Queues of topic {topic.name}")
+    return TopicState(topic, tuple(states.values()))
 
 
 def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
@@ -118,7 +108,7 @@ def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
     return sweeping.each(
         topic_rows.unfinished(older_than_s),
         act=lambda topic: _take_back(topic, job("topics")),
-        name=lambda topic: f"Topic {topic.name}",
+        name=lambda topic: f"Removal of the unfinished topic {topic.name}",
     )
 
 
@@ -127,13 +117,16 @@ def drop_deleted(after_days: float = topic_rows.DROP_AFTER_DAYS) -> int:
     return sweeping.each(
         topic_rows.due_for_drop(after_days),
         act=lambda topic: _drop(topic, job("topics")),
-        name=lambda topic: f"Topic {topic.name}, whose tables are to be dropped,",
+        name=lambda topic: f"Dropping the tables of topic {topic.name}",
     )
 
 
 def _drop(topic: TopicView, actor: Actor) -> None:
     """Drop the tables, then the rows, of a topic that is deleted for good."""
-    _drop_tables(topic)
+    for node_id, queues in sweeping.by_node(topic.queues).items():
+        with node_pools.node(node_id).writing() as session:
+            for queue in queues:
+                queue_sql.drop_queue(session, queue=queue.queue)
     for queue in topic.queues:
         delayed_reassignment.drop(queue.queue)
     topic_rows.remove(topic.id, actor)

@@ -134,7 +134,7 @@ class BatchWalk:
         low = self._openings[row.queue].low
         first, end, name = row.first_offset, _end(row), f"batch {UUID(bytes=row.batch_id)}"
         if row.message_count < 1 or first < 0 or len(row.digest) != DIGEST_BYTES:
-            what = f"{row.message_count} messages from offset {first}, a digest of {len(row.digest)} bytes"
+            what = f"{row.message_count} messages from offset {first} and a digest of {len(row.digest)} bytes"
             self._add(queue, row, Finding("batch_malformed", name, what))
             return False
         if end <= low:
@@ -144,7 +144,7 @@ class BatchWalk:
             self._beyond(queue, row, name)
         overlap = self._claims[row.queue].add(max(first, low), end)
         if overlap is not None:
-            what = f"{name} claims {shown(first, end)}, and other batches do {shown(*overlap)}"
+            what = f"{name} claims {shown(first, end)}, other batches claim {shown(*overlap)}"
             self._add(queue, row, Finding("batch_overlap", shown(*overlap), what, *overlap))
         if self._digests:
             self._compare(queue, row, name)
@@ -161,7 +161,7 @@ class BatchWalk:
     def _beyond(self, queue: QueueReport, row: BatchRow, name: str) -> None:
         head = self._head(queue)
         if head is not None and _end(row) > head.head:
-            what = f"{name} claims {shown(row.first_offset, _end(row))}, and the head is {head.head}"
+            what = f"{name} claims {shown(row.first_offset, _end(row))}, the log end offset is {head.head}"
             self._add(
                 queue, row, Finding("batch_outside", name, what, max(row.first_offset, head.head), _end(row))
             )
@@ -184,18 +184,18 @@ class BatchWalk:
             NewMessage(body=one.body, key=one.key, tag=one.tag, headers=one.headers, trace_id=one.trace_id)
             for one in stored
         ]
-        differs = ["the digest of its messages"] if digest(messages) != row.digest else []
+        differs = ["digest"] if digest(messages) != row.digest else []
         if {one.stored_at_ms for one in stored} != {row.stored_at_ms}:
-            differs.append("when its messages were stored")
+            differs.append("stored_at")
         if differs:
-            what = f"{name}: {' and '.join(differs)}"
+            what = f"{name} and its messages differ in {' and '.join(differs)}"
             self._add(queue, row, Finding("batch_differs", shown(first, end), what, first, end))
 
     def _twice(self, one: BatchRow, other: BatchRow) -> None:
         """The same id on two nodes."""
         for row, elsewhere in ((one, other), (other, one)):
             there = shown(elsewhere.first_offset, _end(elsewhere))
-            what = f"batch {UUID(bytes=row.batch_id)} is stored in queue {elsewhere.queue}, too: {there}"
+            what = f"batch {UUID(bytes=row.batch_id)} is also stored in queue {elsewhere.queue}: {there}"
             here = row.first_offset, _end(row)
             self._add(self._queues[row.queue], row, Finding("batch_twice", shown(*here), what, *here))
 
@@ -205,7 +205,7 @@ class BatchWalk:
         claims = list(self._claims[queue.id])
         try:
             for piece in self._kept(queue, within(claims, gaps)):
-                what = "a batch claims them, and they lie in a declared gap"
+                what = "a batch claims these offsets, but they lie in a declared gap"
                 queue.add(Finding("batch_in_gap", shown(*piece), what, *piece))
             if claims:
                 for hole in without([(max(start, claims[0][0]), head)], [*claims, *gaps]):
@@ -236,7 +236,7 @@ class BatchWalk:
         found = None if queue.full("unclaimed") else self._visit.ask(queue.node_id, question)
         if found is None or self._claimed_after_all(queue, found):
             return
-        what = "there are messages that no batch claims, although younger than the oldest kept batch"
+        what = "these messages belong to no batch, but are newer than the oldest stored batch"
         queue.add(Finding("unclaimed", shown(*found), what, *found))
 
     def _claimed_after_all(self, queue: QueueReport, found: Range) -> bool:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from messagestore import sweeping
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
+from messagestore.pool import session_pool
 from messagestore.tables import audit_sql, promotion_sql, queue_sql
 from messagestore.tables.shapes import ReaderRow
 from messagestore.verify.findings import KINDS, Finding
 from metadata.brokers import snapshot_acks
 from metadata.cache import snapshot
-from metadata.cache.snapshot import NodeInfo
+from metadata.cache.snapshot_types import NodeInfo
 from metadata.groups import expected_state, retry_topic_rows
 from metadata.groups.expected_state import ExpectedQueue, ExpectedState
 from metadata.monitoring.health_checks import numbers
@@ -35,7 +35,7 @@ class Contents:
 
 def read(info: NodeInfo) -> Contents:
     """Read what is on a node, whether it may be served or not. Raises NodeUnavailable, db_errors.Final."""
-    with sweeping.direct(info) as session:
+    with session_pool.direct(info) as session:
         seen = Contents(info)
         try:
             seen.identity = promotion_sql.read_identity(session)
@@ -59,7 +59,7 @@ def of_node(seen: Contents, known: ExpectedState) -> Iterator[Finding]:
     """Yield what is wrong on a node."""
     info = seen.info
     if info.identity and seen.identity != info.identity:
-        found = f"it carries the identity {seen.identity or '(none)'}, not {info.identity}"
+        found = f"its identity is {seen.identity or '(none)'}, not {info.identity}"
         yield Finding("identity_differs", f"node {info.name}", found, node=info.id)
         return
     for queue in known.queues.values():
@@ -75,12 +75,13 @@ def _of_queue(queue: ExpectedQueue, seen: Contents) -> Iterator[Finding]:
     node, ids = queue.node_id, (queue.queue,)
     if queue.queue not in seen.tables:
         never = not head and not highest
-        stored = "no message was ever stored" if never else f"messages up to {max(head or 0, highest)} were"
-        yield Finding("table_missing", where, stored, safe=never, node=node, ids=ids)
+        what = "no message was ever stored" if never else f"its log end offset was {max(head or 0, highest)}"
+        yield Finding("table_missing", where, what, safe=never, node=node, ids=ids)
     elif head is None:
-        yield Finding("head_missing", where, f"it was at {highest}", node=node, ids=ids)
+        yield Finding("head_missing", where, f"its log end offset was {highest}", node=node, ids=ids)
     if head is not None and head < highest:
-        yield Finding("head_fell", where, f"the head is {head}; it was at {highest}", node=node, ids=ids)
+        what = f"the log end offset is {head}; it was {highest}"
+        yield Finding("head_fell", where, what, node=node, ids=ids)
 
 
 def _of_leftovers(seen: Contents, known: ExpectedState) -> Iterator[Finding]:
@@ -89,13 +90,13 @@ def _of_leftovers(seen: Contents, known: ExpectedState) -> Iterator[Finding]:
     for queue in sorted(seen.tables - there):
         head = seen.heads.get(queue, 0)
         what = "it is empty" if queue in seen.empty else "it holds messages"
-        what += "" if head == 0 else f"; messages up to {head} were stored"
+        what += "" if head == 0 else f"; its log end offset was {head}"
         where = f"table message_{queue} on node {node.name}"
         safe = queue in seen.empty and head == 0
         yield Finding("table_unknown", where, what, safe=safe, node=node.id, ids=(queue,))
     for queue in sorted(seen.heads.keys() - seen.tables - there):
         head = seen.heads[queue]
-        where, what = f"queue_head row {queue} on node {node.name}", f"its head is {head}"
+        where, what = f"queue_head row {queue} on node {node.name}", f"its log end offset is {head}"
         yield Finding("head_unknown", where, what, safe=head == 0, node=node.id, ids=(queue,))
 
 

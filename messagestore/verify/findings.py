@@ -24,158 +24,164 @@ class Kind(NamedTuple):
 _NO_SENDS = "Set its node read_only, so that nothing is stored meanwhile."
 _BY_HAND = "Find out who wrote to the node's tables: no broker does this."
 
-QUEUE_KINDS = {  # found in the messages, heads and positions of a topic
+QUEUE_KINDS = {  # found in the messages and offsets of a topic
     "missing": Kind(
-        "Stored messages are gone. Consumers stop in front of them (state `corrupt`) and skip nothing.",
-        "Restore the rows from a replica or a backup. If they are lost for good, declare it with a row in "
-        "queue_gap (queue_id, from_offset, to_offset, cause; to_offset is the first that is there again): "
-        "consumers are told, and go on behind it.",
+        "Stored messages are missing. Consumers stop before them (state `corrupt`) and skip nothing.",
+        "Restore the rows from a replica or a backup. If they are lost for good, declare a gap: insert a row "
+        "in queue_gap (queue_id, from_offset, to_offset, cause); to_offset is the first offset after it. "
+        "Consumers are then told of the loss and continue after the gap.",
     ),
     "head_behind": Kind(
-        "The head is not above the last row: sends to the queue fail (store_corrupt), and rows from the head "
-        "on are not delivered.",
-        f"{_NO_SENDS} If the rows are right, set queue_head.head to the last offset + 1.",
+        "The log end offset is not above the last row. Sends to the queue fail (store_corrupt), and rows "
+        "at or above it are not delivered.",
+        f"{_NO_SENDS} If the rows are correct, set queue_head.head to the last offset + 1.",
     ),
     "head_fell": Kind(
-        "A queue's head is lower than it was: its node lost the latest messages, or is an older copy, and "
-        "gives their offsets to other messages.",
-        "Take the node offline before more is stored, and run manage.py verify for the topic. If a backup "
-        "was restored: manage.py adopt_restored_node. If there is a replica: manage.py promote_node.",
+        "The log end offset of a queue is lower than before. Its node lost the latest messages "
+        "or is an older copy, and assigns their offsets to other messages.",
+        "Take the node offline before more messages are stored, and run manage.py verify for the "
+        "topic. If a backup was restored, run manage.py adopt_restored_node. If there is a "
+        "replica, run manage.py promote_node.",
     ),
     "head_missing": Kind(
-        "A queue has no head row: nothing can be sent to it or read from it.",
-        "Run manage.py verify for the topic; restore the row of queue_head from a replica or a backup.",
+        "A queue has no row in queue_head. Sends to it and pulls from it fail.",
+        "Run manage.py verify for the topic, and restore the row of queue_head from a replica or a backup.",
     ),
     "unreadable": Kind(
         "The queue's table is missing, was altered, or may not be read by the node's account.",
-        "The node's answer says which. Restore the table, or the right.",
+        "The node's error says which. Restore the table, or grant the right.",
     ),
     "low_outside": Kind(
-        "The lowest kept offset lies outside 0 … head: every position counts as cleaned.", _BY_HAND
+        "The log start offset is below 0 or above the log end offset. All offsets count as deleted.", _BY_HAND
     ),
     "gap_above_head": Kind(
-        "A gap is declared where messages are yet to be stored: consumers would skip them.",
-        "Remove or shorten the row in queue_gap, unless a promotion is under way on this node.",
+        "A declared gap reaches above the log end offset. Consumers would skip messages stored there later.",
+        "Delete or shorten the row in queue_gap, unless the node is being promoted.",
     ),
     "row_in_gap": Kind(
-        "A row lies where a gap is declared: consumers that jump over the gap never get it.",
-        "Shorten the row in queue_gap to what is really missing.",
+        "A message is stored inside a declared gap. Consumers skip the gap and never receive it.",
+        "Shorten the row in queue_gap to the offsets that are missing.",
     ),
     "time_falls": Kind(
-        "A message was stored earlier than the one before it: look-ups, resets and retention by time may "
-        "stop at the wrong place.",
-        "Rows were written or changed by hand, or the table comes from elsewhere. Set stored_at right.",
+        "A message has an earlier stored_at than the message before it. Search, resets and retention by "
+        "time may use a wrong offset.",
+        "Rows were changed by hand, or the table was copied from elsewhere. Correct stored_at.",
     ),
     "batch_outside": Kind(
-        "A sender holds a receipt for offsets that the queue does not have, and its repeat gets it again.",
-        "The head was set back, or sent_batch was written by hand. If the messages were never stored, "
-        "delete the row, so that a repeat stores them.",
+        "A batch has offsets that the queue does not have. A repeated send gets this receipt again.",
+        "The log end offset was lowered, or sent_batch was written by hand. If the messages were never "
+        "stored, delete the row, so that a repeated send stores them.",
     ),
     "batch_in_gap": Kind(
-        "A batch is remembered as stored although its messages were declared lost: a repeat is not stored.",
-        "If the rows are gone, delete the row of sent_batch, so that a repeat stores them.",
+        "A batch lies in a declared gap. A repeated send of it is not stored.",
+        "If its messages are missing, delete its row in sent_batch, so that a repeated send stores them.",
     ),
     "batch_overlap": Kind(
-        "Two batches claim the same offsets: one sender's receipt is for another's messages.",
+        "Two batches claim the same offsets. One sender has a receipt for messages of the other.",
         f"Compare both rows of sent_batch with the messages. {_BY_HAND}",
     ),
-    "batch_malformed": Kind("A row of sent_batch that no send can have written.", _BY_HAND),
+    "batch_malformed": Kind("A row in sent_batch is invalid: no send writes such a row.", _BY_HAND),
     "batch_differs": Kind(
-        "The messages are not those that were sent: key, tag, headers, body or trace id changed.",
+        "The messages differ from those that were sent, in key, tag, headers, body or trace id.",
         f"Restore them from a replica or a backup. {_BY_HAND}",
     ),
     "batch_twice": Kind(
-        "One batch is stored on two nodes: its messages are delivered twice.",
-        "Tell the consumers' owners which offsets are double; handlers that are idempotent do not mind.",
+        "One batch is stored on two nodes. Its messages are delivered twice.",
+        "Tell the owners of the consumers which offsets are duplicates. Idempotent handlers need no change.",
     ),
     "unclaimed": Kind(
-        "Rows that no send is remembered for, between or behind such that are: probably a second copy.",
-        f"Compare them with their neighbours. {_BY_HAND}",
+        "Rows belong to no batch, although batches of that age are still stored. Probably a second copy.",
+        f"Compare them with the rows before and after. {_BY_HAND}",
     ),
     "committed_above": Kind(
-        "The position is above the head: the group would skip what is stored next.",
-        "Move it: catmq offsets reset GROUP TOPIC --to latest --queue QUEUE",
+        "The committed offset is above the log end offset. The group would skip the next messages.",
+        "Reset it: catmq offsets reset GROUP TOPIC --to latest --queue QUEUE",
     ),
     "committed_below": Kind(
-        "The position is negative: reading from it fails.",
-        "Move it: catmq offsets reset GROUP TOPIC --to earliest --queue QUEUE",
+        "The committed offset is negative. Pulls from it fail.",
+        "Reset it: catmq offsets reset GROUP TOPIC --to earliest --queue QUEUE",
     ),
     "reader_missing": Kind(
-        "The group has no position on the node: nobody can own the queue, and it is not read.",
-        "Subscribe anew: catmq unsubscribe GROUP TOPIC, then catmq subscribe GROUP TOPIC. That forgets the "
-        "group's other positions in the topic: note them first (catmq lag GROUP).",
+        "The group has no reader row on the node. No member can own the queue, and it is not read.",
+        "Subscribe again: catmq unsubscribe GROUP TOPIC, then catmq subscribe GROUP TOPIC. This deletes all "
+        "committed offsets of the group in the topic. Note them first: catmq lag GROUP",
     ),
     "position_missing": Kind(
-        "Metadata does not know that a group reads some queues: no member gets them, and they are not read.",
-        "Repair it: manage.py consistency. The positions themselves are on the nodes.",
-        "Adds the rows and shares the group's queues anew. Reading goes on at the positions of the nodes.",
+        "Metadata lacks rows for some queues of a subscription. No member gets these queues, so "
+        "they are not read.",
+        "Repair it with manage.py consistency. The committed offsets are on the nodes.",
+        "Adds the rows and rebalances the group. Its members continue at the committed offsets of the nodes.",
     ),
     "epoch_ahead": Kind(
-        "The node knows a later owner than metadata does: metadata lost its latest writes.",
-        "The next acquire raises metadata's epoch by itself. Was metadata restored? Look for other losses.",
+        "The node has a higher epoch than metadata: metadata lost its latest writes.",
+        "The next acquire corrects the epoch. If metadata was restored, run manage.py consistency.",
     ),
     "state_differs": Kind(
-        "Node and metadata disagree about whether the queue takes messages; for sends the node decides.",
-        "Set the state of the topic's queue or node again, as it shall be.",
+        "The queue has different states on its node and in metadata. Sends follow the node.",
+        "Set the state of the queue or the node again.",
     ),
     "node_epoch_differs": Kind(
-        "Every send to the queue is refused: its head belongs to another term of the node.",
-        "Was the node promoted or restored by hand? Let promote_node or adopt_restored_node do it.",
+        "The queue and its node have different epochs. Every send to the queue is refused.",
+        "If the node was promoted or restored by hand, run manage.py promote_node or adopt_restored_node.",
     ),
 }
 INSTALLATION_KINDS = {  # found where metadata and nodes are compared as a whole, beside some of the above
     "identity_differs": Kind(
-        "The node's address answers with other data than the node's, or with none: it is not served.",
+        "The database at the node's address has the data of another node, or none. Brokers do "
+        "not serve the node.",
         "Correct the address, or restore the node. Nothing else was checked on it.",
     ),
     "table_missing": Kind(
-        "A queue has no table on its node: sends to it and pulls from it fail.",
-        "If messages were stored there, restore the table from a replica or a backup: an empty one would "
-        "hide the loss. Then run manage.py verify.",
-        "Makes the table. No message was ever stored in the queue, so none is missing.",
+        "A queue has no table on its node. Sends to it and pulls from it fail.",
+        "If messages were stored there, restore the table from a replica or a backup. An empty "
+        "table would hide the loss. Then run manage.py verify.",
+        "Creates the table. No message was ever stored in the queue, so none is missing.",
     ),
     "table_unknown": Kind(
-        "A table of messages belongs to no queue: nobody reads it, and it takes room.",
-        "It may hold messages. If metadata was restored, restore a newer copy; otherwise save what is in the "
-        "table and drop it by hand.",
-        "Drops the table, which is empty, and never held a message.",
+        "A message table belongs to no queue. It is not read and takes disk space.",
+        "The table may have messages. If metadata was restored, restore a newer copy. Otherwise "
+        "save the messages and drop the table by hand.",
+        "Drops the table. It is empty and never had a message.",
     ),
     "head_unknown": Kind(
-        "A head row is left of a queue that is gone, with its table.",
-        "Messages were stored once, and their table is gone: look for it before you delete the row by hand.",
+        "A row in queue_head belongs to a queue that was removed, and so was its table.",
+        "Messages were stored in the queue, but their table is missing. Look for it before you "
+        "delete the row by hand.",
         "Deletes the row. No message was ever stored in the queue.",
     ),
     "readers_unknown": Kind(
-        "Positions are left on a node of a subscription or an instance that is gone.",
-        "Repair it; nobody reads by these positions.",
-        "Deletes these positions. No message is touched.",
+        "A node has reader rows of a subscription or an instance that was removed.",
+        "Repair it. These rows are not used.",
+        "Deletes these rows. No messages are changed.",
     ),
     "position_unknown": Kind(
-        "Metadata has positions of a group in queues that it does not subscribe to: members may read them.",
-        "Repair it; the group subscribes to the topic no more.",
-        "Deletes these rows of metadata. No message and no position on a node is touched.",
+        "Metadata assigns queues to a group that does not subscribe to their topic. Members may read them.",
+        "Repair it. The group no longer subscribes to the topic.",
+        "Deletes these rows of metadata. No messages and no offsets on nodes are changed.",
     ),
     "failure_topic_missing": Kind(
-        "A subscription has no failure topic: what its handlers fail at stays where it is, in the way.",
-        "Repair it. If that fails: is a failure node registered, and does it answer?",
-        "Makes the failure topic with its tables.",
+        "A subscription has no retry topic. Failed messages stay in their queue and block it.",
+        "Repair it. If that fails, check that a retry node is registered and answers.",
+        "Creates the retry topic with its tables.",
     ),
     "failure_topic_unknown": Kind(
-        "A failure topic is left of a subscription that is gone: what lies in it is not tried again.",
-        "It may hold messages. Subscribe the group again, or delete the topic by name once you have looked.",
+        "A retry topic belongs to a subscription that was removed. Its messages are not retried.",
+        "The topic may have messages. Subscribe the group again, or check the messages and "
+        "delete the topic by name.",
     ),
     "heartbeat_missing": Kind(
-        "Members of a group can never be taken for dead: nothing says when they were heard last.",
+        "Members of a group have no heartbeat record, so they cannot expire.",
         "Repair it.",
-        "Says that they were heard now. Those that are gone lose their queues after the session timeout.",
+        "Records a heartbeat now. Members that are gone lose their queues after the session timeout.",
     ),
     "member_silent": Kind(
-        "Members are silent for long, and still own their queues: nobody takes the dead out.",
-        "Does a broker run, and reach metadata? Its loop `expiry` does this; look into its log.",
+        "Members have sent no heartbeat for a long time, but still own queues. No broker expires them.",
+        "Check that a broker runs and reaches the metadata database. Its loop `expiry` expires "
+        "members; see its log.",
     ),
     "worker_behind": Kind(
-        "A worker of a broker uses an old picture of metadata.",
-        "Look into the broker's log for why it cannot load a newer one; restart the broker.",
+        "A worker of a broker uses an old snapshot of metadata.",
+        "See the broker's log for the reason, and restart the broker.",
     ),
 }
 KINDS = QUEUE_KINDS | INSTALLATION_KINDS
@@ -297,7 +303,7 @@ class QueueReport:
 def missing(first: int, end: int) -> Finding:
     """Rows that nothing explains the absence of."""
     count = end - first
-    what = f"{count} message{'s are' if count > 1 else ' is'} missing; no gap is declared there"
+    what = f"{count} message{'s are' if count > 1 else ' is'} missing, and no gap is declared there"
     return Finding("missing", shown(first, end), what, first, end)
 
 

@@ -61,7 +61,7 @@ def judge(
     if seen.unreadable is not None:
         judged.append(Finding("unreadable", f"table message_{after.queue}", seen.unreadable))
     if seen.head is None:
-        return [*judged, Finding("head_missing", "queue_head", "there is no head row")]
+        return [*judged, Finding("head_missing", "queue_head", "there is no row for this queue")]
     judged += _of_head(seen, seen.head, opening)
     if (before.state, before.node_state, before.node_epoch) == (
         after.state,
@@ -74,22 +74,23 @@ def judge(
 
 def _of_head(seen: Look, head: Head, opening: Opening | None) -> Judged:
     if not 0 <= head.low <= head.head:
-        yield Finding("low_outside", "queue_head", f"low is {head.low}, the head is {head.head}")
+        yield Finding("low_outside", "queue_head", f"log start offset {head.low}, log end offset {head.head}")
     if seen.last is not None and seen.last >= head.head:
-        what = f"the head is {head.head}, and there are rows up to offset {seen.last}"
+        what = f"the log end offset is {head.head}, but there are rows up to offset {seen.last}"
         span = head.head, seen.last + 1
         yield Finding("head_behind", shown(*span), what, *span)
     if opening is not None and head.head < opening.head:
-        yield Finding("head_fell", "queue_head", f"the head is {head.head}; it was {opening.head}")
+        what = f"the log end offset is {head.head}; it was {opening.head}"
+        yield Finding("head_fell", "queue_head", what)
     for first, end in seen.gaps:
         if end > head.head:
-            what = f"the gap {first} … {end - 1} reaches above the head, {head.head}"
+            what = f"the gap {first} … {end - 1} reaches above the log end offset, {head.head}"
             yield Finding("gap_above_head", shown(first, end), what, first, end)
 
 
 def _of_state(head: Head, queue: ExpectedQueue) -> Judged:
     if head.node_epoch != queue.node_epoch:
-        what = f"the head row is of epoch {head.node_epoch}, node {queue.node} of {queue.node_epoch}"
+        what = f"the queue has node epoch {head.node_epoch}, node {queue.node} {queue.node_epoch}"
         yield Finding("node_epoch_differs", "queue_head", what)
     wanted = HEAD_STATES[queue.state]
     closed = queue.node_state != "read_write" and wanted == "rw"
@@ -98,7 +99,7 @@ def _of_state(head: Head, queue: ExpectedQueue) -> Judged:
             yield f"closed, because node {queue.node} is {queue.node_state}"
         return
     meant = f"{queue.state}, and node {queue.node} {queue.node_state}"
-    yield Finding("state_differs", "queue_head", f"the head row is {head.state}; metadata says {meant}")
+    yield Finding("state_differs", "queue_head", f"the node has {head.state}, metadata {meant}")
 
 
 def _of_readers(seen: Look, before: ExpectedQueue, after: ExpectedQueue) -> Judged:
@@ -108,9 +109,9 @@ def _of_readers(seen: Look, before: ExpectedQueue, after: ExpectedQueue) -> Judg
         unknown = f"with id {row.group_id}", row.instance
         where = _named(*names.get((row.group_id, row.instance), unknown))
         if row.committed < 0:
-            yield Finding("committed_below", where, f"committed is {row.committed}")
+            yield Finding("committed_below", where, f"the committed offset is {row.committed}")
         elif head is not None and row.committed > head:
-            what = f"committed is {row.committed}, the head is {head}"
+            what = f"the committed offset is {row.committed}, the log end offset {head}"
             yield Finding("committed_above", where, what, head, row.committed)
     rows = {(row.group_id, row.instance): row for row in seen.readers}
     known = {reader.subscription_id for reader in before.readers}
@@ -127,10 +128,10 @@ def _of_reader(reader: ExpectedReader, row: ReaderRow | None) -> Judged:
         if reader.required:
             yield Finding("reader_missing", where, "there is no reader row on the node")
     elif row.epoch < reader.base_epoch:
-        what = f"the reader row is of an earlier subscription: epoch {row.epoch}"
+        what = f"the reader row belongs to an earlier subscription (epoch {row.epoch})"
         yield Finding("reader_missing", where, what)
     elif reader.epoch is not None and row.epoch > reader.epoch:
-        what = f"the node is at epoch {row.epoch}, metadata at {reader.epoch}"
+        what = f"the node has epoch {row.epoch}, metadata {reader.epoch}"
         # A reset takes the owner away and raises the node's epoch first; the next acquire tells metadata.
         yield Finding("epoch_ahead", where, what) if row.owner else f"{where}: {what}, after a reset"
 

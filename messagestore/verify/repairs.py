@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
+from messagestore.pool import session_pool
 from messagestore.tables import audit_sql, queue_sql, reader_sql
 from messagestore.topology import retry_topics
 from messagestore.verify.contents import is_empty, is_lone
@@ -21,7 +21,7 @@ def find(*, key: str, actor: Actor) -> Finding:
     """Return the finding that a check makes under a key now. Needs `admin` on everything. Raises NotFound."""
     found = {one.key: one for one in check(actor=actor).findings}
     if key not in found:
-        raise NotFound(f"{key} is found no more: it was mended, or was only under way.")
+        raise NotFound(f"{key} is no longer found: it was repaired, or was only temporary.")
     return found[key]
 
 
@@ -62,7 +62,7 @@ def _mend_metadata(finding: Finding) -> None:
 
 def _mend_node(finding: Finding) -> None:
     info = snapshot.node_by_id(finding.node)
-    with sweeping.direct(info) as session:
+    with session_pool.direct(info) as session:
         if finding.kind == "readers_unknown":
             _drop_readers(session, finding)
         elif finding.kind == "table_missing":
@@ -78,7 +78,7 @@ def _drop_queue(session: Session, finding: Finding) -> None:
     head = queue_sql.read_head(session, queue=queue)
     held = finding.kind == "table_unknown" and not is_empty(session, queue)
     if held or (head is not None and head.head):
-        raise Conflict(f"{finding.where}: it holds messages by now. {finding.means}")
+        raise Conflict(f"{finding.where}: it holds messages now. {finding.means}")
     queue_sql.drop_queue(session, queue=queue)
 
 
@@ -89,9 +89,5 @@ def _drop_readers(session: Session, finding: Finding) -> None:
     for row in rows:
         if row.group_id == finding.group and row.queue in finding.ids and is_lone(row, known):
             reader_sql.delete_readers(
-                session,
-                group_id=row.group_id,
-                queues=[row.queue],
-                below=row.epoch + 1,
-                instance=row.instance,
+                session, group_id=row.group_id, queues=[row.queue], below=row.epoch + 1, instance=row.instance
             )

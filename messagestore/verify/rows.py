@@ -52,7 +52,7 @@ class RowScan:
             name = f"{self.queue.expected.topic} queue {self.queue.id}: offsets"
             self.visit.say(name, end - start, head - start)
             if self.queue.full("missing"):
-                self.queue.unseen = f"too many holes: nothing above offset {end - 1} was looked at"
+                self.queue.unseen = f"too many missing offsets: nothing above offset {end - 1} was checked"
                 return
         self.queue.reached = head
         for first, end in within(gaps, [(start, head)]):
@@ -116,7 +116,7 @@ class RowScan:
         )
         for offset, stored_at in rows:
             if self.clock is not None and stored_at < self.clock:
-                what = f"stored {self.clock - stored_at} ms before what comes before it"
+                what = f"stored {self.clock - stored_at} ms before the previous message"
                 self.queue.add(Finding("time_falls", shown(offset, offset + 1), what, offset, offset + 1))
             self.clock = stored_at
 

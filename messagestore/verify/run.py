@@ -23,6 +23,7 @@ from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import access
 from metadata.errors import CatmqError, Invalid, NodeUnavailable
+from metadata.grouping import grouped
 from metadata.groups import expected_state
 from metadata.groups.expected_state import ExpectedQueue
 from metadata.monitoring import alarms
@@ -102,9 +103,7 @@ def _compared() -> Report:
 def watch(*, actor: Actor) -> int:
     """Make the alarms of disagreement, one for each kind, agree with a check; how many began or ended."""
     report = check(actor=actor)
-    kinds: dict[str, list[Finding]] = {}
-    for one in report.findings:
-        kinds.setdefault(one.kind, []).append(one)
+    kinds = grouped((one.kind, one) for one in report.findings)
     found = {kind: f"{len(mine)} found; {mine[0].where}: {mine[0].what}" for kind, mine in kinds.items()}
     unclear = KINDS if report.unchecked else ()
     return alarms.keep(kind="inconsistent", found=found, unclear=unclear, ends_after_s=0)
